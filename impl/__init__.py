@@ -1,0 +1,1 @@
+"""Implementations: device-local JAX functions that run inside `jax.shard_map`."""

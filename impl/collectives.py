@@ -1,0 +1,284 @@
+"""Every collective over one mesh axis or a tuple of axes in any order, out of `jax.lax`.
+
+All functions run inside `jax.shard_map`, on device-local blocks or pytrees of them. `axis_name` is
+a name or a tuple of names in *logical* order: the last name varies fastest, as in an entry of a
+PartitionSpec, whatever the order of the mesh's own axes. Parameters mean what they mean in
+`jax.lax`; the meaning is the same on every supported JAX version.
+
+Shapes are written with the axes that shard them: `[M_Y, K]` is sharded over `axis_name` (`Y`) in
+its first dimension.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Int, PyTree, Shaped
+
+from impl.arguments import (
+    AxisName,
+    check_axes,
+    check_dimension,
+    check_divides,
+    check_groups,
+    check_index,
+    check_permutation,
+    refuse,
+)
+
+Block = Shaped[Array, "..."]
+Blocks: TypeAlias = PyTree[Block]
+Groups = Sequence[Sequence[int]] | None
+
+REDUCTIONS: dict[str, Callable[..., Any]] = {"sum": lax.psum, "mean": lax.pmean, "max": lax.pmax, "min": lax.pmin}
+
+
+def varying(x: Any) -> frozenset[str]:
+    """The mesh axes along which `x` is typed varying."""
+    return frozenset(jax.typeof(x).manual_axis_type.varying)
+
+
+def types_are_checked() -> bool:
+    """Whether the enclosing `shard_map` tracks varying axes (`check_vma=True`)."""
+    return bool(varying(lax.axis_index(jax.sharding.get_abstract_mesh().axis_names[0])))
+
+
+def cast_varying(x: Blocks, axes: Iterable[str]) -> Blocks:
+    """`x`, typed varying along `axes` wherever it is not so already."""
+    axes = tuple(axes)
+
+    def cast(leaf: Block) -> Block:
+        missing = tuple(name for name in axes if name not in varying(leaf))
+        return lax.pcast(leaf, missing, to="varying") if missing else leaf
+
+    return jax.tree.map(cast, x)
+
+
+def axis_index(axis_name: AxisName) -> Int[Array, ""]:
+    """This device's logical index over `axis_name`, in [0, p): int32, varying along `axis_name`.
+
+    Raises:
+        ValueError: if `axis_name` is not a tuple of distinct mesh axes.
+    """
+    return lax.axis_index(check_axes("axis_index", axis_name))
+
+
+def all_reduce(x: Blocks, axis_name: AxisName, *, op: str = "sum", axis_index_groups: Groups = None) -> Blocks:
+    """The reduction of all members' blocks, on every member: `[…]` varying to `[…]` invariant.
+
+    Arguments:
+        x: blocks `[…]` of any dtype; max and min take no complex numbers.
+        axis_name: the axis or axis tuple to reduce over.
+        op: `"sum"` (of bool: counts, in int32), `"mean"` (of exact dtypes: in float32), `"max"`, `"min"`.
+        axis_index_groups: reduce within groups of logical indices only. The result then differs
+            between groups, which no invariant type can express: needs `check_vma=False`.
+
+    Raises:
+        ValueError: for an unknown axis or op, groups that are no partition, or `x` varying
+            along only a part of `axis_name`.
+        NotImplementedError: for groups under `check_vma=True`.
+    """
+    axes = check_axes("all_reduce", axis_name)
+    groups = check_groups("all_reduce", axis_index_groups, lax.axis_size(axes))
+    if op not in REDUCTIONS:
+        refuse("all_reduce", "op", op, f"one of {', '.join(REDUCTIONS)}")
+    for leaf in jax.tree.leaves(x):
+        along = varying(leaf) & set(axes)
+        if along and along != set(axes):
+            refuse("all_reduce", "x", str(jax.typeof(leaf)), f"a value varying along all of {axes} or none of them")
+        if groups is not None and types_are_checked():
+            # jax.lax types pmax and pmin over groups as invariant although the groups' results differ.
+            raise NotImplementedError(
+                f"all_reduce: axis_index_groups={groups}: expected none under check_vma=True, because the groups' "
+                "results differ along axes that the result's type calls invariant"
+            )
+    # one leaf at a time: lax.pmax and lax.pmin of a tree bind one primitive per leaf anyway
+    return jax.tree.map(lambda leaf: REDUCTIONS[op](leaf, axes, axis_index_groups=groups), x)
+
+
+def all_gather(
+    x: Blocks, axis_name: AxisName, *, axis: int = 0, tiled: bool = False, axis_index_groups: Groups = None
+) -> Blocks:
+    """All members' blocks in logical order, on every member: `[M_Y, …]` to `[M, …]`, typed varying.
+
+    Arguments:
+        x: blocks `[…]` of any dtype.
+        axis_name: the axis or axis tuple to gather over.
+        axis: the dimension to concatenate along (`tiled`), or where the new one of size p is put.
+        tiled: whether to concatenate rather than stack.
+        axis_index_groups: gather within groups of logical indices only.
+
+    Raises:
+        ValueError: for an unknown axis, a dimension out of range, or groups that are no partition.
+    """
+    return _gather("all_gather", x, axis_name, axis, tiled, axis_index_groups, "varying")
+
+
+def all_gather_invariant(x: Blocks, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Blocks:
+    """As `all_gather`, typed invariant: the result may leave `shard_map` under `P()`.
+
+    Its transpose is a slice, where that of `all_gather` is a reduce-scatter.
+
+    Raises:
+        ValueError: for an unknown axis or a dimension out of range.
+    """
+    return _gather("all_gather_invariant", x, axis_name, axis, tiled, None, "invarying")
+
+
+def _gather(
+    function: str, x: Blocks, axis_name: AxisName, axis: int, tiled: bool, axis_index_groups: Groups, to: str
+) -> Blocks:
+    axes = check_axes(function, axis_name)
+    groups = check_groups(function, axis_index_groups, lax.axis_size(axes))
+    members = len(groups[0]) if groups else lax.axis_size(axes)
+
+    def gather(leaf: Block) -> Block:
+        dimension = check_dimension(function, "axis", axis, leaf.ndim + (not tiled))
+        if leaf.size == 0:  # XLA's verifier refuses to gather a zero-size dimension; there is nothing to send
+            shape = list(leaf.shape)
+            shape[dimension : dimension + tiled] = [leaf.shape[dimension] * members if tiled else members]
+            kept = varying(leaf) - (set(axes) if to == "invarying" else set())
+            return cast_varying(jnp.zeros(shape, leaf.dtype), kept | (set(axes) if to == "varying" else set()))
+        return lax.all_gather(leaf, axes, axis=dimension, tiled=tiled, axis_index_groups=groups, to=to)
+
+    return jax.tree.map(gather, x)
+
+
+def reduce_scatter(
+    x: Blocks,
+    axis_name: AxisName,
+    *,
+    scatter_dimension: int = 0,
+    tiled: bool = False,
+    axis_index_groups: Groups = None,
+) -> Blocks:
+    """Each member's piece of the sum of all blocks: `[M, …]` to `[M_Y, …]`, typed varying.
+
+    Arguments:
+        x: blocks `[…]` of a numeric dtype.
+        axis_name: the axis or axis tuple to reduce and scatter over.
+        scatter_dimension: the dimension that is cut into p pieces.
+        tiled: whether the dimension is kept (its size a multiple of p) or removed (its size p).
+        axis_index_groups: reduce and scatter within groups of logical indices only.
+
+    Raises:
+        ValueError: for an unknown axis, a dimension out of range or not divisible, groups that are
+            no partition, or `x` varying along only a part of `axis_name`.
+    """
+    axes = check_axes("reduce_scatter", axis_name)
+    groups = check_groups("reduce_scatter", axis_index_groups, lax.axis_size(axes))
+    members = len(groups[0]) if groups else lax.axis_size(axes)
+
+    def scatter(leaf: Block) -> Block:
+        dimension = check_dimension("reduce_scatter", "scatter_dimension", scatter_dimension, leaf.ndim)
+        check_divides("reduce_scatter", "scatter_dimension", scatter_dimension, leaf.shape[dimension], members, tiled)
+        along = varying(leaf) & set(axes)
+        if along and along != set(axes):
+            refuse("reduce_scatter", "x", str(jax.typeof(leaf)), f"a value varying along all of {axes} or none of them")
+        if leaf.size == 0:  # XLA's verifier refuses an empty piece; there is nothing to send
+            kept = [leaf.shape[dimension] // members] if tiled else []
+            shape = (*leaf.shape[:dimension], *kept, *leaf.shape[dimension + 1 :])
+            return cast_varying(jnp.zeros(shape, leaf.dtype), varying(leaf) | set(axes))
+        # always tiled: the batching rule of jax.lax's untiled form fails where the batch comes last
+        piece = lax.psum_scatter(leaf, axes, scatter_dimension=dimension, tiled=True, axis_index_groups=groups)
+        return piece if tiled else jnp.squeeze(piece, dimension)
+
+    return jax.tree.map(scatter, x)
+
+
+def all_to_all(
+    x: Blocks,
+    axis_name: AxisName,
+    *,
+    split_axis: int,
+    concat_axis: int,
+    tiled: bool = False,
+    axis_index_groups: Groups = None,
+) -> Blocks:
+    """Piece i of every member's block, on member i: `[M_Y, N]` to `[M, N_Y]`, typed varying.
+
+    Arguments:
+        x: blocks `[…]` of any dtype.
+        axis_name: the axis or axis tuple to exchange over.
+        split_axis: the dimension that is cut into p pieces.
+        concat_axis: the dimension along which the received pieces are joined, in logical order.
+        tiled: whether pieces are concatenated (dimensions stay), or `split_axis` (of size p) is
+            removed and a new dimension of size p put at `concat_axis`.
+        axis_index_groups: exchange within groups of logical indices only.
+
+    Raises:
+        ValueError: for an unknown axis, a dimension out of range or not divisible, or groups that
+            are no partition.
+    """
+    axes = check_axes("all_to_all", axis_name)
+    groups = check_groups("all_to_all", axis_index_groups, lax.axis_size(axes))
+    members = len(groups[0]) if groups else lax.axis_size(axes)
+
+    def exchange(leaf: Block) -> Block:
+        source = check_dimension("all_to_all", "split_axis", split_axis, leaf.ndim)
+        target = check_dimension("all_to_all", "concat_axis", concat_axis, leaf.ndim)
+        check_divides("all_to_all", "split_axis", split_axis, leaf.shape[source], members, tiled)
+        if tiled:
+            return lax.all_to_all(leaf, axes, source, target, axis_index_groups=groups, tiled=True)
+        # jax.lax transposes its untiled form wrongly unless split_axis equals concat_axis, so: one piece
+        # per leading index, exchanged tiled, and the leading dimension moved to where it belongs
+        pieces = lax.all_to_all(jnp.moveaxis(leaf, source, 0), axes, 0, 0, axis_index_groups=groups, tiled=True)
+        return jnp.moveaxis(pieces, 0, target)
+
+    return jax.tree.map(exchange, x)
+
+
+def permute(x: Blocks, axis_name: AxisName, *, perm: Iterable[tuple[int, int]]) -> Blocks:
+    """Each source's block, on its destination; zeros where nothing arrives: `[…]` to `[…]`, typed varying.
+
+    `lax.ppermute` numbers the members of a tuple differently from version to version: in mesh
+    order, or not at all unless the tuple is in mesh order. Here the tuple is put into mesh order
+    and the pairs are translated, which means the same everywhere.
+
+    Arguments:
+        x: blocks `[…]` of any dtype.
+        axis_name: the axis or axis tuple whose logical indices `perm` uses.
+        perm: pairs (source, destination) of logical indices.
+
+    Raises:
+        ValueError: for an unknown axis, an index out of range, or one that appears twice.
+    """
+    axes = check_axes("permute", axis_name)
+    pairs = check_permutation("permute", perm, lax.axis_size(axes))
+    mesh_order = [name for name in jax.sharding.get_abstract_mesh().axis_names if name in axes]
+    ordered = tuple(mesh_order) if len(mesh_order) == len(axes) else axes
+    position = [_mesh_index(logical, axes, ordered) for logical in range(lax.axis_size(axes))]
+    return lax.ppermute(x, ordered, [(position[source], position[destination]) for source, destination in pairs])
+
+
+def _mesh_index(logical: int, axes: tuple[str, ...], ordered: tuple[str, ...]) -> int:
+    """The index over `ordered` of the member with index `logical` over `axes`."""
+    coordinate = {}
+    for name in reversed(axes):
+        logical, coordinate[name] = divmod(logical, lax.axis_size(name))
+    sizes = [lax.axis_size(name) for name in ordered]
+    return sum(coordinate[name] * math.prod(sizes[i + 1 :]) for i, name in enumerate(ordered))
+
+
+def ring_shift(x: Blocks, axis_name: AxisName, *, offset: int = 1) -> Blocks:
+    """Member i's block, on member i + offset, wrapping: `[…]` to `[…]`, typed varying.
+
+    Raises:
+        ValueError: for an unknown axis.
+    """
+    p = lax.axis_size(check_axes("ring_shift", axis_name))
+    return permute(x, axis_name, perm=[(i, (i + offset) % p) for i in range(p)])
+
+
+def broadcast(x: Blocks, axis_name: AxisName, *, root: int = 0) -> Blocks:
+    """The block of member `root`, on every member: `[…]` to `[…]`, typed varying.
+
+    Raises:
+        ValueError: for an unknown axis or a root out of range.
+    """
+    axes = check_axes("broadcast", axis_name)
+    check_index("broadcast", "root", root, lax.axis_size(axes))
+    return jax.tree.map(lambda leaf: leaf[root], all_gather(x, axes))

@@ -1,0 +1,183 @@
+"""What every collective means: the blocks of all devices in, the blocks of all devices out.
+
+Blocks are one array `[*mesh.sizes, *block]`, mesh axes leading in mesh order. A collective over an
+axis tuple connects the devices that differ in those axes only; a member's *logical index* counts
+with the last name varying fastest. Each function brings the members to the front
+(`[p, …, *block]`, by logical index), says what they receive, and puts them back.
+
+`groups` (`axis_index_groups` in `jax.lax`) splits the members further: a partition of the logical
+indices into lists of equal length, each of which runs the collective by itself.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Shaped
+
+from oracles.dtypes import is_float, wide
+from oracles.mesh import MeshCase, as_axes
+
+Blocks = Shaped[np.ndarray, "..."]
+Axes = str | Iterable[str]
+Groups = Sequence[Sequence[int]] | None
+Exchange = Callable[[np.ndarray], np.ndarray]
+
+
+def among_members(blocks: Blocks, mesh: MeshCase, axes: Axes, groups: Groups, exchange: Exchange) -> Blocks:
+    """Applies `exchange` (`[p, others, *block]` to `[p, others, *block']`) to every set of members.
+
+    The leading dimension is the logical index over `axes`, within a group where there are groups;
+    `others` runs over all remaining devices.
+    """
+    names = as_axes(axes)
+    rest = [name for name in mesh.axis_names if name not in names]
+    order = [mesh.axis_names.index(name) for name in (*names, *rest)]
+    sizes = [mesh.sizes[i] for i in order]
+    rank = len(mesh.sizes)
+    p, others = mesh.axis_size(names), mesh.axis_size(rest)
+    members = blocks.transpose(*order, *range(rank, blocks.ndim)).reshape(p, others, *blocks.shape[rank:])
+    table = np.array([range(p)] if groups is None else groups)
+    if sorted(table.ravel()) != list(range(p)):
+        raise ValueError(f"groups={groups}: expected a partition of range({p}), on the mesh {mesh}")
+    count, size = table.shape
+    by_group = members[table.T].reshape(size, count * others, *members.shape[2:])
+    received = exchange(by_group)
+    result = np.empty((p, others, *received.shape[2:]), received.dtype)
+    result[table.T] = received.reshape(size, count, others, *received.shape[2:])
+    result = result.reshape(*sizes, *received.shape[2:])
+    return result.transpose(*np.argsort(order), *range(rank, result.ndim))
+
+
+def axis_index(mesh: MeshCase, axes: Axes) -> Shaped[np.ndarray, "..."]:
+    """Every device's logical index over the axis tuple: int32 `[*mesh.sizes]`."""
+    p = mesh.axis_size(axes)
+    blank = np.zeros(mesh.sizes, np.int32)
+    return among_members(blank, mesh, axes, None, lambda m: np.arange(p, dtype=np.int32)[:, None] + m)
+
+
+def reduced_dtype(dtype: np.dtype, op: str) -> np.dtype:
+    """The dtype of a reduction: sums of bool count, in int32; means of exact dtypes are float32."""
+    dtype = np.dtype(dtype)
+    if op == "mean" and not is_float(dtype):
+        return np.dtype(np.float32)
+    return np.dtype(np.int32) if op == "sum" and dtype == bool else dtype
+
+
+def reduce_members(members: np.ndarray, op: str) -> np.ndarray:
+    """`[p, …]` to `[…]`: the sum, mean, maximum or minimum over the members, rounded once."""
+    exact = members.astype(wide(members.dtype))
+    reductions: dict[str, Callable[..., Any]] = {"sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min}
+    with np.errstate(invalid="ignore", over="ignore"):
+        result = reductions[op](exact, axis=0)
+        return np.asarray(result).astype(reduced_dtype(members.dtype, op))
+
+
+def all_reduce(blocks: Blocks, mesh: MeshCase, axes: Axes, *, op: str = "sum", groups: Groups = None) -> Blocks:
+    """Every member receives the reduction of all members' blocks: `[*b]` to `[*b]`."""
+
+    def exchange(members: np.ndarray) -> np.ndarray:
+        reduced = reduce_members(members, op)
+        return np.broadcast_to(reduced, members.shape)
+
+    return among_members(blocks, mesh, axes, groups, exchange)
+
+
+def all_gather(
+    blocks: Blocks, mesh: MeshCase, axes: Axes, *, axis: int = 0, tiled: bool = False, groups: Groups = None
+) -> Blocks:
+    """Every member receives all members' blocks, in logical order.
+
+    Stacked along a new dimension `axis`, or, if `tiled`, concatenated along the dimension `axis`.
+    """
+
+    def exchange(members: np.ndarray) -> np.ndarray:
+        if tiled:
+            gathered = np.concatenate(list(members), axis=axis % (members.ndim - 2) + 1)
+        else:
+            gathered = np.stack(list(members), axis=axis % (members.ndim - 1) + 1)
+        return np.broadcast_to(gathered, (len(members), *gathered.shape))
+
+    return among_members(blocks, mesh, axes, groups, exchange)
+
+
+def split(local: np.ndarray, parts: int, dimension: int, tiled: bool) -> np.ndarray:
+    """Blocks `[others, *block]` cut into `parts` equal pieces along a dimension of theirs, stacked in front.
+
+    Without `tiled` the dimension has exactly `parts` entries and disappears.
+
+    Raises:
+        ValueError: if it does not divide, or has more or fewer entries.
+    """
+    at = dimension % (local.ndim - 1) + 1
+    size = local.shape[at]
+    if size % parts if tiled else size != parts:
+        expected = f"a multiple of {parts}" if tiled else str(parts)
+        raise ValueError(
+            f"dimension {dimension} of the block has size {size}: expected {expected}, one piece per member"
+        )
+    return np.stack(np.split(local, parts, axis=at)) if tiled else np.moveaxis(local, at, 0)
+
+
+def reduce_scatter(
+    blocks: Blocks,
+    mesh: MeshCase,
+    axes: Axes,
+    *,
+    scatter_dimension: int = 0,
+    tiled: bool = False,
+    groups: Groups = None,
+) -> Blocks:
+    """Member i receives piece i, along `scatter_dimension`, of the sum of all members' blocks."""
+
+    def exchange(members: np.ndarray) -> np.ndarray:
+        total = reduce_members(members, "sum")
+        return split(total, len(members), scatter_dimension, tiled)
+
+    return among_members(blocks, mesh, axes, groups, exchange)
+
+
+def all_to_all(
+    blocks: Blocks,
+    mesh: MeshCase,
+    axes: Axes,
+    *,
+    split_axis: int,
+    concat_axis: int,
+    tiled: bool = False,
+    groups: Groups = None,
+) -> Blocks:
+    """Member i receives piece i, along `split_axis`, of every member's block, in logical order.
+
+    They are concatenated along `concat_axis` if `tiled`, and stacked along it otherwise.
+    """
+
+    def exchange(members: np.ndarray) -> np.ndarray:
+        rank = members.ndim - 2
+        pieces = [split(m, len(members), split_axis, tiled) for m in members]  # [sender][receiver, …]
+        join = np.concatenate if tiled else np.stack
+        return np.stack([join([p[i] for p in pieces], axis=concat_axis % rank + 1) for i in range(len(members))])
+
+    return among_members(blocks, mesh, axes, groups, exchange)
+
+
+def permute(blocks: Blocks, mesh: MeshCase, axes: Axes, *, perm: Iterable[tuple[int, int]]) -> Blocks:
+    """For each (source, destination), the destination receives the source's block; all others zeros."""
+
+    def exchange(members: np.ndarray) -> np.ndarray:
+        result = np.zeros_like(members)
+        for source, destination in perm:
+            result[destination] = members[source]
+        return result
+
+    return among_members(blocks, mesh, axes, None, exchange)
+
+
+def ring_shift(blocks: Blocks, mesh: MeshCase, axes: Axes, *, offset: int = 1) -> Blocks:
+    """Member i + offset, wrapping, receives member i's block."""
+    return among_members(blocks, mesh, axes, None, lambda members: np.roll(members, offset, axis=0))
+
+
+def broadcast(blocks: Blocks, mesh: MeshCase, axes: Axes, *, root: int = 0) -> Blocks:
+    """Every member receives the block of member `root`."""
+    return among_members(blocks, mesh, axes, None, lambda m: np.broadcast_to(m[root], m.shape))

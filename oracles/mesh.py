@@ -1,0 +1,122 @@
+"""A mesh as plain data: named axes with sizes, over devices in some order."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+AXIS_TYPES = ("auto", "explicit")
+
+
+def as_axes(axis_name: str | Iterable[str]) -> tuple[str, ...]:
+    """The axis tuple that `axis_name` stands for: `"tp"` means `("tp",)`."""
+    return (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
+
+
+@dataclass(frozen=True)
+class MeshCase:
+    """A device mesh that can be drawn, printed, compared and written to JSON.
+
+    Arguments:
+        axis_names: the axes in mesh order, slowest-varying first.
+        sizes: the number of devices along each axis.
+        devices: the device numbers in mesh order, flattened (row-major). Left empty, they are
+            0, 1, 2, ….
+        axis_types: `"auto"` or `"explicit"`, one per axis. Left empty, all are `"auto"`.
+
+    Raises:
+        ValueError: if an argument does not describe a mesh.
+    """
+
+    axis_names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    devices: tuple[int, ...] = ()
+    axis_types: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(set(self.axis_names)) != len(self.axis_names) or len(self.sizes) != len(self.axis_names):
+            raise ValueError(
+                f"axis_names={self.axis_names} and sizes={self.sizes}: expected distinct names, each with one size"
+            )
+        if not all(isinstance(name, str) for name in self.axis_names):
+            raise ValueError(f"axis_names={self.axis_names}: expected strings")
+        if any(size < 1 for size in self.sizes):
+            raise ValueError(f"sizes={self.sizes}: expected at least one device along every axis")
+        object.__setattr__(self, "devices", self.devices or tuple(range(self.size)))
+        object.__setattr__(self, "axis_types", self.axis_types or ("auto",) * len(self.sizes))
+        if len(self.devices) != self.size or len(set(self.devices)) != self.size or min(self.devices) < 0:
+            raise ValueError(
+                f"devices={self.devices}: expected {self.size} distinct device numbers for the mesh {self.shape}"
+            )
+        if len(self.axis_types) != len(self.sizes) or not set(self.axis_types) <= set(AXIS_TYPES):
+            raise ValueError(
+                f"axis_types={self.axis_types}: expected one of {AXIS_TYPES} for each of {self.axis_names}"
+            )
+
+    @property
+    def shape(self) -> dict[str, int]:
+        """Axis name to size, in mesh order."""
+        return dict(zip(self.axis_names, self.sizes, strict=True))
+
+    @property
+    def size(self) -> int:
+        """The number of devices."""
+        return math.prod(self.sizes)
+
+    def axis_size(self, axis_name: str | Iterable[str]) -> int:
+        """The number of devices that a collective over `axis_name` connects.
+
+        Raises:
+            ValueError: if a name is not an axis of this mesh.
+        """
+        self._check(as_axes(axis_name))
+        return math.prod(self.shape[name] for name in as_axes(axis_name))
+
+    def in_mesh_order(self, axis_name: str | Iterable[str]) -> tuple[str, ...]:
+        """The names of `axis_name`, sorted into mesh order.
+
+        Raises:
+            ValueError: if a name is not an axis of this mesh.
+        """
+        self._check(as_axes(axis_name))
+        return tuple(sorted(as_axes(axis_name), key=self.axis_names.index))
+
+    def _check(self, axes: tuple[str, ...]) -> None:
+        for name in axes:
+            if name not in self.axis_names:
+                raise ValueError(f"axis_name={axes}: {name!r} is not an axis of the mesh {self}")
+
+    @property
+    def permuted(self) -> bool:
+        """Whether the devices are in another order than 0, 1, 2, …."""
+        return self.devices != tuple(range(self.size))
+
+    def __str__(self) -> str:
+        axes = ", ".join(f"{name}={size}" for name, size in self.shape.items())
+        explicit = [n for n, t in zip(self.axis_names, self.axis_types, strict=True) if t == "explicit"]
+        notes = [f"devices {','.join(map(str, self.devices))}"] if self.permuted else []
+        notes += [f"explicit {','.join(explicit)}"] if explicit else []
+        return f"({axes})" + "".join(f" [{note}]" for note in notes)
+
+    def to_json(self) -> dict[str, Any]:
+        """This mesh as JSON-able data."""
+        return {
+            "axis_names": list(self.axis_names),
+            "sizes": list(self.sizes),
+            "devices": list(self.devices),
+            "axis_types": list(self.axis_types),
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> "MeshCase":
+        """The mesh that `to_json` wrote.
+
+        Raises:
+            ValueError: if `data` does not describe a mesh.
+        """
+        fields = ("axis_names", "sizes", "devices", "axis_types")
+        if not isinstance(data, dict) or not all(isinstance(data.get(name), list) for name in fields):
+            raise ValueError(f"mesh={data!r}: expected lists for {', '.join(fields)}")
+        if not all(isinstance(n, int) for n in [*data["sizes"], *data["devices"]]):
+            raise ValueError(f"mesh={data!r}: expected whole numbers for sizes and devices")
+        return cls(*(tuple(data[name]) for name in fields))

@@ -1,0 +1,160 @@
+"""What `ragged_all_to_all` means, and which of its arguments contradict each other.
+
+Each device holds `operand` `[N, …]`, `output` `[M, …]` and four lists of k * p integers, k for each of
+the p members of its process group. Entries `[j * k, (j + 1) * k)` belong to member j: of the slices
+that a device *sends* to j, `input_offsets` says where they begin in its own operand, `send_sizes` how many
+rows they have, and `output_offsets` where they begin in *j's* output; of the slices that it *receives*
+from j, `recv_sizes` says how many rows they have.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+
+from oracles.collectives import Axes, Blocks, Groups
+from oracles.layout import device_name
+from oracles.mesh import MeshCase, as_axes
+
+
+class RaggedMismatch(ValueError):
+    """What the members of a ragged exchange were told contradicts itself: hardware would corrupt memory."""
+
+
+class Slice(NamedTuple):
+    """Rows that travel: devices by their position in the mesh (row-major), row numbers and counts."""
+
+    source: int
+    destination: int
+    start: int
+    size: int
+    target: int
+    announced: int
+
+
+def process_groups(mesh: MeshCase, axes: Axes, groups: Groups = None) -> np.ndarray:
+    """The devices of every process group, by position in the mesh (row-major): `[group, member]`."""
+    names = as_axes(axes)
+    order = [mesh.axis_names.index(name) for name in names]
+    rest = [i for i in range(len(mesh.sizes)) if i not in order]
+    position = np.arange(mesh.size).reshape(mesh.sizes).transpose(*rest, *order)
+    members = position.reshape(-1, mesh.axis_size(names))
+    table = np.array([range(members.shape[1])] if groups is None else groups)
+    return members[:, table].reshape(-1, table.shape[1])
+
+
+def slices(
+    input_offsets: Blocks,
+    send_sizes: Blocks,
+    output_offsets: Blocks,
+    recv_sizes: Blocks,
+    mesh: MeshCase,
+    axes: Axes,
+    groups: Groups = None,
+) -> Iterator[Slice]:
+    """Everything that is sent; `announced` is the size that the receiver was told."""
+    lists = [x.reshape(mesh.size, -1) for x in (input_offsets, send_sizes, output_offsets, recv_sizes)]
+    begin, sent, target, received = (x.tolist() for x in lists)
+    for members in process_groups(mesh, axes, groups).tolist():
+        each, rest = divmod(len(sent[0]), len(members))
+        if rest:
+            raise RaggedMismatch(
+                f"ragged_all_to_all: send_sizes has {len(sent[0])} entries: expected a multiple of {len(members)}, "
+                f"the members over {as_axes(axes)} on the mesh {mesh}"
+            )
+        for i, source in enumerate(members):
+            for j, destination in enumerate(members):
+                for k in range(each):
+                    out, back = j * each + k, i * each + k
+                    yield Slice(
+                        source, destination, begin[source][out], sent[source][out], target[source][out],
+                        received[destination][back],
+                    )  # fmt: skip
+
+
+def check_metadata(
+    operand: Blocks,
+    output: Blocks,
+    input_offsets: Blocks,
+    send_sizes: Blocks,
+    output_offsets: Blocks,
+    recv_sizes: Blocks,
+    *,
+    mesh: MeshCase,
+    axes: Axes,
+    groups: Groups = None,
+) -> None:
+    """The lists of all members agree, every slice lies inside its buffers, and no row is written twice.
+
+    An empty slice may begin anywhere.
+
+    Raises:
+        RaggedMismatch: naming the devices and the numbers that contradict each other.
+    """
+    rows_in, rows_out = operand.shape[len(mesh.sizes)], output.shape[len(mesh.sizes)]
+    writer = np.full((mesh.size, rows_out), -1)
+
+    def name(device: int) -> str:
+        return device_name(mesh, [int(i) for i in np.unravel_index(device, mesh.sizes)])
+
+    def refuse(text: str) -> NoReturn:
+        raise RaggedMismatch(f"ragged_all_to_all over {as_axes(axes)} on the mesh {mesh}: {text}")
+
+    for s in slices(input_offsets, send_sizes, output_offsets, recv_sizes, mesh, axes, groups):
+        if s.size != s.announced:
+            refuse(
+                f"device {name(s.source)} sends {s.size} rows to device {name(s.destination)}, which expects "
+                f"{s.announced} (send_sizes and recv_sizes)"
+            )
+        if s.size < 0:
+            refuse(
+                f"device {name(s.source)} sends {s.size} rows to device {name(s.destination)}: expected none or more"
+            )
+        if not s.size:
+            continue
+        if s.start < 0 or s.start + s.size > rows_in:
+            refuse(
+                f"device {name(s.source)} sends rows [{s.start}, {s.start + s.size}) to device {name(s.destination)}: "
+                f"its operand has {rows_in} rows (input_offsets, send_sizes)"
+            )
+        if s.target < 0 or s.target + s.size > rows_out:
+            refuse(
+                f"device {name(s.source)} writes rows [{s.target}, {s.target + s.size}) of device "
+                f"{name(s.destination)}, whose output has {rows_out} rows (output_offsets, send_sizes)"
+            )
+        rows = writer[s.destination, s.target : s.target + s.size]
+        if (rows >= 0).any():
+            first = int(np.argmax(rows >= 0))
+            refuse(
+                f"devices {name(int(rows[first]))} and {name(s.source)} both write row {s.target + first} of device "
+                f"{name(s.destination)} (output_offsets, send_sizes)"
+            )
+        rows[:] = s.source
+
+
+def ragged_all_to_all(
+    operand: Blocks,
+    output: Blocks,
+    input_offsets: Blocks,
+    send_sizes: Blocks,
+    output_offsets: Blocks,
+    recv_sizes: Blocks,
+    *,
+    mesh: MeshCase,
+    axes: Axes,
+    groups: Groups = None,
+) -> Blocks:
+    """Every slice lands where its sender says in its receiver's output; all other rows keep `output`.
+
+    Raises:
+        RaggedMismatch: if the lists contradict each other.
+    """
+    lists = (input_offsets, send_sizes, output_offsets, recv_sizes)
+    check_metadata(operand, output, *lists, mesh=mesh, axes=axes, groups=groups)
+    rank = len(mesh.sizes)
+    source = operand.reshape(mesh.size, *operand.shape[rank:])
+    result = output.reshape(mesh.size, *output.shape[rank:]).copy()
+    for s in slices(*lists, mesh, axes, groups):
+        if s.size:
+            result[s.destination, s.target : s.target + s.size] = source[s.source, s.start : s.start + s.size]
+    return result.reshape(output.shape)

@@ -1,0 +1,113 @@
+"""Gradients of collectives: their linear transposes, as maps from cotangent blocks to cotangent blocks.
+
+The transpose of a map from blocks to blocks is taken over *all* blocks of all devices. What a
+cotangent of the *global* arrays means for blocks is the business of two further maps: a result that
+is invariant along an axis is one value, not one per device, so its cotangent enters once
+(`enter`); an operand that is replicated along an axis is one value as well, so the cotangents of its
+replicas are added (`leave`). The gradient of any program `global -> blocks -> blocks -> global` is
+`leave(transpose(enter(cotangent)))`.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from oracles.collectives import (
+    Axes,
+    Blocks,
+    Groups,
+    all_gather,
+    all_reduce,
+    all_to_all,
+    among_members,
+    permute,
+    reduce_scatter,
+    ring_shift,
+)
+from oracles.dtypes import wide
+from oracles.layout import Spec, shard, sharded_axes, unshard
+from oracles.mesh import MeshCase
+
+
+def enter(cotangent: np.ndarray, mesh: MeshCase, spec: Spec) -> Blocks:
+    """The transpose of assembling a result: each shard's cotangent goes to its first replica only."""
+    blocks = shard(cotangent, mesh, spec).copy()
+    for dimension, name in enumerate(mesh.axis_names):
+        if name not in sharded_axes(spec):
+            index = [slice(None)] * blocks.ndim
+            index[dimension] = slice(1, None)
+            blocks[tuple(index)] = np.zeros((), blocks.dtype)
+    return blocks
+
+
+def leave(blocks: Blocks, mesh: MeshCase, spec: Spec) -> np.ndarray:
+    """The transpose of sharding an operand: the cotangents of replicas are added."""
+    replicated = tuple(i for i, name in enumerate(mesh.axis_names) if name not in sharded_axes(spec))
+    total = blocks.astype(wide(blocks.dtype)).sum(axis=replicated, keepdims=True).astype(blocks.dtype)
+    return unshard(np.broadcast_to(total, blocks.shape), mesh, spec)
+
+
+def all_reduce_transpose(ct: Blocks, mesh: MeshCase, axes: Axes, *, op: str = "sum", groups: Groups = None) -> Blocks:
+    """Every member's block entered every member's sum (or mean): an all-reduce again.
+
+    Raises:
+        ValueError: for max and min, which are not linear.
+    """
+    if op not in ("sum", "mean"):
+        raise ValueError(f"op={op!r}: only sum and mean are linear")
+    return all_reduce(ct, mesh, axes, op=op, groups=groups)
+
+
+def all_gather_transpose(
+    ct: Blocks, mesh: MeshCase, axes: Axes, *, axis: int = 0, tiled: bool = False, groups: Groups = None
+) -> Blocks:
+    """Member i's block became piece i of every member's result: a reduce-scatter."""
+    return reduce_scatter(ct, mesh, axes, scatter_dimension=axis, tiled=tiled, groups=groups)
+
+
+def reduce_scatter_transpose(
+    ct: Blocks,
+    mesh: MeshCase,
+    axes: Axes,
+    *,
+    scatter_dimension: int = 0,
+    tiled: bool = False,
+    groups: Groups = None,
+) -> Blocks:
+    """Piece i of every member's block was added into member i's result: an all-gather."""
+    return all_gather(ct, mesh, axes, axis=scatter_dimension, tiled=tiled, groups=groups)
+
+
+def all_to_all_transpose(
+    ct: Blocks,
+    mesh: MeshCase,
+    axes: Axes,
+    *,
+    split_axis: int,
+    concat_axis: int,
+    tiled: bool = False,
+    groups: Groups = None,
+) -> Blocks:
+    """Every piece goes back where it came from: split and concatenation change places."""
+    return all_to_all(ct, mesh, axes, split_axis=concat_axis, concat_axis=split_axis, tiled=tiled, groups=groups)
+
+
+def permute_transpose(ct: Blocks, mesh: MeshCase, axes: Axes, *, perm: Iterable[tuple[int, int]]) -> Blocks:
+    """Every block goes back from its destination to its source."""
+    return permute(ct, mesh, axes, perm=[(destination, source) for source, destination in perm])
+
+
+def ring_shift_transpose(ct: Blocks, mesh: MeshCase, axes: Axes, *, offset: int = 1) -> Blocks:
+    """The shift the other way round."""
+    return ring_shift(ct, mesh, axes, offset=-offset)
+
+
+def broadcast_transpose(ct: Blocks, mesh: MeshCase, axes: Axes, *, root: int = 0) -> Blocks:
+    """The root's block reached every member: the root receives the sum, all others zeros."""
+
+    def exchange(members: np.ndarray) -> np.ndarray:
+        result = np.zeros_like(members)
+        result[root] = members.astype(wide(members.dtype)).sum(axis=0).astype(members.dtype)
+        return result
+
+    return among_members(ct, mesh, axes, None, exchange)

@@ -1,0 +1,1 @@
+"""The laws that tie implementations to oracles, the cases that check them, and the engines that run them."""

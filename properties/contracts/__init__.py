@@ -1,0 +1,8 @@
+"""Contracts: what an operation is called, takes, means and must hold, independent of who implements it."""
+
+from properties.contracts.collectives import COLLECTIVES
+from properties.contracts.contract import Contract, Scope, Violation
+
+CONTRACTS: dict[str, Contract] = {contract.name: contract for contract in COLLECTIVES}
+
+__all__ = ["CONTRACTS", "Contract", "Scope", "Violation"]

@@ -1,0 +1,333 @@
+"""The contracts of the collectives, from `all_reduce` to `broadcast`."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from oracles import collectives as values
+from oracles import transposes
+from oracles.dtypes import is_integer
+from oracles.mesh import MeshCase
+from properties.cases import Case, Operand, Placement
+from properties.contracts.contract import Contract, Scope, Violation
+from properties.data import Data
+from properties.strategies import (
+    axis_names,
+    data_sets,
+    dtypes,
+    index_groups,
+    meshes,
+    permutations_of_members,
+    shapes,
+    specs,
+)
+from properties.strategies.dtypes import as_dtype
+
+Params = dict[str, Any]
+Drawn = tuple[tuple[int, ...], Params]
+Arguments = Callable[[st.DrawFn, int, Scope], Drawn]
+"""Given the number of members, draws the block's shape and the keyword arguments."""
+
+
+@st.composite
+def placements(draw: st.DrawFn, mesh: MeshCase, rank: int, *, required: Sequence[str] = ()) -> Placement:
+    """Placements of blocks of `rank` dimensions that vary at least along `required`.
+
+    Shrinks to all of `required` on the first dimension, or stacked where there is none.
+    """
+    stacked: tuple[str, ...] = ()
+    if rank == 0 or draw(st.integers(0, 4), label="stacked") == 4:
+        optional = [name for name in mesh.axis_names if name not in required]
+        extra = draw(st.lists(st.sampled_from(optional), unique=True)) if optional else []
+        stacked = tuple(draw(st.permutations([*mesh.in_mesh_order(required), *extra]), label="stacked axes"))
+    left = [name for name in mesh.axis_names if name not in stacked]
+    spec = draw(specs(mesh, rank, required=[n for n in required if n in left], allowed=left))
+    return Placement(spec, stacked)
+
+
+@st.composite
+def collective_cases(draw: st.DrawFn, name: str, scope: Scope, arguments: Arguments) -> Case:
+    """Cases of one collective. Shrinks to one device, the first axis, one element, float32."""
+    around = draw(st.sampled_from(scope.arounds), label="around")
+    mesh = draw(meshes(max_devices=scope.max_devices, available=scope.available, explicit=scope.explicit))
+    axis_name = draw(axis_names(mesh))
+    axes = (axis_name,) if isinstance(axis_name, str) else axis_name
+    members = mesh.axis_size(axes)
+    groups: tuple[tuple[int, ...], ...] | None = None
+    # reductions over groups differ between groups, which only unchecked types can express
+    serves = "groups" in scope.features and (name != "all_reduce" or around == "no_vma") and members <= 16
+    if serves and draw(st.integers(0, 4), label="groups") == 4:
+        groups = draw(index_groups(members))
+        members = len(groups[0])
+    block, params = arguments(draw, members, scope)
+    if groups is not None:
+        params["axis_index_groups"] = groups
+    op = params.get("op", "move")
+    sums = op in ("sum", "mean") or name == "reduce_scatter"
+    dtype = draw(
+        dtypes(
+            floating=scope.floating,
+            numeric=op == "mean" or (sums and ("bool_sum" not in scope.features or name == "reduce_scatter")),
+            ordered=op in ("max", "min"),
+            terms=mesh.size if scope.floating else members if sums else 1,
+            wrapping=op != "mean",
+        ),
+        label="dtype",
+    )
+    replicated = "replicated_operands" in scope.features and draw(st.integers(0, 9), label="replicated operand") == 9
+    placement = draw(placements(mesh, len(block), required=() if replicated else axes))
+    if replicated and name in (
+        "all_reduce",
+        "reduce_scatter",
+    ):  # reductions refuse what varies along a part of the tuple
+        placement = without(placement, axes)
+    operands: tuple[Operand, ...] = (Operand(block, dtype, placement),)
+    tree = "trees" in scope.features and draw(st.integers(0, 9), label="tree") == 9
+    if tree:
+        operands += (dataclasses.replace(operands[0], dtype="float32" if scope.floating else "int32"),)
+    data = draw(data_sets(dtype))
+    if op == "mean" and is_integer(as_dtype(dtype)):  # a mean of sums that wrap around has no definition
+        data = tuple(Data("exact", d.seed) for d in data)
+    manual: tuple[str, ...] = ()
+    if around == "partial_manual":
+        needed = [n for n in mesh.axis_names if n in axes or n in placement.axes]
+        others = [n for n in mesh.axis_names if n not in needed]
+        manual = (*needed, *(draw(st.lists(st.sampled_from(others), unique=True)) if others else []))
+    return Case(
+        contract=name,
+        mesh=mesh,
+        axis_name=axis_name,
+        operands=operands,
+        params=tuple(params.items()),
+        data=data,
+        around=around,
+        manual=manual,
+        tree=tree,
+    )
+
+
+def without(placement: Placement, axes: Sequence[str]) -> Placement:
+    """The placement with its blocks replicated along `axes`."""
+    return Placement(
+        tuple(tuple(n for n in entry if n not in axes) for entry in placement.spec),
+        tuple(n for n in placement.stacked if n not in axes),
+    )
+
+
+def dimension(draw: st.DrawFn, rank: int, scope: Scope, label: str) -> int:
+    """A legal dimension: counted from the front, or from the back as well where that is served."""
+    lowest = -rank if "negative_dimensions" in scope.features else 0
+    return draw(st.sampled_from([*range(rank), *range(lowest, 0)]), label=label)
+
+
+def fit(shape: tuple[int, ...], at: int, parts: int, tiled: bool) -> tuple[int, ...]:
+    """`shape` with a dimension that divides into `parts`: a multiple if `tiled`, `parts` itself if not."""
+    result = list(shape)
+    result[at] = result[at] * parts if tiled else parts
+    return tuple(result)
+
+
+def _reduce(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+    ops = ("sum", "mean") if scope.floating else ("sum", "max", "min", "mean")
+    return draw(shapes()), {"op": draw(st.sampled_from(ops), label="op")}
+
+
+def _gather(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+    tiled = draw(st.sampled_from((True, False)), label="tiled")
+    block = draw(shapes(min_rank=1 if tiled else 0))
+    return block, {"axis": dimension(draw, len(block) + (not tiled), scope, "axis"), "tiled": tiled}
+
+
+def _scatter(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+    tiled = draw(st.sampled_from((True, False)), label="tiled")
+    block = draw(shapes(min_rank=1))
+    at = dimension(draw, len(block), scope, "scatter_dimension")
+    return fit(block, at, members, tiled), {"scatter_dimension": at, "tiled": tiled}
+
+
+def _exchange(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+    tiled = draw(st.sampled_from((True, False)), label="tiled")
+    block = draw(shapes(min_rank=1))
+    at = dimension(draw, len(block), scope, "split_axis")
+    to = dimension(draw, len(block), scope, "concat_axis")
+    return fit(block, at, members, tiled), {"split_axis": at, "concat_axis": to, "tiled": tiled}
+
+
+def _permute(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+    return draw(shapes()), {"perm": draw(permutations_of_members(members))}
+
+
+def _shift(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+    return draw(shapes()), {"offset": draw(st.integers(-members - 1, members + 1) | st.just(1), label="offset")}
+
+
+def _broadcast(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+    return draw(shapes()), {"root": draw(st.integers(0, members - 1), label="root")}
+
+
+def group_size(case: Case) -> int:
+    """How many members exchange with one another: all, or those of one group."""
+    groups = case.keywords.get("axis_index_groups")
+    return case.members if groups is None else len(groups[0])
+
+
+def _rewrite(case: Case, **params: Any) -> Case:
+    return dataclasses.replace(case, params=tuple({**case.keywords, **params}.items()))
+
+
+def _unbound_axis(case: Case) -> st.SearchStrategy[Case]:
+    return st.just(dataclasses.replace(case, axis_name=(*case.axes, "no_such_axis")))
+
+
+def _repeated_axis(case: Case) -> st.SearchStrategy[Case]:
+    return st.just(dataclasses.replace(case, axis_name=(*case.axes, case.axes[0])))
+
+
+def _no_axis(case: Case) -> st.SearchStrategy[Case]:
+    return st.just(dataclasses.replace(case, axis_name=()))
+
+
+def _out_of_range(argument: str, *, stacks: bool = False) -> Callable[[Case], st.SearchStrategy[Case]]:
+    def cases(case: Case) -> st.SearchStrategy[Case]:
+        rank = len(case.operands[0].block) + (stacks and not case.keywords["tiled"])
+        return st.sampled_from((rank, -rank - 1, rank + 3)).map(lambda at: _rewrite(case, **{argument: at}))
+
+    return cases
+
+
+def _indivisible(argument: str) -> Callable[[Case], st.SearchStrategy[Case]]:
+    def cases(case: Case) -> st.SearchStrategy[Case]:
+        if group_size(case) == 1 and case.keywords["tiled"]:
+            return st.nothing()
+        operand = case.operands[0]
+        at = case.keywords[argument] % len(operand.block)
+        block = tuple(n + (i == at) for i, n in enumerate(operand.block))
+        return st.just(dataclasses.replace(case, operands=(dataclasses.replace(operand, block=block),), tree=False))
+
+    return cases
+
+
+def _bad_op(case: Case) -> st.SearchStrategy[Case]:
+    return st.sampled_from(("median", "", "SUM")).map(lambda op: _rewrite(case, op=op))
+
+
+def _bad_root(case: Case) -> st.SearchStrategy[Case]:
+    return st.sampled_from((case.members, -1)).map(lambda root: _rewrite(case, root=root))
+
+
+def _bad_perm(case: Case) -> st.SearchStrategy[Case]:
+    n = case.members
+    return st.sampled_from((((0, n),), ((-1, 0),), ((0, 0), (0, 0)))).map(lambda perm: _rewrite(case, perm=perm))
+
+
+def _bad_groups(case: Case) -> st.SearchStrategy[Case]:
+    n = case.members
+    wrong = (((0,) * n,) if n > 1 else ((0, 0),), (tuple(range(n + 1)),), ((), tuple(range(n))))
+    return st.sampled_from(wrong).map(lambda groups: _rewrite(case, axis_index_groups=groups))
+
+
+def _partly_varying(case: Case) -> st.SearchStrategy[Case]:
+    operand = case.operands[0]
+    if len(case.axes) < 2:
+        return st.nothing()
+    kept = without(operand.placement, case.axes[1:])
+    return st.just(dataclasses.replace(case, operands=(dataclasses.replace(operand, placement=kept),), tree=False))
+
+
+AXES = (
+    Violation("axis_name", _unbound_axis, everyone=True),
+    Violation("axis_name", _repeated_axis),
+    Violation("axis_name", _no_axis),
+)
+GROUPS = Violation("axis_index_groups", _bad_groups)
+PARTLY = Violation("x", _partly_varying)
+
+
+def _collective(
+    name: str,
+    arguments: Arguments,
+    parameters: tuple[str, ...],
+    *,
+    sums: Callable[[Case], bool] = lambda case: False,
+    invariant: bool = False,
+    violations: tuple[Violation, ...] = (),
+) -> Contract:
+    base = name.removesuffix("_invariant")
+    value = getattr(values, base)
+    transpose = getattr(transposes, f"{base}_transpose")
+
+    def on_blocks(function: Callable[..., np.ndarray]) -> Callable[[Case, Sequence[np.ndarray]], list[np.ndarray]]:
+        def apply(case: Case, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
+            params = case.keywords
+            if "axis_index_groups" in params:
+                params["groups"] = params.pop("axis_index_groups")
+            return [function(leaf, case.mesh, case.axes, **params) for leaf in blocks]
+
+        return apply
+
+    return Contract(
+        name=name,
+        cases=lambda scope: collective_cases(name, scope, arguments),
+        oracle=on_blocks(value),
+        transpose=on_blocks(transpose),
+        linear=lambda case: case.keywords.get("op", "sum") in ("sum", "mean"),
+        terms=lambda case: group_size(case) if sums(case) else 1,
+        divides=lambda case: case.keywords.get("op") == "mean",
+        invariant=invariant,
+        parameters=parameters,
+        violations=(*AXES, *violations),
+    )
+
+
+COLLECTIVES = (
+    _collective(
+        "all_reduce",
+        _reduce,
+        ("op",),
+        sums=lambda case: case.keywords["op"] in ("sum", "mean"),
+        invariant=True,
+        violations=(Violation("op", _bad_op), PARTLY),
+    ),
+    _collective(
+        "all_gather",
+        _gather,
+        ("axis", "tiled"),
+        violations=(Violation("axis", _out_of_range("axis", stacks=True)), GROUPS),
+    ),
+    _collective(
+        "all_gather_invariant",
+        _gather,
+        ("axis", "tiled"),
+        invariant=True,
+        violations=(Violation("axis", _out_of_range("axis", stacks=True)),),
+    ),
+    _collective(
+        "reduce_scatter",
+        _scatter,
+        ("scatter_dimension", "tiled"),
+        sums=lambda case: True,
+        violations=(
+            Violation("scatter_dimension", _out_of_range("scatter_dimension")),
+            Violation("scatter_dimension", _indivisible("scatter_dimension")),
+            GROUPS,
+            PARTLY,
+        ),
+    ),
+    _collective(
+        "all_to_all",
+        _exchange,
+        ("split_axis", "concat_axis", "tiled"),
+        violations=(
+            Violation("split_axis", _out_of_range("split_axis")),
+            Violation("concat_axis", _out_of_range("concat_axis")),
+            Violation("split_axis", _indivisible("split_axis")),
+            GROUPS,
+        ),
+    ),
+    _collective("permute", _permute, ("perm",), violations=(Violation("perm", _bad_perm),)),
+    _collective("ring_shift", _shift, ("offset",)),
+    _collective("broadcast", _broadcast, ("root",), violations=(Violation("root", _bad_root),)),
+)

@@ -1,0 +1,74 @@
+"""The engine that compiles with XLA and runs on the devices at hand."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+
+from oracles.mesh import MeshCase
+from properties.engines.engine import Prepared
+from properties.programs import Program
+
+AXIS_TYPES = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}
+
+
+def abstract_mesh(mesh: MeshCase) -> AbstractMesh:
+    """The mesh without devices, to trace under."""
+    return AbstractMesh(mesh.sizes, mesh.axis_names, axis_types=tuple(AXIS_TYPES[t] for t in mesh.axis_types))
+
+
+def device_mesh(mesh: MeshCase) -> Mesh:
+    """The mesh over real (or virtual) devices.
+
+    Raises:
+        ValueError: if the mesh names a device that is not there.
+    """
+    devices = jax.devices()
+    if max(mesh.devices) >= len(devices):
+        raise ValueError(f"mesh={mesh}: expected devices below {len(devices)}, which is how many there are")
+    chosen = np.array([devices[i] for i in mesh.devices]).reshape(mesh.sizes)
+    return Mesh(chosen, mesh.axis_names, axis_types=tuple(AXIS_TYPES[t] for t in mesh.axis_types))
+
+
+def to_numpy(array: jax.Array) -> np.ndarray:
+    """The whole array; of an empty one, JAX up to 0.10 cannot put the shards together, and need not."""
+    return np.asarray(array) if array.size else np.zeros(array.shape, array.dtype)
+
+
+class XlaEngine:
+    """Compiles each structure once with `jit`, then runs it on as many data sets as it is given."""
+
+    name = "xla"
+    clear_after = 400
+    """Compilations after which JAX's caches are dropped: they keep every traced program alive."""
+
+    def __init__(self) -> None:
+        self.compilations = 0
+
+    def abstract_mesh(self, mesh: MeshCase) -> AbstractMesh:
+        """The mesh to trace under, without devices."""
+        return abstract_mesh(mesh)
+
+    def prepare(self, program: Program, mesh: MeshCase) -> Prepared:
+        """Traces and compiles a program for a mesh."""
+        devices = device_mesh(mesh)
+        function = program.build(devices)
+        shardings = [NamedSharding(devices, argument.partition_spec) for argument in program.arguments]
+        self.compilations += 1
+        if self.compilations % self.clear_after == 0:
+            jax.clear_caches()
+        if program.compiled:
+            avals = [
+                jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s)
+                for a, s in zip(program.arguments, shardings, strict=True)
+            ]
+            function = jax.jit(function)
+            function.trace(*avals)  # what tracing refuses is refused here; compiled at the first run
+
+        def run(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+            placed: list[Any] = jax.device_put(list(arrays), shardings)
+            return [to_numpy(result) for result in function(*placed)]
+
+        return run

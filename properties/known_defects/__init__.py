@@ -1,0 +1,11 @@
+"""Defects of JAX and XLA that the laws found, each with the exact condition under which it shows.
+
+A law is never bent to what a backend happens to do. A case that fails because of a defect listed
+here is counted and reported as such; everything else that fails is a failure. Each entry has a
+script of the same name in plain JAX that exits with 1 while the defect is there and with 0 once
+it is fixed; a test runs them all, so the day of the repair is noticed.
+"""
+
+from properties.known_defects.defect import DEFECTS, Defect, explaining
+
+__all__ = ["DEFECTS", "Defect", "explaining"]

@@ -1,0 +1,157 @@
+"""What a known defect is, which there are, and which of them explains a failure."""
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+
+from properties.cases import Case
+from properties.engines import Engine
+from properties.implementations import Implementation
+from properties.laws.violation import LawViolation
+from properties.programs import Seen, forward
+
+
+@dataclass(frozen=True)
+class Defect:
+    """A defect of JAX or XLA.
+
+    Arguments:
+        name: also the name of its script.
+        sentence: what is wrong.
+        seen_on: the JAX versions on which the script showed it.
+        program: a pattern that the traced program must contain: without the primitive at fault,
+            nothing is explained.
+        condition: law, case and exception to whether the defect is what shows.
+    """
+
+    name: str
+    sentence: str
+    seen_on: tuple[str, ...]
+    program: str = ""
+    condition: Callable[[str, Case, Exception], bool] = lambda law, case, error: False
+
+    @property
+    def script(self) -> Path:
+        """The script in plain JAX that shows it."""
+        return Path(__file__).with_name(f"{self.name}.py")
+
+
+def _empty(case: Case) -> bool:
+    return any(math.prod(operand.block) == 0 for operand in case.operands)
+
+
+def _loses_nan(law: str, case: Case, error: Exception) -> bool:
+    return isinstance(error, LawViolation) and error.data is not None and error.data.kind == "nan"
+
+
+def _untiled_transpose(law: str, case: Case, error: Exception) -> bool:
+    return "gradient" in law and (isinstance(error, LawViolation) or "Expected cotangent type" in str(error))
+
+
+def _untiled_batching(law: str, case: Case, error: Exception) -> bool:
+    return case.around == "vmap_last" and isinstance(error, IndexError)
+
+
+def _empty_collective(law: str, case: Case, error: Exception) -> bool:
+    return _empty(case) and "Cannot lower jaxpr with verifier errors" in str(error)
+
+
+DEFECTS: dict[str, Defect] = {
+    defect.name: defect
+    for defect in (
+        Defect(
+            "pmax_loses_nan",
+            "XLA:CPU: the maximum or minimum over devices ignores NaN, which jax.numpy and the other backends propagate.",
+            ("0.10.2", "0.12.0.1"),
+            r"pmax|pmin",
+            _loses_nan,
+        ),
+        Defect(
+            "all_to_all_untiled_transpose",
+            "The gradient of an untiled all_to_all is wrong, or raises, unless split_axis equals concat_axis.",
+            ("0.10.2", "0.12.0.1"),
+            r"all_to_all\[[^\]]*tiled=False",
+            _untiled_transpose,
+        ),
+        Defect(
+            "psum_scatter_untiled_vmap",
+            "vmap of an untiled psum_scatter raises IndexError where the batch dimension comes last.",
+            ("0.10.2", "0.12.0.1"),
+            r"reduce_scatter\[[^\]]*tiled=False",
+            _untiled_batching,
+        ),
+        Defect(
+            "empty_all_gather",
+            "all_gather and psum_scatter of an empty block fail in the verifier while compiling.",
+            ("0.10.2", "0.12.0.1"),
+            r"all_gather|reduce_scatter",
+            _empty_collective,
+        ),
+        Defect(
+            "empty_explicit_shards",
+            "An empty array sharded over an explicit axis has shards of the global shape and cannot be read.",
+            ("0.10.2",),
+        ),
+        Defect(
+            "psum_repeated_axis",
+            "psum over a tuple that names an axis twice aborts the process while compiling, instead of raising.",
+            ("0.12.0.1",),
+        ),
+        Defect(
+            "negative_scatter_dimension",
+            "psum_scatter and all_to_all accept negative dimensions while tracing and crash while lowering.",
+            ("0.10.2",),
+        ),
+        Defect(
+            "pmax_groups_type",
+            "pmax with axis_index_groups is typed invariant although the groups hold different values.",
+            ("0.10.2", "0.12.0.1"),
+        ),
+        Defect(
+            "ppermute_tuple_order",
+            "ppermute over a tuple of axes numbers devices in mesh order, where every other collective uses the tuple's.",
+            ("0.10.2", "0.12.0.1"),
+        ),
+        Defect(
+            "pbroadcast_axis_name",
+            "pbroadcast over one named axis iterates over the letters of the name and raises NameError.",
+            ("0.10.2", "0.12.0.1"),
+        ),
+        Defect(
+            "grad_of_psum_unchecked",
+            "With check_vma=False, the gradient of a psum inside shard_map is silently wrong.",
+            ("0.10.2", "0.12.0.1"),
+        ),
+    )
+}
+
+
+def explaining(law: str, implementation: Implementation, case: Case, engine: Engine, error: Exception) -> Defect | None:
+    """The known defect that explains a failure on this engine, if there is one.
+
+    Both must hold: the condition, and that the traced program contains the primitive at fault.
+    """
+    if engine.name != "xla":
+        return None
+    candidates = [d for d in DEFECTS.values() if d.program and d.condition(law, case, error)]
+    if not candidates:
+        return None
+    text = program_text(implementation, case, engine)
+    return next((defect for defect in candidates if re.search(defect.program, text)), None)
+
+
+def program_text(implementation: Implementation, case: Case, engine: Engine) -> str:
+    """The traced program of a case, printed; its forward pass alone, without the transformation around it."""
+    plain = dataclasses.replace(case, around="jit", manual=())
+    program = forward(plain, implementation, Seen())
+    mesh = engine.abstract_mesh(case.mesh)
+    avals = [
+        jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=jax.sharding.NamedSharding(mesh, a.partition_spec))
+        for a in program.arguments
+    ]
+    return str(jax.make_jaxpr(program.build(mesh))(*avals))

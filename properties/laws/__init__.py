@@ -1,0 +1,8 @@
+"""Laws: what must hold of every implementation of a contract."""
+
+from properties.laws.error import check_error
+from properties.laws.gradient import check_gradient
+from properties.laws.type import check_type
+from properties.laws.value import check_value
+
+__all__ = ["check_error", "check_gradient", "check_type", "check_value"]

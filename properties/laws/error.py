@@ -1,0 +1,60 @@
+"""The law of errors: what the contract forbids raises while tracing, with a message that says it all."""
+
+from properties.cases import Case
+from properties.engines import Engine
+from properties.implementations import Implementation
+from properties.laws.running import trace
+from properties.laws.violation import LawViolation
+from properties.programs import Seen, forward
+
+
+def check_error(implementation: Implementation, case: Case, engine: Engine) -> int:
+    """A forbidden argument raises before anything runs; the message names it, its value and the mesh.
+
+    Only that *something* is raised is asked of implementations that do not promise explained errors.
+
+    Raises:
+        LawViolation: if nothing is raised, or the message lacks something.
+    """
+    argument = case.forbidden
+    value = _value(case, argument)
+    try:
+        trace(forward(case, implementation, Seen()), case, engine)
+    except Exception as error:
+        if "explained_errors" in implementation.features:
+            _check_message(implementation, case, argument, value, error)
+        return 1
+    raise LawViolation(str(implementation), "error", case, f"{argument}={value} is accepted: expected an error")
+
+
+def _value(case: Case, argument: str) -> str:
+    if argument == "axis_name":
+        return repr(case.axis_name)
+    return repr(case.keywords[argument]) if argument in case.keywords else ""
+
+
+def _check_message(implementation: Implementation, case: Case, argument: str, value: str, error: Exception) -> None:
+    text = str(error)
+    mesh = "(" + ", ".join(f"{name}={size}" for name, size in case.mesh.shape.items()) + ")"
+    plain = value.replace("(", "[").replace(")", "]").replace(",]", "]")
+    readings = {value, plain}
+    shown = any(
+        reading in text.replace("(", "[").replace(")", "]").replace(",]", "]") or reading in text
+        for reading in readings
+    )
+    missing = [
+        what
+        for what, there in (
+            (f"the argument {argument!r}", f"{argument}=" in text),
+            (f"its value {value}", shown),
+            (f"the mesh {mesh}", mesh in text),
+        )
+        if not there
+    ]
+    if missing:
+        raise LawViolation(
+            str(implementation),
+            "error",
+            case,
+            f"{type(error).__name__} does not name {' and '.join(missing)}: {text.splitlines()[0] if text else '(no message)'}",
+        ) from error

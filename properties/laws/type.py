@@ -1,0 +1,97 @@
+"""The law of types: what is typed invariant is equal on all devices, and `out_specs` is held to the type."""
+
+import numpy as np
+
+from oracles.layout import ReplicaMismatch, check_replicas, unshard
+from properties.cases import Case
+from properties.contracts import CONTRACTS
+from properties.data import Data
+from properties.engines import Engine
+from properties.implementations import Implementation
+from properties.laws.comparison import compare, is_exact
+from properties.laws.running import oracle_blocks, ready, trace
+from properties.laws.violation import LawViolation
+from properties.programs import Seen, forward
+
+
+def declared_varying(implementation: Implementation, case: Case) -> list[frozenset[str]] | None:
+    """The varying axes that each result must be typed with, if the implementation declares them."""
+    if implementation.invariant is None:
+        return None
+    along = frozenset(case.axes)
+    before = [operand.placement.axes for operand in case.operands]
+    return [axes - along if implementation.invariant else axes | along for axes in before]
+
+
+def check_type(implementation: Implementation, case: Case, engine: Engine) -> int:
+    """The result has its declared type, which is sound, and which alone decides what `out_specs` is accepted.
+
+    Soundness is checked by running: a result typed invariant along an axis is bitwise equal on all
+    devices along it. Returns the number of data sets checked.
+
+    Raises:
+        LawViolation: if one does not hold.
+        Gap: if the implementation does not serve the case.
+    """
+    name = str(implementation)
+    program = ready("value", implementation, case, engine)
+    varying = program.seen.varying
+    declared = declared_varying(implementation, case)
+    if declared is not None and varying != declared:
+        texts = [", ".join(sorted(map(str, axes))) or "nothing" for axes in (varying[0], declared[0])]
+        raise LawViolation(name, "type", case, f"result is typed varying over {texts[0]}: expected {texts[1]}")
+    terms = CONTRACTS[case.contract].terms(case)
+    arrays: list[np.ndarray] = []
+    for data in case.data:
+        arrays = [case.global_array(i, data, terms=terms, batched=False) for i in range(len(case.operands))]
+        for blocks, axes in zip(program.prepared(arrays), varying, strict=True):
+            try:
+                check_replicas(blocks, case.mesh, axes)
+            except ReplicaMismatch as error:
+                invariant = [n for n in case.mesh.axis_names if n not in axes]
+                raise LawViolation(
+                    name, "type", case, f"typed invariant along {', '.join(invariant)}, but {error}", data=data
+                ) from error
+    if case.out is not None:
+        _check_acceptance(implementation, case, engine, varying)
+    return len(case.data)
+
+
+def _check_acceptance(
+    implementation: Implementation, case: Case, engine: Engine, varying: list[frozenset[str]]
+) -> None:
+    assert case.out is not None
+    name, out = str(implementation), case.out
+    sound = all(axes <= out.axes for axes in varying)
+    refusal: Exception | None = None
+    try:
+        trace(forward(case, implementation, Seen(), out="placed"), case, engine)
+    except ValueError as error:
+        if "out_specs" not in str(error):
+            raise
+        refusal = error
+    if sound == (refusal is not None):
+        verdict = "accepted" if refusal is None else "refused"
+        axes = ", ".join(sorted(varying[0])) or "nothing"
+        raise LawViolation(
+            name, "type", case, f"out_specs {out.partition()} {verdict} for a result varying over {axes}"
+        )
+    if refusal is not None:
+        return
+    data = Data("exact", case.data[0].seed)
+    contract = CONTRACTS[case.contract]
+    arrays = [case.global_array(i, data, terms=contract.terms(case), batched=False) for i in range(len(case.operands))]
+    if not is_exact(arrays, contract.terms(case), contract.divides(case)):
+        return
+    expected = oracle_blocks(case, [case.blocks(i, a, batched=False) for i, a in enumerate(arrays)])
+    lead = len(case.mesh.sizes)
+    for blocks, result in zip(expected, ready("placed", implementation, case, engine).prepared(arrays), strict=True):
+        shaped = blocks.reshape(*case.mesh.sizes, *(1 for _ in out.stacked), *blocks.shape[lead:])
+        whole = unshard(shaped, case.mesh, out.partition())
+        ones = (1,) * lead
+        if whole.shape != result.shape or not np.array_equal(whole, result, equal_nan=result.dtype.kind in "fc"):
+            compare(
+                name, "type", case, data, f"result under out_specs {out.partition()}",
+                expected=np.broadcast_to(whole, (*case.mesh.sizes, *whole.shape)),
+                actual=np.broadcast_to(result.reshape(*ones, *result.shape), (*case.mesh.sizes, *result.shape)),
+            )  # fmt: skip

@@ -1,0 +1,183 @@
+"""Laws of `oracles.dtypes`: what a dtype holds exactly, and bounds on what it does not."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oracles.dtypes import exact_limit, is_float, is_integer, is_signed, sum_error_bound, unit_roundoff, wide
+
+FLOATS = tuple(map(np.dtype, (ml_dtypes.float8_e4m3fn, np.float16, ml_dtypes.bfloat16, np.float32)))
+INTEGERS = tuple(map(np.dtype, (ml_dtypes.int4, ml_dtypes.uint4, np.int8, np.uint8, np.int16, np.uint16)))
+EXPONENTS = st.integers(-4, 3)
+
+
+def round_trips(integers: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Which of the integers (exact in float64) are the same after a stay in `dtype`."""
+    return integers.astype(dtype).astype(np.float64) == integers
+
+
+@pytest.mark.parametrize("dtype", FLOATS + INTEGERS, ids=str)
+def test_exact_limit_is_the_last_before_the_first_gap(dtype: np.dtype) -> None:
+    """Every integer from 0 to the limit is exact in the dtype, and the one after it is not."""
+    limit = exact_limit(dtype)
+    for start in range(0, limit + 1, 2**20):
+        assert round_trips(np.arange(start, min(start + 2**20, limit + 1), dtype=np.float64), dtype).all()
+    assert not round_trips(np.array([limit + 1]), dtype).any()
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_exact_limit_holds_for_negative_integers(dtype: np.dtype) -> None:
+    """Every integer from minus the limit to 0 is exact in a floating-point dtype."""
+    limit = exact_limit(dtype)
+    assert round_trips(-np.arange(max(0, limit - 2**20), limit + 1, dtype=np.float64), dtype).all()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "limit"),
+    [("bool", 1), ("int32", 2**31 - 1), ("complex64", 2**24), ("float64", 2**53), ("float8_e5m2", 8)],
+)
+def test_exact_limit_of_other_dtypes(dtype: str, limit: int) -> None:
+    """The limit of an integer dtype is its largest number, and that of a complex one is its parts'."""
+    assert exact_limit(np.dtype(dtype)) == limit
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_unit_roundoff_is_half_the_gap_after_one(dtype: np.dtype) -> None:
+    """One plus the unit roundoff is midway between 1 and the next number, the smallest one above 1."""
+    unsigned = np.dtype(f"u{np.dtype(dtype).itemsize}")
+    one = np.array(1, dtype)
+    above = (one.view(unsigned) + unsigned.type(1)).view(dtype)  # same sign and exponent, or the next: the next number
+    assert float(above) - 1 == 2 * unit_roundoff(dtype)
+    assert np.float64(1 + unit_roundoff(dtype)).astype(dtype) == one
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int32", "uint8", "int4"])
+def test_exact_dtypes_do_not_round(dtype: str) -> None:
+    """The unit roundoff of bool and integers, and every bound on their sums, is zero."""
+    assert unit_roundoff(np.dtype(dtype)) == 0
+    np.testing.assert_array_equal(sum_error_bound(np.array([0, 7]), 5, np.dtype(dtype)), np.zeros(2))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "real", "integer", "signed", "sums_in"),
+    [
+        ("bool", False, False, False, "int64"),
+        ("int8", False, True, True, "int64"),
+        ("uint32", False, True, False, "int64"),
+        ("int4", False, True, True, "int64"),
+        ("uint4", False, True, False, "int64"),
+        ("float8_e4m3fn", True, False, True, "float64"),
+        ("float8_e5m2", True, False, True, "float64"),
+        ("bfloat16", True, False, True, "float64"),
+        ("float16", True, False, True, "float64"),
+        ("float32", True, False, True, "float64"),
+        ("complex64", True, False, True, "complex128"),
+    ],
+)
+def test_every_dtype_is_of_one_kind(dtype: str, real: bool, integer: bool, signed: bool, sums_in: str) -> None:
+    """A dtype is floating-point, an integer or bool, and its sums are held in the widest dtype of its kind."""
+    kind = np.dtype(dtype)
+    assert (is_float(kind), is_integer(kind), is_signed(kind)) == (real, integer, signed)
+    assert wide(kind) == np.dtype(sums_in)
+
+
+@dataclass(frozen=True)
+class Summation:
+    """Numbers of a dtype, and which two of those that are left are added next."""
+
+    values: np.ndarray
+    order: tuple[tuple[int, int], ...]
+
+    @property
+    def magnitude(self) -> np.ndarray:
+        """The sum of the absolute values."""
+        return np.array([math.fsum(abs(float(value)) for value in self.values)])
+
+    @property
+    def exact(self) -> float:
+        """The sum, not rounded."""
+        return math.fsum(float(value) for value in self.values)
+
+    def rounded(self) -> Any:
+        """The sum, rounded to the dtype of the numbers after every addition."""
+        left = list(self.values)
+        for first, second in self.order:
+            left.append(left.pop(first) + left.pop(second))
+        return left[0]
+
+
+@st.composite
+def summations(draw: st.DrawFn) -> Summation:
+    """Summations of numbers with all the digits of their dtype, up to 8 in size, in any order.
+
+    No partial sum overflows, and there are few enough for a finite bound. Shrinks towards one float32 zero.
+    Draws such as `[0.5, -7.25, 0.0625]` with the last two added first.
+    """
+    dtype = draw(st.sampled_from(FLOATS[::-1]))
+    limit = exact_limit(dtype)
+    numbers = st.builds(lambda digits, exponent: digits / limit * 2.0**exponent, st.integers(-limit, limit), EXPONENTS)
+    values = draw(st.lists(numbers, min_size=1, max_size=min(40, limit - 2)))
+    order = [(draw(st.integers(0, n - 1)), draw(st.integers(0, n - 2))) for n in range(len(values), 1, -1)]
+    return Summation(np.array(values).astype(dtype), tuple(order))
+
+
+@given(summation=summations())
+def test_sums_stay_within_their_bound(summation: Summation) -> None:
+    """Summed in any order, rounded at every step, numbers are no farther from the rounded exact sum than the bound."""
+    values, dtype = summation.values, summation.values.dtype
+    error = abs(float(summation.rounded()) - float(np.float64(summation.exact).astype(dtype)))
+    assert error <= sum_error_bound(summation.magnitude, len(values), dtype)
+
+
+@given(summation=summations())
+def test_means_stay_within_their_bound(summation: Summation) -> None:
+    """A sum that is divided by the number of its terms stays within the bound of the mean magnitude."""
+    values, dtype = summation.values, summation.values.dtype
+    terms = len(values)
+    mean = summation.rounded() / np.array(terms).astype(dtype)
+    error = abs(float(mean) - float(np.float64(summation.exact / terms).astype(dtype)))
+    assert error <= sum_error_bound(summation.magnitude / terms, terms, dtype)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_the_bound_holds_below_the_normal_range(dtype: np.dtype) -> None:
+    """The mean of the smallest positive number and two zeros, which is rounded to zero, is within its bound."""
+    smallest = np.array([1], f"u{dtype.itemsize}").view(dtype)
+    mean = smallest / np.array([3]).astype(dtype)
+    assert mean == 0
+    exact = smallest.astype(np.float64) / 3
+    assert exact <= sum_error_bound(exact, 3, dtype)
+
+
+@pytest.mark.parametrize("terms", [5, 9])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_the_bound_is_not_far_from_errors_that_occur(dtype: np.dtype, terms: int) -> None:
+    """One, followed by unit roundoffs that all vanish, errs by more than an eighth of the bound."""
+    values = np.array([1.0] + [unit_roundoff(dtype)] * (terms - 1)).astype(dtype)
+    summation = Summation(values, ((0, 0), *((terms - 1 - i, 0) for i in range(1, terms - 1))))
+    error = abs(float(summation.rounded()) - summation.exact)
+    assert error == (terms - 1) * unit_roundoff(dtype)
+    assert sum_error_bound(summation.magnitude, terms, dtype) < 8 * error
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_a_hundred_terms_are_bounded_relatively(dtype: np.dtype) -> None:
+    """The bound on the sum of n numbers is between n and 2n unit roundoffs of it, while those are less than a third."""
+    for terms in range(1, 100):
+        roundings = (terms + 1) * unit_roundoff(dtype)
+        if roundings < 1 / 3:
+            assert roundings <= sum_error_bound(np.ones(1), terms, dtype) < 2 * roundings
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_too_many_terms_have_no_bound(dtype: np.dtype) -> None:
+    """With as many roundings as there are unit roundoffs in one, nothing is known, and with one less something is."""
+    terms = round(1 / unit_roundoff(dtype)) - 1
+    assert sum_error_bound(np.ones(1), terms, dtype) == np.inf
+    assert np.isfinite(sum_error_bound(np.ones(1), terms - 1, dtype))

@@ -1,0 +1,331 @@
+"""Laws of `oracles.layout` and `oracles.mesh`: two derivations of every block, and every message."""
+
+import itertools
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from oracles.layout import (
+    ReplicaMismatch,
+    block_shape,
+    check_replicas,
+    device_name,
+    logical_index,
+    nan_equal,
+    shard,
+    sharded_axes,
+    spec_entries,
+    unshard,
+)
+from oracles.mesh import MeshCase, as_axes
+from properties.meta import small_meshes
+
+SpecEntry = str | tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A global shape on a mesh under a spec that fits both."""
+
+    mesh: MeshCase
+    spec: tuple[SpecEntry, ...]
+    shape: tuple[int, ...]
+
+    @property
+    def array(self) -> np.ndarray:
+        """A global array whose elements all differ."""
+        return np.arange(math.prod(self.shape), dtype=np.int32).reshape(self.shape)
+
+    @property
+    def replicated(self) -> tuple[str, ...]:
+        """The mesh axes along which there is more than one replica."""
+        return tuple(n for n, size in self.mesh.shape.items() if n not in sharded_axes(self.spec) and size > 1)
+
+
+def spellings(axes: tuple[str, ...]) -> list[SpecEntry]:
+    """All ways to write the axes of one dimension as an entry of a spec, the shortest first."""
+    plain: dict[int, list[SpecEntry]] = {0: [None], 1: list(axes)}
+    return [*plain.get(len(axes), []), axes]
+
+
+@st.composite
+def layouts(draw: st.DrawFn, *, max_devices: int = 8) -> Layout:
+    """Layouts of arrays of up to three dimensions, entries of any axes in any order.
+
+    Shrinks towards a scalar on one device. Examples: `P("dp")` of `[4]`, `P(("tp", "dp"), None)` of
+    `[8, 3]`, `P(None, ("ep",))` of `[2, 0]`.
+    """
+    mesh = draw(small_meshes(max_devices=max_devices))
+    rank = draw(st.integers(0, 3))
+    entries: list[tuple[str, ...]] = [()] * rank
+    for name in draw(st.permutations(mesh.axis_names)):
+        dimension = draw(st.integers(-1, rank - 1))
+        if dimension >= 0:
+            entries[dimension] += (name,)
+    shape = tuple(mesh.axis_size(axes) * draw(st.integers(0, 3)) for axes in entries)
+    spec = [draw(st.sampled_from(spellings(axes))) for axes in entries]
+    while spec and not spec[-1] and draw(st.booleans()):
+        spec.pop()
+    return Layout(mesh, tuple(spec), shape)
+
+
+def position(mesh: MeshCase, device: tuple[int, ...], axes: tuple[str, ...]) -> int:
+    """Where `device` stands among all coordinates along `axes`, enumerated with the last name fastest."""
+    at = dict(zip(mesh.axis_names, device, strict=True))
+    everyone = list(itertools.product(*(range(mesh.shape[name]) for name in axes)))
+    return everyone.index(tuple(at[name] for name in axes))
+
+
+@given(layout=layouts())
+def test_shard_is_a_slice_per_device(layout: Layout) -> None:
+    """The block of a device is the slice of each dimension at its logical index over that dimension's axes."""
+    blocks = shard(layout.array, layout.mesh, layout.spec)
+    for device in np.ndindex(*layout.mesh.sizes):
+        piece = layout.array
+        for dimension, entry in enumerate(layout.spec):
+            axes = () if entry is None else as_axes(entry)
+            size = layout.shape[dimension] // layout.mesh.axis_size(axes)
+            start = position(layout.mesh, device, axes) * size
+            piece = piece[(slice(None),) * dimension + (slice(start, start + size),)]
+        np.testing.assert_array_equal(blocks[device], piece, strict=True)
+
+
+@given(layout=st.deferred(lambda: layouts(max_devices=min(8, jax.device_count()))))
+def test_shard_is_what_jax_puts_on_each_device(layout: Layout) -> None:
+    """Every device's block is the shard that `jax.device_put` places there."""
+    devices = [jax.devices()[number] for number in layout.mesh.devices]
+    mesh = Mesh(np.array(devices).reshape(layout.mesh.sizes), layout.mesh.axis_names)
+    placed = jax.device_put(layout.array, NamedSharding(mesh, PartitionSpec(*layout.spec)))
+    blocks = shard(layout.array, layout.mesh, layout.spec)
+    coordinates = dict(zip(devices, np.ndindex(*layout.mesh.sizes), strict=True))
+    for held in placed.addressable_shards:
+        np.testing.assert_array_equal(blocks[coordinates[held.device]], np.asarray(held.data), strict=True)
+
+
+@given(layout=layouts())
+def test_unshard_inverts_shard(layout: Layout) -> None:
+    """Blocks put together again are the array they were cut from, bit for bit."""
+    blocks = shard(layout.array, layout.mesh, layout.spec)
+    np.testing.assert_array_equal(unshard(blocks, layout.mesh, layout.spec), layout.array, strict=True)
+
+
+@given(layout=layouts())
+def test_block_shape_is_that_of_the_blocks(layout: Layout) -> None:
+    """All blocks of a layout have the one shape that `block_shape` says."""
+    blocks = shard(layout.array, layout.mesh, layout.spec)
+    assert blocks.shape == (*layout.mesh.sizes, *block_shape(layout.shape, layout.mesh, layout.spec))
+
+
+@given(layout=layouts())
+def test_blocks_vary_along_sharded_axes_only(layout: Layout) -> None:
+    """Blocks of distinct elements differ along an axis exactly if the spec splits something over it."""
+    assume(layout.array.size)
+    blocks = shard(layout.array, layout.mesh, layout.spec)
+    for dimension, (name, size) in enumerate(layout.mesh.shape.items()):
+        first = np.take(blocks, [0], axis=dimension)
+        assert (blocks != first).any() == (name in sharded_axes(layout.spec) and size > 1)
+
+
+@given(mesh=small_meshes(), data=st.data())
+def test_logical_index_counts_with_the_last_name_fastest(mesh: MeshCase, data: st.DataObject) -> None:
+    """The logical index over an axis tuple enumerates its coordinates in tuple order, the last name fastest."""
+    axes = tuple(data.draw(st.lists(st.sampled_from(mesh.axis_names), unique=True, min_size=1), label="axes"))
+    for device in np.ndindex(*mesh.sizes):
+        assert logical_index(mesh, device, axes) == position(mesh, device, axes)
+
+
+@given(layout=layouts(), data=st.data())
+def test_a_replica_that_differs_is_named(layout: Layout, data: st.DataObject) -> None:
+    """One changed element in one replica raises an error that names its device and the device it should equal."""
+    assume(layout.array.size and layout.replicated)
+    blocks = shard(layout.array, layout.mesh, layout.spec).copy()
+    names = layout.mesh.axis_names
+    where = tuple(data.draw(st.integers(0, size - 1), label=name) for name, size in layout.mesh.shape.items())
+    origin = tuple(i if n in sharded_axes(layout.spec) else 0 for n, i in zip(names, where, strict=True))
+    assume(where != origin)
+    element = tuple(data.draw(st.integers(0, size - 1), label="element") for size in blocks[where].shape)
+    blocks[(*where, *element)] += 1
+    with pytest.raises(ReplicaMismatch) as caught:
+        unshard(blocks, layout.mesh, layout.spec)
+    assert str(caught.value).endswith(
+        f"device {device_name(layout.mesh, where)} does not hold what {device_name(layout.mesh, origin)} holds"
+    )
+
+
+def test_replica_mismatch_names_axes_and_devices() -> None:
+    """The message of a replica mismatch names the invariant axes and the first two devices that differ."""
+    mesh = MeshCase(("dp", "tp", "ep"), (2, 3, 2))
+    blocks = shard(np.arange(6), mesh, ("dp",)).copy()
+    blocks[1, 2, 0, 1] = -1
+    with pytest.raises(ReplicaMismatch) as caught:
+        check_replicas(blocks, mesh, ["dp"])
+    assert str(caught.value) == (
+        "blocks differ along ('tp', 'ep'), where they should be equal: "
+        "device (dp=1, tp=2, ep=0) does not hold what (dp=1, tp=0, ep=0) holds"
+    )
+
+
+def test_replicas_with_nans_agree() -> None:
+    """A NaN equals its replicas and differs from every number."""
+    mesh = MeshCase(("dp",), (2,))
+    blocks = np.array([[np.nan, 1.0], [np.nan, 1.0]], np.float32)
+    assert nan_equal(blocks[0], blocks[1]).all()
+    np.testing.assert_array_equal(unshard(blocks, mesh, (None,)), blocks[0])
+    blocks[1, 0] = 0.0
+    with pytest.raises(ReplicaMismatch):
+        unshard(blocks, mesh, (None,))
+
+
+@given(layout=layouts())
+def test_missing_trailing_entries_leave_dimensions_whole(layout: Layout) -> None:
+    """A spec means the same with its trailing `None`s written out."""
+    written_out = layout.spec + (None,) * (len(layout.shape) - len(layout.spec))
+    rank = len(layout.shape)
+    assert spec_entries(layout.spec, rank, layout.mesh) == spec_entries(written_out, rank, layout.mesh)
+
+
+GRID = MeshCase(("dp", "tp"), (2, 4))
+REVERSED = MeshCase(("dp", "tp"), (1, 2), (1, 0), ("auto", "explicit"))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        pytest.param(
+            lambda: spec_entries(("dp", None), 1, GRID),
+            "spec=(('dp',), ()): expected at most 1 entries, one per dimension, on the mesh (dp=2, tp=4)",
+            id="too-many-entries",
+        ),
+        pytest.param(
+            lambda: spec_entries(("dp", ("tp", "dp")), 2, GRID),
+            "spec=(('dp',), ('tp', 'dp')): expected each mesh axis at most once, on the mesh (dp=2, tp=4)",
+            id="axis-twice",
+        ),
+        pytest.param(
+            lambda: block_shape((8,), GRID, ("ep",)),
+            "spec=(('ep',),): 'ep' is not an axis of the mesh (dp=2, tp=4)",
+            id="unknown-axis",
+        ),
+        pytest.param(
+            lambda: shard(np.zeros(8), GRID, ("ep",)),
+            "spec=(('ep',),): 'ep' is not an axis of the mesh (dp=2, tp=4)",
+            id="shard-unknown-axis",
+        ),
+        pytest.param(
+            lambda: block_shape((3, 12), GRID, (None, ("tp", "dp"))),
+            "shape=(3, 12): dimension 1 of size 12 does not divide into the 8 parts of ('tp', 'dp') "
+            "on the mesh (dp=2, tp=4)",
+            id="indivisible",
+        ),
+        pytest.param(
+            lambda: shard(np.zeros((2, 3)), REVERSED, (None, "tp")),
+            "shape=(2, 3): dimension 1 of size 3 does not divide into the 2 parts of ('tp',) "
+            "on the mesh (dp=1, tp=2) [devices 1,0] [explicit tp]",
+            id="shard-indivisible",
+        ),
+        pytest.param(
+            lambda: unshard(np.zeros((2, 4, 1)), GRID, ("dp", "tp")),
+            "spec=(('dp',), ('tp',)): expected at most 1 entries, one per dimension, on the mesh (dp=2, tp=4)",
+            id="unshard-too-many-entries",
+        ),
+        pytest.param(
+            lambda: MeshCase(("dp", "dp"), (2, 4)),
+            "axis_names=('dp', 'dp') and sizes=(2, 4): expected distinct names, each with one size",
+            id="name-twice",
+        ),
+        pytest.param(
+            lambda: MeshCase(("dp", "tp"), (2,)),
+            "axis_names=('dp', 'tp') and sizes=(2,): expected distinct names, each with one size",
+            id="size-missing",
+        ),
+        pytest.param(
+            lambda: MeshCase(("dp", "tp"), (2, 0)),
+            "sizes=(2, 0): expected at least one device along every axis",
+            id="size-zero",
+        ),
+        pytest.param(
+            lambda: MeshCase(("dp", "tp"), (1, 2), (0,)),
+            "devices=(0,): expected 2 distinct device numbers for the mesh {'dp': 1, 'tp': 2}",
+            id="device-missing",
+        ),
+        pytest.param(
+            lambda: MeshCase(("dp", "tp"), (1, 2), (3, 3)),
+            "devices=(3, 3): expected 2 distinct device numbers for the mesh {'dp': 1, 'tp': 2}",
+            id="device-twice",
+        ),
+        pytest.param(
+            lambda: MeshCase(("dp", "tp"), (1, 2), axis_types=("auto",)),
+            "axis_types=('auto',): expected one of ('auto', 'explicit') for each of ('dp', 'tp')",
+            id="axis-type-missing",
+        ),
+        pytest.param(
+            lambda: MeshCase(("dp",), (2,), axis_types=("manual",)),
+            "axis_types=('manual',): expected one of ('auto', 'explicit') for each of ('dp',)",
+            id="axis-type-unknown",
+        ),
+        pytest.param(
+            lambda: MeshCase.from_json({"axis_names": ["dp"], "sizes": [2]}),
+            "mesh={'axis_names': ['dp'], 'sizes': [2]}: expected lists for axis_names, sizes, devices, axis_types",
+            id="json-key-missing",
+        ),
+        pytest.param(
+            lambda: MeshCase.from_json({"axis_names": ["dp"], "sizes": ["a"], "devices": [0], "axis_types": ["auto"]}),
+            "mesh={'axis_names': ['dp'], 'sizes': ['a'], 'devices': [0], 'axis_types': ['auto']}: "
+            "expected whole numbers for sizes and devices",
+            id="json-size-no-number",
+        ),
+        pytest.param(
+            lambda: GRID.axis_size(("dp", "ep")),
+            "axis_name=('dp', 'ep'): 'ep' is not an axis of the mesh (dp=2, tp=4)",
+            id="axis-size-unknown-axis",
+        ),
+        pytest.param(
+            lambda: unshard(np.zeros((2, 3, 4)), GRID, ("dp",)),
+            "blocks.shape=(2, 3, 4): expected it to begin with (2, 4), the mesh (dp=2, tp=4)",
+            id="unshard-other-mesh",
+        ),
+    ],
+)
+def test_refusals_tell_the_whole_story(call: Callable[[], Any], message: str) -> None:
+    """What is no layout or no mesh is refused with the argument, its value and what was expected."""
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        call()
+
+
+@given(mesh=small_meshes())
+def test_a_mesh_survives_json(mesh: MeshCase) -> None:
+    """A mesh written to JSON text and read again is equal to itself."""
+    assert MeshCase.from_json(json.loads(json.dumps(mesh.to_json()))) == mesh
+
+
+@given(mesh=small_meshes(), data=st.data())
+def test_mesh_order_sorts_an_axis_tuple(mesh: MeshCase, data: st.DataObject) -> None:
+    """The names of an axis tuple, put into mesh order, are the mesh's names without those not in the tuple."""
+    axes = data.draw(st.lists(st.sampled_from(mesh.axis_names), unique=True, min_size=1), label="axes")
+    assert mesh.in_mesh_order(axes) == tuple(name for name in mesh.axis_names if name in axes)
+    assert mesh.axis_size(axes) == len(list(itertools.product(*(range(mesh.shape[name]) for name in axes))))
+
+
+@pytest.mark.parametrize(
+    ("mesh", "text"),
+    [
+        (MeshCase(("dp",), (1,)), "(dp=1)"),
+        (GRID, "(dp=2, tp=4)"),
+        (REVERSED, "(dp=1, tp=2) [devices 1,0] [explicit tp]"),
+    ],
+    ids=str,
+)
+def test_a_mesh_prints_what_is_not_plain_about_it(mesh: MeshCase, text: str) -> None:
+    """A mesh prints as its axes and sizes, and its device order and axis types where they are not the default."""
+    assert str(mesh) == text
+    assert mesh.permuted == ("devices" in text)

@@ -1,0 +1,69 @@
+"""The rules of the rooms: what each may import, and how no module is called."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MAY_IMPORT = {
+    "impl": {"impl", "jax", "numpy", "jaxtyping"} | sys.stdlib_module_names,
+    "oracles": {"oracles", "numpy", "ml_dtypes", "jaxtyping"} | sys.stdlib_module_names,
+}
+NO_NAMES = {"utils", "helpers", "common"}  # a thing lives where its meaning is
+DYNAMIC_IMPORTS = {"import_module", "__import__"}
+
+
+def sources(*rooms: str) -> list[Path]:
+    """The Python files of the rooms, relative to the root."""
+    return sorted(path.relative_to(ROOT) for room in rooms for path in (ROOT / room).rglob("*.py"))
+
+
+def imported(source: str) -> set[str]:
+    """The top-level packages that a source imports, at its head or anywhere else in it.
+
+    A relative import counts as `.`, and one of a name that is computed as the function that imports it.
+    """
+    packages = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            packages |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            packages.add("." if node.level else str(node.module).partition(".")[0])
+        elif isinstance(node, ast.Name | ast.Attribute):
+            packages |= {node.id if isinstance(node, ast.Name) else node.attr} & DYNAMIC_IMPORTS
+    return packages
+
+
+@pytest.mark.parametrize("path", sources(*MAY_IMPORT), ids=str)
+def test_a_room_imports_only_what_it_may(path: Path) -> None:
+    """A file imports the standard library, its own room and the packages of its room's row, by absolute names."""
+    room = path.parts[0]
+    forbidden = imported((ROOT / path).read_text(encoding="utf-8")) - MAY_IMPORT[room]
+    assert not forbidden, f"{path} imports {', '.join(sorted(forbidden))}: {room}/ may not"
+
+
+@pytest.mark.parametrize("room", ["impl", "oracles", "properties"])
+def test_no_module_is_a_drawer(room: str) -> None:
+    """No module or package is named after the fact that others need it."""
+    drawers = [path for path in sources(room) if NO_NAMES & {*path.parts[:-1], path.stem}]
+    assert sources(room)
+    assert not drawers, f"{', '.join(map(str, drawers))}: what is in there has a meaning, so it has a place"
+
+
+@pytest.mark.parametrize(
+    ("source", "packages"),
+    [
+        ("import jax.numpy as jnp, numpy", {"jax", "numpy"}),
+        ("from jax.sharding import Mesh", {"jax"}),
+        ("def f():\n    if True:\n        import jax", {"jax"}),
+        ("from . import mesh", {"."}),
+        ("import importlib\nimportlib.import_module('jax')", {"importlib", "import_module"}),
+        ("__import__('jax')", {"__import__"}),
+        ("'import jax'  # import jax", set()),
+    ],
+)
+def test_an_import_is_found_wherever_it_is(source: str, packages: set[str]) -> None:
+    """An import is found at the head, in a function and behind a call, and not in a comment or a string."""
+    assert imported(source) == packages

@@ -1,0 +1,182 @@
+"""The pytest side of the suite: options, devices, header, and the report at the end."""
+
+import os
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+from typing import Any
+
+import jax
+import pytest
+from hypothesis import settings
+
+from properties import profiles
+from properties.contracts import Scope
+from properties.engines import XlaEngine
+from properties.implementations import IMPLEMENTATIONS
+from properties.report import print_table, write_report
+from properties.tally import Tally
+
+PLATFORMS = ("cpu", "gpu", "tpu")
+TALLIES = pytest.StashKey[list[Tally]]()
+PROPERTY = "shardproof"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options of the README's table."""
+    group = parser.getgroup("shardproof", "shardproof: verification of distributed JAX")
+    group.addoption(
+        "--devices",
+        type=int,
+        default=8,
+        metavar="N",
+        help="how many devices to verify on: virtual ones on cpu, the real ones otherwise (default: 8)",
+    )
+    group.addoption(
+        "--platform",
+        choices=PLATFORMS,
+        default="cpu",
+        help="the platform to verify on (default: cpu)",
+    )
+    group.addoption(
+        "--report",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="write the table of what was verified to FILE.json or FILE.md; may be given more than once",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Makes the devices, before JAX's backends start, and registers the Hypothesis profiles."""
+    devices, platform = config.getoption("--devices"), config.getoption("--platform")
+    if devices < 1:
+        raise pytest.UsageError(f"--devices={devices}: expected at least 1")
+    for path in config.getoption("--report"):
+        if not path.endswith((".json", ".md")):
+            raise pytest.UsageError(f"--report={path}: expected a file name that ends in .json or .md")
+    jax.config.update("jax_platforms", {"gpu": "cuda"}.get(platform, platform))
+    if platform == "cpu":
+        jax.config.update("jax_num_cpu_devices", devices)
+    profiles.register(devices)
+    if not config.getoption("--hypothesis-profile", default=None):
+        settings.load_profile("ci" if os.environ.get("CI") else "dev")
+    config.stash[TALLIES] = []
+    config.addinivalue_line("markers", "needs_devices(n): a case on a fixed mesh of n devices; left out with fewer")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One worker per core, so long as each has 3 GiB: an XLA compilation needs that at its worst."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):  # not told on this system
+        return cores
+    return max(1, min(cores, memory // (3 * 2**30)))
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """What is verified, on what, with which seed."""
+    profile = settings.get_current_profile_name()
+    seed = config.getoption("--hypothesis-seed", default=None)
+    if seed is None:
+        seed = "fixed by the profile" if settings().derandomize else "new in every run"
+    contracts = sorted({i.contract for i in IMPLEMENTATIONS})
+    devices, platform = config.getoption("--devices"), config.getoption("--platform")
+    return [
+        f"shardproof: jax {jax.__version__}, jaxlib {version('jaxlib')}, {devices} {platform} devices",
+        f"profile: {profile} ({settings().max_examples} structures per law), seed: {seed}",
+        f"contracts: {', '.join(contracts)}",
+    ]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out the cases on fixed meshes that are larger than what was asked for."""
+    devices = config.getoption("--devices")
+    kept: list[pytest.Item] = []
+    dropped: list[pytest.Item] = []
+    for item in items:
+        marker = item.get_closest_marker("needs_devices")
+        (dropped if marker is not None and marker.args[0] > devices else kept).append(item)
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = kept
+
+
+@pytest.fixture(scope="session")
+def devices(pytestconfig: pytest.Config) -> int:
+    """How many devices there are, which is as many as were asked for.
+
+    Too few is a failure: what was asked for would not be verified.
+    """
+    wanted, platform = pytestconfig.getoption("--devices"), pytestconfig.getoption("--platform")
+    found = len(jax.devices())
+    if found < wanted:
+        pytest.fail(
+            f"--devices={wanted} --platform={platform}: expected {wanted} devices, found {found}; "
+            f"give --devices {found}, or run where there are more",
+            pytrace=False,
+        )
+    return int(wanted)
+
+
+@pytest.fixture(scope="session")
+def scope(devices: int) -> Scope:
+    """What cases may use on this machine."""
+    return Scope(max_devices=devices, available=devices)
+
+
+@pytest.fixture(scope="session")
+def engine() -> XlaEngine:
+    """What runs the implementations."""
+    return XlaEngine()
+
+
+@pytest.fixture
+def tally(request: pytest.FixtureRequest) -> Iterator[Tally]:
+    """Counts what a test verifies; travels to the report with the test's own result."""
+    implementation = request.getfixturevalue("implementation")
+    counted = Tally(implementation.contract, implementation.name, request.node.originalname.removeprefix("test_"))
+    start = time.perf_counter()
+    yield counted
+    counted.seconds = time.perf_counter() - start
+    request.node.user_properties.append((PROPERTY, counted.to_json()))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    """Notes a failure for the report."""
+    report = yield
+    if call.when == "call" and report.failed:
+        item.user_properties.append((f"{PROPERTY} outcome", "failed"))
+    return report
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Kept for `pytest_terminal_summary`: a report comes from whichever worker ran the test."""
+    if report.when == "teardown" and _config is not None:
+        properties: dict[str, Any] = dict(report.user_properties)
+        if PROPERTY in properties:
+            counted = Tally.from_json(properties[PROPERTY])
+            counted.outcome = str(properties.get(f"{PROPERTY} outcome", "passed"))
+            _config.stash[TALLIES].append(counted)
+
+
+_config: pytest.Config | None = None
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Remembers where the reports of this run go."""
+    global _config
+    _config = session.config
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Prints what was verified, and writes it where `--report` says."""
+    tallies = config.stash[TALLIES]
+    if tallies:
+        print_table(tallies, terminalreporter)
+    for path in config.getoption("--report"):
+        write_report(path, tallies, pytest_report_header(config))
+        terminalreporter.write_line(f"shardproof: wrote {path}")

@@ -1,0 +1,30 @@
+"""The Hypothesis profiles: how much is explored, and whether a run can be repeated."""
+
+from pathlib import Path
+
+from hypothesis import HealthCheck, Phase, Verbosity, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
+
+
+def register(devices: int) -> None:
+    """Registers the profiles, with one example database for each number of devices.
+
+    A failure that was saved on 8 devices passes on 2, where its mesh cannot be drawn; a shared
+    database would then delete it.
+    """
+    database = DirectoryBasedExampleDatabase(Path(".hypothesis") / f"devices-{devices}")
+    # a case compiles programs, so how long it takes says nothing about the code under test
+    slow = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+    # while developing: enough to find most things, in a coffee's time
+    settings.register_profile("dev", slow, max_examples=60, database=database)
+    # in continuous integration: the same cases for everyone, nothing remembered
+    settings.register_profile("ci", slow, max_examples=60, derandomize=True, database=None, print_blob=True)
+    # the same for every number of devices in turn, where one number has already run in full
+    settings.register_profile("matrix", slow, max_examples=12, derandomize=True, database=None, print_blob=True)
+    # at night: new cases every time, and those that failed before come first
+    settings.register_profile("nightly", slow, max_examples=1500, database=database, print_blob=True)
+    # while looking for the cause of a failure: few cases, no shrinking, everything said
+    phases = [Phase.explicit, Phase.reuse, Phase.generate]
+    settings.register_profile(
+        "debug", slow, max_examples=10, database=database, phases=phases, verbosity=Verbosity.verbose
+    )

@@ -1,0 +1,176 @@
+"""Programs: an implementation under `shard_map`, on the mesh and layouts of a case.
+
+A program is a function of global arrays that has not been traced yet; engines trace and run it.
+Results leave *stacked*: as global arrays `[*sizes of the axes they vary along, *block]`, so that no
+block is hidden behind a replica.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec
+
+from properties.cases import Case, Placement
+from properties.implementations import Implementation
+from properties.transformations import TRANSFORMATIONS, Transformation
+
+Global = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A global array that a program takes: `[*shape]`, laid out by `spec`."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    spec: tuple[tuple[str, ...], ...]
+
+    @property
+    def partition_spec(self) -> PartitionSpec:
+        """The layout as JAX knows it."""
+        return partition_spec(self.spec)
+
+
+@dataclass(frozen=True)
+class Program:
+    """What an engine runs: `build(mesh)` gives a function of global arrays."""
+
+    build: Callable[[Any], Global]
+    arguments: tuple[Argument, ...]
+    compiled: bool = True
+
+
+@dataclass
+class Seen:
+    """What was seen while tracing: the results' varying axes, shapes and dtypes."""
+
+    varying: list[frozenset[str]] = field(default_factory=list)
+    shapes: list[tuple[int, ...]] = field(default_factory=list)
+    dtypes: list[Any] = field(default_factory=list)
+
+
+def partition_spec(entries: Sequence[tuple[str, ...]]) -> PartitionSpec:
+    """Tuples of axes as a PartitionSpec: `()` is None, one name stands for itself."""
+    return PartitionSpec(*[None if not e else e[0] if len(e) == 1 else tuple(e) for e in entries])
+
+
+def manual_axes(case: Case) -> tuple[str, ...]:
+    """The axes that `shard_map` makes manual, in mesh order."""
+    return case.mesh.in_mesh_order(case.manual) if case.manual else case.mesh.axis_names
+
+
+def local_function(case: Case, implementation: Implementation) -> Callable[..., list[jax.Array]]:
+    """The implementation as a function of blocks, its axis and keyword arguments filled in."""
+
+    def call(*blocks: jax.Array) -> list[jax.Array]:
+        if case.tree:
+            return jax.tree.leaves(
+                implementation.function({"first": blocks[0], "rest": [*blocks[1:]]}, case.axis_name, **case.keywords)
+            )
+        return jax.tree.leaves(implementation.function(*blocks, case.axis_name, **case.keywords))
+
+    return call
+
+
+def arguments(case: Case, transformation: Transformation) -> tuple[Argument, ...]:
+    """The global arrays that the operands are."""
+    batched = transformation.batched
+    return tuple(
+        Argument(
+            o.placement.global_shape(o.block, case.mesh, batched=batched),
+            o.numpy_dtype,
+            o.placement.partition(batched=batched),
+        )
+        for o in case.operands
+    )
+
+
+def forward(case: Case, implementation: Implementation, seen: Seen, *, out: str = "stacked") -> Program:
+    """The program that computes the results.
+
+    Arguments:
+        case: the structure.
+        implementation: what is called.
+        seen: filled while tracing.
+        out: `"stacked"`: every result as `[*manual sizes, *block]`, all blocks visible.
+            `"by type"`: stacked over the axes that `seen.varying` already holds, so that a result typed
+            invariant leaves as one value. `"placed"`: as `case.out` says.
+    """
+    transformation = TRANSFORMATIONS[case.around]
+    operands = arguments(case, transformation)
+    lead = (case.mesh.axis_names, manual_axes(case))[bool(case.manual)]
+    known = [case.mesh.in_mesh_order(axes) for axes in seen.varying]
+
+    def local(*shards: jax.Array) -> list[jax.Array]:
+        call = transformation.wrap(local_function(case, implementation))
+        blocks = []
+        for shard, operand in zip(shards, case.operands, strict=True):
+            batch = shard.shape[len(operand.placement.stacked) :][:1] if transformation.batched else ()
+            blocks.append(shard.reshape(*batch, *operand.block))
+        results = list(call(*blocks))
+        seen.varying = [frozenset(jax.typeof(y).manual_axis_type.varying) for y in results]
+        seen.shapes = [tuple(y.shape) for y in results]
+        seen.dtypes = [y.dtype for y in results]
+        if out == "placed":
+            assert case.out is not None
+            return [y.reshape(*(1 for _ in case.out.stacked), *y.shape) for y in results]
+        axes = [lead for _ in results] if out == "stacked" else known
+        return [y.reshape(*(1 for _ in a), *y.shape) for y, a in zip(results, axes, strict=True)]
+
+    def specs() -> Any:
+        if out == "stacked":
+            return partition_spec([(name,) for name in lead])
+        if out == "placed":
+            assert case.out is not None
+            return partition_spec(case.out.partition())
+        return [partition_spec([(name,) for name in axes]) for axes in known]
+
+    def build(mesh: Any) -> Global:
+        return jax.shard_map(
+            local,
+            mesh=mesh,
+            in_specs=tuple(argument.partition_spec for argument in operands),
+            out_specs=specs(),
+            check_vma=transformation.checked,
+            axis_names=set(case.manual),
+        )
+
+    return Program(build, operands, compiled=transformation.compiled)
+
+
+def derivatives(
+    case: Case, implementation: Implementation, seen: Seen, *, forward_mode: bool = True
+) -> tuple[Program, list[Placement]]:
+    """The program `(operands, tangents, cotangents) -> (results, tangents, gradients)`, and the results' placements.
+
+    `seen` must come from a trace of `forward`: results leave by type, so that cotangents of invariant
+    results are invariant.
+    """
+    transformation = TRANSFORMATIONS[case.around]
+    operands = arguments(case, transformation)
+    axes = [case.mesh.in_mesh_order(varying) for varying in seen.varying]
+    placements = [Placement(((),) * len(shape), a) for shape, a in zip(seen.shapes, axes, strict=True)]
+    cotangents = tuple(
+        Argument((*(case.mesh.shape[n] for n in a), *shape), dtype, tuple((n,) for n in a))
+        for a, shape, dtype in zip(axes, seen.shapes, seen.dtypes, strict=True)
+    )
+    count = len(operands)
+    own = dataclasses.replace(seen)
+    program = forward(case, implementation, own, out="by type")
+
+    def build(mesh: Any) -> Global:
+        function = program.build(mesh)
+
+        def run(*arrays: jax.Array) -> list[jax.Array]:
+            xs, tangents, cts = arrays[:count], arrays[count : 2 * count], arrays[2 * count :]
+            ys, pullback = jax.vjp(function, *xs)
+            grads = pullback(list(cts))
+            pushed = jax.jvp(function, xs, tangents)[1] if forward_mode else []
+            return [*ys, *pushed, *grads]
+
+        return run
+
+    return Program(build, (*operands, *operands, *cotangents), compiled=transformation.compiled), placements

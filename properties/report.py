@@ -1,0 +1,110 @@
+"""The table of what was verified: for a terminal, for a person, for a machine."""
+
+import io
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from properties.known_defects import DEFECTS
+from properties.tally import Tally, merge
+
+COLUMNS = (
+    "contract",
+    "implementation",
+    "laws",
+    "cases",
+    "meshes",
+    "axis orders",
+    "dtypes",
+    "largest mesh",
+    "compilations",
+    "time",
+)
+NUMERIC = frozenset({"cases", "meshes", "dtypes", "largest mesh", "compilations", "time"})
+
+
+def rows(tallies: Iterable[Tally]) -> list[tuple[str, ...]]:
+    """One row per implementation, as texts, in the order of `COLUMNS`."""
+    return [
+        (
+            t.contract,
+            t.implementation + (" (failed)" if t.outcome != "passed" else ""),
+            t.law,
+            f"{t.cases:,}",
+            str(len(t.meshes)),
+            ", ".join(order for order in ("one axis", "mesh order", "permuted") if order in t.orders),
+            str(len(t.dtypes)),
+            str(t.largest),
+            str(t.compilations),
+            f"{t.seconds:.0f} s",
+        )
+        for t in sorted(merge(tallies), key=lambda t: (t.contract, t.implementation))
+    ]
+
+
+def total(tallies: Sequence[Tally]) -> str:
+    """The run in one sentence."""
+    meshes = set().union(*(t.meshes for t in tallies))
+    cases = sum(t.cases for t in tallies)
+    compilations = sum(t.compilations for t in tallies)
+    return (
+        f"{cases:,} cases checked on {sum(t.structures for t in tallies):,} structures and {len(meshes)} meshes, "
+        f"with {compilations:,} compilations ({compilations / max(cases, 1):.2f} per case)"
+    )
+
+
+def notes(tallies: Iterable[Tally]) -> list[str]:
+    """What implementations said that they do not serve, and the known defects met, one line each."""
+    tallies = merge(tallies)
+    met: dict[str, int] = {}
+    for tally in tallies:
+        for name, times in tally.defects.items():
+            met[name] = met.get(name, 0) + times
+    lines = [f"known defect, met {times} times: {name}: {DEFECTS[name].sentence}" for name, times in met.items()]
+    for tally in tallies:
+        for reason, case in tally.gaps.items():
+            lines.append(f"gap: {tally.contract}[{tally.implementation}]: {reason}, first for {case}")
+    return lines
+
+
+def print_table(tallies: Sequence[Tally], reporter: pytest.TerminalReporter) -> None:
+    """Prints the table, as wide as the terminal."""
+    table = Table(title=None)
+    for column in COLUMNS:
+        table.add_column(column, justify="right" if column in NUMERIC else "left")
+    for row in rows(tallies):
+        table.add_row(*row)
+    width = max(reporter._tw.fullwidth, 100)
+    console = Console(file=io.StringIO(), width=width, force_terminal=False)
+    console.print(table)
+    reporter.section("what was verified", sep="=")
+    reporter.write(console.file.getvalue())  # type: ignore[attr-defined]
+    for line in (*notes(tallies), total(tallies)):
+        reporter.write_line(line)
+
+
+def markdown(tallies: Sequence[Tally]) -> str:
+    """The table in Markdown."""
+    lines = [" | ".join(COLUMNS), " | ".join("---:" if c in NUMERIC else "---" for c in COLUMNS)]
+    lines += [" | ".join(row) for row in rows(tallies)]
+    return "\n".join(f"| {line} |" for line in lines)
+
+
+def write_report(path: str, tallies: Sequence[Tally], header: Sequence[str]) -> None:
+    """Writes the report as JSON or Markdown, by the file's ending."""
+    if path.endswith(".json"):
+        record = {
+            "header": list(header),
+            "total": total(tallies) if tallies else "",
+            "verified": [t.to_json() for t in tallies],
+        }
+        text = json.dumps(record, indent=1)
+    else:
+        listed = "\n".join(f"- {line}" for line in notes(tallies))
+        parts = ["## What was verified", "\n".join(f"- {line}" for line in header), markdown(tallies), listed]
+        text = "\n\n".join(filter(None, [*parts, total(tallies) if tallies else ""]))
+    Path(path).write_text(text + "\n")

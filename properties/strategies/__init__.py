@@ -1,0 +1,29 @@
+"""Hypothesis strategies for everything that a case is made of, each shrinking to the simplest.
+
+*Simplest* means, in this order: fewer devices, fewer axes, devices in order, automatic axes, one
+axis before a tuple, mesh order before permuted, replicated before sharded, lower rank, smaller
+sides, float32, the first seed. Alternatives are listed in that order and drawn locally, so that
+Hypothesis reaches the smallest mesh on which something fails.
+"""
+
+from properties.strategies.arrays import arrays, data_sets
+from properties.strategies.axes import axis_names, axis_tuples, index_groups, permutations_of_members
+from properties.strategies.dtypes import dtypes
+from properties.strategies.meshes import AXIS_NAMES, factorisations, meshes
+from properties.strategies.shapes import shapes
+from properties.strategies.specs import specs
+
+__all__ = [
+    "AXIS_NAMES",
+    "arrays",
+    "axis_names",
+    "axis_tuples",
+    "data_sets",
+    "dtypes",
+    "factorisations",
+    "index_groups",
+    "meshes",
+    "permutations_of_members",
+    "shapes",
+    "specs",
+]

@@ -1,0 +1,63 @@
+"""The dtypes that collectives carry."""
+
+import ml_dtypes
+import numpy as np
+from hypothesis import strategies as st
+
+from oracles.dtypes import exact_limit, is_float
+
+ALL = (
+    "float32",
+    "int32",
+    "bfloat16",
+    "float16",
+    "bool",
+    "int8",
+    "int16",
+    "uint8",
+    "complex64",
+    "float8_e4m3fn",
+    "int4",
+)
+"""Simplest first. 64-bit dtypes need a global JAX option; int2 crashes XLA:CPU (see the known defects)."""
+
+
+def as_dtype(name: str) -> np.dtype:
+    """The NumPy dtype of a name, ml_dtypes' own included.
+
+    Raises:
+        ValueError: if there is no such dtype.
+    """
+    if name not in ALL:
+        raise ValueError(f"dtype={name!r}: expected one of {', '.join(ALL)}")
+    return np.dtype(getattr(ml_dtypes, name, name))
+
+
+def dtypes(
+    *,
+    floating: bool = False,
+    numeric: bool = False,
+    ordered: bool = False,
+    terms: int = 1,
+    wrapping: bool = True,
+) -> st.SearchStrategy[str]:
+    """Names of dtypes, all of `ALL` by default.
+
+    Arguments:
+        floating: only those with gradients: real and complex floats.
+        numeric: without bool.
+        ordered: without complex numbers.
+        terms: only those in which a sum of `terms` ones is exact.
+        wrapping: whether sums of integers may wrap around, and are thus always exact.
+
+    Shrinks to float32.
+    """
+    chosen = [
+        name
+        for name in ALL
+        if (not floating or is_float(as_dtype(name)))
+        and (not numeric or name != "bool")
+        and (not ordered or name != "complex64")
+        and (exact_limit(as_dtype(name)) >= terms or (wrapping and not is_float(as_dtype(name))))
+    ]
+    return st.sampled_from(chosen)

@@ -1,0 +1,77 @@
+"""Meshes: every factorisation of every number of devices, under names and orders of the field."""
+
+from functools import lru_cache
+
+from hypothesis import strategies as st
+from hypothesis.errors import InvalidArgument
+
+from oracles.mesh import MeshCase
+
+AXIS_NAMES = ("dp", "tp", "pp", "ep", "sp", "fsdp")
+"""Data, tensor, pipeline, expert, sequence and fully sharded data parallelism."""
+
+
+@lru_cache
+def factorisations(n: int, *, max_axes: int) -> tuple[tuple[int, ...], ...]:
+    """All ordered ways to write `n` as a product of at most `max_axes` factors above 1, shortest first.
+
+    `factorisations(8, max_axes=3)` is `((8,), (2, 4), (4, 2), (2, 2, 2))`; one device is `((1,),)`.
+    """
+    if n == 1:
+        return ((1,),)
+    found: list[tuple[int, ...]] = [(n,)]
+    if max_axes > 1:
+        for first in range(2, n):
+            if n % first == 0:
+                found += [(first, *rest) for rest in factorisations(n // first, max_axes=max_axes - 1)]
+    return tuple(sorted(found, key=lambda sizes: (len(sizes), sizes)))
+
+
+@st.composite
+def meshes(
+    draw: st.DrawFn,
+    *,
+    min_devices: int = 1,
+    max_devices: int = 8,
+    max_axes: int = 4,
+    available: int | None = None,
+    explicit: bool = True,
+) -> MeshCase:
+    """Meshes of `min_devices` to `max_devices` devices in one to `max_axes` axes, some of size 1.
+
+    Arguments:
+        min_devices: the fewest devices.
+        max_devices: the most devices.
+        max_axes: the most axes.
+        available: how many devices there are to choose from (`max_devices` by default); a mesh may
+            use fewer, in any order.
+        explicit: whether axes may be of the explicit type.
+
+    Shrinks to `(dp=min_devices)`, devices in order, automatic. Draws such as `(dp=2)`,
+    `(tp=2, dp=4)`, `(dp=1, tp=2) [devices 3,0]`, `(sp=2, ep=3) [explicit sp]`.
+
+    Raises:
+        InvalidArgument: if the bounds leave no mesh.
+    """
+    pool = max_devices if available is None else available
+    if not 1 <= min_devices <= max_devices <= pool or max_axes < 1:
+        raise InvalidArgument(
+            f"meshes: {min_devices=}, {max_devices=}, {max_axes=}, available={pool}: expected "
+            "1 <= min_devices <= max_devices <= available and at least one axis"
+        )
+    counts = [n for n in range(min_devices, max_devices + 1) if factorisations(n, max_axes=max_axes)]
+    n = draw(st.sampled_from([*counts, max_devices]), label="devices")  # the full mesh twice as often
+    sizes = list(draw(st.sampled_from(factorisations(n, max_axes=max_axes)), label="sizes"))
+    spare = min(max_axes, len(AXIS_NAMES)) - len(sizes)
+    ones = draw(st.lists(st.integers(0, len(sizes)), max_size=min(spare, 2)), label="size-1 axes")
+    for position in sorted(ones, reverse=True):
+        sizes.insert(position, 1)
+    names = tuple(draw(st.permutations(AXIS_NAMES), label="names")[: len(sizes)])
+    devices: tuple[int, ...] = tuple(range(n))
+    if pool > 1 and pool <= 16 and draw(st.booleans(), label="permuted"):
+        devices = tuple(draw(st.permutations(range(pool)), label="order")[:n])
+    types: tuple[str, ...] = ("auto",) * len(sizes)
+    if explicit:
+        choices = st.lists(st.sampled_from(("auto", "explicit")), min_size=len(sizes), max_size=len(sizes))
+        types = draw(st.one_of(st.just(types), st.just(("explicit",) * len(sizes)), choices.map(tuple)), label="types")
+    return MeshCase(names, tuple(sizes), devices, types)

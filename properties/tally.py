@@ -1,0 +1,100 @@
+"""What was verified, counted: per contract, implementation and law, and added up over workers."""
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from properties.cases import Case
+
+
+@dataclass(repr=False)
+class Tally:
+    """The cases that one test checked, as the report shows them; JSON-able, and additive.
+
+    Arguments:
+        contract: the contract.
+        implementation: the implementation.
+        law: the law.
+        cases: how many data sets were checked against the oracle.
+        structures: how many structures they ran on.
+        compilations: how many programs were traced and compiled for them.
+        seconds: how long it took, shrinking included.
+        meshes: the distinct meshes.
+        orders: how the axis tuples stood to the mesh.
+        dtypes: the dtypes of the operands.
+        largest: the most devices in a mesh.
+        gaps: what the implementation said that it does not serve, each with a first case.
+        defects: the known defects of JAX or XLA that were met, and how often.
+        outcome: `passed` or `failed`.
+    """
+
+    contract: str
+    implementation: str
+    law: str
+    cases: int = 0
+    structures: int = 0
+    compilations: int = 0
+    seconds: float = 0.0
+    meshes: set[str] = field(default_factory=set)
+    orders: set[str] = field(default_factory=set)
+    dtypes: set[str] = field(default_factory=set)
+    largest: int = 0
+    gaps: dict[str, str] = field(default_factory=dict)
+    defects: dict[str, int] = field(default_factory=dict)
+    outcome: str = "passed"
+
+    def __repr__(self) -> str:
+        return f"<{self.cases} cases of {self.contract}[{self.implementation}] under {self.law}>"
+
+    def count(self, case: Case, checked: int) -> None:
+        """Adds one structure and the data sets checked on it."""
+        self.cases += checked
+        self.structures += 1
+        self.meshes.add(str(case.mesh))
+        self.orders.add(case.order)
+        self.dtypes.update(operand.dtype for operand in case.operands)
+        self.largest = max(self.largest, case.mesh.size)
+
+    def gap(self, case: Case, reason: str) -> None:
+        """Notes that a case is not served."""
+        self.gaps.setdefault(reason, str(case))
+
+    def defect(self, name: str, times: int = 1) -> None:
+        """Notes that a case fails because of a known defect, and not of the implementation."""
+        self.defects[name] = self.defects.get(name, 0) + times
+
+    def to_json(self) -> dict[str, Any]:
+        """This tally as JSON-able data."""
+        record = dataclasses.asdict(self)
+        return {k: sorted(v) if isinstance(v, set) else v for k, v in record.items()}
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> "Tally":
+        """The tally that `to_json` wrote."""
+        sets = {name: set(record[name]) for name in ("meshes", "orders", "dtypes")}
+        return cls(**{**record, **sets})
+
+
+def merge(tallies: Iterable[Tally]) -> list[Tally]:
+    """One tally per implementation: its laws joined, its numbers added."""
+    merged: dict[tuple[str, str], Tally] = {}
+    for tally in tallies:
+        into = merged.setdefault(
+            (tally.contract, tally.implementation), Tally(tally.contract, tally.implementation, "")
+        )
+        into.law = ", ".join(filter(None, (into.law, tally.law)))
+        into.cases += tally.cases
+        into.structures += tally.structures
+        into.compilations += tally.compilations
+        into.seconds += tally.seconds
+        into.meshes |= tally.meshes
+        into.orders |= tally.orders
+        into.dtypes |= tally.dtypes
+        into.largest = max(into.largest, tally.largest)
+        into.gaps.update(tally.gaps)
+        for name, times in tally.defects.items():
+            into.defect(name, times)
+        if tally.outcome != "passed":
+            into.outcome = tally.outcome
+    return list(merged.values())

@@ -1,0 +1,165 @@
+"""Which laws there are, the cases that each draws, and the running of one check."""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import event
+from hypothesis import strategies as st
+
+from properties.cases import Case
+from properties.contracts import CONTRACTS, Scope
+from properties.contracts.collectives import placements
+from properties.engines import Engine
+from properties.implementations import Implementation
+from properties.known_defects import explaining
+from properties.laws import check_error, check_gradient, check_type, check_value
+from properties.laws.running import gaps
+from properties.laws.violation import Gap
+from properties.tally import Tally
+from properties.transformations import TRANSFORMATIONS
+
+Check = Callable[[Implementation, Case, Engine], int]
+
+
+@dataclass(frozen=True)
+class Law:
+    """One thing that must hold, the cases that it is checked on, and its share of the examples.
+
+    Arguments:
+        name: what the report calls it.
+        sentence: what holds.
+        check: raises if it does not hold; returns how many data sets were checked.
+        arounds: the transformations it draws.
+        floating: whether it needs gradients.
+        share: its examples, as a multiple of the profile's `max_examples`; dear laws get fewer.
+    """
+
+    name: str
+    sentence: str
+    check: Check
+    arounds: tuple[str, ...] = ("jit",)
+    floating: bool = False
+    share: float = 1.0
+
+    def cases(self, implementation: Implementation, scope: Scope) -> st.SearchStrategy[Case]:
+        """The cases that this law draws for an implementation."""
+        scope = dataclasses.replace(
+            scope, arounds=self.arounds, floating=self.floating, features=implementation.features
+        )
+        cases = CONTRACTS[implementation.contract].cases(scope)
+        if self.name == "type":
+            return cases.flatmap(placed)
+        if self.name == "error":
+            return forbidden(cases, implementation)
+        return cases
+
+
+@st.composite
+def placed(draw: st.DrawFn, case: Case) -> Case:
+    """The case with a drawn way for its result to leave `shard_map`; shrinks to replicated."""
+    zeros = [np.zeros((*case.mesh.sizes, *o.block), o.numpy_dtype) for o in case.operands]
+    rank = CONTRACTS[case.contract].oracle(case, zeros)[0].ndim - len(case.mesh.sizes)
+    return dataclasses.replace(case, out=draw(placements(case.mesh, rank)))
+
+
+@st.composite
+def forbidden(draw: st.DrawFn, cases: st.SearchStrategy[Case], implementation: Implementation) -> Case:
+    """A case made wrong in one argument, named in `forbidden`."""
+    explained = "explained_errors" in implementation.features
+    case = draw(cases)
+    options = [
+        (violation.argument, strategy)
+        for violation in CONTRACTS[implementation.contract].violations
+        if (explained or violation.everyone)
+        and (violation.argument != "axis_index_groups" or "groups" in implementation.features)
+        and not (strategy := violation.cases(case)).is_empty
+    ]
+    argument, wrong = draw(st.sampled_from(options))
+    return dataclasses.replace(draw(wrong), forbidden=argument)
+
+
+def _transformed_value(implementation: Implementation, case: Case, engine: Engine) -> int:
+    return check_value(implementation, case, engine, law=f"value under {case.around}")
+
+
+def _transformed_gradient(implementation: Implementation, case: Case, engine: Engine) -> int:
+    return check_gradient(implementation, case, engine, law=f"gradient under {case.around}")
+
+
+AROUND = tuple(name for name in TRANSFORMATIONS if name not in ("jit", "eager"))
+DIFFERENTIABLE = tuple(
+    t.name for t in TRANSFORMATIONS.values() if t.differentiable and t.name not in ("jit", "eager", "partial_manual")
+)
+
+LAWS: dict[str, Law] = {
+    law.name: law
+    for law in (
+        Law("value", "Every device holds the block that the oracle says.", check_value),
+        Law(
+            "gradient",
+            "Forward mode is the oracle's map, reverse mode its transpose, and the two are adjoint.",
+            check_gradient,
+            floating=True,
+            share=0.6,
+        ),
+        Law(
+            "type",
+            "A result typed invariant is equal everywhere, and `out_specs` is accepted just when the type allows it.",
+            check_type,
+            share=0.6,
+        ),
+        Law(
+            "error",
+            "What the contract forbids raises before anything runs, and says which argument, value and mesh.",
+            check_error,
+        ),
+        Law(
+            "transformation",
+            "No transformation around a collective changes its values.",
+            _transformed_value,
+            arounds=AROUND,
+        ),
+        Law(
+            "transformed gradient",
+            "No transformation around a collective changes its gradients.",
+            _transformed_gradient,
+            arounds=DIFFERENTIABLE,
+            floating=True,
+            share=0.4,
+        ),
+        # without jit every primitive is dispatched by itself, a hundred times as slow
+        Law("eager", "Without `jit` the values are those with it.", check_value, arounds=("eager",), share=0.04),
+    )
+}
+
+
+def verify(law: Law, implementation: Implementation, case: Case, engine: Engine, tally: Tally) -> None:
+    """Checks one case against a law and counts it.
+
+    Raises:
+        LawViolation: if the law does not hold.
+    """
+    event(f"devices: {case.mesh.size}")
+    event(f"axes of the mesh: {len(case.mesh.sizes)}")
+    event(f"axis tuple: {case.order}")
+    event(f"dtype: {case.operands[0].dtype}")
+    event(f"rank of a block: {len(case.operands[0].block)}")
+    event(f"around: {case.around}")
+    before = engine.compilations
+    try:
+        with gaps():
+            checked = law.check(implementation, case, engine)
+    except Gap as gap:
+        tally.gap(case, str(gap))
+        return
+    except Exception as error:
+        defect = explaining(law.name, implementation, case, engine, error)
+        if defect is None:
+            raise
+        tally.defect(defect.name)
+        return
+    finally:
+        tally.compilations += engine.compilations - before
+    tally.count(case, checked)

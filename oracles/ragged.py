@@ -48,6 +48,7 @@ def slices(
     send_sizes: Blocks,
     output_offsets: Blocks,
     recv_sizes: Blocks,
+    *,
     mesh: MeshCase,
     axes: Axes,
     groups: Groups = None,
@@ -93,6 +94,7 @@ def check_metadata(
     """
     rows_in, rows_out = operand.shape[len(mesh.sizes)], output.shape[len(mesh.sizes)]
     writer = np.full((mesh.size, rows_out), -1)
+    lists = (input_offsets, send_sizes, output_offsets, recv_sizes)
 
     def name(device: int) -> str:
         return device_name(mesh, [int(i) for i in np.unravel_index(device, mesh.sizes)])
@@ -100,7 +102,7 @@ def check_metadata(
     def refuse(text: str) -> NoReturn:
         raise RaggedMismatch(f"ragged_all_to_all over {as_axes(axes)} on the mesh {mesh}: {text}")
 
-    for s in slices(input_offsets, send_sizes, output_offsets, recv_sizes, mesh, axes, groups):
+    for s in slices(*lists, mesh=mesh, axes=axes, groups=groups):
         if s.size != s.announced:
             refuse(
                 f"device {name(s.source)} sends {s.size} rows to device {name(s.destination)}, which expects "
@@ -154,7 +156,7 @@ def ragged_all_to_all(
     rank = len(mesh.sizes)
     source = operand.reshape(mesh.size, *operand.shape[rank:])
     result = output.reshape(mesh.size, *output.shape[rank:]).copy()
-    for s in slices(*lists, mesh, axes, groups):
+    for s in slices(*lists, mesh=mesh, axes=axes, groups=groups):
         if s.size:
             result[s.destination, s.target : s.target + s.size] = source[s.source, s.start : s.start + s.size]
     return result.reshape(output.shape)

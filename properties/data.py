@@ -71,6 +71,8 @@ def _special(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype, 
     values = _small_integers(rng, shape, dtype, terms)
     if is_float(dtype):
         choices = np.array([np.nan] if kind == "nan" else [-0.0, np.inf, -np.inf], np.float32).astype(dtype)
+        if kind == "special":  # a dtype without infinities turns them into NaN
+            choices = choices[choices == choices]
     elif is_integer(dtype):
         info = ml_dtypes.iinfo(dtype)
         choices = np.array([info.min, info.max, info.max - 1]).astype(dtype)

@@ -24,7 +24,8 @@ COLUMNS = (
     "compilations",
     "time",
 )
-NUMERIC = frozenset({"cases", "meshes", "dtypes", "largest mesh", "compilations", "time"})
+ORDERS = ("one axis", "mesh order", "permuted")
+NUMERIC = frozenset({"laws", "cases", "meshes", "dtypes", "largest mesh", "compilations", "time"})
 
 
 def rows(tallies: Iterable[Tally]) -> list[tuple[str, ...]]:
@@ -33,10 +34,10 @@ def rows(tallies: Iterable[Tally]) -> list[tuple[str, ...]]:
         (
             t.contract,
             t.implementation + (" (failed)" if t.outcome != "passed" else ""),
-            t.law,
+            str(len(t.law.split(", "))),
             f"{t.cases:,}",
             str(len(t.meshes)),
-            ", ".join(order for order in ("one axis", "mesh order", "permuted") if order in t.orders),
+            ", ".join(order for order in ORDERS if order in t.orders),
             str(len(t.dtypes)),
             str(t.largest),
             str(t.compilations),
@@ -78,7 +79,7 @@ def print_table(tallies: Sequence[Tally], reporter: pytest.TerminalReporter) -> 
         table.add_column(column, justify="right" if column in NUMERIC else "left")
     for row in rows(tallies):
         table.add_row(*row)
-    width = max(reporter._tw.fullwidth, 100)
+    width = max(reporter._tw.fullwidth, 140)  # narrower, a row would need several lines
     console = Console(file=io.StringIO(), width=width, force_terminal=False)
     console.print(table)
     reporter.section("what was verified", sep="=")

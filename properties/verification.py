@@ -16,7 +16,7 @@ from properties.implementations import Implementation
 from properties.known_defects import explaining
 from properties.laws import check_error, check_gradient, check_type, check_value
 from properties.laws.running import gaps
-from properties.laws.violation import Gap
+from properties.laws.violation import Gap, LawViolation
 from properties.tally import Tally
 from properties.transformations import TRANSFORMATIONS
 
@@ -156,10 +156,14 @@ def verify(law: Law, implementation: Implementation, case: Case, engine: Engine,
         return
     except Exception as error:
         defect = explaining(law.name, implementation, case, engine, error)
-        if defect is None:
+        if defect is not None:
+            tally.defect(defect.name)
+            return
+        if isinstance(error, LawViolation):
             raise
-        tally.defect(defect.name)
-        return
+        first = str(error).partition("\n")[0]
+        finding = f"raises {type(error).__name__}: {first}"
+        raise LawViolation(str(implementation), law.name, case, finding) from error
     finally:
         tally.compilations += engine.compilations - before
     tally.count(case, checked)

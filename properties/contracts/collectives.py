@@ -24,6 +24,7 @@ from properties.strategies import (
     shapes,
     specs,
 )
+from properties.strategies.axes import MAX_AXES, in_some_order
 from properties.strategies.dtypes import as_dtype
 
 Params = dict[str, Any]
@@ -38,11 +39,10 @@ def placements(draw: st.DrawFn, mesh: MeshCase, rank: int, *, required: Sequence
 
     Shrinks to all of `required` on the first dimension, or stacked where there is none.
     """
-    stacked: tuple[str, ...] = ()
-    if rank == 0 or draw(st.integers(0, 4), label="stacked") == 4:
-        optional = [name for name in mesh.axis_names if name not in required]
-        extra = draw(st.lists(st.sampled_from(optional), unique=True)) if optional else []
-        stacked = tuple(draw(st.permutations([*mesh.in_mesh_order(required), *extra]), label="stacked axes"))
+    stacks = draw(st.integers(0, 4), label="stacked") == 4 or rank == 0
+    extra = draw(st.lists(st.integers(0, MAX_AXES - 1), max_size=MAX_AXES), label="more stacked axes")
+    chosen = [n for i, n in enumerate(mesh.axis_names) if n in required or i in extra]
+    stacked = tuple(draw(in_some_order(chosen))) if stacks else ()
     left = [name for name in mesh.axis_names if name not in stacked]
     spec = draw(specs(mesh, rank, required=[n for n in required if n in left], allowed=left))
     return Placement(spec, stacked)
@@ -79,10 +79,8 @@ def collective_cases(draw: st.DrawFn, name: str, scope: Scope, arguments: Argume
     )
     replicated = "replicated_operands" in scope.features and draw(st.integers(0, 9), label="replicated operand") == 9
     placement = draw(placements(mesh, len(block), required=() if replicated else axes))
-    if replicated and name in (
-        "all_reduce",
-        "reduce_scatter",
-    ):  # reductions refuse what varies along a part of the tuple
+    reduces = name in ("all_reduce", "reduce_scatter")
+    if replicated and reduces:  # which refuse what varies along a part of the tuple
         placement = without(placement, axes)
     operands: tuple[Operand, ...] = (Operand(block, dtype, placement),)
     tree = "trees" in scope.features and draw(st.integers(0, 9), label="tree") == 9

@@ -73,7 +73,7 @@ DEFECTS: dict[str, Defect] = {
         ),
         Defect(
             "all_to_all_untiled_transpose",
-            "The gradient of an untiled all_to_all is wrong, or raises, unless split_axis equals concat_axis.",
+            "The gradient of an untiled all_to_all raises ValueError unless split_axis equals concat_axis.",
             ("0.10.2", "0.12.0.1"),
             r"all_to_all\[[^\]]*tiled=False",
             _untiled_transpose,
@@ -87,7 +87,7 @@ DEFECTS: dict[str, Defect] = {
         ),
         Defect(
             "empty_all_gather",
-            "all_gather and psum_scatter of an empty block fail in the verifier while compiling.",
+            "A tiled all_gather or psum_scatter along an empty dimension fails in the verifier while lowering.",
             ("0.10.2", "0.12.0.1"),
             r"all_gather|reduce_scatter",
             _empty_collective,
@@ -99,12 +99,12 @@ DEFECTS: dict[str, Defect] = {
         ),
         Defect(
             "psum_repeated_axis",
-            "psum over a tuple that names an axis twice aborts the process while compiling, instead of raising.",
+            "psum, pmax and all_gather over a tuple that names an axis twice abort the process instead of raising.",
             ("0.12.0.1",),
         ),
         Defect(
             "negative_scatter_dimension",
-            "psum_scatter and all_to_all accept negative dimensions while tracing and crash while lowering.",
+            "psum_scatter and all_to_all accept negative dimensions while tracing and fail while lowering.",
             ("0.10.2",),
         ),
         Defect(
@@ -114,7 +114,7 @@ DEFECTS: dict[str, Defect] = {
         ),
         Defect(
             "ppermute_tuple_order",
-            "ppermute over a tuple of axes numbers devices in mesh order, where every other collective uses the tuple's.",
+            "ppermute over a tuple of axes out of mesh order numbers devices in mesh order (0.10) or is refused (0.12).",
             ("0.10.2", "0.12.0.1"),
         ),
         Defect(
@@ -124,7 +124,47 @@ DEFECTS: dict[str, Defect] = {
         ),
         Defect(
             "grad_of_psum_unchecked",
-            "With check_vma=False, the gradient of a psum inside shard_map is silently wrong.",
+            "With check_vma=False, the gradient taken inside shard_map of a psum is silently wrong.",
+            ("0.10.2", "0.12.0.1"),
+        ),
+        Defect(
+            "pmean_uneven_groups",
+            "pmean over axis_index_groups of different sizes divides the sum of each by the size of the first.",
+            ("0.10.2", "0.12.0.1"),
+        ),
+        Defect(
+            "vmap_ppermute_tuple",
+            "ppermute over a tuple of a vmapped axis and a mesh axis silently drops the vmapped one.",
+            ("0.10.2", "0.12.0.1"),
+        ),
+        Defect(
+            "vmap_ppermute_partial",
+            "ppermute over a vmapped axis fails an assertion unless every member sends, and zero-fills nothing.",
+            ("0.10.2", "0.12.0.1"),
+        ),
+        Defect(
+            "vmap_axis_name_checked",
+            "Inside shard_map with check_vma=True, collectives over a named axis of vmap fail an assertion.",
+            ("0.10.2", "0.12.0.1"),
+        ),
+        Defect(
+            "ragged_all_to_all_type",
+            "ragged_all_to_all is typed as its `output` operand alone, so a varying result passes as invariant.",
+            ("0.10.2", "0.12.0.1"),
+        ),
+        Defect(
+            "ragged_all_to_all_output_gradient",
+            "The gradient of ragged_all_to_all by `output` is wrong where an empty slice has the offset of another.",
+            ("0.10.2", "0.12.0.1"),
+        ),
+        Defect(
+            "int2_all_gather",
+            "XLA:CPU: all_gather of int2 returns garbage, or crashes on larger blocks.",
+            ("0.10.2", "0.12.0.1"),
+        ),
+        Defect(
+            "int2_all_to_all",
+            "XLA:CPU: all_to_all of int2 aborts the process.",
             ("0.10.2", "0.12.0.1"),
         ),
     )

@@ -1,19 +1,36 @@
 """Axis tuples, and what refers to their members: permutations and groups of logical indices."""
 
+from collections.abc import Sequence
+
 from hypothesis import strategies as st
 
 from oracles.mesh import MeshCase
 
 
+MAX_AXES = 4
+"""The most axes of a drawn mesh."""
+
+
 @st.composite
-def axis_tuples(draw: st.DrawFn, mesh: MeshCase, *, max_axes: int = 4) -> tuple[str, ...]:
+def in_some_order(draw: st.DrawFn, names: Sequence[str]) -> list[str]:
+    """All of at most `MAX_AXES` names, in any order.
+
+    Draws the same number of choices for every mesh, so that Hypothesis can take an axis away from a
+    mesh and leave all that was drawn afterwards as it is. Shrinks to the order given.
+    """
+    order = draw(st.permutations(range(MAX_AXES)), label="order of axes")
+    return [names[i] for i in order if i < len(names)]
+
+
+@st.composite
+def axis_tuples(draw: st.DrawFn, mesh: MeshCase) -> tuple[str, ...]:
     """Non-empty subsets of the mesh's axes, in any order.
 
     Shrinks to the mesh's first axis. On `(dp=2, tp=4)` draws `("dp",)`, `("tp",)`, `("dp", "tp")`
     and `("tp", "dp")`.
     """
-    count = draw(st.integers(1, min(max_axes, len(mesh.axis_names))), label="number of axes")
-    return tuple(draw(st.permutations(mesh.axis_names), label="axis order")[:count])
+    count = draw(st.integers(1, MAX_AXES), label="number of axes")
+    return tuple(draw(in_some_order(mesh.axis_names))[: min(count, len(mesh.axis_names))])
 
 
 @st.composite
@@ -23,9 +40,8 @@ def axis_names(draw: st.DrawFn, mesh: MeshCase) -> str | tuple[str, ...]:
     Shrinks to the bare name of the mesh's first axis.
     """
     axes = draw(axis_tuples(mesh))
-    if len(axes) == 1 and not draw(st.booleans(), label="one name as a tuple"):
-        return axes[0]
-    return axes
+    as_tuple = draw(st.booleans(), label="one name as a tuple")
+    return axes if len(axes) > 1 or as_tuple else axes[0]
 
 
 @st.composite
@@ -34,15 +50,20 @@ def permutations_of_members(draw: st.DrawFn, size: int) -> tuple[tuple[int, int]
 
     Shrinks to no pair at all. For 4 members draws `()`, `((0, 1),)`, `((0, 2), (1, 0), (3, 3))`.
     """
-    sources = draw(st.lists(st.integers(0, size - 1), unique=True, max_size=min(size, 16)), label="sources")
-    if size <= 16 and draw(st.booleans(), label="all sources"):
-        sources = list(range(size))
-    if size <= 16:
-        destinations = draw(st.permutations(range(size)), label="destinations")
-    else:  # far too many to permute one by one: a rotation
-        offset = draw(st.integers(0, size - 1), label="rotation")
-        destinations = [(i + offset) % size for i in range(size)]
-    return tuple((source, destinations[source]) for source in sources)
+    index = st.integers(0, size - 1)
+    pairs = draw(
+        st.lists(
+            st.tuples(index, index),
+            unique_by=(lambda pair: pair[0], lambda pair: pair[1]),
+            max_size=min(size, 16),
+        ),
+        label="pairs",
+    )
+    if draw(st.booleans(), label="complete"):
+        sources, destinations = ({pair[side] for pair in pairs} for side in (0, 1))
+        left = [i for i in range(size) if i not in destinations]
+        pairs += zip([i for i in range(size) if i not in sources], left, strict=True)
+    return tuple(pairs)
 
 
 @st.composite

@@ -19,7 +19,8 @@ def shapes(
     if not 0 <= min_rank <= max_rank or not 0 <= min_side <= max_side:
         raise InvalidArgument(f"shapes: {min_rank=}, {max_rank=}, {min_side=}, {max_side=}: empty range")
     side = st.integers(max(1, min_side), max(1, max_side))
-    shape = draw(st.lists(side, min_size=min_rank, max_size=max_rank), label="shape")
-    if min_side == 0 and shape and draw(st.integers(0, 9), label="empty") == 9:
+    rank = draw(st.integers(min_rank, max_rank), label="rank")
+    shape = draw(st.lists(side, min_size=max_rank, max_size=max_rank), label="sides")[:rank]
+    if draw(st.integers(0, 9), label="empty") == 9 and min_side == 0 and shape:
         shape[draw(st.integers(0, len(shape) - 1), label="empty dimension")] = 0
     return tuple(shape)

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import InvalidArgument
 
 from oracles.mesh import MeshCase
+from properties.strategies.axes import MAX_AXES, in_some_order
 
 Entries = tuple[tuple[str, ...], ...]
 
@@ -36,11 +37,12 @@ def specs(
     if required and rank == 0:
         raise InvalidArgument(f"specs: {rank=}, {required=}: expected a dimension to shard")
     candidates = [name for name in mesh.axis_names if allowed is None or name in allowed or name in required]
+    places = draw(st.lists(st.integers(0, 5), min_size=MAX_AXES, max_size=MAX_AXES), label="dimensions of axes")
+    place_of = dict(zip(mesh.axis_names, places, strict=False))
     entries: list[list[str]] = [[] for _ in range(rank)]
-    if rank:
-        for name in draw(st.permutations(candidates), label="order within entries"):
-            places: list[int | None] = [*range(rank)] if name in required else [None, *range(rank)]
-            place = draw(st.sampled_from(places), label=f"dimension of {name}")
-            if place is not None:
-                entries[place].append(name)
+    for name in draw(in_some_order(candidates)):
+        if name in required:
+            entries[place_of[name] % rank].append(name)
+        elif rank and place_of[name] > 0:
+            entries[(place_of[name] - 1) % rank].append(name)
     return tuple(tuple(entry) for entry in entries)

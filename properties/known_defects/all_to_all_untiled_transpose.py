@@ -1,0 +1,22 @@
+"""An untiled all_to_all is a permutation of elements, so the gradient of its sum is all ones; instead it raises."""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+from jax import P, lax
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 2)
+mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+
+f = jax.shard_map(
+    lambda x: lax.all_to_all(x, "d", split_axis=0, concat_axis=1), mesh=mesh, in_specs=P("d"), out_specs=P("d")
+)
+try:
+    gradient = jax.grad(lambda x: jax.jit(f)(x).sum())(jnp.zeros((4, 3)))
+    problem = "" if (gradient == 1).all() else f"the gradient is {gradient}"
+except ValueError as error:
+    problem = str(error)
+print(f"defect: {problem}" if problem else "fixed")
+sys.exit(bool(problem))

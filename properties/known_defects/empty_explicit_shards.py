@@ -1,0 +1,16 @@
+"""Half of a [2, 0] array is [1, 0]; where the axis is Explicit its shards are [2, 0], and it cannot be read."""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+from jax import P
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 2)
+mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Explicit,))
+
+x = jax.device_put(jnp.zeros((2, 0)), jax.sharding.NamedSharding(mesh, P("d")))
+shapes = [shard.data.shape for shard in jax.jit(lambda x: x)(x).addressable_shards]
+print(f"defect: the shards have shapes {shapes}" if shapes != [(1, 0)] * 2 else "fixed")
+sys.exit(shapes != [(1, 0)] * 2)

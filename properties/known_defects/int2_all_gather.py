@@ -1,0 +1,21 @@
+"""all_gather returns what the devices hold; for int2, XLA:CPU returns garbage, or crashes on larger blocks."""
+
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+from jax import P, lax
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 2)
+
+if sys.argv[1:] == ["child"]:
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    gather = jax.shard_map(lambda x: lax.all_gather(x, "d", tiled=True), mesh=mesh, in_specs=P("d"), out_specs=P("d"))
+    x = jnp.array([1, 0, -1, -2])
+    result = jax.jit(gather)(x.astype(jnp.int2)).astype(int)
+    sys.exit(result.tolist() != [*x.tolist(), *x.tolist()])
+child = subprocess.run([sys.executable, __file__, "child"], stderr=subprocess.DEVNULL)
+print(f"defect: wrong values, or a crash ({child.returncode})" if child.returncode else "fixed")
+sys.exit(child.returncode != 0)

@@ -1,0 +1,20 @@
+"""pbroadcast takes the name of an axis; instead it iterates over its letters and reports `d` of "dp" as unbound."""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+from jax import P, lax
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 2)
+mesh = jax.make_mesh((2,), ("dp",), axis_types=(jax.sharding.AxisType.Auto,))
+
+f = jax.shard_map(lambda x: lax.pbroadcast(x, "dp", 1), mesh=mesh, in_specs=P("dp"), out_specs=P("dp"))
+try:
+    jax.eval_shape(f, jnp.ones(2))
+    problem = ""
+except NameError as error:
+    problem = str(error)
+print(f"defect: {problem}" if problem else "fixed")
+sys.exit(bool(problem))

@@ -1,0 +1,19 @@
+"""The mean over a group of one device is its own value, 6; pmean divides every group by the first one's size."""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+from jax import P, lax
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 4)
+mesh = jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+
+groups = [[0, 1, 2], [3]]
+mean = jax.shard_map(
+    lambda x: lax.pmean(x, "d", axis_index_groups=groups), mesh=mesh, in_specs=P("d"), out_specs=P("d"), check_vma=False
+)
+result = jax.jit(mean)(jnp.array([1.0, 2.0, 3.0, 6.0])).tolist()
+print(f"defect: the means are {result}" if result != [2, 2, 2, 6] else "fixed")
+sys.exit(result != [2, 2, 2, 6])

@@ -1,0 +1,18 @@
+"""In a ppermute, what receives nothing is zero; over a vmapped axis a perm with fewer pairs than members is refused."""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 1)
+
+f = jax.vmap(lambda x: lax.ppermute(x, "v", [(0, 1)]), axis_name="v")
+try:
+    problem = "" if jax.jit(f)(jnp.ones(2)).tolist() == [0, 1] else "wrong values"
+except AssertionError as error:
+    problem = f"AssertionError: {error}"
+print(f"defect: {problem}" if problem else "fixed")
+sys.exit(bool(problem))

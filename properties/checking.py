@@ -5,11 +5,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from properties.cases import Case
 from properties.contracts import Scope
-from properties.engines import Engine
+from properties.engines import Engine, XlaEngine
+from properties.given import check_contract, check_signature
 from properties.implementations import Implementation
 from properties.laws.violation import LawViolation
 from properties.tally import Tally
@@ -111,3 +113,47 @@ def findings(
 ) -> list[Finding]:
     """How an implementation fares under each of the laws, in their order."""
     return [find_violation(LAWS[name], implementation, engine, scope, max_examples=max_examples) for name in laws]
+
+
+def check(
+    contract: str,
+    function: Callable[..., Any],
+    *,
+    laws: Iterable[str] = tuple(LAWS),
+    max_examples: int = 60,
+    random_seed: int | None = None,
+) -> None:
+    """Checks a device-local function against a contract, on the devices at hand; for use in any test.
+
+    Arguments:
+        contract: the contract's name, `"all_gather"` say.
+        function: what satisfies it, called as `function(x, axis_name, **parameters)` in `shard_map`.
+        laws: the laws to check, all by default.
+        max_examples: the structures that a law of share 1 draws.
+        random_seed: another seed draws other cases; None draws the same every time.
+
+    Raises:
+        AssertionError: with the whole report, if a law does not hold.
+        ValueError: if there is no such contract or law, or the function cannot be called as it demands.
+
+    Example:
+        >>> from jax import lax
+        >>> check("all_gather", lax.all_gather, laws=["value"], max_examples=5)
+    """
+    check_contract(contract)
+    check_signature(contract, function)
+    unknown = [name for name in laws if name not in LAWS]
+    if unknown:
+        raise ValueError(f"laws={unknown[0]!r}: expected some of {', '.join(LAWS)}")
+    implementation = user_implementation(contract, function)
+    devices = len(jax.devices())
+    scope = Scope(max_devices=devices, available=devices)
+    violations = []
+    for name in laws:
+        found = find_violation(
+            LAWS[name], implementation, XlaEngine(), scope, max_examples=max_examples, random_seed=random_seed
+        )
+        if found.violation is not None:
+            violations.append(found.violation)
+    if violations:
+        raise AssertionError("\n\n".join(str(violation) for violation in violations))

@@ -19,6 +19,7 @@ class Implementation:
         features: what it serves beyond the contract's signature (see `FEATURES`).
         invariant: whether its result is typed invariant along the axis tuple; None: whatever the
             trace says (a user's function declares nothing).
+        given: where the function was found, for one that a user named on the command line.
     """
 
     contract: str
@@ -26,6 +27,7 @@ class Implementation:
     function: Callable[..., Any]
     features: frozenset[str] = field(default=frozenset())
     invariant: bool | None = None
+    given: Any = None
 
     def __str__(self) -> str:
         return f"{self.contract}[{self.name}]"

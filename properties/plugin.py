@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Iterator
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,13 +14,17 @@ from hypothesis import settings
 from properties import profiles
 from properties.contracts import Scope
 from properties.engines import XlaEngine
-from properties.implementations import IMPLEMENTATIONS
+from properties.given import Given, GivenError
+from properties.implementations import IMPLEMENTATIONS, Implementation
 from properties.report import print_table, write_report
 from properties.tally import Tally
+from properties.verification import LAWS
 
 PLATFORMS = ("cpu", "gpu", "tpu")
 TALLIES = pytest.StashKey[list[Tally]]()
+GIVEN = pytest.StashKey[list[Implementation]]()
 PROPERTY = "shardproof"
+GIVEN_TESTS = "test_given.py"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,6 +44,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="the platform to verify on (default: cpu)",
     )
     group.addoption(
+        "--impl",
+        action="append",
+        default=[],
+        metavar="CONTRACT=MODULE:FUNCTION",
+        help="check this function against its contract instead of the built-in ones; may be given more than once",
+    )
+    group.addoption(
         "--report",
         action="append",
         default=[],
@@ -55,6 +67,10 @@ def pytest_configure(config: pytest.Config) -> None:
     for path in config.getoption("--report"):
         if not path.endswith((".json", ".md")):
             raise pytest.UsageError(f"--report={path}: expected a file name that ends in .json or .md")
+    try:
+        given = [Given.parse(text) for text in config.getoption("--impl")]
+    except GivenError as error:
+        raise pytest.UsageError(str(error)) from None
     jax.config.update("jax_platforms", {"gpu": "cuda"}.get(platform, platform))
     if platform == "cpu":
         jax.config.update("jax_num_cpu_devices", devices)
@@ -62,7 +78,25 @@ def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("--hypothesis-profile", default=None):
         settings.load_profile("ci" if os.environ.get("CI") else "dev")
     config.stash[TALLIES] = []
+    try:  # a module may use JAX when it is imported, so the devices come first
+        config.stash[GIVEN] = [one.load() for one in given]
+    except GivenError as error:
+        raise pytest.UsageError(str(error)) from None
     config.addinivalue_line("markers", "needs_devices(n): a case on a fixed mesh of n devices; left out with fewer")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `--impl` only the given functions are checked, without it only the built-in ones."""
+    if collection_path.suffix == ".py" and (collection_path.name == GIVEN_TESTS) != bool(config.stash[GIVEN]):
+        return True
+    return None
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test per given function and law."""
+    if "given_law" in metafunc.fixturenames:
+        pairs = [(function, law) for function in metafunc.config.stash[GIVEN] for law in LAWS]
+        metafunc.parametrize(("implementation", "given_law"), pairs, ids=[f"{i}-{law}" for i, law in pairs])
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -82,7 +116,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     seed = config.getoption("--hypothesis-seed", default=None)
     if seed is None:
         seed = "fixed by the profile" if settings().derandomize else "new in every run"
-    contracts = sorted({i.contract for i in IMPLEMENTATIONS})
+    contracts = sorted({i.contract for i in config.stash[GIVEN] or IMPLEMENTATIONS})
     devices, platform = config.getoption("--devices"), config.getoption("--platform")
     return [
         f"shardproof: jax {jax.__version__}, jaxlib {version('jaxlib')}, {devices} {platform} devices",
@@ -137,7 +171,8 @@ def engine() -> XlaEngine:
 def tally(request: pytest.FixtureRequest) -> Iterator[Tally]:
     """Counts what a test verifies; travels to the report with the test's own result."""
     implementation = request.getfixturevalue("implementation")
-    counted = Tally(implementation.contract, implementation.name, request.node.originalname.removeprefix("test_"))
+    law = request.node.callspec.params.get("given_law", request.node.originalname.removeprefix("test_"))
+    counted = Tally(implementation.contract, implementation.name, str(law).replace("_", " "))
     start = time.perf_counter()
     yield counted
     counted.seconds = time.perf_counter() - start

@@ -60,6 +60,20 @@ class Tally:
         """Notes that a case is not served."""
         self.gaps.setdefault(reason, str(case))
 
+    def add(self, other: "Tally") -> None:
+        """Adds what another tally counted."""
+        self.cases += other.cases
+        self.structures += other.structures
+        self.compilations += other.compilations
+        self.seconds += other.seconds
+        self.meshes |= other.meshes
+        self.orders |= other.orders
+        self.dtypes |= other.dtypes
+        self.largest = max(self.largest, other.largest)
+        self.gaps.update(other.gaps)
+        for name, times in other.defects.items():
+            self.defect(name, times)
+
     def defect(self, name: str, times: int = 1) -> None:
         """Notes that a case fails because of a known defect, and not of the implementation."""
         self.defects[name] = self.defects.get(name, 0) + times
@@ -84,17 +98,7 @@ def merge(tallies: Iterable[Tally]) -> list[Tally]:
             (tally.contract, tally.implementation), Tally(tally.contract, tally.implementation, "")
         )
         into.law = ", ".join(filter(None, (into.law, tally.law)))
-        into.cases += tally.cases
-        into.structures += tally.structures
-        into.compilations += tally.compilations
-        into.seconds += tally.seconds
-        into.meshes |= tally.meshes
-        into.orders |= tally.orders
-        into.dtypes |= tally.dtypes
-        into.largest = max(into.largest, tally.largest)
-        into.gaps.update(tally.gaps)
-        for name, times in tally.defects.items():
-            into.defect(name, times)
+        into.add(tally)
         if tally.outcome != "passed":
             into.outcome = tally.outcome
     return list(merged.values())

@@ -160,10 +160,13 @@ def verify(law: Law, implementation: Implementation, case: Case, engine: Engine,
             tally.defect(defect.name)
             return
         if isinstance(error, LawViolation):
+            error.engine = engine.name
             raise
         first = str(error).partition("\n")[0]
         finding = f"raises {type(error).__name__}: {first}"
-        raise LawViolation(str(implementation), law.name, case, finding) from error
+        violation = LawViolation(implementation, law.name, case, finding)
+        violation.engine = engine.name
+        raise violation from error
     finally:
         tally.compilations += engine.compilations - before
     tally.count(case, checked)

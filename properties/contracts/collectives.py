@@ -85,10 +85,10 @@ def collective_cases(draw: st.DrawFn, name: str, scope: Scope, arguments: Argume
     operands: tuple[Operand, ...] = (Operand(block, dtype, placement),)
     tree = "trees" in scope.features and draw(st.integers(0, 9), label="tree") == 9
     if tree:
-        operands += (dataclasses.replace(operands[0], dtype="float32" if scope.floating else "int32"),)
+        operands += (dataclasses.replace(operands[0], dtype="float32" if scope.floating or op == "mean" else "int32"),)
     data = draw(data_sets(dtype))
-    if op == "mean" and is_integer(as_dtype(dtype)):  # a mean of sums that wrap around has no definition
-        data = tuple(Data("exact", d.seed) for d in data)
+    if op == "mean":
+        data = tuple(d if is_divisible(d, as_dtype(dtype)) else Data("exact", d.seed) for d in data)
     manual: tuple[str, ...] = ()
     if around == "partial_manual":
         needed = [n for n in mesh.axis_names if n in axes or n in placement.axes]
@@ -105,6 +105,13 @@ def collective_cases(draw: st.DrawFn, name: str, scope: Scope, arguments: Argume
         manual=manual,
         tree=tree,
     )
+
+
+def is_divisible(data: Data, dtype: np.dtype) -> bool:
+    """Whether a mean of such data is defined: of sums that wrap around it is not, nor of infinite complex numbers."""
+    if is_integer(dtype):
+        return data.kind == "exact"
+    return dtype.kind != "c" or data.kind not in ("special", "nan")
 
 
 def without(placement: Placement, axes: Sequence[str]) -> Placement:

@@ -3,4 +3,18 @@
 from properties.engines.engine import Engine, Prepared
 from properties.engines.xla import XlaEngine
 
-__all__ = ["Engine", "Prepared", "XlaEngine"]
+ENGINES: dict[str, type[Engine]] = {"xla": XlaEngine}
+
+
+def engine_named(name: str) -> Engine:
+    """A new engine.
+
+    Raises:
+        ValueError: if there is none of that name.
+    """
+    if name not in ENGINES:
+        raise ValueError(f"engine={name!r}: expected one of {', '.join(ENGINES)}")
+    return ENGINES[name]()
+
+
+__all__ = ["ENGINES", "Engine", "Prepared", "XlaEngine", "engine_named"]

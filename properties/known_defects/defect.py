@@ -66,7 +66,7 @@ DEFECTS: dict[str, Defect] = {
     for defect in (
         Defect(
             "pmax_loses_nan",
-            "XLA:CPU: the maximum or minimum over devices ignores NaN, which jax.numpy and the other backends propagate.",
+            "XLA:CPU: the maximum or minimum over devices ignores NaN, which jax.numpy and other backends propagate.",
             ("0.10.2", "0.12.0.1"),
             r"pmax|pmin",
             _loses_nan,
@@ -114,7 +114,7 @@ DEFECTS: dict[str, Defect] = {
         ),
         Defect(
             "ppermute_tuple_order",
-            "ppermute over a tuple of axes out of mesh order numbers devices in mesh order (0.10) or is refused (0.12).",
+            "ppermute over a tuple out of mesh order numbers devices in mesh order (0.10) or is refused (0.12).",
             ("0.10.2", "0.12.0.1"),
         ),
         Defect(

@@ -7,6 +7,7 @@ from oracles.layout import nan_equal
 from properties.cases import Case
 from properties.contracts import CONTRACTS
 from properties.data import Data
+from properties.implementations import Implementation
 from properties.laws.violation import Difference, LawViolation
 
 
@@ -34,7 +35,7 @@ def is_exact(arrays: list[np.ndarray], terms: int, divides: bool) -> bool:
 
 
 def compare(
-    implementation: str,
+    implementation: Implementation,
     law: str,
     case: Case,
     data: Data,
@@ -57,10 +58,16 @@ def compare(
             case,
             f"{what} has blocks of shape {actual.shape[lead:]}: expected {expected.shape[lead:]}",
             data=data,
+            difference=Difference.between(what, expected, actual),
         )
     if actual.dtype != expected.dtype:
         raise LawViolation(
-            implementation, law, case, f"{what} has dtype {actual.dtype}: expected {expected.dtype}", data=data
+            implementation,
+            law,
+            case,
+            f"{what} has dtype {actual.dtype}: expected {expected.dtype}",
+            data=data,
+            difference=Difference.between(what, expected, actual),
         )
     same = nan_equal(actual, expected)
     if bound is not None:
@@ -71,9 +78,8 @@ def compare(
         wrong = ~same.reshape(*sizes, -1).all(axis=-1)
         count = f"{int(wrong.sum())} of {case.mesh.size} blocks wrong"
         finding = count if what == "result" else f"{what}: {count}"
-        raise LawViolation(
-            implementation, law, case, finding, data=data, difference=Difference(what, expected, actual, ~same)
-        )
+        difference = Difference(what, expected, actual, ~same, bound)
+        raise LawViolation(implementation, law, case, finding, data=data, difference=difference)
 
 
 def bound_of_sum(magnitudes: np.ndarray, terms: int, dtype: np.dtype, divides: bool) -> np.ndarray:

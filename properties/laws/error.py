@@ -24,7 +24,7 @@ def check_error(implementation: Implementation, case: Case, engine: Engine) -> i
         if "explained_errors" in implementation.features:
             _check_message(implementation, case, argument, value, error)
         return 1
-    raise LawViolation(str(implementation), "error", case, f"{argument}={value} is accepted: expected an error")
+    raise LawViolation(implementation, "error", case, f"{argument}={value} is accepted: expected an error")
 
 
 def _value(case: Case, argument: str) -> str:
@@ -53,7 +53,7 @@ def _check_message(implementation: Implementation, case: Case, argument: str, va
     ]
     if missing:
         raise LawViolation(
-            str(implementation),
+            implementation,
             "error",
             case,
             f"{type(error).__name__} does not name {' and '.join(missing)}: {text.splitlines()[0] if text else '(no message)'}",

@@ -101,7 +101,7 @@ def _check(
         for i, (tangent, placement) in enumerate(zip(got_tangents, program.placements, strict=True)):
             bound = None if bounds is None else bound_of_sum(bounds[i], terms, expected[i].dtype, divides)
             compare(
-                str(implementation), law, case, data, "tangent (forward mode)",
+                implementation, law, case, data, "tangent (forward mode)",
                 expected=expected[i], actual=placed_blocks(case, tangent, placement), bound=bound,
             )  # fmt: skip
 
@@ -114,14 +114,14 @@ def _check(
             bound = case.blocks(i, bound_of_sum(bounds[i], terms, gradients[i].dtype, divides), batched=batched)
         if gradient.shape != gradients[i].shape:
             raise LawViolation(
-                str(implementation),
+                implementation,
                 law,
                 case,
                 f"gradient has shape {gradient.shape}: expected {gradients[i].shape}",
                 data=data,
             )
         compare(
-            str(implementation), law, case, data, "gradient (reverse mode)",
+            implementation, law, case, data, "gradient (reverse mode)",
             expected=case.blocks(i, gradients[i], batched=batched),
             actual=case.blocks(i, gradient, batched=batched), bound=bound,
         )  # fmt: skip
@@ -129,5 +129,5 @@ def _check(
         left, right = inner(got_tangents, cts), inner(tangents, got_gradients)
         if left != right:
             raise LawViolation(
-                str(implementation), law, case, f"<J d, c> = {left} differs from <d, J^T c> = {right}", data=data
+                implementation, law, case, f"<J d, c> = {left} differs from <d, J^T c> = {right}", data=data
             )

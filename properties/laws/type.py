@@ -10,7 +10,7 @@ from properties.engines import Engine
 from properties.implementations import Implementation
 from properties.laws.comparison import compare, is_exact
 from properties.laws.running import oracle_blocks, ready, trace
-from properties.laws.violation import LawViolation
+from properties.laws.violation import Difference, LawViolation
 from properties.programs import Seen, forward
 
 
@@ -33,13 +33,12 @@ def check_type(implementation: Implementation, case: Case, engine: Engine) -> in
         LawViolation: if one does not hold.
         Gap: if the implementation does not serve the case.
     """
-    name = str(implementation)
     program = ready("value", implementation, case, engine)
     varying = program.seen.varying
     declared = declared_varying(implementation, case)
     if declared is not None and varying != declared:
         texts = [", ".join(sorted(map(str, axes))) or "nothing" for axes in (varying[0], declared[0])]
-        raise LawViolation(name, "type", case, f"result is typed varying over {texts[0]}: expected {texts[1]}")
+        raise LawViolation(implementation, "type", case, f"result is typed varying over {texts[0]}: expected {texts[1]}")
     terms = CONTRACTS[case.contract].terms(case)
     arrays: list[np.ndarray] = []
     for data in case.data:
@@ -49,8 +48,14 @@ def check_type(implementation: Implementation, case: Case, engine: Engine) -> in
                 check_replicas(blocks, case.mesh, axes)
             except ReplicaMismatch as error:
                 invariant = [n for n in case.mesh.axis_names if n not in axes]
+                first = blocks[tuple(slice(None) if n in axes else slice(1) for n in case.mesh.axis_names)]
                 raise LawViolation(
-                    name, "type", case, f"typed invariant along {', '.join(invariant)}, but {error}", data=data
+                    implementation,
+                    "type",
+                    case,
+                    f"typed invariant along {', '.join(invariant)}, but {error}",
+                    data=data,
+                    difference=Difference.between("replica", np.broadcast_to(first, blocks.shape), blocks),
                 ) from error
     if case.out is not None:
         _check_acceptance(implementation, case, engine, varying)
@@ -61,7 +66,7 @@ def _check_acceptance(
     implementation: Implementation, case: Case, engine: Engine, varying: list[frozenset[str]]
 ) -> None:
     assert case.out is not None
-    name, out = str(implementation), case.out
+    out = case.out
     sound = all(axes <= out.axes for axes in varying)
     refusal: Exception | None = None
     try:
@@ -74,7 +79,7 @@ def _check_acceptance(
         verdict = "accepted" if refusal is None else "refused"
         axes = ", ".join(sorted(varying[0])) or "nothing"
         raise LawViolation(
-            name, "type", case, f"out_specs {out.partition()} {verdict} for a result varying over {axes}"
+            implementation, "type", case, f"out_specs {out.partition()} {verdict} for a result varying over {axes}"
         )
     if refusal is not None:
         return
@@ -91,7 +96,7 @@ def _check_acceptance(
         ones = (1,) * lead
         if whole.shape != result.shape or not np.array_equal(whole, result, equal_nan=result.dtype.kind in "fc"):
             compare(
-                name, "type", case, data, f"result under out_specs {out.partition()}",
+                implementation, "type", case, data, f"result under out_specs {out.partition()}",
                 expected=np.broadcast_to(whole, (*case.mesh.sizes, *whole.shape)),
                 actual=np.broadcast_to(result.reshape(*ones, *result.shape), (*case.mesh.sizes, *result.shape)),
             )  # fmt: skip

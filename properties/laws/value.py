@@ -26,7 +26,7 @@ def check_value(implementation: Implementation, case: Case, engine: Engine, *, l
         bounds = None if exact else oracle_blocks(case, [magnitude(b) for b in blocks])
         for i, result in enumerate(program.prepared(arrays)):
             compare(
-                str(implementation),
+                implementation,
                 law,
                 case,
                 data,

@@ -4,8 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from oracles.layout import nan_equal
 from properties.cases import Case
 from properties.data import Data
+from properties.implementations import Implementation
 
 
 class Gap(Exception):
@@ -19,22 +21,48 @@ class Difference:
     Arguments:
         what: what the blocks are: a result, a tangent, a gradient.
         expected: the oracle's blocks `[*mesh.sizes, *block]`.
-        actual: the implementation's.
-        wrong: elementwise, where they differ.
+        actual: the implementation's, whose shape and dtype may be others.
+        wrong: elementwise, where they differ; all of them where they cannot be compared.
+        bound: elementwise, how far they may differ; None: not at all.
     """
 
     what: str
     expected: np.ndarray
     actual: np.ndarray
     wrong: np.ndarray
+    bound: np.ndarray | None = None
+
+    @property
+    def comparable(self) -> bool:
+        """Whether shape and dtype are right, so that elements can be compared."""
+        return self.actual.shape == self.expected.shape and self.actual.dtype == self.expected.dtype
+
+    @classmethod
+    def between(cls, what: str, expected: np.ndarray, actual: np.ndarray) -> "Difference":
+        """The difference of blocks that must be equal bit for bit."""
+        same = nan_equal(actual, expected) if actual.shape == expected.shape else np.zeros(expected.shape, bool)
+        return cls(what, expected, actual, ~same)
 
 
 class LawViolation(AssertionError):
-    """An implementation breaks a law on a case."""
+    """An implementation breaks a law on a case.
+
+    Arguments:
+        implementation: the implementation.
+        law: the law, and the transformation around the call where there is one.
+        case: the case.
+        finding: what is wrong, in a few words.
+        data: the data set on which it shows, if it depends on one.
+        difference: the blocks that are wrong, where blocks were compared.
+
+    `engine` is the name of the engine that ran it, filled in by what raises or passes it on.
+    """
+
+    engine: str = "xla"
 
     def __init__(
         self,
-        implementation: str,
+        implementation: Implementation,
         law: str,
         case: Case,
         finding: str,
@@ -56,13 +84,6 @@ class LawViolation(AssertionError):
         return f"{self.implementation}: {self.law}: mesh {self.case.mesh}, axis {self.case.axis_name!r}: {self.finding}"
 
     def __str__(self) -> str:
-        lines = [self.headline, f"  case: {self.case}"]
-        if self.data is not None:
-            lines.append(f"  data: {self.data.kind}, seed {self.data.seed}")
-        if self.difference is not None:
-            where = tuple(int(i) for i in np.argwhere(self.difference.wrong)[0])
-            lines.append(
-                f"  first difference: {self.difference.what}[{', '.join(map(str, where))}] is "
-                f"{self.difference.actual[where]}, expected {self.difference.expected[where]}"
-            )
-        return "\n".join(lines)
+        from properties.failures.text import render  # the text is about violations, so it imports this module
+
+        return render(self)

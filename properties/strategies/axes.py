@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from oracles.mesh import MeshCase
 
-
 MAX_AXES = 4
 """The most axes of a drawn mesh."""
 

@@ -1,0 +1,1 @@
+"""Measurements: what verification costs. Nothing here asserts; times are ratios within one run."""

@@ -1,0 +1,28 @@
+"""`python -m properties.benchmark [SECTION …]`: measures, and prints one table per section."""
+
+import argparse
+
+import jax
+
+from properties.benchmark import drawing
+
+SECTIONS = {"drawing": drawing.measure}
+
+
+def main() -> None:
+    """Runs the sections named on the command line, or all."""
+    parser = argparse.ArgumentParser(prog="python -m properties.benchmark", description=__doc__)
+    parser.add_argument("section", nargs="*", help=f"one of {', '.join(SECTIONS)} (default: all)")
+    parser.add_argument("--devices", type=int, default=8, help="virtual CPU devices (default: 8)")
+    options = parser.parse_args()
+    unknown = [name for name in options.section if name not in SECTIONS]
+    if unknown:
+        parser.error(f"section={unknown[0]!r}: expected one of {', '.join(SECTIONS)}")
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", options.devices)
+    for name in options.section or SECTIONS:
+        SECTIONS[name](options.devices)
+
+
+if __name__ == "__main__":
+    main()

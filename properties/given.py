@@ -1,0 +1,96 @@
+"""Functions that users bring: named on the command line, or handed to `check`."""
+
+import difflib
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from properties.contracts import CONTRACTS
+from properties.implementations import Implementation
+
+
+class GivenError(ValueError):
+    """What was given cannot be checked; the message says why in one line."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """A function by its name: `CONTRACT=MODULE:FUNCTION`, as `--impl` takes it."""
+
+    contract: str
+    module: str
+    function: str
+
+    @classmethod
+    def parse(cls, text: str) -> "Given":
+        """Reads `CONTRACT=MODULE:FUNCTION`.
+
+        Raises:
+            GivenError: if the text has another form, or the contract is unknown.
+        """
+        contract, equals, target = text.partition("=")
+        module, colon, function = target.partition(":")
+        if not (equals and colon and module and function):
+            raise GivenError(f"--impl={text}: expected CONTRACT=MODULE:FUNCTION, as in all_gather=mine:gather")
+        check_contract(contract)
+        return cls(contract, module, function)
+
+    def load(self) -> Implementation:
+        """Imports the function, from the current directory as well.
+
+        Raises:
+            GivenError: if it cannot be imported, or called as its contract demands.
+        """
+        here = str(Path.cwd())
+        if here not in sys.path:
+            sys.path.insert(0, here)
+        try:
+            target: Any = importlib.import_module(self.module)
+        except Exception as error:
+            raise GivenError(f"--impl={self}: cannot import {self.module}: {type(error).__name__}: {error}") from error
+        for part in self.function.split("."):
+            if not hasattr(target, part):
+                raise GivenError(f"--impl={self}: module {self.module} has no {self.function}")
+            target = getattr(target, part)
+        check_signature(self.contract, target)
+        return Implementation(self.contract, self.function, target, given=self)
+
+    def __str__(self) -> str:
+        return f"{self.contract}={self.module}:{self.function}"
+
+
+def check_contract(contract: str) -> None:
+    """The contract exists.
+
+    Raises:
+        GivenError: if not; the message suggests the nearest one.
+    """
+    if contract not in CONTRACTS:
+        near = difflib.get_close_matches(contract, CONTRACTS, n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(CONTRACTS)}"
+        raise GivenError(f"contract={contract!r}: no such contract; {hint}")
+
+
+def check_signature(contract: str, function: Callable[..., Any]) -> None:
+    """The function can be called as the contract says.
+
+    Raises:
+        GivenError: if it cannot; the message shows both signatures.
+    """
+    keywords = CONTRACTS[contract].parameters
+    wanted = f"(x, axis_name, *, {', '.join(keywords)})"
+    if not callable(function):
+        raise GivenError(f"{contract}: {function!r} is not callable: expected a function {wanted}")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some callables in C do not tell
+        return
+    try:
+        signature.bind("x", "axis_name", **dict.fromkeys(keywords))
+    except TypeError as error:
+        name = getattr(function, "__name__", repr(function))
+        raise GivenError(f"{contract}: {name}{signature} cannot be called as {wanted}: {error}") from error

@@ -1,0 +1,183 @@
+"""Checking a function in a process of its own: one that aborts, hangs or eats memory is a result, not the end.
+
+The child draws, checks and shrinks as `find_violation` does, and names every case before it runs
+it. The parent watches: when the child dies, stands still, or grows beyond all measure, the case
+that it named last is what did it.
+"""
+
+import dataclasses
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from properties.cases import Case
+from properties.checking import Finding
+from properties.contracts import Scope
+from properties.given import Given
+from properties.implementations import Implementation
+from properties.laws.violation import LawViolation
+from properties.tally import Tally
+from properties.verification import LAWS
+
+STALL_SECONDS = 40.0
+"""How long one case may take; the dearest takes under 10 on a busy machine."""
+
+MEMORY_BYTES = 6 * 2**30
+"""How much memory the child may hold; it needs about half a GiB."""
+
+RENDEZVOUS_SECONDS = 15
+"""After this, XLA:CPU gives up a collective that some devices do not reach."""
+
+SMALLER = (1, 2)
+"""The numbers of devices on which a crash is tried again, to find a smaller mesh."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the child is to check, and how much of it."""
+
+    given: Given
+    law: str
+    engine: str
+    scope: Scope
+    max_examples: int
+    random_seed: int | None
+    platform: str
+
+
+def check_isolated(task: Task) -> Finding:
+    """`find_violation` in a child process; a crash, a hang and a lack of memory are violations too."""
+    found, died = _run(task)
+    if not died:
+        return found
+    for devices in SMALLER:  # Hypothesis cannot shrink what kills it
+        if devices < min(task.scope.max_devices, found.tally.largest or task.scope.max_devices):
+            smaller = dataclasses.replace(task, scope=dataclasses.replace(task.scope, max_devices=devices))
+            again, died = _run(smaller)
+            if died:
+                return again
+    return found
+
+
+def _run(task: Task) -> tuple[Finding, bool]:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    child = context.Process(target=_child, args=(task, theirs), daemon=True)
+    implementation = task.given.load()
+    start = time.perf_counter()
+    child.start()
+    theirs.close()
+    last: Case | None = None
+    cases = 0
+    try:
+        while True:
+            message = _receive(ours, child)
+            if isinstance(message, str):
+                last, cases = Case.from_json(message), cases + 1
+                continue
+            if isinstance(message, dict):
+                return _finding(message, implementation, task.law), False
+            if last is None:
+                raise RuntimeError(f"the process that was to check {task.given} did not start: {message.reason}")
+            violation = LawViolation(implementation, task.law, last, message.reason)
+            tally = Tally(implementation.contract, implementation.name, task.law, cases=cases, largest=last.mesh.size)
+            seconds = time.perf_counter() - start
+            return Finding(task.law, violation, tally, cases, seconds, seconds), True
+    finally:
+        if child.is_alive():
+            child.kill()
+        child.join()
+        ours.close()
+
+
+@dataclass(frozen=True)
+class _Death:
+    reason: str
+
+
+def _receive(connection: Connection, child: Any) -> Any:
+    """The child's next message, or how it died."""
+    deadline = time.monotonic() + STALL_SECONDS
+    while not connection.poll(0.1):
+        if _memory(child.pid) > MEMORY_BYTES:
+            child.kill()
+            return _Death(f"takes more than {MEMORY_BYTES // 2**30} GiB of memory")
+        if time.monotonic() > deadline:
+            child.kill()
+            return _Death(f"does not finish within {STALL_SECONDS:.0f} s: devices wait for one another, or for ever")
+    try:
+        return connection.recv()
+    except EOFError:
+        child.join()
+        code = child.exitcode or 0
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        return _Death(f"aborts the process ({how})")
+
+
+def _memory(pid: int) -> int:
+    """The resident memory of a process in bytes; 0 where the system does not tell."""
+    try:
+        with open(f"/proc/{pid}/statm") as file:  # noqa: PTH123 (no path object per poll)
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _finding(message: dict[str, Any], implementation: Implementation, law: str) -> Finding:
+    """The child's finding, about the parent's own copy of the function."""
+    violation = None
+    if message["violation"] is not None:
+        finding, case, data, difference, cause = message["violation"]
+        violation = LawViolation(implementation, law, case, finding, data=data, difference=difference)
+        if cause:
+            violation.add_note(cause)
+    return Finding(
+        law, violation, message["tally"], message["caught_after"], message["caught_seconds"], message["seconds"]
+    )
+
+
+def _child(task: Task, connection: Connection) -> None:
+    """Runs in the child: checks, and tells."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    timeout = f"--xla_cpu_collective_call_terminate_timeout_seconds={RENDEZVOUS_SECONDS}"
+    os.environ["XLA_FLAGS"] = f"{flags} {timeout}".strip()
+    import jax
+
+    from properties.checking import find_violation
+    from properties.engines import engine_named
+
+    jax.config.update("jax_platforms", {"gpu": "cuda"}.get(task.platform, task.platform))
+    if task.platform == "cpu":
+        jax.config.update("jax_num_cpu_devices", task.scope.available)
+    found = find_violation(
+        LAWS[task.law],
+        task.given.load(),
+        engine_named(task.engine),
+        task.scope,
+        max_examples=task.max_examples,
+        random_seed=task.random_seed,
+        before=_tell(connection),
+    )
+    violation = found.violation
+    report: dict[str, Any] = {
+        "violation": None,
+        "tally": found.tally,
+        "caught_after": found.caught_after,
+        "caught_seconds": found.caught_seconds,
+        "seconds": found.seconds,
+    }
+    if violation is not None:
+        cause = violation.__cause__
+        text = f"{type(cause).__name__}: {cause}" if cause is not None else ""
+        report["violation"] = (violation.finding, violation.case, violation.data, violation.difference, text)
+    connection.send(report)
+
+
+def _tell(connection: Connection) -> Callable[[Case], None]:
+    """What is done before every case: naming it."""
+    return lambda case: connection.send(case.to_json())

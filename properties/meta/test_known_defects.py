@@ -1,0 +1,78 @@
+"""Each known defect is shown by its script, on the versions of JAX that it was seen on and on no other."""
+
+import ast
+import re
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from properties.known_defects import DEFECTS, Defect
+from properties.meta.test_rooms import imported
+
+FOLDER = next(iter(DEFECTS.values())).script.parent
+REGISTRY = {"__init__", "defect"}
+ENTRIES = pytest.mark.parametrize("defect", DEFECTS.values(), ids=lambda defect: defect.name)
+
+
+def release(version: str) -> tuple[int, ...]:
+    """The numbers of a version: those of `0.12.0.1.dev20260101+abc` are 0, 12, 0 and 1."""
+    found = re.match(r"\d+(\.\d+)*", version)
+    assert found, version
+    numbers = [int(number) for number in found[0].split(".")]
+    while numbers[-1:] == [0]:
+        numbers.pop()
+    return tuple(numbers)
+
+
+def test_every_defect_has_a_script_and_every_script_an_entry() -> None:
+    """The scripts in the folder are those of the registry."""
+    assert {path.stem for path in FOLDER.glob("*.py")} - REGISTRY == set(DEFECTS)
+    assert all(name == defect.name for name, defect in DEFECTS.items())
+
+
+@ENTRIES
+def test_a_script_fits_a_bug_report(defect: Defect) -> None:
+    """A script is at most 25 lines, begins with what is wrong, and needs JAX, NumPy and nothing else."""
+    source = defect.script.read_text(encoding="utf-8")
+    assert len(source.splitlines()) <= 25
+    assert ast.get_docstring(ast.parse(source))
+    assert imported(source) <= {"jax", "numpy"} | sys.stdlib_module_names
+    assert 'jax.config.update("jax_platforms", "cpu")' in source
+    assert 'jax.config.update("jax_num_cpu_devices", ' in source
+
+
+@ENTRIES
+def test_an_entry_says_what_and_where(defect: Defect) -> None:
+    """A defect has a sentence and the versions that it was seen on."""
+    assert defect.sentence.endswith(".")
+    assert defect.seen_on
+    assert all(re.fullmatch(r"\d+(\.\d+)+", version) for version in defect.seen_on)
+
+
+@ENTRIES
+def test_a_script_shows_its_defect_where_it_was_seen(defect: Defect) -> None:
+    """A script exits with 1 on the versions in `seen_on`, with 0 on all others, and prints which."""
+    expected = release(jax.__version__) in {release(version) for version in defect.seen_on}
+    run = subprocess.run([sys.executable, str(defect.script)], capture_output=True, text=True, timeout=240)
+    assert run.returncode == int(expected), (
+        f"{defect.script.name} exited with {run.returncode} on JAX {jax.__version__}, "
+        f"but seen_on={defect.seen_on}:\n{run.stdout}{run.stderr}"
+    )
+    assert run.stdout.startswith("defect: " if expected else "fixed\n")
+
+
+@pytest.mark.parametrize(
+    ("version", "numbers"),
+    [
+        ("0.10.2", (0, 10, 2)),
+        ("0.12.0.1", (0, 12, 0, 1)),
+        ("0.12.0", (0, 12)),
+        ("0.12.0.1.dev20260101+g12ab", (0, 12, 0, 1)),
+        ("0.13.0rc1", (0, 13)),
+    ],
+)
+def test_versions_are_compared_by_their_numbers(version: str, numbers: tuple[int, ...]) -> None:
+    """A version is its numbers, without what is appended and without zeros at the end."""
+    assert release(version) == numbers

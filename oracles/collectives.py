@@ -101,22 +101,23 @@ def all_gather(
     return among_members(blocks, mesh, axes, groups, exchange)
 
 
-def split(local: np.ndarray, parts: int, dimension: int, tiled: bool) -> np.ndarray:
-    """Blocks `[others, *block]` cut into `parts` equal pieces along a dimension of theirs, stacked in front.
+def split(local: np.ndarray, parts: int, dimension: int, tiled: bool, *, lead: int) -> np.ndarray:
+    """Blocks behind `lead` dimensions, cut into `parts` equal pieces along a dimension of theirs, stacked in front.
 
     Without `tiled` the dimension has exactly `parts` entries and disappears.
 
     Raises:
         ValueError: if it does not divide, or has more or fewer entries.
     """
-    at = dimension % (local.ndim - 1) + 1
+    at = dimension % (local.ndim - lead) + lead
     size = local.shape[at]
     if size % parts if tiled else size != parts:
         expected = f"a multiple of {parts}" if tiled else str(parts)
         raise ValueError(
             f"dimension {dimension} of the block has size {size}: expected {expected}, one piece per member"
         )
-    return np.stack(np.split(local, parts, axis=at)) if tiled else np.moveaxis(local, at, 0)
+    kept = [size // parts] if tiled else []
+    return np.moveaxis(local.reshape(*local.shape[:at], parts, *kept, *local.shape[at + 1 :]), at, 0)
 
 
 def reduce_scatter(
@@ -132,7 +133,7 @@ def reduce_scatter(
 
     def exchange(members: np.ndarray) -> np.ndarray:
         total = reduce_members(members, "sum")
-        return split(total, len(members), scatter_dimension, tiled)
+        return split(total, len(members), scatter_dimension, tiled, lead=1)
 
     return among_members(blocks, mesh, axes, groups, exchange)
 
@@ -154,9 +155,9 @@ def all_to_all(
 
     def exchange(members: np.ndarray) -> np.ndarray:
         rank = members.ndim - 2
-        pieces = [split(m, len(members), split_axis, tiled) for m in members]  # [sender][receiver, …]
-        join = np.concatenate if tiled else np.stack
-        return np.stack([join([p[i] for p in pieces], axis=concat_axis % rank + 1) for i in range(len(members))])
+        pieces = split(members, len(members), split_axis, tiled, lead=2)  # [receiver, sender, others, *piece]
+        by_sender = list(np.moveaxis(pieces, 1, 0))
+        return (np.concatenate if tiled else np.stack)(by_sender, axis=concat_axis % rank + 2)
 
     return among_members(blocks, mesh, axes, groups, exchange)
 

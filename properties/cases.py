@@ -181,8 +181,8 @@ class Case:
             raise ValueError(f"not JSON: {error}") from error
         if not isinstance(record, dict) or "format" not in record:
             raise ValueError("not a case: expected a JSON object with a 'format'")
-        if not isinstance(record["format"], int) or record["format"] > FORMAT:
-            raise ValueError(f"format={record['format']!r}: expected at most {FORMAT}; a newer version wrote this case")
+        if type(record["format"]) is not int or not 1 <= record["format"] <= FORMAT:
+            raise ValueError(f"format={record['format']!r}: expected 1 to {FORMAT}; another version wrote this case")
         try:
             return cls(
                 contract=str(record["contract"]),

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from properties.cases import Case
 from properties.contracts import Scope
-from properties.engines import Engine, XlaEngine
+from properties.engines import Engine, engine_named
 from properties.given import check_contract, check_signature
 from properties.implementations import Implementation
 from properties.laws.violation import LawViolation
@@ -57,19 +57,19 @@ def find_violation(
         implementation: the implementation.
         engine: what runs it.
         scope: what cases may use.
-        max_examples: the budget of a law with share 1.
+        max_examples: how many cases to draw.
         random_seed: another seed draws other cases; None derandomizes.
         shrink: whether to look for the smallest case.
         before: called with every case before it is checked.
     """
-    tally = Tally(implementation.contract, implementation.name, law.name)
+    tally = Tally(implementation.contract, implementation.name, law.name, engine.name)
     start = time.perf_counter()
     tried = 0
     caught: tuple[int, float] | None = None
     phases = [Phase.generate, Phase.shrink] if shrink else [Phase.generate]
 
     @settings(
-        max_examples=max(2, round(max_examples * law.share)),
+        max_examples=max_examples,
         deadline=None,
         database=None,
         derandomize=random_seed is None,
@@ -103,33 +103,21 @@ def user_implementation(contract: str, function: Callable[..., Any]) -> Implemen
     return Implementation(contract, name, function)
 
 
-def findings(
-    implementation: Implementation,
-    engine: Engine,
-    scope: Scope,
-    *,
-    laws: Iterable[str] = tuple(LAWS),
-    max_examples: int = 60,
-) -> list[Finding]:
-    """How an implementation fares under each of the laws, in their order."""
-    return [find_violation(LAWS[name], implementation, engine, scope, max_examples=max_examples) for name in laws]
-
-
 def check(
     contract: str,
     function: Callable[..., Any],
     *,
     laws: Iterable[str] = tuple(LAWS),
-    max_examples: int = 60,
+    max_examples: int = 100,
     random_seed: int | None = None,
 ) -> None:
-    """Checks a device-local function against a contract, on the devices at hand; for use in any test.
+    """Checks a device-local function against a contract, simulated and on the devices at hand; for use in any test.
 
     Arguments:
         contract: the contract's name, `"all_gather"` say.
         function: what satisfies it, called as `function(x, axis_name, **parameters)` in `shard_map`.
         laws: the laws to check, all by default.
-        max_examples: the structures that a law of share 1 draws.
+        max_examples: the structures that a law of share 1 draws to be simulated; fewer are compiled.
         random_seed: another seed draws other cases; None draws the same every time.
 
     Raises:
@@ -147,11 +135,15 @@ def check(
         raise ValueError(f"laws={unknown[0]!r}: expected some of {', '.join(LAWS)}")
     implementation = user_implementation(contract, function)
     devices = len(jax.devices())
-    scope = Scope(max_devices=devices, available=devices)
     violations = []
-    for name in laws:
+    for law, engine in ((LAWS[name], engine) for name in laws for engine in LAWS[name].engines):
         found = find_violation(
-            LAWS[name], implementation, XlaEngine(), scope, max_examples=max_examples, random_seed=random_seed
+            law,
+            implementation,
+            engine_named(engine),
+            Scope(max_devices=devices if engine == "xla" else max(devices, 8), available=devices, large=1024),
+            max_examples=law.examples(settings(max_examples=max_examples), engine),
+            random_seed=random_seed,
         )
         if found.violation is not None:
             violations.append(found.violation)

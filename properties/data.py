@@ -62,7 +62,7 @@ def _distinct(seed: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     lowest = -limit if is_signed(dtype) else 0
     size = int(np.prod(shape))
     values = np.arange(seed % 7, seed % 7 + size)
-    if size > limit:
+    if seed % 7 + size > limit + 1:
         values = lowest + values % (limit - lowest + 1)
     return np.reshape(values, shape).astype(dtype)
 

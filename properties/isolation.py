@@ -10,14 +10,18 @@ import multiprocessing
 import os
 import signal
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+import jax
+
 from properties.cases import Case
-from properties.checking import Finding
+from properties.checking import Finding, find_violation
 from properties.contracts import Scope
+from properties.engines import engine_named
 from properties.given import Given
 from properties.implementations import Implementation
 from properties.laws.violation import LawViolation
@@ -64,35 +68,54 @@ def check_isolated(task: Task) -> Finding:
     return found
 
 
+class Child:
+    """A process that checks one task after another, until one kills it."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=serve, args=(theirs,), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def end(self) -> None:
+        """Ends the process, whatever it is doing."""
+        self.process.kill()
+        self.process.join()
+        self.connection.close()
+
+
+_child: Child | None = None
+
+
 def _run(task: Task) -> tuple[Finding, bool]:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    child = context.Process(target=_child, args=(task, theirs), daemon=True)
+    global _child
+    child = _child or Child()
+    _child = child  # starting one costs as much as a small law, so it stays for the next
     implementation = task.given.load()
     start = time.perf_counter()
-    child.start()
-    theirs.close()
+    child.connection.send(task)
     last: Case | None = None
     cases = 0
-    try:
-        while True:
-            message = _receive(ours, child)
-            if isinstance(message, str):
-                last, cases = Case.from_json(message), cases + 1
-                continue
-            if isinstance(message, dict):
-                return _finding(message, implementation, task.law), False
-            if last is None:
-                raise RuntimeError(f"the process that was to check {task.given} did not start: {message.reason}")
-            violation = LawViolation(implementation, task.law, last, message.reason)
-            tally = Tally(implementation.contract, implementation.name, task.law, cases=cases, largest=last.mesh.size)
-            seconds = time.perf_counter() - start
-            return Finding(task.law, violation, tally, cases, seconds, seconds), True
-    finally:
-        if child.is_alive():
-            child.kill()
-        child.join()
-        ours.close()
+    while True:
+        message = _receive(child)
+        if isinstance(message, str):
+            last, cases = Case.from_json(message), cases + 1
+        elif isinstance(message, dict):
+            return _finding(message, implementation, task), False
+        else:
+            break
+    child.end()
+    _child = None
+    if last is None:
+        raise RuntimeError(
+            f"--impl={task.given}: the process that was to check it {message.reason} before the first case"
+        )
+    violation = LawViolation(implementation, task.law, last, message.reason)
+    violation.engine = task.engine
+    tally = Tally(implementation.contract, implementation.name, task.law, task.engine, cases, largest=last.mesh.size)
+    seconds = time.perf_counter() - start
+    return Finding(task.law, violation, tally, cases, seconds, seconds), True
 
 
 @dataclass(frozen=True)
@@ -100,26 +123,24 @@ class _Death:
     reason: str
 
 
-def _receive(connection: Connection, child: Any) -> Any:
+def _receive(child: Child) -> Any:
     """The child's next message, or how it died."""
     deadline = time.monotonic() + STALL_SECONDS
-    while not connection.poll(0.1):
-        if _memory(child.pid) > MEMORY_BYTES:
-            child.kill()
+    while not child.connection.poll(0.1):
+        if _memory(child.process.pid) > MEMORY_BYTES:
             return _Death(f"takes more than {MEMORY_BYTES // 2**30} GiB of memory")
         if time.monotonic() > deadline:
-            child.kill()
             return _Death(f"does not finish within {STALL_SECONDS:.0f} s: devices wait for one another, or for ever")
     try:
-        return connection.recv()
-    except EOFError:
-        child.join()
-        code = child.exitcode or 0
+        return child.connection.recv()
+    except (EOFError, ConnectionResetError):
+        child.process.join()
+        code = child.process.exitcode or 0
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         return _Death(f"aborts the process ({how})")
 
 
-def _memory(pid: int) -> int:
+def _memory(pid: int | None) -> int:
     """The resident memory of a process in bytes; 0 where the system does not tell."""
     try:
         with open(f"/proc/{pid}/statm") as file:  # noqa: PTH123 (no path object per poll)
@@ -128,32 +149,51 @@ def _memory(pid: int) -> int:
         return 0
 
 
-def _finding(message: dict[str, Any], implementation: Implementation, law: str) -> Finding:
+def _finding(message: dict[str, Any], implementation: Implementation, task: Task) -> Finding:
     """The child's finding, about the parent's own copy of the function."""
     violation = None
+    if message["error"]:
+        raise RuntimeError(f"--impl={task.given}: the process that was to check it failed:\n{message['error']}")
     if message["violation"] is not None:
-        finding, case, data, difference, cause = message["violation"]
+        finding, law, case, data, difference, cause = message["violation"]
         violation = LawViolation(implementation, law, case, finding, data=data, difference=difference)
+        violation.engine = task.engine
         if cause:
             violation.add_note(cause)
     return Finding(
-        law, violation, message["tally"], message["caught_after"], message["caught_seconds"], message["seconds"]
+        task.law,
+        violation,
+        message["tally"],
+        message["caught_after"],
+        message["caught_seconds"],
+        message["seconds"],
     )
 
 
-def _child(task: Task, connection: Connection) -> None:
-    """Runs in the child: checks, and tells."""
+def serve(connection: Connection) -> None:
+    """Runs in the child: checks what it is sent, naming every case before it runs, and answers."""
     flags = os.environ.get("XLA_FLAGS", "")
     timeout = f"--xla_cpu_collective_call_terminate_timeout_seconds={RENDEZVOUS_SECONDS}"
     os.environ["XLA_FLAGS"] = f"{flags} {timeout}".strip()
-    import jax
+    started = False
+    while True:
+        try:
+            task: Task = connection.recv()
+        except EOFError:  # the parent is done
+            return
+        if not started:
+            jax.config.update("jax_platforms", {"gpu": "cuda"}.get(task.platform, task.platform))
+            if task.platform == "cpu":
+                jax.config.update("jax_num_cpu_devices", task.scope.available)
+            started = True
+        try:
+            connection.send(_answer(task, lambda case: connection.send(case.to_json())))
+        except Exception:
+            connection.send({"error": traceback.format_exc()})
 
-    from properties.checking import find_violation
-    from properties.engines import engine_named
 
-    jax.config.update("jax_platforms", {"gpu": "cuda"}.get(task.platform, task.platform))
-    if task.platform == "cpu":
-        jax.config.update("jax_num_cpu_devices", task.scope.available)
+def _answer(task: Task, name: Callable[[Case], None]) -> dict[str, Any]:
+    """Checks one task."""
     found = find_violation(
         LAWS[task.law],
         task.given.load(),
@@ -161,10 +201,11 @@ def _child(task: Task, connection: Connection) -> None:
         task.scope,
         max_examples=task.max_examples,
         random_seed=task.random_seed,
-        before=_tell(connection),
+        before=name,
     )
     violation = found.violation
     report: dict[str, Any] = {
+        "error": "",
         "violation": None,
         "tally": found.tally,
         "caught_after": found.caught_after,
@@ -173,11 +214,13 @@ def _child(task: Task, connection: Connection) -> None:
     }
     if violation is not None:
         cause = violation.__cause__
-        text = f"{type(cause).__name__}: {cause}" if cause is not None else ""
-        report["violation"] = (violation.finding, violation.case, violation.data, violation.difference, text)
-    connection.send(report)
-
-
-def _tell(connection: Connection) -> Callable[[Case], None]:
-    """What is done before every case: naming it."""
-    return lambda case: connection.send(case.to_json())
+        text = "" if cause is None else "".join(traceback.format_exception(cause, limit=-6))
+        report["violation"] = (
+            violation.finding,
+            violation.law,
+            violation.case,
+            violation.data,
+            violation.difference,
+            text,
+        )
+    return report

@@ -1,6 +1,6 @@
 """A law as a pytest test over implementations."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,20 +13,32 @@ from properties.tally import Tally
 from properties.verification import LAWS, verify
 
 
-def law_test(name: str, implementations: Sequence[Implementation]) -> Callable[..., None]:
-    """The test `test_<name>` that checks a law on drawn cases of each implementation.
+def law_test(name: str, engine: str, implementations: Sequence[Implementation]) -> Callable[..., None]:
+    """The test `test_<law>_<engine>` that checks a law on drawn cases of each implementation.
 
     It gets the law's share of the examples of the Hypothesis profile that is in force.
+
+    Raises:
+        ValueError: if the engine cannot check the law.
     """
     law = LAWS[name]
+    if engine not in law.engines:
+        raise ValueError(f"engine={engine!r}: expected one of {', '.join(law.engines)} for the law {name!r}")
 
-    def test(implementation: Implementation, scope: Scope, engine: Engine, tally: Tally, data: st.DataObject) -> None:
-        verify(law, implementation, data.draw(law.cases(implementation, scope), label="case"), engine, tally)
+    def test(
+        implementation: Implementation,
+        scope: Scope,
+        engines: Mapping[str, Engine],
+        tally: Tally,
+        data: st.DataObject,
+    ) -> None:
+        case = data.draw(law.cases(implementation, scope), label="case")
+        verify(law, implementation, case, engines[engine], tally)
 
-    test.__name__ = test.__qualname__ = f"test_{name.replace(' ', '_')}"
+    test.__name__ = test.__qualname__ = f"test_{name.replace(' ', '_')}_{engine}"
     test.__doc__ = law.sentence
-    examples = max(2, round(settings().max_examples * law.share))
     # the tally is one per test, not per case: it adds up what all of them checked
     allowed = [*settings().suppress_health_check, HealthCheck.function_scoped_fixture]
-    decorated = settings(max_examples=examples, suppress_health_check=allowed)(given(data=st.data())(test))
-    return pytest.mark.parametrize("implementation", implementations, ids=str)(decorated)
+    budget = settings(max_examples=law.examples(settings(), engine), suppress_health_check=allowed)
+    marked = pytest.mark.law(name, engine)(budget(given(data=st.data())(test)))
+    return pytest.mark.parametrize("implementation", implementations, ids=str)(marked)

@@ -13,7 +13,7 @@ from hypothesis import settings
 
 from properties import profiles
 from properties.contracts import Scope
-from properties.engines import XlaEngine
+from properties.engines import ENGINES, Engine, engine_named
 from properties.given import Given, GivenError
 from properties.implementations import IMPLEMENTATIONS, Implementation
 from properties.report import print_table, write_report
@@ -44,6 +44,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="the platform to verify on (default: cpu)",
     )
     group.addoption(
+        "--engine",
+        choices=(*ENGINES, "all"),
+        default="all",
+        help="what runs the implementations: the NumPy interpreter, XLA, or both (default: all)",
+    )
+    group.addoption(
+        "--mesh-devices",
+        type=int,
+        default=4096,
+        metavar="N",
+        help="the most devices of a mesh that is only simulated (default: 4096)",
+    )
+    group.addoption(
         "--impl",
         action="append",
         default=[],
@@ -64,6 +77,8 @@ def pytest_configure(config: pytest.Config) -> None:
     devices, platform = config.getoption("--devices"), config.getoption("--platform")
     if devices < 1:
         raise pytest.UsageError(f"--devices={devices}: expected at least 1")
+    if config.getoption("--mesh-devices") < 17:
+        raise pytest.UsageError(f"--mesh-devices={config.getoption('--mesh-devices')}: expected at least 17")
     for path in config.getoption("--report"):
         if not path.endswith((".json", ".md")):
             raise pytest.UsageError(f"--report={path}: expected a file name that ends in .json or .md")
@@ -82,6 +97,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[GIVEN] = [one.load() for one in given]
     except GivenError as error:
         raise pytest.UsageError(str(error)) from None
+    config.addinivalue_line("markers", "law(name, engine): the law that a test checks, and what runs it")
     config.addinivalue_line("markers", "needs_devices(n): a case on a fixed mesh of n devices; left out with fewer")
 
 
@@ -92,11 +108,22 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
+def mark(law: str, engine: str) -> pytest.MarkDecorator:
+    """Says of a test which law it checks, and what on."""
+    return pytest.mark.law(law, engine)
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test per given function and law."""
     if "given_law" in metafunc.fixturenames:
-        pairs = [(function, law) for function in metafunc.config.stash[GIVEN] for law in LAWS]
-        metafunc.parametrize(("implementation", "given_law"), pairs, ids=[f"{i}-{law}" for i, law in pairs])
+        given = metafunc.config.stash[GIVEN]
+        found = [
+            pytest.param(function, law.name, engine, id=f"{function}-{law.name}-{engine}", marks=mark(law.name, engine))
+            for function in given
+            for law in LAWS.values()
+            for engine in law.engines
+        ]
+        metafunc.parametrize(("implementation", "given_law", "given_engine"), found)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -126,13 +153,15 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out the cases on fixed meshes that are larger than what was asked for."""
-    devices = config.getoption("--devices")
+    """Leaves out other engines than what was asked for, and cases on fixed meshes that are larger."""
+    devices, engine = config.getoption("--devices"), config.getoption("--engine")
     kept: list[pytest.Item] = []
     dropped: list[pytest.Item] = []
     for item in items:
-        marker = item.get_closest_marker("needs_devices")
-        (dropped if marker is not None and marker.args[0] > devices else kept).append(item)
+        marker, law = item.get_closest_marker("needs_devices"), item.get_closest_marker("law")
+        too_large = marker is not None and marker.args[0] > devices
+        other = law is not None and engine not in (law.args[1], "all")
+        (dropped if too_large or other else kept).append(item)
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = kept
@@ -145,34 +174,37 @@ def devices(pytestconfig: pytest.Config) -> int:
     Too few is a failure: what was asked for would not be verified.
     """
     wanted, platform = pytestconfig.getoption("--devices"), pytestconfig.getoption("--platform")
-    found = len(jax.devices())
+    try:
+        found, reason = len(jax.devices()), "give --devices {found}, or run where there are more"
+    except (RuntimeError, AssertionError) as error:  # the assertion says nothing where no device is visible
+        found, reason = 0, str(error).partition("\n")[0] or "JAX sees no such device"
     if found < wanted:
         pytest.fail(
             f"--devices={wanted} --platform={platform}: expected {wanted} devices, found {found}; "
-            f"give --devices {found}, or run where there are more",
+            + reason.format(found=found),
             pytrace=False,
         )
     return int(wanted)
 
 
 @pytest.fixture(scope="session")
-def scope(devices: int) -> Scope:
+def scope(devices: int, pytestconfig: pytest.Config) -> Scope:
     """What cases may use on this machine."""
-    return Scope(max_devices=devices, available=devices)
+    return Scope(max_devices=devices, available=devices, large=pytestconfig.getoption("--mesh-devices"))
 
 
 @pytest.fixture(scope="session")
-def engine() -> XlaEngine:
-    """What runs the implementations."""
-    return XlaEngine()
+def engines() -> dict[str, Engine]:
+    """What runs the implementations, by name."""
+    return {name: engine_named(name) for name in ENGINES}
 
 
 @pytest.fixture
 def tally(request: pytest.FixtureRequest) -> Iterator[Tally]:
     """Counts what a test verifies; travels to the report with the test's own result."""
     implementation = request.getfixturevalue("implementation")
-    law = request.node.callspec.params.get("given_law", request.node.originalname.removeprefix("test_"))
-    counted = Tally(implementation.contract, implementation.name, str(law).replace("_", " "))
+    law, engine = request.node.get_closest_marker("law").args
+    counted = Tally(implementation.contract, implementation.name, law, engine)
     start = time.perf_counter()
     yield counted
     counted.seconds = time.perf_counter() - start

@@ -16,13 +16,13 @@ def register(devices: int) -> None:
     # a case compiles programs, so how long it takes says nothing about the code under test
     slow = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
     # while developing: enough to find most things, in a coffee's time
-    settings.register_profile("dev", slow, max_examples=60, database=database)
+    settings.register_profile("dev", slow, max_examples=200, database=database)
     # in continuous integration: the same cases for everyone, nothing remembered
-    settings.register_profile("ci", slow, max_examples=60, derandomize=True, database=None, print_blob=True)
+    settings.register_profile("ci", slow, max_examples=200, derandomize=True, database=None, print_blob=True)
     # the same for every number of devices in turn, where one number has already run in full
-    settings.register_profile("matrix", slow, max_examples=12, derandomize=True, database=None, print_blob=True)
+    settings.register_profile("matrix", slow, max_examples=40, derandomize=True, database=None, print_blob=True)
     # at night: new cases every time, and those that failed before come first
-    settings.register_profile("nightly", slow, max_examples=1500, database=database, print_blob=True)
+    settings.register_profile("nightly", slow, max_examples=5000, database=database, print_blob=True)
     # while looking for the cause of a failure: few cases, no shrinking, everything said
     phases = [Phase.explicit, Phase.reuse, Phase.generate]
     settings.register_profile(

@@ -51,10 +51,12 @@ def total(tallies: Sequence[Tally]) -> str:
     """The run in one sentence."""
     meshes = set().union(*(t.meshes for t in tallies))
     cases = sum(t.cases for t in tallies)
+    compiled = sum(t.cases for t in tallies if t.engine == "xla")
     compilations = sum(t.compilations for t in tallies)
+    per_case = f"{compilations / max(cases, 1):.3f} per case"
     return (
         f"{cases:,} cases checked on {sum(t.structures for t in tallies):,} structures and {len(meshes)} meshes, "
-        f"with {compilations:,} compilations ({compilations / max(cases, 1):.2f} per case)"
+        f"{compiled:,} of them on XLA, with {compilations:,} compilations ({per_case})"
     )
 
 

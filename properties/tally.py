@@ -16,6 +16,7 @@ class Tally:
         contract: the contract.
         implementation: the implementation.
         law: the law.
+        engine: what ran it.
         cases: how many data sets were checked against the oracle.
         structures: how many structures they ran on.
         compilations: how many programs were traced and compiled for them.
@@ -32,6 +33,7 @@ class Tally:
     contract: str
     implementation: str
     law: str
+    engine: str = ""
     cases: int = 0
     structures: int = 0
     compilations: int = 0
@@ -45,7 +47,7 @@ class Tally:
     outcome: str = "passed"
 
     def __repr__(self) -> str:
-        return f"<{self.cases} cases of {self.contract}[{self.implementation}] under {self.law}>"
+        return f"<{self.cases} cases of {self.contract}[{self.implementation}] under {self.law} on {self.engine}>"
 
     def count(self, case: Case, checked: int) -> None:
         """Adds one structure and the data sets checked on it."""
@@ -97,7 +99,7 @@ def merge(tallies: Iterable[Tally]) -> list[Tally]:
         into = merged.setdefault(
             (tally.contract, tally.implementation), Tally(tally.contract, tally.implementation, "")
         )
-        into.law = ", ".join(filter(None, (into.law, tally.law)))
+        into.law = ", ".join(dict.fromkeys(filter(None, (*into.law.split(", "), tally.law))))
         into.add(tally)
         if tally.outcome != "passed":
             into.outcome = tally.outcome

@@ -4,29 +4,28 @@ import pytest
 from hypothesis import settings
 
 from properties.contracts import Scope
-from properties.engines import Engine
 from properties.implementations import Implementation
 from properties.isolation import Task, check_isolated
 from properties.tally import Tally
+from properties.verification import LAWS
 
 
 def test_given(
     implementation: Implementation,
     given_law: str,
+    given_engine: str,
     scope: Scope,
-    engine: Engine,
     tally: Tally,
     pytestconfig: pytest.Config,
 ) -> None:
     """A given function satisfies the law."""
-    profile = settings()
     seed = pytestconfig.getoption("--hypothesis-seed", default=None)
     task = Task(
         given=implementation.given,
         law=given_law,
-        engine=engine.name,
+        engine=given_engine,
         scope=scope,
-        max_examples=profile.max_examples,
+        max_examples=LAWS[given_law].examples(settings(), given_engine),
         random_seed=None if seed in (None, "random") else int(seed),
         platform=pytestconfig.getoption("--platform"),
     )

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from hypothesis import event
+from hypothesis import currently_in_test_context, event, settings
 from hypothesis import strategies as st
 
 from properties.cases import Case
@@ -14,11 +14,14 @@ from properties.contracts.collectives import placements
 from properties.engines import Engine
 from properties.implementations import Implementation
 from properties.known_defects import explaining
-from properties.laws import check_error, check_gradient, check_type, check_value
+from properties.laws import check_agreement, check_error, check_gradient, check_type, check_value
 from properties.laws.running import gaps
 from properties.laws.violation import Gap, LawViolation
 from properties.tally import Tally
 from properties.transformations import TRANSFORMATIONS
+
+XLA_SHARE = 0.2
+"""XLA's part of a law's structures: compiling one costs it as much as ten cost the interpreter."""
 
 Check = Callable[[Implementation, Case, Engine], int]
 
@@ -34,6 +37,8 @@ class Law:
         arounds: the transformations it draws.
         floating: whether it needs gradients.
         share: its examples, as a multiple of the profile's `max_examples`; dear laws get fewer.
+        engines: the engines that can check it.
+        large: whether it draws meshes that only the simulator can serve.
     """
 
     name: str
@@ -42,11 +47,21 @@ class Law:
     arounds: tuple[str, ...] = ("jit",)
     floating: bool = False
     share: float = 1.0
+    engines: tuple[str, ...] = ("simulate", "xla")
+    large: bool = False
+
+    def examples(self, profile: settings, engine: str) -> int:
+        """How many structures a profile grants it on an engine."""
+        return max(2, round(profile.max_examples * self.share * (XLA_SHARE if engine == "xla" else 1)))
 
     def cases(self, implementation: Implementation, scope: Scope) -> st.SearchStrategy[Case]:
         """The cases that this law draws for an implementation."""
         scope = dataclasses.replace(
-            scope, arounds=self.arounds, floating=self.floating, features=implementation.features
+            scope,
+            arounds=self.arounds,
+            floating=self.floating,
+            features=implementation.features,
+            large=scope.large if self.large else 0,
         )
         cases = CONTRACTS[implementation.contract].cases(scope)
         if self.name == "type":
@@ -88,6 +103,10 @@ def _transformed_gradient(implementation: Implementation, case: Case, engine: En
     return check_gradient(implementation, case, engine, law=f"gradient under {case.around}")
 
 
+def _scaled_value(implementation: Implementation, case: Case, engine: Engine) -> int:
+    return check_value(implementation, case, engine, law="value at scale")
+
+
 AROUND = tuple(name for name in TRANSFORMATIONS if name not in ("jit", "eager"))
 DIFFERENTIABLE = tuple(
     t.name for t in TRANSFORMATIONS.values() if t.differentiable and t.name not in ("jit", "eager", "partial_manual")
@@ -114,6 +133,8 @@ LAWS: dict[str, Law] = {
             "error",
             "What the contract forbids raises before anything runs, and says which argument, value and mesh.",
             check_error,
+            share=0.3,
+            engines=("simulate",),  # what must be refused is refused while tracing, before any engine
         ),
         Law(
             "transformation",
@@ -130,9 +151,43 @@ LAWS: dict[str, Law] = {
             share=0.4,
         ),
         # without jit every primitive is dispatched by itself, a hundred times as slow
-        Law("eager", "Without `jit` the values are those with it.", check_value, arounds=("eager",), share=0.04),
+        Law(
+            "eager",
+            "Without `jit` the values are those with it.",
+            check_value,
+            arounds=("eager",),
+            share=0.06,
+            engines=("xla",),
+        ),
+        Law(
+            "agreement",
+            "The interpreter and XLA agree on every program, forward and backward.",
+            check_agreement,
+            arounds=("jit", *(name for name in AROUND if name != "partial_manual")),
+            share=1.1,
+            engines=("xla",),
+        ),
+        # a case on thousands of devices costs as much as a hundred on eight
+        Law(
+            "scale",
+            "What holds on eight devices holds on thousands.",
+            _scaled_value,
+            share=0.2,
+            engines=("simulate",),
+            large=True,
+        ),
     )
 }
+
+
+def note_events(case: Case) -> None:
+    """Says to Hypothesis what was drawn, for its statistics."""
+    event(f"devices: {case.mesh.size}")
+    event(f"axes of the mesh: {len(case.mesh.sizes)}")
+    event(f"axis tuple: {case.order}")
+    event(f"dtype: {case.operands[0].dtype}")
+    event(f"rank of a block: {len(case.operands[0].block)}")
+    event(f"around: {case.around}")
 
 
 def verify(law: Law, implementation: Implementation, case: Case, engine: Engine, tally: Tally) -> None:
@@ -141,12 +196,8 @@ def verify(law: Law, implementation: Implementation, case: Case, engine: Engine,
     Raises:
         LawViolation: if the law does not hold.
     """
-    event(f"devices: {case.mesh.size}")
-    event(f"axes of the mesh: {len(case.mesh.sizes)}")
-    event(f"axis tuple: {case.order}")
-    event(f"dtype: {case.operands[0].dtype}")
-    event(f"rank of a block: {len(case.operands[0].block)}")
-    event(f"around: {case.around}")
+    if currently_in_test_context():  # a replay draws nothing
+        note_events(case)
     before = engine.compilations
     try:
         with gaps():
@@ -160,12 +211,12 @@ def verify(law: Law, implementation: Implementation, case: Case, engine: Engine,
             tally.defect(defect.name)
             return
         if isinstance(error, LawViolation):
-            error.engine = engine.name
+            error.engine, error.registered = engine.name, law.name
             raise
         first = str(error).partition("\n")[0]
         finding = f"raises {type(error).__name__}: {first}"
         violation = LawViolation(implementation, law.name, case, finding)
-        violation.engine = engine.name
+        violation.engine, violation.registered = engine.name, law.name
         raise violation from error
     finally:
         tally.compilations += engine.compilations - before

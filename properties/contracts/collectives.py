@@ -19,6 +19,7 @@ from properties.strategies import (
     data_sets,
     dtypes,
     index_groups,
+    large_meshes,
     meshes,
     permutations_of_members,
     shapes,
@@ -52,7 +53,11 @@ def placements(draw: st.DrawFn, mesh: MeshCase, rank: int, *, required: Sequence
 def collective_cases(draw: st.DrawFn, name: str, scope: Scope, arguments: Arguments) -> Case:
     """Cases of one collective. Shrinks to one device, the first axis, one element, float32."""
     around = draw(st.sampled_from(scope.arounds), label="around")
-    mesh = draw(meshes(max_devices=scope.max_devices, available=scope.available, explicit=scope.explicit))
+    mesh = draw(
+        large_meshes(max_devices=scope.large)
+        if scope.large
+        else meshes(max_devices=scope.max_devices, available=scope.available, explicit=scope.explicit)
+    )
     axis_name = draw(axis_names(mesh))
     axes = (axis_name,) if isinstance(axis_name, str) else axis_name
     members = mesh.axis_size(axes)
@@ -86,7 +91,7 @@ def collective_cases(draw: st.DrawFn, name: str, scope: Scope, arguments: Argume
     tree = "trees" in scope.features and draw(st.integers(0, 9), label="tree") == 9
     if tree:
         operands += (dataclasses.replace(operands[0], dtype="float32" if scope.floating or op == "mean" else "int32"),)
-    data = draw(data_sets(dtype))
+    data = draw(data_sets(dtype, count=2 if scope.large else 6))
     if op == "mean":
         data = tuple(d if is_divisible(d, as_dtype(dtype)) else Data("exact", d.seed) for d in data)
     manual: tuple[str, ...] = ()
@@ -122,6 +127,13 @@ def without(placement: Placement, axes: Sequence[str]) -> Placement:
     )
 
 
+def blocks(scope: Scope, *, min_rank: int = 0) -> st.SearchStrategy[tuple[int, ...]]:
+    """Shapes of blocks; on large meshes tiny, since a gathered block has as many copies as it has parts."""
+    if scope.large:
+        return shapes(min_rank=min_rank, max_rank=2, max_side=2)
+    return shapes(min_rank=min_rank)
+
+
 def dimension(draw: st.DrawFn, rank: int, scope: Scope, label: str) -> int:
     """A legal dimension: counted from the front, or from the back as well where that is served."""
     lowest = -rank if "negative_dimensions" in scope.features else 0
@@ -137,40 +149,40 @@ def fit(shape: tuple[int, ...], at: int, parts: int, tiled: bool) -> tuple[int, 
 
 def _reduce(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
     ops = ("sum", "mean") if scope.floating else ("sum", "max", "min", "mean")
-    return draw(shapes()), {"op": draw(st.sampled_from(ops), label="op")}
+    return draw(blocks(scope)), {"op": draw(st.sampled_from(ops), label="op")}
 
 
 def _gather(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
     tiled = draw(st.sampled_from((True, False)), label="tiled")
-    block = draw(shapes(min_rank=1 if tiled else 0))
+    block = draw(blocks(scope, min_rank=1 if tiled else 0))
     return block, {"axis": dimension(draw, len(block) + (not tiled), scope, "axis"), "tiled": tiled}
 
 
 def _scatter(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
     tiled = draw(st.sampled_from((True, False)), label="tiled")
-    block = draw(shapes(min_rank=1))
+    block = draw(blocks(scope, min_rank=1))
     at = dimension(draw, len(block), scope, "scatter_dimension")
     return fit(block, at, members, tiled), {"scatter_dimension": at, "tiled": tiled}
 
 
 def _exchange(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
     tiled = draw(st.sampled_from((True, False)), label="tiled")
-    block = draw(shapes(min_rank=1))
+    block = draw(blocks(scope, min_rank=1))
     at = dimension(draw, len(block), scope, "split_axis")
     to = dimension(draw, len(block), scope, "concat_axis")
     return fit(block, at, members, tiled), {"split_axis": at, "concat_axis": to, "tiled": tiled}
 
 
 def _permute(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
-    return draw(shapes()), {"perm": draw(permutations_of_members(members))}
+    return draw(blocks(scope)), {"perm": draw(permutations_of_members(members))}
 
 
 def _shift(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
-    return draw(shapes()), {"offset": draw(st.integers(-members - 1, members + 1) | st.just(1), label="offset")}
+    return draw(blocks(scope)), {"offset": draw(st.integers(-members - 1, members + 1) | st.just(1), label="offset")}
 
 
 def _broadcast(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
-    return draw(shapes()), {"root": draw(st.integers(0, members - 1), label="root")}
+    return draw(blocks(scope)), {"root": draw(st.integers(0, members - 1), label="root")}
 
 
 def group_size(case: Case) -> int:

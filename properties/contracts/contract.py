@@ -24,6 +24,7 @@ class Scope:
         arounds: the transformations to draw from.
         features: what the implementation serves beyond the contract's signature.
         explicit: whether mesh axes may be of the explicit type.
+        large: the most devices of a mesh that no engine but the simulator can serve; 0: none such.
     """
 
     max_devices: int = 8
@@ -32,6 +33,7 @@ class Scope:
     arounds: tuple[str, ...] = ("jit",)
     features: frozenset[str] = field(default=frozenset())
     explicit: bool = True
+    large: int = 0
 
     def __post_init__(self) -> None:
         if not self.features <= FEATURES:

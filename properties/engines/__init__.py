@@ -1,9 +1,10 @@
 """Engines: what runs a program. A law never knows which one ran; an engine never knows which law asked."""
 
 from properties.engines.engine import Engine, Prepared
+from properties.engines.simulated import SimulateEngine
 from properties.engines.xla import XlaEngine
 
-ENGINES: dict[str, type[Engine]] = {"xla": XlaEngine}
+ENGINES: dict[str, type[Engine]] = {"simulate": SimulateEngine, "xla": XlaEngine}
 
 
 def engine_named(name: str) -> Engine:
@@ -17,4 +18,4 @@ def engine_named(name: str) -> Engine:
     return ENGINES[name]()
 
 
-__all__ = ["ENGINES", "Engine", "Prepared", "XlaEngine", "engine_named"]
+__all__ = ["ENGINES", "Engine", "Prepared", "SimulateEngine", "XlaEngine", "engine_named"]

@@ -1,4 +1,4 @@
-"""The maximum of NaN and 1 is NaN, in jax.numpy and over the devices of a GPU or a TPU; pmax on CPU says 1."""
+"""The maximum of NaN and 1 is NaN, as jax.numpy.maximum says; pmax over CPU devices says 1."""
 
 import sys
 

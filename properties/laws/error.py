@@ -56,5 +56,5 @@ def _check_message(implementation: Implementation, case: Case, argument: str, va
             implementation,
             "error",
             case,
-            f"{type(error).__name__} does not name {' and '.join(missing)}: {text.splitlines()[0] if text else '(no message)'}",
+            f"{type(error).__name__} does not name {' and '.join(missing)}: {text.partition(chr(10))[0]}",
         ) from error

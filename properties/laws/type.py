@@ -38,7 +38,9 @@ def check_type(implementation: Implementation, case: Case, engine: Engine) -> in
     declared = declared_varying(implementation, case)
     if declared is not None and varying != declared:
         texts = [", ".join(sorted(map(str, axes))) or "nothing" for axes in (varying[0], declared[0])]
-        raise LawViolation(implementation, "type", case, f"result is typed varying over {texts[0]}: expected {texts[1]}")
+        raise LawViolation(
+            implementation, "type", case, f"result is typed varying over {texts[0]}: expected {texts[1]}"
+        )
     terms = CONTRACTS[case.contract].terms(case)
     arrays: list[np.ndarray] = []
     for data in case.data:

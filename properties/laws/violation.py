@@ -55,10 +55,14 @@ class LawViolation(AssertionError):
         data: the data set on which it shows, if it depends on one.
         difference: the blocks that are wrong, where blocks were compared.
 
-    `engine` is the name of the engine that ran it, filled in by what raises or passes it on.
+    What passes it on fills in `engine`, the name of the engine that ran it, `registered`, the name under
+    which the law is registered, and `origin`, the text of the implementation's own traceback where the
+    exception (`__cause__`) cannot travel.
     """
 
     engine: str = "xla"
+    registered: str = ""
+    origin: str = ""
 
     def __init__(
         self,

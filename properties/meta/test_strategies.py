@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 import ml_dtypes
@@ -80,10 +81,16 @@ def meshes_with(
 # Meshes
 
 
+@cache
+def drawn_meshes() -> tuple[MeshCase, ...]:
+    """500 draws of meshes on 8 devices."""
+    return tuple(drawn(meshes()))
+
+
 def test_every_factorisation_of_eight_appears() -> None:
     """Within 500 draws, 8 devices appear in every arrangement of one to four axes without one of size 1."""
     assert factorisations(8, max_axes=4) == ((8,), (2, 4), (4, 2), (2, 2, 2))
-    assert set(factorisations(8, max_axes=4)) <= {mesh.sizes for mesh in drawn(meshes())}
+    assert set(factorisations(8, max_axes=4)) <= {mesh.sizes for mesh in drawn_meshes()}
 
 
 def test_sixteen_devices_appear_in_four_axes() -> None:
@@ -110,12 +117,12 @@ FEATURES: dict[str, Callable[[MeshCase], bool]] = {
 @pytest.mark.parametrize("feature", FEATURES)
 def test_every_feature_of_a_mesh_appears(feature: str) -> None:
     """Within 500 draws of meshes on 8 devices, each feature appears at least five times."""
-    assert sum(map(FEATURES[feature], drawn(meshes()))) >= 5
+    assert sum(map(FEATURES[feature], drawn_meshes())) >= 5
 
 
 def test_every_number_of_devices_and_every_name_appears() -> None:
     """Within 500 draws, meshes of 1 to 8 devices appear, and each axis name at each end of a mesh."""
-    found = drawn(meshes())
+    found = drawn_meshes()
     assert {mesh.size for mesh in found} == set(range(1, 9))
     assert {mesh.axis_names[0] for mesh in found} == {mesh.axis_names[-1] for mesh in found} == set(AXIS_NAMES)
 
@@ -126,11 +133,11 @@ def test_every_number_of_devices_and_every_name_appears() -> None:
 @settings(max_examples=100, deadline=None)
 def test_meshes_keep_their_bounds(lowest: int, more: int, spare: int, axes: int, data: st.DataObject) -> None:
     """A mesh has a number of devices and axes within the bounds, devices that there are, and the types asked for."""
-    bounds = {"min_devices": lowest, "max_devices": lowest + more, "available": lowest + more + spare}
-    mesh = data.draw(meshes(**bounds, max_axes=axes, explicit=False))
-    assert lowest <= mesh.size <= lowest + more
+    most, pool = lowest + more, lowest + more + spare
+    mesh = data.draw(meshes(min_devices=lowest, max_devices=most, available=pool, max_axes=axes, explicit=False))
+    assert lowest <= mesh.size <= most
     assert len(mesh.sizes) <= axes
-    assert max(mesh.devices) < lowest + more + spare
+    assert max(mesh.devices) < pool
     assert set(mesh.axis_types) == {"auto"}
 
 
@@ -141,7 +148,7 @@ SHRUNK_MESHES: dict[str, tuple[Callable[[MeshCase], bool], MeshCase]] = {
     "two axes": (lambda mesh: sum(n > 1 for n in mesh.sizes) >= 2, TWO_BY_TWO),
     "three axes": (lambda mesh: sum(n > 1 for n in mesh.sizes) >= 3, MeshCase(("dp", "tp", "pp"), (2, 2, 2))),
     "an explicit axis": (lambda mesh: "explicit" in mesh.axis_types, MeshCase(("dp",), (1,), axis_types=("explicit",))),
-    "permuted": (lambda mesh: mesh.size == 2 and mesh.permuted, MeshCase(("dp",), (2,), (1, 0))),
+    "devices that descend": (lambda mesh: mesh.devices[0] > mesh.devices[-1], MeshCase(("dp",), (2,), (1, 0))),
 }
 
 
@@ -184,10 +191,10 @@ def test_sample_meshes_are_possible(sample: MeshCase, part: str) -> None:
         ({"max_axes": 0}, ["max_axes=0", "at least one axis"]),
     ],
 )
-def test_meshes_refuse_impossible_bounds(bounds: dict[str, int], texts: Sequence[str]) -> None:
+def test_meshes_refuse_impossible_bounds(bounds: dict[str, Any], texts: Sequence[str]) -> None:
     """Bounds that leave no mesh are refused with their names and values."""
-    with pytest.raises(InvalidArgument, match="^meshes: ") as caught:
-        meshes(**bounds).validate() or drawn(meshes(**bounds), 1)
+    with pytest.raises(InvalidArgument, match=r"^meshes: ") as caught:
+        drawn(meshes(**bounds), 1)
     assert all(text in str(caught.value) for text in texts)
 
 
@@ -238,7 +245,8 @@ def test_permutations_of_members_are_partial_permutations() -> None:
             assert len(set(side)) == len(side)
             assert set(side) <= set(range(4))
     assert {len(pairs) for pairs in found} == set(range(5))
-    assert all(len({s for s, _ in pairs}) == len({d for _, d in pairs}) for pairs in drawn(permutations_of_members(40)))
+    for pairs in drawn(permutations_of_members(40), 50):
+        assert len(dict(pairs)) == len({destination for _, destination in pairs}) == len(pairs)
 
 
 @pytest.mark.parametrize("sample", [(), ((0, 1),), ((0, 2), (1, 0), (3, 3))], ids=str)
@@ -334,20 +342,18 @@ def test_shapes_keep_their_bounds(rank: tuple[int, int], side: tuple[int, int], 
 
 
 def test_shapes_of_every_rank_and_empty_ones_appear() -> None:
-    """Within 500 draws, every rank appears, and with it shapes with an empty and with the largest side."""
+    """Within 500 draws, every rank and every side appears, the empty one included."""
     found = drawn(shapes())
     assert {len(shape) for shape in found} == set(range(5))
-    for rank in range(1, 5):
-        sides = {n for shape in found if len(shape) == rank for n in shape}
-        assert sides == set(range(5))
+    assert {n for shape in found for n in shape} == set(range(5))
 
 
 def test_shapes_shrink() -> None:
-    """Shapes shrink to `min_rank` ones, an empty one to a single empty side."""
+    """Shapes shrink to `min_rank` ones, an empty one to a single empty side, and other sides to 1."""
     assert smallest(shapes()) == ()
     assert smallest(shapes(min_rank=2)) == (1, 1)
     assert smallest(shapes(), lambda shape: 0 in shape) == (0,)
-    assert smallest(shapes(), lambda shape: any(n >= 3 for n in shape)) == (3,)
+    assert set(smallest(shapes(), lambda shape: any(n >= 3 for n in shape))) <= {1, 3}
 
 
 @pytest.mark.parametrize("sample", [(), (2,), (3, 1), (1, 2, 0, 3)], ids=str)
@@ -366,7 +372,7 @@ def test_sample_shapes_are_possible(sample: tuple[int, ...]) -> None:
 )
 def test_shapes_refuse_empty_ranges(bounds: dict[str, int], texts: Sequence[str]) -> None:
     """A maximum below its minimum is refused with the names and values of both."""
-    with pytest.raises(InvalidArgument, match=r"^shapes: .*: empty range$") as caught:
+    with pytest.raises(InvalidArgument, match=r"^shapes: .*: empty range") as caught:
         drawn(shapes(**bounds), 1)
     assert all(text in str(caught.value) for text in texts)
 
@@ -432,7 +438,7 @@ def test_exact_data_sums_exactly_in_every_order(dtype: str, terms: int, seed: in
 @given(seed=st.integers(0, 2**16), data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_distinct_data_are_distinct(dtype: str, seed: int, data: st.DataObject) -> None:
-    """All elements differ so long as the dtype has that many exact integers, and each of them is one."""
+    """All elements differ so long as the dtype has that many exact integers, and floats hold no others."""
     kind = as_dtype(dtype)
     limit = exact_limit(kind)
     enough = limit * (1 + is_signed(kind)) + 1
@@ -440,7 +446,9 @@ def test_distinct_data_are_distinct(dtype: str, seed: int, data: st.DataObject) 
     size = data.draw(sizes, label="size")
     values = generate(Data("distinct", seed), (size,), kind)
     assert len(np.unique(values.astype(wide(kind)))) == size
-    assert size == 0 or np.abs(values.astype(wide(kind))).max() <= limit * np.sqrt(1 + (kind.kind == "c"))
+    if is_float(kind):
+        exact = values.astype(wide(kind))
+        assert max(np.abs(exact.real).max(initial=0), np.abs(exact.imag).max(initial=0)) <= limit
 
 
 @pytest.mark.parametrize("dtype", [name for name in ALL if is_float(as_dtype(name))])
@@ -544,8 +552,8 @@ def changed(**fields: Any) -> str:
         ("__import__('os').abort()", "^not JSON: "),
         ("[1, 2]", "^not a case: expected a JSON object with a 'format'"),
         ('{"name": "something else"}', "^not a case: expected a JSON object with a 'format'"),
-        (changed(format=2), "^format=2: expected at most 1; a newer version wrote this case"),
-        (changed(format="1"), "^format='1': expected at most 1"),
+        (changed(format=2), "^format=2: expected 1 to 1; another version wrote this case"),
+        (changed(format="1"), "^format='1': expected 1 to 1"),
         (changed(mesh=...), "^not a case: KeyError: 'mesh'"),
         (changed(mesh=[]), r"^mesh=\[\]: expected lists for axis_names, sizes"),
         (changed(mesh={**CASE.mesh.to_json(), "sizes": [2, "2"]}), "expected whole numbers for sizes and devices"),

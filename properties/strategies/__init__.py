@@ -9,7 +9,7 @@ Hypothesis reaches the smallest mesh on which something fails.
 from properties.strategies.arrays import arrays, data_sets
 from properties.strategies.axes import axis_names, axis_tuples, index_groups, permutations_of_members
 from properties.strategies.dtypes import dtypes
-from properties.strategies.meshes import AXIS_NAMES, factorisations, meshes
+from properties.strategies.meshes import AXIS_NAMES, factorisations, large_meshes, meshes
 from properties.strategies.shapes import shapes
 from properties.strategies.specs import specs
 
@@ -22,6 +22,7 @@ __all__ = [
     "dtypes",
     "factorisations",
     "index_groups",
+    "large_meshes",
     "meshes",
     "permutations_of_members",
     "shapes",

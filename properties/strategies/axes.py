@@ -45,7 +45,7 @@ def axis_names(draw: st.DrawFn, mesh: MeshCase) -> str | tuple[str, ...]:
 
 @st.composite
 def permutations_of_members(draw: st.DrawFn, size: int) -> tuple[tuple[int, int], ...]:
-    """Partial permutations of `range(size)` as (source, destination) pairs, empty and full ones among them.
+    """Partial permutations of `range(size)` as (source, destination) pairs, empty and complete ones among them.
 
     Shrinks to no pair at all. For 4 members draws `()`, `((0, 1),)`, `((0, 2), (1, 0), (3, 3))`.
     """

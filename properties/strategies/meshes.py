@@ -1,5 +1,6 @@
 """Meshes: every factorisation of every number of devices, under names and orders of the field."""
 
+import math
 from functools import lru_cache
 
 from hypothesis import strategies as st
@@ -75,3 +76,35 @@ def meshes(
         choices = st.lists(st.sampled_from(("auto", "explicit")), min_size=len(sizes), max_size=len(sizes))
         types = draw(st.one_of(st.just(types), st.just(("explicit",) * len(sizes)), choices.map(tuple)), label="types")
     return MeshCase(names, tuple(sizes), devices, types)
+
+
+TORI = ((4, 4, 4), (16, 16), (4, 4, 8), (8, 8, 8), (32, 16), (8, 8, 16), (16, 16, 16))
+"""Shapes of pods and their slices."""
+
+SIDES = (2, 3, 4, 5, 7, 8, 16, 32)
+
+
+@st.composite
+def large_meshes(draw: st.DrawFn, *, min_devices: int = 17, max_devices: int = 4096, max_axes: int = 4) -> MeshCase:
+    """Meshes of `min_devices` to `max_devices` devices: one long axis, two to four shorter ones, or a torus.
+
+    Shrinks to one axis of `min_devices`. Draws such as `(dp=17)`, `(tp=113)`, `(pp=5, dp=8)`,
+    `(dp=16, tp=16, pp=16)`. Large ones are rarer: their cost grows with the number of devices.
+
+    Raises:
+        InvalidArgument: if the bounds leave no mesh.
+    """
+    if not 1 <= min_devices <= max_devices:
+        raise InvalidArgument(f"large_meshes: {min_devices=}, {max_devices=}: expected 1 <= min_devices <= max_devices")
+    middle = min(max_devices, max(min_devices, 300))
+    products = st.lists(st.sampled_from(SIDES), min_size=2, max_size=max_axes).map(tuple)
+    within = [sizes for sizes in TORI if min_devices <= math.prod(sizes) <= max_devices and len(sizes) <= max_axes]
+    choices = [
+        st.integers(min_devices, middle).map(lambda n: (n,)),
+        products.filter(lambda sizes: min_devices <= math.prod(sizes) <= middle),
+        st.integers(min_devices, max_devices).map(lambda n: (n,)),
+        *([st.sampled_from(within)] if within else []),
+    ]
+    sizes = draw(st.sampled_from([0, 0, 0, 1, 1, 1, 2, len(choices) - 1]).flatmap(lambda i: choices[i]), label="sizes")
+    names = tuple(draw(st.permutations(AXIS_NAMES), label="names")[: len(sizes)])
+    return MeshCase(names, sizes)

@@ -10,7 +10,7 @@ def shapes(
 ) -> tuple[int, ...]:
     """Shapes of `min_rank` to `max_rank` dimensions with sides from `min_side` to `max_side`.
 
-    Zero sides are rare: one block in ten is empty. Shrinks to `min_rank` ones. Draws such as
+    Shrinks to `min_rank` ones. Draws such as
     `()`, `(2,)`, `(3, 1)`, `(1, 2, 0, 3)`.
 
     Raises:
@@ -18,7 +18,7 @@ def shapes(
     """
     if not 0 <= min_rank <= max_rank or not 0 <= min_side <= max_side:
         raise InvalidArgument(f"shapes: {min_rank=}, {max_rank=}, {min_side=}, {max_side=}: empty range")
-    side = st.integers(max(1, min_side), max(1, max_side))
+    side = st.integers(min(max(1, min_side), max_side), max_side)
     rank = draw(st.integers(min_rank, max_rank), label="rank")
     shape = draw(st.lists(side, min_size=max_rank, max_size=max_rank), label="sides")[:rank]
     if draw(st.integers(0, 9), label="empty") == 9 and min_side == 0 and shape:

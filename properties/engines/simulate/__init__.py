@@ -1,0 +1,50 @@
+"""The simulate engine: a traced program, run in NumPy for every device of its meshes at once.
+
+No device and no compilation is needed, so meshes of thousands of devices cost as little as their
+data. Every collective goes to `oracles.collectives`, the one definition of what it means.
+"""
+
+from properties.engines.simulate import (  # each module registers its rules
+    bits,
+    collectives,
+    control,
+    elementwise,
+    indexing,
+    linear,
+    random_bits,
+    reductions,
+    shaping,
+    shard_map,
+    sorting,
+)
+from properties.engines.simulate.errors import CollectiveMismatch, SimulationError, UnknownPrimitive
+from properties.engines.simulate.prepare import Simulated, interpret, prepare, simulate
+from properties.engines.simulate.record import Collective, Record, Recorder
+from properties.engines.simulate.rules import RULES, Rule, rule
+
+__all__ = [
+    "RULES",
+    "Collective",
+    "CollectiveMismatch",
+    "Record",
+    "Recorder",
+    "Rule",
+    "Simulated",
+    "SimulationError",
+    "UnknownPrimitive",
+    "bits",
+    "collectives",
+    "control",
+    "elementwise",
+    "indexing",
+    "interpret",
+    "linear",
+    "prepare",
+    "random_bits",
+    "reductions",
+    "rule",
+    "shaping",
+    "shard_map",
+    "simulate",
+    "sorting",
+]

@@ -1,0 +1,99 @@
+"""Devices that take different ways through the program, and the collectives that they then miss."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from oracles.collectives import Groups, among_members
+from oracles.layout import device_name
+from oracles.mesh import MeshCase
+from properties.engines.simulate.env import Env
+from properties.engines.simulate.errors import CollectiveMismatch
+from properties.engines.simulate.liveness import opened, subjaxprs
+from properties.engines.simulate.location import location
+
+COLLECTIVE_KINDS: dict[str, str] = {
+    "psum": "all_reduce",
+    "psum_invariant": "all_reduce",
+    "unreduced_psum": "all_reduce",
+    "pmax": "all_reduce",
+    "pmin": "all_reduce",
+    "all_gather": "all_gather",
+    "all_gather_invariant": "all_gather",
+    "all_gather_reduced": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "unreduced_reduce_scatter": "reduce_scatter",
+    "all_to_all": "all_to_all",
+    "ppermute": "permute",
+    "pbroadcast": "broadcast",
+    "ragged_all_to_all": "ragged_all_to_all",
+}
+
+
+def axes_of(equation: Any) -> tuple[str, ...]:
+    """The mesh axes of a collective, as the program gave them."""
+    names = equation.params.get("axes", equation.params.get("axis_name", ()))
+    names = (names,) if isinstance(names, str | int) else names
+    return tuple(name for name in names if isinstance(name, str))
+
+
+def collectives_in(jaxpr: Any) -> Iterator[Any]:
+    """The collectives of a jaxpr in program order, inner jaxprs included."""
+    for equation in opened(jaxpr)[0].eqns:
+        if equation.primitive.name in COLLECTIVE_KINDS:
+            yield equation
+        for inner in subjaxprs(equation):
+            yield from collectives_in(inner)
+
+
+def whole_groups(active: np.ndarray, mesh: MeshCase, axes: tuple[str, ...], groups: Groups) -> np.ndarray:
+    """Whether the members of each device's process group are all in `active`, or none: bool `[*mesh.sizes]`."""
+
+    def exchange(members: np.ndarray) -> np.ndarray:
+        return np.broadcast_to(members.all(axis=0) | ~members.any(axis=0), members.shape)
+
+    return among_members(active, mesh, axes, groups, exchange)
+
+
+def check_agreement(env: Env, equation: Any, axes: tuple[str, ...], groups: Groups) -> None:
+    """Every process group executes the collective as a whole, or not at all.
+
+    Raises:
+        CollectiveMismatch: naming two devices of one group, and where in the program each is.
+    """
+    if env.active is None:
+        return
+    whole = whole_groups(env.active, env.mesh, axes, groups)
+    if whole.all():
+        return
+    here = tuple(int(i) for i in np.argwhere(~whole & env.active)[0])
+    there = partner(env, here, axes, groups)
+    raise CollectiveMismatch(
+        f"{equation.primitive.name} over {axes} on the mesh {env.mesh}: devices of one group disagree about their "
+        f"next collective, a deadlock on hardware: device {device_name(env.mesh, here)} is at "
+        f"{equation.primitive.name} ({location(equation)}), device {device_name(env.mesh, there)} "
+        f"{whereabouts(env, there, axes)}"
+    )
+
+
+def partner(env: Env, device: tuple[int, ...], axes: tuple[str, ...], groups: Groups) -> tuple[int, ...]:
+    """The first device of the same process group that does not execute what `device` does."""
+    mark = np.zeros(env.mesh.sizes, bool)
+    mark[device] = True
+    group = among_members(
+        mark, env.mesh, axes, groups, lambda members: np.broadcast_to(members.any(axis=0), members.shape)
+    )
+    return tuple(int(i) for i in np.argwhere(group & ~np.asarray(env.active))[0])
+
+
+def whereabouts(env: Env, device: tuple[int, ...], axes: tuple[str, ...]) -> str:
+    """What an inactive device does meanwhile: its next collective over one of `axes`, or the end of its branch."""
+    for elsewhere in reversed(env.elsewhere):
+        if elsewhere.devices[device]:
+            if elsewhere.jaxpr is not None:
+                for equation in collectives_in(elsewhere.jaxpr):
+                    if set(axes_of(equation)) & set(axes):
+                        return f"is at {equation.primitive.name} ({location(equation)}), in {elsewhere.place}"
+            return f"reaches the end of {elsewhere.place} without one"
+    return "does not execute it"

@@ -1,0 +1,203 @@
+"""Elementwise primitives: arithmetic in the program's dtype, with XLA's meaning at the edges."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.special
+
+from oracles.dtypes import is_float, is_integer, is_signed, wide
+from properties.engines.simulate.env import Env
+from properties.engines.simulate.rules import Rule, result_dtype, rule
+
+Function = Callable[..., Any]
+Numbers = Any  # an array, or the scalar that NumPy makes of a zero-dimensional one
+
+
+def aligned(env: Env, equation: Any, operands: tuple[np.ndarray, ...]) -> list[np.ndarray]:
+    """The operands at the result's rank: a scalar may stand beside arrays, and broadcasts in the block."""
+    rank = env.lead + len(equation.outvars[0].aval.shape)
+    return [x if x.ndim == rank else x.reshape(x.shape + (1,) * (rank - x.ndim)) for x in operands]
+
+
+def elementwise(function: Function) -> Rule:
+    """The rule that applies a NumPy function and rounds its result to the traced dtype."""
+
+    def run(env: Env, equation: Any, *operands: np.ndarray) -> np.ndarray:
+        return np.asarray(function(*aligned(env, equation, operands))).astype(result_dtype(equation), copy=False)
+
+    return run
+
+
+def in_wide(function: Function) -> Function:
+    """`function` on floats of twice the precision: what the mathematics says, rounded once."""
+
+    def evaluate(*operands: np.ndarray) -> Any:
+        return function(*(x.astype(wide(x.dtype), copy=False) for x in operands))
+
+    return evaluate
+
+
+def bits_of(x: np.ndarray) -> np.ndarray:
+    """The bit patterns of floats or integers, as unsigned integers."""
+    return x.view(np.dtype(f"u{x.dtype.itemsize}"))
+
+
+def divide(x: Numbers, y: Numbers) -> Numbers:
+    """The quotient; of integers truncated, all bits set for division by zero, wrapping for MIN / -1."""
+    if not is_integer(x.dtype):
+        return np.divide(x, y)
+    if x.dtype.name in ("int2", "int4", "uint2", "uint4"):
+        return divide(x.astype(np.int64), y.astype(np.int64)).astype(x.dtype)
+    safe = np.where(y == 0, np.ones((), y.dtype), y)
+    quotient = np.floor_divide(x, safe)
+    if is_signed(x.dtype):
+        quotient = quotient + ((np.remainder(x, safe) != 0) & ((x < 0) != (safe < 0)))
+    return np.where(y == 0, np.array(-1).astype(x.dtype), quotient)
+
+
+def remainder(x: Numbers, y: Numbers) -> Numbers:
+    """What truncated division leaves, with the sign of the dividend; the dividend for division by zero."""
+    if is_integer(x.dtype):
+        if x.dtype.name in ("int2", "int4", "uint2", "uint4"):
+            return remainder(x.astype(np.int64), y.astype(np.int64)).astype(x.dtype)
+        safe = np.where(y == 0, np.ones((), y.dtype), y)
+        return np.where(y == 0, x, np.fmod(x, safe))
+    return np.fmod(x.astype(np.float64), y.astype(np.float64))
+
+
+def sign(x: Numbers) -> Numbers:
+    """-1, 0 or 1, NaN for NaN and -0.0 for -0.0; z / |z| for complex z."""
+    if x.dtype.kind == "c":
+        return np.where(x == 0, x, x / np.where(x == 0, 1, np.abs(x)))
+    if is_float(x.dtype):
+        return np.where((x == 0) | (x != x), x, np.copysign(np.ones((), x.dtype), x))
+    return np.sign(x.astype(np.int64)) if is_signed(x.dtype) else np.minimum(x, np.ones((), x.dtype))
+
+
+def integer_pow(x: Numbers, y: int) -> Numbers:
+    """`x` to a fixed integer power; the reciprocal of the positive power for a negative one."""
+    if is_float(x.dtype):
+        exact = x.astype(wide(x.dtype)) ** abs(y)
+        return exact if y >= 0 else 1 / exact
+    result, base, bits = np.ones((), x.dtype), x, y
+    while bits:  # square and multiply, wrapping in the dtype
+        result = (result * base).astype(x.dtype) if bits & 1 else result
+        base, bits = (base * base).astype(x.dtype), bits >> 1
+    return np.broadcast_to(result, x.shape)
+
+
+def power(x: Numbers, y: Numbers) -> Numbers:
+    """`x ** y` in wide floats; an integer exponent stays one."""
+    if is_float(x.dtype):
+        return np.power(x.astype(wide(x.dtype)), y.astype(wide(y.dtype)).astype(wide(x.dtype)))
+    return np.power(x.astype(np.int64), y.astype(np.int64))
+
+
+def round_to(x: Numbers, method: int) -> Numbers:
+    """The nearest integer; halfway cases away from zero (method 0) or to even (method 1)."""
+    exact = x.astype(np.float64)
+    return np.rint(exact) if method == 1 else np.trunc(exact + np.copysign(np.where(x == x, 0.5, 0), exact))
+
+
+def logistic(x: Numbers) -> Numbers:
+    """1 / (1 + exp(-x))."""
+    return 1 / (1 + np.exp(-x))
+
+
+def clamp(low: Numbers, x: Numbers, high: Numbers) -> Numbers:
+    """`x`, not below `low` and not above `high`; `high` wins where they cross."""
+    return np.minimum(np.maximum(x, low), high)
+
+
+def sortable(x: Numbers) -> Numbers:
+    """Integers in IEEE's total order of floats: -NaN < -inf < … < -0 < 0 < … < inf < NaN; others as they are."""
+    if not is_float(x.dtype):
+        return x
+    bits = bits_of(x).astype(np.uint64)
+    top = np.uint64(1) << np.uint64(8 * x.dtype.itemsize - 1)
+    return np.where(bits & top, top - np.uint64(1) - (bits ^ top), bits | top)
+
+
+def logical(boolean: Function, bitwise: Function) -> Function:
+    """Bitwise for integers, logical for bool; sub-byte integers by way of int8."""
+
+    def evaluate(*operands: np.ndarray) -> Any:
+        if operands[0].dtype == bool:
+            return boolean(*operands)
+        if operands[0].dtype.kind == "V":
+            return bitwise(*(x.astype(np.int8) for x in operands))
+        return bitwise(*operands)
+
+    return evaluate
+
+
+def extremum(function: Function) -> Function:
+    """The larger or smaller operand, NaN if there is one; complex numbers in lexicographic order."""
+
+    def evaluate(x: np.ndarray, y: np.ndarray) -> Any:
+        if x.dtype.kind == "V" and not is_float(x.dtype):
+            return function(x.astype(np.int8), y.astype(np.int8))
+        return function(x, y)
+
+    return evaluate
+
+
+PLAIN: dict[str, Function] = {
+    "abs": np.abs, "add": np.add, "add_any": np.add, "sub": np.subtract, "mul": np.multiply, "div": divide,
+    "rem": remainder, "neg": np.negative, "sign": sign, "max": extremum(np.maximum), "min": extremum(np.minimum),
+    "floor": in_wide(np.floor), "ceil": in_wide(np.ceil), "clamp": clamp, "square": lambda x: np.multiply(x, x),
+    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
+    "ge": np.greater_equal, "is_finite": np.isfinite, "nextafter": np.nextafter, "pow": power,
+    "eq_to": lambda x, y: sortable(x) == sortable(y), "le_to": lambda x, y: sortable(x) <= sortable(y),
+    "lt_to": lambda x, y: sortable(x) < sortable(y), "not": logical(np.logical_not, np.invert),
+    "and": logical(np.logical_and, np.bitwise_and), "or": logical(np.logical_or, np.bitwise_or),
+    "xor": logical(np.logical_xor, np.bitwise_xor), "real": np.real, "imag": np.imag, "conj": np.conj,
+}  # fmt: skip
+
+WIDE: dict[str, Function] = {
+    "acos": np.arccos, "acosh": np.arccosh, "asin": np.arcsin, "asinh": np.arcsinh, "atan": np.arctan,
+    "atanh": np.arctanh, "atan2": np.arctan2, "cos": np.cos, "cosh": np.cosh, "sin": np.sin, "sinh": np.sinh,
+    "tan": np.tan, "tanh": np.tanh, "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log,
+    "log2": np.log2, "log1p": np.log1p, "logistic": logistic, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x),
+    "cbrt": np.cbrt, "erf": scipy.special.erf, "erfc": scipy.special.erfc, "erf_inv": scipy.special.erfinv,
+    "lgamma": scipy.special.gammaln, "digamma": scipy.special.digamma, "bessel_i0e": scipy.special.i0e,
+    "bessel_i1e": scipy.special.i1e, "igamma": scipy.special.gammainc, "igammac": scipy.special.gammaincc,
+    "zeta": scipy.special.zeta, "polygamma": scipy.special.polygamma,
+    "regularized_incomplete_beta": scipy.special.betainc, "one_minus_square": lambda x: 1 - x * x,
+}  # fmt: skip
+
+for _name, _function in PLAIN.items():
+    rule(_name)(elementwise(_function))
+for _name, _function in WIDE.items():
+    rule(_name)(elementwise(in_wide(_function)))
+
+
+@rule("integer_pow")
+def integer_pow_rule(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
+    """A fixed integer power."""
+    return np.asarray(integer_pow(x, equation.params["y"])).astype(x.dtype)
+
+
+@rule("round")
+def round_rule(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
+    """Rounding to integers."""
+    return np.asarray(round_to(x, int(equation.params["rounding_method"]))).astype(x.dtype)
+
+
+@rule("complex")
+def complex_rule(env: Env, equation: Any, real: np.ndarray, imaginary: np.ndarray) -> np.ndarray:
+    """A complex number from its parts."""
+    result = np.empty(np.broadcast_shapes(real.shape, imaginary.shape), result_dtype(equation))
+    result.real, result.imag = real, imaginary
+    return result
+
+
+@rule("select_n")
+def select_rule(env: Env, equation: Any, which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
+    """For every element, the case whose number `which` holds there."""
+    which, *cases_ = aligned(env, equation, (which, *cases))
+    result = cases_[0]
+    for number, case in enumerate(cases_[1:], start=1):
+        result = np.where(which == number, case, result)
+    return result

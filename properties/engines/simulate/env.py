@@ -1,0 +1,92 @@
+"""Where an equation is evaluated: in global view, or on the blocks of a mesh, by all devices or some of them.
+
+A value is one ndarray `[*lead, *block]`. In global view there are no leading dimensions. Inside
+`shard_map` there is one per manual mesh axis, in mesh order, and its size is that of the axis, or 1
+where the value is the same on all devices along it. So a value that no device-dependent
+computation has touched is held once, however many devices there are, and NumPy's broadcasting
+does the rest.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from oracles.mesh import MeshCase
+from properties.engines.simulate.location import location
+from properties.engines.simulate.record import Recorder
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Devices that are not where the others are: in another branch of a cond, or past the end of a loop.
+
+    Arguments:
+        devices: bool `[*mesh.sizes]`, True for the devices meant.
+        jaxpr: what they execute in the meantime; None if nothing.
+        name: where that is, for messages: `branch 1 of the cond`.
+        equation: the equation that made them part.
+    """
+
+    devices: np.ndarray
+    jaxpr: Any
+    name: str
+    equation: Any
+
+    @property
+    def place(self) -> str:
+        """Where that is, with its line in the program."""
+        return f"{self.name} ({location(self.equation)})"
+
+
+@dataclass(frozen=True)
+class Env:
+    """The surroundings of an equation.
+
+    Arguments:
+        mesh: the manual axes in mesh order; no axes in global view.
+        lead: the number of leading dimensions of every value. More than the mesh has axes
+            while a scalar computation is mapped over an array.
+        active: bool `[*mesh.sizes]`: the devices that execute the equation; None if all do. The
+            others' values are computed too, and nobody looks at them.
+        elsewhere: where the inactive devices are, outermost divergence first.
+        recorder: what the executed collectives are written to.
+    """
+
+    mesh: MeshCase = MeshCase((), ())
+    lead: int = 0
+    active: np.ndarray | None = None
+    elsewhere: tuple[Elsewhere, ...] = ()
+    recorder: Recorder | None = None
+
+    def mapped(self, dimensions: int) -> "Env":
+        """For scalar computations over an array: that many leading dimensions more."""
+        return dataclasses.replace(self, lead=self.lead + dimensions)
+
+    def diverged(self, active: np.ndarray, elsewhere: Elsewhere) -> "Env":
+        """For the devices in `active` only."""
+        return dataclasses.replace(self, active=active, elsewhere=(*self.elsewhere, elsewhere))
+
+    def everywhere(self, value: np.ndarray) -> np.ndarray:
+        """A view of `value` with every leading mesh dimension at its full size."""
+        return np.broadcast_to(value, (*self.mesh.sizes, *value.shape[len(self.mesh.sizes) :]))
+
+
+def common_lead(env: Env, *values: np.ndarray) -> tuple[int, ...]:
+    """The leading dimensions that the values have together: 1 where none of them varies."""
+    return np.broadcast_shapes(*(value.shape[: env.lead] for value in values))
+
+
+def lead_index(env: Env, lead: tuple[int, ...], value: np.ndarray, trailing: int) -> list[np.ndarray]:
+    """Index arrays that pick every device's own block of `value`: each `[*lead, *(1,) * trailing]`, broadcast.
+
+    Where `value` is held once for all devices along an axis, they all pick that one.
+    """
+    result = []
+    for dimension, size in enumerate(lead):
+        shape = [1] * (len(lead) + trailing)
+        shape[dimension] = size
+        index = np.arange(size) if value.shape[dimension] != 1 else np.zeros(size, int)
+        result.append(index.reshape(shape))
+    return result

@@ -1,0 +1,215 @@
+"""Dynamic slices, gathers and scatters: all of them are windows into a block, at computed positions."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from jax.extend.core import ClosedJaxpr
+from jax.lax import GatherScatterMode
+from numpy.lib.stride_tricks import as_strided
+
+from oracles.dtypes import is_float, is_integer, is_signed, wide
+from properties.engines.simulate.env import Env, common_lead, lead_index
+from properties.engines.simulate.interpreter import evaluate
+from properties.engines.simulate.rules import Dimensions, rule
+
+
+def windows(env: Env, x: np.ndarray, sizes: Dimensions, writeable: bool = False) -> np.ndarray:
+    """Every window of the given sizes: a view `[*lead, *position, *sizes]`."""
+    lead, block = x.shape[: env.lead], x.shape[env.lead :]
+    positions = [n - int(size) + 1 for n, size in zip(block, sizes, strict=True)]
+    strides = x.strides + x.strides[env.lead :]
+    return as_strided(x, (*lead, *positions, *map(int, sizes)), strides, writeable=writeable)
+
+
+def clamped(starts: Sequence[np.ndarray], block: Sequence[int], sizes: Dimensions) -> list[np.ndarray]:
+    """Window positions, moved so that the window lies inside the block."""
+    return [
+        np.asarray(np.clip(start.astype(np.int64), 0, n - size))
+        for start, n, size in zip(starts, block, sizes, strict=True)
+    ]
+
+
+@rule("dynamic_slice")
+def dynamic_slice(env: Env, equation: Any, x: np.ndarray, *starts: np.ndarray) -> np.ndarray:
+    """The window at a computed position, which is moved inside the block."""
+    sizes = equation.params["slice_sizes"]
+    at = clamped(starts, x.shape[env.lead :], sizes)
+    own = lead_index(env, common_lead(env, x, *at), x, 0)
+    return np.asarray(windows(env, x, sizes)[(*own, *at)])
+
+
+@rule("dynamic_update_slice")
+def dynamic_update_slice(env: Env, equation: Any, x: np.ndarray, update: np.ndarray, *starts: np.ndarray) -> np.ndarray:
+    """`x` with the window at a computed position, which is moved inside the block, replaced."""
+    sizes = update.shape[env.lead :]
+    at = clamped(starts, x.shape[env.lead :], sizes)
+    lead = common_lead(env, x, update, *at)
+    result = np.broadcast_to(x, lead + x.shape[env.lead :]).copy()
+    own = lead_index(env, lead, result, 0)
+    windows(env, result, sizes, writeable=True)[(*own, *at)] = update
+    return result
+
+
+def window_starts(
+    env: Env,
+    indices: np.ndarray,
+    rank: int,
+    index_map: Dimensions,
+    operand_batch: Dimensions,
+    indices_batch: Dimensions,
+) -> list[np.ndarray]:
+    """For every dimension of the operand, where the windows start: each `[*lead, *batch]`, broadcast.
+
+    `indices` is `[*lead, *batch, component]`; its components belong to the dimensions `index_map`,
+    and a batching dimension of the operand goes along with one of the indices'.
+    """
+    batch = indices.shape[env.lead : -1]
+    ones = (1,) * env.lead
+    result = [np.zeros(ones + (1,) * len(batch), np.int64) for _ in range(rank)]
+    for component, dimension in enumerate(index_map):
+        part = indices[..., component]
+        result[dimension] = np.minimum(part, np.uint64(2**62)).astype(np.int64) if part.dtype == np.uint64 else part
+    for dimension, along in zip(operand_batch, indices_batch, strict=True):
+        placed = [batch[along] if d == along else 1 for d in range(len(batch))]
+        result[dimension] = np.arange(batch[along]).reshape(ones + tuple(placed))
+    return [start.astype(np.int64) for start in result]
+
+
+def inside(starts: Sequence[np.ndarray], block: Sequence[int], sizes: Dimensions) -> np.ndarray:
+    """Whether each window lies inside the block: bool `[*lead, *batch]`."""
+    result = np.array(True)
+    for start, n, size in zip(starts, block, sizes, strict=True):
+        result = np.asarray(result & (start >= 0) & (start <= n - size))
+    return result
+
+
+def filler(dtype: np.dtype, fill_value: Any) -> np.ndarray:
+    """What a gather reads outside the operand: NaN, the smallest signed, the largest unsigned, or True."""
+    if fill_value is not None:
+        return np.asarray(fill_value).astype(dtype)
+    if is_float(dtype):
+        return np.array(np.nan).astype(dtype)
+    if is_integer(dtype):
+        limits = ml_dtypes.iinfo(dtype)
+        return np.array(int(limits.min if is_signed(dtype) else limits.max)).astype(dtype)
+    return np.ones((), dtype)
+
+
+@rule("gather")
+def gather(env: Env, equation: Any, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    """A window for every index vector.
+
+    The batch dimensions of the indices and the window's dimensions, less the collapsed and the
+    batching ones, make up the result; `offset_dims` are the places of the window's.
+    """
+    numbers, sizes = equation.params["dimension_numbers"], equation.params["slice_sizes"]
+    block, batch = x.shape[env.lead :], indices.shape[env.lead : -1]
+    shape = tuple(equation.outvars[0].aval.shape)
+    mode = equation.params["mode"]
+    fill = mode == GatherScatterMode.FILL_OR_DROP
+    lead = common_lead(env, x, indices)
+    if any(n < size for n, size in zip(block, sizes, strict=True)) or 0 in shape:
+        return np.broadcast_to(filler(x.dtype, equation.params["fill_value"]), lead + shape)
+    starts = window_starts(
+        env,
+        indices,
+        len(block),
+        numbers.start_index_map,
+        numbers.operand_batching_dims,
+        numbers.start_indices_batching_dims,
+    )
+    own = lead_index(env, lead, x, len(batch))
+    found = np.asarray(windows(env, x, sizes)[(*own, *clamped(starts, block, sizes))])
+    found = np.broadcast_to(found, (*lead, *batch, *sizes))
+    if fill:
+        valid = inside(starts, block, sizes)
+        valid = valid.reshape(valid.shape + (1,) * len(sizes))
+        found = np.where(valid, found, filler(x.dtype, equation.params["fill_value"]))
+    gone = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
+    found = found.squeeze(tuple(env.lead + len(batch) + d for d in gone))
+    offsets = list(numbers.offset_dims)
+    batches = [d for d in range(len(shape)) if d not in offsets]
+    return np.moveaxis(found, range(env.lead, found.ndim), [env.lead + d for d in (*batches, *offsets)])
+
+
+def scatter_windows(
+    env: Env, equation: Any, x: np.ndarray, indices: np.ndarray, updates: np.ndarray
+) -> tuple[tuple[np.ndarray, ...], np.ndarray, list[int]]:
+    """The windows that a scatter writes: their index arrays `[n]`, their contents `[n, *sizes]`, their sizes.
+
+    Windows that do not lie inside the operand are moved there in mode clip, and left out otherwise.
+    """
+    numbers = equation.params["dimension_numbers"]
+    block = x.shape[env.lead :]
+    gone = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
+    window_dimensions = [env.lead + d for d in numbers.update_window_dims]
+    kept = iter([updates.shape[d] for d in window_dimensions])
+    sizes = [1 if d in gone else next(kept) for d in range(len(block))]
+    lead = x.shape[: env.lead]
+    updates = np.broadcast_to(updates, lead + updates.shape[env.lead :])
+    batch_dimensions = [d for d in range(env.lead, updates.ndim) if d not in window_dimensions]
+    batch = tuple(updates.shape[d] for d in batch_dimensions)
+    contents = updates.transpose(*range(env.lead), *batch_dimensions, *window_dimensions)
+    starts = window_starts(
+        env,
+        indices,
+        len(block),
+        numbers.scatter_dims_to_operand_dims,
+        numbers.operand_batching_dims,
+        numbers.scatter_indices_batching_dims,
+    )
+    valid = inside(starts, block, sizes)
+    if equation.params["mode"] == GatherScatterMode.CLIP:
+        starts = clamped(starts, block, sizes)
+        valid = inside(starts, block, sizes)
+    at = [np.broadcast_to(i, lead + batch) for i in (*lead_index(env, lead, x, len(batch)), *starts)]
+    valid = np.broadcast_to(valid, lead + batch)
+    return tuple(i[valid] for i in at), contents.reshape(*lead, *batch, *sizes)[valid], sizes
+
+
+def written(env: Env, x: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> np.ndarray:
+    """A copy of the operand to write into, held for every device that writes something of its own."""
+    lead = common_lead(env, x, indices, updates)
+    return np.broadcast_to(x, lead + x.shape[env.lead :]).copy()
+
+
+@rule("scatter")
+def scatter(env: Env, equation: Any, x: np.ndarray, indices: np.ndarray, updates: np.ndarray, *_: Any) -> np.ndarray:
+    """`x` with windows replaced, the last of equal ones winning; or a function applied where indices point."""
+    result = written(env, x, indices, updates)
+    if 0 in updates.shape:
+        return result
+    at, contents, sizes = scatter_windows(env, equation, result, indices, updates)
+    view = windows(env, result, sizes, writeable=True)
+    jaxpr = equation.params["update_jaxpr"]
+    if jaxpr is None or not jaxpr.eqns:
+        view[at] = contents
+        return result
+    for i in range(len(contents)):  # one window after the other: each application sees the ones before it
+        where = tuple(part[i] for part in at)
+        update = ClosedJaxpr(jaxpr, equation.params["update_consts"])
+        (view[where],) = evaluate(Env().mapped(contents.ndim - 1), update, [np.asarray(view[where]), contents[i]])
+    return result
+
+
+def combining(ufunc: np.ufunc, exact: bool) -> Any:
+    """The rule of a scatter that combines every update with what is there, in wide numbers if they are to be exact."""
+
+    def run(env: Env, equation: Any, x: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> np.ndarray:
+        dtype = wide(x.dtype) if exact or x.dtype.kind not in "biufc" else x.dtype
+        result = written(env, x.astype(dtype), indices, updates)
+        if 0 not in updates.shape:
+            at, contents, sizes = scatter_windows(env, equation, result, indices, updates.astype(dtype))
+            ufunc.at(windows(env, result, sizes, writeable=True), at, contents)
+        return result.astype(x.dtype)
+
+    return run
+
+
+rule("scatter-add")(combining(np.add, exact=True))
+rule("scatter-sub")(combining(np.subtract, exact=True))
+rule("scatter-mul")(combining(np.multiply, exact=True))
+rule("scatter-min")(combining(np.minimum, exact=False))
+rule("scatter-max")(combining(np.maximum, exact=False))

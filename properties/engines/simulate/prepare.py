@@ -1,0 +1,113 @@
+"""Traces a function once, and runs the traced program on as many data sets as wanted."""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import dtypes
+from jaxtyping import PyTree
+
+from properties.engines.simulate.env import Env
+from properties.engines.simulate.interpreter import as_value, evaluate
+from properties.engines.simulate.record import Record, Recorder
+
+Meshes = jax.sharding.Mesh | jax.sharding.AbstractMesh
+
+
+def interpret(closed_jaxpr: Any, *args: Any, record: Recorder | None = None) -> list[np.ndarray]:
+    """The results of a closed jaxpr, in NumPy, for all devices of its meshes together.
+
+    Arguments:
+        closed_jaxpr: what `jax.make_jaxpr` returns.
+        *args: one global array per argument of the jaxpr.
+        record: if given, the executed collectives are written to it.
+
+    Raises:
+        UnknownPrimitive: if a primitive has no rule.
+        CollectiveMismatch: if devices of one group disagree about their next collective.
+        ReplicaMismatch: if a result that is typed invariant along a mesh axis differs along it.
+        RaggedMismatch: if the metadata of a `ragged_all_to_all` contradicts itself.
+    """
+    with np.errstate(all="ignore"):  # infinities and wrapping are the program's business, as they are XLA's
+        return evaluate(Env(recorder=record), closed_jaxpr, [as_value(x) for x in args])
+
+
+class Simulated:
+    """A traced program.
+
+    Arguments:
+        closed_jaxpr: the program.
+        avals: the flat types of its arguments.
+        structure: the tree of its results.
+    """
+
+    def __init__(self, closed_jaxpr: Any, avals: Sequence[Any], structure: Any) -> None:
+        self.closed_jaxpr = closed_jaxpr
+        self.avals = tuple(avals)
+        self.structure = structure
+
+    def run(self, *args: PyTree, record: Recorder | None = None) -> PyTree:
+        """The results on one data set: a tree of ndarrays.
+
+        Raises:
+            TypeError: if an argument's shape is not what was traced.
+            Whatever `interpret` raises.
+        """
+        values = [as_value(leaf) for leaf in jax.tree.leaves(args)]
+        if [v.shape for v in values] != [tuple(a.shape) for a in self.avals]:
+            raise TypeError(
+                f"args: shapes {[v.shape for v in values]}: expected {[tuple(a.shape) for a in self.avals]}, as traced"
+            )
+        typed = [v if keylike(a) else v.astype(a.dtype, copy=False) for v, a in zip(values, self.avals, strict=True)]
+        return jax.tree.unflatten(self.structure, interpret(self.closed_jaxpr, *typed, record=record))
+
+    def run_recorded(self, *args: PyTree) -> tuple[PyTree, Record]:
+        """The results on one data set, and what the run did besides computing."""
+        recorder = Recorder()
+        return self.run(*args, record=recorder), recorder.record
+
+
+def keylike(aval: Any) -> bool:
+    """Whether a type is that of random keys."""
+    return bool(dtypes.issubdtype(aval.dtype, dtypes.prng_key))
+
+
+def prepare(fn: Callable[..., Any], *avals: PyTree, mesh: Meshes | None = None) -> Simulated:
+    """Traces `fn` without devices.
+
+    Arguments:
+        fn: any traceable function; it may contain `jax.shard_map`.
+        *avals: its arguments, or `jax.ShapeDtypeStruct`s in their place. On a mesh with Explicit
+            axes these carry `sharding=NamedSharding(abstract_mesh, spec)`.
+        mesh: if given, the mesh to trace under, for functions that take it from the context.
+    """
+    abstract = mesh.abstract_mesh if isinstance(mesh, jax.sharding.Mesh) else mesh
+    context = contextlib.nullcontext() if abstract is None else jax.sharding.use_abstract_mesh(abstract)
+    with context:
+        closed, shapes = jax.make_jaxpr(fn, return_shape=True)(*avals)
+    return Simulated(closed, closed.in_avals, jax.tree.structure(shapes))
+
+
+def simulate(fn: Callable[..., Any], *args: PyTree, mesh: Meshes | None = None) -> PyTree:
+    """`fn(*args)` on all devices of its meshes, without any: traced, and interpreted in NumPy.
+
+    Arguments:
+        fn: any traceable function; it may contain `jax.shard_map` over a mesh of any size, of which
+            only axis names and sizes matter.
+        *args: trees of global arrays.
+        mesh: if given, the mesh to trace under.
+
+    Returns:
+        The results, as a tree of ndarrays.
+
+    Raises:
+        Whatever tracing raises, and whatever `interpret` does.
+
+    Example:
+        mesh = jax.sharding.AbstractMesh((4096,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+        total = jax.shard_map(lambda x: jax.lax.psum(x, "x"), mesh=mesh, in_specs=jax.P("x"), out_specs=jax.P())
+        simulate(total, np.ones(4096, np.float32))  # array([4096.], dtype=float32)
+    """
+    return prepare(fn, *args, mesh=mesh).run(*args)

@@ -1,0 +1,121 @@
+"""Random numbers: the generator that JAX traces, on the one hash that it is built from."""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from properties.engines.simulate.elementwise import aligned
+from properties.engines.simulate.env import Env
+from properties.engines.simulate.interpreter import evaluate, held_as, key_dtype
+from properties.engines.simulate.rules import rule
+
+ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+
+
+@rule("threefry2x32")
+def threefry2x32(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
+    """Threefry-2x32 with 20 rounds (Salmon et al. 2011, Parallel random numbers: as easy as 1, 2, 3)."""
+    key0, key1, x0, x1 = aligned(env, equation, operands)
+    keys = (key0, key1, key0 ^ key1 ^ np.uint32(0x1BD11BDA))
+    x0, x1 = x0 + keys[0], x1 + keys[1]
+    for block in range(5):
+        for rotation in ROTATIONS[block % 2]:
+            x0 = x0 + x1
+            x1 = ((x1 << np.uint32(rotation)) | (x1 >> np.uint32(32 - rotation))) ^ x0
+        x0 = x0 + keys[(block + 1) % 3]
+        x1 = x1 + keys[(block + 2) % 3] + np.uint32(block + 1)
+    return [x0, x1]
+
+
+@rule("random_wrap")
+def random_wrap(env: Env, equation: Any, words: np.ndarray) -> np.ndarray:
+    """Words `[…, words]` as keys `[…]`."""
+    return np.ascontiguousarray(words).view(held_as(equation.outvars[0].aval))[..., 0]
+
+
+@rule("random_unwrap")
+def random_unwrap(env: Env, equation: Any, keys: np.ndarray) -> np.ndarray:
+    """Keys `[…]` as words `[…, words]`."""
+    return keys["key"]
+
+
+@rule("random_clone")
+def random_clone(env: Env, equation: Any, keys: np.ndarray) -> np.ndarray:
+    """The same keys."""
+    return keys
+
+
+@rule("iota_2x32_shape")
+def iota_2x32_shape(env: Env, equation: Any) -> list[np.ndarray]:
+    """0, 1, 2, … in row-major order over a shape, as high and low 32-bit words."""
+    shape = tuple(equation.params["shape"])
+    counts = np.arange(math.prod(shape), dtype=np.uint64).reshape((1,) * env.lead + shape)
+    return [(counts >> np.uint64(32)).astype(np.uint32), counts.astype(np.uint32)]
+
+
+@rule("random_seed")
+def random_seed(env: Env, equation: Any, seeds: np.ndarray) -> np.ndarray:
+    """A key from every seed."""
+    words = on_each(env, equation.params["impl"].seed, (), [seeds], [seeds.dtype])
+    return as_keys(words)
+
+
+@rule("random_split")
+def random_split(env: Env, equation: Any, keys: np.ndarray) -> np.ndarray:
+    """New keys `[…, *shape]` from every key."""
+    return as_keys(on_each(env, generator(equation).split, (tuple(equation.params["shape"]),), [keys], [None]))
+
+
+@rule("random_fold_in")
+def random_fold_in(env: Env, equation: Any, keys: np.ndarray, data: np.ndarray) -> np.ndarray:
+    """A new key from every key and number."""
+    keys, data = aligned(env, equation, (keys, data))
+    return as_keys(on_each(env, generator(equation).fold_in, (), [keys, data], [None, data.dtype]))
+
+
+@rule("random_bits")
+def random_bits(env: Env, equation: Any, keys: np.ndarray) -> np.ndarray:
+    """Bits `[…, *shape]` from every key."""
+    static = (equation.params["bit_width"], tuple(equation.params["shape"]))
+    return on_each(env, generator(equation).random_bits, static, [keys], [None])
+
+
+def generator(equation: Any) -> Any:
+    """The generator that the keys of an equation belong to."""
+    return equation.invars[0].aval.dtype._impl
+
+
+def as_keys(words: np.ndarray) -> np.ndarray:
+    """Words `[…, words]` as keys `[…]`."""
+    return np.ascontiguousarray(words).view(key_dtype(words.shape[-1]))[..., 0]
+
+
+def on_each(
+    env: Env, function: Callable[..., Any], static: tuple[Any, ...], operands: list[np.ndarray], types: list[Any]
+) -> np.ndarray:
+    """A generator's function of one key (or seed), mapped over arrays of them and over the devices.
+
+    `types` has None for a key, and the dtype for a number.
+    """
+    rank = max(x.ndim for x in operands) - env.lead
+    values = [x["key"] if dtype is None else x for x, dtype in zip(operands, types, strict=True)]
+    shapes = tuple(
+        (x.shape[env.lead + rank :], np.dtype(np.uint32) if dtype is None else dtype)
+        for x, dtype in zip(values, types, strict=True)
+    )
+    partitionable = bool(jax.config.jax_threefry_partitionable)  # type: ignore[attr-defined]
+    jaxpr = traced(function, static, shapes, partitionable)
+    (result,) = evaluate(env.mapped(rank), jaxpr, values)
+    mapped = np.broadcast_shapes(*(x.shape[: env.lead + rank] for x in operands))
+    return np.broadcast_to(result, mapped + result.shape[env.lead + rank :])
+
+
+@functools.lru_cache(maxsize=1024)
+def traced(function: Callable[..., Any], static: tuple[Any, ...], shapes: tuple[Any, ...], partitionable: bool) -> Any:
+    """The jaxpr of a generator's function; `partitionable` is the setting that it is traced under."""
+    avals = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in shapes]
+    return jax.make_jaxpr(lambda *args: function(*args, *static))(*avals)

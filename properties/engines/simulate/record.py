@@ -1,0 +1,131 @@
+"""What the executed collectives moved: kind, group, bytes and direction, counted."""
+
+import dataclasses
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from oracles.mesh import MeshCase
+
+Pairs = tuple[tuple[int, int], ...]
+Traffic = tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One collective of the program.
+
+    Arguments:
+        kind: the operation: `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all`, `permute`, `broadcast`
+            or `ragged_all_to_all`.
+        primitive: the primitive's name in the traced program.
+        axes: the mesh axes, as the program gave them.
+        mesh: the manual axes of the mesh that it ran on.
+        groups: lists of indices over `axes` that it ran within; None if there was one group.
+        perm: the pairs (source, destination) of indices over `axes` of a permute; None otherwise.
+        operand_bytes: bytes of the operand, on each device.
+        result_bytes: bytes of the result, on each device.
+        location: where in the program it stands.
+        devices: how many devices executed it.
+        count: how often it was executed.
+        traffic: (source device, destination device, bytes) as sent, where that depends on data.
+    """
+
+    kind: str
+    primitive: str
+    axes: tuple[str, ...]
+    mesh: MeshCase
+    groups: tuple[tuple[int, ...], ...] | None
+    perm: Pairs | None
+    operand_bytes: int
+    result_bytes: int
+    location: str
+    devices: int
+    count: int = 1
+    traffic: Traffic = ()
+
+    @property
+    def members(self) -> int:
+        """The number of devices in each process group."""
+        return len(self.groups[0]) if self.groups else self.mesh.axis_size(self.axes)
+
+    @property
+    def links(self) -> dict[tuple[int, int], int]:
+        """Bytes over each (source, destination) pair of devices, in all executions together.
+
+        Devices are numbered by their position in the mesh, row-major. Only permutes and ragged
+        exchanges say who sends to whom; for all others the algorithm decides, and this is empty.
+        """
+        result: Counter[tuple[int, int]] = Counter()
+        for source, destination, size in self.traffic:
+            result[source, destination] += size * self.count
+        if self.perm:
+            position = np.arange(self.mesh.size).reshape(self.mesh.sizes)
+            order = [self.mesh.axis_names.index(name) for name in self.axes]
+            rest = [i for i in range(len(self.mesh.sizes)) if i not in order]
+            members = position.transpose(*order, *rest).reshape(self.mesh.axis_size(self.axes), -1)
+            for source, destination in self.perm:
+                for pair in zip(members[source].tolist(), members[destination].tolist(), strict=True):
+                    result[pair] += self.operand_bytes * self.count
+        return dict(result)
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one run did besides computing.
+
+    Arguments:
+        collectives: every collective that was executed, in order of first execution.
+        peak_bytes: the most bytes of blocks alive at one time on each device, over all `shard_map`s:
+            a block lives from the equation that makes it to the last that reads it.
+    """
+
+    collectives: tuple[Collective, ...]
+    peak_bytes: int
+
+    def count(self, kind: str) -> int:
+        """How many collectives of a kind were executed."""
+        return sum(c.count for c in self.collectives if c.kind == kind)
+
+    def bytes_in(self, kind: str) -> int:
+        """Bytes of operands, on each device, of all executed collectives of a kind."""
+        return sum(c.count * c.operand_bytes for c in self.collectives if c.kind == kind)
+
+
+class Recorder:
+    """Collects a `Record` while a program is interpreted."""
+
+    def __init__(self) -> None:
+        self._counts: dict[Collective, int] = {}
+        self._peak_bytes = 0
+
+    def executed(self, collective: Collective) -> None:
+        """Counts one execution."""
+        self._counts[collective] = self._counts.get(collective, 0) + 1
+
+    def held(self, peak_bytes: int) -> None:
+        """Takes note of the bytes that one `shard_map` holds alive."""
+        self._peak_bytes = max(self._peak_bytes, peak_bytes)
+
+    @property
+    def record(self) -> Record:
+        """What has been collected so far."""
+        collectives = tuple(dataclasses.replace(c, count=n) for c, n in self._counts.items())
+        return Record(collectives, self._peak_bytes)
+
+
+def bytes_of(aval: object) -> int:
+    """The bytes of a block, from its traced type; sub-byte dtypes are counted packed."""
+    shape = getattr(aval, "shape", ())
+    dtype = getattr(aval, "dtype", None)
+    name = str(dtype)
+    if name in ("int2", "uint2", "int4", "uint4"):
+        return math.ceil(math.prod(shape) * int(name[-1]) / 8)
+    return math.prod(shape) * int(getattr(dtype, "itemsize", 0))
+
+
+def participants(active: np.ndarray | None, mesh: MeshCase) -> int:
+    """How many devices execute something that `active` devices execute."""
+    return mesh.size if active is None else int(np.count_nonzero(np.broadcast_to(active, mesh.sizes)))

@@ -1,0 +1,109 @@
+"""`shard_map`: from global arrays to the blocks of all devices, and back."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from oracles.dtypes import wide
+from oracles.layout import shard, sharded_axes, unshard
+from oracles.mesh import MeshCase
+from properties.engines.simulate.env import Env
+from properties.engines.simulate.errors import SimulationError
+from properties.engines.simulate.interpreter import evaluate
+from properties.engines.simulate.liveness import peak_bytes
+from properties.engines.simulate.rules import rule
+
+
+def widened(env: Env, mesh: Any, manual: frozenset[str]) -> tuple[Env, MeshCase, list[int]]:
+    """The environment with more manual axes, the mesh of those axes alone, and where they stand among all.
+
+    The axes that are not manual stay in global view: no device of theirs is told apart.
+    """
+    sizes = dict(mesh.shape)
+    names = [name for name in sizes if name in manual or name in env.mesh.axis_names]
+    whole = MeshCase(tuple(names), tuple(sizes[name] for name in names))
+    fresh = [name for name in names if name not in env.mesh.axis_names]
+    placed = [env.mesh.shape.get(name, 1) for name in names]
+
+    def spread(devices: np.ndarray) -> np.ndarray:
+        return np.broadcast_to(devices.reshape(placed), whole.sizes)
+
+    active = None if env.active is None else spread(env.active)
+    elsewhere = tuple(dataclasses.replace(e, devices=spread(e.devices)) for e in env.elsewhere)
+    inner = Env(mesh=whole, lead=len(names), active=active, elsewhere=elsewhere, recorder=env.recorder)
+    return inner, MeshCase(tuple(fresh), tuple(sizes[name] for name in fresh)), [names.index(name) for name in fresh]
+
+
+def entries(spec: Any) -> tuple[Any, ...]:
+    """A PartitionSpec's entries, one per dimension; it refuses to be iterated where it says more than those."""
+    return tuple(spec.partitions)
+
+
+def unreduced_axes(spec: Any) -> frozenset[str]:
+    """The mesh axes over which the value is a sum that is still to be taken.
+
+    Raises:
+        SimulationError: if it is a maximum or a minimum.
+    """
+    kind = getattr(getattr(spec, "unreduced_kind", None), "name", "sum")
+    axes: frozenset[str] = getattr(spec, "unreduced", frozenset())
+    if axes and kind != "sum":
+        raise SimulationError(f"{spec}: only sums may be left unreduced, not a {kind}: run it with `--engine xla`")
+    return axes
+
+
+def divided(env: Env, x: np.ndarray, mesh: MeshCase, places: list[int], spec: Any) -> np.ndarray:
+    """`[*lead, *global]` as `[*lead', *block]`: one leading dimension more for each axis of `mesh`, at `places`.
+
+    A replica is held once. Of a sum that is left unreduced, the first device holds everything.
+    """
+    blocks = shard(x, mesh, (*[None] * env.lead, *entries(spec)))
+    names = mesh.axis_names
+    blocks = blocks[tuple(slice(None) if n in sharded_axes(entries(spec)) else slice(1) for n in names)]
+    for dimension, name in enumerate(names):
+        if name in unreduced_axes(spec):
+            rest = [(0, 0)] * blocks.ndim
+            rest[dimension] = (0, mesh.shape[name] - 1)
+            blocks = np.pad(blocks, rest)
+    return np.moveaxis(blocks, range(len(names)), places)
+
+
+def assembled(
+    env: Env, x: np.ndarray, mesh: MeshCase, places: list[int], spec: Any, check_replicas: bool
+) -> np.ndarray:
+    """`[*lead', *block]` as `[*lead, *global]`: what `divided` took apart.
+
+    Along an axis that `spec` does not name, the devices must agree; without `check_replicas`, the first one
+    is believed. A sum that is left unreduced is summed.
+    """
+    names = mesh.axis_names
+    x = np.moveaxis(x, places, range(len(names)))
+    for dimension, name in enumerate(names):
+        if name in unreduced_axes(spec):
+            whole = np.broadcast_to(x, (*x.shape[:dimension], mesh.shape[name], *x.shape[dimension + 1 :]))
+            x = whole.astype(wide(x.dtype)).sum(axis=dimension, keepdims=True).astype(x.dtype)
+        elif name not in sharded_axes(entries(spec)) and not check_replicas:
+            x = x.take([0], axis=dimension)
+    sizes = [mesh.shape[n] if n in sharded_axes(entries(spec)) else x.shape[i] for i, n in enumerate(names)]
+    x = np.broadcast_to(x, (*sizes, *x.shape[len(names) :]))
+    return unshard(x, MeshCase(names, tuple(sizes)), (*[None] * env.lead, *entries(spec)))
+
+
+@rule("shard_map")
+def shard_map(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
+    """Divides the operands by `in_specs`, interprets the body on blocks, and assembles by `out_specs`.
+
+    Raises:
+        ReplicaMismatch: if a result that is typed invariant along an axis differs along it. With
+            `check_vma=False` nothing is typed, so the first device's block is taken, as it is for an array
+            whose replicas differ.
+    """
+    params = equation.params
+    inner, mesh, places = widened(env, params["mesh"], frozenset(params["newly_manual_axes"]))
+    blocks = [divided(env, x, mesh, places, spec) for x, spec in zip(operands, params["in_specs"], strict=True)]
+    if env.recorder is not None:
+        env.recorder.held(peak_bytes(params["jaxpr"]))
+    results = evaluate(inner, params["jaxpr"], blocks)
+    check = bool(params["check_vma"])
+    return [assembled(env, x, mesh, places, spec, check) for x, spec in zip(results, params["out_specs"], strict=True)]

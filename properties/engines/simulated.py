@@ -1,0 +1,46 @@
+"""The engine that interprets the traced program in NumPy: no devices, no compilation, meshes of any size."""
+
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, NamedSharding
+
+from oracles.mesh import MeshCase
+from properties.engines import simulate
+from properties.engines.engine import Prepared
+from properties.engines.xla import abstract_mesh
+from properties.programs import Program
+
+
+class SimulateEngine:
+    """Traces each structure once, then interprets it on as many data sets as it is given."""
+
+    name = "simulate"
+    clear_after = 2000
+    """Traces after which JAX's caches are dropped: they keep every traced program alive."""
+
+    def __init__(self) -> None:
+        self.compilations = 0
+        self.traces = 0
+
+    def abstract_mesh(self, mesh: MeshCase) -> AbstractMesh:
+        """The mesh to trace under."""
+        return abstract_mesh(mesh)
+
+    def prepare(self, program: Program, mesh: MeshCase) -> Prepared:
+        """Traces a program for a mesh; nothing is compiled."""
+        devices = abstract_mesh(mesh)
+        avals = [
+            jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=NamedSharding(devices, a.partition_spec))
+            for a in program.arguments
+        ]
+        self.traces += 1
+        if self.traces % self.clear_after == 0:
+            jax.clear_caches()
+        traced = simulate.prepare(program.build(devices), *avals)
+
+        def run(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+            return [np.asarray(result) for result in jax.tree.leaves(traced.run(*arrays))]
+
+        return run

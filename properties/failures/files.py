@@ -1,0 +1,73 @@
+"""The files of a failure: a script that runs alone, and a case that replays."""
+
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from properties.failures.lookup import importable, named
+from properties.failures.record import identity, record
+from properties.failures.script import script
+from properties.laws.violation import LawViolation
+
+FOLDER = Path(".shardproof") / "failures"
+"""Where failures are written, below the working directory."""
+REPLAY = "pytest --replay"
+ANYWHERE = "pytest -p properties.plugin -p properties.failures.plugin --replay"
+"""The same where this project's conftest.py is not in force: in a user's own tests."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """Where a failure was written.
+
+    Arguments:
+        script: exits with 1 while the bug is there, and 0 once it is fixed.
+        case: what `--replay` takes.
+        replays: whether it does: a function that has no name to import it by cannot be found again.
+    """
+
+    script: Path
+    case: Path
+    replays: bool = True
+
+    @property
+    def commands(self) -> list[str]:
+        """The commands that show the failure again."""
+        here = Path.cwd().resolve() == Path(__file__).resolve().parents[2]
+        replay = [f"{REPLAY if here else ANYWHERE} {self.case}"] if self.replays else []
+        return [f"python {self.script}", *replay]
+
+
+def paths(violation: LawViolation) -> Written:
+    """Where the files of a violation belong."""
+    name = identity(violation)
+    return Written(FOLDER / f"{name}.py", FOLDER / f"{name}.json", importable(named(violation.implementation)))
+
+
+def written(violation: LawViolation) -> Written | None:
+    """Where the files of a violation are, if they were written."""
+    files = paths(violation)
+    return files if files.script.exists() and files.case.exists() else None
+
+
+def write(violation: LawViolation) -> Written:
+    """Writes the script and the case; a file is there whole or not at all."""
+    files = paths(violation)
+    replace(files.script, script(violation))
+    replace(files.case, json.dumps(record(violation), indent=1) + "\n")
+    return files
+
+
+def replace(path: Path, text: str) -> None:
+    """Writes a file in one step: a reader, or another worker, sees the old or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,88 @@
+"""A text picture of the mesh: one cell per device, with its number and whether its block is wrong."""
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from oracles.mesh import MeshCase
+
+WRONG = "✗"
+RIGHT = "·"
+LIMIT = 16
+"""The most rows or columns of a grid; of a larger one those around the wrong blocks are shown."""
+GRIDS = 3
+"""The most grids of a mesh with three axes or more."""
+
+
+def picture(mesh: MeshCase, wrong: np.ndarray) -> list[str]:
+    """The lines of the picture, given for every device (`[*mesh.sizes]`) whether its block is wrong.
+
+    Rows are the first axis with more than one device, columns the second; where there are more, one
+    grid for each position along the others that has a wrong block.
+    """
+    devices = np.array(mesh.devices).reshape(mesh.sizes)
+    long = [i for i, size in enumerate(mesh.sizes) if size > 1]
+    rows, columns = (long[0], long[1]) if len(long) > 1 else (None, long[0] if long else 0)
+    others = [i for i in long if i not in (rows, columns)]
+    positions = list(itertools.product(*(range(mesh.sizes[i]) for i in others)))
+    lines: list[str] = []
+    drawn = 0
+    bad = 0
+    for position in positions:
+        index: list[int | slice] = [0] * len(mesh.sizes)
+        for axis in (rows, columns):
+            if axis is not None:
+                index[axis] = slice(None)
+        for axis, at in zip(others, position, strict=True):
+            index[axis] = at
+        here = wrong[tuple(index)]
+        bad += bool(here.any())
+        if not here.any() or drawn == GRIDS:
+            continue
+        drawn += 1
+        if others:
+            lines.append(", ".join(f"{mesh.axis_names[i]}={at}" for i, at in zip(others, position, strict=True)) + ":")
+        names = (mesh.axis_names[rows] if rows is not None else None, mesh.axis_names[columns])
+        lines += _grid(names, np.atleast_2d(devices[tuple(index)]), np.atleast_2d(here))
+    if bad > drawn:
+        lines.append(f"… and {bad - drawn} more planes with wrong blocks")
+    return lines
+
+
+def shown(wrong: Sequence[bool]) -> list[int | None]:
+    """Which rows or columns are drawn: all, or the first, the last and those around the wrong ones; None is a gap."""
+    size = len(wrong)
+    if size <= LIMIT:
+        return list(range(size))
+    bad = [i for i, is_wrong in enumerate(wrong) if is_wrong]
+    chosen = {0, size - 1, *bad[: LIMIT - 4]}
+    for i in bad:
+        if len(chosen) < LIMIT - 2:
+            chosen |= {max(i - 1, 0), min(i + 1, size - 1)}
+    result: list[int | None] = []
+    for i in sorted(chosen):
+        if result and result[-1] != i - 1:
+            result.append(None)
+        result.append(i)
+    return result
+
+
+def _grid(names: tuple[str | None, str], devices: np.ndarray, wrong: np.ndarray) -> list[str]:
+    columns, rows = (shown([bool(line.any()) for line in lines]) for lines in (wrong.T, wrong))
+    heads = ["…" if c is None else f"{names[1]}={c}" for c in columns]
+    sides = ["…" if r is None else f"{names[0]}={r}" if names[0] else "" for r in rows]
+    digits = len(str(int(devices.max())))
+
+    def cell(row: int | None, column: int | None) -> str:
+        if row is None or column is None:
+            return "…"
+        return f"{devices[row, column]:>{digits}} {WRONG if wrong[row, column] else RIGHT}"
+
+    widths = [1 if c is None else max(digits + 2, len(head)) for c, head in zip(columns, heads, strict=True)]
+    margin = max(map(len, sides))
+    lines = [" ".join([" " * margin, *(f"{head:>{w}}" for head, w in zip(heads, widths, strict=True))])]
+    for side, row in zip(sides, rows, strict=True):
+        cells = [f"{cell(row, column):>{w}}" for column, w in zip(columns, widths, strict=True)]
+        lines.append(" ".join([f"{side:>{margin}}", *cells]))
+    return [line.rstrip() for line in lines]

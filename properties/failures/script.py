@@ -1,0 +1,177 @@
+"""The script of a failure: plain JAX that a person can read, run alone, and paste into a bug report."""
+
+from pathlib import Path
+
+import jax
+
+from properties.cases import Placement
+from properties.failures import checks, verdicts
+from properties.failures.expectations import data_of, gradient_values
+from properties.failures.literals import spec_text, tuple_text
+from properties.failures.record import died
+from properties.failures.source import Source, source_of
+from properties.failures.surroundings import LISTS, called, definitions
+from properties.laws.violation import LawViolation
+from properties.programs import manual_axes
+from properties.transformations import TRANSFORMATIONS
+
+SIMULATED = [
+    "Found by interpreting the traced program in NumPy: a compiler that rewrites it may make the bug disappear.",
+]
+CHILD = [
+    "if len(sys.argv) == 1:  # what follows may abort, hang or eat memory: a child runs it, and has a minute",
+    "    try:",
+    '        code = subprocess.run([sys.executable, __file__, "child"], timeout=60, check=False).returncode',
+    "    except subprocess.TimeoutExpired:",
+    '        code = "none after 60 s"',
+    '    print(f"exit code: {code}")',
+    "    sys.exit(1 if code else 0)",
+    "resource.setrlimit(resource.RLIMIT_DATA, (8 * 2**30, 8 * 2**30))",
+    "", "",
+]  # fmt: skip
+
+
+class Script:
+    """The parts of a script, put together in `text`."""
+
+    def __init__(self, violation: LawViolation) -> None:
+        self.violation = violation
+        self.case = violation.case
+        self.transformation = TRANSFORMATIONS[self.case.around]
+        self.names = ["x"] if len(self.case.operands) == 1 else [f"x{i}" for i in range(len(self.case.operands))]
+        self.lead = manual_axes(self.case)
+        self.source: Source = source_of(violation.implementation)
+
+    @property
+    def several(self) -> bool:
+        """Whether the results are a list."""
+        return self.case.tree or self.case.around in LISTS
+
+    def text(self) -> str:
+        """The whole script."""
+        body = self.body()
+        lines = [*self.head(body), *(CHILD if died(self.violation.finding) else []), *self.functions(), *body]
+        return "\n".join(lines) + "\n"
+
+    def body(self) -> list[str]:
+        """What is specific to the law: the data, the run, and the comparison."""
+        law, violation = self.violation.law, self.violation
+        data = data_of(self.case, violation.data)
+        if law == "error":
+            return verdicts.error(self)
+        if law == "type":
+            return verdicts.types(self, data)
+        if "gradient" in law or (law == "agreement" and violation.finding.startswith("gradient")):
+            if died(violation.finding):  # it might take this process with it while it is traced
+                return checks.gradient_runs(self, data)
+            try:
+                return checks.gradient(self, gradient_values(violation.implementation, self.case, data))
+            except Exception:
+                if violation.difference is not None:
+                    raise
+                return checks.gradient_runs(self, data)
+        return checks.value(self, data)
+
+    def head(self, body: list[str]) -> list[str]:
+        """The docstring, the imports, the devices and the mesh."""
+        case, mesh = self.case, self.case.mesh
+        text = "\n".join([*body, *self.functions()])
+        headline = self.violation.headline.replace("\\", "/").replace('"""', "'''")
+        packed = "base64." in text
+        child = died(self.violation.finding)
+        imports = [*(["import base64"] if packed else []), *(["import resource", "import subprocess"] if child else [])]
+        imports += ["import sys", *(["import zlib"] if packed else [])]
+        platform = getattr(jax.config, "jax_platforms", None) or "cpu"
+        devices = ['jax.config.update("jax_platforms", "cpu")'] if platform == "cpu" else []
+        if platform == "cpu":
+            devices.append(f'jax.config.update("jax_num_cpu_devices", {max(mesh.devices) + 1})')
+        imported = [n + "  # noqa: E402" * n.startswith(("from ", "import ")) for n in self.source.lines]
+        names = tuple_text([f'"{name}"' for name in mesh.axis_names])
+        types = tuple_text([f"AxisType.{kind.title()}" for kind in mesh.axis_types])
+        chosen = f"[{', '.join(map(str, mesh.devices))}]" if mesh.permuted else f":{mesh.size}"
+        return [
+            f'"""{headline}', "", f"case: {case}", "",
+            "Needs JAX, NumPy and the implementation. Exits with 1 while the bug is there, and with 0 once it is fixed.",
+            *(SIMULATED if self.violation.engine == "simulate" else []), '"""', "", *imports, "", "import jax",
+            *(["import jax.numpy as jnp"] if "jnp." in text else []),
+            "import numpy as np",
+            *(["from jax import lax"] if "lax." in text else []),
+            "from jax.sharding import AxisType, Mesh, NamedSharding",
+            "from jax.sharding import PartitionSpec as P",
+            "", *devices, *self.where(), *imported, "",
+            f"devices = np.array(jax.devices())[{chosen}].reshape({mesh.sizes})",
+            f"mesh = Mesh(devices, {names}, axis_types={types})",
+            "", "",
+        ]  # fmt: skip
+
+    def where(self) -> list[str]:
+        """Puts the implementation's folder on the path, if it is not installed."""
+        folder = self.source.folder
+        if not folder or "site-packages" in Path(folder).parts:
+            return []
+        return [f'sys.path.insert(0, "{Path(folder).as_posix()}")']
+
+    def functions(self) -> list[str]:
+        """The call on one device, and the transformation around it."""
+        case, around = self.case, self.case.around
+        names = ", ".join(self.names)
+        given = names
+        if case.tree:
+            given = f'{{"first": {self.names[0]}, "rest": [{", ".join(self.names[1:])}]}}'
+        keywords = "".join(f", {name}={value!r}" for name, value in case.params)
+        call = f"{self.source.name}({given}, {case.axis_name!r}{keywords})"
+        return [
+            f"def call({names}):",
+            '    """One device\'s part: its block in, its block out."""',
+            f"    return {f'jax.tree.leaves({call})' if case.tree else call}",
+            "", "", *definitions(around),
+        ]  # fmt: skip
+
+    def local(self, axes: list[tuple[str, ...]], *, placed: Placement | None = None, spy: bool = False) -> list[str]:
+        """The function that `shard_map` runs on every device, its results stacked over `axes`, or `placed`."""
+        blocks = []
+        for name, operand in zip(self.names, self.case.operands, strict=True):
+            if operand.placement.stacked:
+                batch = (2,) if self.transformation.batched else ()
+                name = f"{name}.reshape({tuple_text([str(n) for n in (*batch, *operand.block)])})"
+            blocks.append(name)
+        lines = [
+            f"def local({', '.join(self.names)}):",
+            '    """What every device runs; leading dimensions stack the results of all devices."""',
+            f"    y = {called(self.case.around)}({', '.join(blocks)})",
+        ]
+        if spy:
+            lines.append(
+                "    varying.extend(set(jax.typeof(leaf).manual_axis_type.varying) for leaf in jax.tree.leaves(y))"
+            )
+        ranks = [len(placed.stacked)] if placed is not None else [len(a) for a in axes]
+        indices = ["[" + ", ".join(["None"] * r) + "]" if r else "" for r in ranks]
+        if not self.several:
+            return [*lines, f"    return y{indices[0]}", "", ""]
+        if len(set(indices)) == 1:
+            return [*lines, f"    return [leaf{indices[0]} for leaf in y]" if indices[0] else "    return y", "", ""]
+        return [*lines, f"    return [{', '.join(f'y[{i}]{index}' for i, index in enumerate(indices))}]", "", ""]
+
+    def shard_map(self, out: list[str], *, name: str = "program") -> str:
+        """The line that puts `local` on the mesh."""
+        batched = self.transformation.batched
+        specs = [spec_text(o.placement.partition(batched=batched)) for o in self.case.operands]
+        options = "" if self.transformation.checked else ", check_vma=False"
+        if self.case.manual:
+            options += f", axis_names={set(self.case.manual)!r}"
+        outs = out[0] if not self.several or len(set(out)) == 1 else f"[{', '.join(out)}]"
+        line = f"{name} = jax.shard_map(local, mesh=mesh, in_specs={tuple_text(specs)}, out_specs={outs}{options})"
+        if len(line) <= 120:
+            return line
+        return line.replace("(local, ", "(\n    local,\n    ").replace(", in_specs", ",\n    in_specs").replace(
+            ", out_specs", ",\n    out_specs"
+        ).replace(options, options.replace(", ", ",\n    ", 1) if options else options)[:-1] + ",\n)"  # fmt: skip
+
+    def jitted(self, function: str) -> str:
+        """The function under `jit`, unless the case is about running without it."""
+        return f"jax.jit({function})" if self.transformation.compiled else function
+
+
+def script(violation: LawViolation) -> str:
+    """The source of the script that shows a violation again."""
+    return Script(violation).text()

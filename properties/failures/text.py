@@ -1,0 +1,117 @@
+"""The text of a failure: what a person reads first, and mostly all."""
+
+import traceback
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from oracles.layout import device_name, logical_index
+from properties.failures.diagnosis import diagnose
+from properties.failures.files import written
+from properties.failures.picture import WRONG, picture
+from properties.laws.running import is_batched
+from properties.laws.violation import Difference, LawViolation
+
+RED, BOLD, PLAIN = "\x1b[31m", "\x1b[1m", "\x1b[0m"
+PROPERTIES = Path(__file__).parents[1]
+INNER = ("jax", "jaxlib", "jaxtyping", "beartype", "hypothesis", "_pytest", "pluggy")
+"""Packages whose frames say nothing about the implementation."""
+
+
+def render(violation: LawViolation, *, colour: bool = False) -> str:
+    """The headline, the mesh, what is wrong, where, on which case, and the commands that show it again."""
+    lines = [violation.headline, ""]
+    difference = violation.difference
+    if difference is not None:
+        if difference.comparable and not difference.what.startswith("result under"):
+            sizes = violation.case.mesh.sizes
+            lines += [f"    {line}" for line in picture(violation.case.mesh, _wrong_devices(difference, sizes))] + [""]
+        lines += [f"  {line}" for line in _diagnosed(violation)]
+        lines += [f"  {line}" for line in first_wrong(violation)]
+    lines.append(f"  case: {violation.case}")
+    if violation.data is not None:
+        lines.append(f"  data: {violation.data.kind}, seed {violation.data.seed}")
+    if violation.engine != "xla":
+        lines.append(f"  engine: {violation.engine}")
+    if violation.finding.startswith("raises") and (violation.__cause__ is not None or violation.origin):
+        lines += ["", *(origin(violation.__cause__) if violation.__cause__ else violation.origin.split("\n"))]
+    files = written(violation)
+    if files is not None:
+        lines += ["", *(f"  {command}" for command in files.commands)]
+    text = "\n".join(lines)
+    return coloured(text) if colour else text
+
+
+def coloured(text: str) -> str:
+    """The text with its headline bold and the wrong devices of the picture red, for a terminal that has colour."""
+    lines = text.split("\n")
+    lines[0] = f"{BOLD}{RED}{lines[0]}{PLAIN}"
+    return "\n".join(lines).replace(WRONG, f"{RED}{WRONG}{PLAIN}")
+
+
+def _diagnosed(violation: LawViolation) -> list[str]:
+    try:
+        return diagnose(violation)
+    except Exception as error:  # a failure is told even where its explanation fails
+        return [f"other values (the diagnosis raises {type(error).__name__}: {str(error).partition(chr(10))[0]})"]
+
+
+def _wrong_devices(difference: Difference, sizes: tuple[int, ...]) -> np.ndarray:
+    return np.asarray(difference.wrong.reshape(*sizes, -1).any(axis=-1))
+
+
+def first_wrong(violation: LawViolation) -> list[str]:
+    """The first element that differs: its global index, its value, the right one, and who owns it."""
+    difference, case = violation.difference, violation.case
+    if difference is None or not difference.comparable or not difference.wrong.any():
+        return []
+    where = tuple(int(i) for i in np.argwhere(difference.wrong)[0])
+    lead = len(case.mesh.sizes)
+    place, local = where[:lead], where[lead:]
+    values = f"is {difference.actual[where]}, expected {difference.expected[where]}"
+    if difference.what.startswith("result under"):  # every device shows the whole array
+        return [f"first wrong element: result[{_index(local)}] {values}"]
+    device = case.mesh.devices[int(np.ravel_multi_index(place, case.mesh.sizes))]
+    owner = f"device {device}, {device_name(case.mesh, place)}"
+    if difference.what.startswith("gradient"):
+        name, index = "gradient", _operand_index(violation, place, local)
+    else:
+        name, index = difference.what.partition(" ")[0], where
+    return [
+        f"first wrong element: {name}[{_index(index)}] {values}",
+        f"  it is element [{_index(local)}] of the block of {owner}",
+    ]
+
+
+def _index(index: tuple[int, ...]) -> str:
+    return ", ".join(map(str, index))
+
+
+def _operand_index(violation: LawViolation, place: tuple[int, ...], local: tuple[int, ...]) -> tuple[int, ...]:
+    """Where an element of a block is in the global array that the operand (and thus its gradient) is."""
+    case = violation.case
+    operand = case.operands[0]
+    stacked = tuple(place[case.mesh.axis_names.index(name)] for name in operand.placement.stacked)
+    batch, inner = (local[:1], local[1:]) if is_batched(case) else ((), local)
+    inside = tuple(
+        i + n * logical_index(case.mesh, place, axes)
+        for i, n, axes in zip(inner, operand.block, operand.placement.spec, strict=True)
+    )
+    return (*stacked, *batch, *inside)
+
+
+def origin(error: BaseException, *, most: int = 4) -> list[str]:
+    """The traceback of the implementation's own exception: its frames, without those of JAX and of this suite."""
+    packages = [str(Path(jax.__file__).parents[1] / package) for package in INNER]
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((*packages, "<"))
+        and (PROPERTIES not in Path(frame.filename).parents or "mutants" in frame.filename or "test_" in frame.filename)
+    ]
+    lines = []
+    for frame in frames[-most:]:
+        lines += [f'File "{frame.filename}", line {frame.lineno}, in {frame.name}', f"  {frame.line}"]
+    message = f"{type(error).__name__}: {error}".rstrip().split("\n")
+    return [f"  {line}" for line in (*lines, *message[:6])]

@@ -1,0 +1,23 @@
+"""XLA:CPU waits for all devices in a ppermute over tp that only the devices with dp=0 reach, and aborts.
+
+A tp group sends as a whole or not at all, so nobody need wait; psum in its place ends.
+"""
+
+import subprocess
+import sys
+
+if len(sys.argv) == 1:
+    env = {"XLA_FLAGS": "--xla_cpu_collective_call_terminate_timeout_seconds=3"}
+    sound = not subprocess.run([sys.executable, __file__, "run"], env=env, capture_output=True).returncode
+    sys.exit(print("fixed" if sound else "defect: the program does not end") or (0 if sound else 1))
+
+import jax
+import jax.numpy as jnp
+from jax import P, lax
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 4)
+mesh = jax.make_mesh((2, 2), ("dp", "tp"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+send = lambda x: lax.ppermute(x, "tp", [(0, 1), (1, 0)])
+f = lambda x: lax.cond(lax.axis_index("dp") == 0, send, lambda x: x, x)
+jax.jit(jax.shard_map(f, mesh=mesh, in_specs=P(("dp", "tp")), out_specs=P(("dp", "tp"))))(jnp.arange(4.0)).tolist()

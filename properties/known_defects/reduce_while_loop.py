@@ -1,0 +1,16 @@
+"""XLA:CPU aborts the process while compiling lax.reduce with a while_loop in its function; a cond there is fine."""
+
+import subprocess
+import sys
+
+if len(sys.argv) == 1:
+    sound = subprocess.run([sys.executable, __file__, "run"], capture_output=True).returncode == 0
+    sys.exit(print("fixed" if sound else "defect: the compiler aborts") or (0 if sound else 1))
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+jax.config.update("jax_platforms", "cpu")
+loop = lambda a, b: lax.while_loop(lambda c: c < b, lambda c: c + 2, a)
+print(jax.jit(lambda x: lax.reduce(x, jnp.float32(0), loop, (1,)))(jnp.ones((4, 4))))

@@ -1,0 +1,81 @@
+"""The law of engines: interpreting a program and compiling it give the same arrays, forward and backward."""
+
+import numpy as np
+
+from oracles.dtypes import is_float
+from properties.cases import Case
+from properties.contracts import CONTRACTS
+from properties.engines import ENGINES, Engine
+from properties.implementations import Implementation
+from properties.laws.comparison import bound_of_sum, compare, is_exact, magnitude
+from properties.laws.gradient import cotangents
+from properties.laws.running import all_blocks, is_batched, oracle_blocks, ready
+from properties.transformations import TRANSFORMATIONS
+
+REFERENCE = ENGINES["simulate"]()
+
+
+def check_agreement(implementation: Implementation, case: Case, engine: Engine) -> int:
+    """The engine's results equal the interpreter's, bit for bit on exact data; returns the data sets compared.
+
+    Where a gradient exists, tangents and gradients are compared as well. Data that is not exact is
+    compared forward only, within twice the bound of a rounded sum: each engine may be off by one.
+
+    Raises:
+        LawViolation: if they differ.
+        Gap: if the implementation does not serve the case.
+    """
+    contract = CONTRACTS[case.contract]
+    terms, divides, batched = contract.terms(case), contract.divides(case), is_batched(case)
+    ours = ready("value", implementation, case, engine)
+    theirs = ready("value", implementation, case, REFERENCE)
+    count = len(case.operands)
+    for data in case.data:
+        arrays = [case.global_array(i, data, terms=terms, batched=batched) for i in range(count)]
+        exact = terms == 1 or is_exact(arrays, terms, divides)
+        blocks = [case.blocks(i, array, batched=batched) for i, array in enumerate(arrays)]
+        bounds = None if exact else oracle_blocks(case, [magnitude(b) for b in blocks])
+        for i, (got, expected) in enumerate(zip(ours.prepared(arrays), theirs.prepared(arrays), strict=True)):
+            compare(
+                implementation,
+                "agreement",
+                case,
+                data,
+                f"result of {engine.name}",
+                expected=all_blocks(case, expected),
+                actual=all_blocks(case, got),
+                bound=None if bounds is None else 2 * bound_of_sum(bounds[i], terms, expected.dtype, divides),
+            )
+    if differentiable(case):
+        _check_gradients(implementation, case, engine)
+    return len(case.data)
+
+
+def differentiable(case: Case) -> bool:
+    """Whether there is a gradient to compare."""
+    floating = all(is_float(operand.numpy_dtype) for operand in case.operands)
+    around = TRANSFORMATIONS[case.around]
+    return floating and CONTRACTS[case.contract].linear(case) and around.differentiable and not case.manual
+
+
+def _check_gradients(implementation: Implementation, case: Case, engine: Engine) -> None:
+    ours = ready("reverse gradient", implementation, case, engine)
+    theirs = ready("reverse gradient", implementation, case, REFERENCE)
+    count, terms, batched = len(case.operands), case.mesh.size, is_batched(case)
+    for data in case.data:
+        cts = cotangents(case, ours, data)
+        if data.kind == "nan" or not is_exact(cts, terms, CONTRACTS[case.contract].divides(case)):
+            continue
+        primal = [case.global_array(i, data, terms=terms, batched=batched) for i in range(count)]
+        inputs = [*primal, *primal, *cts]
+        got, expected = ours.prepared(inputs)[-count:], theirs.prepared(inputs)[-count:]
+        for i, (left, right) in enumerate(zip(got, expected, strict=True)):
+            compare(
+                implementation,
+                "agreement",
+                case,
+                data,
+                f"gradient of {engine.name}",
+                expected=case.blocks(i, np.asarray(right), batched=batched),
+                actual=case.blocks(i, np.asarray(left), batched=batched),
+            )

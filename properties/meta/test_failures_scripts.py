@@ -1,0 +1,250 @@
+"""A script exits with 1 while the bug is there and with 0 once it is fixed, with nothing but JAX, NumPy and the function."""
+
+import contextlib
+import io
+import json
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax import lax
+
+from impl import collectives
+from oracles.mesh import MeshCase
+from properties.cases import Case, Operand, Placement
+from properties.contracts import Scope
+from properties.data import Data
+from properties.engines import XlaEngine
+from properties.failures import write
+from properties.failures.literals import MOST, array_text
+from properties.failures.script import script
+from properties.failures.source import source_of
+from properties.failures.text import render
+from properties.implementations import Implementation
+from properties.laws.violation import LawViolation
+from properties.strategies.dtypes import ALL, as_dtype
+from properties.tally import Tally
+from properties.verification import LAWS, verify
+
+FORBIDDEN = re.compile(r"^\s*(?:from|import) (?:properties|oracles)\b", re.MULTILINE)
+SCOPE = Scope()
+
+
+class Wrong:
+    """Wrong implementations, as a module that can be imported by name would hold them."""
+
+    @staticmethod
+    def ring_shift(x: Any, axis_name: Any, *, offset: int = 1) -> Any:
+        """Shifts by one too many."""
+        return collectives.ring_shift(x, axis_name, offset=offset + 1)
+
+    @staticmethod
+    def all_reduce(x: Any, axis_name: Any, *, op: str = "sum") -> Any:
+        """Right values, twice the gradient."""
+
+        @jax.custom_vjp
+        def reduce(x: Any) -> Any:
+            return collectives.all_reduce(x, axis_name, op=op)
+
+        reduce.defvjp(
+            lambda x: (reduce(x), None),
+            lambda _, ct: (2 * lax.pcast(collectives.all_reduce(ct, axis_name, op=op), axis_name, to="varying"),),
+        )
+        return reduce(x)
+
+    @staticmethod
+    def tangent(x: Any, axis_name: Any, *, offset: int = 1) -> Any:
+        """Right values, and a gradient that is stopped."""
+        return lax.stop_gradient(collectives.ring_shift(x, axis_name, offset=offset))
+
+    @staticmethod
+    def broadcast(x: Any, axis_name: Any, *, root: int = 0) -> Any:
+        """Typed invariant along the axis, and different along it."""
+        return lax.pmax(x, axis_name, axis_index_groups=[[i] for i in range(lax.axis_size(axis_name))])
+
+    @staticmethod
+    def ignores(x: Any, axis_name: Any, *, offset: int = 1) -> Any:
+        """Accepts whatever it is given."""
+        return x
+
+    @staticmethod
+    def raises(x: Any, axis_name: Any, *, offset: int = 1) -> Any:
+        """Raises."""
+        raise ZeroDivisionError("on purpose")
+
+
+def a_case(contract: str, *, around: str = "jit", out: Placement | None = None, forbidden: str = "", **given: Any) -> Case:
+    """A case on two devices."""
+    mesh = MeshCase(("dp", "tp"), (2, 2), (3, 1, 0, 2))
+    axis_name = given.pop("axis_name", "tp")
+    operand = Operand((2,), "float32", Placement((("tp",),), ("dp",)))
+    return Case(contract, mesh, axis_name, (operand,), tuple(given.items()), (Data("distinct", 3),), around, (), False, out, forbidden)
+
+
+def violation_of(function: Any, case: Case, law: str) -> LawViolation:
+    """What the law raises."""
+    implementation = Implementation(case.contract, "mine", function)
+    with pytest.raises(LawViolation) as caught:
+        verify(LAWS[law], implementation, case, XlaEngine(), Tally(case.contract, "mine", law))
+    return caught.value
+
+
+def runs(text: str, tmp_path: Path) -> tuple[int, str]:
+    """Runs a script in this process, where the devices are already there; its exit code, and what it prints."""
+    path = tmp_path / "script.py"
+    path.write_text(re.sub(r"^jax\.config\.update.*\n", "", text, flags=re.MULTILINE), encoding="utf-8")
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        try:
+            runpy.run_path(str(path), run_name="__main__")
+        except SystemExit as error:
+            return int(error.code or 0), output.getvalue()
+        except Exception as error:  # what nobody catches makes Python exit with 1
+            return 1, f"{type(error).__name__}: {error}"
+    return 0, output.getvalue()
+
+
+FOUND: dict[str, tuple[str, str, Case, str]] = {
+    "value": ("ring_shift", "value", a_case("ring_shift", offset=1), "result[0, 0, 0] is"),
+    "permuted tuple": ("ring_shift", "value", a_case("ring_shift", axis_name=("tp", "dp"), offset=1), "result["),
+    **{
+        f"under {around}": ("ring_shift", "transformation", a_case("ring_shift", around=around, offset=1), "result[")
+        for around in ("inner_jit", "checkpoint", "vmap", "vmap_last", "scan", "while_loop", "cond", "no_vma")
+    },
+    "eager": ("ring_shift", "eager", a_case("ring_shift", around="eager", offset=1), "result["),
+    "gradient": ("all_reduce", "gradient", a_case("all_reduce", op="sum"), "gradient[0, 0] is"),
+    "tangent": ("tangent", "gradient", a_case("ring_shift", offset=1), "tangent[0, 0, 1] is 0.0"),
+    "gradient under vmap": ("all_reduce", "transformed gradient", a_case("all_reduce", around="vmap", op="sum"), "gradient["),
+    "soundness": ("broadcast", "type", a_case("broadcast", root=0), "typed varying over ['dp'] only"),
+    "error": ("ignores", "error", a_case("ring_shift", axis_name=("tp", "no_such_axis"), forbidden="axis_name", offset=1), "is accepted"),
+    "exception": ("raises", "value", a_case("ring_shift", offset=1), "ZeroDivisionError: on purpose"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_a_script_tells_the_wrong_function_from_the_right_one(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the wrong function it exits with 1 and says where; with the right one in its place, with 0."""
+    function, law, case, told = FOUND[name]
+    text = script(violation_of(getattr(Wrong, function), case, law))
+    assert not FORBIDDEN.search(text.replace("from properties.meta.test_failures_scripts import Wrong", ""))
+    code, output = runs(text, tmp_path)
+    assert (code, told in output) == (1, True), output
+    monkeypatch.setattr(sys.modules[Wrong.__module__].Wrong, function, staticmethod(getattr(collectives, case.contract)))
+    assert runs(text, tmp_path) == (0, output if law == "error" else "") or law == "error"
+    assert runs(text, tmp_path)[0] == 0
+
+
+def test_a_type_that_decides_wrongly_is_told(tmp_path: Path) -> None:
+    """A script about `out_specs` accepts just what the type of the result allows."""
+    case = a_case("ring_shift", out=Placement(((),), ("dp", "tp")), offset=1)
+    violation = LawViolation(
+        Implementation("ring_shift", "mine", collectives.ring_shift), "type", case, "out_specs … refused", data=case.data[0]
+    )
+    assert runs(script(violation), tmp_path) == (0, "")
+    declared = Implementation("ring_shift", "mine", collectives.ring_shift, invariant=True)
+    finding = "result is typed varying over dp, tp: expected dp"
+    violation = LawViolation(declared, "type", case, finding)
+    assert runs(script(violation), tmp_path) == (1, "typed varying over ['dp', 'tp'], expected ['dp']\n")
+
+
+@pytest.mark.parametrize("dtype", ALL)
+def test_an_array_is_written_exactly(dtype: str) -> None:
+    """The source of an array evaluates to its bits, in every dtype, long or short."""
+    rng = np.random.default_rng(1)
+    arrays = [rng.normal(0, 3, shape).astype(np.float32) for shape in ((), (3,), (2, 3), (30, 1, 2), (MOST + 1,), (0, 2))]
+    arrays.append(np.array([[np.nan, -0.0], [np.inf, -np.inf]], np.float32))
+    for array in arrays:
+        with np.errstate(invalid="ignore"):
+            exact = array.astype(as_dtype(dtype))
+        again = eval(array_text(exact), {"np": np, "jnp": jax.numpy, "zlib": __import__("zlib"), "base64": __import__("base64")})  # noqa: S307
+        assert again.dtype == exact.dtype
+        assert again.shape == exact.shape
+        assert array_text(again) == array_text(exact)
+
+
+FACTOR = 3
+
+
+def test_a_function_without_a_name_is_written_into_the_script(tmp_path: Path) -> None:
+    """A lambda, and a function inside a function, come with what they refer to."""
+    scale = 2
+
+    def local_shift(x: Any, axis_name: Any, *, offset: int = 1) -> Any:
+        return lax.psum(x, axis_name) * scale * FACTOR
+
+    source = source_of(Implementation("ring_shift", "mine", local_shift))
+    assert source.missing == []
+    assert source.lines[:3] == ["FACTOR = 3", "from jax import lax", "scale = 2"]
+    violation = violation_of(local_shift, a_case("ring_shift", offset=1), "value")
+    assert "def local_shift(x" in script(violation)
+    assert runs(script(violation), tmp_path)[0] == 1
+    nameless = lambda x, axis_name, *, offset=1: collectives.ring_shift(x, axis_name, offset=-offset - 1)  # noqa: E731
+    violation = violation_of(nameless, a_case("ring_shift", offset=0), "value")
+    assert "implementation = lambda x, axis_name, *, offset=1:" in script(violation)
+    assert runs(script(violation), tmp_path)[0] == 1
+
+
+def test_a_function_that_is_nowhere_to_be_found_is_asked_for() -> None:
+    """A callable object has no source of its own: the script says what to put in."""
+
+    class Shift:
+        def __call__(self, x: Any, axis_name: Any, *, offset: int = 1) -> Any:
+            return x
+
+    text = script(violation_of(Shift(), a_case("ring_shift", offset=1), "value"))
+    assert "put it here" in text
+
+
+MINE = '''
+from impl.collectives import ring_shift as right
+
+
+def ring_shift(x, axis_name, *, offset=1):
+    return right(x, axis_name, offset=offset + OFF)
+'''
+
+
+def test_a_script_runs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a process of its own, from another folder: 1 with the wrong function, 0 once it is right."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = tmp_path / "my_shift.py"
+    module.write_text(MINE.replace("OFF", "1"))
+    import my_shift  # type: ignore[import-not-found]
+
+    violation = violation_of(my_shift.ring_shift, a_case("ring_shift", offset=1), "value")
+    files = write(violation)
+    assert render(violation).endswith(f"--replay {files.case}")
+    assert json.loads(files.case.read_text())["implementation"]["module"] == "my_shift"
+    root = Path(collectives.__file__).parents[1]
+
+    def exit_code() -> int:
+        command = [sys.executable, str(files.script.resolve())]
+        environment = {"PYTHONPATH": str(root), "PATH": "", "PYTHONDONTWRITEBYTECODE": "1"}
+        return subprocess.run(command, cwd=root, env=environment, capture_output=True, check=False).returncode
+
+    assert exit_code() == 1
+    module.write_text(MINE.replace("OFF", "0"))
+    assert exit_code() == 0
+
+
+def test_a_script_about_a_crash_survives_it(tmp_path: Path) -> None:
+    """What kills a process is run in a child; that is a failure as well."""
+    case = a_case("ring_shift", offset=1)
+
+    def aborts(x: Any, axis_name: Any, *, offset: int = 1) -> Any:
+        __import__("os").abort()
+
+    violation = LawViolation(Implementation("ring_shift", "mine", aborts), "value", case, "aborts the process (SIGABRT)")
+    path = tmp_path / "crash.py"
+    path.write_text(script(violation))
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "exit code: -6\n")

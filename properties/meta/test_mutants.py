@@ -1,0 +1,110 @@
+"""The suite can fail: every planted bug is caught by the law that is meant for it, and shown on a small mesh."""
+
+import math
+
+import pytest
+from hypothesis import settings
+
+from properties.checking import Finding, find_violation, user_implementation
+from properties.contracts import Scope
+from properties.engines import engine_named
+from properties.mutants import MUTANTS, Mutant
+from properties.mutants.catalogue import mutant
+from properties.verification import LAWS
+
+DRAWN = [m for m in MUTANTS.values() if m.runs != "isolated"]
+STRUCTURES = 200
+"""What a run in the default profile draws."""
+
+SEED = 0
+PERMUTED = ("shift_in_mesh_order", "permute_in_mesh_order", "broadcast_root_in_mesh_order", "exchange_in_mesh_order")
+SHRUNK = (
+    *PERMUTED,
+    "gather_tiled_as_untiled",
+    "max_from_zero",
+    "permute_typed_invariant_by_a_loop",
+    "reduce_ignores_unknown_axes",
+    "reduce_with_twice_the_gradient",
+    "scatter_to_the_neighbour",
+    "shift_one_too_far",
+    "shift_right_for_two",
+    "shift_right_on_the_first_axis",
+    "sum_for_powers_of_two",
+)
+"""Those that are shrunk in every run: one of each kind, since shrinking all of them takes minutes."""
+
+
+def caught(mutant: Mutant, *, shrink: bool) -> Finding:
+    """What its law finds in the interpreter, within the budget that a run of the suite gives it."""
+    law = LAWS[mutant.law]
+    engine = law.engines[0]
+    return find_violation(
+        law,
+        user_implementation(mutant.contract, mutant.function),
+        engine_named(engine),
+        Scope(large=1024),
+        max_examples=law.examples(settings(max_examples=STRUCTURES), engine),
+        random_seed=SEED,
+        shrink=shrink,
+    )
+
+
+@pytest.mark.parametrize("mutant", DRAWN, ids=str)
+def test_a_planted_bug_is_caught(mutant: Mutant) -> None:
+    """Its law finds a case on which it is wrong."""
+    finding = caught(mutant, shrink=False)
+    assert finding.violation is not None, f"{mutant}: {mutant.sentence} The law of {mutant.law}s lets it pass."
+
+
+@pytest.mark.parametrize("mutant", [MUTANTS[name] for name in SHRUNK], ids=str)
+def test_a_planted_bug_is_shrunk(mutant: Mutant) -> None:
+    """The case that is left is on a mesh of the sizes of the smallest one on which the bug shows."""
+    violation = caught(mutant, shrink=True).violation
+    assert violation is not None
+    assert sorted(violation.case.mesh.sizes) == sorted(mutant.smallest), str(violation)
+
+
+def test_the_catalogue_is_complete() -> None:
+    """There are more than forty bugs, of every contract, and for every law that an implementation can break."""
+    assert len(DRAWN) >= 40
+    assert {m.contract for m in DRAWN} >= {
+        "all_gather",
+        "all_gather_invariant",
+        "all_reduce",
+        "all_to_all",
+        "broadcast",
+        "permute",
+        "reduce_scatter",
+        "ring_shift",
+    }
+    assert {m.law for m in DRAWN} >= {
+        "error",
+        "gradient",
+        "scale",
+        "transformation",
+        "transformed gradient",
+        "type",
+        "value",
+    }
+    assert sum(m.runs == "isolated" for m in MUTANTS.values()) >= 4
+
+
+@pytest.mark.parametrize("planted", MUTANTS.values(), ids=str)
+def test_a_planted_bug_is_described(planted: Mutant) -> None:
+    """It says in one sentence what is wrong, and its smallest mesh is one that the law draws."""
+    assert planted.sentence[0].isupper()
+    assert len(planted.sentence) < 130, "one sentence"
+    assert all(size >= 1 for size in planted.smallest)
+    assert (math.prod(planted.smallest) <= 8) == (planted.runs != "large")
+    assert LAWS[planted.law].large == (planted.runs == "large")
+
+
+def test_a_name_is_taken_once() -> None:
+    """A second bug of the same name is refused, and so is one without a sentence."""
+    with pytest.raises(ValueError, match="shift_reversed: expected a name that no other has"):
+        mutant("ring_shift", smallest=(2,))(MUTANTS["shift_reversed"].function)
+
+    def shift_undescribed() -> None: ...
+
+    with pytest.raises(ValueError, match="shift_undescribed: sentence='': expected a docstring of one sentence"):
+        mutant("ring_shift", smallest=(2,))(shift_undescribed)

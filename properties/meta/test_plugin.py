@@ -1,0 +1,167 @@
+"""What a user sees of pytest with this checkout's plugin: options, header, table and reports."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import jax
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LAWS = "test_value_xla and (broadcast or ring_shift)"  # the cheapest law of the two cheapest contracts
+CONTRACTS = ("broadcast", "ring_shift")
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a pytest run ended, and what it printed."""
+
+    code: int
+    output: str
+
+    @property
+    def table(self) -> list[list[str]]:
+        """The cells of the rows of the printed table, without the headings."""
+        lines = [line for line in self.output.splitlines() if line.startswith("│")]
+        return [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]
+
+    @property
+    def headings(self) -> list[str]:
+        """The headings of the printed table."""
+        line = next(line for line in self.output.splitlines() if line.startswith("┃"))
+        return [cell.strip() for cell in line.strip("┃").split("┃")]
+
+
+def run_pytest(*arguments: str, **environment: str) -> Run:
+    """Runs pytest on this checkout in a process of its own, of which the surrounding run is not a part."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "CI", "COLUMNS", "TOX_"))}
+    process = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--color=no", *arguments],
+        cwd=ROOT,
+        env={**inherited, "COLUMNS": "250", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        timeout=240,
+    )
+    return Run(process.returncode, process.stdout)
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that the reports of `checked` are written to."""
+    return tmp_path_factory.mktemp("reports")
+
+
+@pytest.fixture(scope="module")
+def checked(reports: Path) -> Run:
+    """A run that checks two contracts and writes both reports."""
+    files = [f"--report={reports / name}" for name in ("report.json", "report.md")]
+    return run_pytest("properties/test_collectives.py", "-k", LAWS, "--hypothesis-profile=matrix", *files)
+
+
+def test_the_header_says_what_is_verified_on_what(checked: Run) -> None:
+    """The header names the versions, the devices, the profile, the seed and the contracts."""
+    versions = f"jax {jax.__version__}, jaxlib {version('jaxlib')}, 8 cpu devices"
+    assert re.search(rf"^shardproof.*: {re.escape(versions)}$", checked.output, re.MULTILINE)
+    assert re.search(
+        r"^profile: matrix \(\d+ structures per law\), seed: fixed by the profile$", checked.output, re.MULTILINE
+    )
+    contracts = re.search(r"^contracts: (.*)$", checked.output, re.MULTILINE)
+    assert contracts
+    assert set(CONTRACTS) < set(contracts[1].split(", "))
+
+
+def test_the_table_has_a_row_per_implementation(checked: Run) -> None:
+    """A run that passes ends with code 0 and a table of what it verified, which is not nothing."""
+    assert checked.code == 0, checked.output
+    assert [row[:2] for row in checked.table] == [[contract, "lax"] for contract in CONTRACTS]
+    for row in checked.table:
+        cells = dict(zip(checked.headings, row, strict=True))
+        assert int(cells["cases"]) >= 20
+        assert 1 <= int(cells["compilations"]) <= int(cells["cases"])
+        assert 2 <= int(cells["largest mesh"]) <= 8
+
+
+def test_the_markdown_report_is_the_printed_table(checked: Run, reports: Path) -> None:
+    """The Markdown report has the headings, the rows and the closing sentence of the printed table."""
+    text = (reports / "report.md").read_text(encoding="utf-8")
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    assert lines[0] == checked.headings
+    assert all(set(cell) <= {"-", ":"} for cell in lines[1])
+    assert lines[2:] == checked.table
+    assert text.splitlines()[-1] in checked.output.splitlines()
+
+
+def test_the_json_report_agrees_with_the_printed_table(checked: Run, reports: Path) -> None:
+    """The numbers of the JSON report are those that were printed, and its header the run's."""
+    record = json.loads((reports / "report.json").read_text(encoding="utf-8"))
+    assert set(record["header"]) <= set(checked.output.splitlines())
+    assert record["total"] in checked.output.splitlines()
+    for row in checked.table:
+        cells = dict(zip(checked.headings, row, strict=True))
+        entries = [entry for entry in record["verified"] if entry["contract"] == cells["contract"]]
+        assert {(e["implementation"], e["law"], e["outcome"]) for e in entries} == {("lax", "value", "passed")}
+        for count in ("cases", "compilations"):
+            assert str(sum(entry[count] for entry in entries)) == cells[count]
+        for kind in ("meshes", "dtypes"):
+            assert str(len({name for entry in entries for name in entry[kind]})) == cells[kind]
+        assert {order for entry in entries for order in entry["orders"]} == set(cells["axis orders"].split(", "))
+        assert str(max(entry["largest"] for entry in entries)) == cells["largest mesh"]
+
+
+def test_the_written_reports_are_announced(checked: Run, reports: Path) -> None:
+    """A line for each report says where it was written."""
+    for name in ("report.json", "report.md"):
+        assert f"shardproof: wrote {reports / name}" in checked.output.splitlines()
+
+
+def test_workers_verify_what_one_process_verifies(checked: Run) -> None:
+    """With two workers the table is that of one process, except for the time."""
+    spread = run_pytest("properties/test_collectives.py", "-k", LAWS, "--hypothesis-profile=matrix", "-n", "2")
+    assert spread.code == 0, spread.output
+    assert spread.headings == checked.headings
+    time = checked.headings.index("time")
+    tables = [[row[:time] + row[time + 1 :] for row in run.table] for run in (checked, spread)]
+    assert tables[0] == tables[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--devices", "0"), "ERROR: --devices=0: expected at least 1"),
+        (("--report", "x.txt"), "ERROR: --report=x.txt: expected a file name that ends in .json or .md"),
+    ],
+    ids=["devices", "report"],
+)
+def test_a_wrong_option_is_one_clear_line(arguments: tuple[str, ...], message: str) -> None:
+    """A wrong value of an option is a usage error, said in one line with the option, its value and what is expected."""
+    run = run_pytest("properties/test_collectives.py", *arguments)
+    assert run.code == pytest.ExitCode.USAGE_ERROR
+    assert [line for line in run.output.splitlines() if line.strip()] == [message]
+
+
+def test_a_missing_platform_is_a_failure_with_a_reason() -> None:
+    """Without a GPU, `--platform gpu` fails and says how many devices were expected and found; nothing is skipped."""
+    hidden = {"CUDA_VISIBLE_DEVICES": "-1"}
+    run = run_pytest("properties/test_collectives.py", "-k", "test_value_xla and broadcast", "--platform=gpu", **hidden)
+    assert run.code == pytest.ExitCode.TESTS_FAILED, run.output
+    assert "--devices=8 --platform=gpu: expected 8 devices, found 0" in run.output
+    assert "8 gpu devices" in run.output
+    assert "skipped" not in run.output
+    assert "passed" not in run.output
+
+
+def test_the_readme_has_every_option() -> None:
+    """The options in the README's table are those that `--help` shows, no more and no fewer."""
+    section = re.search(r"^shardproof: .*?(?=^\S|\Z)", run_pytest("--help").output, re.MULTILINE | re.DOTALL)
+    assert section
+    shown = set(re.findall(r"^  (--[a-z-]+)", section[0], re.MULTILINE))
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "--devices" in shown
+    assert set(re.findall(r"^\| *`(--[a-z-]+)", readme, re.MULTILINE)) == shown

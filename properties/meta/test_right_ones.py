@@ -1,0 +1,65 @@
+"""The suite does not cry wolf: of the right implementations that look odd, no law reports one."""
+
+import pytest
+from hypothesis import settings
+
+from properties.checking import find_violation, user_implementation
+from properties.contracts import Scope
+from properties.engines import XlaEngine, engine_named
+from properties.mutants import MUTANTS
+from properties.mutants.right import RIGHT_ONES, RightOne
+from properties.mutants.right.catalogue import enter
+from properties.verification import LAWS
+
+SEED = 0
+STRUCTURES = max(2, settings().max_examples // 100)
+"""Per law: few of each, since there are so many; a nightly profile draws fifty."""
+
+
+@pytest.mark.parametrize("right_one", RIGHT_ONES.values(), ids=str)
+def test_a_right_one_is_not_reported(right_one: RightOne) -> None:
+    """No law finds anything, in the interpreter where it can be checked there."""
+    implementation = user_implementation(right_one.contract, right_one.function)
+    for law in LAWS.values():
+        finding = find_violation(
+            law,
+            implementation,
+            engine_named(law.engines[0]),
+            Scope(large=128),
+            max_examples=STRUCTURES,
+            random_seed=SEED,
+            shrink=False,
+        )
+        assert finding.violation is None, f"{right_one}: {right_one.sentence}\n{finding.violation}"
+
+
+@pytest.mark.parametrize("right_one", RIGHT_ONES.values(), ids=str)
+def test_a_right_one_is_not_reported_when_compiled(right_one: RightOne) -> None:
+    """Compiled, its values, types and gradients are right as well."""
+    implementation = user_implementation(right_one.contract, right_one.function)
+    for name in ("value", "gradient"):
+        finding = find_violation(
+            LAWS[name],
+            implementation,
+            XlaEngine(),
+            Scope(),
+            max_examples=STRUCTURES,
+            random_seed=SEED + 1,
+            shrink=False,
+        )
+        assert finding.violation is None, f"{right_one}: {right_one.sentence}\n{finding.violation}"
+
+
+def test_there_are_many_right_ones() -> None:
+    """There is about one for every planted bug, under a name of its own."""
+    assert len(RIGHT_ONES) >= 45
+    assert {r.contract for r in RIGHT_ONES.values()} == {m.contract for m in MUTANTS.values()}
+    assert not set(RIGHT_ONES) & set(MUTANTS)
+
+
+def test_a_name_is_taken_once() -> None:
+    """A second one of the same name is refused, and so is one without a sentence."""
+    with pytest.raises(ValueError, match="shift_by_gathering: expected a name that no other has"):
+        enter("shift_by_gathering", "ring_shift", "Something else.", print)
+    with pytest.raises(ValueError, match="shift_undescribed: sentence='': expected a docstring of one sentence"):
+        enter("shift_undescribed", "ring_shift", "", print)

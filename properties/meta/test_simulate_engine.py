@@ -1,0 +1,274 @@
+"""The simulate engine as a whole: its record, its errors, its table of rules, and meshes of thousands of devices."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive
+from jax.sharding import AbstractMesh, AxisType
+from jax.sharding import PartitionSpec as P
+
+from oracles.mesh import MeshCase
+from properties.engines.simulate import (
+    RULES,
+    Recorder,
+    SimulationError,
+    UnknownPrimitive,
+    interpret,
+    prepare,
+    rule,
+    simulate,
+)
+from properties.meta import test_simulate_arrays as arrays
+from properties.meta import test_simulate_elementwise as elementwise
+from properties.meta import test_simulate_indexing as indexing
+from properties.meta import test_simulate_programs as programs
+from properties.meta import test_simulate_shard_map as mapped
+
+BOTH = ("dp", "tp")
+
+
+def mesh(*sizes: int, names: tuple[str, ...] = BOTH) -> AbstractMesh:
+    """An abstract mesh with Auto axes."""
+    return AbstractMesh(sizes, names, axis_types=(AxisType.Auto,) * len(sizes))
+
+
+def test_record_of_a_loop() -> None:
+    """Every execution of a collective is counted, with its bytes and where it stands."""
+
+    def body(x: Any) -> Any:
+        x = lax.fori_loop(0, 3, lambda i, x: lax.ppermute(x, "tp", [(0, 1), (1, 2)]), x)
+        return lax.psum(x, ("tp", "dp"))
+
+    x = np.ones((8, 4), np.float32)
+    program = prepare(jax.shard_map(body, mesh=mesh(2, 4), in_specs=P(BOTH), out_specs=P()), x)
+    _, record = program.run_recorded(x)
+    permute, reduce = record.collectives
+    assert (permute.kind, permute.axes, permute.perm, permute.count) == ("permute", ("tp",), ((0, 1), (1, 2)), 3)
+    assert (permute.operand_bytes, permute.result_bytes, permute.members, permute.devices) == (16, 16, 4, 8)
+    assert permute.links == {(0, 1): 48, (1, 2): 48, (4, 5): 48, (5, 6): 48}
+    assert (reduce.kind, reduce.axes, reduce.members, reduce.count) == ("all_reduce", ("tp", "dp"), 8, 1)
+    assert reduce.mesh == MeshCase(BOTH, (2, 4))
+    assert "test_simulate_engine.py" in reduce.location
+    assert (record.count("permute"), record.bytes_in("permute")) == (3, 48)
+
+
+def test_record_of_a_branch() -> None:
+    """A collective that only some groups execute says how many devices did."""
+
+    def body(x: Any) -> Any:
+        return lax.cond(lax.axis_index("dp") == 0, lambda x: lax.psum_scatter(x, "tp", tiled=True), lambda x: x[:1], x)
+
+    x = np.ones((32,), np.float32)
+    _, record = prepare(jax.shard_map(body, mesh=mesh(2, 4), in_specs=P(BOTH), out_specs=P(BOTH)), x).run_recorded(x)
+    (collective,) = record.collectives
+    assert (collective.kind, collective.devices, collective.operand_bytes) == ("reduce_scatter", 4, 16)
+
+
+def test_record_with_groups() -> None:
+    """Groups are recorded as the program gave them."""
+
+    def body(x: Any) -> Any:
+        return lax.all_gather(x, BOTH, axis_index_groups=[[0, 7, 1, 2], [3, 4, 5, 6]])
+
+    x = np.ones(8, np.float32)
+    _, record = prepare(jax.shard_map(body, mesh=mesh(2, 4), in_specs=P(BOTH), out_specs=P(BOTH)), x).run_recorded(x)
+    assert [(c.groups, c.members) for c in record.collectives] == [(((0, 7, 1, 2), (3, 4, 5, 6)), 4)]
+
+
+def test_peak_bytes() -> None:
+    """Blocks count from the equation that makes them to the last that reads them."""
+
+    def body(x: Any) -> Any:  # x: 16 bytes; y and z 32 each, w 16, of which y, z and w are never all needed
+        y = lax.concatenate([x, x], 0)
+        z = y * 2
+        return lax.slice(z, (0,), (4,)) + x
+
+    x = np.ones(4, np.float32)
+    program = jax.shard_map(body, mesh=mesh(1, 1), in_specs=P(), out_specs=P())
+    _, record = prepare(program, x).run_recorded(x)
+    assert record.peak_bytes == 16 + 32 + 32
+
+
+def test_interpreting_one_jaxpr() -> None:
+    """A closed jaxpr is interpreted on flat arguments, into a recorder if one is given."""
+    program = jax.shard_map(lambda x: lax.psum(x, BOTH), mesh=mesh(2, 4), in_specs=P(BOTH), out_specs=P())
+    x, recorder = np.arange(8.0, dtype=np.float32), Recorder()
+    closed = jax.make_jaxpr(program)(x)
+    assert [r.tolist() for r in interpret(closed, x, record=recorder)] == [[28.0]]
+    assert recorder.record.count("all_reduce") == 1
+
+
+def test_a_mesh_from_the_context() -> None:
+    """A function that takes its mesh from the context gets the one that is named, abstract or concrete."""
+
+    def function(x: Any) -> Any:
+        return jax.shard_map(lambda x: lax.psum(x, "tp"), in_specs=P("tp"), out_specs=P())(x)
+
+    concrete = jax.make_mesh((2, 4), BOTH, axis_types=(AxisType.Auto,) * 2)
+    for given in (mesh(2, 4), concrete):
+        assert simulate(function, np.arange(8.0, dtype=np.float32), mesh=given).tolist() == [12.0, 16.0]
+
+
+def test_unknown_primitive() -> None:
+    """A primitive without a rule is named, with the place and the two ways on, on one line."""
+
+    def function(x: Any) -> Any:
+        return lax.conv(x, x, (1, 1), "SAME")
+
+    with pytest.raises(UnknownPrimitive) as error:
+        simulate(function, np.ones((1, 1, 3, 3), np.float32))
+    text = str(error.value)
+    assert text.startswith("no rule for the primitive 'conv_general_dilated' (at ")
+    assert "test_simulate_engine.py" in text
+    assert text.endswith(
+        "`--engine xla`, or register a rule with `@properties.engines.simulate.rule('conv_general_dilated')`"
+    )
+    assert "\n" not in text
+
+
+def test_a_rule_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rule that a user registers is used, and is held to the traced shape and dtype."""
+    monkeypatch.setattr("properties.engines.simulate.rules.RULES", RULES)
+    monkeypatch.delitem(RULES, "cholesky", raising=False)
+    x = np.eye(3, dtype=np.float32) * 4
+
+    @rule("cholesky")
+    def cholesky(env: Any, equation: Any, a: Any) -> Any:
+        return np.linalg.cholesky(a)
+
+    assert simulate(lambda a: lax.linalg.cholesky(a, symmetrize_input=False), x).tolist() == (x / 2).tolist()
+
+    @rule("cholesky")
+    def wrong(env: Any, equation: Any, a: Any) -> Any:
+        return a[:1]
+
+    with pytest.raises(SimulationError, match=r"'cholesky' returned float32\[1, 3\] where float32\[3, 3\] was traced"):
+        simulate(lambda a: lax.linalg.cholesky(a, symmetrize_input=False), x)
+    del RULES["cholesky"]
+
+
+@pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="JAX 0.10 numbers the members of any tuple in mesh order")
+def test_a_permute_out_of_mesh_order() -> None:
+    """A permute over a tuple that this JAX refuses to lower is refused."""
+    program = jax.shard_map(
+        lambda x: lax.ppermute(x, ("tp", "dp"), [(0, 1)]), mesh=mesh(2, 4), in_specs=P(BOTH), out_specs=P(BOTH)
+    )
+    with pytest.raises(SimulationError, match="not in mesh order"):
+        simulate(program, np.ones(8, np.float32))
+
+
+LARGE = {
+    "one axis": ((4096,), ("x",)),
+    "torus": ((16, 16, 16), ("x", "y", "z")),
+    "four axes": ((4, 8, 8, 16), ("x", "y", "z", "w")),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_thousands_of_devices(name: str) -> None:
+    """All-reduce, all-gather and a ring shift say what they mean on 4,096 devices."""
+    sizes, names = LARGE[name]
+    x = (np.arange(4096 * 4, dtype=np.int32) % 1000).reshape(4096, 4)
+    ring = [(i, (i + 1) % 4096) for i in range(4096)]
+
+    def on_mesh(body: Callable[[Any], Any], out_specs: Any) -> Any:
+        return simulate(jax.shard_map(body, mesh=mesh(*sizes, names=names), in_specs=P(names), out_specs=out_specs), x)
+
+    assert on_mesh(lambda x: lax.psum(x, names), P()).tolist() == x.sum(0, keepdims=True).tolist()
+    assert (on_mesh(lambda x: lax.ppermute(x, names, ring), P(names)) == np.roll(x, 1, axis=0)).all()
+    gathered = on_mesh(lambda x: lax.all_gather(x, names, tiled=True, to="invarying"), P())
+    assert (gathered == x).all()
+    weighted = on_mesh(lambda x: lax.all_gather(x[0, 0], names).sum() + lax.axis_index(names)[None], P(names))
+    assert (weighted == x[:, 0].sum() + np.arange(4096)).all()
+
+
+def test_a_collective_along_one_axis_of_many() -> None:
+    """A collective along one axis of a large mesh keeps the other axes' devices apart."""
+    x = np.arange(4096, dtype=np.float32).reshape(16, 16, 16)
+    names = ("x", "y", "z")
+    program = jax.shard_map(
+        lambda x: lax.psum(x, "y"), mesh=mesh(16, 16, 16, names=names), in_specs=P(*names), out_specs=P("x", None, "z")
+    )
+    assert (simulate(program, x) == x.sum(1, keepdims=True)).all()
+
+
+def primitives_in(jaxpr: Any) -> Iterator[str]:
+    """The names of the primitives of a jaxpr, inner jaxprs included."""
+    for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        yield equation.primitive.name
+        for value in equation.params.values():
+            for item in value if isinstance(value, list | tuple) else (value,):
+                if isinstance(item, ClosedJaxpr | Jaxpr):
+                    yield from primitives_in(item)
+
+
+def exercised() -> Iterator[str]:
+    """The primitives of the programs that the other tests compare with XLA."""
+    cube, square, seed = jnp.ones((2, 3, 4)), jnp.ones((4, 4)), jnp.int32(1)
+    tables: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+    tables += [(f, (cube,)) for f in (*arrays.SHAPING.values(), *arrays.REDUCTIONS.values())]
+    tables += [(f, (square,)) for f in programs.CONTROL.values()]
+    tables += [(f, (seed,)) for f in programs.RANDOM.values()]
+    tables += [(f, (square, jnp.arange(4))) for f in indexing.INDEXING.values()]
+    tables += [(f, (jnp.asarray(elementwise.numbers(d[0])),)) for f, d in elementwise.UNARY.values()]
+    tables += [(f, tuple(map(jnp.asarray, elementwise.pairs(d[0])))) for f, d in elementwise.BINARY.values()]
+    tables += [(f, (jnp.asarray(x),)) for f, x in elementwise.REAL_FUNCTIONS.values()]
+    for body, out_specs, options in mapped.COLLECTIVES.values():
+        settings = {"mesh": mesh(2, 4), "in_specs": P(BOTH), "out_specs": out_specs} | options
+        tables.append((jax.shard_map(body, **settings), (mapped.X,)))
+    for function, args in tables:
+        yield from primitives_in(jax.make_jaxpr(function)(*args))
+
+
+# Rules whose programs are written out in a test, rather than standing in a table.
+ELSEWHERE = {
+    "test_real_functions_of_several_numbers": "pow atan2 igamma igammac zeta polygamma regularized_incomplete_beta",
+    "test_total_order": "lt_to le_to eq_to",
+    "test_dynamic_slices": "dynamic_update_slice",
+    "test_bitwise_reductions": "reduce_and reduce_xor",
+    "test_cumlogsumexp": "cumlogsumexp",
+    "test_ragged_dot": "ragged_dot_general",
+    "test_sharding_constraint": "sharding_constraint",
+    "test_unreduced_and_reduced": "unreduced_psum unreduced_reduce_scatter preduced all_gather_reduced",
+    "test_unreduced_and_reduced, by JAX 0.12's names": "vary_unreduced_cast reduced_vary_cast",
+    "test_unreduced_and_reduced, by JAX 0.10's names": "vary_unreduced_cast_p reduced_vary_cast_p",
+    "test_unreduced_results": "reshard",
+    "test_random, in what random_bits is traced to": "threefry2x32 iota_2x32_shape",
+    "test_values": "ragged_all_to_all",
+    "test_broadcast": "pbroadcast",
+    "test_closed_call": "closed_call",
+    "test_never_written_memory and test_control of a cond's gradient, where JAX stages them so": "empty empty2",
+    "test_remat, where JAX stages it so": "eval_jaxpr",
+    "test_linearize, where JAX knows it": "one_minus_square",
+    "test_real_function, where JAX knows it": "log2",
+    "test_reduction, where JAX knows it": "call_hi_primitive",
+}
+
+
+def test_every_rule_is_exercised() -> None:
+    """Every rule of the table runs in a program of these tests."""
+    named = {name for names in ELSEWHERE.values() for name in names.split()}
+    assert set(RULES) == set(RULES) & (named | set(exercised()))
+    assert named <= set(RULES)
+
+
+def test_broadcast() -> None:
+    """pbroadcast, which XLA:CPU cannot lower, gives every member the block of one."""
+    program = jax.shard_map(
+        lambda x: lax.pbroadcast(x, ("tp",), 2), mesh=mesh(2, 4), in_specs=P(BOTH), out_specs=P(BOTH)
+    )
+    assert simulate(program, np.arange(8, dtype=np.int32)).tolist() == [2] * 4 + [6] * 4
+
+
+def test_closed_call() -> None:
+    """A call by another name is a call."""
+    closed = jax.make_jaxpr(jax.jit(lambda x: x * 2))(np.float32(1))
+    (equation,) = closed.jaxpr.eqns
+    params = {"call_jaxpr": equation.params["jaxpr"]}
+    call = equation.replace(primitive=Primitive("closed_call"), params=params)
+    assert interpret(closed.replace(jaxpr=closed.jaxpr.replace(eqns=[call])), np.float32(4)) == [8.0]

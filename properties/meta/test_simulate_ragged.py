@@ -1,0 +1,141 @@
+"""`ragged_all_to_all` in the simulate engine, which XLA's CPU backend cannot run."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax import lax
+from jax.sharding import AbstractMesh, AxisType
+from jax.sharding import PartitionSpec as P
+
+from oracles.ragged import RaggedMismatch
+from properties.engines.simulate import prepare, simulate
+
+
+def exchange(p: int, **options: Any) -> Any:
+    """`ragged_all_to_all` over p devices, on global arrays whose first dimension they share out."""
+    mesh = AbstractMesh((p,), ("x",), axis_types=(AxisType.Auto,))
+
+    def body(*args: Any) -> Any:
+        return lax.ragged_all_to_all(*args, axis_name="x", **options)
+
+    return jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+
+
+def arrays(*rows: Any) -> list[np.ndarray]:
+    """operand, output, input_offsets, send_sizes, output_offsets, recv_sizes, of all devices one after the other."""
+    return [np.array(row, np.float32 if i < 2 else np.int32) for i, row in enumerate(rows)]
+
+
+# Device 0 sends 1 row to itself and 2 rows to device 1, which sends 1 row to each.
+OPERAND, OUTPUT = [1, 2, 2, 3, 4, 0], [0] * 8
+STARTS, SENT, TARGETS, RECEIVED = [0, 1, 0, 1], [1, 2, 1, 1], [0, 0, 1, 2], [1, 1, 2, 1]
+
+
+def test_example() -> None:
+    """The rows arrive where their senders say, and all others keep the output."""
+    result = simulate(exchange(2), *arrays(OPERAND, [9] * 8, STARTS, SENT, TARGETS, RECEIVED))
+    assert result.tolist() == [1, 3, 9, 9, 2, 2, 4, 9]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"RECEIVED": [1, 1, 1, 1]},
+            r"device \(x=0\) sends 2 rows to device \(x=1\), which expects 1 \(send_sizes and",
+        ),
+        ({"STARTS": [0, 2, 0, 1]}, r"device \(x=0\) sends rows \[2, 4\) to device \(x=1\): its operand has 3 rows"),
+        ({"TARGETS": [0, 0, 4, 2]}, r"device \(x=1\) writes rows \[4, 5\) of device \(x=0\), whose output has 4 rows"),
+        ({"TARGETS": [0, 0, 1, 1]}, r"devices \(x=0\) and \(x=1\) both write row 1 of device \(x=1\)"),
+        (
+            {"SENT": [1, -1, 1, 1], "RECEIVED": [1, 1, -1, 1]},
+            r"device \(x=0\) sends -1 rows to device \(x=1\): expected",
+        ),
+    ],
+)
+def test_contradictions(change: dict[str, list[int]], message: str) -> None:
+    """Metadata that contradicts itself is an error that names the devices and the numbers."""
+    lists = {"STARTS": STARTS, "SENT": SENT, "TARGETS": TARGETS, "RECEIVED": RECEIVED} | change
+    with pytest.raises(RaggedMismatch, match=message):
+        simulate(exchange(2), *arrays(OPERAND, OUTPUT, *lists.values()))
+
+
+@st.composite
+def exchanges(draw: st.DrawFn) -> tuple[int, list[np.ndarray]]:
+    """Consistent arguments for p devices, each sending k slices to each, packed without gaps."""
+    p, k = draw(st.integers(1, 4)), draw(st.integers(1, 2))
+    count = p * p * k
+    sizes = np.array(draw(st.lists(st.integers(0, 3), min_size=count, max_size=count)), np.int32).reshape(p, p, k)
+    n = max(1, int(sizes.sum((1, 2)).max()))
+    m = max(1, int(sizes.sum((0, 2)).max()) + 1)
+    starts = (np.cumsum(sizes.reshape(p, -1), 1) - sizes.reshape(p, -1)).reshape(p, p, k)
+    arriving = sizes.transpose(1, 0, 2)  # [receiver, sender, k]
+    places = (np.cumsum(arriving.reshape(p, -1), 1) - arriving.reshape(p, -1)).reshape(p, p, k)
+    operand = np.arange(1, p * n + 1, dtype=np.float32)
+    output = -np.arange(1, p * m + 1, dtype=np.float32)
+    flat = [x.reshape(-1).astype(np.int32) for x in (starts, sizes, places.transpose(1, 0, 2), arriving)]
+    return p, [operand, output, *flat]
+
+
+def dense(p: int, args: list[np.ndarray]) -> np.ndarray:
+    """The exchange as a matrix from operand and output, all devices' one after the other, to the result."""
+    operand, output, starts, sizes, targets, _ = args
+    n, m, k = len(operand) // p, len(output) // p, len(sizes) // p // p
+    matrix = np.concatenate([np.zeros((p * m, p * n)), np.eye(p * m)], axis=1)
+    for index, (start, size, target) in enumerate(zip(starts, sizes, targets, strict=True)):
+        source, destination = index // (p * k), index % (p * k) // k
+        for row in range(size):
+            matrix[destination * m + target + row] = 0
+            matrix[destination * m + target + row, source * n + start + row] = 1
+    return matrix
+
+
+@settings(deadline=None, max_examples=40)
+@given(exchanges())
+def test_values(case: tuple[int, list[np.ndarray]]) -> None:
+    """The exchange is the linear map that its metadata spells out."""
+    p, args = case
+    assert simulate(exchange(p), *args).tolist() == (dense(p, args) @ np.concatenate(args[:2])).tolist()
+
+
+@settings(deadline=None, max_examples=40)
+@given(exchanges())
+def test_operand_gradients(case: tuple[int, list[np.ndarray]]) -> None:
+    """The gradient with respect to the operand is the transpose of the map."""
+    p, (operand, output, *lists) = case
+    cotangent = np.arange(1, len(output) + 1, dtype=np.float32)
+
+    def gradient(operand: Any, output: Any, cotangent: Any, *lists: Any) -> Any:
+        return jax.vjp(lambda x: exchange(p)(x, output, *lists), operand)[1](cotangent)[0]
+
+    ours = simulate(gradient, operand, output, cotangent, *lists)
+    assert ours.tolist() == (dense(p, [operand, output, *lists]).T @ cotangent)[: len(operand)].tolist()
+
+
+def test_traffic() -> None:
+    """The record holds what every device sent to every other."""
+    args = arrays(OPERAND, OUTPUT, STARTS, SENT, TARGETS, RECEIVED)
+    _, record = prepare(exchange(2), *args).run_recorded(*args)
+    (collective,) = record.collectives
+    assert collective.kind == "ragged_all_to_all"
+    assert collective.links == {(0, 0): 4, (0, 1): 8, (1, 0): 4, (1, 1): 4}
+
+
+def test_under_a_branch() -> None:
+    """Devices that are not there send nothing, and their metadata is not looked at."""
+    mesh = AbstractMesh((2, 2), ("y", "x"), axis_types=(AxisType.Auto,) * 2)
+
+    def body(*args: Any) -> Any:
+        bad = jnp.where(lax.axis_index("y") == 1, 99, 0)
+        send = lambda *args: lax.ragged_all_to_all(*args, axis_name="x")  # noqa: E731
+        operand, output, starts, *rest = args
+        return lax.cond(lax.axis_index("y") == 0, send, lambda *a: a[1], operand, output, starts + bad, *rest)
+
+    args = [np.concatenate([a, a]) for a in arrays(OPERAND, [9] * 8, STARTS, SENT, TARGETS, RECEIVED)]
+    result = simulate(jax.shard_map(body, mesh=mesh, in_specs=P(("y", "x")), out_specs=P(("y", "x"))), *args)
+    assert result.tolist() == [1, 3, 9, 9, 2, 2, 4, 9] + [9] * 8

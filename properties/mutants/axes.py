@@ -1,0 +1,37 @@
+"""What the planted bugs ask of the mesh that they run under."""
+
+from collections.abc import Iterable
+
+import jax
+
+AxisName = str | tuple[str, ...]
+
+
+def names(axis_name: AxisName) -> tuple[str, ...]:
+    """The axis tuple that `axis_name` stands for."""
+    return (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
+
+
+def mesh_names() -> tuple[str, ...]:
+    """All axes of the mesh, in mesh order."""
+    return tuple(jax.sharding.get_abstract_mesh().axis_names)
+
+
+def mesh_size(axes: Iterable[str]) -> int:
+    """How many devices the axes connect."""
+    size = 1
+    for name in axes:
+        size *= jax.sharding.get_abstract_mesh().shape[name]
+    return size
+
+
+def in_mesh_order(axis_name: AxisName) -> tuple[str, ...]:
+    """The axis tuple, sorted into mesh order; names that the mesh does not have are left to whoever uses them."""
+    axes = names(axis_name)
+    known = [name for name in mesh_names() if name in axes]
+    return tuple(known) if len(known) == len(axes) else axes
+
+
+def other_names(axis_name: AxisName) -> tuple[str, ...]:
+    """The axes of the mesh that are not in the tuple, in mesh order."""
+    return tuple(name for name in mesh_names() if name not in names(axis_name))

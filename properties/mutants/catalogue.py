@@ -1,0 +1,74 @@
+"""What a planted bug is, and how it enters the catalogue."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from properties.contracts import CONTRACTS
+from properties.verification import LAWS
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+RUNS = ("drawn", "large", "isolated")
+"""Where a bug shows: on meshes that every run draws, only on large ones, or not without ending the process."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A wrong implementation that the suite must report.
+
+    Arguments:
+        name: the function's name.
+        contract: the contract that it breaks.
+        sentence: what is wrong with it.
+        law: the law that catches it.
+        smallest: the sizes of the smallest mesh on which it is wrong: fewest devices, then fewest axes.
+            In which order they stand makes none of them smaller.
+        function: the device-local function.
+        runs: one of `RUNS`.
+
+    Raises:
+        ValueError: if one of them is not known to the suite, or the sentence is missing.
+    """
+
+    name: str
+    contract: str
+    sentence: str
+    law: str
+    smallest: tuple[int, ...]
+    function: Callable[..., Any]
+    runs: str = "drawn"
+
+    def __post_init__(self) -> None:
+        for argument, known in (("contract", CONTRACTS), ("law", LAWS), ("runs", RUNS)):
+            value = getattr(self, argument)
+            if value not in known:
+                raise ValueError(f"mutant {self.name}: {argument}={value!r}: expected one of {', '.join(known)}")
+        if not self.sentence.endswith("."):
+            raise ValueError(f"mutant {self.name}: sentence={self.sentence!r}: expected a docstring of one sentence")
+
+    def __str__(self) -> str:
+        return f"{self.contract}[{self.name}]"
+
+
+MUTANTS: dict[str, Mutant] = {}
+"""Every planted bug by its name."""
+
+
+def mutant(
+    contract: str, *, smallest: tuple[int, ...], law: str = "value", runs: str = "drawn"
+) -> Callable[[Function], Function]:
+    """Enters a function into the catalogue; its docstring says in one sentence what is wrong.
+
+    Raises:
+        ValueError: if the name is taken, or see `Mutant`.
+    """
+
+    def enter(function: Function) -> Function:
+        name = function.__name__
+        if name in MUTANTS:
+            raise ValueError(f"mutant {name}: expected a name that no other has")
+        sentence = " ".join((function.__doc__ or "").split())
+        MUTANTS[name] = Mutant(name, contract, sentence, law, smallest, function, runs)
+        return function
+
+    return enter

@@ -1,0 +1,77 @@
+"""Planted bugs that depend on what is around the call: the transformation, the types, the error."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.sharding import AxisType
+
+from impl import collectives
+from properties.mutants.axes import AxisName, mesh_names, names
+from properties.mutants.catalogue import mutant
+
+
+@mutant("ring_shift", law="transformation", smallest=(2,))
+def shift_wrong_under_vmap(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
+    """Its own rule for vmap shifts by one, whatever the offset."""
+
+    @jax.custom_batching.custom_vmap
+    def shift(x: Array) -> Array:
+        return collectives.ring_shift(x, axis_name, offset=offset)
+
+    @shift.def_vmap
+    def _(size: int, batched: list[bool], x: Array) -> tuple[Array, bool]:
+        return collectives.ring_shift(x, axis_name), True
+
+    return shift(x)
+
+
+@mutant("broadcast", law="transformation", smallest=(1,))
+def broadcast_of_one_batch(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
+    """Its own rule for vmap sends the first element of the batch for every one of them."""
+
+    @jax.custom_batching.custom_vmap
+    def send(x: Array) -> Array:
+        return collectives.broadcast(x, axis_name, root=root)
+
+    @send.def_vmap
+    def _(size: int, batched: list[bool], x: Array) -> tuple[Array, bool]:
+        return jnp.broadcast_to(send(x[0]), x.shape), True
+
+    return send(x)
+
+
+@mutant("all_reduce", law="transformation", smallest=(2,))
+def reduce_trusts_the_types(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Reduces only what is typed varying, and so nothing under check_vma=False."""
+    if op != "mean" and not collectives.varying(x):
+        return x
+    return collectives.all_reduce(x, axis_name, op=op)
+
+
+@mutant("all_gather", law="transformation", smallest=(2,))
+def gather_trusts_the_types(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Copies what is not typed varying instead of gathering it, and so everything under check_vma=False."""
+    if collectives.varying(x):
+        return collectives.all_gather(x, axis_name, axis=axis, tiled=tiled)
+    copies = [x] * lax.axis_size(axis_name)
+    return jnp.concatenate(copies, axis) if tiled else jnp.stack(copies, axis)
+
+
+@mutant("ring_shift", law="transformation", smallest=(1, 2))
+def shift_lost_among_automatic_axes(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
+    """Does nothing where some axes of the mesh are not manual."""
+    manual = all(kind == AxisType.Manual for kind in jax.sharding.get_abstract_mesh().axis_types)
+    return collectives.ring_shift(x, axis_name, offset=offset if manual else 0)
+
+
+@mutant("permute", law="error", smallest=(1,))
+def permute_ignores_unknown_axes(x: Array, axis_name: AxisName, *, perm: list[tuple[int, int]]) -> Array:
+    """Drops the names of an axis tuple that the mesh does not have, instead of raising."""
+    known = tuple(name for name in names(axis_name) if name in mesh_names())
+    return collectives.permute(x, known, perm=perm)
+
+
+@mutant("all_reduce", law="error", smallest=(1,))
+def reduce_ignores_unknown_axes(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Takes a name that the mesh does not have for an axis of size 1."""
+    return collectives.all_reduce(x, [name for name in names(axis_name) if name in mesh_names()], op=op)

@@ -1,0 +1,86 @@
+"""Planted bugs of all_to_all."""
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from impl import collectives
+from properties.mutants.axes import AxisName, in_mesh_order
+from properties.mutants.catalogue import mutant
+
+
+@mutant("all_to_all", smallest=(1,))
+def exchange_split_for_concat(
+    x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
+) -> Array:
+    """Splits along the axis to concatenate along, and the other way round."""
+    return collectives.all_to_all(x, axis_name, split_axis=concat_axis, concat_axis=split_axis, tiled=tiled)
+
+
+@mutant("all_to_all", smallest=(2, 2))
+def exchange_in_mesh_order(
+    x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
+) -> Array:
+    """Numbers the members of a tuple in mesh order."""
+    return collectives.all_to_all(
+        x, in_mesh_order(axis_name), split_axis=split_axis, concat_axis=concat_axis, tiled=tiled
+    )
+
+
+@mutant("all_to_all", smallest=(1,))
+def exchange_stacks_in_front(
+    x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
+) -> Array:
+    """Puts the new dimension in front, wherever it belongs, if it is not tiled."""
+    target = concat_axis if tiled else 0
+    return collectives.all_to_all(x, axis_name, split_axis=split_axis, concat_axis=target, tiled=tiled)
+
+
+@mutant("all_to_all", smallest=(2,))
+def exchange_joins_backwards(
+    x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
+) -> Array:
+    """Joins what is received from the last sender to the first."""
+    y = collectives.all_to_all(x, axis_name, split_axis=split_axis, concat_axis=concat_axis, tiled=tiled)
+    return jnp.concatenate(jnp.split(y, lax.axis_size(axis_name), axis=concat_axis)[::-1], axis=concat_axis)
+
+
+@mutant("all_to_all", smallest=(1,))
+def exchange_loses_the_own_piece(
+    x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
+) -> Array:
+    """Leaves zeros where the piece belongs that a member keeps for itself."""
+    p = lax.axis_size(axis_name)
+    pieces = jnp.stack(jnp.split(x, p, axis=split_axis))
+    own = (jnp.arange(p) == lax.axis_index(axis_name)).reshape(p, *(1 for _ in x.shape))
+    rest = jnp.concatenate(list(jnp.where(own, jnp.zeros_like(pieces), pieces)), axis=split_axis)
+    return collectives.all_to_all(rest, axis_name, split_axis=split_axis, concat_axis=concat_axis, tiled=tiled)
+
+
+@mutant("all_to_all", smallest=(2,))
+def exchange_sends_the_next_piece(
+    x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
+) -> Array:
+    """Sends member i the piece of member i + 1."""
+    turned = jnp.roll(x, -(x.shape[split_axis] // lax.axis_size(axis_name)), axis=split_axis)
+    return collectives.all_to_all(turned, axis_name, split_axis=split_axis, concat_axis=concat_axis, tiled=tiled)
+
+
+@mutant("all_to_all", smallest=(2,))
+def exchange_keeps_where_it_should_send(
+    x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
+) -> Array:
+    """Rearranges its own pieces and sends nothing, where split_axis equals concat_axis."""
+    if split_axis == concat_axis:
+        return collectives.cast_varying(x, in_mesh_order(axis_name))
+    return collectives.all_to_all(x, axis_name, split_axis=split_axis, concat_axis=concat_axis, tiled=tiled)
+
+
+@mutant("all_to_all", smallest=(2,))
+def exchange_of_int4_through_uint4(
+    x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
+) -> Array:
+    """Loses the sign of int4, because two of them are packed into a byte and unpacked unsigned."""
+    y = collectives.all_to_all(x, axis_name, split_axis=split_axis, concat_axis=concat_axis, tiled=tiled)
+    if x.dtype == jnp.int4 and lax.axis_size(axis_name) > 1:
+        return (y.astype(jnp.int8) & 7).astype(jnp.int4)
+    return y

@@ -1,0 +1,131 @@
+"""Planted bugs of all_gather and all_gather_invariant."""
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from impl import collectives
+from properties.mutants.axes import AxisName, in_mesh_order, names
+from properties.mutants.catalogue import mutant
+
+
+@mutant("all_gather", smallest=(2, 2))
+def gather_in_mesh_order(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Orders the blocks of a tuple's members by the mesh."""
+    return collectives.all_gather(x, in_mesh_order(axis_name), axis=axis, tiled=tiled)
+
+
+@mutant("all_gather", smallest=(1,))
+def gather_tiled_as_untiled(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Stacks the blocks where they should be concatenated."""
+    return collectives.all_gather(x, axis_name, axis=axis, tiled=False)
+
+
+@mutant("all_gather", smallest=(1,))
+def gather_always_in_front(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Ignores the axis and gathers along the first."""
+    return collectives.all_gather(x, axis_name, axis=0, tiled=tiled)
+
+
+@mutant("all_gather_invariant", smallest=(1,))
+def gather_not_behind_the_last_axis(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Puts the new dimension before the last one where it belongs behind it."""
+    return collectives.all_gather_invariant(x, axis_name, axis=min(axis, max(x.ndim - 1, 0)), tiled=tiled)
+
+
+@mutant("all_gather", smallest=(2,))
+def gather_from_own_index_on(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Leaves the blocks in the order in which a ring delivers them: one's own first."""
+    order = (lax.axis_index(axis_name) + jnp.arange(lax.axis_size(axis_name))) % lax.axis_size(axis_name)
+    blocks = collectives.all_gather(x, axis_name)[order]
+    return jnp.concatenate(list(blocks), axis) if tiled else jnp.moveaxis(blocks, 0, axis)
+
+
+@mutant("all_gather_invariant", smallest=(2,))
+def gather_backwards(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Joins the blocks from the last member to the first."""
+    blocks = collectives.all_gather_invariant(x, axis_name)[::-1]
+    return jnp.concatenate(list(blocks), axis) if tiled else jnp.moveaxis(blocks, 0, axis)
+
+
+@mutant("all_gather", smallest=(2,))
+def gather_stops_a_step_early(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """A ring of p - 2 steps, which leaves zeros where the last block belongs."""
+    p, index = lax.axis_size(axis_name), lax.axis_index(axis_name)
+    blocks = jnp.zeros((p, *x.shape), x.dtype).at[index].set(x)
+    moving = x
+    for step in range(1, p - 1):
+        moving = collectives.ring_shift(moving, axis_name)
+        blocks = blocks.at[(index - step) % p].set(moving)
+    return jnp.concatenate(list(blocks), axis) if tiled else jnp.moveaxis(blocks, 0, axis)
+
+
+@mutant("all_gather", smallest=(2,))
+def gather_high_ranks_in_front(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Concatenates blocks of rank above two along their first dimension, whichever is asked for."""
+    return collectives.all_gather(x, axis_name, axis=0 if tiled and x.ndim > 2 else axis, tiled=tiled)
+
+
+@mutant("all_gather", smallest=(2,))
+def gather_repeats_scalars(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Fills the result with one's own block where that is a scalar."""
+    if x.ndim == 0:
+        return jnp.repeat(x[None], lax.axis_size(axis_name), axis=0)
+    return collectives.all_gather(x, axis_name, axis=axis, tiled=tiled)
+
+
+@mutant("all_gather", smallest=(1,))
+def gather_refuses_empty_blocks(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Raises for an empty block."""
+    if x.size == 0:
+        raise ValueError(f"all_gather: x={x.shape}: expected at least one element")
+    return collectives.all_gather(x, axis_name, axis=axis, tiled=tiled)
+
+
+@mutant("all_gather_invariant", smallest=(1,))
+def gather_returns_empty_blocks(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Returns an empty block as it came, not in the shape of the gathered one."""
+    return x if x.size == 0 else collectives.all_gather_invariant(x, axis_name, axis=axis, tiled=tiled)
+
+
+@mutant("all_gather", smallest=(1, 2))
+def gather_over_the_first_name(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Gathers over the first axis of a tuple only."""
+    return collectives.all_gather(x, names(axis_name)[0], axis=axis, tiled=tiled)
+
+
+@mutant("all_gather", smallest=(1, 1, 2))
+def gather_forgets_the_third_name(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Gathers over the first two axes of a tuple of three."""
+    axes = names(axis_name)
+    return collectives.all_gather(x, axes[:2] if len(axes) == 3 else axes, axis=axis, tiled=tiled)
+
+
+@mutant("all_gather", smallest=(1,))
+def gather_skips_size_one(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Returns the block as it came where the axis has size 1, without the new dimension."""
+    if lax.axis_size(axis_name) == 1:
+        return x
+    return collectives.all_gather(x, axis_name, axis=axis, tiled=tiled)
+
+
+@mutant("all_gather", smallest=(1,))
+def gather_int32_through_float32(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Sends int32 as float32, which holds no odd number above 2**24."""
+    sent = x.astype(jnp.float32) if x.dtype == jnp.int32 else x
+    return collectives.all_gather(sent, axis_name, axis=axis, tiled=tiled).astype(x.dtype)
+
+
+@mutant("all_gather", smallest=(1,))
+def gather_float16_through_bfloat16(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Sends float16 as bfloat16, which is as wide and has three bits less of mantissa."""
+    sent = x.astype(jnp.bfloat16) if x.dtype == jnp.float16 else x
+    return collectives.all_gather(sent, axis_name, axis=axis, tiled=tiled).astype(x.dtype)
+
+
+@mutant("all_gather_invariant", smallest=(2,))
+def gather_by_multiplication(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Sums blocks that a product with a one-hot vector put into their slots, which spreads NaN and infinities."""
+    p = lax.axis_size(axis_name)
+    slots = (jnp.arange(p) == lax.axis_index(axis_name)).astype(x.dtype)
+    blocks = lax.psum(jnp.multiply.outer(slots, x), axis_name).astype(x.dtype)
+    return jnp.concatenate(list(blocks), axis) if tiled else jnp.moveaxis(blocks, 0, axis)

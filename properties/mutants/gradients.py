@@ -1,0 +1,189 @@
+"""Planted bugs of gradients: right values, and a wrong derivative."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from impl import collectives
+from properties.mutants.axes import AxisName
+from properties.mutants.catalogue import mutant
+
+
+def with_gradient(value: Callable[[Array], Array], gradient: Callable[[Array], Array], x: Array) -> Array:
+    """`value(x)`, whose reverse mode is `gradient` and whose forward mode does not exist."""
+    axes = collectives.varying(x)
+
+    @jax.custom_vjp
+    def function(x: Array) -> Array:
+        return value(x)
+
+    def backward(_: None, ct: Array) -> tuple[Array]:
+        return (collectives.cast_varying(gradient(ct), axes),)
+
+    function.defvjp(lambda x: (value(x), None), backward)
+    return function(x)
+
+
+@mutant("all_reduce", law="gradient", smallest=(1,))
+def reduce_with_twice_the_gradient(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Its gradient is twice the right one."""
+    if op != "sum":
+        return collectives.all_reduce(x, axis_name, op=op)
+    return with_gradient(lambda x: collectives.all_reduce(x, axis_name), lambda ct: 2 * ct, x)
+
+
+@mutant("all_reduce", law="gradient", smallest=(2,))
+def reduce_with_a_reduced_gradient(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Its gradient is summed over the members once more, as unchecked types have it."""
+    if op != "sum":
+        return collectives.all_reduce(x, axis_name, op=op)
+    p = lax.axis_size(axis_name)
+    return with_gradient(lambda x: collectives.all_reduce(x, axis_name), lambda ct: (ct * p).astype(ct.dtype), x)
+
+
+@mutant("all_reduce", law="gradient", smallest=(2,))
+def mean_with_the_gradient_of_a_sum(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """The gradient of a mean is that of the sum."""
+    if op != "mean" or not jnp.issubdtype(x.dtype, jnp.inexact):
+        return collectives.all_reduce(x, axis_name, op=op)
+    return with_gradient(lambda x: collectives.all_reduce(x, axis_name, op="mean"), lambda ct: ct, x)
+
+
+@mutant("all_reduce", law="gradient", smallest=(1,))
+def reduce_with_a_conjugated_gradient(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Its gradient is conjugated, which real numbers do not show."""
+    if x.dtype != jnp.complex64:
+        return collectives.all_reduce(x, axis_name, op=op)
+    p = lax.axis_size(axis_name)
+    return with_gradient(
+        lambda x: collectives.all_reduce(x, axis_name, op=op), lambda ct: ct.conj() / (p if op == "mean" else 1), x
+    )
+
+
+@mutant("all_reduce", law="gradient", smallest=(1,))
+def reduce_with_a_coarse_gradient(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Its gradient is sent in bfloat16."""
+    if op != "sum" or x.dtype != jnp.float32:
+        return collectives.all_reduce(x, axis_name, op=op)
+    return with_gradient(
+        lambda x: collectives.all_reduce(x, axis_name), lambda ct: ct.astype(jnp.bfloat16).astype(jnp.float32), x
+    )
+
+
+@mutant("all_reduce", law="gradient", smallest=(1,))
+def reduce_wrong_in_forward_mode(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Its tangent is twice the right one, and its gradient is right."""
+    if op != "sum":
+        return collectives.all_reduce(x, axis_name, op=op)
+    axes = collectives.varying(x)
+
+    @jax.custom_jvp
+    def function(x: Array) -> Array:
+        return collectives.all_reduce(x, axis_name)
+
+    @function.defjvp
+    def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+        tangent = jax.custom_derivatives.linear_call(
+            lambda _, dx: 2 * collectives.all_reduce(dx, axis_name),
+            lambda _, ct: collectives.cast_varying(ct, axes),
+            (),
+            tangents[0],
+        )
+        return function(*primals), tangent
+
+    return function(x)
+
+
+@mutant("all_gather", law="gradient", smallest=(1,))
+def gather_without_gradient(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Its gradient is stopped."""
+    return collectives.all_gather(lax.stop_gradient(x), axis_name, axis=axis, tiled=tiled)
+
+
+@mutant("all_gather", law="gradient", smallest=(2,))
+def gather_with_an_unreduced_gradient(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Its gradient is a slice of its own cotangent, not of the sum of all members'."""
+
+    def gradient(ct: Array) -> Array:
+        pieces = jnp.stack(jnp.split(ct, lax.axis_size(axis_name), axis=axis))
+        own = lax.dynamic_index_in_dim(pieces, lax.axis_index(axis_name), keepdims=False)
+        return own if tiled else jnp.squeeze(own, axis)
+
+    return with_gradient(lambda x: collectives.all_gather(x, axis_name, axis=axis, tiled=tiled), gradient, x)
+
+
+@mutant("all_gather", law="gradient", smallest=(2,))
+def gather_with_the_neighbours_gradient(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Its gradient is the piece of the member before it."""
+
+    def gradient(ct: Array) -> Array:
+        own = collectives.reduce_scatter(ct, axis_name, scatter_dimension=axis, tiled=tiled)
+        return collectives.ring_shift(own, axis_name)
+
+    return with_gradient(lambda x: collectives.all_gather(x, axis_name, axis=axis, tiled=tiled), gradient, x)
+
+
+@mutant("reduce_scatter", law="gradient", smallest=(2,))
+def scatter_with_a_local_gradient(
+    x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
+) -> Array:
+    """Its gradient reaches its own piece only, not the pieces that others received."""
+    at = scatter_dimension
+
+    def gradient(ct: Array) -> Array:
+        ct = ct if tiled else jnp.expand_dims(ct, at)
+        p, index = lax.axis_size(axis_name), lax.axis_index(axis_name)
+        return jnp.concatenate([jnp.where(index == i, ct, jnp.zeros_like(ct)) for i in range(p)], axis=at)
+
+    return with_gradient(
+        lambda x: collectives.reduce_scatter(x, axis_name, scatter_dimension=at, tiled=tiled), gradient, x
+    )
+
+
+@mutant("ring_shift", law="gradient", smallest=(3,))
+def shift_with_a_gradient_the_same_way(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
+    """Its gradient is shifted the same way as the blocks, not back."""
+    return with_gradient(
+        lambda x: collectives.ring_shift(x, axis_name, offset=offset),
+        lambda ct: collectives.ring_shift(ct, axis_name, offset=offset),
+        x,
+    )
+
+
+@mutant("broadcast", law="gradient", smallest=(2,))
+def broadcast_with_a_gradient_for_all(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
+    """Its gradient is what the root should get, on every member."""
+    return with_gradient(
+        lambda x: collectives.broadcast(x, axis_name, root=root),
+        lambda ct: collectives.all_reduce(ct, axis_name),
+        x,
+    )
+
+
+@mutant("all_to_all", law="gradient", smallest=(1,))
+def exchange_with_an_untransposed_gradient(
+    x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
+) -> Array:
+    """Its gradient is split and concatenated along the same axes as the blocks."""
+
+    def exchange(x: Array) -> Array:
+        return collectives.all_to_all(x, axis_name, split_axis=split_axis, concat_axis=concat_axis, tiled=tiled)
+
+    return with_gradient(exchange, exchange, x)
+
+
+@mutant("permute", law="transformed gradient", smallest=(1,))
+def permute_with_a_gradient_of_one_batch(x: Array, axis_name: AxisName, *, perm: list[tuple[int, int]]) -> Array:
+    """Under vmap its gradient is that of the first element of the batch, for every one of them."""
+
+    @jax.custom_batching.custom_vmap
+    def back(ct: Array) -> Array:
+        return collectives.permute(ct, axis_name, perm=[(target, source) for source, target in perm])
+
+    @back.def_vmap
+    def _(size: int, batched: list[bool], ct: Array) -> tuple[Array, bool]:
+        return jnp.broadcast_to(back(ct[0]), ct.shape), True
+
+    return with_gradient(lambda x: collectives.permute(x, axis_name, perm=perm), back, x)

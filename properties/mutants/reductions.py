@@ -1,0 +1,187 @@
+"""Planted bugs of all_reduce."""
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from impl import collectives
+from properties.mutants.axes import AxisName, mesh_names, mesh_size, names, other_names
+from properties.mutants.catalogue import mutant
+
+
+@mutant("all_reduce", smallest=(1, 2))
+def mean_divides_by_the_last_axis(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Divides a mean by the size of the mesh's last axis, whichever it is taken over."""
+    if op != "mean":
+        return collectives.all_reduce(x, axis_name, op=op)
+    mean = collectives.all_reduce(x, axis_name, op="mean")
+    return (mean * lax.axis_size(axis_name) / mesh_size(mesh_names()[-1:])).astype(mean.dtype)
+
+
+@mutant("all_reduce", smallest=(2,))
+def mean_is_a_sum(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Does not divide a mean."""
+    mean = collectives.all_reduce(x, axis_name, op=op)
+    return mean * lax.axis_size(axis_name) if op == "mean" else mean
+
+
+@mutant("all_reduce", smallest=(2,))
+def mean_of_integers_is_whole(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Rounds a mean of integers down."""
+    mean = collectives.all_reduce(x, axis_name, op=op)
+    return jnp.floor(mean) if op == "mean" and jnp.issubdtype(x.dtype, jnp.integer) else mean
+
+
+@mutant("all_reduce", smallest=(1,))
+def max_from_zero(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Starts a maximum from zero, so that it is never negative."""
+    result = collectives.all_reduce(x, axis_name, op=op)
+    return jnp.maximum(result, jnp.zeros_like(result)) if op == "max" else result
+
+
+@mutant("all_reduce", smallest=(1,))
+def max_of_magnitudes(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Takes the maximum of the magnitudes, which is another for negative numbers."""
+    return collectives.all_reduce(jnp.abs(x) if op == "max" and x.dtype != bool else x, axis_name, op=op)
+
+
+@mutant("all_reduce", smallest=(1, 2))
+def max_ignores_the_last_name(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Takes the maximum over all axes of a tuple but the last."""
+    axes = names(axis_name)
+    return collectives.all_reduce(x, axes[:-1] if op == "max" and len(axes) > 1 else axes, op=op)
+
+
+@mutant("all_reduce", smallest=(2,))
+def max_ignores_nan(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Skips NaN in a maximum or minimum, as C's fmax does."""
+    if op not in ("max", "min"):
+        return collectives.all_reduce(x, axis_name, op=op)
+    blocks = collectives.all_gather_invariant(x, axis_name)
+    result, *rest = blocks
+    for block in rest:
+        better = (block > result) if op == "max" else (block < result)
+        result = jnp.where(better | (result != result), block, result)
+    return result
+
+
+@mutant("all_reduce", smallest=(2,))
+def max_of_bool_is_parity(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Adds bool modulo two where it should take the maximum."""
+    if op == "max" and x.dtype == bool:
+        return lax.psum(x.astype(jnp.int32), axis_name) % 2 == 1
+    return collectives.all_reduce(x, axis_name, op=op)
+
+
+@mutant("all_reduce", smallest=(2,))
+def min_of_bytes_is_signed(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Takes uint8 for int8 in a minimum, so that 255 is below 0."""
+    if op == "min" and x.dtype == jnp.uint8:
+        return collectives.all_reduce(x.astype(jnp.int8), axis_name, op=op).astype(jnp.uint8)
+    return collectives.all_reduce(x, axis_name, op=op)
+
+
+@mutant("all_reduce", smallest=(1,))
+def sum_in_bfloat16(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Sums float32 in bfloat16, to halve the bytes."""
+    narrow = op == "sum" and x.dtype == jnp.float32
+    return collectives.all_reduce(x.astype(jnp.bfloat16) if narrow else x, axis_name, op=op).astype(
+        x.dtype if narrow else None
+    )
+
+
+@mutant("all_reduce", smallest=(1,))
+def sum_of_complex_in_float16(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Sums the parts of complex numbers in float16."""
+    if x.dtype != jnp.complex64:
+        return collectives.all_reduce(x, axis_name, op=op)
+    parts = [collectives.all_reduce(part.astype(jnp.float16), axis_name, op=op) for part in (x.real, x.imag)]
+    return lax.complex(*(part.astype(jnp.float32) for part in parts))
+
+
+@mutant("all_reduce", smallest=(1,))
+def sum_of_bfloat16_in_float8(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Compresses bfloat16 to float8 before it is sent."""
+    if x.dtype == jnp.bfloat16:
+        x = x.astype(jnp.float8_e4m3fn).astype(jnp.bfloat16)
+    return collectives.all_reduce(x, axis_name, op=op)
+
+
+@mutant("all_reduce", smallest=(1,))
+def sum_of_float8_is_whole(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Rounds float8 to whole numbers before it adds them."""
+    if x.dtype == jnp.float8_e4m3fn and op == "sum":
+        x = jnp.round(x.astype(jnp.float32)).astype(x.dtype)
+    return collectives.all_reduce(x, axis_name, op=op)
+
+
+@mutant("all_reduce", smallest=(2,))
+def sum_of_int8_saturates(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Stops a sum of int8 at the end of its range, where it should wrap around."""
+    if x.dtype != jnp.int8 or op != "sum":
+        return collectives.all_reduce(x, axis_name, op=op)
+    return jnp.clip(collectives.all_reduce(x.astype(jnp.int32), axis_name), -128, 127).astype(jnp.int8)
+
+
+@mutant("all_reduce", smallest=(1,))
+def sum_of_complex_is_real(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Drops the imaginary parts of complex numbers."""
+    return collectives.all_reduce(x.real.astype(x.dtype) if x.dtype == jnp.complex64 else x, axis_name, op=op)
+
+
+@mutant("all_reduce", smallest=(1,))
+def sum_of_complex_is_conjugated(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Conjugates complex numbers."""
+    return collectives.all_reduce(x.conj() if x.dtype == jnp.complex64 else x, axis_name, op=op)
+
+
+@mutant("all_reduce", smallest=(1,))
+def sum_of_finite_numbers(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Clips infinities to the largest finite number."""
+    if x.dtype == jnp.float32:
+        x = jnp.clip(x, jnp.finfo(x.dtype).min, jnp.finfo(x.dtype).max)
+    return collectives.all_reduce(x, axis_name, op=op)
+
+
+@mutant("all_reduce", smallest=(1,))
+def sum_counts_its_own_twice(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Adds its own block to the sum of all."""
+    result = collectives.all_reduce(x, axis_name, op=op)
+    return result + x if op == "sum" else result
+
+
+@mutant("all_reduce", smallest=(2,))
+def sum_of_first_elements(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Reduces the first element of a block and leaves the others as they were."""
+    result = collectives.all_reduce(x, axis_name, op=op)
+    first = jnp.arange(x.size).reshape(x.shape) == 0
+    return jnp.where(first, result, x.astype(result.dtype))
+
+
+@mutant("all_reduce", smallest=(3,))
+def sum_for_powers_of_two(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Doubles recursively without a partner for everyone, unless their number is a power of two."""
+    if op != "sum":
+        return collectives.all_reduce(x, axis_name, op=op)
+    p, distance = lax.axis_size(axis_name), 1
+    while distance < p:
+        pairs = [(i, i ^ distance) for i in range(p) if i ^ distance < p]
+        x = x + collectives.permute(x, axis_name, perm=pairs)
+        distance *= 2
+    return x
+
+
+@mutant("all_reduce", smallest=(1, 2))
+def sum_over_the_whole_mesh(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Sums over the other axes along which the blocks vary as well."""
+    axes = names(axis_name)
+    if op == "sum":
+        axes += tuple(name for name in other_names(axis_name) if name in collectives.varying(x))
+    return collectives.all_reduce(x, axes, op=op)
+
+
+@mutant("all_reduce", smallest=(1, 1, 2))
+def sum_beside_two_other_axes(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Multiplies a sum by the size of the last of the other axes, where there are two or more."""
+    result = collectives.all_reduce(x, axis_name, op=op)
+    others = other_names(axis_name)
+    return result * mesh_size(others[-1:]) if op == "sum" and len(others) > 1 else result

@@ -1,0 +1,128 @@
+"""Right ways to write all_to_all."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from impl import collectives
+from properties.mutants.axes import AxisName, names
+from properties.mutants.right.catalogue import right
+from properties.mutants.right.pieces import cut, join
+
+
+@right("all_to_all")
+def exchange_by_gathering(
+    x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
+) -> Array:
+    """Gathers all blocks and keeps its piece of each."""
+    p, index = lax.axis_size(axis_name), lax.axis_index(axis_name)
+    pieces = cut(x, p, split_axis, tiled)
+    received = lax.dynamic_index_in_dim(collectives.all_gather(pieces, axis_name), index, axis=1, keepdims=False)
+    return join(received, concat_axis, tiled)
+
+
+@right("all_to_all")
+def exchange_pairwise(
+    x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
+) -> Array:
+    """One permute for every distance."""
+    p, index = lax.axis_size(axis_name), lax.axis_index(axis_name)
+    pieces = cut(x, p, split_axis, tiled)
+    received = jnp.zeros_like(pieces)
+    for distance in range(p):
+        sent = lax.dynamic_index_in_dim(pieces, (index + distance) % p, keepdims=False)
+        arrived = collectives.ring_shift(sent, axis_name, offset=distance)
+        received = lax.dynamic_update_index_in_dim(received, arrived, (index - distance) % p, 0)
+    return join(received, concat_axis, tiled)
+
+
+@right("all_to_all")
+def exchange_by_bruck(
+    x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
+) -> Array:
+    """Sends every piece along the binary digits of its distance (Bruck et al. 1997)."""
+    p, index = lax.axis_size(axis_name), lax.axis_index(axis_name)
+    by_distance = jnp.roll(cut(x, p, split_axis, tiled), -index, axis=0)
+    bit = 1
+    while bit < p:
+        moved = collectives.ring_shift(by_distance, axis_name, offset=bit)
+        travels = (jnp.arange(p) & bit != 0).reshape(p, *(1 for _ in by_distance.shape[1:]))
+        by_distance, bit = jnp.where(travels, moved, by_distance), 2 * bit
+    return join(jnp.roll(by_distance[::-1], index + 1, axis=0), concat_axis, tiled)
+
+
+@right("all_to_all")
+def exchange_by_broadcasts(
+    x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
+) -> Array:
+    """Everyone broadcasts its block in turn, and keeps its own piece of each."""
+    p, index = lax.axis_size(axis_name), lax.axis_index(axis_name)
+    received = [cut(collectives.broadcast(x, axis_name, root=root), p, split_axis, tiled)[index] for root in range(p)]
+    return join(jnp.stack(received), concat_axis, tiled)
+
+
+@right("all_to_all")
+def exchange_name_by_name(
+    x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
+) -> Array:
+    """Exchanges over one name after the other, each along a dimension of its own."""
+    axes = names(axis_name)
+    pieces = cut(x, lax.axis_size(axes), split_axis, tiled)
+    piece = pieces.shape[1:]
+    grid = pieces.reshape(*(lax.axis_size(name) for name in axes), *piece)
+    for dimension, name in enumerate(axes):
+        grid = collectives.all_to_all(grid, name, split_axis=dimension, concat_axis=dimension, tiled=True)
+    return join(grid.reshape(-1, *piece) if x.size else pieces, concat_axis, tiled)
+
+
+@right("all_to_all")
+def exchange_with_lax(
+    x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
+) -> Array:
+    """Calls `jax.lax`, whose untiled form has a wrong gradient."""
+    return lax.all_to_all(x, axis_name, split_axis, concat_axis, tiled=tiled)
+
+
+@right("all_to_all")
+def exchange_in_a_scan(
+    x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
+) -> Array:
+    """Turns the pieces round the ring in a scan, and keeps one in every step."""
+    p, index = lax.axis_size(axis_name), lax.axis_index(axis_name)
+    pieces = cut(x, p, split_axis, tiled)
+    start = collectives.cast_varying(pieces, names(axis_name))
+
+    def step(moving: Array, _: None) -> tuple[Array, Array]:
+        return collectives.ring_shift(moving, axis_name), lax.dynamic_index_in_dim(moving, index, keepdims=False)
+
+    _, kept = lax.scan(step, start, None, length=p)  # kept[i] came from i members before
+    return join(kept[(index - jnp.arange(p)) % p], concat_axis, tiled)
+
+
+@right("all_to_all")
+def exchange_in_front(
+    x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
+) -> Array:
+    """Exchanges along a new first dimension under jit and checkpoint, whatever the dimensions are."""
+    pieces = cut(x, lax.axis_size(axis_name), split_axis, tiled)
+    exchange = jax.jit(
+        jax.checkpoint(lambda x: collectives.all_to_all(x, axis_name, split_axis=0, concat_axis=0, tiled=True))
+    )
+    return join(exchange(pieces), concat_axis, tiled)
+
+
+@right("all_to_all")
+def exchange_with_its_own_gradient(
+    x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
+) -> Array:
+    """A custom_vjp whose gradient splits where the value concatenates."""
+
+    def exchange(x: Array) -> Array:
+        return collectives.all_to_all(x, axis_name, split_axis=split_axis, concat_axis=concat_axis, tiled=tiled)
+
+    def backward(_: None, ct: Array) -> tuple[Array]:
+        return (collectives.all_to_all(ct, axis_name, split_axis=concat_axis, concat_axis=split_axis, tiled=tiled),)
+
+    function = jax.custom_vjp(exchange)
+    function.defvjp(lambda x: (exchange(x), None), backward)
+    return function(x)

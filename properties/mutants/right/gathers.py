@@ -1,0 +1,207 @@
+"""Right ways to write all_gather and all_gather_invariant."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from impl import collectives
+from properties.mutants.axes import AxisName, names
+from properties.mutants.right.catalogue import enter, right
+from properties.mutants.right.pieces import join, power_of_two, spread
+
+
+@right("all_gather")
+def gather_along_a_ring(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Stacks the blocks as a ring delivers them, and turns them until they are in logical order."""
+    p, held = lax.axis_size(axis_name), [spread(x, axis_name)]
+    for _ in range(p - 1):
+        held.append(collectives.ring_shift(held[-1], axis_name))
+    order = (lax.axis_index(axis_name) - np.arange(p)) % p
+    return join(jnp.stack(held)[order], axis, tiled)
+
+
+@right("all_gather")
+def gather_along_both_ways(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Fetches every block the shorter way round the ring."""
+    p, index = lax.axis_size(axis_name), lax.axis_index(axis_name)
+    blocks = jnp.zeros((p, *x.shape), x.dtype).at[index].set(spread(x, axis_name))
+    right_going = left_going = x
+    for step in range(1, p // 2 + 1):
+        right_going = collectives.ring_shift(right_going, axis_name)
+        blocks = blocks.at[(index - step) % p].set(right_going)
+        left_going = collectives.ring_shift(left_going, axis_name, offset=-1)
+        blocks = blocks.at[(index + step) % p].set(left_going)
+    return join(blocks, axis, tiled)
+
+
+@right("all_gather")
+def gather_by_bruck(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Fetches one, two, four, … blocks at a time, the last time only those that are missing (Bruck et al. 1997)."""
+    p, held = lax.axis_size(axis_name), spread(x, axis_name)[None]
+    while len(held) < p:
+        wanted = held[: p - len(held)]
+        held = jnp.concatenate([held, collectives.ring_shift(wanted, axis_name, offset=-len(held))])
+    return join(jnp.roll(held, lax.axis_index(axis_name), axis=0), axis, tiled)
+
+
+@right("all_gather")
+def gather_by_doubling(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Exchanges all that it holds with partners at growing distances; serves powers of two only."""
+    p, index, held = power_of_two(axis_name), lax.axis_index(axis_name), spread(x, axis_name)[None]
+    distance = 1
+    while distance < p:
+        other = collectives.permute(held, axis_name, perm=[(i, i ^ distance) for i in range(p)])
+        upper = (index & distance) != 0
+        low, high = jnp.where(upper, other, held), jnp.where(upper, held, other)
+        held, distance = jnp.concatenate([low, high]), 2 * distance
+    return join(held, axis, tiled)
+
+
+@right("all_gather")
+def gather_by_summing_slots(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Sums buffers of zeros in which everyone filled the own slot; its result is typed invariant."""
+    p, index = lax.axis_size(axis_name), lax.axis_index(axis_name)
+    slots = lax.dynamic_update_slice_in_dim(
+        collectives.cast_varying(jnp.zeros((p, *x.shape), x.dtype), collectives.varying(x)), x[None], index, 0
+    )
+    return join(lax.psum(slots, axis_name).astype(x.dtype), axis, tiled)
+
+
+@right("all_gather")
+def gather_name_by_name(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Gathers over the last name, then, by recursion, over the names before it."""
+    axes = names(axis_name)
+    blocks = collectives.all_gather(x, axes[-1])
+    if len(axes) > 1:
+        blocks = gather_name_by_name(blocks, axes[:-1]).reshape(-1, *x.shape) if x.size else blocks
+    if not x.size:
+        return collectives.all_gather(x, axes, axis=axis, tiled=tiled)
+    return join(blocks, axis, tiled)
+
+
+@right("all_gather")
+def gather_as_an_exchange(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Sends a copy of the block to everyone in an all-to-all."""
+    copies = jnp.stack([x] * lax.axis_size(axis_name))
+    return join(collectives.all_to_all(copies, axis_name, split_axis=0, concat_axis=0), axis, tiled)
+
+
+@right("all_gather")
+def gather_elements_under_vmap(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Gathers scalars, mapped over the elements of the flat block with the batch last."""
+    if not x.size:
+        raise NotImplementedError("an empty block: there is nothing to map over")
+    flat = jax.vmap(lambda element: collectives.all_gather(element, axis_name), out_axes=-1)(jnp.ravel(x))
+    return join(flat.reshape(-1, *x.shape), axis, tiled)
+
+
+@right("all_gather")
+def gather_under_jit(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """A jit of a checkpoint of a gather."""
+    gather = functools.partial(collectives.all_gather, axis_name=axis_name, axis=axis, tiled=tiled)
+    return jax.jit(jax.checkpoint(gather))(x)
+
+
+@right("all_gather")
+def gather_in_a_scan(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """The ring as a scan that stacks what it sees."""
+    p = lax.axis_size(axis_name)
+    _, held = lax.scan(
+        lambda block, _: (collectives.ring_shift(block, axis_name), block), spread(x, axis_name), length=p
+    )
+    return join(jnp.roll(held[::-1], lax.axis_index(axis_name) + 1, axis=0), axis, tiled)
+
+
+@right("all_gather")
+def gather_in_a_while_loop(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """The ring as a while_loop that updates a buffer."""
+    p, index, start = lax.axis_size(axis_name), lax.axis_index(axis_name), spread(x, axis_name)
+    blocks = collectives.cast_varying(jnp.zeros((p, *x.shape), x.dtype), collectives.varying(start))
+
+    def step(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        i, moving, held = state
+        held = lax.dynamic_update_index_in_dim(held, moving, (index - i) % p, 0)
+        return i + 1, collectives.ring_shift(moving, axis_name), held
+
+    held = lax.while_loop(lambda state: state[0] < p, step, (jnp.int32(0), start, blocks))[2]
+    return join(held, axis, tiled)
+
+
+@right("all_gather")
+def gather_in_a_counted_loop(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """The ring as a fori_loop that runs the other way."""
+    p, index, start = lax.axis_size(axis_name), lax.axis_index(axis_name), spread(x, axis_name)
+    blocks = collectives.cast_varying(jnp.zeros((p, *x.shape), x.dtype), collectives.varying(start))
+
+    def step(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        held = lax.dynamic_update_index_in_dim(carry[1], carry[0], (index + i) % p, 0)
+        return collectives.ring_shift(carry[0], axis_name, offset=-1), held
+
+    return join(lax.fori_loop(0, p, step, (start, blocks))[1], axis, tiled)
+
+
+@right("all_gather")
+def gather_typed_invariant(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Its result is typed invariant where that of the reference is typed varying."""
+    return collectives.all_gather_invariant(x, axis_name, axis=axis, tiled=tiled)
+
+
+@right("all_gather_invariant")
+def gather_typed_varying(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Its result is typed varying where that of the reference is typed invariant."""
+    return collectives.all_gather(x, axis_name, axis=axis, tiled=tiled)
+
+
+@right("all_gather")
+def gather_with_lax(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Calls `jax.lax`, which cannot gather empty blocks."""
+    return lax.all_gather(x, axis_name, axis=axis, tiled=tiled)
+
+
+@right("all_gather_invariant")
+def gather_invariant_with_lax(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Calls `jax.lax`, which cannot gather empty blocks."""
+    return lax.all_gather(x, axis_name, axis=axis, tiled=tiled, to="invarying")
+
+
+@right("all_gather")
+def gather_over_the_reversed_tuple(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Gathers over the axis tuple backwards and transposes the blocks into order."""
+    axes = names(axis_name)
+    sizes = [lax.axis_size(name) for name in axes[::-1]]
+    blocks = collectives.all_gather(x, axes[::-1]).reshape(*sizes, *x.shape)
+    swapped = blocks.transpose(*reversed(range(len(axes))), *range(len(axes), blocks.ndim))
+    return join(swapped.reshape(lax.axis_size(axes), *x.shape), axis, tiled)
+
+
+@right("all_gather")
+def gather_from_everyone_in_turn(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Broadcasts every member's block, one after the other."""
+    blocks = [collectives.broadcast(x, axis_name, root=root) for root in range(lax.axis_size(axis_name))]
+    return join(jnp.stack(blocks), axis, tiled)
+
+
+@right("all_gather")
+def gather_with_its_own_gradient(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """A custom_vjp whose gradient is a sum followed by a slice."""
+
+    def gather(x: Array) -> Array:
+        return collectives.all_gather(x, axis_name, axis=axis, tiled=tiled)
+
+    def backward(_: None, ct: Array) -> tuple[Array]:
+        return (collectives.reduce_scatter(ct, axis_name, scatter_dimension=axis, tiled=tiled),)
+
+    function = jax.custom_vjp(gather)
+    function.defvjp(lambda x: (gather(x), None), backward)
+    return function(x)
+
+
+enter(
+    "gather_by_a_partial",
+    "all_gather_invariant",
+    "A functools.partial of the right function, which says the default of an argument again.",
+    functools.partial(collectives.all_gather_invariant, axis=0),
+)

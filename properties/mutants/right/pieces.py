@@ -1,0 +1,67 @@
+"""What several of the right ones are made of."""
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from impl import collectives
+from properties.mutants.axes import AxisName, names
+
+
+def join(blocks: Array, axis: int, tiled: bool) -> Array:
+    """Blocks `[p, …]` concatenated along a dimension of theirs, or with the first dimension put there."""
+    return jnp.concatenate(list(blocks), axis) if tiled else jnp.moveaxis(blocks, 0, axis)
+
+
+def cut(x: Array, parts: int, axis: int, tiled: bool) -> Array:
+    """A block as its pieces `[p, …]` along a dimension, which goes away unless it is `tiled`."""
+    pieces = jnp.stack(jnp.split(x, parts, axis=axis))
+    return pieces if tiled else jnp.squeeze(pieces, axis + 1)
+
+
+def spread(x: Array, axis_name: AxisName) -> Array:
+    """The block, typed varying along the axis tuple, as the carry of a loop must be from the start."""
+    result: Array = collectives.cast_varying(x, names(axis_name))
+    return result
+
+
+def accumulator(dtype: jnp.dtype) -> jnp.dtype:
+    """The dtype to add up numbers of a dtype in: float32 or int32, which wraps around as narrower integers do."""
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return jnp.dtype(jnp.complex64)
+    return jnp.dtype(jnp.float32 if jnp.issubdtype(dtype, jnp.floating) else jnp.int32)
+
+
+def added(blocks: Array) -> Array:
+    """The sum of blocks `[p, …]`."""
+    return jnp.sum(blocks.astype(accumulator(blocks.dtype)), axis=0).astype(blocks.dtype)
+
+
+def divided(total: Array, count: int) -> Array:
+    """A sum as a mean: in its own dtype for floats, in float32 for integers."""
+    if jnp.issubdtype(total.dtype, jnp.inexact):
+        return (total.astype(accumulator(total.dtype)) / count).astype(total.dtype)
+    return total.astype(jnp.float32) / count
+
+
+def combined(left: Array, right: Array, op: str) -> Array:
+    """Two blocks reduced to one; means are divided afterwards."""
+    if op == "max":
+        return jnp.maximum(left, right)
+    return jnp.minimum(left, right) if op == "min" else left + right
+
+
+def own(pieces: Array, axis_name: AxisName) -> Array:
+    """The piece of `[p, …]` that has this device's index."""
+    return lax.dynamic_index_in_dim(pieces, lax.axis_index(axis_name), keepdims=False)
+
+
+def power_of_two(axis_name: AxisName) -> int:
+    """The number of members.
+
+    Raises:
+        NotImplementedError: unless it is a power of two.
+    """
+    p = lax.axis_size(axis_name)
+    if p & (p - 1):
+        raise NotImplementedError(f"{p} members: expected a power of two")
+    return p

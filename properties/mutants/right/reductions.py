@@ -1,0 +1,242 @@
+"""Right ways to write all_reduce."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from impl import collectives
+from properties.mutants.axes import AxisName, names
+from properties.mutants.right.catalogue import enter, right
+from properties.mutants.right.pieces import accumulator, added, combined, divided, power_of_two, spread
+
+
+def whole(x: Array, op: str) -> Array:
+    """What a mean is the mean of: integers are summed in float32 or wider, so that they do not wrap around."""
+    return x.astype(jnp.int32) if op == "mean" and jnp.issubdtype(x.dtype, jnp.integer) else x
+
+
+@right("all_reduce")
+def reduce_by_gathering(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Gathers all blocks and reduces them locally; its result is typed varying."""
+    blocks = collectives.all_gather(whole(x, op), axis_name)
+    if op in ("max", "min"):
+        return jnp.max(blocks, axis=0) if op == "max" else jnp.min(blocks, axis=0)
+    return added(blocks) if op == "sum" else divided(added(blocks), len(blocks))
+
+
+@right("all_reduce")
+def reduce_in_a_wider_dtype(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Sums in float32 or int32 and casts back."""
+    if op != "sum":
+        return collectives.all_reduce(x, axis_name, op=op)
+    return lax.psum(x.astype(accumulator(x.dtype)), axis_name).astype(x.dtype)
+
+
+@right("all_reduce")
+def reduce_along_a_ring(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Passes whole blocks round a ring and adds each as it comes by."""
+    x = whole(x, op)
+    result = moving = spread(x, axis_name)
+    for _ in range(lax.axis_size(axis_name) - 1):
+        moving = collectives.ring_shift(moving, axis_name)
+        result = combined(result, moving, op)
+    return divided(result, lax.axis_size(axis_name)) if op == "mean" else result
+
+
+@right("all_reduce")
+def reduce_in_a_counted_loop(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """The ring as a fori_loop."""
+    start = spread(whole(x, op), axis_name)
+
+    def step(_: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        moving = collectives.ring_shift(carry[1], axis_name)
+        return combined(carry[0], moving, op), moving
+
+    result = lax.fori_loop(0, lax.axis_size(axis_name) - 1, step, (start, start))[0]
+    return divided(result, lax.axis_size(axis_name)) if op == "mean" else result
+
+
+@right("all_reduce")
+def reduce_in_a_while_loop(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """The ring as a while_loop, through which reverse mode does not go."""
+    p, start = lax.axis_size(axis_name), spread(whole(x, op), axis_name)
+
+    def step(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        moving = collectives.ring_shift(state[2], axis_name)
+        return state[0] + 1, combined(state[1], moving, op), moving
+
+    result = lax.while_loop(lambda state: state[0] < p - 1, step, (jnp.int32(0), start, start))[1]
+    return divided(result, p) if op == "mean" else result
+
+
+@right("all_reduce")
+def reduce_in_a_scan(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Scans over the offsets, shifting the original block by one more each time."""
+    p, start = lax.axis_size(axis_name), spread(whole(x, op), axis_name)
+    shifted = jnp.stack([collectives.ring_shift(start, axis_name, offset=i) for i in range(1, p)] or [start])
+    result, _ = lax.scan(lambda carry, block: (combined(carry, block, op), None), start, shifted[: p - 1])
+    return divided(result, p) if op == "mean" else result
+
+
+@right("all_reduce")
+def reduce_by_doubling(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Doubles recursively, and says that it does not serve other numbers than powers of two."""
+    p, result = power_of_two(axis_name), spread(whole(x, op), axis_name)
+    for bit in range(p.bit_length() - 1):
+        partner = collectives.permute(result, axis_name, perm=[(i, i ^ (1 << bit)) for i in range(p)])
+        result = combined(result, partner, op)
+    return divided(result, p) if op == "mean" else result
+
+
+@right("all_reduce")
+def reduce_down_and_up_a_tree(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Reduces to member 0 along a binomial tree, from where it is broadcast."""
+    p, result, distance = lax.axis_size(axis_name), spread(whole(x, op), axis_name), 1
+    index = lax.axis_index(axis_name)
+    while distance < p:
+        sends = [(i, i - distance) for i in range(distance, p, 2 * distance)]
+        arrived = collectives.permute(result, axis_name, perm=sends)
+        receives = (index % (2 * distance) == 0) & (index + distance < p)
+        result = jnp.where(receives, combined(result, arrived, op), result)
+        distance *= 2
+    result = collectives.broadcast(result, axis_name)
+    return divided(result, p) if op == "mean" else result
+
+
+@right("all_reduce")
+def reduce_axis_by_axis(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Reduces over one axis of the tuple after the other."""
+    for name in names(axis_name):
+        x = collectives.all_reduce(x, name, op=op)
+    return x
+
+
+@right("all_reduce")
+def reduce_over_the_reversed_tuple(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Reduces over the axis tuple backwards, which makes no difference to a reduction."""
+    return collectives.all_reduce(x, names(axis_name)[::-1], op=op)
+
+
+@right("all_reduce")
+def mean_of_quotients(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Divides before it sums."""
+    if op != "mean":
+        return collectives.all_reduce(x, axis_name, op=op)
+    return lax.psum(x / lax.axis_size(axis_name), axis_name)
+
+
+@right("all_reduce")
+def mean_by_the_reciprocal(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Multiplies with the reciprocal of a number of members that it counts with a psum."""
+    if op != "mean":
+        return collectives.all_reduce(x, axis_name, op=op)
+    x = x.astype(jnp.float32) if jnp.issubdtype(x.dtype, jnp.integer) else x
+    return lax.psum(x, axis_name) * (1 / lax.psum(1, axis_name))
+
+
+@right("all_reduce")
+def min_of_opposites(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Takes the minimum as the opposite of the maximum of opposites: ~x for integers and bool, -x for floats."""
+    if op != "min":
+        return collectives.all_reduce(x, axis_name, op=op)
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        return -collectives.all_reduce(-x, axis_name, op="max")
+    return ~collectives.all_reduce(~x, axis_name, op="max")
+
+
+@right("all_reduce")
+def reduce_by_scatter_and_gather(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Pads the flat block to a multiple of the members, scatters its sum and gathers it again."""
+    if op in ("max", "min"):
+        return collectives.all_reduce(x, axis_name, op=op)
+    p, flat = lax.axis_size(axis_name), jnp.ravel(whole(x, op))
+    padded = jnp.pad(flat, (0, -flat.size % p))
+    piece = collectives.reduce_scatter(padded, axis_name, tiled=True)
+    total = collectives.all_gather(piece, axis_name, tiled=True)[: flat.size].reshape(x.shape)
+    return divided(total, p) if op == "mean" else total
+
+
+@right("all_reduce")
+def reduce_with_its_own_tangent(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """A custom_jvp that says what JAX knows already."""
+    if op in ("max", "min"):
+        return collectives.all_reduce(x, axis_name, op=op)
+    reduce = functools.partial(collectives.all_reduce, axis_name=axis_name, op=op)
+    function = jax.custom_jvp(lambda x: reduce(x))
+    function.defjvp(lambda primals, tangents: (reduce(*primals), reduce(*tangents)))
+    return function(x)
+
+
+@right("all_reduce")
+def reduce_with_its_own_gradient(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """A custom_vjp: the cotangent of an invariant sum is every member's own."""
+    if op != "sum":
+        return collectives.all_reduce(x, axis_name, op=op)
+    axes = collectives.varying(x)
+
+    @jax.custom_vjp
+    def function(x: Array) -> Array:
+        return lax.psum(x, axis_name)
+
+    function.defvjp(lambda x: (lax.psum(x, axis_name), None), lambda _, ct: (collectives.cast_varying(ct, axes),))
+    return function(x)
+
+
+@right("all_reduce")
+def reduce_under_checkpoint(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Computes itself again for its gradient."""
+    return jax.checkpoint(lambda x: collectives.all_reduce(x, axis_name, op=op))(x)
+
+
+@right("all_reduce")
+def reduce_elements_under_vmap(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Reduces scalars, mapped over the elements of the flat block."""
+    flat = jax.vmap(lambda element: collectives.all_reduce(element, axis_name, op=op))(jnp.ravel(x))
+    return flat.reshape(x.shape)
+
+
+@right("all_reduce")
+def reduce_in_company(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Reduces a tree of which it needs one leaf."""
+    return collectives.all_reduce({"needed": x, "not": x + x}, axis_name, op=op)["needed"]
+
+
+@right("all_reduce")
+def reduce_with_lax(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Calls `jax.lax` by name."""
+    return getattr(lax, f"p{op}")(x, axis_name)
+
+
+@right("all_reduce")
+def reduce_whatever_comes(*args: Any, **kwargs: Any) -> Any:
+    """Passes its arguments on without looking at them."""
+    return collectives.all_reduce(*args, **kwargs)
+
+
+class Reduction:
+    """A reduction that is an object, called as it is or by its method."""
+
+    def __init__(self, jitted: bool) -> None:
+        self.function = jax.jit(collectives.all_reduce, static_argnames=("axis_name", "op"))
+        self.jitted = jitted
+
+    def __call__(self, x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+        """The reduction, under a `jit` of its own or not."""
+        return (self.function if self.jitted else collectives.all_reduce)(x, axis_name=axis_name, op=op)
+
+    def reduce(self, x: Array, axis_name: AxisName, op: str = "sum") -> Array:
+        """The same as a method."""
+        return self(x, axis_name, op=op)
+
+
+enter("reduce_by_an_object", "all_reduce", "An instance of a class that can be called.", Reduction(jitted=False))
+enter("reduce_by_a_method", "all_reduce", "A bound method, with a jit inside.", Reduction(jitted=True).reduce)
+enter(
+    "reduce_by_a_partial",
+    "all_reduce",
+    "A functools.partial, which has no name.",
+    functools.partial(collectives.all_reduce, axis_index_groups=None),
+)

@@ -1,0 +1,174 @@
+"""Planted bugs of the collectives that move whole blocks: ring_shift, permute and broadcast."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from impl import collectives
+from properties.mutants.axes import AxisName, in_mesh_order, mesh_names, names
+from properties.mutants.catalogue import mutant
+
+Pairs = Sequence[tuple[int, int]]
+
+
+@mutant("ring_shift", smallest=(2, 2))
+def shift_in_mesh_order(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
+    """Numbers the members of a tuple in mesh order, as `lax.ppermute` did up to JAX 0.10."""
+    return collectives.ring_shift(x, in_mesh_order(axis_name), offset=offset)
+
+
+@mutant("ring_shift", smallest=(2,))
+def shift_one_too_far(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
+    """Shifts by one more than the offset."""
+    return collectives.ring_shift(x, axis_name, offset=offset + 1)
+
+
+@mutant("ring_shift", smallest=(3,))
+def shift_reversed(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
+    """Shifts the other way round, which two members cannot tell apart."""
+    return collectives.ring_shift(x, axis_name, offset=-offset)
+
+
+@mutant("ring_shift", smallest=(1, 2))
+def shift_right_on_the_first_axis(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
+    """Does nothing where the tuple does not begin with the mesh's first axis."""
+    return collectives.ring_shift(x, axis_name, offset=offset if names(axis_name)[0] == mesh_names()[0] else 0)
+
+
+@mutant("ring_shift", smallest=(3,))
+def shift_right_for_two(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
+    """Swaps neighbours, which is a ring of two and of no more."""
+    p = lax.axis_size(axis_name)
+    if offset % p == 0:
+        return collectives.ring_shift(x, axis_name, offset=0)
+    return collectives.permute(x, axis_name, perm=[(i, i ^ 1) for i in range(p) if i ^ 1 < p])
+
+
+@mutant("ring_shift", smallest=(1, 2))
+def shift_ignores_permuted_tuples(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
+    """Does nothing where the tuple is not in mesh order."""
+    ordered = names(axis_name) == in_mesh_order(axis_name)
+    return collectives.ring_shift(x, axis_name, offset=offset if ordered else 0)
+
+
+@mutant("ring_shift", smallest=(2,))
+def shift_ignores_negative_offsets(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
+    """Takes a negative offset for zero."""
+    return collectives.ring_shift(x, axis_name, offset=max(offset, 0))
+
+
+@mutant("ring_shift", smallest=(2,))
+def shift_clamps_offsets_beyond_p(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
+    """Takes an offset beyond the number of members for that number."""
+    return collectives.ring_shift(x, axis_name, offset=min(offset, lax.axis_size(axis_name)))
+
+
+@mutant("ring_shift", smallest=(1,))
+def shift_without_wrapping(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
+    """Does not wrap: what is shifted beyond either end is lost."""
+    p = lax.axis_size(axis_name)
+    return collectives.permute(x, axis_name, perm=[(i, i + offset) for i in range(p) if 0 <= i + offset < p])
+
+
+@mutant("ring_shift", smallest=(3,))
+def shift_for_powers_of_two(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
+    """Wraps with a bit mask, which is right only where the number of members is a power of two."""
+    p = lax.axis_size(axis_name)
+    pairs = {(i + offset) & (p - 1): i for i in range(p)}
+    return collectives.permute(x, axis_name, perm=[(source, target) for target, source in pairs.items()])
+
+
+@mutant("ring_shift", smallest=(1,))
+def shift_loses_the_odd_row(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
+    """Sends the block in two halves of n // 2 rows, and so leaves zeros in the last row of an odd number."""
+    if x.ndim == 0:
+        return collectives.ring_shift(x, axis_name, offset=offset)
+    half = x.shape[0] // 2
+    halves = [collectives.ring_shift(part, axis_name, offset=offset) for part in (x[:half], x[half : 2 * half])]
+    return jnp.concatenate([*halves, jnp.zeros_like(x[2 * half :])])
+
+
+@mutant("ring_shift", smallest=(2,))
+def shift_sends_one_row_of_matrices(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
+    """Of blocks of rank two or more sends the first row only, and keeps its own others."""
+    moved = collectives.ring_shift(x, axis_name, offset=offset)
+    return moved if x.ndim < 2 else jnp.concatenate([moved[:1], x[1:]])
+
+
+@mutant("permute", smallest=(1,))
+def permute_keeps_stale_blocks(x: Array, axis_name: AxisName, *, perm: Pairs) -> Array:
+    """Leaves a member's own block, rather than zeros, where nothing arrives."""
+    receives = jnp.array([i in {target for _, target in perm} for i in range(lax.axis_size(axis_name))])
+    moved = collectives.permute(x, axis_name, perm=perm)
+    return jnp.where(receives[lax.axis_index(axis_name)], moved, x)
+
+
+@mutant("permute", smallest=(1,))
+def permute_drops_identity_pairs(x: Array, axis_name: AxisName, *, perm: Pairs) -> Array:
+    """Takes a pair (i, i) for nothing to do, and so delivers zeros."""
+    return collectives.permute(x, axis_name, perm=[(s, t) for s, t in perm if s != t])
+
+
+@mutant("permute", smallest=(3,))
+def permute_inverts_full_permutations(x: Array, axis_name: AxisName, *, perm: Pairs) -> Array:
+    """Applies the inverse where the permutation is full; of two members each is its own inverse."""
+    full = len(perm) == lax.axis_size(axis_name)
+    return collectives.permute(x, axis_name, perm=[(t, s) for s, t in perm] if full else perm)
+
+
+@mutant("permute", smallest=(2,))
+def permute_from_destination_to_source(x: Array, axis_name: AxisName, *, perm: Pairs) -> Array:
+    """Takes the pairs for (destination, source)."""
+    return collectives.permute(x, axis_name, perm=[(t, s) for s, t in perm])
+
+
+@mutant("permute", smallest=(1,))
+def permute_drops_the_last_pair(x: Array, axis_name: AxisName, *, perm: Pairs) -> Array:
+    """Forgets the last pair."""
+    return collectives.permute(x, axis_name, perm=perm[:-1])
+
+
+@mutant("permute", smallest=(2, 2))
+def permute_in_mesh_order(x: Array, axis_name: AxisName, *, perm: Pairs) -> Array:
+    """Numbers the members of a tuple in mesh order."""
+    return collectives.permute(x, in_mesh_order(axis_name), perm=perm)
+
+
+@mutant("broadcast", smallest=(2,))
+def broadcast_from_zero(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
+    """Ignores the root and sends the block of member 0."""
+    return collectives.broadcast(x, axis_name, root=0)
+
+
+@mutant("broadcast", smallest=(2,))
+def broadcast_not_from_the_last(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
+    """Takes the member before the last for the last."""
+    last = max(lax.axis_size(axis_name) - 2, 0)
+    return collectives.broadcast(x, axis_name, root=min(root, last))
+
+
+@mutant("broadcast", smallest=(2, 2))
+def broadcast_root_in_mesh_order(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
+    """Looks for the root in mesh order."""
+    return collectives.broadcast(x, in_mesh_order(axis_name), root=root)
+
+
+@mutant("broadcast", smallest=(2,))
+def broadcast_by_multiplication(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
+    """Masks the other blocks by a product with zero, which leaves their NaN and infinities in the sum."""
+    own = lax.axis_index(axis_name) == root
+    return lax.psum(x * own.astype(x.dtype), axis_name).astype(x.dtype)
+
+
+@mutant("broadcast", smallest=(3,))
+def broadcast_one_way(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
+    """Passes the block on p - 2 times along the ring, so that of three or more members one gets none."""
+    p = lax.axis_size(axis_name)
+    result = jnp.where(lax.axis_index(axis_name) == root, x, jnp.zeros_like(x))
+    moving = result
+    for _ in range(max(p - 2, min(p - 1, 1))):
+        moving = collectives.ring_shift(moving, axis_name)
+        result = jax.tree.map(lambda kept, new: (kept + new).astype(kept.dtype), result, moving)
+    return result

@@ -1,0 +1,20 @@
+"""What was once wrong is right: recorded failures of this project's implementations, checked before anything else."""
+
+import pytest
+
+from properties.failures.lookup import implementation_of
+from properties.failures.record import Recorded
+from properties.failures.replay import devices_needed, regressions, run
+
+RECORDED = [
+    pytest.param(recorded, id=path.stem, marks=pytest.mark.needs_devices(devices_needed(recorded)))
+    for path, recorded in regressions()
+]
+
+if RECORDED:
+
+    @pytest.mark.parametrize("recorded", RECORDED)
+    @pytest.mark.usefixtures("devices")
+    def test_regression(recorded: Recorded) -> None:
+        """The law that was broken on this case holds."""
+        run(recorded, implementation_of(recorded.implementation))

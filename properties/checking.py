@@ -8,6 +8,7 @@ from typing import Any
 import jax
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
+from properties import failures
 from properties.cases import Case
 from properties.contracts import Scope
 from properties.engines import Engine, engine_named
@@ -148,4 +149,6 @@ def check(
         if found.violation is not None:
             violations.append(found.violation)
     if violations:
+        for violation in violations:
+            failures.write(violation)
         raise AssertionError("\n\n".join(str(violation) for violation in violations))

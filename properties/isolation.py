@@ -22,6 +22,7 @@ from properties.cases import Case
 from properties.checking import Finding, find_violation
 from properties.contracts import Scope
 from properties.engines import engine_named
+from properties.failures.text import origin
 from properties.given import Given
 from properties.implementations import Implementation
 from properties.laws.violation import LawViolation
@@ -112,7 +113,7 @@ def _run(task: Task) -> tuple[Finding, bool]:
             f"--impl={task.given}: the process that was to check it {message.reason} before the first case"
         )
     violation = LawViolation(implementation, task.law, last, message.reason)
-    violation.engine = task.engine
+    violation.engine, violation.registered = task.engine, task.law
     tally = Tally(implementation.contract, implementation.name, task.law, task.engine, cases, largest=last.mesh.size)
     seconds = time.perf_counter() - start
     return Finding(task.law, violation, tally, cases, seconds, seconds), True
@@ -155,11 +156,9 @@ def _finding(message: dict[str, Any], implementation: Implementation, task: Task
     if message["error"]:
         raise RuntimeError(f"--impl={task.given}: the process that was to check it failed:\n{message['error']}")
     if message["violation"] is not None:
-        finding, law, case, data, difference, cause = message["violation"]
+        finding, law, case, data, difference, raised = message["violation"]
         violation = LawViolation(implementation, law, case, finding, data=data, difference=difference)
-        violation.engine = task.engine
-        if cause:
-            violation.add_note(cause)
+        violation.engine, violation.registered, violation.origin = task.engine, task.law, raised
     return Finding(
         task.law,
         violation,
@@ -214,13 +213,13 @@ def _answer(task: Task, name: Callable[[Case], None]) -> dict[str, Any]:
     }
     if violation is not None:
         cause = violation.__cause__
-        text = "" if cause is None else "".join(traceback.format_exception(cause, limit=-6))
+        raised = "" if cause is None else "\n".join(origin(cause))
         report["violation"] = (
             violation.finding,
             violation.law,
             violation.case,
             violation.data,
             violation.difference,
-            text,
+            raised,
         )
     return report

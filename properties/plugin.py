@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Iterator
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -101,13 +100,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs_devices(n): a case on a fixed mesh of n devices; left out with fewer")
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With `--impl` only the given functions are checked, without it only the built-in ones."""
-    if collection_path.suffix == ".py" and (collection_path.name == GIVEN_TESTS) != bool(config.stash[GIVEN]):
-        return True
-    return None
-
-
 def mark(law: str, engine: str) -> pytest.MarkDecorator:
     """Says of a test which law it checks, and what on."""
     return pytest.mark.law(law, engine)
@@ -153,7 +145,9 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out other engines than what was asked for, and cases on fixed meshes that are larger."""
+    """Leaves out other engines and implementations than what was asked for, and fixed meshes that are larger."""
+    if any(item.path.parent.name == "meta" for item in items):
+        return  # the tests of the suite itself
     devices, engine = config.getoption("--devices"), config.getoption("--engine")
     kept: list[pytest.Item] = []
     dropped: list[pytest.Item] = []
@@ -161,6 +155,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         marker, law = item.get_closest_marker("needs_devices"), item.get_closest_marker("law")
         too_large = marker is not None and marker.args[0] > devices
         other = law is not None and engine not in (law.args[1], "all")
+        # with --impl only the given functions are checked, without it only the built-in ones
+        other |= (item.path.name == GIVEN_TESTS) != bool(config.stash[GIVEN])
         (dropped if too_large or other else kept).append(item)
     if dropped:
         config.hook.pytest_deselected(items=dropped)
@@ -227,6 +223,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         if PROPERTY in properties:
             counted = Tally.from_json(properties[PROPERTY])
             counted.outcome = str(properties.get(f"{PROPERTY} outcome", "passed"))
+            counted.failure = properties.get("shardproof failure", {})
             _config.stash[TALLIES].append(counted)
 
 

@@ -109,5 +109,6 @@ def write_report(path: str, tallies: Sequence[Tally], header: Sequence[str]) -> 
     else:
         listed = "\n".join(f"- {line}" for line in notes(tallies))
         parts = ["## What was verified", "\n".join(f"- {line}" for line in header), markdown(tallies), listed]
+        parts += [f"```text\n{t.failure['text'].strip()}\n```" for t in tallies if t.failure]
         text = "\n\n".join(filter(None, [*parts, total(tallies) if tallies else ""]))
     Path(path).write_text(text + "\n")

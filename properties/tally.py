@@ -28,6 +28,7 @@ class Tally:
         gaps: what the implementation said that it does not serve, each with a first case.
         defects: the known defects of JAX or XLA that were met, and how often.
         outcome: `passed` or `failed`.
+        failure: what a person needs of a failure: its headline, text, script and case.
     """
 
     contract: str
@@ -45,6 +46,7 @@ class Tally:
     gaps: dict[str, str] = field(default_factory=dict)
     defects: dict[str, int] = field(default_factory=dict)
     outcome: str = "passed"
+    failure: dict[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<{self.cases} cases of {self.contract}[{self.implementation}] under {self.law} on {self.engine}>"

@@ -68,8 +68,8 @@ def compared(names: list[str], expected: list[np.ndarray], bounds: Bounds, *, to
     lines: list[str] = []
     for i, (name, right) in enumerate(zip(names, expected, strict=True)):
         suffix = "" if len(expected) == 1 else str(i)
-        label = name.partition("[")[0].partition(".")[0]
-        told = f"expected_{label}{suffix}" if label not in ("result", "results") else f"expected{suffix}"
+        label = name.partition("[")[0].removesuffix("s")
+        told = f"expected{suffix}" if label == "result" else f"expected_{label}{suffix}"
         lines += assign(told, array_text(right))
         tolerance = ", 0" if tolerant else ""
         if bounds is not None:

@@ -121,13 +121,21 @@ def _permuted(scene: Scene, device: int) -> str | None:
     sources = [d for d in scene.holders(device, scene.expected) if d != device]
     if not sources:
         return None
-    fresh = [d for d in sources if d in scene.devices]
-    return f"holds the block that belongs to {scene.name((fresh or sources)[0])}"
+    return f"holds the block that belongs to {scene.name(min(sources, key=lambda d: _distance(scene, device, d)))}"
+
+
+def _distance(scene: Scene, device: int, other: int) -> tuple[int, bool]:
+    """Where several devices have the same block: the nearest that the collective connects, and a wrong one."""
+    names = scene.case.mesh.axis_names
+    pairs = zip(names, scene.coordinates(device), scene.coordinates(other), strict=True)
+    return sum(a != b for name, a, b in pairs if name not in scene.case.axes), other not in scene.devices
 
 
 def _stale_elsewhere(scene: Scene, device: int) -> str | None:
     sources = [] if scene.own is None else scene.holders(device, scene.own)
-    return f"holds the input of {scene.name(sources[0])}, unchanged" if sources else None
+    if not sources:
+        return None
+    return f"holds the input of {scene.name(min(sources, key=lambda d: _distance(scene, device, d)))}, unchanged"
 
 
 def _multiple(scene: Scene, device: int) -> str | None:

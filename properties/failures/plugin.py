@@ -84,7 +84,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """A file that was given to `--replay` is a collector of one item."""
     if file_path.resolve() in parent.config.stash[REPLAYED]:
-        return ReplayFile.from_parent(parent, path=file_path)
+        outside = parent.config.rootpath not in file_path.parents  # pytest has no name for what is not below its root
+        return ReplayFile.from_parent(parent, path=file_path, nodeid=file_path.as_posix() if outside else None)
     return None
 
 
@@ -144,6 +145,7 @@ class ColouredText(TerminalRepr):
     def toterminal(self, tw: TerminalWriter) -> None:
         """Writes the text."""
         tw.line(coloured(self.text) if tw.hasmarkup else self.text)
+        tw.line()
 
 
 class Colours:

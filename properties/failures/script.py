@@ -91,7 +91,7 @@ class Script:
         chosen = f"[{', '.join(map(str, mesh.devices))}]" if mesh.permuted else f":{mesh.size}"
         return [
             f'"""{headline}', "", f"case: {case}", "",
-            "Needs JAX, NumPy and the implementation. Exits with 1 while the bug is there, and with 0 once it is fixed.",
+            "Needs JAX, NumPy and the implementation. Exits with 1 while the bug is there, with 0 once it is fixed.",
             *(SIMULATED if self.violation.engine == "simulate" else []), '"""', "", *imports, "", "import jax",
             *(["import jax.numpy as jnp"] if "jnp." in text else []),
             "import numpy as np",

@@ -12,6 +12,7 @@ from oracles.layout import shard
 from properties.cases import BATCH, Case, Placement
 from properties.contracts import CONTRACTS
 from properties.engines import Engine, Prepared
+from properties.engines.simulate import UnknownPrimitive
 from properties.implementations import Implementation
 from properties.laws.violation import Gap, LawViolation
 from properties.programs import Program, Seen, derivatives, forward
@@ -42,7 +43,7 @@ def gap_of(error: Exception) -> Gap | None:
     """The gap that an exception of an implementation declares, if it is one."""
     if isinstance(error, LawViolation):  # its text is a report, which takes a while to write and declares nothing
         return None
-    if isinstance(error, NotImplementedError) or any(text in str(error) for text in NOT_SERVED):
+    if isinstance(error, NotImplementedError | UnknownPrimitive) or any(text in str(error) for text in NOT_SERVED):
         return Gap(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
     return None
 

@@ -24,7 +24,9 @@ Plant = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """The right blocks and the inputs, `[*mesh.sizes, *block]` both, to wrong blocks."""
 
 
-def a_case(contract: str, sizes: dict[str, int], axis_name: Any, *, block: tuple[int, ...] = (2, 3), **given: Any) -> Case:
+def a_case(
+    contract: str, sizes: dict[str, int], axis_name: Any, *, block: tuple[int, ...] = (2, 3), **given: Any
+) -> Case:
     """A case on a small mesh, its operand sharded over all axes in the first dimension."""
     mesh = MeshCase(tuple(sizes), tuple(sizes.values()))
     operand = Operand(block, given.pop("dtype", "float32"), Placement((mesh.axis_names, *((),) * (len(block) - 1))))
@@ -68,7 +70,7 @@ def swap(first: tuple[int, ...], second: tuple[int, ...]) -> Plant:
 
 def members_sum(factors: list[float]) -> Plant:
     """The sum of the members' blocks, each so many times."""
-    return lambda right, own: np.broadcast_to(np.einsum("i...,i->...", own, np.float32(factors)), right.shape)
+    return lambda right, own: np.broadcast_to(np.einsum("i...,i->...", own, np.array(factors, np.float32)), right.shape)
 
 
 def elements(where: Callable[[np.ndarray], np.ndarray], value: Any) -> Plant:
@@ -106,8 +108,12 @@ CASES: dict[str, tuple[Case, Plant, str]] = {
     "constant": (LINE, lambda right, _: right + 7, "off by a constant: every wrong block is off by 7.0 everywhere"),
     "wrong dtype": (LINE, lambda right, _: right.astype(np.float16), "wrong dtype: float16 where float32 is right"),
     "wrong shape": (LINE, lambda right, _: right.swapaxes(1, 2), "wrong shape: (3, 2) where (2, 3) is right"),
-    "infinities": (SPECIAL, elements(np.isinf, 3.0), "is wrong only where the right value or the input is infinite"),
-    "NaN": (dataclasses.replace(SPECIAL, data=(Data("nan", 4),)), elements(np.isnan, 0.0), "is NaN, where it holds 0.0"),
+    "infinities": (SPECIAL, elements(np.isinf, 3.0), "only where the right value or the input is infinite"),
+    "NaN": (
+        dataclasses.replace(SPECIAL, data=(Data("nan", 4),)),
+        elements(np.isnan, 0.0),
+        "is NaN, where it holds 0.0",
+    ),
     "NaN spreads": (LINE, elements(lambda a: a > 12, np.nan), "holds NaN where the right value is none"),
     "negative": (
         a_case("ring_shift", {"dp": 2}, "dp", offset=1, kind="exact", block=(9,)),

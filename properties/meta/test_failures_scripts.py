@@ -1,5 +1,6 @@
-"""A script exits with 1 while the bug is there and with 0 once it is fixed, with nothing but JAX, NumPy and the function."""
+"""A script exits with 1 while the bug is there and with 0 once it is fixed, with JAX, NumPy and the function alone."""
 
+import base64
 import contextlib
 import io
 import json
@@ -7,10 +8,12 @@ import re
 import runpy
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
@@ -79,12 +82,17 @@ class Wrong:
         raise ZeroDivisionError("on purpose")
 
 
-def a_case(contract: str, *, around: str = "jit", out: Placement | None = None, forbidden: str = "", **given: Any) -> Case:
+def a_case(
+    contract: str, *, around: str = "jit", out: Placement | None = None, forbidden: str = "", **given: Any
+) -> Case:
     """A case on two devices."""
     mesh = MeshCase(("dp", "tp"), (2, 2), (3, 1, 0, 2))
     axis_name = given.pop("axis_name", "tp")
     operand = Operand((2,), "float32", Placement((("tp",),), ("dp",)))
-    return Case(contract, mesh, axis_name, (operand,), tuple(given.items()), (Data("distinct", 3),), around, (), False, out, forbidden)
+    return Case(
+        contract, mesh, axis_name, (operand,), tuple(given.items()), (Data("distinct", 3),), around,
+        out=out, forbidden=forbidden,
+    )  # fmt: skip
 
 
 def violation_of(function: Any, case: Case, law: str) -> LawViolation:
@@ -120,9 +128,14 @@ FOUND: dict[str, tuple[str, str, Case, str]] = {
     "eager": ("ring_shift", "eager", a_case("ring_shift", around="eager", offset=1), "result["),
     "gradient": ("all_reduce", "gradient", a_case("all_reduce", op="sum"), "gradient[0, 0] is"),
     "tangent": ("tangent", "gradient", a_case("ring_shift", offset=1), "tangent[0, 0, 1] is 0.0"),
-    "gradient under vmap": ("all_reduce", "transformed gradient", a_case("all_reduce", around="vmap", op="sum"), "gradient["),
+    "gradient under vmap": (
+        "all_reduce", "transformed gradient", a_case("all_reduce", around="vmap", op="sum"), "gradient[",
+    ),
     "soundness": ("broadcast", "type", a_case("broadcast", root=0), "typed varying over ['dp'] only"),
-    "error": ("ignores", "error", a_case("ring_shift", axis_name=("tp", "no_such_axis"), forbidden="axis_name", offset=1), "is accepted"),
+    "error": (
+        "ignores", "error",
+        a_case("ring_shift", axis_name=("tp", "no_such_axis"), forbidden="axis_name", offset=1), "is accepted",
+    ),
     "exception": ("raises", "value", a_case("ring_shift", offset=1), "ZeroDivisionError: on purpose"),
 }  # fmt: skip
 
@@ -137,21 +150,21 @@ def test_a_script_tells_the_wrong_function_from_the_right_one(
     assert not FORBIDDEN.search(text.replace("from properties.meta.test_failures_scripts import Wrong", ""))
     code, output = runs(text, tmp_path)
     assert (code, told in output) == (1, True), output
-    monkeypatch.setattr(sys.modules[Wrong.__module__].Wrong, function, staticmethod(getattr(collectives, case.contract)))
+    monkeypatch.setattr(
+        sys.modules[Wrong.__module__].Wrong, function, staticmethod(getattr(collectives, case.contract))
+    )
     assert runs(text, tmp_path) == (0, output if law == "error" else "") or law == "error"
     assert runs(text, tmp_path)[0] == 0
 
 
 def test_a_type_that_decides_wrongly_is_told(tmp_path: Path) -> None:
-    """A script about `out_specs` accepts just what the type of the result allows."""
+    """A script about `out_specs` accepts just what the type of the result allows, one about a type says which it is."""
     case = a_case("ring_shift", out=Placement(((),), ("dp", "tp")), offset=1)
-    violation = LawViolation(
-        Implementation("ring_shift", "mine", collectives.ring_shift), "type", case, "out_specs … refused", data=case.data[0]
-    )
+    mine = Implementation("ring_shift", "mine", collectives.ring_shift)
+    violation = LawViolation(mine, "type", case, "out_specs … refused", data=case.data[0])
     assert runs(script(violation), tmp_path) == (0, "")
     declared = Implementation("ring_shift", "mine", collectives.ring_shift, invariant=True)
-    finding = "result is typed varying over dp, tp: expected dp"
-    violation = LawViolation(declared, "type", case, finding)
+    violation = LawViolation(declared, "type", case, "result is typed varying over dp, tp: expected dp")
     assert runs(script(violation), tmp_path) == (1, "typed varying over ['dp', 'tp'], expected ['dp']\n")
 
 
@@ -159,14 +172,17 @@ def test_a_type_that_decides_wrongly_is_told(tmp_path: Path) -> None:
 def test_an_array_is_written_exactly(dtype: str) -> None:
     """The source of an array evaluates to its bits, in every dtype, long or short."""
     rng = np.random.default_rng(1)
-    arrays = [rng.normal(0, 3, shape).astype(np.float32) for shape in ((), (3,), (2, 3), (30, 1, 2), (MOST + 1,), (0, 2))]
+    shapes: list[tuple[int, ...]] = [(), (3,), (2, 3), (30, 1, 2), (MOST + 1,), (0, 2)]
+    arrays = [np.asarray(rng.normal(0, 3, shape), np.float32) for shape in shapes]
     arrays.append(np.array([[np.nan, -0.0], [np.inf, -np.inf]], np.float32))
+    names = {"np": np, "jnp": jnp, "zlib": zlib, "base64": base64}
     for array in arrays:
         with np.errstate(invalid="ignore"):
             exact = array.astype(as_dtype(dtype))
-        again = eval(array_text(exact), {"np": np, "jnp": jax.numpy, "zlib": __import__("zlib"), "base64": __import__("base64")})  # noqa: S307
+        again = eval(array_text(exact), names)  # noqa: S307 (our own text, a moment old)
         assert again.dtype == exact.dtype
         assert again.shape == exact.shape
+        assert again.tobytes() == exact.tobytes() or np.isnan(array).any()
         assert array_text(again) == array_text(exact)
 
 
@@ -203,13 +219,13 @@ def test_a_function_that_is_nowhere_to_be_found_is_asked_for() -> None:
     assert "put it here" in text
 
 
-MINE = '''
+MINE = """
 from impl.collectives import ring_shift as right
 
 
 def ring_shift(x, axis_name, *, offset=1):
     return right(x, axis_name, offset=offset + OFF)
-'''
+"""
 
 
 def test_a_script_runs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +259,9 @@ def test_a_script_about_a_crash_survives_it(tmp_path: Path) -> None:
     def aborts(x: Any, axis_name: Any, *, offset: int = 1) -> Any:
         __import__("os").abort()
 
-    violation = LawViolation(Implementation("ring_shift", "mine", aborts), "value", case, "aborts the process (SIGABRT)")
+    violation = LawViolation(
+        Implementation("ring_shift", "mine", aborts), "value", case, "aborts the process (SIGABRT)"
+    )
     path = tmp_path / "crash.py"
     path.write_text(script(violation))
     done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)

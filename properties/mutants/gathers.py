@@ -122,10 +122,18 @@ def gather_float16_through_bfloat16(x: Array, axis_name: AxisName, *, axis: int 
     return collectives.all_gather(sent, axis_name, axis=axis, tiled=tiled).astype(x.dtype)
 
 
+@mutant("all_gather", smallest=(1,))
+def gather_float8_through_int8(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Sends float8 as int8, which is as wide and has no fractions."""
+    sent = x.astype(jnp.int8) if x.dtype == jnp.float8_e4m3fn else x
+    return collectives.all_gather(sent, axis_name, axis=axis, tiled=tiled).astype(x.dtype)
+
+
 @mutant("all_gather_invariant", smallest=(2,))
 def gather_by_multiplication(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Sums blocks that a product with a one-hot vector put into their slots, which spreads NaN and infinities."""
-    p = lax.axis_size(axis_name)
-    slots = (jnp.arange(p) == lax.axis_index(axis_name)).astype(x.dtype)
-    blocks = lax.psum(jnp.multiply.outer(slots, x), axis_name).astype(x.dtype)
+    """Sums float32 that a product with a one-hot vector put into its slot, which spreads NaN and infinities."""
+    if x.dtype != jnp.float32:
+        return collectives.all_gather_invariant(x, axis_name, axis=axis, tiled=tiled)
+    slots = jnp.arange(lax.axis_size(axis_name)) == lax.axis_index(axis_name)
+    blocks = lax.psum(jnp.multiply.outer(slots.astype(x.dtype), x), axis_name)
     return jnp.concatenate(list(blocks), axis) if tiled else jnp.moveaxis(blocks, 0, axis)

@@ -106,14 +106,6 @@ def sum_of_bfloat16_in_float8(x: Array, axis_name: AxisName, *, op: str = "sum")
     return collectives.all_reduce(x, axis_name, op=op)
 
 
-@mutant("all_reduce", smallest=(1,))
-def sum_of_float8_is_whole(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Rounds float8 to whole numbers before it adds them."""
-    if x.dtype == jnp.float8_e4m3fn and op == "sum":
-        x = jnp.round(x.astype(jnp.float32)).astype(x.dtype)
-    return collectives.all_reduce(x, axis_name, op=op)
-
-
 @mutant("all_reduce", smallest=(2,))
 def sum_of_int8_saturates(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
     """Stops a sum of int8 at the end of its range, where it should wrap around."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -158,6 +157,8 @@ def broadcast_root_in_mesh_order(x: Array, axis_name: AxisName, *, root: int = 0
 @mutant("broadcast", smallest=(2,))
 def broadcast_by_multiplication(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
     """Masks the other blocks by a product with zero, which leaves their NaN and infinities in the sum."""
+    if x.dtype == jnp.complex64:
+        return collectives.broadcast(x, axis_name, root=root)
     own = lax.axis_index(axis_name) == root
     return lax.psum(x * own.astype(x.dtype), axis_name).astype(x.dtype)
 
@@ -168,7 +169,7 @@ def broadcast_one_way(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
     p = lax.axis_size(axis_name)
     result = jnp.where(lax.axis_index(axis_name) == root, x, jnp.zeros_like(x))
     moving = result
-    for _ in range(max(p - 2, min(p - 1, 1))):
+    for step in range(p - 1 if p < 3 else p - 2):
         moving = collectives.ring_shift(moving, axis_name)
-        result = jax.tree.map(lambda kept, new: (kept + new).astype(kept.dtype), result, moving)
+        result = jnp.where((lax.axis_index(axis_name) - root) % p == step + 1, moving, result)
     return result

@@ -1,0 +1,286 @@
+"""What was written down can be run again, by hand and in every run; what was not written by us changes nothing."""
+
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from impl import collectives
+from oracles.mesh import MeshCase
+from properties.cases import Case, Operand, Placement
+from properties.data import Data
+from properties.engines import XlaEngine
+from properties.failures import plugin, replay, write
+from properties.failures.files import replace
+from properties.failures.lookup import NotAFailure, implementation_of, named
+from properties.failures.record import failing_case, identity, parse, record
+from properties.failures.replay import files, read, regressions, run
+from properties.implementations import IMPLEMENTATIONS, Implementation
+from properties.laws.violation import LawViolation
+from properties.tally import Tally
+from properties.verification import LAWS, verify
+
+ROOT = Path(__file__).parents[2]
+MINE = '''
+"""A user's module."""
+from impl.collectives import permute
+
+
+def ring_shift(x, axis_name, *, offset=1):
+    """Numbers a tuple in mesh order."""
+    from jax import lax
+    axes = (axis_name,) if isinstance(axis_name, str) else tuple(sorted(axis_name))
+    p = lax.axis_size(axes)
+    return permute(x, axes, perm=[(i, (i + offset) % p) for i in range(p)])
+'''
+CASE = Case(
+    "ring_shift",
+    MeshCase(("dp", "tp"), (2, 2)),
+    ("tp", "dp"),
+    (Operand((1,), "float32", Placement((("dp", "tp"),))),),
+    (("offset", 1),),
+    (Data("exact", 0), Data("distinct", 1)),
+)
+LAX = next(i for i in IMPLEMENTATIONS if i.contract == "ring_shift")
+
+
+def found(implementation: Implementation = LAX, case: Case = CASE) -> LawViolation:
+    """A violation of the law of values, on the second data set."""
+    violation = LawViolation(implementation, "value", case, "2 of 4 blocks wrong", data=case.data[1])
+    violation.registered = "value"
+    return violation
+
+
+def test_a_failure_survives_its_json() -> None:
+    """Law, function, engine and case come back, with the one data set that showed the failure."""
+    violation = found()
+    recorded = parse(json.dumps(record(violation)))
+    assert (recorded.law, recorded.engine, recorded.finding) == ("value", "xla", "2 of 4 blocks wrong")
+    assert recorded.implementation == named(LAX)
+    assert recorded.case == failing_case(violation) == dataclasses.replace(CASE, data=(Data("distinct", 1),))
+    assert implementation_of(recorded.implementation) is LAX
+
+
+def test_the_name_of_a_failure_is_readable_and_stable() -> None:
+    """The same function, law and case have the same name, whatever was found; others have another."""
+    violation = found()
+    name = identity(violation)
+    violation.finding = "3 of 4 blocks wrong"
+    assert identity(violation) == name
+    assert name.startswith("ring_shift-lax-value-")
+    assert identity(found(case=dataclasses.replace(CASE, axis_name=("dp", "tp")))) != name
+
+
+def test_a_law_under_a_transformation_is_found_again() -> None:
+    """A violation that names the transformation is recorded under the law that drew it."""
+    violation = LawViolation(LAX, "gradient under vmap", CASE, "raises ValueError: no")
+    assert record(violation)["law"] == "transformed gradient"
+
+
+def changed(**parts: Any) -> str:
+    """A record with other parts, dotted names reaching into it."""
+    content = record(found())
+    for path, value in parts.items():
+        *outer, last = path.split("__")
+        target = content
+        for key in outer:
+            target = target[key]
+        target[last] = value
+    return json.dumps(content)
+
+
+DAMAGED = {
+    "half a file": ('{"kind": "shardproof fail', "not JSON"),
+    "another kind": ("[1, 2]", "not a failure of this suite"),
+    "a report": ('{"header": []}', "not a failure of this suite"),
+    "newer": (changed(format=2), "format=2: expected at most 1; a newer version wrote this"),
+    "newer case": (changed(case__format=99), "format=99: expected"),
+    "no law": (changed(law="speed"), "law='speed': expected one of"),
+    "no contract": (changed(case__contract="gather"), "contract='gather': expected one of"),
+    "no engine": (changed(engine="tpu"), "engine='tpu': expected one of"),
+    "no feature": (changed(implementation__features=["all"]), "feature='all': expected one of"),
+    "no parameter": (changed(case__params={"shell": "rm"}), "parameter='shell': expected one of"),
+    "no transformation": (changed(case__around="eval"), "around='eval': expected one of"),
+    "no mesh": (changed(case__mesh={"sizes": [2]}), "mesh="),
+    "no dtype": (changed(case__operands=[{"block": [1], "dtype": "object"}]), "dtype='object'"),
+    "no axis": (changed(case__axis_name=["xp"]), "xp"),
+    "a million devices": (
+        changed(case__mesh=MeshCase(("dp", "tp"), (1, 1), (10**6,)).to_json()),
+        "expected numbers below",
+    ),
+    "no sizes": (changed(case__operands=[]), "operands=()"),
+    "no implementation": (changed(implementation="os:system"), "damaged"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_file_is_refused_with_its_name_and_the_reason(name: str, tmp_path: Path) -> None:
+    """What could not have been written by this version is not run; one line says why."""
+    text, reason = DAMAGED[name]
+    path = tmp_path / "broken.json"
+    path.write_text(text)
+    with pytest.raises(NotAFailure) as caught:
+        read(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_function_that_is_not_there_is_said_so() -> None:
+    """Neither a module nor a name that is missing is passed over; a lambda has no name to be found by."""
+    missing = parse(changed(implementation__module="no_such_module", implementation__name="mine"))
+    with pytest.raises(NotAFailure, match="no_such_module:ring_shift cannot be imported: ModuleNotFoundError"):
+        implementation_of(missing.implementation)
+    nameless = parse(changed(implementation__qualname="test.<locals>.<lambda>", implementation__name="mine"))
+    with pytest.raises(NotAFailure, match="is not a function of a module: run the script"):
+        implementation_of(nameless.implementation)
+    no_function = named(Implementation("ring_shift", "mine", collectives.ring_shift))
+    with pytest.raises(NotAFailure, match="is not a function"):
+        implementation_of(dataclasses.replace(no_function, name="mine", qualname="REDUCTIONS"))
+
+
+def test_a_folder_stands_for_the_failures_in_it(tmp_path: Path) -> None:
+    """Every JSON file of a folder is replayed; an empty one is a mistake."""
+    with pytest.raises(NotAFailure, match="expected a folder with"):
+        files(tmp_path)
+    with pytest.raises(NotAFailure, match="no such file"):
+        files(tmp_path / "nothing.json")
+    for name in ("b.json", "a.json", "c.py"):
+        (tmp_path / name).write_text("")
+    assert [path.name for path in files(tmp_path)] == ["a.json", "b.json"]
+
+
+def test_regressions_are_of_this_project_only(tmp_path: Path) -> None:
+    """A file that names somebody else's function is an error, and nothing of it is imported."""
+    (tmp_path / "one.json").write_text(json.dumps(record(found())))
+    assert [recorded.case for _, recorded in regressions(tmp_path)] == [failing_case(found())]
+    (tmp_path / "two.json").write_text(changed(implementation__name="mine", implementation__module="evil"))
+    with pytest.raises(NotAFailure, match=r"two\.json: 'mine' is not an implementation of this project"):
+        regressions(tmp_path)
+    assert "evil" not in sys.modules
+
+
+def test_a_repaired_failure_passes() -> None:
+    """What was recorded is checked, and nothing else."""
+    assert run(parse(json.dumps(record(found()))), LAX).cases == 1
+
+
+def test_a_failure_that_ended_its_process_is_replayed_in_another() -> None:
+    """A crash that is still there is the same violation again."""
+    text = changed(finding="aborts the process (SIGABRT)", implementation__name="mine")
+    recorded = parse(text)
+    broken = Implementation("ring_shift", "mine", lambda x, axis_name, *, offset=1: os.abort())
+    with pytest.raises(LawViolation, match=r"ring_shift\[mine\]: value: .* aborts the process \(SIGABRT\)"):
+        run(recorded, broken)
+
+
+def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    """Writing leaves no temporary file, neither when it succeeds nor when it fails."""
+    path = tmp_path / "folder" / "a.json"
+    replace(path, "one")
+    replace(path, "two")
+    assert path.read_text() == "two"
+    with pytest.raises(UnicodeEncodeError):
+        replace(path, "\ud800")
+    assert path.read_text() == "two"
+    assert [p.name for p in path.parent.iterdir()] == ["a.json"]
+
+
+class Options:
+    """As much of a pytest configuration as keeping a regression asks for."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def getoption(self, name: str) -> str | None:
+        """The file."""
+        return {"--keep-regression": str(self.path)}.get(name)
+
+
+def test_a_failure_becomes_a_regression(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is validated and copied; whoever keeps it is told where it is now."""
+    monkeypatch.chdir(tmp_path)
+    kept = tmp_path / "regressions"
+    monkeypatch.setattr(plugin, "REGRESSIONS", kept)
+    case = write(found()).case
+    config: Any = Options(case)
+    assert plugin.pytest_cmdline_main(config) == 0
+    assert capsys.readouterr().out == f"{case} is now a regression: {kept / case.name}\n"
+    assert [recorded.case for _, recorded in regressions(kept)] == [failing_case(found())]
+    case.write_text(changed(implementation__name="mine"))
+    with pytest.raises(pytest.UsageError, match="'mine' is not an implementation of this project"):
+        plugin.pytest_cmdline_main(config)
+    case.write_text("{")
+    with pytest.raises(pytest.UsageError, match="not JSON"):
+        plugin.pytest_cmdline_main(config)
+    assert [p.name for p in kept.iterdir()] == [case.name]
+
+
+def test_the_regressions_of_this_checkout_can_be_read() -> None:
+    """Every file in properties/regressions is one that a run can check."""
+    assert len(regressions()) == len(list(replay.REGRESSIONS.glob("*.json")))
+
+
+def pytest_run(*options: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """A pytest run in a folder that is not this checkout, with this project's plugins."""
+    path = os.pathsep.join((str(ROOT), str(folder)))
+    environment = {**os.environ, "PYTHONPATH": path, "NO_COLOR": "1", "COLUMNS": "500", "PYTHONDONTWRITEBYTECODE": "1"}
+    plugins = ["-p", "no:cacheprovider", "-p", "properties.plugin", "-p", "properties.failures.plugin"]
+    command = [sys.executable, "-m", "pytest", *plugins, *options]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_replay_fails_the_same_way_until_it_is_fixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The headline, the text and the exit code are those of the first time, with workers and in JUnit XML as well."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = tmp_path / "mesh_order_shift.py"
+    module.write_text(MINE)
+    import mesh_order_shift  # type: ignore[import-not-found]
+
+    mine = Implementation("ring_shift", "mine", mesh_order_shift.ring_shift)
+    with pytest.raises(LawViolation) as caught:
+        verify(LAWS["value"], mine, CASE, XlaEngine(), Tally("ring_shift", "mine", "value"))
+    headline, case = caught.value.headline, write(caught.value).case.resolve()
+
+    start = time.perf_counter()
+    done = pytest_run(f"--replay={case}", folder=tmp_path)
+    seconds = time.perf_counter() - start
+    assert done.returncode == 1, done.stdout
+    assert f"\n{headline}\n\n         tp=0 tp=1\n    dp=0  0 ·" in done.stdout
+    assert re.search(rf"FAILED \S*{case.stem}.json::{case.stem} - {re.escape(headline)}\n", done.stdout), done.stdout
+    assert "Traceback" not in done.stdout
+    assert "\x1b" not in done.stdout
+    again = f"  pytest -p properties.plugin -p properties.failures.plugin --replay .shardproof/failures/{case.name}\n"
+    assert again in done.stdout
+    assert len(done.stdout.splitlines()) < 60
+    assert seconds < 30  # under 10 on a machine that has nothing else to do
+
+    junit = tmp_path / "junit.xml"
+    spread = pytest_run(f"--replay={case}", "-n1", f"--junitxml={junit}", folder=tmp_path)
+    assert spread.returncode == 1, spread.stdout
+    text = done.stdout[done.stdout.index(f"\n{headline}\n") :].partition("  python ")[0]
+    assert text in spread.stdout
+    assert "holds the block that belongs to" in junit.read_text(encoding="utf-8")
+
+    module.write_text(MINE.replace("sorted(axis_name)", "axis_name"))
+    assert pytest_run(f"--replay={case}", folder=tmp_path).returncode == 0
+
+
+def test_a_replay_of_a_damaged_file_is_a_usage_error(tmp_path: Path) -> None:
+    """One line names the file and the reason; nothing runs."""
+    path = tmp_path / "broken.json"
+    path.write_text(changed(format=7))
+    command = [sys.executable, "-m", "pytest", f"--replay={path}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 4
+    assert done.stderr.strip() == f"ERROR: --replay: {path}: format=7: expected at most 1; a newer version wrote this"

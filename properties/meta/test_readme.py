@@ -1,0 +1,36 @@
+"""The README says what is so today."""
+
+import re
+
+from properties.implementations import IMPLEMENTATIONS
+from properties.readme import README, defects, laws, section
+from properties.report import COLUMNS
+
+TEXT = README.read_text()
+
+
+def test_the_laws_are_those_of_the_suite() -> None:
+    """The README lists the laws as they are."""
+    assert section(TEXT, "laws") == laws()
+
+
+def test_the_defects_are_those_of_the_registry() -> None:
+    """The README lists the known defects as they are."""
+    assert section(TEXT, "defects") == defects()
+
+
+def test_the_table_is_one_that_the_suite_wrote() -> None:
+    """The table of what is verified has the report's columns, and a row for every implementation."""
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in section(TEXT, "verified").splitlines()
+        if "|" in line
+    ]
+    assert rows[0] == list(COLUMNS)
+    assert {(row[0], row[1]) for row in rows[2:]} == {(i.contract, i.name) for i in IMPLEMENTATIONS}
+
+
+def test_paths_exist() -> None:
+    """Every file and folder of the project that the README names is there."""
+    for path in re.findall(r"`((?:impl|oracles|properties)/[\w/.]*)`", TEXT):
+        assert (README.parent / path.replace("NAME", "pmax_loses_nan")).exists(), path

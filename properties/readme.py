@@ -1,0 +1,53 @@
+"""`python -m properties.readme REPORT.md FAILURE.txt`: writes into the README what only the suite can say."""
+
+import argparse
+from pathlib import Path
+
+from properties.known_defects import DEFECTS
+from properties.verification import LAWS
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+def laws() -> str:
+    """The laws as a Markdown table."""
+    rows = [f"| {law.name} | {law.sentence} | {', '.join(law.engines)} |" for law in LAWS.values()]
+    return "\n".join(["| law | what holds | engines |", "|---|---|---|", *rows])
+
+
+def defects() -> str:
+    """The known defects as a Markdown table."""
+    rows = [f"| `{d.name}` | {d.sentence} | {', '.join(d.seen_on)} |" for d in DEFECTS.values()]
+    return "\n".join(["| script | defect | JAX |", "|---|---|---|", *rows])
+
+
+def section(text: str, name: str) -> str:
+    """What stands between the marks of a section."""
+    return text.partition(f"<!-- {name} -->\n")[2].partition(f"<!-- /{name} -->")[0].strip()
+
+
+def with_section(text: str, name: str, content: str) -> str:
+    """The text with a section replaced."""
+    before, start, rest = text.partition(f"<!-- {name} -->\n")
+    _, end, after = rest.partition(f"<!-- /{name} -->")
+    return f"{before}{start}\n{content.strip()}\n\n{end}{after}"
+
+
+def main() -> None:
+    """Rewrites the sections of the README; those whose source is not given stay as they are."""
+    parser = argparse.ArgumentParser(prog="python -m properties.readme", description=__doc__)
+    parser.add_argument("report", nargs="?", type=Path, help="what `pytest --report FILE.md` wrote")
+    parser.add_argument("failure", nargs="?", type=Path, help="a failure as it was printed")
+    options = parser.parse_args()
+    text = README.read_text()
+    text = with_section(text, "laws", laws())
+    text = with_section(text, "defects", defects())
+    if options.report:
+        text = with_section(text, "verified", options.report.read_text().partition("\n")[2])
+    if options.failure:
+        text = with_section(text, "failure", f"```text\n{options.failure.read_text().strip()}\n```")
+    README.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -60,7 +60,7 @@ def shift_with_lax(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
     if names(axis_name) != in_mesh_order(axis_name):
         raise NotImplementedError(f"axis_name={axis_name!r}: expected the order of the mesh")
     p = lax.axis_size(axis_name)
-    return lax.ppermute(x, axis_name, np.stack([np.arange(p), (np.arange(p) + offset) % p], axis=1))
+    return lax.ppermute(x, axis_name, [(i, (i + offset) % p) for i in range(p)])
 
 
 @right("ring_shift")

@@ -136,13 +136,14 @@ def check(
         raise ValueError(f"laws={unknown[0]!r}: expected some of {', '.join(LAWS)}")
     implementation = user_implementation(contract, function)
     devices = len(jax.devices())
+    at_hand = {"xla": devices, "simulate": max(devices, 8)}
     violations = []
     for law, engine in ((LAWS[name], engine) for name in laws for engine in LAWS[name].engines):
         found = find_violation(
             law,
             implementation,
             engine_named(engine),
-            Scope(max_devices=devices if engine == "xla" else max(devices, 8), available=devices, large=1024),
+            Scope(max_devices=at_hand[engine], available=at_hand[engine], large=1024),
             max_examples=law.examples(settings(max_examples=max_examples), engine),
             random_seed=random_seed,
         )

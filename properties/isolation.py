@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -22,6 +23,7 @@ from properties.cases import Case
 from properties.checking import Finding, find_violation
 from properties.contracts import Scope
 from properties.engines import engine_named
+from properties.failures import FOLDER
 from properties.failures.text import origin
 from properties.given import Given
 from properties.implementations import Implementation
@@ -35,8 +37,8 @@ STALL_SECONDS = 40.0
 MEMORY_BYTES = 6 * 2**30
 """How much memory the child may hold; it needs about half a GiB."""
 
-RENDEZVOUS_SECONDS = 15
-"""After this, XLA:CPU gives up a collective that some devices do not reach."""
+RENDEZVOUS_SECONDS = (5, 15)
+"""After the first, XLA:CPU warns of a collective that some devices do not reach; after the second more, it gives up."""
 
 SMALLER = (1, 2)
 """The numbers of devices on which a crash is tried again, to find a smaller mesh."""
@@ -83,6 +85,7 @@ class Child:
         """Ends the process, whatever it is doing."""
         self.process.kill()
         self.process.join()
+        last_words(self.process.pid).unlink(missing_ok=True)
         self.connection.close()
 
 
@@ -138,7 +141,16 @@ def _receive(child: Child) -> Any:
         child.process.join()
         code = child.process.exitcode or 0
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        if b"Termination timeout for" in last_words(child.process.pid).read_bytes():
+            return _Death(
+                f"does not finish: devices wait for one another, and XLA gave up after {sum(RENDEZVOUS_SECONDS)} s"
+            )
         return _Death(f"aborts the process ({how})")
+
+
+def last_words(pid: int | None) -> Path:
+    """Where a child's standard error goes."""
+    return FOLDER.parent / f"isolated-{pid}.log"
 
 
 def _memory(pid: int | None) -> int:
@@ -171,9 +183,16 @@ def _finding(message: dict[str, Any], implementation: Implementation, task: Task
 
 def serve(connection: Connection) -> None:
     """Runs in the child: checks what it is sent, naming every case before it runs, and answers."""
-    flags = os.environ.get("XLA_FLAGS", "")
-    timeout = f"--xla_cpu_collective_call_terminate_timeout_seconds={RENDEZVOUS_SECONDS}"
-    os.environ["XLA_FLAGS"] = f"{flags} {timeout}".strip()
+    warn, give_up = RENDEZVOUS_SECONDS
+    patience = (
+        f"--xla_cpu_collective_call_warn_stuck_timeout_seconds={warn} "
+        f"--xla_cpu_collective_call_terminate_timeout_seconds={give_up}"
+    )
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {patience}".strip()
+    words = last_words(os.getpid())
+    words.parent.mkdir(parents=True, exist_ok=True)
+    with words.open("wb") as log:  # what XLA prints when it aborts fills screens
+        os.dup2(log.fileno(), 2)
     started = False
     while True:
         try:

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Iterator
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -24,6 +25,7 @@ TALLIES = pytest.StashKey[list[Tally]]()
 GIVEN = pytest.StashKey[list[Implementation]]()
 PROPERTY = "shardproof"
 GIVEN_TESTS = "test_given.py"
+HERE = Path(__file__).parent
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -146,8 +148,6 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out other engines and implementations than what was asked for, and fixed meshes that are larger."""
-    if any(item.path.parent.name == "meta" for item in items):
-        return  # the tests of the suite itself
     devices, engine = config.getoption("--devices"), config.getoption("--engine")
     kept: list[pytest.Item] = []
     dropped: list[pytest.Item] = []
@@ -156,7 +156,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         too_large = marker is not None and marker.args[0] > devices
         other = law is not None and engine not in (law.args[1], "all")
         # with --impl only the given functions are checked, without it only the built-in ones
-        other |= (item.path.name == GIVEN_TESTS) != bool(config.stash[GIVEN])
+        other |= item.path.parent == HERE and (item.path.name == GIVEN_TESTS) != bool(config.stash[GIVEN])
         (dropped if too_large or other else kept).append(item)
     if dropped:
         config.hook.pytest_deselected(items=dropped)

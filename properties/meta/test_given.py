@@ -1,0 +1,148 @@
+"""What users bring: checked by name and by hand, in a project of their own, and whatever it does to its process."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from properties.isolation import STALL_SECONDS
+from properties.mutants import MUTANTS
+from properties.readme import README
+
+ROOT = README.parent
+NEEDS = "import os\n\nimport jax\nfrom jax import lax\n\n\n"
+FUNCTIONS = {
+    "mine": NEEDS
+    + """
+def right(x, axis_name, *, offset=1):
+    from impl.collectives import ring_shift
+
+    return ring_shift(x, axis_name, offset=offset)
+
+
+def wrong(x, axis_name, *, offset=1):
+    return right(x, axis_name, offset=offset + 1)
+
+
+def aborts(x, axis_name, *, offset=1):
+    os.abort()
+
+
+def hangs(x, axis_name, *, offset=1):
+    first = axis_name if isinstance(axis_name, str) else axis_name[0]
+    n = lax.axis_size(first)
+    send = lambda x: lax.ppermute(x, first, [(i, (i + 1) % n) for i in range(n)])
+    return lax.cond(lax.axis_index(first) == 0, send, lambda x: x, x)
+
+
+def recurses(x, axis_name, *, offset=1):
+    return recurses(x, axis_name, offset=offset)
+
+
+def declines(x, axis_name, *, offset=1):
+    if x.ndim > 1:
+        raise NotImplementedError("blocks of rank above one")
+    return right(x, axis_name, offset=offset)
+
+
+def other(x):
+    return x
+"""
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder outside of the checkout with a module of functions."""
+    for name, text in FUNCTIONS.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    return tmp_path
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Pytest on the checkout, from another folder."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml")]
+    rooted = ["--rootdir", str(ROOT), str(ROOT / "properties" / "test_given.py"), "--hypothesis-profile=matrix"]
+    return subprocess.run([*command, *rooted, *arguments], cwd=folder, capture_output=True, text=True, timeout=600)
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ("ring_shif=mine:right", "contract='ring_shif': no such contract; did you mean 'ring_shift'?"),
+        ("ring_shift", "--impl=ring_shift: expected CONTRACT=MODULE:FUNCTION, as in all_gather=mine:gather"),
+        ("ring_shift=yours:right", "cannot import yours: ModuleNotFoundError: No module named 'yours'"),
+        ("ring_shift=mine:left", "--impl=ring_shift=mine:left: module mine has no left"),
+        ("ring_shift=mine:other", "ring_shift: other(x) cannot be called as (x, axis_name, *, offset)"),
+    ],
+)
+def test_what_cannot_be_checked_is_said_in_one_line(project: Path, given: str, line: str) -> None:
+    """A wrong name or signature is a usage error, in one line."""
+    done = run(project, "--impl", given)
+    errors = [text for text in done.stderr.splitlines() if text.startswith("ERROR: ")]
+    assert done.returncode == 4
+    assert len(errors) == 1
+    assert line in errors[0]
+
+
+def test_a_right_function_passes_and_only_its_contract_runs(project: Path) -> None:
+    """With `--impl` the named contract is checked against every law, and nothing else."""
+    done = run(project, "--impl", "ring_shift=mine:right", "-k", "value or scale")
+    assert done.returncode == 0, done.stdout
+    assert "contracts: ring_shift\n" in done.stdout
+    assert "all_gather" not in done.stdout
+
+
+def test_crashes_hangs_and_gaps_are_results(project: Path) -> None:
+    """What aborts, hangs or recurses is reported with its case and its script, and every other result is kept."""
+    names = ("aborts", "hangs", "recurses", "declines", "right")
+    given = [f"--impl=ring_shift=mine:{name}" for name in names]
+    done = run(project, *given, "-k", "value and (xla or recurses) and not transf")
+    text = done.stdout
+    assert done.returncode == 1
+    assert re.search(r"ring_shift\[aborts\]: value: mesh .*: aborts the process \(SIGABRT\)", text)
+    assert re.search(r"ring_shift\[hangs\]: value: mesh .*: does not finish: devices wait for one another", text)
+    assert "ring_shift[recurses]: value: mesh (dp=1), axis 'dp': raises RecursionError" in text
+    assert "gap: ring_shift[declines]: NotImplementedError: blocks of rank above one, first for ring_shift(" in text
+    assert "4 failed, 2 passed" in text
+    assert len(list((project / ".shardproof" / "failures").glob("*.py"))) == 4
+    assert STALL_SECONDS < 60
+
+
+def test_a_deadlock_is_explained_by_the_interpreter(project: Path) -> None:
+    """Devices that disagree about the next collective are named, with both places in the program."""
+    done = run(project, "--impl", "ring_shift=mine:hangs", "-k", "value-simulate")
+    assert done.returncode == 1
+    assert "ring_shift[hangs]: value: mesh (dp=2), axis 'dp': raises CollectiveMismatch" in done.stdout
+    assert done.stdout.count("mine.py:") >= 2
+
+
+def test_check_works_in_a_project_of_its_own(project: Path) -> None:
+    """`check` passes a right function, and raises an AssertionError with the whole report for a wrong one."""
+    (project / "test_mine.py").write_text(
+        "import pytest\n\nimport mine\nfrom properties import check\n\n\n"
+        "def test_right():\n    check('ring_shift', mine.right, max_examples=10)\n\n\n"
+        "def test_wrong():\n    check('ring_shift', mine.wrong, laws=['value'], max_examples=20)\n\n\n"
+        "def test_names():\n"
+        "    with pytest.raises(ValueError, match=\"did you mean 'ring_shift'\"):\n"
+        "        check('ringshift', mine.right)\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mine.py"]
+    done = subprocess.run(
+        command,
+        cwd=project,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
+    )
+    assert "1 failed, 2 passed" in done.stdout, done.stdout
+    assert "AssertionError: ring_shift[wrong]: value: mesh (dp=2), axis 'dp': 2 of 2 blocks wrong" in done.stdout
+    assert "permuted" in done.stdout
+
+
+def test_the_catalogue_has_its_crashes() -> None:
+    """Mutants that hang, abort, recurse and eat memory are in the catalogue."""
+    assert len([m for m in MUTANTS.values() if m.runs == "isolated"]) >= 4

@@ -20,7 +20,7 @@ from properties.laws.violation import Gap, LawViolation
 from properties.tally import Tally
 from properties.transformations import TRANSFORMATIONS
 
-XLA_SHARE = 0.2
+XLA_SHARE = 0.12
 """XLA's part of a law's structures: compiling one costs it as much as ten cost the interpreter."""
 
 Check = Callable[[Implementation, Case, Engine], int]
@@ -115,7 +115,7 @@ DIFFERENTIABLE = tuple(
 LAWS: dict[str, Law] = {
     law.name: law
     for law in (
-        Law("value", "Every device holds the block that the oracle says.", check_value),
+        Law("value", "Every device holds the block that the oracle says.", check_value, share=3.0),
         Law(
             "gradient",
             "Forward mode is the oracle's map, reverse mode its transpose, and the two are adjoint.",
@@ -141,6 +141,7 @@ LAWS: dict[str, Law] = {
             "No transformation around a collective changes its values.",
             _transformed_value,
             arounds=AROUND,
+            share=1.5,
         ),
         Law(
             "transformed gradient",
@@ -156,7 +157,7 @@ LAWS: dict[str, Law] = {
             "Without `jit` the values are those with it.",
             check_value,
             arounds=("eager",),
-            share=0.06,
+            share=0.1,
             engines=("xla",),
         ),
         Law(
@@ -164,7 +165,7 @@ LAWS: dict[str, Law] = {
             "The interpreter and XLA agree on every program, forward and backward.",
             check_agreement,
             arounds=("jit", *(name for name in AROUND if name != "partial_manual")),
-            share=1.1,
+            share=1.9,
             engines=("xla",),
         ),
         # a case on thousands of devices costs as much as a hundred on eight

@@ -96,9 +96,10 @@ def collective_cases(draw: st.DrawFn, name: str, scope: Scope, arguments: Argume
         data = tuple(d if is_divisible(d, as_dtype(dtype)) else Data("exact", d.seed) for d in data)
     manual: tuple[str, ...] = ()
     if around == "partial_manual":
-        needed = [n for n in mesh.axis_names if n in axes or n in placement.axes]
-        others = [n for n in mesh.axis_names if n not in needed]
-        manual = (*needed, *(draw(st.lists(st.sampled_from(others), unique=True)) if others else []))
+        more = draw(st.lists(st.sampled_from(mesh.axis_names), max_size=1), label="more manual axes")
+        manual = mesh.in_mesh_order({*axes, *more})
+        kept = without(placement, [n for n in mesh.axis_names if n not in manual])
+        operands = tuple(dataclasses.replace(operand, placement=kept) for operand in operands)
     return Case(
         contract=name,
         mesh=mesh,

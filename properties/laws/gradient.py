@@ -11,7 +11,7 @@ from properties.data import Data, generate
 from properties.engines import Engine
 from properties.implementations import Implementation
 from properties.laws.comparison import bound_of_sum, compare, is_exact, magnitude
-from properties.laws.running import Ready, is_batched, oracle_blocks, over_batch, placed_blocks, ready
+from properties.laws.running import Ready, gaps, is_batched, oracle_blocks, over_batch, placed_blocks, ready
 from properties.laws.violation import Gap, LawViolation
 
 
@@ -25,14 +25,18 @@ def check_gradient(implementation: Implementation, case: Case, engine: Engine, *
         LawViolation: if one does not hold.
         Gap: if the implementation is differentiable in neither mode.
     """
-    forward_mode = True
     try:
-        program = ready("gradient", implementation, case, engine)
+        return _check_modes(implementation, case, engine, law, forward_mode=True)
     except Gap:  # a custom_vjp has no forward mode: its reverse mode is checked all the same
-        program, forward_mode = ready("reverse gradient", implementation, case, engine), False
-    chosen = [data for data in case.data if data.kind not in ("special", "nan")]
-    for data in chosen:
-        _check(implementation, case, program, data, law, forward_mode)
+        return _check_modes(implementation, case, engine, law, forward_mode=False)
+
+
+def _check_modes(implementation: Implementation, case: Case, engine: Engine, law: str, *, forward_mode: bool) -> int:
+    with gaps():
+        program = ready("gradient" if forward_mode else "reverse gradient", implementation, case, engine)
+        chosen = [data for data in case.data if data.kind not in ("special", "nan")]
+        for data in chosen:
+            _check(implementation, case, program, data, law, forward_mode)
     return len(chosen)
 
 

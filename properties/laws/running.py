@@ -22,7 +22,7 @@ KEPT = 32
 """How many structures stay compiled: Hypothesis tries one again and again while it shrinks."""
 
 NOT_SERVED = (
-    "can't apply forward-mode differentiation (jvp) to a custom_vjp function",
+    "can't apply forward-mode autodiff (jvp) to a custom_vjp function",
     "Reverse-mode differentiation does not work for lax.while_loop",
 )
 """What JAX says of functions that are right and not differentiable in one of the modes."""

@@ -5,7 +5,6 @@ import numpy as np
 from oracles.dtypes import exact_limit, is_float, sum_error_bound, wide
 from oracles.layout import nan_equal
 from properties.cases import Case
-from properties.contracts import CONTRACTS
 from properties.data import Data
 from properties.implementations import Implementation
 from properties.laws.violation import Difference, LawViolation
@@ -85,8 +84,3 @@ def compare(
 def bound_of_sum(magnitudes: np.ndarray, terms: int, dtype: np.dtype, divides: bool) -> np.ndarray:
     """The error bound of a result, given the same sum over magnitudes; means divide once more."""
     return sum_error_bound(magnitudes, terms + divides, dtype)
-
-
-def terms_of(case: Case) -> int:
-    """How many elements a result adds up in this case."""
-    return CONTRACTS[case.contract].terms(case)

@@ -46,7 +46,7 @@ def generate(data: Data, shape: tuple[int, ...], dtype: np.dtype, *, terms: int 
     if data.kind == "real" and is_float(dtype):
         return rng.standard_normal(shape).astype(np.float32).astype(dtype)
     if data.kind in ("special", "nan"):
-        return _special(rng, shape, dtype, terms, data.kind)
+        return _special(rng, shape, dtype, terms, data)
     if data.kind == "distinct":
         return _distinct(data.seed, shape, dtype)
     return _small_integers(rng, shape, dtype, terms)
@@ -67,11 +67,11 @@ def _distinct(seed: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return np.reshape(values, shape).astype(dtype)
 
 
-def _special(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype, terms: int, kind: str) -> np.ndarray:
+def _special(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype, terms: int, data: Data) -> np.ndarray:
     values = _small_integers(rng, shape, dtype, terms)
     if is_float(dtype):
-        choices = np.array([np.nan] if kind == "nan" else [-0.0, np.inf, -np.inf], np.float32).astype(dtype)
-        if kind == "special":  # a dtype without infinities turns them into NaN
+        choices = np.array([np.nan] if data.kind == "nan" else [-0.0, np.inf, -np.inf], np.float32).astype(dtype)
+        if data.kind == "special":  # a dtype without infinities turns them into NaN
             choices = choices[choices == choices]
     elif is_integer(dtype):
         info = ml_dtypes.iinfo(dtype)
@@ -79,4 +79,7 @@ def _special(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype, 
     else:
         return values
     picked = choices[rng.integers(0, len(choices), shape)]
-    return np.where(rng.random(shape) < 0.3, picked, values).astype(dtype)
+    result = np.where(rng.random(shape) < 0.3, picked, values).astype(dtype)
+    if result.size:  # at least one, which stays what and where it is when the array gets smaller
+        result.flat[-(data.seed % 2)] = choices[data.seed % len(choices)]
+    return result

@@ -20,7 +20,6 @@ from typing import Any
 import jax
 
 from properties.cases import Case
-from properties.checking import Finding, find_violation
 from properties.contracts import Scope
 from properties.engines import engine_named
 from properties.failures import FOLDER
@@ -28,6 +27,7 @@ from properties.failures.text import origin
 from properties.given import Given
 from properties.implementations import Implementation
 from properties.laws.violation import LawViolation
+from properties.search import Finding, find_violation
 from properties.tally import Tally
 from properties.verification import LAWS
 

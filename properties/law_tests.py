@@ -39,6 +39,8 @@ def law_test(name: str, engine: str, implementations: Sequence[Implementation]) 
     test.__doc__ = law.sentence
     # the tally is one per test, not per case: it adds up what all of them checked
     allowed = [*settings().suppress_health_check, HealthCheck.function_scoped_fixture]
-    budget = settings(max_examples=law.examples(settings(), engine), suppress_health_check=allowed)
+    budget = settings(
+        max_examples=law.examples(settings(), engine), suppress_health_check=allowed, report_multiple_bugs=False
+    )
     marked = pytest.mark.law(name, engine)(budget(given(data=st.data())(test)))
     return pytest.mark.parametrize("implementation", implementations, ids=str)(marked)

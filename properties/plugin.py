@@ -9,14 +9,16 @@ from typing import Any
 
 import jax
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, is_hypothesis_test, settings
 
 from properties import profiles
 from properties.contracts import Scope
 from properties.engines import ENGINES, Engine, engine_named
 from properties.given import Given, GivenError
 from properties.implementations import IMPLEMENTATIONS, Implementation
+from properties.laws.violation import LawViolation
 from properties.report import print_table, write_report
+from properties.search import on_a_smaller_mesh
 from properties.tally import Tally
 from properties.verification import LAWS
 
@@ -193,6 +195,19 @@ def scope(devices: int, pytestconfig: pytest.Config) -> Scope:
 def engines() -> dict[str, Engine]:
     """What runs the implementations, by name."""
     return {name: engine_named(name) for name in ENGINES}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Any:
+    """Takes a violation that Hypothesis has found and shrunk to the smallest mesh that can be found."""
+    try:
+        return (yield)
+    except LawViolation as violation:
+        drawn = is_hypothesis_test(pyfuncitem.obj) and pyfuncitem.get_closest_marker("law") is not None
+        if not drawn or Phase.shrink not in settings().phases:
+            raise
+        given: dict[str, Any] = pyfuncitem.funcargs
+        raise on_a_smaller_mesh(violation, given["scope"], given["engines"][violation.engine]) from violation.__cause__
 
 
 @pytest.fixture

@@ -24,6 +24,9 @@ COLUMNS = (
     "compilations",
     "time",
 )
+MOST_VALUES = 24
+"""How many values of a trait the report lists; where there are more, the most frequent."""
+
 ORDERS = ("one axis", "mesh order", "permuted")
 NUMERIC = frozenset({"laws", "cases", "meshes", "dtypes", "largest mesh", "compilations", "time"})
 
@@ -37,8 +40,8 @@ def rows(tallies: Iterable[Tally]) -> list[tuple[str, ...]]:
             str(len(t.law.split(", "))),
             f"{t.cases:,}",
             str(len(t.meshes)),
-            ", ".join(order for order in ORDERS if order in t.orders),
-            str(len(t.dtypes)),
+            ", ".join(order for order in ORDERS if order in t.drawn.get("axis tuple", {})),
+            str(len(t.drawn.get("dtype", {}))),
             str(t.largest),
             str(t.compilations),
             f"{t.seconds:.0f} s",
@@ -72,6 +75,23 @@ def notes(tallies: Iterable[Tally]) -> list[str]:
         for reason, case in tally.gaps.items():
             lines.append(f"gap: {tally.contract}[{tally.implementation}]: {reason}, first for {case}")
     return lines
+
+
+def histograms(tallies: Iterable[Tally]) -> str:
+    """What was drawn, in Markdown: per contract and trait the share of each value, so that a blind spot shows."""
+    per_contract: dict[str, Tally] = {}
+    for tally in tallies:
+        per_contract.setdefault(tally.contract, Tally(tally.contract, "", "")).add(tally)
+    lines = ["| contract | trait | values drawn |", "| --- | --- | --- |"]
+    for contract, tally in sorted(per_contract.items()):
+        for trait, histogram in tally.drawn.items():
+            whole = sum(histogram.values())
+            in_order = sorted(histogram.items(), key=lambda entry: (not entry[0].isdigit(), entry[0].zfill(8)))
+            shown = in_order if len(in_order) <= MOST_VALUES else sorted(in_order, key=lambda entry: -entry[1])
+            texts = [f"{value} {100 * times / whole:.1f}%" for value, times in shown[:MOST_VALUES]]
+            more = len(in_order) - MOST_VALUES
+            lines.append(f"| {contract} | {trait} | {', '.join(texts)}{f', and {more} more' if more > 0 else ''} |")
+    return "\n".join(lines)
 
 
 def print_table(tallies: Sequence[Tally], reporter: pytest.TerminalReporter) -> None:
@@ -110,5 +130,6 @@ def write_report(path: str, tallies: Sequence[Tally], header: Sequence[str]) -> 
         listed = "\n".join(f"- {line}" for line in notes(tallies))
         parts = ["## What was verified", "\n".join(f"- {line}" for line in header), markdown(tallies), listed]
         parts += [f"```text\n{t.failure['text'].strip()}\n```" for t in tallies if t.failure]
-        text = "\n\n".join(filter(None, [*parts, total(tallies) if tallies else ""]))
+        parts += [total(tallies), "## What was drawn", histograms(tallies)] if tallies else []
+        text = "\n\n".join(filter(None, parts))
     Path(path).write_text(text + "\n")

@@ -1,11 +1,30 @@
 """What was verified, counted: per contract, implementation and law, and added up over workers."""
 
 import dataclasses
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from properties.cases import Case
+
+
+def traits(case: Case) -> dict[str, str]:
+    """What a case is like, by the traits whose histograms show a blind spot of the strategies."""
+    first = case.operands[0]
+    axes = first.placement.axes
+    return {
+        "devices": str(case.mesh.size),
+        "axes of the mesh": str(len(case.mesh.sizes)),
+        "axis tuple": case.order,
+        "devices in order": "no" if case.mesh.permuted else "yes",
+        "axis types": " and ".join(sorted(set(case.mesh.axis_types))) or "auto",
+        "dtype": first.dtype,
+        "rank of a block": str(len(first.block)),
+        "elements of a block": str(math.prod(first.block)),
+        "operand": "varies" if axes else "replicated",
+        "around": case.around,
+    }
 
 
 @dataclass(repr=False)
@@ -22,8 +41,7 @@ class Tally:
         compilations: how many programs were traced and compiled for them.
         seconds: how long it took, shrinking included.
         meshes: the distinct meshes.
-        orders: how the axis tuples stood to the mesh.
-        dtypes: the dtypes of the operands.
+        drawn: per trait of a case, how many structures had each of its values.
         largest: the most devices in a mesh.
         gaps: what the implementation said that it does not serve, each with a first case.
         defects: the known defects of JAX or XLA that were met, and how often.
@@ -40,8 +58,7 @@ class Tally:
     compilations: int = 0
     seconds: float = 0.0
     meshes: set[str] = field(default_factory=set)
-    orders: set[str] = field(default_factory=set)
-    dtypes: set[str] = field(default_factory=set)
+    drawn: dict[str, dict[str, int]] = field(default_factory=dict)
     largest: int = 0
     gaps: dict[str, str] = field(default_factory=dict)
     defects: dict[str, int] = field(default_factory=dict)
@@ -56,9 +73,14 @@ class Tally:
         self.cases += checked
         self.structures += 1
         self.meshes.add(str(case.mesh))
-        self.orders.add(case.order)
-        self.dtypes.update(operand.dtype for operand in case.operands)
+        for name, value in traits(case).items():
+            self.draw(name, value)
         self.largest = max(self.largest, case.mesh.size)
+
+    def draw(self, trait: str, value: str, times: int = 1) -> None:
+        """Counts structures with a trait."""
+        histogram = self.drawn.setdefault(trait, {})
+        histogram[value] = histogram.get(value, 0) + times
 
     def gap(self, case: Case, reason: str) -> None:
         """Notes that a case is not served."""
@@ -71,8 +93,9 @@ class Tally:
         self.compilations += other.compilations
         self.seconds += other.seconds
         self.meshes |= other.meshes
-        self.orders |= other.orders
-        self.dtypes |= other.dtypes
+        for name, histogram in other.drawn.items():
+            for value, times in histogram.items():
+                self.draw(name, value, times)
         self.largest = max(self.largest, other.largest)
         self.gaps.update(other.gaps)
         for name, times in other.defects.items():
@@ -90,8 +113,7 @@ class Tally:
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> "Tally":
         """The tally that `to_json` wrote."""
-        sets = {name: set(record[name]) for name in ("meshes", "orders", "dtypes")}
-        return cls(**{**record, **sets})
+        return cls(**{**record, "meshes": set(record["meshes"])})
 
 
 def merge(tallies: Iterable[Tally]) -> list[Tally]:

@@ -17,7 +17,7 @@ from properties.known_defects import explaining
 from properties.laws import check_agreement, check_error, check_gradient, check_type, check_value
 from properties.laws.running import gaps
 from properties.laws.violation import Gap, LawViolation
-from properties.tally import Tally
+from properties.tally import Tally, traits
 from properties.transformations import TRANSFORMATIONS
 
 XLA_SHARE = 0.12
@@ -65,10 +65,21 @@ class Law:
         )
         cases = CONTRACTS[implementation.contract].cases(scope)
         if self.name == "type":
-            return cases.flatmap(placed)
-        if self.name == "error":
-            return forbidden(cases, implementation)
-        return cases
+            cases = cases.flatmap(placed)
+        elif self.name == "error":
+            cases = forbidden(cases, implementation)
+        return unrelated(cases)
+
+
+def unrelated(cases: st.SearchStrategy[Case]) -> st.SearchStrategy[Case]:
+    """The same cases, such that Hypothesis does not make new ones out of parts of earlier ones.
+
+    Its mutations repeat what two parts of a draw have in common: of sixty cases a third were copies.
+    It makes none inside of a collection of unique elements, even of a single one, and bugs are
+    caught after half as many cases.
+    """
+    single = st.lists(cases, min_size=1, max_size=1, unique_by=lambda case: case.structure)
+    return single.map(lambda drawn: drawn[0])
 
 
 @st.composite
@@ -140,7 +151,7 @@ LAWS: dict[str, Law] = {
             "transformation",
             "No transformation around a collective changes its values.",
             _transformed_value,
-            arounds=AROUND,
+            arounds=(*AROUND, "partial_manual", "no_vma"),  # twice as often: they change what the others only wrap
             share=1.5,
         ),
         Law(
@@ -181,16 +192,6 @@ LAWS: dict[str, Law] = {
 }
 
 
-def note_events(case: Case) -> None:
-    """Says to Hypothesis what was drawn, for its statistics."""
-    event(f"devices: {case.mesh.size}")
-    event(f"axes of the mesh: {len(case.mesh.sizes)}")
-    event(f"axis tuple: {case.order}")
-    event(f"dtype: {case.operands[0].dtype}")
-    event(f"rank of a block: {len(case.operands[0].block)}")
-    event(f"around: {case.around}")
-
-
 def verify(law: Law, implementation: Implementation, case: Case, engine: Engine, tally: Tally) -> None:
     """Checks one case against a law and counts it.
 
@@ -198,7 +199,8 @@ def verify(law: Law, implementation: Implementation, case: Case, engine: Engine,
         LawViolation: if the law does not hold.
     """
     if currently_in_test_context():  # a replay draws nothing
-        note_events(case)
+        for name, value in traits(case).items():
+            event(f"{name}: {value}")
     before = engine.compilations
     try:
         with gaps():

@@ -1,12 +1,16 @@
 """`python -m properties.benchmark [SECTION …]`: measures, and prints one table per section."""
 
 import argparse
+from collections.abc import Callable
 
 import jax
 
-from properties.benchmark import drawing
+from properties.benchmark import drawing, planted
 
-SECTIONS = {"drawing": drawing.measure}
+SECTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "drawing": lambda options: drawing.measure(options.devices),
+    "mutants": lambda options: planted.measure(options.seeds),
+}
 
 
 def main() -> None:
@@ -14,6 +18,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m properties.benchmark", description=__doc__)
     parser.add_argument("section", nargs="*", help=f"one of {', '.join(SECTIONS)} (default: all)")
     parser.add_argument("--devices", type=int, default=8, help="virtual CPU devices (default: 8)")
+    parser.add_argument("--seeds", type=int, default=1, help="how many seeds to hunt planted bugs with (default: 1)")
     options = parser.parse_args()
     unknown = [name for name in options.section if name not in SECTIONS]
     if unknown:
@@ -21,7 +26,7 @@ def main() -> None:
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", options.devices)
     for name in options.section or SECTIONS:
-        SECTIONS[name](options.devices)
+        SECTIONS[name](options)
 
 
 if __name__ == "__main__":

@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.table import Table
 
 from properties.cases import Case
-from properties.checking import find_violation
 from properties.contracts import Scope
 from properties.engines import XlaEngine
 from properties.implementations import IMPLEMENTATIONS
 from properties.laws.running import oracle_blocks
 from properties.programs import Seen, forward
+from properties.search import find_violation
 from properties.verification import LAWS
 
 EXAMPLES = 150

@@ -25,6 +25,7 @@ class Scope:
         features: what the implementation serves beyond the contract's signature.
         explicit: whether mesh axes may be of the explicit type.
         large: the most devices of a mesh that no engine but the simulator can serve; 0: none such.
+        sizes: the sizes of the mesh's axes, where only such meshes are asked for.
     """
 
     max_devices: int = 8
@@ -34,6 +35,7 @@ class Scope:
     features: frozenset[str] = field(default=frozenset())
     explicit: bool = True
     large: int = 0
+    sizes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.features <= FEATURES:

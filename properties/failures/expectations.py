@@ -11,7 +11,7 @@ from properties.engines import XlaEngine
 from properties.failures.scene import TANGENT_SEED
 from properties.implementations import Implementation
 from properties.laws.comparison import bound_of_sum, is_exact, magnitude
-from properties.laws.gradient import cotangents, expected_gradients
+from properties.laws.gradient import cotangents, expected_gradients, pulled_terms
 from properties.laws.running import Ready, is_batched, oracle_blocks, trace
 from properties.programs import Seen, derivatives, forward
 
@@ -85,9 +85,9 @@ def gradient_values(implementation: Implementation, case: Case, data: Data) -> G
     cts = cotangents(case, Ready(lambda arrays: [], seen, placements), data)
     pulled = expected_gradients(case, placements, cts)
     bounds: Bounds = None
-    if not is_exact(cts, terms, divides):
+    if not is_exact(cts, pulled_terms(case), divides):
         sums = expected_gradients(case, placements, [magnitude(c) for c in cts])
-        bounds = [bound_of_sum(s, terms, p.dtype, divides) for s, p in zip(sums, pulled, strict=True)]
+        bounds = [bound_of_sum(s, pulled_terms(case), p.dtype, divides) for s, p in zip(sums, pulled, strict=True)]
     pushed = Data(data.kind, data.seed + TANGENT_SEED)
     return Gradients(
         primal=[case.global_array(i, data, terms=terms, batched=batched) for i in range(len(case.operands))],

@@ -90,12 +90,16 @@ def test_the_table_has_a_row_per_implementation(checked: Run) -> None:
 
 def test_the_markdown_report_is_the_printed_table(checked: Run, reports: Path) -> None:
     """The Markdown report has the headings, the rows and the closing sentence of the printed table."""
-    text = (reports / "report.md").read_text(encoding="utf-8")
+    text, _, drawn = (reports / "report.md").read_text(encoding="utf-8").partition("\n## What was drawn\n")
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
     assert lines[0] == checked.headings
     assert all(set(cell) <= {"-", ":"} for cell in lines[1])
     assert lines[2:] == checked.table
     assert text.splitlines()[-1] in checked.output.splitlines()
+    rows = re.findall(r"^\| broadcast \| dtype \| (.*) \|$", drawn, re.MULTILINE)
+    shares = [float(share) for share in re.findall(r"([\d.]+)%", rows[0])]
+    assert len(rows) == 1
+    assert sum(shares) == pytest.approx(100, abs=1)
 
 
 def test_the_json_report_agrees_with_the_printed_table(checked: Run, reports: Path) -> None:
@@ -109,9 +113,12 @@ def test_the_json_report_agrees_with_the_printed_table(checked: Run, reports: Pa
         assert {(e["implementation"], e["law"], e["outcome"]) for e in entries} == {("lax", "value", "passed")}
         for count in ("cases", "compilations"):
             assert str(sum(entry[count] for entry in entries)) == cells[count]
-        for kind in ("meshes", "dtypes"):
-            assert str(len({name for entry in entries for name in entry[kind]})) == cells[kind]
-        assert {order for entry in entries for order in entry["orders"]} == set(cells["axis orders"].split(", "))
+        assert str(len({name for entry in entries for name in entry["meshes"]})) == cells["meshes"]
+        assert str(len({name for entry in entries for name in entry["drawn"]["dtype"]})) == cells["dtypes"]
+        orders = {order for entry in entries for order in entry["drawn"]["axis tuple"]}
+        assert orders == set(cells["axis orders"].split(", "))
+        for entry in entries:  # the histograms count the same structures
+            assert {sum(histogram.values()) for histogram in entry["drawn"].values()} == {entry["structures"]}
         assert str(max(entry["largest"] for entry in entries)) == cells["largest mesh"]
 
 

@@ -176,4 +176,5 @@ def sum_beside_two_other_axes(x: Array, axis_name: AxisName, *, op: str = "sum")
     """Multiplies a sum by the size of the last of the other axes, where there are two or more."""
     result = collectives.all_reduce(x, axis_name, op=op)
     others = other_names(axis_name)
-    return result * mesh_size(others[-1:]) if op == "sum" and len(others) > 1 else result
+    size = mesh_size(others[-1:])
+    return result * size if op == "sum" and len(others) > 1 and size > 1 else result

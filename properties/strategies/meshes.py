@@ -12,6 +12,14 @@ AXIS_NAMES = ("dp", "tp", "pp", "ep", "sp", "fsdp")
 """Data, tensor, pipeline, expert, sequence and fully sharded data parallelism."""
 
 
+NONE = 8
+"""Of thirteen draws of a size-1 axis, those that are none."""
+
+
+MOST_WAYS = 24
+"""A multiple of the number of factorisations of most counts; of the others, some are drawn a little more often."""
+
+
 @lru_cache
 def factorisations(n: int, *, max_axes: int) -> tuple[tuple[int, ...], ...]:
     """All ordered ways to write `n` as a product of at most `max_axes` factors above 1, shortest first.
@@ -29,6 +37,24 @@ def factorisations(n: int, *, max_axes: int) -> tuple[tuple[int, ...], ...]:
 
 
 @st.composite
+def axis_sizes(draw: st.DrawFn, *, min_devices: int, max_devices: int, max_axes: int) -> tuple[int, ...]:
+    """Sizes of the axes of a mesh: any factorisation of any number of devices, with up to two axes of size 1 in it.
+
+    Shrinks to `(min_devices,)`. Always draws the same number of choices, so that what is drawn
+    afterwards stays what it is when the mesh gets smaller.
+    """
+    counts = [n for n in range(min_devices, max_devices + 1) if factorisations(n, max_axes=max_axes)]
+    n = draw(st.sampled_from([*counts, max_devices]), label="devices")  # the full mesh twice as often
+    ways = factorisations(n, max_axes=max_axes)
+    sizes = list(ways[draw(st.integers(0, MOST_WAYS - 1), label="factorisation") % len(ways)])
+    spare = min(max_axes, len(AXIS_NAMES)) - len(sizes)
+    ones = draw(st.tuples(st.integers(0, NONE + 4), st.integers(0, NONE + 4)), label="size-1 axes")
+    for position in [one - NONE for one in ones if one >= NONE][: max(spare, 0)]:
+        sizes.insert(position % (len(sizes) + 1), 1)
+    return tuple(sizes)
+
+
+@st.composite
 def meshes(
     draw: st.DrawFn,
     *,
@@ -37,6 +63,7 @@ def meshes(
     max_axes: int = 4,
     available: int | None = None,
     explicit: bool = True,
+    sizes: tuple[int, ...] = (),
 ) -> MeshCase:
     """Meshes of `min_devices` to `max_devices` devices in one to `max_axes` axes, some of size 1.
 
@@ -47,6 +74,7 @@ def meshes(
         available: how many devices there are to choose from (`max_devices` by default); a mesh may
             use fewer, in any order.
         explicit: whether axes may be of the explicit type.
+        sizes: the sizes of the axes, if they are not to be drawn.
 
     Shrinks to `(dp=min_devices)`, devices in order, automatic. Draws such as `(dp=2)`,
     `(tp=2, dp=4)`, `(dp=1, tp=2) [devices 3,0]`, `(sp=2, ep=3) [explicit sp]`.
@@ -60,13 +88,8 @@ def meshes(
             f"meshes: {min_devices=}, {max_devices=}, {max_axes=}, available={pool}: expected "
             "1 <= min_devices <= max_devices <= available and at least one axis"
         )
-    counts = [n for n in range(min_devices, max_devices + 1) if factorisations(n, max_axes=max_axes)]
-    n = draw(st.sampled_from([*counts, max_devices]), label="devices")  # the full mesh twice as often
-    sizes = list(draw(st.sampled_from(factorisations(n, max_axes=max_axes)), label="sizes"))
-    spare = min(max_axes, len(AXIS_NAMES)) - len(sizes)
-    ones = draw(st.lists(st.integers(0, len(sizes)), max_size=min(spare, 2)), label="size-1 axes")
-    for position in sorted(ones, reverse=True):
-        sizes.insert(position, 1)
+    sizes = sizes or draw(axis_sizes(min_devices=min_devices, max_devices=max_devices, max_axes=max_axes))
+    n = math.prod(sizes)
     names = tuple(draw(st.permutations(AXIS_NAMES), label="names")[: len(sizes)])
     devices: tuple[int, ...] = tuple(range(n))
     if pool > 1 and pool <= 16 and draw(st.booleans(), label="permuted"):
@@ -75,7 +98,7 @@ def meshes(
     if explicit:
         choices = st.lists(st.sampled_from(("auto", "explicit")), min_size=len(sizes), max_size=len(sizes))
         types = draw(st.one_of(st.just(types), st.just(("explicit",) * len(sizes)), choices.map(tuple)), label="types")
-    return MeshCase(names, tuple(sizes), devices, types)
+    return MeshCase(names, sizes, devices, types)
 
 
 TORI = ((4, 4, 4), (16, 16), (4, 4, 8), (8, 8, 8), (32, 16), (8, 8, 16), (16, 16, 16))

@@ -3,12 +3,13 @@
 import pytest
 from hypothesis import settings
 
-from properties.checking import find_violation, user_implementation
+from properties.checking import user_implementation
 from properties.contracts import Scope
 from properties.engines import XlaEngine, engine_named
 from properties.mutants import MUTANTS
 from properties.mutants.right import RIGHT_ONES, RightOne
 from properties.mutants.right.catalogue import enter
+from properties.search import find_violation
 from properties.verification import LAWS
 
 SEED = 0

@@ -3,19 +3,13 @@
 import math
 
 import pytest
-from hypothesis import settings
 
-from properties.checking import Finding, find_violation, user_implementation
-from properties.contracts import Scope
-from properties.engines import engine_named
 from properties.mutants import MUTANTS, Mutant
 from properties.mutants.catalogue import mutant
+from properties.mutants.hunt import hunt, is_smallest
 from properties.verification import LAWS
 
 DRAWN = [m for m in MUTANTS.values() if m.runs != "isolated"]
-STRUCTURES = 200
-"""What a run in the default profile draws."""
-
 SEED = 0
 PERMUTED = ("shift_in_mesh_order", "permute_in_mesh_order", "broadcast_root_in_mesh_order", "exchange_in_mesh_order")
 SHRUNK = (
@@ -34,34 +28,18 @@ SHRUNK = (
 """Those that are shrunk in every run: one of each kind, since shrinking all of them takes minutes."""
 
 
-def caught(mutant: Mutant, *, shrink: bool) -> Finding:
-    """What its law finds in the interpreter, within the budget that a run of the suite gives it."""
-    law = LAWS[mutant.law]
-    engine = law.engines[0]
-    return find_violation(
-        law,
-        user_implementation(mutant.contract, mutant.function),
-        engine_named(engine),
-        Scope(large=1024),
-        max_examples=law.examples(settings(max_examples=STRUCTURES), engine),
-        random_seed=SEED,
-        shrink=shrink,
-    )
-
-
 @pytest.mark.parametrize("mutant", DRAWN, ids=str)
 def test_a_planted_bug_is_caught(mutant: Mutant) -> None:
     """Its law finds a case on which it is wrong."""
-    finding = caught(mutant, shrink=False)
+    finding = hunt(mutant, seed=SEED, shrink=False)
     assert finding.violation is not None, f"{mutant}: {mutant.sentence} The law of {mutant.law}s lets it pass."
 
 
 @pytest.mark.parametrize("mutant", [MUTANTS[name] for name in SHRUNK], ids=str)
 def test_a_planted_bug_is_shrunk(mutant: Mutant) -> None:
     """The case that is left is on a mesh of the sizes of the smallest one on which the bug shows."""
-    violation = caught(mutant, shrink=True).violation
-    assert violation is not None
-    assert sorted(violation.case.mesh.sizes) == sorted(mutant.smallest), str(violation)
+    finding = hunt(mutant, seed=SEED)
+    assert is_smallest(mutant, finding), str(finding.violation)
 
 
 def test_the_catalogue_is_complete() -> None:

@@ -1,0 +1,1 @@
+"""The catalogues of planted bugs and of right implementations, run against the laws."""

@@ -1,0 +1,41 @@
+"""Hunting one planted bug the way a run of the suite would."""
+
+from hypothesis import settings
+
+from properties.checking import user_implementation
+from properties.contracts import Scope
+from properties.engines import engine_named
+from properties.mutants.catalogue import Mutant
+from properties.search import Finding, find_violation
+from properties.verification import LAWS
+
+STRUCTURES = 200
+"""What a run in the default profile draws for a law of share 1."""
+
+
+def hunt(mutant: Mutant, *, seed: int, shrink: bool = True, engine: str | None = None) -> Finding:
+    """What its law finds, within the budget that a run of the suite gives it.
+
+    Arguments:
+        mutant: a bug that ends no process (`runs` is not `isolated`).
+        seed: another one draws other cases.
+        shrink: whether to look for the smallest case.
+        engine: what runs it; by default the first of the law's engines, the interpreter where it can.
+    """
+    law = LAWS[mutant.law]
+    name = engine or law.engines[0]
+    return find_violation(
+        law,
+        user_implementation(mutant.contract, mutant.function),
+        engine_named(name),
+        Scope(large=1024),
+        max_examples=law.examples(settings(max_examples=STRUCTURES), name),
+        random_seed=seed,
+        shrink=shrink,
+    )
+
+
+def is_smallest(mutant: Mutant, finding: Finding) -> bool:
+    """Whether the case that was found is on a mesh of the sizes of the smallest one on which the bug shows."""
+    found = finding.violation
+    return found is not None and sorted(found.case.mesh.sizes) == sorted(mutant.smallest)

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from impl import collectives
+from oracles.communication import Cost
+from properties.cases import Case
 from properties.contracts import CONTRACTS
 
 
@@ -19,6 +21,7 @@ class Implementation:
         features: what it serves beyond the contract's signature (see `FEATURES`).
         invariant: whether its result is typed invariant along the axis tuple; None: whatever the
             trace says (a user's function declares nothing).
+        communication: the cost of a case, forward (`False`) or of its gradient alone (`True`); None: unknown.
         given: where the function was found, for one that a user named on the command line.
     """
 
@@ -27,6 +30,7 @@ class Implementation:
     function: Callable[..., Any]
     features: frozenset[str] = field(default=frozenset())
     invariant: bool | None = None
+    communication: Callable[[Case, bool], Cost] | None = None
     given: Any = None
 
     def __str__(self) -> str:

@@ -17,15 +17,17 @@ from properties.engines import ENGINES, Engine, engine_named
 from properties.given import Given, GivenError
 from properties.implementations import IMPLEMENTATIONS, Implementation
 from properties.laws.violation import LawViolation
-from properties.report import print_table, write_report
+from properties.report import FAILURE, print_table, write_report
 from properties.search import on_a_smaller_mesh
 from properties.tally import Tally
 from properties.verification import LAWS
 
+pytest_plugins = ("properties.failures.plugin",)
 PLATFORMS = ("cpu", "gpu", "tpu")
 TALLIES = pytest.StashKey[list[Tally]]()
 GIVEN = pytest.StashKey[list[Implementation]]()
-PROPERTY = "shardproof"
+COUNTED = pytest.StashKey[Tally]()
+OUTCOME = pytest.StashKey[str]()
 GIVEN_TESTS = "test_given.py"
 HERE = Path(__file__).parent
 
@@ -219,27 +221,27 @@ def tally(request: pytest.FixtureRequest) -> Iterator[Tally]:
     start = time.perf_counter()
     yield counted
     counted.seconds = time.perf_counter() - start
-    request.node.user_properties.append((PROPERTY, counted.to_json()))
+    request.node.stash[COUNTED] = counted
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
-    """Notes a failure for the report."""
+    """Sends what a test counted along with its last report, which comes from whichever worker ran it."""
     report = yield
-    if call.when == "call" and report.failed:
-        item.user_properties.append((f"{PROPERTY} outcome", "failed"))
+    if call.when == "call":
+        item.stash[OUTCOME] = report.outcome
+    if call.when == "teardown" and COUNTED in item.stash:
+        counted = item.stash[COUNTED]
+        counted.outcome = item.stash.get(OUTCOME, "failed")
+        counted.failure = item.stash.get(FAILURE, {})
+        report.shardproof = counted.to_json()
     return report
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Kept for `pytest_terminal_summary`: a report comes from whichever worker ran the test."""
-    if report.when == "teardown" and _config is not None:
-        properties: dict[str, Any] = dict(report.user_properties)
-        if PROPERTY in properties:
-            counted = Tally.from_json(properties[PROPERTY])
-            counted.outcome = str(properties.get(f"{PROPERTY} outcome", "passed"))
-            counted.failure = properties.get("shardproof failure", {})
-            _config.stash[TALLIES].append(counted)
+    """Kept for `pytest_terminal_summary`."""
+    if _config is not None and hasattr(report, "shardproof"):
+        _config.stash[TALLIES].append(Tally.from_json(report.shardproof))
 
 
 _config: pytest.Config | None = None

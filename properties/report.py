@@ -12,6 +12,9 @@ from rich.table import Table
 from properties.known_defects import DEFECTS
 from properties.tally import Tally, merge
 
+FAILURE = pytest.StashKey[dict[str, str]]()
+"""What a person needs of a test's failure: headline, text, and where script and case were written."""
+
 COLUMNS = (
     "contract",
     "implementation",

@@ -14,7 +14,7 @@ from properties.laws.violation import LawViolation
 FOLDER = Path(".shardproof") / "failures"
 """Where failures are written, below the working directory."""
 REPLAY = "pytest --replay"
-ANYWHERE = "pytest -p properties.plugin -p properties.failures.plugin --replay"
+ANYWHERE = "pytest -p properties.plugin --replay"
 """The same where this project's conftest.py is not in force: in a user's own tests."""
 
 

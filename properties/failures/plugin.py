@@ -16,8 +16,9 @@ from properties.failures.lookup import NotAFailure, built_in, implementation_of
 from properties.failures.replay import REGRESSIONS, ReplayFile, devices_needed, files, read
 from properties.failures.text import coloured, render
 from properties.laws.violation import LawViolation
+from properties.report import FAILURE
 
-PROPERTY = "shardproof failure"
+PROPERTY = "shardproof headline"
 REPLAYED = pytest.StashKey[frozenset[Path]]()
 
 
@@ -113,7 +114,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         return report
     texts = []
     for violation in found:
-        entry = {"headline": violation.headline}
+        entry = {"headline": violation.headline, "text": ""}
         try:
             files = write(violation)
         except Exception as error:  # the failure is told even where it cannot be written down
@@ -122,8 +123,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
             entry |= {"script": os.fspath(files.script), "json": os.fspath(files.case)}
             texts.append(render(violation))
         entry["text"] = texts[-1]
-        item.user_properties.append((PROPERTY, entry))
-        report.user_properties.append((PROPERTY, entry))
+        item.stash[FAILURE] = entry
+        named = [(f"shardproof {name}", value) for name, value in entry.items() if name != "text"]
+        item.user_properties.extend(named)  # for JUnit XML, which has the text anyway
+        report.user_properties.extend(named)
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     location = ReprFileLocation(os.fspath(item.path), item.location[1] or 0, found[0].headline + more)
     text = "\n\n".join(texts) + "\n"

@@ -233,8 +233,10 @@ def test_the_regressions_of_this_checkout_can_be_read() -> None:
 def pytest_run(*options: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """A pytest run in a folder that is not this checkout, with this project's plugins."""
     path = os.pathsep.join((str(ROOT), str(folder)))
-    environment = {**os.environ, "PYTHONPATH": path, "NO_COLOR": "1", "COLUMNS": "500", "PYTHONDONTWRITEBYTECODE": "1"}
-    plugins = ["-p", "no:cacheprovider", "-p", "properties.plugin", "-p", "properties.failures.plugin"]
+    environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "500", "PYTHONDONTWRITEBYTECODE": "1"}
+    if not any(option.startswith("--color") for option in options):
+        environment["NO_COLOR"] = "1"
+    plugins = ["-p", "no:cacheprovider", "-p", "properties.plugin"]
     command = [sys.executable, "-m", "pytest", *plugins, *options]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
@@ -260,7 +262,7 @@ def test_a_replay_fails_the_same_way_until_it_is_fixed(tmp_path: Path, monkeypat
     assert re.search(rf"FAILED \S*{case.stem}.json::{case.stem} - {re.escape(headline)}\n", done.stdout), done.stdout
     assert "Traceback" not in done.stdout
     assert "\x1b" not in done.stdout
-    again = f"  pytest -p properties.plugin -p properties.failures.plugin --replay .shardproof/failures/{case.name}\n"
+    again = f"  pytest -p properties.plugin --replay .shardproof/failures/{case.name}\n"
     assert again in done.stdout
     assert len(done.stdout.splitlines()) < 60
     assert seconds < 30  # under 10 on a machine that has nothing else to do
@@ -270,7 +272,14 @@ def test_a_replay_fails_the_same_way_until_it_is_fixed(tmp_path: Path, monkeypat
     assert spread.returncode == 1, spread.stdout
     text = done.stdout[done.stdout.index(f"\n{headline}\n") :].partition("  python ")[0]
     assert text in spread.stdout
-    assert "holds the block that belongs to" in junit.read_text(encoding="utf-8")
+    written = junit.read_text(encoding="utf-8")
+    assert written.count("first wrong element") == 1
+    assert 'name="shardproof script" value=".shardproof/failures/' in written
+
+    coloured = pytest_run(f"--replay={case}", "-n1", "--color=yes", folder=tmp_path)
+    lines = [line for line in coloured.stdout.splitlines() if "✗" in line]
+    assert lines
+    assert all("\x1b[" in line for line in lines)
 
     module.write_text(MINE.replace("sorted(axis_name)", "axis_name"))
     assert pytest_run(f"--replay={case}", folder=tmp_path).returncode == 0

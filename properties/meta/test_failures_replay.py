@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ from oracles.mesh import MeshCase
 from properties.cases import Case, Operand, Placement
 from properties.data import Data
 from properties.engines import XlaEngine
-from properties.failures import plugin, replay, write
+from properties.failures import replay, write
 from properties.failures.files import replace
 from properties.failures.lookup import NotAFailure, implementation_of, named
 from properties.failures.record import failing_case, identity, parse, record
@@ -193,36 +194,34 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [p.name for p in path.parent.iterdir()] == ["a.json"]
 
 
-class Options:
-    """As much of a pytest configuration as keeping a regression asks for."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def getoption(self, name: str) -> str | None:
-        """The file."""
-        return {"--keep-regression": str(self.path)}.get(name)
-
-
-def test_a_failure_becomes_a_regression(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It is validated and copied; whoever keeps it is told where it is now."""
+def test_a_failure_becomes_a_regression(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is validated and copied, whoever keeps it is told where it is now, and every run checks it first."""
     monkeypatch.chdir(tmp_path)
-    kept = tmp_path / "regressions"
-    monkeypatch.setattr(plugin, "REGRESSIONS", kept)
-    case = write(found()).case
-    config: Any = Options(case)
-    assert plugin.pytest_cmdline_main(config) == 0
-    assert capsys.readouterr().out == f"{case} is now a regression: {kept / case.name}\n"
-    assert [recorded.case for _, recorded in regressions(kept)] == [failing_case(found())]
-    case.write_text(changed(implementation__name="mine"))
-    with pytest.raises(pytest.UsageError, match="'mine' is not an implementation of this project"):
-        plugin.pytest_cmdline_main(config)
-    case.write_text("{")
-    with pytest.raises(pytest.UsageError, match="not JSON"):
-        plugin.pytest_cmdline_main(config)
-    assert [p.name for p in kept.iterdir()] == [case.name]
+    case = write(found()).case.resolve()
+    checkout = tmp_path / "checkout"
+    checkout.mkdir()
+    for part in ("conftest.py", "pyproject.toml", "impl", "oracles", "properties"):
+        copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
+        copy(ROOT / part, checkout / part)
+    kept = checkout / "properties" / "regressions"
+    before = {path.name for path in kept.iterdir()}
+
+    def keep() -> subprocess.CompletedProcess[str]:
+        return pytest_run(f"--keep-regression={case}", folder=checkout, root=checkout)
+
+    done = keep()
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{case} is now a regression: {kept / case.name}\n"
+    assert [recorded.case for path, recorded in regressions(kept) if path.name == case.name] == [failing_case(found())]
+    later = pytest_run("-v", "properties/test_regressions.py", folder=checkout, root=checkout)
+    assert f"test_regression[{case.stem}] PASSED" in later.stdout, later.stdout
+
+    for text, reason in ((changed(implementation__name="mine"), "'mine' is not an implementation"), ("{", "not JSON")):
+        case.write_text(text)
+        refused = keep()
+        assert refused.returncode == 4
+        assert reason in refused.stderr
+    assert {path.name for path in kept.iterdir()} == before | {case.name}
 
 
 def test_the_regressions_of_this_checkout_can_be_read() -> None:
@@ -230,13 +229,13 @@ def test_the_regressions_of_this_checkout_can_be_read() -> None:
     assert len(regressions()) == len(list(replay.REGRESSIONS.glob("*.json")))
 
 
-def pytest_run(*options: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def pytest_run(*options: str, folder: Path, root: Path = ROOT) -> subprocess.CompletedProcess[str]:
     """A pytest run in a folder that is not this checkout, with this project's plugins."""
-    path = os.pathsep.join((str(ROOT), str(folder)))
+    path = os.pathsep.join((str(root), str(folder)))
     environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "500", "PYTHONDONTWRITEBYTECODE": "1"}
     if not any(option.startswith("--color") for option in options):
         environment["NO_COLOR"] = "1"
-    plugins = ["-p", "no:cacheprovider", "-p", "properties.plugin"]
+    plugins = ["-p", "no:cacheprovider", *(["-p", "properties.plugin"] if root != folder else [])]
     command = [sys.executable, "-m", "pytest", *plugins, *options]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 

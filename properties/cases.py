@@ -129,12 +129,12 @@ class Case:
             return "not of this mesh"
         return "mesh order" if self.axes == self.mesh.in_mesh_order(self.axes) else "permuted"
 
-    def global_array(self, index: int, data: Data, *, terms: int, batched: bool) -> np.ndarray:
+    def global_array(self, index: int, data: Data, *, terms: int, batched: bool, degree: int = 1) -> np.ndarray:
         """The global array of operand `index` under a data set."""
         operand = self.operands[index]
         shape = operand.placement.global_shape(operand.block, self.mesh, batched=batched)
         own = dataclasses.replace(data, seed=data.seed * len(self.operands) + index)
-        return generate(own, shape, operand.numpy_dtype, terms=terms)
+        return generate(own, shape, operand.numpy_dtype, terms=terms, degree=degree)
 
     def blocks(self, index: int, array: np.ndarray, *, batched: bool) -> np.ndarray:
         """The blocks `[*mesh.sizes, (batch,) *block]` of operand `index`, given its global array."""

@@ -32,8 +32,8 @@ class Data:
             raise ValueError(f"kind={self.kind!r}: expected one of {', '.join(KINDS)}")
 
 
-def generate(data: Data, shape: tuple[int, ...], dtype: np.dtype, *, terms: int = 1) -> np.ndarray:
-    """The array of a data set; `terms` is how many elements a result may add up."""
+def generate(data: Data, shape: tuple[int, ...], dtype: np.dtype, *, terms: int = 1, degree: int = 1) -> np.ndarray:
+    """The array of a data set; a result may add up `terms` products of `degree` elements."""
     rng = np.random.default_rng([KINDS.index(data.kind), data.seed, len(shape), *shape])
     dtype = np.dtype(dtype)
     if dtype == bool:
@@ -41,19 +41,27 @@ def generate(data: Data, shape: tuple[int, ...], dtype: np.dtype, *, terms: int 
     if dtype == np.complex64:
         parts = [Data(data.kind, 2 * data.seed + i) for i in (0, 1)]
         result = np.empty(shape, np.complex64)
-        result.real, result.imag = (generate(part, shape, np.dtype(np.float32), terms=terms) for part in parts)
+        result.real, result.imag = (
+            generate(part, shape, np.dtype(np.float32), terms=terms, degree=degree) for part in parts
+        )
         return result
+    largest = largest_exact(dtype, terms, degree)
     if data.kind == "real" and is_float(dtype):
         return rng.standard_normal(shape).astype(np.float32).astype(dtype)
     if data.kind in ("special", "nan"):
-        return _special(rng, shape, dtype, terms, data)
+        return _special(rng, shape, dtype, largest, data)
     if data.kind == "distinct":
         return _distinct(data.seed, shape, dtype)
-    return _small_integers(rng, shape, dtype, terms)
+    return _small_integers(rng, shape, dtype, largest)
 
 
-def _small_integers(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype, terms: int) -> np.ndarray:
-    largest = max(1, min(9, exact_limit(dtype) // max(terms, 1)))
+def largest_exact(dtype: np.dtype, terms: int, degree: int) -> int:
+    """The largest integer, up to 9, of which `terms` products of `degree` are exact; 1 where none is."""
+    limit = exact_limit(dtype) // max(terms, 1)
+    return max([n for n in range(1, 10) if n**degree <= limit], default=1)
+
+
+def _small_integers(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype, largest: int) -> np.ndarray:
     return rng.integers(-largest if is_signed(dtype) else 0, largest + 1, shape).astype(dtype)
 
 
@@ -67,8 +75,8 @@ def _distinct(seed: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return np.reshape(values, shape).astype(dtype)
 
 
-def _special(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype, terms: int, data: Data) -> np.ndarray:
-    values = _small_integers(rng, shape, dtype, terms)
+def _special(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype, largest: int, data: Data) -> np.ndarray:
+    values = _small_integers(rng, shape, dtype, largest)
     if is_float(dtype):
         choices = np.array([np.nan] if data.kind == "nan" else [-0.0, np.inf, -np.inf], np.float32).astype(dtype)
         if data.kind == "special":  # a dtype without infinities turns them into NaN

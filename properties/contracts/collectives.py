@@ -293,12 +293,14 @@ def _collective(
 
         return apply
 
+    oracle, transposed = on_blocks(value), on_blocks(transpose)
     return Contract(
         name=name,
         cases=lambda scope: collective_cases(name, scope, arguments),
-        oracle=on_blocks(value),
-        transpose=on_blocks(transpose),
-        linear=lambda case: case.keywords.get("op", "sum") in ("sum", "mean"),
+        oracle=oracle,
+        pushforward=lambda case, blocks, tangents: oracle(case, tangents),
+        pullback=lambda case, blocks, cotangents: transposed(case, cotangents),
+        differentiable=lambda case: case.keywords.get("op", "sum") in ("sum", "mean"),
         terms=lambda case: group_size(case) if sums(case) else 1,
         divides=lambda case: case.keywords.get("op") == "mean",
         invariant=invariant,

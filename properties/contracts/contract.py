@@ -66,22 +66,32 @@ class Contract:
         name: its public name.
         cases: strategy of cases within a scope.
         oracle: blocks of the operands to blocks of the results, one per result leaf.
-        transpose: cotangent blocks of the results to cotangent blocks of the operands.
-        linear: whether the operation is linear in this case, and thus has a `transpose`.
-        terms: how many elements a result element adds up in this case; 1 if data is only moved.
+        pushforward: blocks and tangent blocks of the operands to tangent blocks of the results.
+        pullback: blocks of the operands and cotangent blocks of the results to cotangent blocks of the operands.
+        differentiable: whether there are such derivatives in this case.
+        terms: how many terms a result element adds up in this case; 1 if data is only moved.
         divides: whether a division follows the sum in this case (a mean).
         invariant: whether the reference's result is typed invariant along the axis tuple.
         parameters: the keyword arguments, with defaults where they have one.
         violations: what it forbids.
+        degree: of how many operands' elements each term is the product.
+        stages: how often a result is rounded to the operands' dtype on its way.
+        accumulator: the dtype in which terms of a dtype are added up.
+        adapt: changes the drawn global arrays of the operands into such as the operation is checked on.
     """
 
     name: str
     cases: Callable[[Scope], st.SearchStrategy[Case]]
     oracle: Callable[[Case, Sequence[Blocks]], list[Blocks]]
-    transpose: Callable[[Case, Sequence[Blocks]], list[Blocks]]
-    linear: Callable[[Case], bool]
+    pushforward: Callable[[Case, Sequence[Blocks], Sequence[Blocks]], list[Blocks]]
+    pullback: Callable[[Case, Sequence[Blocks], Sequence[Blocks]], list[Blocks]]
+    differentiable: Callable[[Case], bool]
     terms: Callable[[Case], int]
     divides: Callable[[Case], bool]
     invariant: bool
     parameters: tuple[str, ...]
     violations: tuple[Violation, ...]
+    degree: int = 1
+    stages: int = 1
+    accumulator: Callable[[np.dtype], np.dtype] = lambda dtype: dtype
+    adapt: Callable[[Case, list[np.ndarray]], list[np.ndarray]] = lambda case, arrays: arrays

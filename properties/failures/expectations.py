@@ -8,10 +8,18 @@ from properties.cases import Case, Placement
 from properties.contracts import CONTRACTS
 from properties.data import Data
 from properties.engines import XlaEngine
-from properties.failures.scene import TANGENT_SEED
 from properties.implementations import Implementation
-from properties.laws.comparison import bound_of_sum, is_exact, magnitude
-from properties.laws.gradient import cotangents, expected_gradients, pulled_terms
+from properties.laws.gradient import (
+    cotangents,
+    expected_gradients,
+    expected_tangents,
+    gradient_bounds,
+    pulled_terms,
+    pushed,
+    pushed_terms,
+    tangent_bounds,
+)
+from properties.laws.numbers import bound_of_sum, is_exact, magnitude, operands
 from properties.laws.running import Ready, is_batched, oracle_blocks, trace
 from properties.programs import Seen, derivatives, forward
 
@@ -51,24 +59,17 @@ def data_of(case: Case, data: Data | None) -> Data:
     return data or (case.data[0] if case.data else Data("exact", 0))
 
 
-def values(case: Case, data: Data, terms: int, *, moved: bool) -> Values:
-    """The right results for a data set."""
-    batched, divides = is_batched(case), CONTRACTS[case.contract].divides(case)
-    arrays = [case.global_array(i, data, terms=terms, batched=batched) for i in range(len(case.operands))]
-    blocks = [case.blocks(i, array, batched=batched) for i, array in enumerate(arrays)]
+def result_values(case: Case, data: Data) -> Values:
+    """What the law of values expects."""
+    terms, arrays = CONTRACTS[case.contract].terms(case), operands(case, data)
+    blocks = [case.blocks(i, array, batched=is_batched(case)) for i, array in enumerate(arrays)]
     expected = oracle_blocks(case, blocks)
-    if moved or is_exact(arrays, terms, divides):
+    if terms == 1 or is_exact(case, arrays, terms):
         return Values(arrays, expected, None)
     sums = oracle_blocks(case, [magnitude(b) for b in blocks])
     return Values(
-        arrays, expected, [bound_of_sum(s, terms, e.dtype, divides) for s, e in zip(sums, expected, strict=True)]
+        arrays, expected, [bound_of_sum(case, s, terms, e.dtype) for s, e in zip(sums, expected, strict=True)]
     )
-
-
-def result_values(case: Case, data: Data) -> Values:
-    """What the law of values expects."""
-    terms = CONTRACTS[case.contract].terms(case)
-    return values(case, data, terms, moved=terms == 1)
 
 
 def gradient_values(implementation: Implementation, case: Case, data: Data) -> Gradients:
@@ -80,20 +81,13 @@ def gradient_values(implementation: Implementation, case: Case, data: Data) -> G
     seen = Seen()
     trace(forward(case, implementation, seen), case, XlaEngine())
     placements = tuple(derivatives(case, implementation, seen)[1])
-    contract, terms = CONTRACTS[case.contract], case.mesh.size
-    divides, batched = contract.divides(case), is_batched(case)
     cts = cotangents(case, Ready(lambda arrays: [], seen, placements), data)
-    pulled = expected_gradients(case, placements, cts)
-    bounds: Bounds = None
-    if not is_exact(cts, pulled_terms(case), divides):
-        sums = expected_gradients(case, placements, [magnitude(c) for c in cts])
-        bounds = [bound_of_sum(s, pulled_terms(case), p.dtype, divides) for s, p in zip(sums, pulled, strict=True)]
-    pushed = Data(data.kind, data.seed + TANGENT_SEED)
+    primal, tangents = operands(case, data, pulled_terms(case)), operands(case, pushed(data), pushed_terms(case))
     return Gradients(
-        primal=[case.global_array(i, data, terms=terms, batched=batched) for i in range(len(case.operands))],
-        tangents=values(case, pushed, terms, moved=contract.terms(case) == 1 and not divides),
+        primal=primal,
+        tangents=Values(tangents, expected_tangents(case, primal, tangents), tangent_bounds(case, primal, tangents)),
         cotangents=cts,
-        pulled=pulled,
-        pulled_bounds=bounds,
+        pulled=expected_gradients(case, placements, primal, cts),
+        pulled_bounds=gradient_bounds(case, placements, primal, cts),
         placements=list(placements),
     )

@@ -9,12 +9,10 @@ from oracles.dtypes import wide
 from oracles.layout import device_name, nan_equal
 from properties.cases import Case
 from properties.contracts import CONTRACTS
-from properties.data import Data
+from properties.laws.gradient import pushed, pushed_terms
+from properties.laws.numbers import operands
 from properties.laws.running import is_batched
 from properties.laws.violation import LawViolation
-
-TANGENT_SEED = 104729
-"""What the law of gradients adds to the seed of the operands for that of the tangents."""
 
 
 @dataclass(frozen=True)
@@ -107,10 +105,8 @@ def _operands(violation: LawViolation) -> tuple[np.ndarray, ...]:
     case, data, difference = violation.case, violation.data, violation.difference
     if data is None or difference is None or not difference.what.startswith(("result", "tangent")):
         return ()
-    terms = CONTRACTS[case.contract].terms(case)
-    if "gradient" in violation.law:
-        if case.tree:  # which leaf a tangent belongs to is not said
-            return ()
-        data, terms = Data(data.kind, data.seed + TANGENT_SEED), case.mesh.size
-    count = range(len(case.operands))
-    return tuple(case.global_array(i, data, terms=terms, batched=is_batched(case)) for i in count)
+    if "gradient" not in violation.law:
+        return tuple(operands(case, data))
+    if case.tree or CONTRACTS[case.contract].degree > 1:  # which operand a tangent belongs to is not said
+        return ()
+    return tuple(operands(case, pushed(data), pushed_terms(case)))

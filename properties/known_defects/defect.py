@@ -28,6 +28,7 @@ class Defect:
             nothing is explained.
         condition: law, case and exception to whether the defect is what shows.
         compiler: whether XLA is at fault, and not JAX: then only the engine that compiles shows it.
+        aborts: the cases on which it ends the process, where `program` occurs; these are not run.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Defect:
     program: str = ""
     condition: Callable[[str, Case, Exception], bool] = lambda law, case, error: False
     compiler: bool = False
+    aborts: Callable[[Case], bool] = lambda case: False
 
     @property
     def script(self) -> Path:
@@ -61,6 +63,17 @@ def _untiled_batching(law: str, case: Case, error: Exception) -> bool:
 
 def _empty_collective(law: str, case: Case, error: Exception) -> bool:
     return _empty(case) and "Cannot lower jaxpr with verifier errors" in str(error)
+
+
+def _explicit_scatter(law: str, case: Case, error: Exception) -> bool:
+    named = zip(case.mesh.axis_names, case.mesh.axis_types, strict=True)
+    beside = [kind for name, kind in named if name not in case.manual]
+    return case.around == "partial_manual" and "explicit" in beside and "Length of sharding.spec" in str(error)
+
+
+def _reduces_bfloat16(case: Case) -> bool:
+    beside = 0 < len(case.manual) < len(case.mesh.axis_names)
+    return beside and any(operand.dtype == "bfloat16" for operand in case.operands)
 
 
 DEFECTS: dict[str, Defect] = {
@@ -100,6 +113,31 @@ DEFECTS: dict[str, Defect] = {
             "empty_explicit_shards",
             "An empty array sharded over an explicit axis has shards of the global shape and cannot be read.",
             ("0.10.2",),
+        ),
+        Defect(
+            "psum_scatter_partial_explicit",
+            "A tiled psum_scatter fails while it is lowered beside an explicit axis that is not manual.",
+            ("0.12.0.1",),
+            r"reduce_scatter\[",
+            _explicit_scatter,
+        ),
+        Defect(
+            "bf16_reduction_partial_manual",
+            "XLA:CPU aborts while it compiles a bfloat16 reduction over devices beside an axis that is not manual.",
+            ("0.10.2", "0.12.0.1"),
+            r"bf16\[[^=\n]*= (psum|pmax|pmin|reduce_scatter)",
+            compiler=True,
+            aborts=_reduces_bfloat16,
+        ),
+        Defect(
+            "varying_predicate_type",
+            "What a varying predicate or trip count chooses is typed invariant: cond, switch, while_loop, fori_loop.",
+            ("0.10.2", "0.12.0.1"),
+        ),
+        Defect(
+            "pure_callback_type",
+            "The result of a pure_callback on a varying operand is typed invariant.",
+            ("0.10.2", "0.12.0.1"),
         ),
         Defect(
             "psum_repeated_axis",
@@ -207,6 +245,19 @@ def explaining(law: str, implementation: Implementation, case: Case, engine: Eng
     if not candidates:
         return None
     text = program_text(implementation, case, engine)
+    return next((defect for defect in candidates if re.search(defect.program, text)), None)
+
+
+def aborting(implementation: Implementation, case: Case, engine: Engine) -> Defect | None:
+    """The known defect that would end the process on this case, if there is one.
+
+    Raises:
+        Exception: whatever tracing the implementation raises.
+    """
+    if engine.name != "xla" or jax.default_backend() != "cpu":
+        return None
+    candidates = [defect for defect in DEFECTS.values() if defect.aborts(case)]
+    text = program_text(implementation, case, engine) if candidates else ""
     return next((defect for defect in candidates if re.search(defect.program, text)), None)
 
 

@@ -7,8 +7,9 @@ from properties.cases import Case
 from properties.contracts import CONTRACTS
 from properties.engines import ENGINES, Engine
 from properties.implementations import Implementation
-from properties.laws.comparison import bound_of_sum, compare, is_exact, magnitude
+from properties.laws.comparison import compare
 from properties.laws.gradient import cotangents, pulled_terms
+from properties.laws.numbers import bound_of_sum, is_exact, magnitude, operands
 from properties.laws.running import all_blocks, is_batched, oracle_blocks, ready
 from properties.transformations import TRANSFORMATIONS
 
@@ -25,14 +26,12 @@ def check_agreement(implementation: Implementation, case: Case, engine: Engine) 
         LawViolation: if they differ.
         Gap: if the implementation does not serve the case.
     """
-    contract = CONTRACTS[case.contract]
-    terms, divides, batched = contract.terms(case), contract.divides(case), is_batched(case)
+    terms, batched = CONTRACTS[case.contract].terms(case), is_batched(case)
     ours = ready("value", implementation, case, engine)
     theirs = ready("value", implementation, case, REFERENCE)
-    count = len(case.operands)
     for data in case.data:
-        arrays = [case.global_array(i, data, terms=terms, batched=batched) for i in range(count)]
-        exact = terms == 1 or is_exact(arrays, terms, divides)
+        arrays = operands(case, data)
+        exact = terms == 1 or is_exact(case, arrays, terms)
         blocks = [case.blocks(i, array, batched=batched) for i, array in enumerate(arrays)]
         bounds = None if exact else oracle_blocks(case, [magnitude(b) for b in blocks])
         for i, (got, expected) in enumerate(zip(ours.prepared(arrays), theirs.prepared(arrays), strict=True)):
@@ -44,7 +43,7 @@ def check_agreement(implementation: Implementation, case: Case, engine: Engine) 
                 f"result of {engine.name}",
                 expected=all_blocks(case, expected),
                 actual=all_blocks(case, got),
-                bound=None if bounds is None else 2 * bound_of_sum(bounds[i], terms, expected.dtype, divides),
+                bound=None if bounds is None else 2 * bound_of_sum(case, bounds[i], terms, expected.dtype),
             )
     if differentiable(case):
         _check_gradients(implementation, case, engine)
@@ -55,18 +54,17 @@ def differentiable(case: Case) -> bool:
     """Whether there is a gradient to compare."""
     floating = all(is_float(operand.numpy_dtype) for operand in case.operands)
     around = TRANSFORMATIONS[case.around]
-    return floating and CONTRACTS[case.contract].linear(case) and around.differentiable and not case.manual
+    return floating and CONTRACTS[case.contract].differentiable(case) and around.differentiable and not case.manual
 
 
 def _check_gradients(implementation: Implementation, case: Case, engine: Engine) -> None:
     ours = ready("reverse gradient", implementation, case, engine)
     theirs = ready("reverse gradient", implementation, case, REFERENCE)
-    count, terms, batched = len(case.operands), case.mesh.size, is_batched(case)
+    count, batched = len(case.operands), is_batched(case)
     for data in case.data:
-        cts = cotangents(case, ours, data)
-        if data.kind == "nan" or not is_exact(cts, pulled_terms(case), CONTRACTS[case.contract].divides(case)):
+        cts, primal = cotangents(case, ours, data), operands(case, data, pulled_terms(case))
+        if data.kind == "nan" or not is_exact(case, primal, pulled_terms(case), cts):
             continue
-        primal = [case.global_array(i, data, terms=terms, batched=batched) for i in range(count)]
         inputs = [*primal, *primal, *cts]
         got, expected = ours.prepared(inputs)[-count:], theirs.prepared(inputs)[-count:]
         for i, (left, right) in enumerate(zip(got, expected, strict=True)):

@@ -2,35 +2,12 @@
 
 import numpy as np
 
-from oracles.dtypes import exact_limit, is_float, sum_error_bound, wide
+from oracles.dtypes import wide
 from oracles.layout import nan_equal
 from properties.cases import Case
 from properties.data import Data
 from properties.implementations import Implementation
 from properties.laws.violation import Difference, LawViolation
-
-
-def magnitude(array: np.ndarray) -> np.ndarray:
-    """|x|, with zero in place of what is not finite: only finite sums have an error bound."""
-    exact = np.abs(array.astype(wide(array.dtype)))
-    return np.where(np.isfinite(exact), exact, 0)
-
-
-def is_exact(arrays: list[np.ndarray], terms: int, divides: bool) -> bool:
-    """Whether every order of summing these values gives the same bits.
-
-    It does for integers that are small enough, so long as nothing divides them by anything but a
-    power of two.
-    """
-    if divides and terms & (terms - 1):
-        return False
-    for array in arrays:
-        if not is_float(array.dtype):
-            continue
-        largest = magnitude(array)
-        if (largest != np.round(largest)).any() or largest.max(initial=0) * terms > exact_limit(array.dtype):
-            return False
-    return True
 
 
 def compare(
@@ -79,8 +56,3 @@ def compare(
         finding = count if what == "result" else f"{what}: {count}"
         difference = Difference(what, expected, actual, ~same, bound)
         raise LawViolation(implementation, law, case, finding, data=data, difference=difference)
-
-
-def bound_of_sum(magnitudes: np.ndarray, terms: int, dtype: np.dtype, divides: bool) -> np.ndarray:
-    """The error bound of a result, given the same sum over magnitudes; means divide once more."""
-    return sum_error_bound(magnitudes, terms + divides, dtype)

@@ -10,9 +10,13 @@ from properties.contracts import CONTRACTS
 from properties.data import Data, generate
 from properties.engines import Engine
 from properties.implementations import Implementation
-from properties.laws.comparison import bound_of_sum, compare, is_exact, magnitude
-from properties.laws.running import Ready, gaps, is_batched, oracle_blocks, over_batch, placed_blocks, ready
+from properties.laws.comparison import compare
+from properties.laws.numbers import bound_of_sum, is_exact, magnitude, operands
+from properties.laws.running import Ready, gaps, is_batched, over_batch, placed_blocks, ready
 from properties.laws.violation import Gap, LawViolation
+
+TANGENT_SEED = 104729
+"""What is added to the seed of the operands for that of the tangents."""
 
 
 def check_gradient(implementation: Implementation, case: Case, engine: Engine, *, law: str = "gradient") -> int:
@@ -40,15 +44,22 @@ def _check_modes(implementation: Implementation, case: Case, engine: Engine, law
     return len(chosen)
 
 
+def pushed_terms(case: Case) -> int:
+    """How many terms a tangent adds up: each product gives one term per factor."""
+    contract = CONTRACTS[case.contract]
+    return contract.terms(case) * contract.degree
+
+
 def pulled_terms(case: Case) -> int:
-    """How many cotangents a gradient may add up.
+    """How many terms a gradient may add up.
 
     Every device may read an element of a block, and every device that holds a replica of that block
-    adds to the gradient of the one value behind them.
+    adds to the gradient of the one value behind them. A product is read once per row or column.
     """
     mesh = case.mesh
     replicas = (mesh.size // mesh.axis_size(mesh.in_mesh_order(o.placement.axes)) for o in case.operands)
-    return mesh.size * max(replicas, default=1)
+    longest = max((side for operand in case.operands for side in operand.block), default=1)
+    return mesh.size * max(replicas, default=1) * max(longest, 1) ** (CONTRACTS[case.contract].degree - 1)
 
 
 def cotangents(case: Case, program: Ready, data: Data) -> list[np.ndarray]:
@@ -59,6 +70,7 @@ def cotangents(case: Case, program: Ready, data: Data) -> list[np.ndarray]:
             (*(case.mesh.shape[n] for n in placement.stacked), *shape),
             np.dtype(dtype),
             terms=pulled_terms(case),
+            degree=CONTRACTS[case.contract].degree,
         )
         for i, (placement, shape, dtype) in enumerate(
             zip(program.placements, program.seen.shapes, program.seen.dtypes, strict=True)
@@ -66,23 +78,35 @@ def cotangents(case: Case, program: Ready, data: Data) -> list[np.ndarray]:
     ]
 
 
-def expected_gradients(case: Case, placements: Sequence[Placement], cts: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The oracle's J^T c as global arrays: into the results' blocks, through the transpose, out of the operands'."""
-    mesh = case.mesh
+def expected_gradients(
+    case: Case, placements: Sequence[Placement], primal: Sequence[np.ndarray], cts: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """The oracle's J^T c as global arrays: into the results' blocks, through the pullback, out of the operands'."""
+    mesh, batched = case.mesh, is_batched(case)
     blocks = []
     for ct, placement in zip(cts, placements, strict=True):
         held = enter(ct, mesh, placement.partition())
         blocks.append(held.reshape(*mesh.sizes, *held.shape[len(mesh.sizes) + len(placement.stacked) :]))
-    transposed = over_batch(case, blocks, lambda b: CONTRACTS[case.contract].transpose(case, b))
-    batched = is_batched(case)
+    count = len(primal)
+    held_primal = [case.blocks(i, array, batched=batched) for i, array in enumerate(primal)]
+    pulled = over_batch(
+        case, [*held_primal, *blocks], lambda b: CONTRACTS[case.contract].pullback(case, b[:count], b[count:])
+    )
     return [
         leave(
             t.reshape(*mesh.sizes, *(1 for _ in o.placement.stacked), *t.shape[len(mesh.sizes) :]),
             mesh,
             o.placement.partition(batched=batched),
         )
-        for t, o in zip(transposed, case.operands, strict=True)
+        for t, o in zip(pulled, case.operands, strict=True)
     ]
+
+
+def expected_tangents(case: Case, primal: Sequence[np.ndarray], tangents: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The oracle's J d, as blocks of the results, given global arrays."""
+    batched, count = is_batched(case), len(primal)
+    blocks = [case.blocks(i % count, array, batched=batched) for i, array in enumerate([*primal, *tangents])]
+    return over_batch(case, blocks, lambda b: CONTRACTS[case.contract].pushforward(case, b[:count], b[count:]))
 
 
 def inner(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> complex:
@@ -95,39 +119,26 @@ def inner(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> complex:
 def _check(
     implementation: Implementation, case: Case, program: Ready, data: Data, law: str, forward_mode: bool
 ) -> None:
-    contract = CONTRACTS[case.contract]
-    terms, divides, batched = case.mesh.size, contract.divides(case), is_batched(case)
-    count = len(case.operands)
-    primal = [case.global_array(i, data, terms=terms, batched=batched) for i in range(count)]
-    pushed = Data(data.kind, data.seed + 104729)
-    tangents = [case.global_array(i, pushed, terms=terms, batched=batched) for i in range(count)]
+    batched, count = is_batched(case), len(case.operands)
+    tangents, primal = operands(case, pushed(data), pushed_terms(case)), operands(case, data, pulled_terms(case))
     cts = cotangents(case, program, data)
     outputs = program.prepared([*primal, *tangents, *cts])
-    results = len(cts)
-    got_tangents = outputs[results : 2 * results] if forward_mode else []
+    got_tangents = outputs[len(cts) : 2 * len(cts)] if forward_mode else []
     got_gradients = outputs[-count:]
-    moved = contract.terms(case) == 1 and not divides
 
     if forward_mode:
-        blocks = [case.blocks(i, t, batched=batched) for i, t in enumerate(tangents)]
-        expected = oracle_blocks(case, blocks)
-        exact = moved or is_exact(tangents, terms, divides)
-        bounds = None if exact else oracle_blocks(case, [magnitude(b) for b in blocks])
+        expected = expected_tangents(case, primal, tangents)
+        bounds = tangent_bounds(case, primal, tangents)
         for i, (tangent, placement) in enumerate(zip(got_tangents, program.placements, strict=True)):
-            bound = None if bounds is None else bound_of_sum(bounds[i], terms, expected[i].dtype, divides)
             compare(
                 implementation, law, case, data, "tangent (forward mode)",
-                expected=expected[i], actual=placed_blocks(case, tangent, placement), bound=bound,
+                expected=expected[i], actual=placed_blocks(case, tangent, placement),
+                bound=None if bounds is None else bounds[i],
             )  # fmt: skip
 
-    terms = pulled_terms(case)
-    exact = is_exact(cts, terms, divides)
-    gradients = expected_gradients(case, program.placements, cts)
-    bounds = None if exact else expected_gradients(case, program.placements, [magnitude(c) for c in cts])
+    gradients = expected_gradients(case, program.placements, primal, cts)
+    pulled_bounds = gradient_bounds(case, program.placements, primal, cts)
     for i, gradient in enumerate(got_gradients):
-        bound = None
-        if bounds is not None:
-            bound = case.blocks(i, bound_of_sum(bounds[i], terms, gradients[i].dtype, divides), batched=batched)
         if gradient.shape != gradients[i].shape:
             raise LawViolation(
                 implementation,
@@ -139,11 +150,43 @@ def _check(
         compare(
             implementation, law, case, data, "gradient (reverse mode)",
             expected=case.blocks(i, gradients[i], batched=batched),
-            actual=case.blocks(i, gradient, batched=batched), bound=bound,
+            actual=case.blocks(i, gradient, batched=batched),
+            bound=None if pulled_bounds is None else case.blocks(i, pulled_bounds[i], batched=batched),
         )  # fmt: skip
-    if forward_mode and exact and is_exact(tangents, case.mesh.size, divides):
+    if forward_mode and pulled_bounds is None and tangent_bounds(case, primal, tangents, moved=False) is None:
         left, right = inner(got_tangents, cts), inner(tangents, got_gradients)
         if left != right:
             raise LawViolation(
                 implementation, law, case, f"<J d, c> = {left} differs from <d, J^T c> = {right}", data=data
             )
+
+
+def pushed(data: Data) -> Data:
+    """The data set of the tangents."""
+    return Data(data.kind, data.seed + TANGENT_SEED)
+
+
+def tangent_bounds(
+    case: Case, primal: Sequence[np.ndarray], tangents: Sequence[np.ndarray], *, moved: bool = True
+) -> list[np.ndarray] | None:
+    """How far tangents may be off, as blocks; None: not at all. Data that is only `moved` is never off."""
+    contract = CONTRACTS[case.contract]
+    if moved and contract.terms(case) == 1 and contract.degree == 1 and not contract.divides(case):
+        return None
+    terms = pushed_terms(case)
+    if is_exact(case, primal, terms, tangents):
+        return None
+    sums = expected_tangents(case, [magnitude(x) for x in primal], [magnitude(d) for d in tangents])
+    dtypes = [d.dtype for d in expected_tangents(case, primal, tangents)]
+    return [bound_of_sum(case, s, terms, dtype) for s, dtype in zip(sums, dtypes, strict=True)]
+
+
+def gradient_bounds(
+    case: Case, placements: Sequence[Placement], primal: Sequence[np.ndarray], cts: Sequence[np.ndarray]
+) -> list[np.ndarray] | None:
+    """How far gradients may be off, as global arrays; None: not at all."""
+    terms = pulled_terms(case)
+    if is_exact(case, primal, terms, cts):
+        return None
+    sums = expected_gradients(case, placements, [magnitude(x) for x in primal], [magnitude(c) for c in cts])
+    return [bound_of_sum(case, s, terms, x.dtype) for s, x in zip(sums, primal, strict=True)]

@@ -8,7 +8,8 @@ from properties.contracts import CONTRACTS
 from properties.data import Data
 from properties.engines import Engine
 from properties.implementations import Implementation
-from properties.laws.comparison import compare, is_exact
+from properties.laws.comparison import compare
+from properties.laws.numbers import is_exact, operands
 from properties.laws.running import oracle_blocks, ready, trace
 from properties.laws.violation import Difference, LawViolation
 from properties.programs import Seen, forward
@@ -41,11 +42,8 @@ def check_type(implementation: Implementation, case: Case, engine: Engine) -> in
         raise LawViolation(
             implementation, "type", case, f"result is typed varying over {texts[0]}: expected {texts[1]}"
         )
-    terms = CONTRACTS[case.contract].terms(case)
-    arrays: list[np.ndarray] = []
     for data in case.data:
-        arrays = [case.global_array(i, data, terms=terms, batched=False) for i in range(len(case.operands))]
-        for blocks, axes in zip(program.prepared(arrays), varying, strict=True):
+        for blocks, axes in zip(program.prepared(operands(case, data)), varying, strict=True):
             try:
                 check_replicas(blocks, case.mesh, axes)
             except ReplicaMismatch as error:
@@ -86,9 +84,8 @@ def _check_acceptance(
     if refusal is not None:
         return
     data = Data("exact", case.data[0].seed)
-    contract = CONTRACTS[case.contract]
-    arrays = [case.global_array(i, data, terms=contract.terms(case), batched=False) for i in range(len(case.operands))]
-    if not is_exact(arrays, contract.terms(case), contract.divides(case)):
+    arrays = operands(case, data)
+    if not is_exact(case, arrays, CONTRACTS[case.contract].terms(case)):
         return
     expected = oracle_blocks(case, [case.blocks(i, a, batched=False) for i, a in enumerate(arrays)])
     lead = len(case.mesh.sizes)

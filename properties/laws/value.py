@@ -4,7 +4,8 @@ from properties.cases import Case
 from properties.contracts import CONTRACTS
 from properties.engines import Engine
 from properties.implementations import Implementation
-from properties.laws.comparison import bound_of_sum, compare, is_exact, magnitude
+from properties.laws.comparison import compare
+from properties.laws.numbers import bound_of_sum, is_exact, magnitude, operands
 from properties.laws.running import all_blocks, is_batched, oracle_blocks, ready
 
 
@@ -15,14 +16,13 @@ def check_value(implementation: Implementation, case: Case, engine: Engine, *, l
         LawViolation: if one does not.
         Gap: if the implementation does not serve the case.
     """
-    contract = CONTRACTS[case.contract]
-    terms, divides, batched = contract.terms(case), contract.divides(case), is_batched(case)
+    terms, batched = CONTRACTS[case.contract].terms(case), is_batched(case)
     program = ready("value", implementation, case, engine)
     for data in case.data:
-        arrays = [case.global_array(i, data, terms=terms, batched=batched) for i in range(len(case.operands))]
+        arrays = operands(case, data)
         blocks = [case.blocks(i, array, batched=batched) for i, array in enumerate(arrays)]
         expected = oracle_blocks(case, blocks)
-        exact = terms == 1 or is_exact(arrays, terms, divides)
+        exact = terms == 1 or is_exact(case, arrays, terms)
         bounds = None if exact else oracle_blocks(case, [magnitude(b) for b in blocks])
         for i, result in enumerate(program.prepared(arrays)):
             compare(
@@ -33,6 +33,6 @@ def check_value(implementation: Implementation, case: Case, engine: Engine, *, l
                 "result" if not case.tree else f"result leaf {i}",
                 expected=expected[i],
                 actual=all_blocks(case, result),
-                bound=None if bounds is None else bound_of_sum(bounds[i], terms, expected[i].dtype, divides),
+                bound=None if bounds is None else bound_of_sum(case, bounds[i], terms, expected[i].dtype),
             )
     return len(case.data)

@@ -1,0 +1,19 @@
+"""XLA:CPU aborts the process while it compiles a bfloat16 psum, pmax or psum_scatter beside an automatic mesh axis."""
+
+import subprocess
+import sys
+
+if len(sys.argv) == 1:
+    sound = subprocess.run([sys.executable, __file__, "run"], capture_output=True).returncode == 0
+    print("fixed" if sound else "defect: the compiler aborts")
+    sys.exit(not sound)
+
+import jax
+import jax.numpy as jnp
+from jax import P, lax
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 4)
+mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+total = jax.shard_map(lambda x: lax.psum(x, "a"), mesh=mesh, in_specs=P("a"), out_specs=P(), axis_names={"a"})
+print(jax.jit(total)(jnp.ones(2, jnp.bfloat16)))  # float16 and float32 are compiled

@@ -81,8 +81,8 @@ def check_signature(contract: str, function: Callable[..., Any]) -> None:
     Raises:
         GivenError: if it cannot; the message shows both signatures.
     """
-    keywords = CONTRACTS[contract].parameters
-    wanted = f"(x, axis_name, *, {', '.join(keywords)})"
+    operands, keywords = CONTRACTS[contract].operands, CONTRACTS[contract].parameters
+    wanted = f"({', '.join([*operands, 'axis_name', *(['*', *keywords] if keywords else [])])})"
     if not callable(function):
         raise GivenError(f"{contract}: {function!r} is not callable: expected a function {wanted}")
     try:
@@ -90,7 +90,7 @@ def check_signature(contract: str, function: Callable[..., Any]) -> None:
     except (TypeError, ValueError):  # some callables in C do not tell
         return
     try:
-        signature.bind("x", "axis_name", **dict.fromkeys(keywords))
+        signature.bind(*operands, "axis_name", **dict.fromkeys(keywords))
     except TypeError as error:
         name = getattr(function, "__name__", repr(function))
         raise GivenError(f"{contract}: {name}{signature} cannot be called as {wanted}: {error}") from error

@@ -4,10 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from impl import collectives
+from impl import collective_matmul, collectives
 from oracles.communication import Cost
 from properties.cases import Case
-from properties.contracts import CONTRACTS
+from properties.contracts import CONTRACTS, Contract
+from properties.contracts.matmul import MATMULS
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,12 @@ def _built_in(contract: str, *features: str) -> Implementation:
     )
 
 
+def _matmul(contract: Contract) -> Implementation:
+    features = frozenset({"batch_dimensions", "explained_errors"})
+    function = getattr(collective_matmul, contract.name)
+    return Implementation(contract.name, "naive", function, features, invariant=contract.invariant)
+
+
 IMPLEMENTATIONS: tuple[Implementation, ...] = (
     _built_in("all_reduce", "bool_sum", "groups"),
     _built_in("all_gather", "groups"),
@@ -53,4 +60,5 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     _built_in("permute"),
     _built_in("ring_shift"),
     _built_in("broadcast"),
+    *map(_matmul, MATMULS),
 )

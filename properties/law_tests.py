@@ -44,3 +44,9 @@ def law_test(name: str, engine: str, implementations: Sequence[Implementation]) 
     )
     marked = pytest.mark.law(name, engine)(budget(given(data=st.data())(test)))
     return pytest.mark.parametrize("implementation", implementations, ids=str)(marked)
+
+
+def law_tests(implementations: Sequence[Implementation]) -> dict[str, Callable[..., None]]:
+    """Every law on every engine that can check it, as tests by their names: for `globals().update`."""
+    tests = [law_test(law.name, engine, implementations) for law in LAWS.values() for engine in law.engines]
+    return {test.__name__: test for test in tests}

@@ -2,7 +2,8 @@
 
 from properties.contracts.collectives import COLLECTIVES
 from properties.contracts.contract import Contract, Scope, Violation
+from properties.contracts.matmul import MATMULS
 
-CONTRACTS: dict[str, Contract] = {contract.name: contract for contract in COLLECTIVES}
+CONTRACTS: dict[str, Contract] = {contract.name: contract for contract in (*COLLECTIVES, *MATMULS)}
 
 __all__ = ["CONTRACTS", "Contract", "Scope", "Violation"]

@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 from properties.cases import Case
 
 Blocks = np.ndarray
-FEATURES = frozenset({"bool_sum", "explained_errors", "groups", "negative_dimensions", "replicated_operands", "trees"})
+FEATURES = frozenset(
+    {
+        "batch_dimensions",
+        "bool_sum",
+        "explained_errors",
+        "groups",
+        "negative_dimensions",
+        "replicated_operands",
+        "trees",
+    }
+)
 """What an implementation may serve beyond the contract's signature; nothing is assumed of a user's function."""
 
 
@@ -74,6 +84,7 @@ class Contract:
         invariant: whether the reference's result is typed invariant along the axis tuple.
         parameters: the keyword arguments, with defaults where they have one.
         violations: what it forbids.
+        operands: the names of the array arguments, which come first.
         degree: of how many operands' elements each term is the product.
         stages: how often a result is rounded to the operands' dtype on its way.
         accumulator: the dtype in which terms of a dtype are added up.
@@ -91,6 +102,7 @@ class Contract:
     invariant: bool
     parameters: tuple[str, ...]
     violations: tuple[Violation, ...]
+    operands: tuple[str, ...] = ("x",)
     degree: int = 1
     stages: int = 1
     accumulator: Callable[[np.dtype], np.dtype] = lambda dtype: dtype

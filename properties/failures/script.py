@@ -5,6 +5,7 @@ from pathlib import Path
 import jax
 
 from properties.cases import Placement
+from properties.contracts import CONTRACTS
 from properties.failures import checks, verdicts
 from properties.failures.expectations import data_of, gradient_values
 from properties.failures.literals import spec_text, tuple_text
@@ -38,7 +39,9 @@ class Script:
         self.violation = violation
         self.case = violation.case
         self.transformation = TRANSFORMATIONS[self.case.around]
-        self.names = ["x"] if len(self.case.operands) == 1 else [f"x{i}" for i in range(len(self.case.operands))]
+        self.names = list(CONTRACTS[self.case.contract].operands)
+        if self.case.tree:
+            self.names = [f"x{i}" for i in range(len(self.case.operands))]
         self.lead = manual_axes(self.case)
         self.source: Source = source_of(violation.implementation)
 

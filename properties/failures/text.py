@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from oracles.layout import device_name, logical_index
+from properties.contracts import CONTRACTS
 from properties.failures.diagnosis import diagnose
 from properties.failures.files import written
 from properties.failures.picture import WRONG, picture
@@ -91,7 +92,9 @@ def _index(index: tuple[int, ...]) -> str:
 def _operand_index(violation: LawViolation, place: tuple[int, ...], local: tuple[int, ...]) -> tuple[int, ...]:
     """Where an element of a block is in the global array that the operand (and thus its gradient) is."""
     case = violation.case
-    operand = case.operands[0]
+    names = CONTRACTS[case.contract].operands
+    name = violation.difference.what.rpartition(" of ")[2] if violation.difference is not None else ""
+    operand = case.operands[names.index(name) if name in names else 0]
     stacked = tuple(place[case.mesh.axis_names.index(name)] for name in operand.placement.stacked)
     batch, inner = (local[:1], local[1:]) if is_batched(case) else ((), local)
     inside = tuple(

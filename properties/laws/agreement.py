@@ -9,7 +9,7 @@ from properties.engines import ENGINES, Engine
 from properties.implementations import Implementation
 from properties.laws.comparison import compare
 from properties.laws.gradient import cotangents, pulled_terms
-from properties.laws.numbers import bound_of_sum, is_exact, magnitude, operands
+from properties.laws.numbers import bound_of_sum, is_exact, is_moved, magnitude, operands
 from properties.laws.running import all_blocks, is_batched, oracle_blocks, ready
 from properties.transformations import TRANSFORMATIONS
 
@@ -31,7 +31,7 @@ def check_agreement(implementation: Implementation, case: Case, engine: Engine) 
     theirs = ready("value", implementation, case, REFERENCE)
     for data in case.data:
         arrays = operands(case, data)
-        exact = terms == 1 or is_exact(case, arrays, terms)
+        exact = is_moved(case) or is_exact(case, arrays, terms)
         blocks = [case.blocks(i, array, batched=batched) for i, array in enumerate(arrays)]
         bounds = None if exact else oracle_blocks(case, [magnitude(b) for b in blocks])
         for i, (got, expected) in enumerate(zip(ours.prepared(arrays), theirs.prepared(arrays), strict=True)):

@@ -11,7 +11,7 @@ from properties.data import Data, generate
 from properties.engines import Engine
 from properties.implementations import Implementation
 from properties.laws.comparison import compare
-from properties.laws.numbers import bound_of_sum, is_exact, magnitude, operands
+from properties.laws.numbers import bound_of_sum, is_exact, is_moved, magnitude, operands
 from properties.laws.running import Ready, gaps, is_batched, over_batch, placed_blocks, ready
 from properties.laws.violation import Gap, LawViolation
 
@@ -148,7 +148,7 @@ def _check(
                 data=data,
             )
         compare(
-            implementation, law, case, data, "gradient (reverse mode)",
+            implementation, law, case, data, named(case, i),
             expected=case.blocks(i, gradients[i], batched=batched),
             actual=case.blocks(i, gradient, batched=batched),
             bound=None if pulled_bounds is None else case.blocks(i, pulled_bounds[i], batched=batched),
@@ -161,6 +161,12 @@ def _check(
             )
 
 
+def named(case: Case, index: int) -> str:
+    """What the gradient of an operand is called, where there are several."""
+    names = CONTRACTS[case.contract].operands
+    return "gradient (reverse mode)" + (f" of {names[index]}" if len(names) > 1 else "")
+
+
 def pushed(data: Data) -> Data:
     """The data set of the tangents."""
     return Data(data.kind, data.seed + TANGENT_SEED)
@@ -170,15 +176,14 @@ def tangent_bounds(
     case: Case, primal: Sequence[np.ndarray], tangents: Sequence[np.ndarray], *, moved: bool = True
 ) -> list[np.ndarray] | None:
     """How far tangents may be off, as blocks; None: not at all. Data that is only `moved` is never off."""
-    contract = CONTRACTS[case.contract]
-    if moved and contract.terms(case) == 1 and contract.degree == 1 and not contract.divides(case):
+    if moved and is_moved(case) and not CONTRACTS[case.contract].divides(case):
         return None
     terms = pushed_terms(case)
     if is_exact(case, primal, terms, tangents):
         return None
     sums = expected_tangents(case, [magnitude(x) for x in primal], [magnitude(d) for d in tangents])
     dtypes = [d.dtype for d in expected_tangents(case, primal, tangents)]
-    return [bound_of_sum(case, s, terms, dtype) for s, dtype in zip(sums, dtypes, strict=True)]
+    return [bound_of_sum(case, s, terms, dtype, derivative=True) for s, dtype in zip(sums, dtypes, strict=True)]
 
 
 def gradient_bounds(
@@ -189,4 +194,4 @@ def gradient_bounds(
     if is_exact(case, primal, terms, cts):
         return None
     sums = expected_gradients(case, placements, [magnitude(x) for x in primal], [magnitude(c) for c in cts])
-    return [bound_of_sum(case, s, terms, x.dtype) for s, x in zip(sums, primal, strict=True)]
+    return [bound_of_sum(case, s, terms, x.dtype, derivative=True) for s, x in zip(sums, primal, strict=True)]

@@ -51,6 +51,12 @@ def is_exact(case: Case, arrays: Arrays, terms: int, directions: Arrays | None =
     return all(_is_exact(a, together, a.dtype) for a in (*arrays, *(directions or ())))
 
 
+def is_moved(case: Case) -> bool:
+    """Whether results are elements of the operands as they are, so that any data is exact."""
+    contract = CONTRACTS[case.contract]
+    return contract.terms(case) == 1 and contract.degree == 1
+
+
 def _largest(array: np.ndarray) -> float:
     return float(magnitude(array).max(initial=0))
 
@@ -62,15 +68,20 @@ def _is_exact(array: np.ndarray, total: float, dtype: np.dtype) -> bool:
     )
 
 
-def bound_of_sum(case: Case, magnitudes: np.ndarray, terms: int, dtype: np.dtype) -> np.ndarray:
+def bound_of_sum(
+    case: Case, magnitudes: np.ndarray, terms: int, dtype: np.dtype, *, derivative: bool = False
+) -> np.ndarray:
     """How far a result may be off, given the same sum over magnitudes.
 
     Terms are added up in the contract's accumulator (see `sum_error_bound`; a product and a mean
-    round once more each), and what comes out of it is rounded to `dtype`, `stages` times.
+    round once more each), and what comes out of it is rounded to `dtype`, `stages` times. What a
+    derivative adds up is written by JAX, which accumulates cotangents in the operands' own dtype.
     """
     contract = CONTRACTS[case.contract]
-    held = contract.accumulator(np.dtype(dtype))
-    bound = sum_error_bound(magnitudes, terms + contract.divides(case) + contract.degree - 1, held)
+    held = np.dtype(dtype) if derivative else contract.accumulator(np.dtype(dtype))
+    # a complex product errs by up to sqrt(5) u (Brent, Percival and Zimmermann 2007), a real one by u
+    products = (contract.degree - 1) * (3 if held.kind == "c" else 1) + (contract.stages - 1) * (held == dtype)
+    bound = sum_error_bound(magnitudes, terms + contract.divides(case) + products, held)
     if held == dtype:
         return bound
     u = contract.stages * unit_roundoff(dtype)

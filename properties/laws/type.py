@@ -21,6 +21,8 @@ def declared_varying(implementation: Implementation, case: Case) -> list[frozens
         return None
     along = frozenset(case.axes)
     before = [operand.placement.axes for operand in case.operands]
+    if not case.tree:  # all of them go into one result
+        before = [frozenset[str]().union(*before)]
     return [axes - along if implementation.invariant else axes | along for axes in before]
 
 

@@ -5,7 +5,7 @@ from properties.contracts import CONTRACTS
 from properties.engines import Engine
 from properties.implementations import Implementation
 from properties.laws.comparison import compare
-from properties.laws.numbers import bound_of_sum, is_exact, magnitude, operands
+from properties.laws.numbers import bound_of_sum, is_exact, is_moved, magnitude, operands
 from properties.laws.running import all_blocks, is_batched, oracle_blocks, ready
 
 
@@ -22,7 +22,7 @@ def check_value(implementation: Implementation, case: Case, engine: Engine, *, l
         arrays = operands(case, data)
         blocks = [case.blocks(i, array, batched=batched) for i, array in enumerate(arrays)]
         expected = oracle_blocks(case, blocks)
-        exact = terms == 1 or is_exact(case, arrays, terms)
+        exact = is_moved(case) or is_exact(case, arrays, terms)
         bounds = None if exact else oracle_blocks(case, [magnitude(b) for b in blocks])
         for i, result in enumerate(program.prepared(arrays)):
             compare(

@@ -1,0 +1,163 @@
+"""Matrix products of sharded operands: what every device holds, and its derivatives by hand.
+
+Blocks in, blocks out (`[*mesh.sizes, …, M, K]` and `[*mesh.sizes, K, N]`), mesh axes leading; `Y` is the axis
+tuple. Every operation is written as gathering or adding up whole blocks around one product per device,
+in arithmetic that loses nothing that matters, and rounded once, to the operands' dtype.
+Leading batch dimensions belong to the left operand (`x` of a block) and to the result.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from oracles import transposes
+from oracles.collectives import Axes, Blocks, all_gather, all_reduce, reduce_scatter
+from oracles.dtypes import wide
+from oracles.mesh import MeshCase
+
+Map = Callable[..., Blocks]
+
+
+def product(lhs: Blocks, rhs: Blocks, mesh: MeshCase) -> Blocks:
+    """Every device's own `[…, M, K] @ [K, N]`."""
+    lead = len(mesh.sizes)
+    between = (1,) * (lhs.ndim - lead - 2)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.asarray(np.matmul(lhs, rhs.reshape(*mesh.sizes, *between, *rhs.shape[lead:])))
+
+
+def for_lhs(ct: Blocks, rhs: Blocks, mesh: MeshCase) -> Blocks:
+    """The cotangent of `lhs` in `lhs @ rhs`: `ct @ rhs^T`."""
+    return product(ct, np.swapaxes(rhs, -1, -2), mesh)
+
+
+def for_rhs(lhs: Blocks, ct: Blocks, mesh: MeshCase) -> Blocks:
+    """The cotangent of `rhs` in `lhs @ rhs`: `lhs^T @ ct`, added up over batch dimensions."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        each = np.matmul(np.swapaxes(lhs, -1, -2), ct)
+        return np.asarray(each.sum(axis=tuple(range(len(mesh.sizes), each.ndim - 2))))
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product of two operands, with what happens to each before it and to the result after it.
+
+    Arguments:
+        before: for each operand, what gathers it; None: it is taken as it is.
+        after: what reduces the product; None: nothing does.
+        back: the transposes of these three.
+    """
+
+    before: tuple[Map | None, Map | None]
+    after: Map | None
+    back: tuple[Map | None, Map | None, Map | None]
+
+    def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> Blocks:
+        """The result's blocks."""
+        dtype = np.result_type(*operands)
+        return self._wide([o.astype(wide(o.dtype)) for o in operands], mesh, axes).astype(dtype)
+
+    def _wide(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> Blocks:
+        lhs, rhs = (g(o, mesh, axes) if g else o for g, o in zip(self.before, operands, strict=True))
+        result = product(lhs, rhs, mesh)
+        return self.after(result, mesh, axes) if self.after else result
+
+    def pushforward(self, operands: Sequence[Blocks], tangents: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> Blocks:
+        """The product rule: `d(A W) = dA W + A dW`."""
+        dtype = np.result_type(*operands)
+        (a, w), (da, dw) = ([o.astype(wide(o.dtype)) for o in some] for some in (operands, tangents))
+        return np.asarray(self._wide([da, w], mesh, axes) + self._wide([a, dw], mesh, axes)).astype(dtype)
+
+    def pullback(self, operands: Sequence[Blocks], ct: Blocks, mesh: MeshCase, axes: Axes) -> list[Blocks]:
+        """`dA = ct W^T` and `dW = A^T ct`, through the transposes of what is before and after."""
+        exact = [o.astype(wide(o.dtype)) for o in operands]
+        lhs, rhs = (g(o, mesh, axes) if g else o for g, o in zip(self.before, exact, strict=True))
+        to_lhs, to_rhs, to_result = self.back
+        held = ct.astype(wide(ct.dtype))
+        held = to_result(held, mesh, axes) if to_result else held
+        pulled = [for_lhs(held, rhs, mesh), for_rhs(lhs, held, mesh)]
+        moved = [g(p, mesh, axes) if g else p for g, p in zip((to_lhs, to_rhs), pulled, strict=True)]
+        return [m.astype(o.dtype) for m, o in zip(moved, operands, strict=True)]
+
+
+def _gather(axis: int) -> Map:
+    return lambda blocks, mesh, axes: all_gather(blocks, mesh, axes, axis=axis, tiled=True)
+
+
+def _ungather(axis: int) -> Map:
+    return lambda ct, mesh, axes: transposes.all_gather_transpose(ct, mesh, axes, axis=axis, tiled=True)
+
+
+def _scatter(dimension: int) -> Map:
+    return lambda blocks, mesh, axes: reduce_scatter(blocks, mesh, axes, scatter_dimension=dimension, tiled=True)
+
+
+def _unscatter(dimension: int) -> Map:
+    return lambda ct, mesh, axes: transposes.reduce_scatter_transpose(
+        ct, mesh, axes, scatter_dimension=dimension, tiled=True
+    )
+
+
+all_gather_matmul_lhs_contracting = Product((_gather(-1), None), None, (_ungather(-1), None, None))
+"""`A[…, M, K_Y] W[K, N_Z] -> [M, N_Z]`: the columns of A are gathered."""
+
+all_gather_matmul_lhs = Product((_gather(-2), None), None, (_ungather(-2), None, None))
+"""`A[…, M_Y, K] W[K, N_Z] -> [M, N_Z]`: the rows of A are gathered."""
+
+all_gather_matmul_rhs = Product((None, _gather(-2)), None, (None, _ungather(-2), None))
+"""`A[…, M_Z, K] W[K_Y, N] -> [M_Z, N]`: the rows of W are gathered, as in fully sharded data parallelism."""
+
+matmul_all_reduce = Product((None, None), all_reduce, (None, None, transposes.all_reduce_transpose))
+"""`A[…, M, K_Y] W[K_Y, N] -> [M, N]`: the products are added up on every member."""
+
+
+def matmul_reduce_scatter(scatter_dimension: int) -> Product:
+    """`A[…, M, K_Y] W[K_Y, N] -> [M_Y, N]` or `[M, N_Y]`: each member gets its piece of the sum of the products.
+
+    Dimensions 0 and 1 are those of the matrix, behind any batch dimensions.
+    """
+    at = scatter_dimension - 2
+    return Product((None, None), _scatter(at), (None, None, _unscatter(at)))
+
+
+class TransformerBlock:
+    """`X[…, B, D_Y] W_in[D, F_Y] -> relu -> W_out[F_Y, D] -> [B, D_Y]`, and its derivatives.
+
+    The derivative of relu at zero is zero.
+    """
+
+    def _hidden(self, x: Blocks, w_in: Blocks, mesh: MeshCase, axes: Axes) -> tuple[Blocks, Blocks]:
+        gathered = _gather(-1)(x, mesh, axes)
+        return gathered, product(gathered, w_in, mesh)
+
+    def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> Blocks:
+        """The result's blocks."""
+        x, w_in, w_out = (o.astype(wide(o.dtype)) for o in operands)
+        hidden = np.maximum(self._hidden(x, w_in, mesh, axes)[1], 0)
+        return _scatter(-1)(product(hidden, w_out, mesh), mesh, axes).astype(operands[0].dtype)
+
+    def pushforward(self, operands: Sequence[Blocks], tangents: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> Blocks:
+        """The chain rule, forward."""
+        x, w_in, w_out = (o.astype(wide(o.dtype)) for o in operands)
+        dx, dw_in, dw_out = (o.astype(wide(o.dtype)) for o in tangents)
+        gathered, before = self._hidden(x, w_in, mesh, axes)
+        changed = np.where(before > 0, self._hidden(dx, w_in, mesh, axes)[1] + product(gathered, dw_in, mesh), 0)
+        result = product(changed, w_out, mesh) + product(np.maximum(before, 0), dw_out, mesh)
+        return _scatter(-1)(result, mesh, axes).astype(operands[0].dtype)
+
+    def pullback(self, operands: Sequence[Blocks], ct: Blocks, mesh: MeshCase, axes: Axes) -> list[Blocks]:
+        """The chain rule, backward."""
+        x, w_in, w_out = (o.astype(wide(o.dtype)) for o in operands)
+        gathered, before = self._hidden(x, w_in, mesh, axes)
+        held = _unscatter(-1)(ct.astype(wide(ct.dtype)), mesh, axes)
+        for_hidden = np.where(before > 0, for_lhs(held, w_out, mesh), 0)
+        pulled = (
+            _ungather(-1)(for_lhs(for_hidden, w_in, mesh), mesh, axes),
+            for_rhs(gathered, for_hidden, mesh),
+            for_rhs(np.maximum(before, 0), held, mesh),
+        )
+        return [p.astype(o.dtype) for p, o in zip(pulled, operands, strict=True)]
+
+
+transformer_block = TransformerBlock()

@@ -1,0 +1,259 @@
+"""The contracts of collective matrix products, from gathered operands to the transformer block."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from hypothesis import strategies as st
+
+from oracles import collective_matmul as values
+from oracles.dtypes import is_float
+from oracles.mesh import MeshCase
+from properties.cases import Case, Operand, Placement
+from properties.contracts.collectives import AXES, without
+from properties.contracts.contract import Contract, Scope, Violation
+from properties.data import Data
+from properties.strategies import axis_names, large_meshes, meshes, specs
+from properties.strategies.axes import MAX_AXES
+from properties.strategies.dtypes import as_dtype
+
+FLOATS = ("float32", "bfloat16", "float16")
+OTHERS = ("complex64", "int32", "int8")
+"""Of which only complex numbers have a gradient."""
+
+MOST_MEMBERS = 512
+"""The largest mesh for products: a gathered operand has as many copies as it has parts."""
+
+ACCUMULATORS = {"bfloat16": "float32", "float16": "float32"}
+"""Products of 16-bit floats are added up in float32, to the end: no rounding at every hop."""
+
+Spec = tuple[str, ...]
+Sizes = tuple[int, int, int]
+Layout = Callable[[int, Sizes, Spec, Spec, Spec], list[tuple[tuple[int, int], tuple[Spec, Spec]]]]
+"""Given p, the sides (m, k, n) and the axes of Y, of other rows and of Z: each operand's block and spec."""
+
+
+class Operation(Protocol):
+    """An oracle: values and both derivatives, blocks to blocks."""
+
+    def value(self, operands: Sequence[np.ndarray], mesh: MeshCase, axes: Any) -> np.ndarray:
+        """The result's blocks."""
+
+    def pushforward(
+        self, operands: Sequence[np.ndarray], tangents: Sequence[np.ndarray], mesh: MeshCase, axes: Any
+    ) -> np.ndarray:
+        """The result's tangent blocks."""
+
+    def pullback(self, operands: Sequence[np.ndarray], ct: np.ndarray, mesh: MeshCase, axes: Any) -> list[np.ndarray]:
+        """The operands' cotangent blocks."""
+
+
+def _gathered_columns(p: int, sizes: Sizes, y: Spec, rows: Spec, z: Spec) -> Any:
+    m, k, n = sizes
+    return [((m, k), (rows, y)), ((k * p, n), ((), z))]
+
+
+def _gathered_rows(p: int, sizes: Sizes, y: Spec, rows: Spec, z: Spec) -> Any:
+    m, k, n = sizes
+    return [((m, k), (y, ())), ((k, n), ((), z))]
+
+
+def _gathered_weights(p: int, sizes: Sizes, y: Spec, rows: Spec, z: Spec) -> Any:
+    m, k, n = sizes
+    return [((m, k * p), (z, ())), ((k, n), (y, ()))]
+
+
+def _reduced(p: int, sizes: Sizes, y: Spec, rows: Spec, z: Spec) -> Any:
+    m, k, n = sizes
+    free = tuple(name for name in z if name not in y)
+    return [((m, k), (rows, y)), ((k, n), (y, free))]
+
+
+def _block(p: int, sizes: Sizes, y: Spec, rows: Spec, z: Spec) -> Any:
+    b, d, f = sizes
+    return [((b, d), (rows, y)), ((d * p, f), ((), y)), ((f, d * p), (y, ()))]
+
+
+@st.composite
+def matmul_cases(draw: st.DrawFn, name: str, scope: Scope, layout: Layout) -> Case:
+    """Cases of one product. Shrinks to one device, the first axis, sides of one, float32."""
+    around = draw(st.sampled_from(scope.arounds), label="around")
+    mesh = draw(
+        large_meshes(max_devices=min(scope.large, MOST_MEMBERS))
+        if scope.large
+        else meshes(
+            max_devices=scope.max_devices, available=scope.available, explicit=scope.explicit, sizes=scope.sizes
+        )
+    )
+    axis_name = draw(axis_names(mesh))
+    axes = (axis_name,) if isinstance(axis_name, str) else axis_name
+    if around == "partial_manual" and 1 < len(axes) == len(mesh.axis_names):  # one axis is to stay automatic
+        axis_name = axes = axes[:-1]
+    p = mesh.axis_size(axes)
+    m, k, n = draw(st.tuples(*[st.integers(1, 1 if scope.large else 3)] * 3), label="m, k, n")
+    empty = draw(st.integers(0, 29), label="empty")
+    m, k, n = (0 if empty == 27 else m), (0 if empty == 28 else k), (0 if empty == 29 else n)
+    params: dict[str, Any] = {}
+    if name == "matmul_reduce_scatter":
+        dimension = draw(st.sampled_from((0, 1)), label="scatter_dimension")
+        params["scatter_dimension"] = dimension
+        m, n = (m * p, n) if dimension == 0 else (m, n * p)
+    free = [axis for axis in mesh.axis_names if axis not in axes]
+    rows = draw(specs(mesh, 1, allowed=free))[0]
+    z = draw(specs(mesh, 1))[0]
+    # a relu goes by the sign, which complex numbers do not have, and sums that wrap around lose
+    others = OTHERS[: 0 if name == "transformer_block" else 1 if scope.floating else 3]
+    dtype = draw(st.sampled_from((*FLOATS, *others)), label="dtype")
+    batch: tuple[int, ...] = ()
+    if "batch_dimensions" in scope.features:
+        batch = draw(st.lists(st.integers(1, 2), max_size=2).map(tuple), label="batch dimensions")
+    operands = [
+        Operand((*lead, *block), dtype, Placement((*[()] * len(lead), *spec)))
+        for lead, (block, spec) in zip((batch, (), ()), layout(p, (m, k, n), axes, rows, z), strict=False)
+    ]
+    seed = draw(st.integers(0, 2**16), label="seed")
+    kinds = ("exact", "real") if is_float(as_dtype(dtype)) else ("exact", "distinct", "special")
+    data = tuple(Data(kinds[i % len(kinds)], seed + i) for i in range(2 if scope.large else 4))
+    manual: tuple[str, ...] = ()
+    if around == "partial_manual":
+        more = draw(st.lists(st.integers(0, MAX_AXES - 1), max_size=1), label="more manual axes")
+        manual = mesh.in_mesh_order({*axes, *(a for i, a in enumerate(mesh.axis_names) if i in more)})
+        if len(manual) == len(mesh.axis_names):
+            manual = mesh.in_mesh_order(axes)
+        automatic = [a for a in mesh.axis_names if a not in manual]
+        operands = [dataclasses.replace(o, placement=without(o.placement, automatic)) for o in operands]
+    return Case(
+        contract=name,
+        mesh=mesh,
+        axis_name=axis_name,
+        operands=tuple(operands),
+        params=tuple(params.items()),
+        data=data,
+        around=around,
+        manual=manual,
+    )
+
+
+def _inner(case: Case) -> int:
+    """How many products a result element adds up: the whole contracted dimension."""
+    lhs, rhs = case.operands[:2]
+    gathered = case.contract.endswith("lhs")
+    return lhs.block[-1] if gathered else max(lhs.block[-1] * case.members, rhs.block[0] * case.members, 1)
+
+
+def _mismatched(case: Case) -> st.SearchStrategy[Case]:
+    first, rhs, *rest = case.operands
+    taller = dataclasses.replace(rhs, block=(rhs.block[0] + 1, *rhs.block[1:]))
+    return st.just(dataclasses.replace(case, operands=(first, taller, *rest)))
+
+
+def _out_of_range(case: Case) -> st.SearchStrategy[Case]:
+    return st.sampled_from((2, -1, 5)).map(lambda at: dataclasses.replace(case, params=(("scatter_dimension", at),)))
+
+
+def _indivisible(case: Case) -> st.SearchStrategy[Case]:
+    if case.members == 1:
+        return st.nothing()
+    at = case.keywords["scatter_dimension"]
+    index, dimension = (0, len(case.operands[0].block) - 2) if at == 0 else (1, 1)
+    changed = list(case.operands)
+    block = list(changed[index].block)
+    block[dimension] += 1
+    changed[index] = dataclasses.replace(changed[index], block=tuple(block))
+    return st.just(dataclasses.replace(case, operands=tuple(changed)))
+
+
+def _signed(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """The block's input and first weights with signs such that nothing is zero before the relu.
+
+    At zero, relu has no derivative and implementations choose one. A row of X has one sign, a
+    column of W_in another, so each product of them has the product of the two signs in all terms.
+    """
+    x, w_in, *rest = (a.copy() for a in arrays)
+    for array, axis in ((x, -2), (w_in, -1)):
+        sizes = np.abs(array.astype(np.float64))
+        index = np.arange(array.shape[axis])
+        signs = np.where(index % 3 == 1, -1.0, 1.0)
+        shape = [1] * array.ndim
+        shape[axis] = -1
+        array[...] = (np.where(sizes == 0, 1, sizes) * signs.reshape(shape)).astype(array.dtype)
+    return [x, w_in, *rest]
+
+
+def _matmul(
+    name: str,
+    layout: Layout,
+    operation: Callable[[Case], Operation],
+    *,
+    operands: tuple[str, ...] = ("lhs", "rhs"),
+    parameters: tuple[str, ...] = (),
+    invariant: bool = False,
+    violations: tuple[Violation, ...] = (),
+    degree: int = 2,
+    stages: int = 1,
+    terms: Callable[[Case], int] = _inner,
+    adapt: Callable[[Case, list[np.ndarray]], list[np.ndarray]] = lambda case, arrays: arrays,
+) -> Contract:
+    def pullback(case: Case, blocks: Sequence[np.ndarray], cts: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return operation(case).pullback(blocks, cts[0], case.mesh, case.axes)
+
+    return Contract(
+        name=name,
+        cases=lambda scope: matmul_cases(name, scope, layout),
+        oracle=lambda case, blocks: [operation(case).value(blocks, case.mesh, case.axes)],
+        pushforward=lambda case, xs, ds: [operation(case).pushforward(xs, ds, case.mesh, case.axes)],
+        pullback=pullback,
+        differentiable=lambda case: True,
+        terms=terms,
+        divides=lambda case: False,
+        invariant=invariant,
+        parameters=parameters,
+        violations=(*AXES, Violation("rhs" if degree == 2 else "w_in", _mismatched), *violations),
+        operands=operands,
+        degree=degree,
+        stages=stages,
+        accumulator=lambda dtype: np.dtype(ACCUMULATORS.get(dtype.name, dtype)),
+        adapt=adapt,
+    )
+
+
+def _scattered(case: Case) -> Operation:
+    return values.matmul_reduce_scatter(case.keywords["scatter_dimension"])
+
+
+def _block_terms(case: Case) -> int:
+    """D products for every hidden element, F hidden elements for every result."""
+    _, w_in, w_out = case.operands
+    return max(w_in.block[0], 1) * max(w_out.block[0] * case.members, 1)
+
+
+MATMULS = (
+    _matmul(
+        "all_gather_matmul_lhs_contracting", _gathered_columns, lambda case: values.all_gather_matmul_lhs_contracting
+    ),
+    _matmul("all_gather_matmul_lhs", _gathered_rows, lambda case: values.all_gather_matmul_lhs),
+    _matmul("all_gather_matmul_rhs", _gathered_weights, lambda case: values.all_gather_matmul_rhs),
+    _matmul(
+        "matmul_reduce_scatter",
+        _reduced,
+        _scattered,
+        parameters=("scatter_dimension",),
+        stages=2,  # one member's sum may be rounded before it is sent
+        violations=(
+            Violation("scatter_dimension", _out_of_range),
+            Violation("scatter_dimension", _indivisible, everyone=True),
+        ),
+    ),
+    _matmul("matmul_all_reduce", _reduced, lambda case: values.matmul_all_reduce, invariant=True, stages=2),
+    _matmul(
+        "transformer_block",
+        _block,
+        lambda case: values.transformer_block,
+        operands=("x", "w_in", "w_out"),
+        degree=3,
+        stages=3,  # what is hidden, one member's sum, and the result
+        terms=_block_terms,
+        adapt=_signed,
+    ),
+)

@@ -74,6 +74,14 @@ def notes(tallies: Iterable[Tally]) -> list[str]:
     for tally in tallies:
         for reason, case in tally.gaps.items():
             lines.append(f"gap: {tally.contract}[{tally.implementation}]: {reason}, first for {case}")
+    for tally in tallies:
+        sent = tally.communication
+        if sent and sent["against"] != "formula":
+            unknown = "communication unknown" if sent["against"] == "lower bound" else "communication as expected"
+            lines.append(
+                f"{unknown}: {tally.contract}[{tally.implementation}]: checked against the {sent['against']} only; "
+                f"the largest case sends {sent['cost']}: {sent['case']}"
+            )
     return lines
 
 

@@ -14,8 +14,6 @@ from properties.communication.hlo import Branch, CompiledCollective, Loop, colle
 if TYPE_CHECKING:
     from properties.engines.simulate.record import Record
 
-Weight = int | Fraction
-
 
 @dataclass(frozen=True)
 class Counted:
@@ -49,19 +47,16 @@ def of_record(record: Record) -> Counted:
 
     Where devices go separate ways, it is what one does in the mean; unknown if that is no whole number.
     """
-    counts: Counter[str] = Counter()
-    sizes: Counter[str] = Counter()
-    members: Counter[tuple[str, int, int]] = Counter()
-    for c in record.collectives:
-        share = Fraction(c.devices * c.count, c.mesh.size)
-        counts[c.kind] += share  # type: ignore[assignment]  # a Counter of fractions, whole in the end
-        sizes[c.kind] += share * c.operand_bytes  # type: ignore[assignment]
-        members[c.kind, c.members, c.operand_bytes] += share  # type: ignore[assignment]
-    for number in (*counts.values(), *sizes.values(), *members.values()):
-        if Fraction(number).denominator != 1:
-            return Counted(None, "devices execute different collectives")
-    cost = Cost.of({k: int(n) for k, n in counts.items()}, {k: int(n) for k, n in sizes.items()})
-    return Counted(cost, separate=cost, sent=cost, members=tuple(members.elements()))
+    shares = [(c, Fraction(c.devices * c.count, c.mesh.size)) for c in record.collectives]
+    totals: dict[tuple[str, int, int], Fraction] = {}
+    for c, share in shares:
+        what = (c.kind, c.members, c.operand_bytes)
+        totals[what] = totals.get(what, Fraction(0)) + share
+    if any(share.denominator != 1 for share in totals.values()):
+        return Counted(None, "devices execute different collectives")
+    cost = _cost([(kind, int(share), int(share) * size) for (kind, _, size), share in totals.items()])
+    members = tuple(what for what, share in totals.items() for _ in range(int(share)))
+    return Counted(cost, separate=cost, sent=cost, members=members)
 
 
 def of_compiled(text: str) -> Counted:
@@ -75,7 +70,7 @@ def of_compiled(text: str) -> Counted:
     notes = []
     if promoted:
         wide, own = sum(c.operand_bytes for c in found), sum(c.own_bytes for c in found)
-        notes.append(f"the compiler sends {promoted} of {len(found)} collectives in a wider type: {wide:,} for {own:,} bytes")
+        notes.append(f"{promoted} of {len(found)} collectives are sent in a wider type: {wide:,} for {own:,} bytes")
     try:
         runs = _runs([(c, c.path) for c in found])
     except Unknown as error:

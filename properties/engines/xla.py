@@ -66,9 +66,13 @@ class XlaEngine:
 
     def count(self, program: Program, mesh: MeshCase, arrays: Sequence[np.ndarray]) -> Counted:
         """What the compiled text says; the arrays are not looked at."""
+        return of_compiled(self.text(program, mesh))
+
+    def text(self, program: Program, mesh: MeshCase) -> str:
+        """The compiled program as text."""
         function, _, avals = self._built(program, mesh)
         kept = jax.jit(function, keep_unused=True)  # the arguments say which devices there are
-        return of_compiled(kept.lower(*avals).compile().as_text())
+        return str(kept.lower(*avals).compile().as_text())
 
     def _built(self, program: Program, mesh: MeshCase) -> tuple[Any, list[NamedSharding], list[jax.ShapeDtypeStruct]]:
         """The function, under `jit` where the program is, and how its arguments are laid out."""

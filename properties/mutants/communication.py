@@ -11,7 +11,7 @@ from oracles.communication import Cost
 from properties.cases import Case
 from properties.communication.bounds import full_bytes, members
 from properties.mutants.axes import AxisName
-from properties.mutants.catalogue import Formula, mutant
+from properties.mutants.catalogue import mutant
 
 
 def one_permute(case: Case, backward: bool) -> Cost:
@@ -25,14 +25,11 @@ def ring(case: Case, backward: bool) -> Cost:
     return Cost.permutes(p - 1, (p - 1) * full_bytes(case) // p)
 
 
-def one_of(kind: str) -> Formula:
-    """A single built-in collective of the operand, whose gradient nobody asks for."""
-
-    def formula(case: Case, backward: bool) -> Cost:
-        size = full_bytes(case) // (members(case) if kind == "all_gather" else 1)
-        return Cost.of({kind: 1}, {kind: size})
-
-    return formula
+def one_collective(case: Case, backward: bool) -> Cost:
+    """One all-gather of the block or one reduce-scatter of the full vector, each the transpose of the other."""
+    if (case.contract == "all_gather") != backward:
+        return Cost.of({"all_gather": 1}, {"all_gather": full_bytes(case) // members(case)})
+    return Cost.of({"reduce_scatter": 1}, {"reduce_scatter": full_bytes(case)})
 
 
 @mutant("ring_shift", law="communication", smallest=(2,), communication=one_permute)
@@ -55,7 +52,7 @@ def gather_every_block_twice(x: Array, axis_name: AxisName, *, axis: int = 0, ti
     return _joined(list(blocks), axis, tiled)
 
 
-@mutant("all_gather", law="communication", smallest=(2,), communication=one_of("all_gather"))
+@mutant("all_gather", law="communication", smallest=(2,), communication=one_collective)
 def gather_by_summing_padded_blocks(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
     """Adds up blocks that stand in a slot of their own among zeros: twice the bytes, and p times the operand."""
     p, index = lax.axis_size(axis_name), lax.axis_index(axis_name)
@@ -65,7 +62,7 @@ def gather_by_summing_padded_blocks(x: Array, axis_name: AxisName, *, axis: int 
     return _joined(list(lax.psum(slots, axis_name)), axis, tiled)
 
 
-@mutant("reduce_scatter", law="communication", smallest=(2,), communication=one_of("reduce_scatter"))
+@mutant("reduce_scatter", law="communication", smallest=(2,), communication=one_collective)
 def scatter_by_reducing_everything(
     x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
 ) -> Array:

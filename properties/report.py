@@ -74,6 +74,8 @@ def notes(tallies: Iterable[Tally]) -> list[str]:
     for tally in tallies:
         for reason, case in tally.gaps.items():
             lines.append(f"gap: {tally.contract}[{tally.implementation}]: {reason}, first for {case}")
+        for what, where in tally.findings.items():
+            lines.append(f"finding: {tally.contract}[{tally.implementation}]: {what}, first for {where}")
     for tally in tallies:
         sent = tally.communication
         if sent and sent["against"] != "formula":

@@ -45,6 +45,7 @@ class Tally:
         largest: the most devices in a mesh.
         gaps: what the implementation said that it does not serve, each with a first case.
         defects: the known defects of JAX or XLA that were met, and how often.
+        findings: what is worth knowing and breaks no law, each with a first case.
         communication: what the largest case sends: `bytes` of its full vector, `cost`, `case`, and what it is
             held to (`against`: a formula, an expectation, or only the lower bound).
         outcome: `passed` or `failed`.
@@ -64,6 +65,7 @@ class Tally:
     largest: int = 0
     gaps: dict[str, str] = field(default_factory=dict)
     defects: dict[str, int] = field(default_factory=dict)
+    findings: dict[str, str] = field(default_factory=dict)
     communication: dict[str, Any] = field(default_factory=dict)
     outcome: str = "passed"
     failure: dict[str, str] = field(default_factory=dict)
@@ -89,6 +91,10 @@ class Tally:
         """Notes that a case is not served."""
         self.gaps.setdefault(reason, str(case))
 
+    def finding(self, where: str, what: str) -> None:
+        """Notes what is worth knowing and breaks no law."""
+        self.findings.setdefault(what, where)
+
     def add(self, other: "Tally") -> None:
         """Adds what another tally counted."""
         self.cases += other.cases
@@ -104,6 +110,7 @@ class Tally:
         for name, times in other.defects.items():
             self.defect(name, times)
         self._keep(other.communication)
+        self.findings = {**other.findings, **self.findings}
 
     def defect(self, name: str, times: int = 1) -> None:
         """Notes that a case fails because of a known defect, and not of the implementation."""

@@ -40,7 +40,11 @@ class SimulateEngine:
 
     def count(self, program: Program, mesh: MeshCase, arrays: Sequence[np.ndarray]) -> Counted:
         """What is executed on these arrays, less what `jit` would not run because nothing reads it."""
-        return of_record(self._traced(program, mesh).live().run_recorded(*arrays)[1])
+        return of_record(self.record(program, mesh, arrays))
+
+    def record(self, program: Program, mesh: MeshCase, arrays: Sequence[np.ndarray]) -> simulate.Record:
+        """What a run does besides computing, less what `jit` would not run because nothing reads it."""
+        return self._traced(program, mesh).live().run_recorded(*arrays)[1]
 
     def _traced(self, program: Program, mesh: MeshCase) -> simulate.Simulated:
         devices = abstract_mesh(mesh)

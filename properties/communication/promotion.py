@@ -1,8 +1,11 @@
 """Which type a program asked for, where the compiler sends a wider one.
 
 XLA:CPU has no collectives of bfloat16 (they are sent as float32), of float8 (float16) and of int4 (int8):
-it converts before and after. A program may convert by itself as well, and that is no promotion: what JAX
-converts is named `convert_element_type` in the metadata, unless the compiler had to narrow it first.
+it converts before and after. A program may convert by itself as well, and that is no promotion. What tells
+them apart: the reducer of a promoted sum of bfloat16 is called `…_promoted`; what JAX converts is mostly
+named `convert_element_type` in the metadata; and what the compiler widens it narrows again. A program that
+widens, moves and narrows by itself may still be taken for one whose type was promoted (JAX 0.10 loses the
+name), which is why both numbers are kept.
 """
 
 from properties.communication.shapes import arrays, element_bits
@@ -28,8 +31,21 @@ def promoted_from(module: Module, computation: Computation, collective: Instruct
         return ""
     if reducer.endswith("_promoted"):
         return narrow
+    if reducer and narrow == "bf16":
+        return ""
+    if not _narrowed_again(module, narrow, wide):
+        return ""
     widened = wide in WIDENED.get(narrow, ("f16", "f32") if narrow.startswith("f8") else ())
     return narrow if widened and not own_conversion(inside, instruction) else ""
+
+
+def _narrowed_again(module: Module, narrow: str, wide: str) -> bool:
+    """Whether the text converts from the wide type to the narrow one anywhere."""
+    return any(
+        i.opcode == "convert" and element_type(i) == narrow and source_type(c, i) == wide
+        for c in module.computations.values()
+        for i in c.instructions.values()
+    )
 
 
 def element_type(instruction: Instruction) -> str:

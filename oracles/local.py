@@ -10,4 +10,6 @@ def shard_mean(x: np.ndarray, shards: int) -> np.ndarray:
 
 def shard_roll(x: np.ndarray, shards: int, shift: int) -> np.ndarray:
     """In each shard, the row `shift` places before (counted around) less the row itself: `[S, D]` to `[S, D]`."""
-    return np.concatenate([np.stack([rows[(i - shift) % len(rows)] - rows[i] for i in range(len(rows))]) for rows in np.split(x, shards)])
+    return np.concatenate(
+        [np.stack([rows[(i - shift) % len(rows)] - rows[i] for i in range(len(rows))]) for rows in np.split(x, shards)]
+    )

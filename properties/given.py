@@ -73,7 +73,7 @@ def parse_all(functions: Sequence[str], expectations: Sequence[str]) -> list[Giv
     """
     if len(expectations) > len(functions):
         raise GivenError(
-            f"--expect-communication={expectations[len(functions)]}: expected an --impl for each, the first for the first"
+            f"--expect-communication={expectations[len(functions)]}: expected no more of them than of --impl"
         )
     try:
         expected = [Expectation.parse(text) for text in expectations]

@@ -43,9 +43,7 @@ class Style:
         if self.name == "shard_map":
             block: Any = local.shard_mean_of_block if mean else lambda x: local.shard_roll_of_block(x, shift)
             return jax.jit(jax.shard_map(block, mesh=mesh, in_specs=spec, out_specs=spec))
-        whole: Any = (
-            (lambda x: local.shard_mean(x, shards)) if mean else (lambda x: local.shard_roll(x, shards, shift))
-        )
+        whole: Any = (lambda x: local.shard_mean(x, shards)) if mean else (lambda x: local.shard_roll(x, shards, shift))
         return jax.jit(whole, out_shardings=NamedSharding(mesh, spec))
 
 
@@ -88,5 +86,5 @@ def test_local(implementation: Style, scope: Scope, tally: Tally, data: st.DataO
         kinds = ", ".join(sorted({line.partition(" of ")[0] for line in found}))
         tally.finding(
             f"x={x.shape}, rows over {rows}, shift={shift} on mesh {case}",
-            f"XLA of jaxlib {version('jaxlib')} ({jax.default_backend()}) adds {kinds} to a computation that needs none",
+            f"XLA of jaxlib {version('jaxlib')} ({jax.default_backend()}) adds {kinds}, of which nothing is needed",
         )

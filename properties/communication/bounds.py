@@ -44,7 +44,9 @@ def lower_bound(contract: str, p: int, n: float | Fraction) -> Bound:
         return Bound(math.ceil(math.log2(p)), Fraction(n))
     if contract in ("permute", "ring_shift"):
         return Bound(1, Fraction(n))
-    raise ValueError(f"contract={contract!r}: expected one of {', '.join((*PARTS, 'broadcast', 'permute', 'ring_shift'))}")
+    raise ValueError(
+        f"contract={contract!r}: expected one of {', '.join((*PARTS, 'broadcast', 'permute', 'ring_shift'))}"
+    )
 
 
 def members(case: Case) -> int:

@@ -52,6 +52,18 @@ def parse_mesh(text: str) -> MeshCase:
         raise DrawError(f"--mesh={text}: {error}") from error
 
 
+def parse_axes(text: str, mesh: MeshCase) -> tuple[str, ...]:
+    """The axis tuple that `tp,dp` names; all axes of the mesh if the text is empty.
+
+    Raises:
+        DrawError: if one is not an axis of the mesh, or named twice.
+    """
+    axes = tuple(text.split(",")) if text else mesh.axis_names
+    if not set(axes) <= set(mesh.axis_names) or len(set(axes)) != len(axes):
+        raise DrawError(f"--axis={text}: expected different axes of the mesh {mesh}")
+    return axes
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the steps and writes the picture; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m properties.communication.draw", description=__doc__)
@@ -63,10 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     jax.config.update("jax_platforms", "cpu")
     try:
         implementation, mesh = find(options.name), parse_mesh(options.mesh)
-        axes = tuple(options.axis.split(",")) if options.axis else mesh.axis_names
-        unknown = [name for name in axes if name not in mesh.axis_names]
-        if unknown or len(set(axes)) != len(axes):
-            raise DrawError(f"--axis={options.axis}: expected different axes of the mesh {mesh}")
+        axes = parse_axes(options.axis, mesh)
         case = example(implementation.contract, mesh, axes if len(axes) > 1 else axes[0])
         found = steps.steps(implementation, case)
         print(steps.text(implementation, case, found))

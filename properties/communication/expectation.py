@@ -88,14 +88,18 @@ def value(expression: str, *, p: int, n: int) -> Fraction:
         ExpectationError: if it is no expression as `Expectation.parse` describes, or has no value.
     """
     try:
-        if len(expression) > LONGEST:
-            raise ValueError(f"longer than {LONGEST} characters")
-        return _value(ast.parse(expression, mode="eval").body, {"p": Fraction(p), "n": Fraction(n)})
+        return _value(_parsed(expression), {"p": Fraction(p), "n": Fraction(n)})
     except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError) as error:
         reason = "not an expression" if isinstance(error, SyntaxError) else str(error) or type(error).__name__
         raise ExpectationError(
             f"{expression!r}: {reason}: expected arithmetic of p, n and numbers with + - * / // ** ceil log2"
         ) from error
+
+
+def _parsed(expression: str) -> ast.expr:
+    if len(expression) > LONGEST:
+        raise ValueError(f"longer than {LONGEST} characters")
+    return ast.parse(expression, mode="eval").body
 
 
 def _value(node: ast.expr, names: dict[str, Fraction]) -> Fraction:

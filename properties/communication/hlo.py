@@ -196,18 +196,12 @@ def _read(
     kind = OPCODES[instruction.opcode.removesuffix("-start")]
     attributes = instruction.attributes
     try:
-        names = [bare(operand) for operand in instruction.operands]
-        if kind == "ragged_all_to_all":  # what is sent; then where it goes, and how much
-            names = names[:1]
-        if "slice_sizes" in attributes:
-            raise HloError("permutes of slices in place are not understood")
+        names = _sent(kind, instruction)
         shapes = [shape for name in names for shape in _operand(computation, name)]
         own = [promoted_from(module, computation, instruction, name) for name in names]
         asked = [replace(s, dtype=d or s.dtype) for s, d in zip(shapes, own, strict=True)] if own else shapes
         pairs = lists(attributes["source_target_pairs"]) if kind == "permute" else None
         groups = None if kind == "permute" else replica_groups(attributes["replica_groups"])
-        if not shapes:
-            raise HloError("expected an operand")
     except KeyError as error:
         raise HloError(f"no {error} in the collective: {instruction.line}") from error
     except (HloError, ValueError) as error:
@@ -225,6 +219,16 @@ def _read(
         path=path,
         line=instruction.line,
     )
+
+
+def _sent(kind: str, instruction: Instruction) -> list[str]:
+    """The operands that are sent."""
+    if "slice_sizes" in instruction.attributes:
+        raise HloError("permutes of slices in place are not understood")
+    if not instruction.operands:
+        raise HloError("expected an operand")
+    names = [bare(operand) for operand in instruction.operands]
+    return names[:1] if kind == "ragged_all_to_all" else names  # the others say where it goes, and how much
 
 
 def _operand(computation: Computation, name: str) -> list[Shape]:

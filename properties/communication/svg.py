@@ -40,16 +40,12 @@ def picture(title: str, found: list[Step], devices: int) -> Any:
             colour = direction(source, target, devices)
             at, to = (LEFT + i * COLUMN for i in (source, target))
             start, end = top + 12, top + ROW - 16
-            drawing.append(
-                drawsvg.Line(at, start, to, end, stroke=colour, stroke_width=1.6, marker_end=heads[colour])
-            )
+            drawing.append(drawsvg.Line(at, start, to, end, stroke=colour, stroke_width=1.6, marker_end=heads[colour]))
     for row in range(len(found) + 1):
         for device in range(devices):
             x, y = LEFT + device * COLUMN, MARGIN + 20 + row * ROW
             drawing.append(drawsvg.Circle(x, y, 11, fill="white", stroke="black"))
-            drawing.append(
-                drawsvg.Text(str(device), 11, x, y, center=True, font_family="sans-serif")
-            )
+            drawing.append(drawsvg.Text(str(device), 11, x, y, center=True, font_family="sans-serif"))
     return drawing
 
 

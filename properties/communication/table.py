@@ -22,7 +22,7 @@ MEMBERS = (8, 5)
 
 COLUMNS = ("implementation", "p", "collectives", "bytes", "lower bound", "optimal in")
 CAPTION = (
-    f"What one device sends for float32 blocks of {ROWS} x {WIDTH} (p times as many rows where they are cut into parts): "
+    f"What one device sends for float32 blocks of {ROWS} x {WIDTH} (p times as many rows where they are cut): "
     "operands as the interpreter counts them. The lower bound is of what must pass each device, which a "
     "built-in collective reaches however large its operand is; `steps` can be told of permutes only."
 )

@@ -105,7 +105,9 @@ def parse(text: str) -> Recorded:
         expectation = str(fields.get("expectation", ""))
         if expectation:
             Expectation.parse(expectation)
-        function = Named(**texts, features=tuple(map(str, fields["features"])), invariant=invariant, expectation=expectation)
+        function = Named(
+            **texts, features=tuple(map(str, fields["features"])), invariant=invariant, expectation=expectation
+        )
         recorded = Recorded(
             str(content["law"]), function, str(content["engine"]), str(content["finding"]),
             Case.from_json(json.dumps(content["case"])),

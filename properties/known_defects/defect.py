@@ -52,7 +52,8 @@ def _loses_nan(law: str, case: Case, error: Exception) -> bool:
 
 
 def _untiled_transpose(law: str, case: Case, error: Exception) -> bool:
-    return law in ("gradient", "transformed gradient", "agreement", "communication") and "Expected cotangent type" in str(error)
+    backward = ("gradient", "transformed gradient", "agreement", "communication")
+    return law in backward and "Expected cotangent type" in str(error)
 
 
 def _untiled_batching(law: str, case: Case, error: Exception) -> bool:

@@ -28,9 +28,7 @@ WIDER = {"bfloat16": 2, "float8_e4m3fn": 4, "int4": 2}
 _counted: OrderedDict[tuple[object, ...], Counted] = OrderedDict()
 
 
-def communication_of(
-    implementation: Implementation, case: Case, engine: Engine, *, backward: bool = False
-) -> Counted:
+def communication_of(implementation: Implementation, case: Case, engine: Engine, *, backward: bool = False) -> Counted:
     """What an implementation sends in a case: forward, or for its gradient alone.
 
     Raises:
@@ -82,15 +80,18 @@ def check_communication(implementation: Implementation, case: Case, engine: Engi
     except Gap:  # a function without a gradient has none to count
         return 1
     if counted.cost is not None:
-        _check_formula(implementation, case, counted, implementation.communication(case, True), "formula of the gradient")
+        _check_formula(
+            implementation, case, counted, implementation.communication(case, True), "formula of the gradient"
+        )
     return 2
 
 
 def has_own_gradient(case: Case) -> bool:
     """Whether the gradient's communication is the implementation's own.
 
-    An empty one sends nothing (and JAX 0.12 cannot lower some that depend on no argument). That of a value replicated along the axis tuple adds up what every device makes of it: the sum is
-    JAX's, and no formula speaks of it.
+    An empty one sends nothing (and JAX 0.12 cannot lower some that depend on no argument). That of a
+    value replicated along the axis tuple adds up what every device makes of it: the sum is JAX's, and no
+    formula speaks of it.
     """
     return CONTRACTS[case.contract].linear(case) and all(
         is_float(o.numpy_dtype) and 0 not in o.block and set(case.axes) <= o.placement.axes for o in case.operands

@@ -20,7 +20,7 @@ def test_the_defects_are_those_of_the_registry() -> None:
 
 
 def test_the_table_is_one_that_the_suite_wrote() -> None:
-    """The table of what is verified has the report's columns, and a row for every implementation (and for what else it verifies)."""
+    """The table of what is verified has the report's columns, and a row for every implementation, among others."""
     rows = [
         [cell.strip() for cell in line.split("|")[1:-1]]
         for line in section(TEXT, "verified").splitlines()

@@ -70,7 +70,6 @@ class Simulated:
         recorder = Recorder()
         return self.run(*args, record=recorder), recorder.record
 
-
     def live(self) -> "Simulated":
         """The same program without what nothing reads, as `jit` would run it."""
         closed = self.closed_jaxpr

@@ -53,7 +53,9 @@ def ring_cost(case: Case, backward: bool) -> Cost:
 def built_in_cost(case: Case, backward: bool) -> Cost:
     """One collective per leaf, forward and backward, of what `jax.lax` offers."""
     gathers = case.contract in ("all_gather", "all_gather_invariant", "broadcast")
-    kind = {"permute": "permute", "ring_shift": "permute"}.get(case.contract, "all_gather" if gathers else case.contract)
+    kind = {"permute": "permute", "ring_shift": "permute"}.get(
+        case.contract, "all_gather" if gathers else case.contract
+    )
     leaves = [dataclasses.replace(case, operands=(operand,)) for operand in case.operands]
     gathered = case.contract in ("all_gather", "all_gather_invariant")
     sizes = [full_bytes(leaf) // (members(case) if gathered else 1) for leaf in leaves]
@@ -161,9 +163,7 @@ def test_what_devices_do_differently_is_counted_once() -> None:
         def local(x: Any) -> Any:
             return lax.cond(lax.axis_index("a") == 0, lambda x: lax.ppermute(x, "b", shift), other, x)
 
-        function = jax.shard_map(
-            local, mesh=shape, in_specs=jax.P("b"), out_specs=jax.P(("a", "b")), check_vma=False
-        )
+        function = jax.shard_map(local, mesh=shape, in_specs=jax.P("b"), out_specs=jax.P(("a", "b")), check_vma=False)
         return of_record(simulate.prepare(function, jax.numpy.ones(8)).run_recorded(jax.numpy.ones(8))[1])
 
     assert run(lambda x: lax.ppermute(x, "b", shift[::-1])).cost == Cost.of({"permute": 1}, {"permute": 8})
@@ -241,8 +241,10 @@ def test_the_report_says_what_is_known() -> None:
     merged = Tally("all_gather", "mine", "")
     merged.add(Tally.from_json(tally.to_json()))
     assert notes([merged]) == [
-        "communication unknown: all_gather[mine]: checked against the lower bound only; "
-        f"the largest case sends permute=3 (96 bytes): {large}"
+        (
+            "communication unknown: all_gather[mine]: checked against the lower bound only; "
+            f"the largest case sends permute=3 (96 bytes): {large}"
+        )
     ]
 
 

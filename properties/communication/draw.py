@@ -82,6 +82,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         path = options.output or Path(f"{implementation.contract}-{implementation.name}.svg")
         svg.write(path, f"{implementation} on mesh {mesh}", found, mesh.size)
         print(f"wrote {path}")
+    except NotImplementedError as error:
+        print(f"error: {options.name} does not serve --mesh={options.mesh}: {error}", file=sys.stderr)
+        return 2
     except DrawError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -14,8 +14,9 @@ from jax import lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from impl.collectives import ring_shift
 from oracles.mesh import MeshCase
-from properties import no_communication
+from properties import check, no_communication
 from properties.communication import draw, svg
 from properties.communication.examples import example
 from properties.communication.expectation import Expectation, ExpectationError, value
@@ -23,6 +24,9 @@ from properties.communication.steps import Step, steps
 from properties.given import Given, GivenError, parse_all
 from properties.implementations import Implementation
 from properties.readme import README
+from properties.search import Finding
+from properties.tally import Tally
+from properties.verification import Law
 
 ROOT = README.parent
 
@@ -99,6 +103,36 @@ def test_an_expectation_reaches_the_check(tmp_path: Path) -> None:
     )
     recorded = next((tmp_path / ".shardproof" / "failures").glob("*.json")).read_text()
     assert '"expectation": "permute=1,bytes=n"' in recorded
+
+
+def test_check_takes_an_expectation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`check` holds a function against what is expected of it."""
+    seen = []
+
+    def find(law: Law, implementation: Implementation, *_: Any, **options: Any) -> Finding:
+        seen.append(implementation.expectation)
+        return Finding(law.name, None, Tally("ring_shift", "mine", law.name))
+
+    monkeypatch.setattr("properties.checking.find_violation", find)
+    check("ring_shift", ring_shift, laws=["communication"], communication="permute=1,bytes=n")
+    assert seen == [Expectation.parse("permute=1,bytes=n")] * 2
+    with pytest.raises(ValueError, match=r"^--expect-communication=permutes=2: "):
+        check("ring_shift", ring_shift, laws=["communication"], communication="permutes=2")
+
+
+def test_a_mesh_that_is_not_served_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an implementation declares not to serve is said, not raised."""
+
+    def powers_of_two(x: jax.Array, axis_name: str, *, offset: int) -> jax.Array:
+        raise NotImplementedError("3 members: expected a power of two")
+
+    monkeypatch.setattr(draw, "find", lambda name: Implementation("ring_shift", "doubling", powers_of_two))
+    assert draw.main(["doubling", "--mesh", "tp=3"]) == 2
+    assert capsys.readouterr().err == (
+        "error: doubling does not serve --mesh=tp=3: 3 members: expected a power of two\n"
+    )
 
 
 def test_a_wrong_expectation_is_one_line() -> None:

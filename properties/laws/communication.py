@@ -142,10 +142,13 @@ def _check_formula(implementation: Implementation, case: Case, counted: Counted,
 def laid_out_by_jax(case: Case, counted: Counted) -> bool:
     """Whether a compiled program may send more than the implementation does.
 
-    On a mesh of explicit and automatic axes JAX 0.10 lays out the program's result anew, by an all-gather
-    after `shard_map`, which no specification of the program can prevent.
+    Where one dimension of a jitted function's result is sharded over explicit and automatic axes, JAX (0.10
+    and 0.12) pins it to the explicit ones alone, which adds an all-gather after `shard_map`. Results leave
+    stacked, one axis a dimension; gradients leave as their operands are laid out.
     """
-    return counted.rewritten and len(set(case.mesh.axis_types)) > 1
+    types = dict(zip(case.mesh.axis_names, case.mesh.axis_types, strict=True))
+    entries = (entry for operand in case.operands for entry in operand.placement.spec)
+    return counted.rewritten and any(len({types[name] for name in entry}) > 1 for entry in entries)
 
 
 def _agrees(case: Case, counted: Counted, kind: str | None, count: int, size: int) -> bool:

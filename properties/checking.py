@@ -1,5 +1,6 @@
 """Checking one function outside of pytest: against every law, with a report of what it breaks."""
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -7,6 +8,7 @@ import jax
 from hypothesis import settings
 
 from properties import failures
+from properties.communication.expectation import Expectation
 from properties.contracts import Scope
 from properties.engines import engine_named
 from properties.given import check_contract, check_signature
@@ -28,6 +30,7 @@ def check(
     laws: Iterable[str] = tuple(LAWS),
     max_examples: int = 100,
     random_seed: int | None = None,
+    communication: str = "",
 ) -> None:
     """Checks a device-local function against a contract, simulated and on the devices at hand; for use in any test.
 
@@ -37,10 +40,12 @@ def check(
         laws: the laws to check, all by default.
         max_examples: the structures that a law of share 1 draws to be simulated; fewer are compiled.
         random_seed: another seed draws other cases; None draws the same every time.
+        communication: what it sends, as `--expect-communication` takes it: `"permute=p-1,bytes=(p-1)*n/p"`.
 
     Raises:
         AssertionError: with the whole report, if a law does not hold.
-        ValueError: if there is no such contract or law, or the function cannot be called as it demands.
+        ValueError: if there is no such contract or law, the function cannot be called as it demands, or the
+            expectation cannot be read.
 
     Example:
         >>> from jax import lax
@@ -51,7 +56,8 @@ def check(
     unknown = [name for name in laws if name not in LAWS]
     if unknown:
         raise ValueError(f"laws={unknown[0]!r}: expected some of {', '.join(LAWS)}")
-    implementation = user_implementation(contract, function)
+    expectation = Expectation.parse(communication) if communication else None
+    implementation = dataclasses.replace(user_implementation(contract, function), expectation=expectation)
     devices = len(jax.devices())
     at_hand = {"xla": devices, "simulate": max(devices, 8)}
     violations = []

@@ -4,11 +4,12 @@ import difflib
 import importlib
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from properties.communication.expectation import Expectation, ExpectationError
 from properties.contracts import CONTRACTS
 from properties.implementations import Implementation
 
@@ -24,10 +25,11 @@ class Given:
     contract: str
     module: str
     function: str
+    expectation: Expectation | None = None
 
     @classmethod
-    def parse(cls, text: str) -> "Given":
-        """Reads `CONTRACT=MODULE:FUNCTION`.
+    def parse(cls, text: str, expectation: Expectation | None = None) -> "Given":
+        """Reads `CONTRACT=MODULE:FUNCTION`, of which a communication may be expected.
 
         Raises:
             GivenError: if the text has another form, or the contract is unknown.
@@ -37,7 +39,7 @@ class Given:
         if not (equals and colon and module and function):
             raise GivenError(f"--impl={text}: expected CONTRACT=MODULE:FUNCTION, as in all_gather=mine:gather")
         check_contract(contract)
-        return cls(contract, module, function)
+        return cls(contract, module, function, expectation)
 
     def load(self) -> Implementation:
         """Imports the function, from the current directory as well.
@@ -57,10 +59,28 @@ class Given:
                 raise GivenError(f"--impl={self}: module {self.module} has no {self.function}")
             target = getattr(target, part)
         check_signature(self.contract, target)
-        return Implementation(self.contract, self.function, target, given=self)
+        return Implementation(self.contract, self.function, target, expectation=self.expectation, given=self)
 
     def __str__(self) -> str:
         return f"{self.contract}={self.module}:{self.function}"
+
+
+def parse_all(functions: Sequence[str], expectations: Sequence[str]) -> list[Given]:
+    """What `--impl` names, the first with the first `--expect-communication`, and so on.
+
+    Raises:
+        GivenError: if one cannot be read, or there are more expectations than functions.
+    """
+    if len(expectations) > len(functions):
+        raise GivenError(
+            f"--expect-communication={expectations[len(functions)]}: expected no more of them than of --impl"
+        )
+    try:
+        expected = [Expectation.parse(text) for text in expectations]
+    except ExpectationError as error:
+        raise GivenError(str(error)) from error
+    missing = [None] * (len(functions) - len(expected))
+    return [Given.parse(*pair) for pair in zip(functions, [*expected, *missing], strict=True)]
 
 
 def check_contract(contract: str) -> None:

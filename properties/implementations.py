@@ -7,6 +7,7 @@ from typing import Any
 from impl import collective_matmul, collectives
 from oracles.communication import Cost
 from properties.cases import Case
+from properties.communication.expectation import Expectation
 from properties.contracts import CONTRACTS, Contract
 from properties.contracts.matmul import MATMULS
 
@@ -23,6 +24,7 @@ class Implementation:
         invariant: whether its result is typed invariant along the axis tuple; None: whatever the
             trace says (a user's function declares nothing).
         communication: the cost of a case, forward (`False`) or of its gradient alone (`True`); None: unknown.
+        expectation: what a user expects of its communication, in place of a formula; None: nothing.
         given: where the function was found, for one that a user named on the command line.
     """
 
@@ -32,6 +34,7 @@ class Implementation:
     features: frozenset[str] = field(default=frozenset())
     invariant: bool | None = None
     communication: Callable[[Case, bool], Cost] | None = None
+    expectation: Expectation | None = None
     given: Any = None
 
     def __str__(self) -> str:

@@ -14,7 +14,7 @@ from hypothesis import Phase, is_hypothesis_test, settings
 from properties import profiles
 from properties.contracts import Scope
 from properties.engines import ENGINES, Engine, engine_named
-from properties.given import Given, GivenError
+from properties.given import GivenError, parse_all
 from properties.implementations import IMPLEMENTATIONS, Implementation
 from properties.laws.violation import LawViolation
 from properties.report import FAILURE, print_table, write_report
@@ -69,6 +69,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="check this function against its contract instead of the built-in ones; may be given more than once",
     )
     group.addoption(
+        "--expect-communication",
+        action="append",
+        default=[],
+        metavar="EXPRESSIONS",
+        help="what the function of --impl sends, in members p and bytes n of the full vector, as in "
+        "permute=p-1,bytes=(p-1)*n/p; the first belongs to the first --impl, and so on",
+    )
+    group.addoption(
         "--report",
         action="append",
         default=[],
@@ -88,7 +96,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if not path.endswith((".json", ".md")):
             raise pytest.UsageError(f"--report={path}: expected a file name that ends in .json or .md")
     try:
-        given = [Given.parse(text) for text in config.getoption("--impl")]
+        given = parse_all(config.getoption("--impl"), config.getoption("--expect-communication"))
     except GivenError as error:
         raise pytest.UsageError(str(error)) from None
     jax.config.update("jax_platforms", {"gpu": "cuda"}.get(platform, platform))

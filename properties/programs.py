@@ -174,3 +174,15 @@ def derivatives(
         return run
 
     return Program(build, (*operands, *operands, *cotangents), compiled=transformation.compiled), placements
+
+
+def pullback(case: Case, implementation: Implementation, seen: Seen) -> Program:
+    """The program `(operands, cotangents) -> gradients`, reverse mode alone; `seen` as for `derivatives`."""
+    count = len(case.operands)
+    whole, _ = derivatives(case, implementation, seen, forward_mode=False)
+
+    def build(mesh: Any) -> Global:
+        function = whole.build(mesh)
+        return lambda *arrays: function(*arrays[:count], *arrays[:count], *arrays[count:])[-count:]
+
+    return Program(build, (*whole.arguments[:count], *whole.arguments[2 * count :]), compiled=whole.compiled)

@@ -9,6 +9,8 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
+from properties.communication import table
+from properties.implementations import IMPLEMENTATIONS
 from properties.known_defects import DEFECTS
 from properties.tally import Tally, merge
 
@@ -77,6 +79,16 @@ def notes(tallies: Iterable[Tally]) -> list[str]:
     for tally in tallies:
         for reason, case in tally.gaps.items():
             lines.append(f"gap: {tally.contract}[{tally.implementation}]: {reason}, first for {case}")
+        for what, where in tally.findings.items():
+            lines.append(f"finding: {tally.contract}[{tally.implementation}]: {what}, first for {where}")
+    for tally in tallies:
+        sent = tally.communication
+        if sent and sent["against"] != "formula":
+            unknown = "communication unknown" if sent["against"] == "lower bound" else "communication as expected"
+            lines.append(
+                f"{unknown}: {tally.contract}[{tally.implementation}]: checked against the {sent['against']} only; "
+                f"the largest case sends {sent['cost']}: {sent['case']}"
+            )
     return lines
 
 
@@ -120,12 +132,19 @@ def markdown(tallies: Sequence[Tally]) -> str:
     return "\n".join(f"| {line} |" for line in lines)
 
 
+def communication(tallies: Sequence[Tally]) -> list[table.Row]:
+    """What the built-in implementations among those verified send in a fixed example."""
+    verified = {(t.contract, t.implementation) for t in tallies}
+    return table.rows(i for i in IMPLEMENTATIONS if (i.contract, i.name) in verified)
+
+
 def write_report(path: str, tallies: Sequence[Tally], header: Sequence[str]) -> None:
     """Writes the report as JSON or Markdown, by the file's ending."""
     if path.endswith(".json"):
         record = {
             "header": list(header),
             "total": total(tallies) if tallies else "",
+            "communication": table.json_rows(communication(tallies)),
             "verified": [t.to_json() for t in tallies],
         }
         text = json.dumps(record, indent=1)
@@ -134,5 +153,7 @@ def write_report(path: str, tallies: Sequence[Tally], header: Sequence[str]) -> 
         parts = ["## What was verified", "\n".join(f"- {line}" for line in header), markdown(tallies), listed]
         parts += [f"```text\n{t.failure['text'].strip()}\n```" for t in tallies if t.failure]
         parts += [total(tallies), "## What was drawn", histograms(tallies)] if tallies else []
+        sent = communication(tallies)
+        parts += ["## Communication", table.CAPTION, table.markdown(sent)] if sent else []
         text = "\n\n".join(filter(None, parts))
     Path(path).write_text(text + "\n")

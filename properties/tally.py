@@ -45,6 +45,9 @@ class Tally:
         largest: the most devices in a mesh.
         gaps: what the implementation said that it does not serve, each with a first case.
         defects: the known defects of JAX or XLA that were met, and how often.
+        findings: what is worth knowing and breaks no law, each with a first case.
+        communication: what the largest case sends: `bytes` of its full vector, `cost`, `case`, and what it is
+            held to (`against`: a formula, an expectation, or only the lower bound).
         outcome: `passed` or `failed`.
         failure: what a person needs of a failure: its headline, text, script and case.
     """
@@ -62,6 +65,8 @@ class Tally:
     largest: int = 0
     gaps: dict[str, str] = field(default_factory=dict)
     defects: dict[str, int] = field(default_factory=dict)
+    findings: dict[str, str] = field(default_factory=dict)
+    communication: dict[str, Any] = field(default_factory=dict)
     outcome: str = "passed"
     failure: dict[str, str] = field(default_factory=dict)
 
@@ -86,6 +91,10 @@ class Tally:
         """Notes that a case is not served."""
         self.gaps.setdefault(reason, str(case))
 
+    def finding(self, where: str, what: str) -> None:
+        """Notes what is worth knowing and breaks no law."""
+        self.findings.setdefault(what, where)
+
     def add(self, other: "Tally") -> None:
         """Adds what another tally counted."""
         self.cases += other.cases
@@ -100,10 +109,20 @@ class Tally:
         self.gaps.update(other.gaps)
         for name, times in other.defects.items():
             self.defect(name, times)
+        self._keep(other.communication)
+        self.findings = {**other.findings, **self.findings}
 
     def defect(self, name: str, times: int = 1) -> None:
         """Notes that a case fails because of a known defect, and not of the implementation."""
         self.defects[name] = self.defects.get(name, 0) + times
+
+    def sends(self, case: Case, size: int, cost: str, against: str) -> None:
+        """Notes what a case sends, given the bytes of its full vector, and what that was held to."""
+        self._keep({"bytes": size, "cost": cost, "case": str(case), "against": against})
+
+    def _keep(self, communication: dict[str, Any]) -> None:
+        if communication and communication["bytes"] >= self.communication.get("bytes", 0):
+            self.communication = communication
 
     def to_json(self) -> dict[str, Any]:
         """This tally as JSON-able data."""

@@ -9,12 +9,14 @@ from hypothesis import currently_in_test_context, event, settings
 from hypothesis import strategies as st
 
 from properties.cases import Case
+from properties.communication.bounds import full_bytes
 from properties.contracts import CONTRACTS, Scope
 from properties.contracts.collectives import placements
 from properties.engines import Engine
 from properties.implementations import Implementation
 from properties.known_defects import aborting, explaining
-from properties.laws import check_agreement, check_error, check_gradient, check_type, check_value
+from properties.laws import check_agreement, check_communication, check_error, check_gradient, check_type, check_value
+from properties.laws.communication import communication_of, held_to
 from properties.laws.running import gaps
 from properties.laws.violation import Gap, LawViolation
 from properties.tally import Tally, traits
@@ -162,6 +164,12 @@ LAWS: dict[str, Law] = {
             floating=True,
             share=0.4,
         ),
+        Law(
+            "communication",
+            "Collectives and bytes are those of the formula, forward and backward, and never below the lower bound.",
+            check_communication,
+            share=0.3,
+        ),
         # without jit every primitive is dispatched by itself, a hundred times as slow
         Law(
             "eager",
@@ -228,3 +236,6 @@ def verify(law: Law, implementation: Implementation, case: Case, engine: Engine,
     finally:
         tally.compilations += engine.compilations - before
     tally.count(case, checked)
+    if law.name == "communication":
+        cost = communication_of(implementation, case, engine).cost
+        tally.sends(case, full_bytes(case), str(cost), held_to(implementation))

@@ -6,6 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from oracles.mesh import MeshCase
+from properties.communication.counted import Counted
 from properties.programs import Program
 
 Prepared = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
@@ -24,3 +25,6 @@ class Engine(Protocol):
 
     def prepare(self, program: Program, mesh: MeshCase) -> Prepared:
         """Traces (and compiles) a program for a mesh."""
+
+    def count(self, program: Program, mesh: MeshCase, arrays: Sequence[np.ndarray]) -> Counted:
+        """What the program sends, forward or whatever it computes, on these global arrays."""

@@ -7,6 +7,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, NamedSharding
 
 from oracles.mesh import MeshCase
+from properties.communication.counted import Counted, of_record
 from properties.engines import simulate
 from properties.engines.engine import Prepared
 from properties.engines.xla import abstract_mesh
@@ -30,6 +31,22 @@ class SimulateEngine:
 
     def prepare(self, program: Program, mesh: MeshCase) -> Prepared:
         """Traces a program for a mesh; nothing is compiled."""
+        traced = self._traced(program, mesh)
+
+        def run(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+            return [np.asarray(result) for result in jax.tree.leaves(traced.run(*arrays))]
+
+        return run
+
+    def count(self, program: Program, mesh: MeshCase, arrays: Sequence[np.ndarray]) -> Counted:
+        """What is executed on these arrays, less what `jit` would not run because nothing reads it."""
+        return of_record(self.record(program, mesh, arrays))
+
+    def record(self, program: Program, mesh: MeshCase, arrays: Sequence[np.ndarray]) -> simulate.Record:
+        """What a run does besides computing, less what `jit` would not run because nothing reads it."""
+        return self._traced(program, mesh).live().run_recorded(*arrays)[1]
+
+    def _traced(self, program: Program, mesh: MeshCase) -> simulate.Simulated:
         devices = abstract_mesh(mesh)
         avals = [
             jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=NamedSharding(devices, a.partition_spec))
@@ -38,9 +55,4 @@ class SimulateEngine:
         self.traces += 1
         if self.traces % self.clear_after == 0:
             jax.clear_caches()
-        traced = simulate.prepare(program.build(devices), *avals)
-
-        def run(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-            return [np.asarray(result) for result in jax.tree.leaves(traced.run(*arrays))]
-
-        return run
+        return simulate.prepare(program.build(devices), *avals)

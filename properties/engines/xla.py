@@ -8,6 +8,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from oracles.mesh import MeshCase
+from properties.communication.counted import Counted, of_compiled
 from properties.engines.engine import Prepared
 from properties.programs import Program
 
@@ -53,18 +54,8 @@ class XlaEngine:
 
     def prepare(self, program: Program, mesh: MeshCase) -> Prepared:
         """Traces and compiles a program for a mesh."""
-        devices = device_mesh(mesh)
-        function = program.build(devices)
-        shardings = [NamedSharding(devices, argument.partition_spec) for argument in program.arguments]
-        self.compilations += 1
-        if self.compilations % self.clear_after == 0:
-            jax.clear_caches()
+        function, shardings, avals = self._built(program, mesh)
         if program.compiled:
-            avals = [
-                jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s)
-                for a, s in zip(program.arguments, shardings, strict=True)
-            ]
-            function = jax.jit(function)
             function.trace(*avals)  # what tracing refuses is refused here; compiled at the first run
 
         def run(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -72,3 +63,27 @@ class XlaEngine:
             return [to_numpy(result) for result in function(*placed)]
 
         return run
+
+    def count(self, program: Program, mesh: MeshCase, arrays: Sequence[np.ndarray]) -> Counted:
+        """What the compiled text says; the arrays are not looked at."""
+        return of_compiled(self.text(program, mesh))
+
+    def text(self, program: Program, mesh: MeshCase) -> str:
+        """The compiled program as text."""
+        function, _, avals = self._built(program, mesh)
+        kept = jax.jit(function, keep_unused=True)  # the arguments say which devices there are
+        return str(kept.lower(*avals).compile().as_text())
+
+    def _built(self, program: Program, mesh: MeshCase) -> tuple[Any, list[NamedSharding], list[jax.ShapeDtypeStruct]]:
+        """The function, under `jit` where the program is, and how its arguments are laid out."""
+        devices = device_mesh(mesh)
+        function: Any = program.build(devices)
+        shardings = [NamedSharding(devices, argument.partition_spec) for argument in program.arguments]
+        self.compilations += 1
+        if self.compilations % self.clear_after == 0:
+            jax.clear_caches()
+        avals = [
+            jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s)
+            for a, s in zip(program.arguments, shardings, strict=True)
+        ]
+        return jax.jit(function) if program.compiled else function, shardings, avals

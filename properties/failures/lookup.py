@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from properties.communication.expectation import Expectation
 from properties.implementations import IMPLEMENTATIONS, Implementation
 
 
@@ -26,6 +27,7 @@ class Named:
         path: the file of a user's module; empty for this project's own.
         features: what it serves beyond the contract's signature.
         invariant: how its result is declared to be typed.
+        expectation: what its user expects of its communication; empty if nothing.
     """
 
     contract: str
@@ -35,6 +37,7 @@ class Named:
     path: str = ""
     features: tuple[str, ...] = ()
     invariant: bool | None = None
+    expectation: str = ""
 
 
 def named(implementation: Implementation) -> Named:
@@ -55,6 +58,7 @@ def named(implementation: Implementation) -> Named:
         "" if inside or path == Path() else str(path),
         tuple(sorted(implementation.features)),
         implementation.invariant,
+        "" if implementation.expectation is None else str(implementation.expectation),
     )
 
 
@@ -101,7 +105,10 @@ def implementation_of(name: Named) -> Implementation:
         ) from error
     if not callable(found):
         raise NotAFailure(f"{name.module}:{name.qualname} is not a function")
-    return Implementation(name.contract, name.name, found, frozenset(name.features), name.invariant)
+    expectation = Expectation.parse(name.expectation) if name.expectation else None
+    return Implementation(
+        name.contract, name.name, found, frozenset(name.features), name.invariant, expectation=expectation
+    )
 
 
 def source_root(name: Named) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from properties.cases import Case
+from properties.communication.expectation import Expectation
 from properties.contracts import CONTRACTS
 from properties.contracts.contract import FEATURES
 from properties.engines import ENGINES
@@ -101,7 +102,12 @@ def parse(text: str) -> Recorded:
         fields = content["implementation"]
         invariant = None if fields["invariant"] is None else bool(fields["invariant"])
         texts = {key: str(fields[key]) for key in ("contract", "name", "module", "qualname", "path")}
-        function = Named(**texts, features=tuple(map(str, fields["features"])), invariant=invariant)
+        expectation = str(fields.get("expectation", ""))
+        if expectation:
+            Expectation.parse(expectation)
+        function = Named(
+            **texts, features=tuple(map(str, fields["features"])), invariant=invariant, expectation=expectation
+        )
         recorded = Recorded(
             str(content["law"]), function, str(content["engine"]), str(content["finding"]),
             Case.from_json(json.dumps(content["case"])),

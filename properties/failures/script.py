@@ -6,7 +6,7 @@ import jax
 
 from properties.cases import Placement
 from properties.contracts import CONTRACTS
-from properties.failures import checks, verdicts
+from properties.failures import checks, sent, verdicts
 from properties.failures.expectations import data_of, gradient_values
 from properties.failures.literals import spec_text, tuple_text
 from properties.failures.record import died
@@ -64,6 +64,8 @@ class Script:
             return verdicts.error(self)
         if law == "type":
             return verdicts.types(self, data)
+        if law == "communication":
+            return sent.body(self, data)
         if "gradient" in law or (law == "agreement" and violation.finding.startswith("gradient")):
             if died(violation.finding):  # it might take this process with it while it is traced
                 return checks.gradient_runs(self, data)
@@ -83,6 +85,7 @@ class Script:
         packed = "base64." in text
         child = died(self.violation.finding)
         imports = [*(["import base64"] if packed else []), *(["import resource", "import subprocess"] if child else [])]
+        imports += ["import re"] if "re.findall" in text else []
         imports += ["import sys", *(["import zlib"] if packed else [])]
         platform = getattr(jax.config, "jax_platforms", None) or "cpu"
         devices = ['jax.config.update("jax_platforms", "cpu")'] if platform == "cpu" else []

@@ -59,7 +59,8 @@ def _loses_nan(law: str, case: Case, error: Exception) -> bool:
 
 
 def _untiled_transpose(law: str, case: Case, error: Exception) -> bool:
-    return law in ("gradient", "transformed gradient", "agreement") and "Expected cotangent type" in message(error)
+    backward = ("gradient", "transformed gradient", "agreement", "communication")
+    return law in backward and "Expected cotangent type" in message(error)
 
 
 def _untiled_batching(law: str, case: Case, error: Exception) -> bool:

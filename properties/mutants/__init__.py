@@ -6,6 +6,7 @@ ones, none may be.
 """
 
 from properties.mutants import (  # each module enters its functions into the catalogue
+    communication,
     conditions,
     exchanges,
     gathers,
@@ -22,6 +23,7 @@ from properties.mutants.catalogue import MUTANTS, Mutant, mutant
 __all__ = [
     "MUTANTS",
     "Mutant",
+    "communication",
     "conditions",
     "exchanges",
     "gathers",

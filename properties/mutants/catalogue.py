@@ -4,10 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from oracles.communication import Cost
+from properties.cases import Case
 from properties.contracts import CONTRACTS
 from properties.verification import LAWS
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Formula = Callable[[Case, bool], Cost]
 RUNS = ("drawn", "large", "isolated")
 """Where a bug shows: on meshes that every run draws, only on large ones, or not without ending the process."""
 
@@ -25,6 +28,7 @@ class Mutant:
             In which order they stand makes none of them smaller.
         function: the device-local function.
         runs: one of `RUNS`.
+        communication: the formula that it claims, for one that sends too much.
 
     Raises:
         ValueError: if one of them is not known to the suite, or the sentence is missing.
@@ -37,6 +41,7 @@ class Mutant:
     smallest: tuple[int, ...]
     function: Callable[..., Any]
     runs: str = "drawn"
+    communication: Formula | None = None
 
     def __post_init__(self) -> None:
         for argument, known in (("contract", CONTRACTS), ("law", LAWS), ("runs", RUNS)):
@@ -55,7 +60,12 @@ MUTANTS: dict[str, Mutant] = {}
 
 
 def mutant(
-    contract: str, *, smallest: tuple[int, ...], law: str = "value", runs: str = "drawn"
+    contract: str,
+    *,
+    smallest: tuple[int, ...],
+    law: str = "value",
+    runs: str = "drawn",
+    communication: Formula | None = None,
 ) -> Callable[[Function], Function]:
     """Enters a function into the catalogue; its docstring says in one sentence what is wrong.
 
@@ -68,7 +78,7 @@ def mutant(
         if name in MUTANTS:
             raise ValueError(f"mutant {name}: expected a name that no other has")
         sentence = " ".join((function.__doc__ or "").split())
-        MUTANTS[name] = Mutant(name, contract, sentence, law, smallest, function, runs)
+        MUTANTS[name] = Mutant(name, contract, sentence, law, smallest, function, runs, communication)
         return function
 
     return enter

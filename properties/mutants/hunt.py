@@ -1,5 +1,7 @@
 """Hunting one planted bug the way a run of the suite would."""
 
+from dataclasses import replace
+
 from hypothesis import settings
 
 from properties.checking import user_implementation
@@ -26,7 +28,7 @@ def hunt(mutant: Mutant, *, seed: int, shrink: bool = True, engine: str | None =
     name = engine or law.engines[0]
     return find_violation(
         law,
-        user_implementation(mutant.contract, mutant.function),
+        replace(user_implementation(mutant.contract, mutant.function), communication=mutant.communication),
         engine_named(name),
         Scope(large=1024),
         max_examples=law.examples(settings(max_examples=STRUCTURES), name),

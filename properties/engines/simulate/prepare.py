@@ -7,6 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 from jax import dtypes
+from jax.extend import core
+from jax.interpreters.partial_eval import dce_jaxpr
 from jaxtyping import PyTree
 
 from properties.engines.simulate.env import Env
@@ -67,6 +69,12 @@ class Simulated:
         """The results on one data set, and what the run did besides computing."""
         recorder = Recorder()
         return self.run(*args, record=recorder), recorder.record
+
+    def live(self) -> "Simulated":
+        """The same program without what nothing reads, as `jit` would run it."""
+        closed = self.closed_jaxpr
+        jaxpr, _ = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), True)
+        return Simulated(core.ClosedJaxpr(jaxpr, closed.consts), self.avals, self.structure)
 
 
 def keylike(aval: Any) -> bool:

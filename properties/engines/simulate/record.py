@@ -80,10 +80,12 @@ class Record:
         collectives: every collective that was executed, in order of first execution.
         peak_bytes: the most bytes of blocks alive at one time on each device, over all `shard_map`s:
             a block lives from the equation that makes it to the last that reads it.
+        sequence: the same collectives one execution after the other, each with a `count` of one.
     """
 
     collectives: tuple[Collective, ...]
     peak_bytes: int
+    sequence: tuple[Collective, ...] = ()
 
     def count(self, kind: str) -> int:
         """How many collectives of a kind were executed."""
@@ -99,11 +101,13 @@ class Recorder:
 
     def __init__(self) -> None:
         self._counts: dict[Collective, int] = {}
+        self._sequence: list[Collective] = []
         self._peak_bytes = 0
 
     def executed(self, collective: Collective) -> None:
         """Counts one execution."""
         self._counts[collective] = self._counts.get(collective, 0) + 1
+        self._sequence.append(collective)
 
     def held(self, peak_bytes: int) -> None:
         """Takes note of the bytes that one `shard_map` holds alive."""
@@ -113,7 +117,7 @@ class Recorder:
     def record(self) -> Record:
         """What has been collected so far."""
         collectives = tuple(dataclasses.replace(c, count=n) for c, n in self._counts.items())
-        return Record(collectives, self._peak_bytes)
+        return Record(collectives, self._peak_bytes, tuple(self._sequence))
 
 
 def bytes_of(aval: object) -> int:

@@ -1,0 +1,53 @@
+"""What each shard computes by itself: nothing has to be sent, in whichever of JAX's two styles it is written.
+
+The functions ending in `_of_block` are device-local and run inside `jax.shard_map`. The others are the
+same on global arrays, for `jax.jit`: a reshape splits the sharded dimension into (shard, row in the shard),
+and that the compiler then sends nothing is for it to find out.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Shaped
+
+
+def shard_mean(x: Float[Array, "S D"], shards: int) -> Float[Array, "X D"]:
+    """The mean over the rows of each shard: `[S_X, D_Y]` to `[X, D_Y]`, row i the mean of shard i.
+
+    Arguments:
+        x: the global array, its rows sharded over X.
+        shards: how many shards the rows are in: the size of X.
+
+    Raises:
+        ValueError: if the rows are not a multiple of the shards.
+    """
+    return jnp.mean(_by_shard(x, shards), axis=1)
+
+
+def shard_mean_of_block(block: Float[Array, "s d"]) -> Float[Array, "1 d"]:
+    """The mean over the rows of a block: `[S_X, D_Y]` to `[1_X, D_Y]`, of which `shard_map` makes `[X, D_Y]`."""
+    return jnp.mean(block, axis=0, keepdims=True)
+
+
+def shard_roll(x: Shaped[Array, "S D"], shards: int, shift: int) -> Shaped[Array, "S D"]:
+    """`roll(x, shift) - x` of the rows within each shard: `[S_X, D_Y]` to `[S_X, D_Y]`.
+
+    Arguments:
+        x: the global array, its rows sharded over X.
+        shards: how many shards the rows are in.
+        shift: by how many rows, towards higher indices; any integer.
+
+    Raises:
+        ValueError: if the rows are not a multiple of the shards.
+    """
+    parts = _by_shard(x, shards)
+    return (jnp.roll(parts, shift, axis=1) - parts).reshape(x.shape)
+
+
+def shard_roll_of_block(block: Shaped[Array, "s d"], shift: int) -> Shaped[Array, "s d"]:
+    """`roll(block, shift) - block` along the rows of a block."""
+    return jnp.roll(block, shift, axis=0) - block
+
+
+def _by_shard(x: Shaped[Array, "S D"], shards: int) -> Shaped[Array, "X s D"]:
+    if shards < 1 or x.shape[0] % shards:
+        raise ValueError(f"shards={shards}: expected a divisor of the {x.shape[0]} rows of x")
+    return x.reshape(shards, x.shape[0] // shards, *x.shape[1:])

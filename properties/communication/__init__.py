@@ -1,0 +1,1 @@
+"""What programs send: counted in the record of the interpreter and in compiled text, and bounded from below."""

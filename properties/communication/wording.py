@@ -1,0 +1,33 @@
+"""What is sent, in words."""
+
+from fractions import Fraction
+
+from oracles.communication import Cost
+from properties.communication.expectation import Expectation
+
+
+def worded(cost: Cost, *, beside: Cost | None = None) -> str:
+    """`4 permutes of 64 bytes in all`; after such a cost of the same kind, `beside`: `3 of 48`."""
+    kinds = [kind for kind, _ in cost.counts]
+    if not kinds:
+        return "no communication" if beside is None else "none"
+    if beside is not None and kinds == [kind for kind, _ in beside.counts] and len(kinds) == 1:
+        return f"{cost.count(kinds[0])} of {cost.bytes_in(kinds[0]):,}"
+    return " and ".join(
+        f"{cost.count(kind)} {kind}{'s' * (cost.count(kind) != 1)} of {cost.bytes_in(kind):,} bytes"
+        + " in all" * (cost.count(kind) != 1)
+        for kind in kinds
+    )
+
+
+def worded_expectation(expectation: Expectation, p: int, n: int) -> str:
+    """`permute=3, bytes=48 (from permute=p-1,bytes=(p-1)*n/p with p=4, n=64)`."""
+    counts, size = expectation.counts(p, n), expectation.bytes(p, n)
+    parts = [f"{kind}={number(count)}" for kind, count in counts.items() if count]
+    parts += [] if size is None else [f"bytes={number(size)}"]
+    return f"{', '.join(parts) or 'none'} (from {expectation} with p={p}, n={n})"
+
+
+def number(value: Fraction) -> str:
+    """A whole number as such, another one as a decimal."""
+    return f"{value.numerator}" if value.denominator == 1 else f"{float(value):g}"

@@ -1,0 +1,208 @@
+"""The law of communication: what is sent is what the formula says, and never less than must be."""
+
+from collections import OrderedDict
+
+import numpy as np
+
+from oracles.communication import KINDS, Cost
+from oracles.dtypes import is_float
+from properties.cases import Case
+from properties.communication.bounds import NOTHING, full_bytes, members, moved, needed
+from properties.communication.counted import Counted
+from properties.communication.wording import worded, worded_expectation
+from properties.contracts import CONTRACTS
+from properties.data import Data, generate
+from properties.engines import Engine
+from properties.implementations import Implementation
+from properties.laws.running import gaps, trace
+from properties.laws.violation import Gap, LawViolation
+from properties.programs import Program, Seen, forward, pullback
+
+KEPT = 64
+DATA = Data("exact", 0)
+"""What the interpreter runs on: which data it is makes no difference to what is sent."""
+
+WIDER = {"bfloat16": 2, "float8_e4m3fn": 4, "int4": 2}
+"""How many times as many bytes a compiler may send that has no collectives of a type (XLA:CPU: see `promotion`)."""
+
+_counted: OrderedDict[tuple[object, ...], Counted] = OrderedDict()
+
+
+def communication_of(implementation: Implementation, case: Case, engine: Engine, *, backward: bool = False) -> Counted:
+    """What an implementation sends in a case: forward, or for its gradient alone.
+
+    Raises:
+        Gap: if the implementation does not serve the case.
+    """
+    key = (implementation, case.structure, engine.name, backward)
+    if key not in _counted:
+        with gaps():
+            program = program_of(implementation, case, engine, backward=backward)
+            arrays = [generate(DATA, a.shape, np.dtype(a.dtype), terms=case.mesh.size) for a in program.arguments]
+            _counted[key] = engine.count(program, case.mesh, arrays)
+        if len(_counted) > KEPT:
+            _counted.popitem(last=False)
+    return _counted[key]
+
+
+def program_of(implementation: Implementation, case: Case, engine: Engine, *, backward: bool) -> Program:
+    """What is counted: the forward pass, or reverse mode alone."""
+    seen = Seen()
+    program = forward(case, implementation, seen)
+    if not backward:
+        return program
+    trace(program, case, engine)
+    return pullback(case, implementation, seen)
+
+
+def check_communication(implementation: Implementation, case: Case, engine: Engine) -> int:
+    """Counts and bytes equal the formula, or what the user expects, and pass the lower bound of the operation.
+
+    Returns how many of the forward pass and the gradient were checked.
+
+    Raises:
+        LawViolation: if one does not.
+        Gap: if the implementation does not serve the case, or what it sends cannot be told.
+    """
+    counted = communication_of(implementation, case, engine)
+    if counted.cost is None:
+        raise Gap(f"communication is not known: {counted.unknown}")
+    _check_bound(implementation, case, counted)
+    if implementation.expectation is not None:
+        _check_expectation(implementation, case, counted)
+    if implementation.communication is None:
+        return 1
+    _check_formula(implementation, case, counted, implementation.communication(case, False), "formula")
+    if not has_own_gradient(case):
+        return 1
+    try:
+        counted = communication_of(implementation, case, engine, backward=True)
+    except Gap:  # a function without a gradient has none to count
+        return 1
+    if counted.cost is not None:
+        _check_formula(
+            implementation, case, counted, implementation.communication(case, True), "formula of the gradient"
+        )
+    return 2
+
+
+def has_own_gradient(case: Case) -> bool:
+    """Whether the gradient's communication is the implementation's own.
+
+    An empty one sends nothing (and JAX 0.12 cannot lower some that depend on no argument). That of a
+    value replicated along the axis tuple adds up what every device makes of it: the sum is JAX's, and no
+    formula speaks of it.
+    """
+    return CONTRACTS[case.contract].differentiable(case) and all(
+        is_float(o.numpy_dtype) and 0 not in o.block and set(case.axes) <= o.placement.axes for o in case.operands
+    )
+
+
+def held_to(implementation: Implementation) -> str:
+    """What an implementation's communication is compared with, beside the lower bound."""
+    if implementation.communication is not None:
+        return "formula"
+    return "lower bound" if implementation.expectation is None else f"expectation {implementation.expectation}"
+
+
+def _check_bound(implementation: Implementation, case: Case, counted: Counted) -> None:
+    bound = needed(case)
+    passed = moved(counted.members)
+    if bound == NOTHING or passed is None:
+        return
+    cost = counted.cost
+    assert cost is not None
+    if passed < bound.bytes:
+        least = f"{float(bound.bytes):g} bytes must pass every device (lower bound)"
+        raise LawViolation(implementation, "communication", case, f"{worded(cost)}: {least}")
+    steps = bound.steps
+    if set(dict(cost.counts)) == {"permute"} and cost.count("permute") < steps:
+        raise LawViolation(
+            implementation, "communication", case, f"{worded(cost)}: expected at least {steps} (lower bound)"
+        )
+
+
+def _check_formula(implementation: Implementation, case: Case, counted: Counted, formula: Cost, source: str) -> None:
+    counts = {kind: formula.count(kind) for kind in KINDS}
+    if laid_out_by_jax(case, counted):
+        return
+    if all(_agrees(case, counted, kind, counts[kind], formula.bytes_in(kind)) for kind in KINDS):
+        return
+    assert counted.cost is not None
+    where = " in the compiled program" if counted.rewritten else ""
+    prefix = "gradient: " if source != "formula" else ""
+    raise LawViolation(
+        implementation,
+        "communication",
+        case,
+        f"{prefix}{worded(counted.cost)}{where}: expected {worded(formula, beside=counted.cost)} ({source})",
+    )
+
+
+def laid_out_by_jax(case: Case, counted: Counted) -> bool:
+    """Whether a compiled program may send more than the implementation does.
+
+    Where one dimension of a jitted function's result is sharded over explicit and automatic axes, JAX (0.10
+    and 0.12) pins it to the explicit ones alone, which adds an all-gather after `shard_map`. Results leave
+    stacked, one axis a dimension; gradients leave as their operands are laid out.
+    """
+    types = dict(zip(case.mesh.axis_names, case.mesh.axis_types, strict=True))
+    entries = (entry for operand in case.operands for entry in operand.placement.spec)
+    return counted.rewritten and any(len({types[name] for name in entry}) > 1 for entry in entries)
+
+
+def _agrees(case: Case, counted: Counted, kind: str | None, count: int, size: int) -> bool:
+    """Whether a kind's count and bytes (of all kinds: None) are right.
+
+    The interpreter runs what was traced, so both are equal; only an empty block need not be sent at all,
+    and of int4, two to a byte, each collective may fill up its last byte, which no formula in bytes can say.
+    A compiler rewrites the program, and each allowance here is for something XLA was seen to do: what
+    moves nothing (one member, empty, every block to itself) may be left out; the leaves of a tree may be
+    combined into one collective or not; a type without collectives may be sent as a wider one.
+    """
+    cost, separate, sent = counted.cost, counted.separate, counted.sent
+    assert cost is not None
+    assert separate is not None
+    assert sent is not None
+    own = cost.total_bytes if kind is None else cost.bytes_in(kind)
+    wide = sent.total_bytes if kind is None else sent.bytes_in(kind)
+    numbers = (count, count) if kind is None else (cost.count(kind), separate.count(kind))
+    filled = sum(number for _, number in separate.counts) if has_half_bytes(case) else 0
+    empty = all(0 in operand.block for operand in case.operands)
+    if empty or (counted.rewritten and needed(case) == NOTHING):
+        return min(numbers) <= count and own <= (size + filled) * widest(case, counted)
+    right_bytes = abs(own - size) <= filled or size <= wide <= (size + filled) * widest(case, counted)
+    right_count = count in numbers or (counted.rewritten and case.tree and (count > 0) == (numbers[0] > 0))
+    return right_bytes and right_count
+
+
+def has_half_bytes(case: Case) -> bool:
+    """Whether elements are packed two to a byte."""
+    return any("int4" in operand.dtype for operand in case.operands)
+
+
+def widest(case: Case, counted: Counted) -> int:
+    """By how much the bytes of a compiled program may exceed those that were asked for."""
+    return max(WIDER.get(operand.dtype, 1) for operand in case.operands) if counted.rewritten else 1
+
+
+def _check_expectation(implementation: Implementation, case: Case, counted: Counted) -> None:
+    expectation, cost = implementation.expectation, counted.cost
+    assert expectation is not None
+    assert cost is not None
+    p, n = members(case), full_bytes(case)
+    counts, size = expectation.counts(p, n), expectation.bytes(p, n)
+    whole = {kind: int(count) for kind, count in counts.items() if count.denominator == 1}
+    right = len(whole) == len(counts) and all(
+        _agrees(case, counted, kind, count, cost.bytes_in(kind)) for kind, count in whole.items()
+    )
+    if size is not None:
+        whole_bytes = size.denominator == 1 or has_half_bytes(case)
+        right = right and whole_bytes and _agrees(case, counted, None, 0, int(size))
+    if not right and not laid_out_by_jax(case, counted):
+        raise LawViolation(
+            implementation,
+            "communication",
+            case,
+            f"{worded(cost)}: expected {worded_expectation(expectation, p, n)}",
+        )

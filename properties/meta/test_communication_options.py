@@ -1,0 +1,250 @@
+"""What a user sees of communication: expectations, claims, and pictures."""
+
+import re
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from impl.collectives import ring_shift
+from oracles.mesh import MeshCase
+from properties import check, no_communication
+from properties.communication import draw, svg
+from properties.communication.examples import example
+from properties.communication.expectation import Expectation, ExpectationError, value
+from properties.communication.steps import Step, steps
+from properties.given import Given, GivenError, parse_all
+from properties.implementations import Implementation
+from properties.readme import README
+from properties.search import Finding
+from properties.tally import Tally
+from properties.verification import Law
+
+ROOT = README.parent
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("p-1", Fraction(7)),
+        ("(p-1)*n/p", Fraction(70)),
+        ("ceil(log2(p+1))", Fraction(4)),
+        ("2**3//3", Fraction(2)),
+        ("-p+n", Fraction(72)),
+        ("n*0.5", Fraction(40)),
+    ],
+)
+def test_values(text: str, expected: Fraction) -> None:
+    """Arithmetic is exact."""
+    assert value(text, p=8, n=80) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "permute", "permutes=1", "permute=", "permute=q", "permute=__import__('os')", "permute=p.real",
+        "permute=[1]",
+        "permute=1/0", "permute=p**p**p", "permute=log2(0)", "permute=max(p)", "permute=1,permute=2", "permute=True",
+        "permute='1'", "permute=" + "(" * 150, "permute=1" + "+1" * 200, "permute=2**0.5**9999",
+    ],
+)  # fmt: skip
+def test_what_is_no_expectation(text: str) -> None:
+    """Anything but that arithmetic is refused in one line; nothing is executed."""
+    with pytest.raises(ExpectationError) as error:
+        Expectation.parse(text)
+    assert str(error.value).startswith(f"--expect-communication={text}: ")
+    assert "\n" not in str(error.value)
+
+
+def test_expectations_belong_to_functions_in_order() -> None:
+    """The first belongs to the first function; one too many is refused."""
+    functions = ["ring_shift=a:b", "broadcast=c:d"]
+    first, second = parse_all(functions, ["permute=1"])
+    assert first == Given("ring_shift", "a", "b", Expectation.parse("permute=1"))
+    assert second.expectation is None
+    with pytest.raises(GivenError, match=r"^--expect-communication=bytes=n: expected no more of them than of --impl$"):
+        parse_all(functions[:1], ["permute=1", "bytes=n"])
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Pytest on the given functions, from another folder."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml")]
+    rooted = ["--rootdir", str(ROOT), str(ROOT / "properties" / "test_given.py"), "--hypothesis-profile=matrix"]
+    selected = ["-k", "communication-simulate", *arguments]
+    return subprocess.run([*command, *rooted, *selected], cwd=folder, capture_output=True, text=True, timeout=300)
+
+
+def test_an_expectation_reaches_the_check(tmp_path: Path) -> None:
+    """A function that sends what is expected passes, one that does not fails, and the report says what was sent."""
+    (tmp_path / "mine.py").write_text(
+        "from impl.collectives import ring_shift as once\n\n\n"
+        "def right(x, axis_name, *, offset=1):\n    return once(x, axis_name, offset=offset)\n\n\n"
+        "def twice(x, axis_name, *, offset=1):\n"
+        "    return once(once(x, axis_name, offset=offset - 1), axis_name, offset=1)\n"
+    )
+    functions = ["--impl=ring_shift=mine:right", "--impl=ring_shift=mine:twice"]
+    done = run(tmp_path, *functions, *["--expect-communication=permute=1,bytes=n"] * 2)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "1 failed, 1 passed" in done.stdout
+    assert re.search(
+        r"ring_shift\[twice\]: communication: .*: 2 permutes of \d+ bytes in all: expected permute=1, bytes",
+        done.stdout,
+    )
+    assert (
+        "communication as expected: ring_shift[right]: checked against the expectation permute=1,bytes=n" in done.stdout
+    )
+    recorded = next((tmp_path / ".shardproof" / "failures").glob("*.json")).read_text()
+    assert '"expectation": "permute=1,bytes=n"' in recorded
+
+
+def test_check_takes_an_expectation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`check` holds a function against what is expected of it."""
+    seen = []
+
+    def find(law: Law, implementation: Implementation, *_: Any, **options: Any) -> Finding:
+        seen.append(implementation.expectation)
+        return Finding(law.name, None, Tally("ring_shift", "mine", law.name))
+
+    monkeypatch.setattr("properties.checking.find_violation", find)
+    check("ring_shift", ring_shift, laws=["communication"], communication="permute=1,bytes=n")
+    assert seen == [Expectation.parse("permute=1,bytes=n")] * 2
+    with pytest.raises(ValueError, match=r"^--expect-communication=permutes=2: "):
+        check("ring_shift", ring_shift, laws=["communication"], communication="permutes=2")
+
+
+def test_a_mesh_that_is_not_served_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an implementation declares not to serve is said, not raised."""
+
+    def powers_of_two(x: jax.Array, axis_name: str, *, offset: int) -> jax.Array:
+        raise NotImplementedError("3 members: expected a power of two")
+
+    monkeypatch.setattr(draw, "find", lambda name: Implementation("ring_shift", "doubling", powers_of_two))
+    assert draw.main(["doubling", "--mesh", "tp=3"]) == 2
+    assert capsys.readouterr().err == (
+        "error: doubling does not serve --mesh=tp=3: 3 members: expected a power of two\n"
+    )
+
+
+def test_a_wrong_expectation_is_one_line() -> None:
+    """An expectation that cannot be read is what the plugin makes a usage error of."""
+    line = (
+        "--expect-communication=permute=exec(p): 'exec(p)': 'exec(p)' is not understood: "
+        "expected arithmetic of p, n and numbers with + - * / // ** ceil log2"
+    )
+    with pytest.raises(GivenError, match=f"^{re.escape(line)}$"):
+        parse_all(["ring_shift=mine:right"], ["permute=exec(p)"])
+
+
+def arguments(sizes: tuple[int, ...] = (2, 4)) -> tuple[Any, Any]:
+    """A mesh over eight devices, and an array that is sharded over it."""
+    mesh = jax.make_mesh(sizes, ("x", "y"), axis_types=(AxisType.Auto,) * 2)
+    return mesh, jax.device_put(jnp.ones((8, 8)), NamedSharding(mesh, P("x", "y")))
+
+
+@pytest.mark.needs_devices(8)
+def test_no_communication_passes_what_sends_nothing(devices: int) -> None:
+    """Local work passes, in either style, and so does a collective of one device."""
+    mesh, x = arguments()
+    no_communication(lambda x: 2 * x + 1, x)
+    no_communication(jax.shard_map(jnp.sin, mesh=mesh, in_specs=P("x", "y"), out_specs=P("x", "y")), x)
+    alone, x = arguments((8, 1))
+    no_communication(jax.shard_map(lambda x: lax.psum(x, "y"), mesh=alone, in_specs=P("x", "y"), out_specs=P("x")), x)
+
+
+@pytest.mark.needs_devices(8)
+def test_no_communication_lists_what_it_finds(devices: int) -> None:
+    """What the program asks for and what the compiler adds is listed; a function of one's own is named."""
+    mesh, x = arguments()
+
+    def total(x: jax.Array) -> jax.Array:
+        return jnp.sum(x)
+
+    with pytest.raises(
+        AssertionError, match=r"^total: expected no communication, found \d+:\n  compiled: all_reduce of "
+    ):
+        no_communication(total, x)
+    summed = jax.shard_map(lambda x: lax.psum(x, "x"), mesh=mesh, in_specs=P("x", "y"), out_specs=P(None, "y"))
+    with pytest.raises(AssertionError) as error:
+        no_communication(jax.jit(summed), x)
+    assert re.search(r"traced: all_reduce over x \(psum\w*, .*test_communication_options.py:\d+", str(error.value))
+    assert "compiled: all_reduce of 32 bytes, synchronous, " in str(error.value)
+    assert "{{0,4},{1,5},{2,6},{3,7}}" in str(error.value)
+
+    def unread(x: jax.Array) -> jax.Array:
+        jax.jit(summed)(x)
+        return 2 * x
+
+    # what is traced and not compiled, since nothing reads it, breaks the claim as well
+    with pytest.raises(AssertionError, match="traced: all_reduce"):
+        no_communication(unread, x)
+
+
+def test_a_drawing_says_who_sends_what(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The steps are printed, and the picture has an arrow for each link."""
+    pytest.importorskip("drawsvg", reason="the extra `draw` is not installed")
+    picture = tmp_path / "ring.svg"
+    assert draw.main(["ring_shift[lax]", "--mesh", "tp=4", "--output", str(picture)]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "ring_shift[lax] on mesh (tp=4), axis 'tp', block float32[2@tp,4]"
+    assert printed[1] == "step 1: permute of 32 bytes each: 0 -> 1, 1 -> 2, 2 -> 3, 3 -> 0"
+    text = picture.read_text()
+    assert text.count("marker-end") == 4
+    assert "ring_shift[lax] on mesh (tp=4)" in text
+
+
+def test_a_bidirectional_ring_uses_both_directions() -> None:
+    """Steps of either direction are told apart, in the steps and by the colour of their arrows."""
+
+    def both(x: jax.Array, axis_name: str, *, offset: int) -> jax.Array:
+        p = lax.axis_size(axis_name)
+        up, down = ([(i, (i + step) % p) for i in range(p)] for step in (1, -1))
+        return jnp.concatenate([lax.ppermute(x[:1], axis_name, up), lax.ppermute(x[1:], axis_name, down)])
+
+    found = steps(Implementation("ring_shift", "both", both), example("ring_shift", MeshCase(("tp",), (5,)), "tp"))
+    colours = [{svg.direction(*link, step.devices) for link in step.links} for step in found]
+    assert colours == [{svg.UP}, {svg.DOWN}]
+    assert found[0] == Step("permute", 16, ((0, 1), (1, 2), (2, 3), (3, 4), (4, 0)), 5)
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        (("ringshift",), "error: name='ringshift': no such implementation; did you mean 'ring_shift'?"),
+        (("lax",), "error: name='lax': there are several: all_reduce[lax], "),
+        (
+            ("ring_shift[lax]", "--mesh", "tp4"),
+            "error: --mesh=tp4: expected names and sizes of axes, as in tp=4 or dp=2,tp=4",
+        ),
+        (("ring_shift[lax]", "--mesh", "tp=0"), "error: --mesh=tp=0: sizes=(0,): expected at least one device"),
+        (("ring_shift[lax]", "--axis", "x"), "error: --axis=x: expected different axes of the mesh (tp=4)"),
+    ],
+)
+def test_what_cannot_be_drawn_is_said_in_one_line(
+    capsys: pytest.CaptureFixture[str], given: tuple[str, ...], line: str
+) -> None:
+    """A wrong name or mesh is one line, with the nearest name."""
+    assert draw.main(given) == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 1
+    assert errors[0].startswith(line)
+
+
+def test_without_drawsvg_there_is_text(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The steps are printed even where no picture can be drawn, and what is missing is said."""
+    monkeypatch.setitem(sys.modules, "drawsvg", None)
+    assert draw.main(["ring_shift[lax]", "--output", str(tmp_path / "ring.svg")]) == 1
+    printed = capsys.readouterr()
+    assert "step 1: permute" in printed.out
+    assert "pip install 'shardproof[draw]'" in printed.err

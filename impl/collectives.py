@@ -25,8 +25,9 @@ from impl.arguments import (
     check_divides,
     check_groups,
     check_index,
+    check_op,
     check_permutation,
-    refuse,
+    check_varies,
 )
 
 Block = Shaped[Array, "..."]
@@ -83,12 +84,9 @@ def all_reduce(x: Blocks, axis_name: AxisName, *, op: str = "sum", axis_index_gr
     """
     axes = check_axes("all_reduce", axis_name)
     groups = check_groups("all_reduce", axis_index_groups, lax.axis_size(axes))
-    if op not in REDUCTIONS:
-        refuse("all_reduce", "op", op, f"one of {', '.join(REDUCTIONS)}")
+    check_op("all_reduce", op, REDUCTIONS)
     for leaf in jax.tree.leaves(x):
-        along = varying(leaf) & set(axes)
-        if along and along != set(axes):
-            refuse("all_reduce", "x", str(jax.typeof(leaf)), f"a value varying along all of {axes} or none of them")
+        check_varies("all_reduce", leaf, axes)
         if groups is not None and types_are_checked():
             # jax.lax types pmax and pmin over groups as invariant although the groups' results differ.
             raise NotImplementedError(
@@ -175,9 +173,7 @@ def reduce_scatter(
     def scatter(leaf: Block) -> Block:
         dimension = check_dimension("reduce_scatter", "scatter_dimension", scatter_dimension, leaf.ndim)
         check_divides("reduce_scatter", "scatter_dimension", scatter_dimension, leaf.shape[dimension], members, tiled)
-        along = varying(leaf) & set(axes)
-        if along and along != set(axes):
-            refuse("reduce_scatter", "x", str(jax.typeof(leaf)), f"a value varying along all of {axes} or none of them")
+        check_varies("reduce_scatter", leaf, axes)
         if leaf.size == 0:  # XLA's verifier refuses an empty piece; there is nothing to send
             kept = [leaf.shape[dimension] // members] if tiled else []
             shape = (*leaf.shape[:dimension], *kept, *leaf.shape[dimension + 1 :])

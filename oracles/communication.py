@@ -6,6 +6,7 @@ n, the bytes of the *full vector*: an all-gather's result; a reduce-scatter's, a
 all-to-all's, a broadcast's operand. Each states its source.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -67,6 +68,95 @@ class Cost:
             steps,
         )
 
+    def __mul__(self, times: int) -> "Cost":
+        """So many times, one after the other."""
+        return Cost.of(
+            {kind: times * count for kind, count in self.counts},
+            {kind: times * size for kind, size in self.operand_bytes},
+            None if self.steps is None else times * self.steps,
+        )
+
+    __rmul__ = __mul__
+
     def __str__(self) -> str:
         parts = [f"{kind}={count} ({self.bytes_in(kind):,} bytes)" for kind, count in self.counts]
         return ", ".join(parts) or "no communication"
+
+
+def built_in(contract: str, n: int, *, bits: int = 8) -> Cost:
+    """One collective of its own kind; a broadcast is a gather of which all but one block are dropped.
+
+    Arguments:
+        contract: the operation's name.
+        n: the elements of the operand, of `bits` bits: as they stand, bytes.
+
+    Raises:
+        ValueError: if there is no such contract.
+    """
+    return _one(_kind(contract), n, bits)
+
+
+def built_in_backward(contract: str, p: int, n: int, *, bits: int = 8) -> Cost:
+    """The gradient of `built_in`, alone, with p members: the collective's linear transpose.
+
+    All-gather and reduce-scatter are each other's transposes, all-to-all and permute their own. A result
+    of invariant type has one cotangent, which every member holds already: an all-reduce hands it on, and
+    an invariant all-gather takes its slice of it, both without communication.
+
+    Raises:
+        ValueError: if there is no such contract.
+    """
+    kind = _kind(contract)
+    if kind == "all_reduce" or contract == "all_gather_invariant":
+        return Cost.of({}, {})
+    if kind == "all_gather":
+        return _one("reduce_scatter", p * n, bits)
+    return _one("all_gather", n // p, bits) if kind == "reduce_scatter" else _one(kind, n, bits)
+
+
+def lower_bound(contract: str, p: int, n: int, *, ports: int = 1) -> tuple[int, int]:
+    """The fewest steps, and the fewest bytes that a device must send, of a collective of n bytes.
+
+    Steps: after k steps at most (ports + 1)**k members can know of one member's data, so whatever
+    makes every member depend on every other takes ceil(log p) steps to that base. Bytes: a
+    member must get what it lacks, (p-1)n/p; an all-reduce must besides hand in its share of the terms,
+    as much again; of a broadcast, all n (Chan et al. 2007, section 3; for more than one port, Bruck et
+    al. 1997, section 2). Permutes may be identities and are bounded by nothing.
+
+    It holds for algorithms out of permutes; what a built-in collective sends is not what its operand holds.
+
+    Arguments:
+        contract: the operation's name.
+        p: the number of members.
+        n: the bytes of the full vector.
+        ports: how many members a member can send to in one step.
+
+    Raises:
+        ValueError: if there is no such contract.
+    """
+    kind = _kind(contract)
+    if contract in ("permute", "ring_shift") or p == 1 or n == 0:
+        return 0, 0
+    if contract == "broadcast":
+        sent = n
+    else:
+        sent = math.ceil((2 if kind == "all_reduce" else 1) * (p - 1) * n / p)
+    return next(k for k in range(p) if (ports + 1) ** k >= p), sent
+
+
+OTHER_KINDS = {"all_gather_invariant": "all_gather", "ring_shift": "permute", "broadcast": "all_gather"}
+"""Contracts that are served by a collective of another kind."""
+
+
+def _kind(contract: str) -> str:
+    kind = OTHER_KINDS.get(contract, contract)
+    if kind not in KINDS:
+        raise ValueError(f"contract={contract!r}: expected one of {', '.join(sorted({*KINDS, *OTHER_KINDS}))}")
+    return kind
+
+
+def _one(kind: str, n: int, bits: int) -> Cost:
+    """One collective of n elements; nothing is gathered or scattered where there is nothing."""
+    if n == 0 and kind in ("all_gather", "reduce_scatter"):
+        return Cost.of({}, {})
+    return Cost.of({kind: 1}, {kind: math.ceil(n * bits / 8)})

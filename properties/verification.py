@@ -50,9 +50,9 @@ class Law:
     engines: tuple[str, ...] = ("simulate", "xla")
     large: bool = False
 
-    def examples(self, profile: settings, engine: str) -> int:
-        """How many structures a profile grants it on an engine."""
-        return max(2, round(profile.max_examples * self.share * (XLA_SHARE if engine == "xla" else 1)))
+    def examples(self, profile: settings, engine: str, share: float = 1.0) -> int:
+        """How many structures a profile grants it on an engine, for an implementation with that share."""
+        return max(2, round(profile.max_examples * self.share * share * (XLA_SHARE if engine == "xla" else 1)))
 
     def cases(self, implementation: Implementation, scope: Scope) -> st.SearchStrategy[Case]:
         """The cases that this law draws for an implementation."""

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Int, PyTree, Shaped
 
@@ -246,17 +247,16 @@ def permute(x: Blocks, axis_name: AxisName, *, perm: Iterable[tuple[int, int]]) 
     pairs = check_permutation("permute", perm, lax.axis_size(axes))
     mesh_order = [name for name in jax.sharding.get_abstract_mesh().axis_names if name in axes]
     ordered = tuple(mesh_order) if len(mesh_order) == len(axes) else axes
-    position = [_mesh_index(logical, axes, ordered) for logical in range(lax.axis_size(axes))]
+    position = _mesh_indices(axes, ordered)
     return lax.ppermute(x, ordered, [(position[source], position[destination]) for source, destination in pairs])
 
 
-def _mesh_index(logical: int, axes: tuple[str, ...], ordered: tuple[str, ...]) -> int:
-    """The index over `ordered` of the member with index `logical` over `axes`."""
-    coordinate = {}
-    for name in reversed(axes):
-        logical, coordinate[name] = divmod(logical, lax.axis_size(name))
-    sizes = [lax.axis_size(name) for name in ordered]
-    return sum(coordinate[name] * math.prod(sizes[i + 1 :]) for i, name in enumerate(ordered))
+def _mesh_indices(axes: tuple[str, ...], ordered: tuple[str, ...]) -> list[int]:
+    """The index over `ordered` of every member, by its logical index over `axes`."""
+    size = {name: lax.axis_size(name) for name in axes}
+    coordinates = np.unravel_index(np.arange(math.prod(size.values())), tuple(size.values()))
+    coordinate = dict(zip(axes, coordinates, strict=True))
+    return np.ravel_multi_index([coordinate[n] for n in ordered], [size[n] for n in ordered]).tolist()
 
 
 def ring_shift(x: Blocks, axis_name: AxisName, *, offset: int = 1) -> Blocks:

@@ -163,7 +163,7 @@ def tree_broadcast(p: int, n: int, *, bits: int = 8) -> Cost:
 
 
 def scatter_all_gather_broadcast(p: int, n: int, *, bits: int = 8) -> Cost:
-    """p pieces of ceil(n/p), of which p - 1 leave the root in ceil(log2 p) steps; then a ring (Thakur et al., 4.4)."""
+    """Pieces of ceil(n/p), of which p - 1 leave the root in ceil(log2 p) steps; then a ring (Thakur 2005, 4.4)."""
     whole = padded(n, p)
     piece = whole // p
     down = [piece * min(1 << step, p - (1 << step)) for step in reversed(range(ceil_log2(p)))]

@@ -86,6 +86,8 @@ class Cost:
 def built_in(contract: str, n: int, *, bits: int = 8) -> Cost:
     """One collective of its own kind; a broadcast is a gather of which all but one block are dropped.
 
+    One of an empty operand moves nothing and does not count.
+
     Arguments:
         contract: the operation's name.
         n: the elements of the operand, of `bits` bits: as they stand, bytes.
@@ -134,13 +136,10 @@ def lower_bound(contract: str, p: int, n: int, *, ports: int = 1) -> tuple[int, 
     Raises:
         ValueError: if there is no such contract.
     """
-    kind = _kind(contract)
-    if contract in ("permute", "ring_shift") or p == 1 or n == 0:
+    if _kind(contract) == "permute" or p == 1 or n == 0:
         return 0, 0
-    if contract == "broadcast":
-        sent = n
-    else:
-        sent = math.ceil((2 if kind == "all_reduce" else 1) * (p - 1) * n / p)
+    times = 2 if contract == "all_reduce" else 1
+    sent = n if contract == "broadcast" else -(-times * (p - 1) * n // p)
     return next(k for k in range(p) if (ports + 1) ** k >= p), sent
 
 
@@ -156,7 +155,7 @@ def _kind(contract: str) -> str:
 
 
 def _one(kind: str, n: int, bits: int) -> Cost:
-    """One collective of n elements; nothing is gathered or scattered where there is nothing."""
-    if n == 0 and kind in ("all_gather", "reduce_scatter"):
+    """One collective of n elements; one of nothing does not count."""
+    if n == 0:
         return Cost.of({}, {})
     return Cost.of({kind: 1}, {kind: math.ceil(n * bits / 8)})

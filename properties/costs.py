@@ -107,14 +107,10 @@ def _in_all(case: Case, one: Callable[[Leaf], Cost], backward: bool) -> Cost:
 def _replicas(case: Case, operand: Operand) -> Cost:
     """A replicated operand is cast to varying, the transpose of which is a sum over the axes that were missing."""
     missing = set(case.axes) - operand.placement.axes
-    if not missing or _stays_invariant(case):
-        return Cost.permutes(0, 0)
     size = math.ceil(math.prod(operand.block) * bits_of(operand.numpy_dtype) / 8)
+    if not missing or not size:
+        return Cost.permutes(0, 0)
     return Cost.of({"all_reduce": 1}, {"all_reduce": size}, 0)
-
-
-def _stays_invariant(case: Case) -> bool:
-    return False
 
 
 def _added(costs: Sequence[Cost]) -> Cost:

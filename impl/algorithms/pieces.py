@@ -93,5 +93,5 @@ def swap(x: Block, axes: Axes, distance: int) -> Block:
 
 
 def distances(p: int) -> list[int]:
-    """The powers of two below p: 1, 2, 4, …"""
+    """The powers of two below p, in ascending order."""
     return [1 << bit for bit in range((p - 1).bit_length())]

@@ -1,0 +1,438 @@
+"""The algorithms over permutes: what they do is what the formulas say, and no less than theory demands."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
+
+from impl import algorithms as functions
+from oracles import algorithms as formulas
+from oracles.communication import KINDS, Cost, built_in, built_in_backward, lower_bound
+from oracles.mesh import MeshCase
+from properties.cases import Case, Operand, Placement
+from properties.contracts import CONTRACTS
+from properties.data import Data, generate
+from properties.engines.simulate import prepare
+from properties.engines.simulate.record import Record
+from properties.engines.xla import abstract_mesh
+from properties.implementations import ALGORITHMS, BUILT_IN, Implementation
+from properties.law_tests import law_test
+from properties.programs import Program, Seen, derivatives, forward
+
+BY_NAME = {i.name: i for i in ALGORITHMS}
+POWERS_OF_TWO = {
+    "rabenseifner_all_reduce",
+    "recursive_doubling_all_gather",
+    "recursive_doubling_all_reduce",
+    "recursive_halving_reduce_scatter",
+}
+AXES = {"torus_all_reduce": (2,), "two_phase_all_to_all": (2,), "hierarchical_all_reduce": (2, 3)}
+"""How many axes the tuple may have, of algorithms to which that matters."""
+
+BOTH_LINKS = {"bidirectional_all_gather", "bidirectional_reduce_scatter", "bidirectional_all_reduce"} | {
+    "shorter_way_all_gather"
+}
+PARAMS: dict[str, dict[str, Any]] = {
+    "all_gather": {"axis": 0, "tiled": True},
+    "all_gather_invariant": {"axis": 0, "tiled": True},
+    "all_reduce": {"op": "sum"},
+    "reduce_scatter": {"scatter_dimension": 0, "tiled": True},
+    "all_to_all": {"split_axis": 0, "concat_axis": 1, "tiled": True},
+    "permute": {"perm": ((0, 1),)},
+    "ring_shift": {"offset": 1},
+    "broadcast": {"root": 0},
+}
+DIVIDED = ("reduce_scatter", "all_to_all")
+
+
+def serves(name: str, sizes: tuple[int, ...]) -> bool:
+    """Whether an algorithm serves a tuple of axes of these sizes."""
+    p = math.prod(sizes)
+    return (name not in POWERS_OF_TWO or p & (p - 1) == 0) and len(sizes) in AXES.get(name, (len(sizes),))
+
+
+def case_of(
+    contract: str,
+    sizes: tuple[int, ...],
+    *,
+    reverse: bool = False,
+    block: tuple[int, ...] = (3, 2),
+    dtype: str = "float32",
+    replicated: bool = False,
+    tree: bool = False,
+    **params: Any,
+) -> Case:
+    """A case over all axes of a mesh; where a dimension is to be divided, the first of `block` is that of a piece."""
+    names = ("x", "y", "z")[: len(sizes)]
+    if contract == "broadcast":
+        params = {"root": math.prod(sizes) - 1, **params}
+    if contract in DIVIDED:
+        at = params.get("scatter_dimension", params.get("split_axis", 0))
+        block = tuple(n * math.prod(sizes) if i == at else n for i, n in enumerate(block))
+    operand = Operand(block, dtype, Placement(((),) * len(block), () if replicated else names))
+    return Case(
+        contract,
+        MeshCase(names, sizes),
+        names[::-1] if reverse else names if len(names) > 1 else names[0],
+        (operand, Operand(block, "int32" if dtype != "float32" else "bfloat16", operand.placement))
+        if tree
+        else (operand,),
+        tuple({**PARAMS[contract], **params}.items()),
+        tree=tree,
+    )
+
+
+def cost_of(record: Record) -> Cost:
+    """What the interpreter saw, as a cost of unknown steps; what is empty does not count."""
+    moving = [dataclasses.replace(record, collectives=(c,)) for c in record.collectives if c.operand_bytes]
+    return Cost.of(
+        {kind: sum(one.count(kind) for one in moving) for kind in KINDS},
+        {kind: sum(one.bytes_in(kind) for one in moving) for kind in KINDS},
+    )
+
+
+def recorded(program: Program, case: Case, seed: int) -> tuple[list[np.ndarray], list[np.ndarray], Record]:
+    """The arguments and results of a program, interpreted on small integers, and what it moved."""
+    mesh = abstract_mesh(case.mesh)
+    arrays = [
+        generate(Data("exact", seed + i), a.shape, np.dtype(a.dtype), terms=case.mesh.size)
+        for i, a in enumerate(program.arguments)
+    ]
+    avals = [
+        jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=NamedSharding(mesh, a.partition_spec))
+        for a in program.arguments
+    ]
+    results, record = prepare(program.build(mesh), *avals).run_recorded(*arrays)
+    return arrays, [np.asarray(r) for r in jax.tree.leaves(results)], record
+
+
+def check_forward(implementation: Implementation, case: Case) -> Seen:
+    """The values are the oracle's, and the permutes are those of the formula."""
+    assert implementation.communication is not None
+    seen = Seen()
+    arrays, results, record = recorded(forward(case, implementation, seen), case, 0)
+    expected = CONTRACTS[case.contract].oracle(case, [case.blocks(i, a, batched=False) for i, a in enumerate(arrays)])
+    for result, block in zip(results, expected, strict=True):
+        np.testing.assert_array_equal(result, block)
+    assert str(cost_of(record)) == str(implementation.communication(case, False))
+    return seen
+
+
+def check_backward(implementation: Implementation, case: Case) -> None:
+    """What the gradient moves besides is what the formula says."""
+    assert implementation.communication is not None
+    seen = check_forward(implementation, case)
+    program, _ = derivatives(case, implementation, seen, forward_mode=False)
+    tangents = len(case.operands)
+    whole = Program(lambda mesh: without_tangents(program.build(mesh), tangents), without(program.arguments, tangents))
+    record = recorded(whole, case, 0)[2]
+    both = implementation.communication(case, False) + implementation.communication(case, True)
+    assert str(cost_of(record)) == str(both)
+
+
+def without(arguments: tuple[Any, ...], count: int) -> tuple[Any, ...]:
+    """The arguments of a program of derivatives but for its tangents."""
+    return (*arguments[:count], *arguments[2 * count :])
+
+
+def without_tangents(function: Any, count: int) -> Any:
+    """A function of operands, tangents and cotangents that does not need the tangents, as one of the others."""
+    return lambda *arrays: function(*arrays[:count], *arrays[:count], *arrays[count:])
+
+
+SIZES = [
+    *((p,) for p in range(2, 17)),
+    *((2, 2), (2, 3), (4, 2), (4, 4), (3, 5)),
+    *((2, 2, 2), (2, 3, 2)),
+]
+TRAINED = [(1,), (2,), (5,), (8,), (3, 2), (2, 2)]
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_an_algorithm_moves_what_its_formula_says(name: str) -> None:
+    """On 2 to 16 members, on one axis and on tuples in both orders, values and permutes are as they should be."""
+    served = [sizes for sizes in SIZES if serves(name, sizes)]
+    assert len(served) >= 4
+    for sizes in served:
+        for reverse in (False, True)[: len(sizes)]:
+            check_forward(BY_NAME[name], case_of(BY_NAME[name].contract, sizes, reverse=reverse))
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_a_gradient_moves_what_its_formula_says(name: str) -> None:
+    """The gradient of an algorithm runs its permutes backwards, once."""
+    for sizes in TRAINED:
+        if serves(name, sizes):
+            check_backward(BY_NAME[name], case_of(BY_NAME[name].contract, sizes, reverse=len(sizes) == 2))
+
+
+@pytest.mark.parametrize("sizes", [(3,), (2, 2)], ids=str)
+@pytest.mark.parametrize("name", BY_NAME)
+def test_odd_blocks_cost_what_the_formula_says(name: str, sizes: tuple[int, ...]) -> None:
+    """Blocks with an odd number of rows, with one, with none, packed dtypes, sums of bool, trees, replicas."""
+    if not serves(name, sizes):
+        pytest.skip("the algorithm does not serve this number of members or of axes")
+    one = BY_NAME[name]
+    shapes: list[tuple[int, ...]] = [(5, 1), (1, 1), (1, 3), (0, 2)]
+    if one.contract in ("all_reduce", "broadcast"):
+        shapes += [(), (7,)]
+    for block in shapes:
+        check_forward(one, case_of(one.contract, sizes, block=block))
+        check_forward(one, case_of(one.contract, sizes, block=block, dtype="int4"))
+    check_backward(one, case_of(one.contract, sizes, block=shapes[-1], replicated=True))
+    check_backward(one, case_of(one.contract, sizes, block=(5, 1), replicated=True))
+    check_forward(one, case_of(one.contract, sizes, block=(3, 3), dtype="complex64", tree=True))
+    if one.contract == "all_reduce":
+        check_forward(one, case_of(one.contract, sizes, dtype="bool"))
+        check_forward(one, case_of(one.contract, sizes, dtype="int8", op="max"))
+        check_backward(one, case_of(one.contract, sizes, op="mean", tree=True))
+    if one.contract == "all_gather":
+        check_backward(one, case_of(one.contract, sizes, block=(), axis=0, tiled=False))
+        check_forward(one, case_of(one.contract, sizes, block=(3, 2), axis=-1, tiled=False))
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("bruck_all_gather", (1000,)),
+        ("recursive_halving_reduce_scatter", (1024,)),
+        ("ring_all_reduce", (512,)),
+        ("pairwise_all_to_all", (256,)),
+        ("torus_all_reduce", (32, 32)),
+        ("hierarchical_all_reduce", (8, 8, 16)),
+        ("tree_all_reduce", (1023,)),
+        ("bruck_all_to_all", (300,)),
+        ("two_phase_all_to_all", (16, 16)),
+        ("tree_broadcast", (1024,)),
+        ("scatter_all_gather_broadcast", (500,)),
+    ],
+)
+def test_formulas_hold_on_large_meshes(name: str, sizes: tuple[int, ...]) -> None:
+    """What holds on sixteen members holds on a thousand."""
+    check_forward(BY_NAME[name], case_of(BY_NAME[name].contract, sizes, block=(1, 1), dtype="int32"))
+
+
+@pytest.mark.parametrize("one", BUILT_IN, ids=str)
+def test_a_built_in_collective_costs_one_of_its_kind(one: Implementation) -> None:
+    """Forward and backward, over one axis and two, of blocks with elements and without, of trees and replicas."""
+    for sizes in ((2,), (2, 3)):
+        check_backward(one, case_of(one.contract, sizes))
+        check_backward(one, case_of(one.contract, sizes, block=(0, 2)))
+        check_backward(one, case_of(one.contract, sizes, replicated=True))
+        check_backward(one, case_of(one.contract, sizes, tree=True))
+        check_forward(one, case_of(one.contract, sizes, dtype="int4"))
+        if one.contract == "all_reduce":
+            check_forward(one, case_of(one.contract, sizes, dtype="bool"))
+            check_forward(one, case_of(one.contract, sizes, dtype="bool", op="max"))
+
+
+def formula_of(name: str, sizes: tuple[int, ...], n: int) -> Cost:
+    """The formula's cost of n bytes, where pieces that are halved have as many rows as bytes."""
+    p = math.prod(sizes)
+    extra: Mapping[str, int] = (
+        {"rows": n // p} if name in BOTH_LINKS and name.endswith(("ll_gather", "scatter")) else {}
+    )
+    extra = {} if name.startswith("shorter") else extra
+    cost: Cost = getattr(formulas, name)(sizes if name in AXES else p, n, **extra)
+    return cost
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_no_formula_is_below_the_lower_bound(name: str) -> None:
+    """Steps and bytes of every algorithm are at least what any needs (Chan et al. 2007)."""
+    tried = 0
+    for sizes in [*SIZES, (1,), (1, 4), (64,), (127,), (8, 16), (4, 4, 4)]:
+        p = math.prod(sizes)
+        for n in (0, p, 3 * p, 1000 * p):
+            if serves(name, sizes):
+                cost = formula_of(name, sizes, n)
+                steps, least = lower_bound(BY_NAME[name].contract, p, n, ports=1 + (name in BOTH_LINKS))
+                assert cost.steps is not None
+                assert cost.steps >= steps, (sizes, n)
+                assert cost.total_bytes >= least, (sizes, n)
+                tried += 1
+    assert tried >= 20
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "permutes", "steps", "sent"),
+    [  # of n = 960 bytes
+        ("ring_all_gather", (5,), 4, 4, 768),
+        ("bidirectional_all_gather", (5,), 8, 4, 768),
+        ("shorter_way_all_gather", (5,), 4, 2, 768),
+        ("shorter_way_all_gather", (6,), 5, 3, 800),
+        ("recursive_doubling_all_gather", (8,), 3, 3, 840),
+        ("bruck_all_gather", (6,), 3, 3, 800),
+        ("ring_reduce_scatter", (6,), 5, 5, 800),
+        ("bidirectional_reduce_scatter", (6,), 10, 5, 800),
+        ("recursive_halving_reduce_scatter", (4,), 2, 2, 720),
+        ("ring_all_reduce", (6,), 10, 10, 1600),
+        ("bidirectional_all_reduce", (6,), 20, 10, 1600),
+        ("rabenseifner_all_reduce", (8,), 6, 6, 1680),
+        ("recursive_doubling_all_reduce", (8,), 3, 3, 2880),
+        ("tree_all_reduce", (6,), 6, 6, 5760),
+        ("torus_all_reduce", (4, 3), 10, 10, 1760),
+        ("hierarchical_all_reduce", (4, 3), 10, 10, 1760),
+        ("hierarchical_all_reduce", (2, 2, 4), 10, 10, 1800),
+        ("pairwise_all_to_all", (6,), 5, 5, 800),
+        ("bruck_all_to_all", (6,), 3, 3, 7 * 160),
+        ("two_phase_all_to_all", (4, 3), 5, 5, 720 + 640),
+        ("tree_broadcast", (5,), 3, 3, 2880),
+        ("scatter_all_gather_broadcast", (5,), 7, 7, 1536),
+    ],
+)
+def test_formulas_are_those_of_the_literature(
+    name: str, sizes: tuple[int, ...], permutes: int, steps: int, sent: int
+) -> None:
+    """Worked examples: permutes, steps and bytes, where all divides."""
+    assert formula_of(name, sizes, 960) == Cost.permutes(permutes, sent, steps)
+
+
+@pytest.mark.parametrize(
+    ("contract", "p", "n", "ports", "bound"),
+    [
+        ("all_gather", 5, 100, 1, (3, 80)),
+        ("all_gather", 5, 100, 2, (2, 80)),
+        ("all_gather_invariant", 8, 80, 1, (3, 70)),
+        ("reduce_scatter", 4, 100, 1, (2, 75)),
+        ("all_reduce", 4, 102, 1, (2, 153)),
+        ("all_reduce", 3, 4, 1, (2, 6)),
+        ("all_to_all", 2, 100, 1, (1, 50)),
+        ("broadcast", 9, 100, 1, (4, 100)),
+        ("broadcast", 1, 100, 1, (0, 0)),
+        ("permute", 4, 100, 1, (0, 0)),
+        ("ring_shift", 4, 100, 1, (0, 0)),
+    ],
+)
+def test_lower_bounds(contract: str, p: int, n: int, ports: int, bound: tuple[int, int]) -> None:
+    """Worked examples of the bounds."""
+    assert lower_bound(contract, p, n, ports=ports) == bound
+
+
+def traced(name: str, x: jax.ShapeDtypeStruct, axis_name: Any, **params: Any) -> None:
+    """Traces an algorithm on the mesh (a=3, b=4)."""
+    mesh = AbstractMesh((3, 4), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
+    program = jax.shard_map(
+        lambda x: getattr(functions, name)(x, axis_name, **params),
+        mesh=mesh,
+        in_specs=jax.P(("a", "b")),
+        out_specs=jax.P(("a", "b")),
+    )
+    jax.eval_shape(program, x)
+
+
+@pytest.mark.parametrize(
+    ("name", "axis_name", "params", "error", "message"),
+    [
+        (
+            "recursive_doubling_all_gather",
+            "a",
+            {},
+            NotImplementedError,
+            "axis_name='a': expected a power of two of members (it has 3)",
+        ),
+        (
+            "rabenseifner_all_reduce",
+            ("a", "b"),
+            {},
+            NotImplementedError,
+            "axis_name=('a', 'b'): expected a power of two of members (it has 12)",
+        ),
+        (
+            "torus_all_reduce",
+            ("a",),
+            {},
+            NotImplementedError,
+            "axis_name=('a',): expected a tuple of 2 axes",
+        ),
+        (
+            "hierarchical_all_reduce",
+            "b",
+            {},
+            NotImplementedError,
+            "axis_name='b': expected a tuple of 2 or 3 axes",
+        ),
+        (
+            "two_phase_all_to_all",
+            "b",
+            {"split_axis": 0, "concat_axis": 0, "tiled": True},
+            NotImplementedError,
+            "axis_name='b': expected a tuple of 2 axes",
+        ),
+        (  # what no algorithm may serve comes before what this one does not
+            "recursive_halving_reduce_scatter",
+            "a",
+            {"scatter_dimension": 2},
+            ValueError,
+            "scatter_dimension=2: expected a dimension in [-1, 1)",
+        ),
+        (
+            "ring_reduce_scatter",
+            ("b", "a"),
+            {"tiled": True},
+            ValueError,
+            "scatter_dimension=0: expected a dimension whose size is a multiple of 12 (it has size 4)",
+        ),
+        (
+            "tree_all_reduce",
+            "a",
+            {"op": "median"},
+            ValueError,
+            "op='median': expected one of sum, mean, max, min",
+        ),
+        (
+            "tree_broadcast",
+            "a",
+            {"root": 3},
+            ValueError,
+            "root=3: expected a logical index in [0, 3)",
+        ),
+        (
+            "bruck_all_gather",
+            ("a", "a"),
+            {},
+            ValueError,
+            "axis_name=('a', 'a'): expected each mesh axis at most once",
+        ),
+    ],
+)
+def test_what_an_algorithm_does_not_serve(
+    name: str, axis_name: Any, params: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    """A gap and an illegal argument are told apart, and both say what was expected."""
+    with pytest.raises(error) as raised:
+        traced(name, jax.ShapeDtypeStruct((48,), np.float32), axis_name, **params)
+    assert str(raised.value) == f"{name}: {message}, on the mesh (a=3, b=4)"
+
+
+def test_formulas_of_what_is_not_served() -> None:
+    """A formula of powers of two, and a cost of an unknown contract, are not defined elsewhere."""
+    with pytest.raises(ValueError, match="p=6: expected a power of two"):
+        formulas.rabenseifner_all_reduce(6, 12)
+    for function in (
+        lambda: built_in("gather", 1),
+        lambda: built_in_backward("gather", 2, 1),
+        lambda: lower_bound("gather", 2, 1),
+    ):
+        with pytest.raises(ValueError, match="contract='gather': expected one of all_gather, all_gather_invariant"):
+            function()
+
+
+def test_costs_add_up() -> None:
+    """Costs add and multiply kind by kind, and their steps where all are known."""
+    cost = Cost.permutes(2, 10) + Cost.of({"all_reduce": 1}, {"all_reduce": 4}, 1)
+    assert 3 * cost == cost * 3 == cost + cost + cost
+    assert str(3 * cost) == "all_reduce=3 (12 bytes), permute=6 (30 bytes)"
+    assert (3 * cost).steps == 9
+    assert (2 * Cost.of({"all_reduce": 1}, {"all_reduce": 4})).steps is None
+
+
+def test_one_budget_for_one_test() -> None:
+    """Implementations with different shares of the examples do not go into one test."""
+    with pytest.raises(ValueError, match=r"shares \[0.25, 1.0\]: expected one share"):
+        law_test("value", "simulate", [*BUILT_IN, *ALGORITHMS])

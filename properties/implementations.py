@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from impl import algorithms, collectives
+from properties.cases import Case
 from properties.contracts import CONTRACTS
 from properties.costs import Communication, of_algorithm, of_built_in
 
@@ -25,6 +26,7 @@ class Implementation:
             trace says (a user's function declares nothing).
         communication: the cost of a case, forward (`False`) or of its gradient alone (`True`); None: unknown.
         share: its examples, as a multiple of what a law grants.
+        serves: whether it serves a case; others are not drawn for it. None: all, or as it then says itself.
         given: where the function was found, for one that a user named on the command line.
     """
 
@@ -35,6 +37,7 @@ class Implementation:
     invariant: bool | None = None
     communication: Communication | None = None
     share: float = 1.0
+    serves: Callable[[Case], bool] | None = None
     given: Any = None
 
     def __str__(self) -> str:
@@ -56,7 +59,24 @@ def _built_in(contract: str, *features: str) -> Implementation:
     )
 
 
-def _algorithm(contract: str, name: str, *features: str) -> Implementation:
+def over_a_power_of_two(case: Case) -> bool:
+    """Whether the members are a power of two."""
+    return case.members & (case.members - 1) == 0
+
+
+def over_two_axes(case: Case) -> bool:
+    """Whether the axis tuple has two axes."""
+    return len(case.axes) == 2
+
+
+def over_two_or_three_axes(case: Case) -> bool:
+    """Whether the axis tuple has two or three axes."""
+    return len(case.axes) in (2, 3)
+
+
+def _algorithm(
+    contract: str, name: str, *features: str, serves: Callable[[Case], bool] | None = None
+) -> Implementation:
     return Implementation(
         contract,
         name,
@@ -65,6 +85,7 @@ def _algorithm(contract: str, name: str, *features: str) -> Implementation:
         invariant=False,  # nothing casts what a permute delivers back to invariant
         communication=of_algorithm(name),
         share=ALGORITHM_SHARE,
+        serves=serves,
     )
 
 
@@ -83,21 +104,21 @@ ALGORITHMS: tuple[Implementation, ...] = (
     _algorithm("all_gather", "ring_all_gather"),
     _algorithm("all_gather", "bidirectional_all_gather"),
     _algorithm("all_gather", "shorter_way_all_gather"),
-    _algorithm("all_gather", "recursive_doubling_all_gather"),
+    _algorithm("all_gather", "recursive_doubling_all_gather", serves=over_a_power_of_two),
     _algorithm("all_gather", "bruck_all_gather"),
     _algorithm("reduce_scatter", "ring_reduce_scatter"),
     _algorithm("reduce_scatter", "bidirectional_reduce_scatter"),
-    _algorithm("reduce_scatter", "recursive_halving_reduce_scatter"),
+    _algorithm("reduce_scatter", "recursive_halving_reduce_scatter", serves=over_a_power_of_two),
     _algorithm("all_reduce", "ring_all_reduce", "bool_sum"),
     _algorithm("all_reduce", "bidirectional_all_reduce", "bool_sum"),
-    _algorithm("all_reduce", "recursive_doubling_all_reduce", "bool_sum"),
-    _algorithm("all_reduce", "rabenseifner_all_reduce", "bool_sum"),
+    _algorithm("all_reduce", "recursive_doubling_all_reduce", "bool_sum", serves=over_a_power_of_two),
+    _algorithm("all_reduce", "rabenseifner_all_reduce", "bool_sum", serves=over_a_power_of_two),
     _algorithm("all_reduce", "tree_all_reduce", "bool_sum"),
-    _algorithm("all_reduce", "torus_all_reduce", "bool_sum"),
-    _algorithm("all_reduce", "hierarchical_all_reduce", "bool_sum"),
+    _algorithm("all_reduce", "torus_all_reduce", "bool_sum", serves=over_two_axes),
+    _algorithm("all_reduce", "hierarchical_all_reduce", "bool_sum", serves=over_two_or_three_axes),
     _algorithm("all_to_all", "pairwise_all_to_all"),
     _algorithm("all_to_all", "bruck_all_to_all"),
-    _algorithm("all_to_all", "two_phase_all_to_all"),
+    _algorithm("all_to_all", "two_phase_all_to_all", serves=over_two_axes),
     _algorithm("broadcast", "tree_broadcast"),
     _algorithm("broadcast", "scatter_all_gather_broadcast"),
 )

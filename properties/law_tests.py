@@ -44,6 +44,8 @@ def law_test(name: str, engine: str, implementations: Sequence[Implementation]) 
     test.__doc__ = law.sentence
     # the tally is one per test, not per case: it adds up what all of them checked
     allowed = [*settings().suppress_health_check, HealthCheck.function_scoped_fixture]
+    if any(i.serves for i in implementations):  # what one does not serve is drawn and dropped
+        allowed.append(HealthCheck.filter_too_much)
     budget = settings(
         max_examples=law.examples(settings(), engine, share), suppress_health_check=allowed, report_multiple_bugs=False
     )

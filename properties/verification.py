@@ -64,6 +64,8 @@ class Law:
             large=scope.large if self.large else 0,
         )
         cases = CONTRACTS[implementation.contract].cases(scope)
+        if implementation.serves is not None:
+            cases = cases.filter(implementation.serves)
         if self.name == "type":
             cases = cases.flatmap(placed)
         elif self.name == "error":

@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oracles.dtypes import exact_limit, is_float, is_integer, is_signed, sum_error_bound, unit_roundoff, wide
+from oracles.dtypes import (
+    exact_limit,
+    is_float,
+    is_integer,
+    is_signed,
+    largest_finite,
+    sum_error_bound,
+    unit_roundoff,
+    wide,
+)
+from properties.laws.comparison import bound_of_sum
 
 FLOATS = tuple(map(np.dtype, (ml_dtypes.float8_e4m3fn, np.float16, ml_dtypes.bfloat16, np.float32)))
 INTEGERS = tuple(map(np.dtype, (ml_dtypes.int4, ml_dtypes.uint4, np.int8, np.uint8, np.int16, np.uint16)))
@@ -181,3 +191,19 @@ def test_too_many_terms_have_no_bound(dtype: np.dtype) -> None:
     terms = round(1 / unit_roundoff(dtype)) - 1
     assert sum_error_bound(np.ones(1), terms, dtype) == np.inf
     assert np.isfinite(sum_error_bound(np.ones(1), terms - 1, dtype))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_sums_that_may_overflow_have_no_bound(dtype: np.dtype) -> None:
+    """Where magnitudes add up to more than the largest number, some order of the sum is infinite before the others."""
+    largest = np.array([largest_finite(dtype)])
+    assert np.isfinite(largest.astype(dtype).astype(np.float64)).all()
+    assert not np.isnan(bound_of_sum(largest, 2, dtype, divides=False)).any()
+    assert np.isnan(bound_of_sum(largest * 1.01, 2, dtype, divides=False)).all()
+    assert np.isnan(bound_of_sum(largest * 0.51, 2, dtype, divides=True)).all()
+
+
+def test_integers_never_overflow() -> None:
+    """Sums of integers wrap around, in every order alike."""
+    assert largest_finite(np.dtype(np.int8)) == math.inf
+    assert bound_of_sum(np.array([1e30]), 9, np.dtype(np.int32), divides=False) == 0

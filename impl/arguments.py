@@ -23,6 +23,11 @@ def refuse(function: str, argument: str, value: object, expected: str) -> NoRetu
     raise ValueError(f"{function}: {argument}={value!r}: expected {expected}, on the mesh {mesh_text()}")
 
 
+def refuse_for_now(function: str, argument: str, value: object, expected: str) -> NoReturn:
+    """Raises the NotImplementedError that says what this function does not serve, although its contract allows it."""
+    raise NotImplementedError(f"{function}: {argument}={value!r}: expected {expected}, on the mesh {mesh_text()}")
+
+
 def check_axes(function: str, axis_name: AxisName) -> tuple[str, ...]:
     """The axis tuple that `axis_name` names.
 
@@ -102,3 +107,45 @@ def check_groups(function: str, groups: Sequence[Sequence[int]] | None, size: in
     if sorted(index for group in lists for index in group) != list(range(size)) or len({len(g) for g in lists}) != 1:
         refuse(function, "axis_index_groups", groups, f"a partition of range({size}) into groups of equal length")
     return lists
+
+
+def check_op(function: str, op: str, known: Iterable[str]) -> None:
+    """`op` is one of the reductions known.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    if op not in known:
+        refuse(function, "op", op, f"one of {', '.join(known)}")
+
+
+def check_varies(function: str, x: jax.Array, axes: tuple[str, ...]) -> None:
+    """`x` varies along all of the axis tuple or none of it: a sum over a part of it would mean something else.
+
+    Raises:
+        ValueError: if it varies along some of its axes only.
+    """
+    along = set(jax.typeof(x).manual_axis_type.varying) & set(axes)
+    if along and along != set(axes):
+        refuse(function, "x", str(jax.typeof(x)), f"a value varying along all of {axes} or none of them")
+
+
+def check_power_of_two(function: str, axis_name: AxisName) -> None:
+    """The members are a power of two.
+
+    Raises:
+        NotImplementedError: if they are not.
+    """
+    p = lax.axis_size(axis_name)
+    if p & (p - 1):
+        refuse_for_now(function, "axis_name", axis_name, f"a power of two of members (it has {p})")
+
+
+def check_axis_count(function: str, axis_name: AxisName, counts: Sequence[int]) -> None:
+    """The axis tuple has as many axes as one of `counts` says.
+
+    Raises:
+        NotImplementedError: if it has more or fewer.
+    """
+    if (1 if isinstance(axis_name, str) else len(axis_name)) not in counts:
+        refuse_for_now(function, "axis_name", axis_name, f"a tuple of {' or '.join(map(str, counts))} axes")

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Int, PyTree, Shaped
 
@@ -25,8 +26,9 @@ from impl.arguments import (
     check_divides,
     check_groups,
     check_index,
+    check_op,
     check_permutation,
-    refuse,
+    check_varies,
 )
 
 Block = Shaped[Array, "..."]
@@ -83,12 +85,9 @@ def all_reduce(x: Blocks, axis_name: AxisName, *, op: str = "sum", axis_index_gr
     """
     axes = check_axes("all_reduce", axis_name)
     groups = check_groups("all_reduce", axis_index_groups, lax.axis_size(axes))
-    if op not in REDUCTIONS:
-        refuse("all_reduce", "op", op, f"one of {', '.join(REDUCTIONS)}")
+    check_op("all_reduce", op, REDUCTIONS)
     for leaf in jax.tree.leaves(x):
-        along = varying(leaf) & set(axes)
-        if along and along != set(axes):
-            refuse("all_reduce", "x", str(jax.typeof(leaf)), f"a value varying along all of {axes} or none of them")
+        check_varies("all_reduce", leaf, axes)
         if groups is not None and types_are_checked():
             # jax.lax types pmax and pmin over groups as invariant although the groups' results differ.
             raise NotImplementedError(
@@ -175,9 +174,7 @@ def reduce_scatter(
     def scatter(leaf: Block) -> Block:
         dimension = check_dimension("reduce_scatter", "scatter_dimension", scatter_dimension, leaf.ndim)
         check_divides("reduce_scatter", "scatter_dimension", scatter_dimension, leaf.shape[dimension], members, tiled)
-        along = varying(leaf) & set(axes)
-        if along and along != set(axes):
-            refuse("reduce_scatter", "x", str(jax.typeof(leaf)), f"a value varying along all of {axes} or none of them")
+        check_varies("reduce_scatter", leaf, axes)
         if leaf.size == 0:  # XLA's verifier refuses an empty piece; there is nothing to send
             kept = [leaf.shape[dimension] // members] if tiled else []
             shape = (*leaf.shape[:dimension], *kept, *leaf.shape[dimension + 1 :])
@@ -250,17 +247,16 @@ def permute(x: Blocks, axis_name: AxisName, *, perm: Iterable[tuple[int, int]]) 
     pairs = check_permutation("permute", perm, lax.axis_size(axes))
     mesh_order = [name for name in jax.sharding.get_abstract_mesh().axis_names if name in axes]
     ordered = tuple(mesh_order) if len(mesh_order) == len(axes) else axes
-    position = [_mesh_index(logical, axes, ordered) for logical in range(lax.axis_size(axes))]
+    position = _mesh_indices(axes, ordered)
     return lax.ppermute(x, ordered, [(position[source], position[destination]) for source, destination in pairs])
 
 
-def _mesh_index(logical: int, axes: tuple[str, ...], ordered: tuple[str, ...]) -> int:
-    """The index over `ordered` of the member with index `logical` over `axes`."""
-    coordinate = {}
-    for name in reversed(axes):
-        logical, coordinate[name] = divmod(logical, lax.axis_size(name))
-    sizes = [lax.axis_size(name) for name in ordered]
-    return sum(coordinate[name] * math.prod(sizes[i + 1 :]) for i, name in enumerate(ordered))
+def _mesh_indices(axes: tuple[str, ...], ordered: tuple[str, ...]) -> list[int]:
+    """The index over `ordered` of every member, by its logical index over `axes`."""
+    size = {name: lax.axis_size(name) for name in axes}
+    coordinates = np.unravel_index(np.arange(math.prod(size.values())), tuple(size.values()))
+    coordinate = dict(zip(axes, coordinates, strict=True))
+    return np.ravel_multi_index([coordinate[n] for n in ordered], [size[n] for n in ordered]).tolist()
 
 
 def ring_shift(x: Blocks, axis_name: AxisName, *, offset: int = 1) -> Blocks:

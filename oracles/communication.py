@@ -6,8 +6,10 @@ n, the bytes of the *full vector*: an all-gather's result; a reduce-scatter's, a
 all-to-all's, a broadcast's operand. Each states its source.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
 KINDS = ("permute", "all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "ragged_all_to_all")
 
@@ -67,6 +69,94 @@ class Cost:
             steps,
         )
 
+    def __mul__(self, times: int) -> "Cost":
+        """So many times, one after the other."""
+        return Cost.of(
+            {kind: times * count for kind, count in self.counts},
+            {kind: times * size for kind, size in self.operand_bytes},
+            None if self.steps is None else times * self.steps,
+        )
+
+    __rmul__ = __mul__
+
     def __str__(self) -> str:
         parts = [f"{kind}={count} ({self.bytes_in(kind):,} bytes)" for kind, count in self.counts]
         return ", ".join(parts) or "no communication"
+
+
+def built_in(contract: str, n: int, *, bits: int = 8) -> Cost:
+    """One collective of its own kind; a broadcast is a gather of which all but one block are dropped.
+
+    One of an empty operand moves nothing and does not count.
+
+    Arguments:
+        contract: the operation's name.
+        n: the elements of the operand, of `bits` bits: as they stand, bytes.
+
+    Raises:
+        ValueError: if there is no such contract.
+    """
+    return _one(_kind(contract), n, bits)
+
+
+def built_in_backward(contract: str, p: int, n: int, *, bits: int = 8) -> Cost:
+    """The gradient of `built_in`, alone, with p members: the collective's linear transpose.
+
+    All-gather and reduce-scatter are each other's transposes, all-to-all and permute their own. A result
+    of invariant type has one cotangent, which every member holds already: an all-reduce hands it on, and
+    an invariant all-gather takes its slice of it, both without communication.
+
+    Raises:
+        ValueError: if there is no such contract.
+    """
+    kind = _kind(contract)
+    if kind == "all_reduce" or contract == "all_gather_invariant":
+        return Cost.of({}, {})
+    if kind == "all_gather":
+        return _one("reduce_scatter", p * n, bits)
+    return _one("all_gather", n // p, bits) if kind == "reduce_scatter" else _one(kind, n, bits)
+
+
+def lower_bound(contract: str, p: int, n: int | Fraction, *, ports: int = 1) -> tuple[int, Fraction]:
+    """The fewest steps, and the fewest bytes that a device must send, of a collective of n bytes.
+
+    Steps: after k steps at most (ports + 1)**k members can know of one member's data, so whatever
+    makes every member depend on every other takes ceil(log p) steps to that base. Bytes: a
+    member must get what it lacks, (p-1)n/p; an all-reduce must besides hand in its share of the terms,
+    as much again; of a broadcast, all n (Chan et al. 2007, section 3; for more than one port, Bruck et
+    al. 1997, section 2). Permutes may be identities and are bounded by nothing.
+
+    It holds for algorithms out of permutes; what a built-in collective sends is not what its operand holds.
+
+    Arguments:
+        contract: the operation's name.
+        p: the number of members.
+        n: the bytes of the full vector.
+        ports: how many members a member can send to in one step.
+
+    Raises:
+        ValueError: if there is no such contract.
+    """
+    if _kind(contract) == "permute" or p == 1 or n == 0:
+        return 0, Fraction(0)
+    times = 2 if contract == "all_reduce" else 1
+    sent = Fraction(n) if contract == "broadcast" else times * Fraction(p - 1, p) * n
+    return next(k for k in range(p) if (ports + 1) ** k >= p), sent
+
+
+OTHER_KINDS = {"all_gather_invariant": "all_gather", "ring_shift": "permute", "broadcast": "all_gather"}
+"""Contracts that are served by a collective of another kind."""
+
+
+def _kind(contract: str) -> str:
+    kind = OTHER_KINDS.get(contract, contract)
+    if kind not in KINDS:
+        raise ValueError(f"contract={contract!r}: expected one of {', '.join(sorted({*KINDS, *OTHER_KINDS}))}")
+    return kind
+
+
+def _one(kind: str, n: int, bits: int) -> Cost:
+    """One collective of n elements; one of nothing does not count."""
+    if n == 0:
+        return Cost.of({}, {})
+    return Cost.of({kind: 1}, {kind: math.ceil(n * bits / 8)})

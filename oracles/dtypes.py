@@ -1,5 +1,7 @@
 """What a dtype can hold exactly, and how far a rounded sum may be from the true one."""
 
+import math
+
 import ml_dtypes
 import numpy as np
 
@@ -51,6 +53,14 @@ def unit_roundoff(dtype: np.dtype) -> float:
         return 0.0
     real = np.dtype(np.float32) if dtype == np.complex64 else dtype
     return float(ml_dtypes.finfo(real).eps) / 2
+
+
+def largest_finite(dtype: np.dtype) -> float:
+    """The largest finite number of a floating-point `dtype`; no number is too large for exact dtypes, which wrap."""
+    dtype = np.dtype(dtype)
+    if not is_float(dtype):
+        return math.inf
+    return float(ml_dtypes.finfo(np.dtype(np.float32) if dtype == np.complex64 else dtype).max)
 
 
 def sum_error_bound(magnitude: np.ndarray, terms: int, dtype: np.dtype) -> np.ndarray:

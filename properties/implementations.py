@@ -4,12 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from impl import collective_matmul, collectives
-from oracles.communication import Cost
+from impl import algorithms, collective_matmul, collectives
 from properties.cases import Case
 from properties.communication.expectation import Expectation
-from properties.contracts import CONTRACTS, Contract
+from properties.contracts import CONTRACTS
 from properties.contracts.matmul import MATMULS
+from properties.costs import Communication, of_algorithm, of_built_in
+
+ALGORITHM_SHARE = 0.1
+"""What a hand-written algorithm gets of the examples: twenty of them, which share their pieces, get two's."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,8 @@ class Implementation:
             trace says (a user's function declares nothing).
         communication: the cost of a case, forward (`False`) or of its gradient alone (`True`); None: unknown.
         expectation: what a user expects of its communication, in place of a formula; None: nothing.
+        share: its examples, as a multiple of what a law grants.
+        serves: whether it serves a case; others are not drawn for it. None: all, or as it then says itself.
         given: where the function was found, for one that a user named on the command line.
     """
 
@@ -33,28 +38,68 @@ class Implementation:
     function: Callable[..., Any]
     features: frozenset[str] = field(default=frozenset())
     invariant: bool | None = None
-    communication: Callable[[Case, bool], Cost] | None = None
+    communication: Communication | None = None
     expectation: Expectation | None = None
+    share: float = 1.0
+    serves: Callable[[Case], bool] | None = None
     given: Any = None
 
     def __str__(self) -> str:
         return f"{self.contract}[{self.name}]"
 
 
+EXTRAS = frozenset({"explained_errors", "negative_dimensions", "replicated_operands", "trees"})
+"""What all of this project's own implementations serve."""
+
+
 def _built_in(contract: str, *features: str) -> Implementation:
-    extras = frozenset({"explained_errors", "negative_dimensions", "replicated_operands", "trees", *features})
     return Implementation(
-        contract, "lax", getattr(collectives, contract), extras, invariant=CONTRACTS[contract].invariant
+        contract,
+        "lax",
+        getattr(collectives, contract),
+        EXTRAS | set(features),
+        invariant=CONTRACTS[contract].invariant,
+        communication=of_built_in(contract),
     )
 
 
-def _matmul(contract: Contract) -> Implementation:
+def over_a_power_of_two(case: Case) -> bool:
+    """Whether the members are a power of two."""
+    return case.members & (case.members - 1) == 0
+
+
+def over_two_axes(case: Case) -> bool:
+    """Whether the axis tuple has two axes."""
+    return len(case.axes) == 2
+
+
+def over_two_or_three_axes(case: Case) -> bool:
+    """Whether the axis tuple has two or three axes."""
+    return len(case.axes) in (2, 3)
+
+
+def _algorithm(
+    contract: str, name: str, *features: str, serves: Callable[[Case], bool] | None = None
+) -> Implementation:
+    return Implementation(
+        contract,
+        name,
+        getattr(algorithms, name),
+        EXTRAS | set(features),
+        invariant=False,  # nothing casts what a permute delivers back to invariant
+        communication=of_algorithm(name),
+        share=ALGORITHM_SHARE,
+        serves=serves,
+    )
+
+
+def _product(contract: str) -> Implementation:
     features = frozenset({"batch_dimensions", "explained_errors"})
-    function = getattr(collective_matmul, contract.name)
-    return Implementation(contract.name, "naive", function, features, invariant=contract.invariant)
+    function = getattr(collective_matmul, contract)
+    return Implementation(contract, "naive", function, features, invariant=CONTRACTS[contract].invariant)
 
 
-IMPLEMENTATIONS: tuple[Implementation, ...] = (
+BUILT_IN: tuple[Implementation, ...] = (
     _built_in("all_reduce", "bool_sum", "groups"),
     _built_in("all_gather", "groups"),
     _built_in("all_gather_invariant"),
@@ -63,5 +108,31 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     _built_in("permute"),
     _built_in("ring_shift"),
     _built_in("broadcast"),
-    *map(_matmul, MATMULS),
 )
+
+ALGORITHMS: tuple[Implementation, ...] = (
+    _algorithm("all_gather", "ring_all_gather"),
+    _algorithm("all_gather", "bidirectional_all_gather"),
+    _algorithm("all_gather", "shorter_way_all_gather"),
+    _algorithm("all_gather", "recursive_doubling_all_gather", serves=over_a_power_of_two),
+    _algorithm("all_gather", "bruck_all_gather"),
+    _algorithm("reduce_scatter", "ring_reduce_scatter"),
+    _algorithm("reduce_scatter", "bidirectional_reduce_scatter"),
+    _algorithm("reduce_scatter", "recursive_halving_reduce_scatter", serves=over_a_power_of_two),
+    _algorithm("all_reduce", "ring_all_reduce", "bool_sum"),
+    _algorithm("all_reduce", "bidirectional_all_reduce", "bool_sum"),
+    _algorithm("all_reduce", "recursive_doubling_all_reduce", "bool_sum", serves=over_a_power_of_two),
+    _algorithm("all_reduce", "rabenseifner_all_reduce", "bool_sum", serves=over_a_power_of_two),
+    _algorithm("all_reduce", "tree_all_reduce", "bool_sum"),
+    _algorithm("all_reduce", "torus_all_reduce", "bool_sum", serves=over_two_axes),
+    _algorithm("all_reduce", "hierarchical_all_reduce", "bool_sum", serves=over_two_or_three_axes),
+    _algorithm("all_to_all", "pairwise_all_to_all"),
+    _algorithm("all_to_all", "bruck_all_to_all"),
+    _algorithm("all_to_all", "two_phase_all_to_all", serves=over_two_axes),
+    _algorithm("broadcast", "tree_broadcast"),
+    _algorithm("broadcast", "scatter_all_gather_broadcast"),
+)
+
+PRODUCTS: tuple[Implementation, ...] = tuple(_product(contract.name) for contract in MATMULS)
+
+IMPLEMENTATIONS: tuple[Implementation, ...] = (*BUILT_IN, *ALGORITHMS, *PRODUCTS)

@@ -16,14 +16,19 @@ from properties.verification import LAWS, verify
 def law_test(name: str, engine: str, implementations: Sequence[Implementation]) -> Callable[..., None]:
     """The test `test_<law>_<engine>` that checks a law on drawn cases of each implementation.
 
-    It gets the law's share of the examples of the Hypothesis profile that is in force.
+    It gets the law's and the implementations' share of the examples of the Hypothesis profile that is in force.
 
     Raises:
-        ValueError: if the engine cannot check the law.
+        ValueError: if the engine cannot check the law, or the implementations' shares differ.
     """
     law = LAWS[name]
     if engine not in law.engines:
         raise ValueError(f"engine={engine!r}: expected one of {', '.join(law.engines)} for the law {name!r}")
+
+    shares = {i.share for i in implementations}
+    if len(shares) != 1:
+        raise ValueError(f"implementations: shares {sorted(shares)}: expected one share, since one test has one budget")
+    share = shares.pop()
 
     def test(
         implementation: Implementation,
@@ -39,8 +44,10 @@ def law_test(name: str, engine: str, implementations: Sequence[Implementation]) 
     test.__doc__ = law.sentence
     # the tally is one per test, not per case: it adds up what all of them checked
     allowed = [*settings().suppress_health_check, HealthCheck.function_scoped_fixture]
+    if any(i.serves for i in implementations):  # what one does not serve is drawn and dropped
+        allowed.append(HealthCheck.filter_too_much)
     budget = settings(
-        max_examples=law.examples(settings(), engine), suppress_health_check=allowed, report_multiple_bugs=False
+        max_examples=law.examples(settings(), engine, share), suppress_health_check=allowed, report_multiple_bugs=False
     )
     marked = pytest.mark.law(name, engine)(budget(given(data=st.data())(test)))
     return pytest.mark.parametrize("implementation", implementations, ids=str)(marked)

@@ -52,9 +52,9 @@ class Law:
     engines: tuple[str, ...] = ("simulate", "xla")
     large: bool = False
 
-    def examples(self, profile: settings, engine: str) -> int:
-        """How many structures a profile grants it on an engine."""
-        return max(2, round(profile.max_examples * self.share * (XLA_SHARE if engine == "xla" else 1)))
+    def examples(self, profile: settings, engine: str, share: float = 1.0) -> int:
+        """How many structures a profile grants it on an engine, for an implementation with that share."""
+        return max(2, round(profile.max_examples * self.share * share * (XLA_SHARE if engine == "xla" else 1)))
 
     def cases(self, implementation: Implementation, scope: Scope) -> st.SearchStrategy[Case]:
         """The cases that this law draws for an implementation."""
@@ -66,6 +66,8 @@ class Law:
             large=scope.large if self.large else 0,
         )
         cases = CONTRACTS[implementation.contract].cases(scope)
+        if implementation.serves is not None:
+            cases = cases.filter(implementation.serves)
         if self.name == "type":
             cases = cases.flatmap(placed)
         elif self.name == "error":

@@ -1,16 +1,11 @@
-"""The least that any program must send for a collective, where that is certain.
-
-With p members and n bytes of the full vector, per device, each sending to one and receiving from one at a
-time: Chan, Heimlich, Purkayastha, van de Geijn, "Collective communication: theory, practice, and
-experience", 2007, section 3; the all-reduce's bytes also in Patarasuk and Yuan, "Bandwidth optimal
-all-reduce algorithms", 2009, section 3.
-"""
+"""The least that any program must send in a case, where that is certain: the oracle's bound, with its conditions."""
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
+from oracles.communication import lower_bound as least
 from properties.cases import Case
 
 
@@ -40,15 +35,9 @@ def lower_bound(contract: str, p: int, n: float | Fraction) -> Bound:
     Raises:
         ValueError: for a contract without a bound.
     """
-    if p < 2 or n == 0:
-        return NOTHING
-    if contract in PARTS:
-        return Bound(math.ceil(math.log2(p)), PARTS[contract] * Fraction(p - 1, p) * Fraction(n))
-    if contract == "broadcast":
-        return Bound(math.ceil(math.log2(p)), Fraction(n))
     if contract in ("permute", "ring_shift"):
-        return Bound(1, Fraction(n))
-    raise ValueError(f"contract={contract!r}: expected one of {', '.join(KNOWN)}")
+        return NOTHING if p < 2 or n == 0 else Bound(1, Fraction(n))
+    return Bound(*least(contract, p, Fraction(n)))
 
 
 def members(case: Case) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from oracles.dtypes import exact_limit, is_float, sum_error_bound, unit_roundoff, wide
+from oracles.dtypes import exact_limit, is_float, largest_finite, sum_error_bound, unit_roundoff, wide
 from properties.cases import Case
 from properties.contracts import CONTRACTS
 from properties.data import Data
@@ -68,6 +68,11 @@ def _is_exact(array: np.ndarray, total: float, dtype: np.dtype) -> bool:
     )
 
 
+def unless_infinite(bound: np.ndarray, totals: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """The bound, and NaN where sums of such magnitudes may overflow: in some order they are infinite, or NaN."""
+    return np.where(totals > largest_finite(dtype), np.nan, bound)
+
+
 def bound_of_sum(
     case: Case, magnitudes: np.ndarray, terms: int, dtype: np.dtype, *, derivative: bool = False
 ) -> np.ndarray:
@@ -76,12 +81,16 @@ def bound_of_sum(
     Terms are added up in the contract's accumulator (see `sum_error_bound`; a product and a mean
     round once more each), and what comes out of it is rounded to `dtype`, `stages` times. What a
     derivative adds up is written by JAX, which accumulates cotangents in the operands' own dtype.
+    It is NaN where the magnitudes overflow: so does the sum, then, in one order or another, and a ring may
+    end at the other infinity, or at NaN.
     """
     contract = CONTRACTS[case.contract]
     held = np.dtype(dtype) if derivative else contract.accumulator(np.dtype(dtype))
     # a complex product errs by up to sqrt(5) u (Brent, Percival and Zimmermann 2007), a real one by u
     products = (contract.degree - 1) * (3 if held.kind == "c" else 1) + (contract.stages - 1) * (held == dtype)
     bound = sum_error_bound(magnitudes, terms + contract.divides(case) + products, held)
+    total = magnitudes * terms if contract.divides(case) else magnitudes
+    bound = unless_infinite(bound, total, dtype)
     if held == dtype:
         return bound
     u = contract.stages * unit_roundoff(dtype)

@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oracles.dtypes import exact_limit, is_float, is_integer, is_signed, sum_error_bound, unit_roundoff, wide
+from oracles.dtypes import (
+    exact_limit,
+    is_float,
+    is_integer,
+    is_signed,
+    largest_finite,
+    sum_error_bound,
+    unit_roundoff,
+    wide,
+)
+from properties.laws.numbers import unless_infinite
 
 FLOATS = tuple(map(np.dtype, (ml_dtypes.float8_e4m3fn, np.float16, ml_dtypes.bfloat16, np.float32)))
 INTEGERS = tuple(map(np.dtype, (ml_dtypes.int4, ml_dtypes.uint4, np.int8, np.uint8, np.int16, np.uint16)))
@@ -181,3 +191,18 @@ def test_too_many_terms_have_no_bound(dtype: np.dtype) -> None:
     terms = round(1 / unit_roundoff(dtype)) - 1
     assert sum_error_bound(np.ones(1), terms, dtype) == np.inf
     assert np.isfinite(sum_error_bound(np.ones(1), terms - 1, dtype))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_sums_that_may_overflow_have_no_bound(dtype: np.dtype) -> None:
+    """Where magnitudes add up to more than the largest number, some order of the sum is infinite before the others."""
+    largest = np.array([largest_finite(dtype)])
+    assert np.isfinite(largest.astype(dtype).astype(np.float64)).all()
+    assert unless_infinite(np.ones(1), largest, dtype) == 1
+    assert np.isnan(unless_infinite(np.ones(1), largest * 1.01, dtype)).all()
+
+
+def test_integers_never_overflow() -> None:
+    """Sums of integers wrap around, in every order alike."""
+    assert largest_finite(np.dtype(np.int8)) == math.inf
+    assert unless_infinite(np.zeros(1), np.array([1e30]), np.dtype(np.int32)) == 0

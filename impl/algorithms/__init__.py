@@ -1,0 +1,52 @@
+"""The collectives by hand: every classical algorithm, out of permutes alone.
+
+Each function has the signature of its collective in `impl.collectives` and the same meaning. Where one
+does not serve what the collective allows, it raises NotImplementedError and says what it expects.
+"""
+
+from impl.algorithms.all_gather import (
+    bidirectional_all_gather,
+    bruck_all_gather,
+    recursive_doubling_all_gather,
+    ring_all_gather,
+    shorter_way_all_gather,
+)
+from impl.algorithms.all_reduce import (
+    bidirectional_all_reduce,
+    hierarchical_all_reduce,
+    rabenseifner_all_reduce,
+    recursive_doubling_all_reduce,
+    ring_all_reduce,
+    torus_all_reduce,
+    tree_all_reduce,
+)
+from impl.algorithms.all_to_all import bruck_all_to_all, pairwise_all_to_all, two_phase_all_to_all
+from impl.algorithms.broadcast import scatter_all_gather_broadcast, tree_broadcast
+from impl.algorithms.reduce_scatter import (
+    bidirectional_reduce_scatter,
+    recursive_halving_reduce_scatter,
+    ring_reduce_scatter,
+)
+
+__all__ = [
+    "bidirectional_all_gather",
+    "bidirectional_all_reduce",
+    "bidirectional_reduce_scatter",
+    "bruck_all_gather",
+    "bruck_all_to_all",
+    "hierarchical_all_reduce",
+    "pairwise_all_to_all",
+    "rabenseifner_all_reduce",
+    "recursive_doubling_all_gather",
+    "recursive_doubling_all_reduce",
+    "recursive_halving_reduce_scatter",
+    "ring_all_gather",
+    "ring_all_reduce",
+    "ring_reduce_scatter",
+    "scatter_all_gather_broadcast",
+    "shorter_way_all_gather",
+    "torus_all_reduce",
+    "tree_all_reduce",
+    "tree_broadcast",
+    "two_phase_all_to_all",
+]

@@ -1,0 +1,80 @@
+"""Broadcasts out of permutes: down a binomial tree, or as a scatter followed by an all-gather.
+
+p is the number of members, n the bytes of a block. Sources: Thakur, Rabenseifner and Gropp, 2005; Chan
+et al., "Collective communication: theory, practice, and experience", 2007.
+
+All of them: `[…]` to `[…]`, typed varying, over one axis or a tuple of axes in any order, for trees and
+for every dtype, with the arguments and the ValueErrors of `impl.collectives.broadcast`.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Int
+
+from impl.algorithms import all_gather
+from impl.algorithms.pieces import Axes, cut, distances, send, uncut
+from impl.arguments import AxisName, check_axes, check_index
+from impl.collectives import Block, Blocks, axis_index, cast_varying
+
+Algorithm = Callable[[Block, Axes, int], Block]
+
+
+def tree_broadcast(x: Blocks, axis_name: AxisName, *, root: int = 0) -> Blocks:
+    """Those who have the block send it 1, 2, 4, … members on: ceil(log2 p) permutes of n bytes.
+
+    Raises:
+        ValueError: for an unknown axis or a root out of range.
+    """
+    return _broadcast("tree_broadcast", tree, x, axis_name, root)
+
+
+def scatter_all_gather_broadcast(x: Blocks, axis_name: AxisName, *, root: int = 0) -> Blocks:
+    """Scatters the block down a tree and gathers it along a ring: 2(p-1)n/p bytes, ceil(log2 p) + p - 1 permutes.
+
+    Any block will do: its elements are filled up to a multiple of p.
+
+    Raises:
+        ValueError: for an unknown axis or a root out of range.
+    """
+    return _broadcast("scatter_all_gather_broadcast", scattered_and_gathered, x, axis_name, root)
+
+
+def tree(block: Block, axes: Axes, root: int) -> Block:
+    """The block of `root`, down a binomial tree: `[…]` to `[…]`."""
+    p = lax.axis_size(axes)
+    for distance in distances(p):
+        holders = range(min(distance, p - distance))
+        arrived = send(block, axes, [((root + i) % p, (root + i + distance) % p) for i in holders])
+        rank = _rank(axes, root)
+        block = jnp.where((distance <= rank) & (rank < 2 * distance), arrived, block)
+    return block
+
+
+def scattered_and_gathered(block: Block, axes: Axes, root: int) -> Block:
+    """The block of `root`, in pieces: `[…]` to `[…]`.
+
+    `held[j]` is the piece of the member j behind this one; all but the root's are meaningless before
+    something arrives. Only the root's first message can be cut short, where p is no power of two.
+    """
+    p = lax.axis_size(axes)
+    held = jnp.roll(cut(block, p), -root, axis=0)
+    for distance in reversed(distances(p)):
+        senders = range(0, p - distance, 2 * distance)
+        arrived = send(held[distance:], axes, [((root + i) % p, (root + i + distance) % p) for i in senders])
+        filled = jnp.pad(arrived, ((0, distance - len(arrived)), (0, 0)))
+        held = jnp.where(_rank(axes, root) % (2 * distance) == distance, filled, held[:distance])
+    return uncut(all_gather.ring(held[0], axes), block.shape)
+
+
+def _rank(axes: Axes, root: int) -> Int[Array, ""]:
+    """How many members this one comes after the root."""
+    return (axis_index(axes) - root) % lax.axis_size(axes)
+
+
+def _broadcast(function: str, algorithm: Algorithm, x: Blocks, axis_name: AxisName, root: int) -> Blocks:
+    axes = check_axes(function, axis_name)
+    check_index(function, "root", root, lax.axis_size(axes))
+    return jax.tree.map(lambda leaf: algorithm(cast_varying(leaf, axes), axes, root), x)

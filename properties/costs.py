@@ -1,0 +1,117 @@
+"""What the oracle says that a case costs: from the case's blocks to the formulas' plain numbers."""
+
+import functools
+import math
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from oracles import algorithms
+from oracles.communication import Cost, built_in, built_in_backward
+from properties.cases import Case, Operand
+
+Communication = Callable[[Case, bool], Cost]
+"""The cost of a case, forward (`False`) or of its gradient alone (`True`)."""
+
+OVER_SIZES = ("hierarchical_all_reduce", "torus_all_reduce", "two_phase_all_to_all")
+"""Algorithms whose cost depends on the sizes of the tuple's axes, not on their product alone."""
+
+HALVING = ("bidirectional_all_gather", "bidirectional_reduce_scatter")
+"""Algorithms that cut pieces in half, along their longest dimension."""
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One array that a case's collective moves.
+
+    Arguments:
+        block: the shape of its blocks.
+        piece: the shape of what one member contributes or receives.
+        bits: the bits of an element while it travels.
+    """
+
+    block: tuple[int, ...]
+    piece: tuple[int, ...]
+    bits: int
+
+
+def bits_of(dtype: np.dtype) -> int:
+    """The bits of an element; those narrower than a byte travel packed."""
+    return 4 if dtype.name == "int4" else 8 * dtype.itemsize
+
+
+def members(case: Case) -> int:
+    """How many members exchange with one another: all, or those of one group."""
+    groups = case.keywords.get("axis_index_groups")
+    return case.members if groups is None else len(groups[0])
+
+
+def leaf_of(case: Case, operand: Operand) -> Leaf:
+    """How the formulas see an operand: sums of bool travel as the int32 that they count in."""
+    params, block = case.keywords, list(operand.block)
+    counts = operand.dtype == "bool" and params.get("op") in ("sum", "mean")
+    bits = 32 if counts else bits_of(operand.numpy_dtype)
+    along = params.get("scatter_dimension", params.get("split_axis"))
+    if along is not None:
+        block[along] //= members(case)
+    return Leaf(operand.block, tuple(block), bits)
+
+
+def of_built_in(contract: str) -> Communication:
+    """The cost of the collective that `jax.lax` has for it: one for every leaf."""
+
+    def cost(case: Case, backward: bool) -> Cost:
+        p = members(case)
+
+        def one(leaf: Leaf) -> Cost:
+            n = math.prod(leaf.block)
+            if backward:
+                return built_in_backward(contract, p, n, bits=leaf.bits)
+            return built_in(contract, n, bits=leaf.bits)
+
+        return _in_all(case, one, backward)
+
+    return cost
+
+
+def of_algorithm(name: str) -> Communication:
+    """The cost of a hand-written algorithm, by the formula that has its name.
+
+    The cost of a case that the algorithm does not serve is not defined: it raises ValueError.
+    """
+    formula: Callable[..., Cost] = getattr(algorithms, name)
+
+    def cost(case: Case, backward: bool) -> Cost:
+        p = members(case)
+        first = [case.mesh.shape[axis] for axis in case.axes] if name in OVER_SIZES else p
+
+        def one(leaf: Leaf) -> Cost:
+            n = math.prod(leaf.block) * (p if case.contract == "all_gather" else 1)
+            rows = {"rows": max(leaf.piece, default=1)} if name in HALVING else {}
+            forward = formula(first, n, bits=leaf.bits, **rows)
+            return algorithms.backward(forward) if backward else forward
+
+        return _in_all(case, one, backward)
+
+    return cost
+
+
+def _in_all(case: Case, one: Callable[[Leaf], Cost], backward: bool) -> Cost:
+    """The costs of all leaves, and backward those of adding up the gradients of replicas."""
+    costs = [one(leaf_of(case, operand)) for operand in case.operands]
+    return _added([*costs, *(_replicas(case, operand) for operand in case.operands if backward)])
+
+
+def _replicas(case: Case, operand: Operand) -> Cost:
+    """A replicated operand is cast to varying, the transpose of which is a sum over the axes that were missing."""
+    missing = set(case.axes) - operand.placement.axes
+    size = math.ceil(math.prod(operand.block) * bits_of(operand.numpy_dtype) / 8)
+    if not missing or not size:
+        return Cost.permutes(0, 0)
+    return Cost.of({"all_reduce": 1}, {"all_reduce": size}, 0)
+
+
+def _added(costs: Sequence[Cost]) -> Cost:
+    return functools.reduce(operator.add, costs, Cost.permutes(0, 0))

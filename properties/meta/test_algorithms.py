@@ -1,0 +1,368 @@
+"""The algorithms over permutes: what they do is what the formulas say, and no less than theory demands."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
+
+from impl import algorithms as functions
+from oracles.communication import KINDS, Cost
+from oracles.mesh import MeshCase
+from properties.cases import Case, Operand, Placement
+from properties.contracts import CONTRACTS
+from properties.costs import of_algorithm, of_built_in
+from properties.data import Data, generate
+from properties.engines.simulate import prepare
+from properties.engines.simulate.record import Record
+from properties.engines.xla import abstract_mesh
+from properties.implementations import ALGORITHMS, BUILT_IN, Implementation
+from properties.law_tests import law_test
+from properties.mutants import wasteful
+from properties.programs import Program, Seen, derivatives, forward
+
+BY_NAME = {i.name: i for i in ALGORITHMS}
+POWERS_OF_TWO = {
+    "rabenseifner_all_reduce",
+    "recursive_doubling_all_gather",
+    "recursive_doubling_all_reduce",
+    "recursive_halving_reduce_scatter",
+}
+AXES = {"torus_all_reduce": (2,), "two_phase_all_to_all": (2,), "hierarchical_all_reduce": (2, 3)}
+"""How many axes the tuple may have, of algorithms to which that matters."""
+
+PARAMS: dict[str, dict[str, Any]] = {
+    "all_gather": {"axis": 0, "tiled": True},
+    "all_gather_invariant": {"axis": 0, "tiled": True},
+    "all_reduce": {"op": "sum"},
+    "reduce_scatter": {"scatter_dimension": 0, "tiled": True},
+    "all_to_all": {"split_axis": 0, "concat_axis": 1, "tiled": True},
+    "permute": {"perm": ((0, 1),)},
+    "ring_shift": {"offset": 1},
+    "broadcast": {"root": 0},
+}
+DIVIDED = ("reduce_scatter", "all_to_all")
+
+
+def serves(name: str, sizes: tuple[int, ...]) -> bool:
+    """Whether an algorithm serves a tuple of axes of these sizes."""
+    p = math.prod(sizes)
+    return (name not in POWERS_OF_TWO or p & (p - 1) == 0) and len(sizes) in AXES.get(name, (len(sizes),))
+
+
+def case_of(
+    contract: str,
+    sizes: tuple[int, ...],
+    *,
+    reverse: bool = False,
+    block: tuple[int, ...] = (3, 2),
+    dtype: str = "float32",
+    replicated: bool = False,
+    tree: bool = False,
+    **params: Any,
+) -> Case:
+    """A case over all axes of a mesh; where a dimension is to be divided, the first of `block` is that of a piece."""
+    names = ("x", "y", "z")[: len(sizes)]
+    if contract == "broadcast":
+        params = {"root": math.prod(sizes) - 1, **params}
+    if contract in DIVIDED:
+        at = params.get("scatter_dimension", params.get("split_axis", 0))
+        block = tuple(n * math.prod(sizes) if i == at else n for i, n in enumerate(block))
+    operand = Operand(block, dtype, Placement(((),) * len(block), () if replicated else names))
+    return Case(
+        contract,
+        MeshCase(names, sizes),
+        names[::-1] if reverse else names if len(names) > 1 else names[0],
+        (operand, Operand(block, "int32" if dtype != "float32" else "bfloat16", operand.placement))
+        if tree
+        else (operand,),
+        tuple({**PARAMS[contract], **params}.items()),
+        tree=tree,
+    )
+
+
+def cost_of(record: Record) -> Cost:
+    """What the interpreter saw, as a cost of unknown steps; what is empty does not count."""
+    moving = [dataclasses.replace(record, collectives=(c,)) for c in record.collectives if c.operand_bytes]
+    return Cost.of(
+        {kind: sum(one.count(kind) for one in moving) for kind in KINDS},
+        {kind: sum(one.bytes_in(kind) for one in moving) for kind in KINDS},
+    )
+
+
+def recorded(program: Program, case: Case, seed: int) -> tuple[list[np.ndarray], list[np.ndarray], Record]:
+    """The arguments and results of a program, interpreted on small integers, and what it moved."""
+    mesh = abstract_mesh(case.mesh)
+    arrays = [
+        generate(Data("exact", seed + i), a.shape, np.dtype(a.dtype), terms=case.mesh.size)
+        for i, a in enumerate(program.arguments)
+    ]
+    avals = [
+        jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=NamedSharding(mesh, a.partition_spec))
+        for a in program.arguments
+    ]
+    results, record = prepare(program.build(mesh), *avals).run_recorded(*arrays)
+    return arrays, [np.asarray(r) for r in jax.tree.leaves(results)], record
+
+
+def check_forward(implementation: Implementation, case: Case) -> Seen:
+    """The values are the oracle's, and the permutes are those of the formula."""
+    assert implementation.communication is not None
+    seen = Seen()
+    arrays, results, record = recorded(forward(case, implementation, seen), case, 0)
+    expected = CONTRACTS[case.contract].oracle(case, [case.blocks(i, a, batched=False) for i, a in enumerate(arrays)])
+    for result, block in zip(results, expected, strict=True):
+        np.testing.assert_array_equal(result, block)
+    assert str(cost_of(record)) == str(implementation.communication(case, False))
+    return seen
+
+
+def check_backward(implementation: Implementation, case: Case) -> None:
+    """What the gradient moves besides is what the formula says."""
+    assert implementation.communication is not None
+    seen = check_forward(implementation, case)
+    program, _ = derivatives(case, implementation, seen, forward_mode=False)
+    tangents = len(case.operands)
+    whole = Program(lambda mesh: without_tangents(program.build(mesh), tangents), without(program.arguments, tangents))
+    record = recorded(whole, case, 0)[2]
+    both = implementation.communication(case, False) + implementation.communication(case, True)
+    assert str(cost_of(record)) == str(both)
+
+
+def without(arguments: tuple[Any, ...], count: int) -> tuple[Any, ...]:
+    """The arguments of a program of derivatives but for its tangents."""
+    return (*arguments[:count], *arguments[2 * count :])
+
+
+def without_tangents(function: Any, count: int) -> Any:
+    """A function of operands, tangents and cotangents that does not need the tangents, as one of the others."""
+    return lambda *arrays: function(*arrays[:count], *arrays[:count], *arrays[count:])
+
+
+SIZES = [
+    *((p,) for p in range(2, 17)),
+    *((2, 2), (2, 3), (4, 2), (4, 4), (3, 5)),
+    *((2, 2, 2), (2, 3, 2)),
+]
+TRAINED = [(1,), (2,), (5,), (8,), (3, 2), (2, 2)]
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_an_algorithm_moves_what_its_formula_says(name: str) -> None:
+    """On 2 to 16 members, on one axis and on tuples in both orders, values and permutes are as they should be."""
+    served = [sizes for sizes in SIZES if serves(name, sizes)]
+    assert len(served) >= 4
+    for sizes in served:
+        for reverse in (False, True)[: len(sizes)]:
+            check_forward(BY_NAME[name], case_of(BY_NAME[name].contract, sizes, reverse=reverse))
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_a_gradient_moves_what_its_formula_says(name: str) -> None:
+    """The gradient of an algorithm runs its permutes backwards, once."""
+    for sizes in TRAINED:
+        if serves(name, sizes):
+            check_backward(BY_NAME[name], case_of(BY_NAME[name].contract, sizes, reverse=len(sizes) == 2))
+
+
+@pytest.mark.parametrize("sizes", [(3,), (2, 2)], ids=str)
+@pytest.mark.parametrize("name", BY_NAME)
+def test_odd_blocks_cost_what_the_formula_says(name: str, sizes: tuple[int, ...]) -> None:
+    """Blocks with an odd number of rows, with one, with none, packed dtypes, sums of bool, trees, replicas."""
+    if not serves(name, sizes):
+        pytest.skip("the algorithm does not serve this number of members or of axes")
+    one = BY_NAME[name]
+    shapes: list[tuple[int, ...]] = [(5, 1), (1, 1), (1, 3), (0, 2)]
+    if one.contract in ("all_reduce", "broadcast"):
+        shapes += [(), (7,)]
+    for block in shapes:
+        check_forward(one, case_of(one.contract, sizes, block=block))
+        check_forward(one, case_of(one.contract, sizes, block=block, dtype="int4"))
+    check_backward(one, case_of(one.contract, sizes, block=shapes[-1], replicated=True))
+    check_backward(one, case_of(one.contract, sizes, block=(5, 1), replicated=True))
+    check_forward(one, case_of(one.contract, sizes, block=(3, 3), dtype="complex64", tree=True))
+    if one.contract == "all_reduce":
+        check_forward(one, case_of(one.contract, sizes, dtype="bool"))
+        check_forward(one, case_of(one.contract, sizes, dtype="int8", op="max"))
+        check_backward(one, case_of(one.contract, sizes, op="mean", tree=True))
+    if one.contract == "all_gather":
+        check_backward(one, case_of(one.contract, sizes, block=(), axis=0, tiled=False))
+        check_forward(one, case_of(one.contract, sizes, block=(3, 2), axis=-1, tiled=False))
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("bruck_all_gather", (1000,)),
+        ("recursive_halving_reduce_scatter", (1024,)),
+        ("ring_all_reduce", (512,)),
+        ("pairwise_all_to_all", (256,)),
+        ("torus_all_reduce", (32, 32)),
+        ("hierarchical_all_reduce", (8, 8, 16)),
+        ("tree_all_reduce", (1023,)),
+        ("bruck_all_to_all", (300,)),
+        ("two_phase_all_to_all", (16, 16)),
+        ("tree_broadcast", (1024,)),
+        ("scatter_all_gather_broadcast", (500,)),
+    ],
+)
+def test_formulas_hold_on_large_meshes(name: str, sizes: tuple[int, ...]) -> None:
+    """What holds on sixteen members holds on a thousand."""
+    check_forward(BY_NAME[name], case_of(BY_NAME[name].contract, sizes, block=(1, 1), dtype="int32"))
+
+
+@pytest.mark.parametrize("one", BUILT_IN, ids=str)
+def test_a_built_in_collective_costs_one_of_its_kind(one: Implementation) -> None:
+    """Forward and backward, over one axis and two, of blocks with elements and without, of trees and replicas."""
+    for sizes in ((2,), (2, 3)):
+        check_backward(one, case_of(one.contract, sizes))
+        check_backward(one, case_of(one.contract, sizes, block=(0, 2)))
+        check_backward(one, case_of(one.contract, sizes, replicated=True))
+        check_backward(one, case_of(one.contract, sizes, tree=True))
+        check_forward(one, case_of(one.contract, sizes, dtype="int4"))
+        if one.contract == "all_reduce":
+            check_forward(one, case_of(one.contract, sizes, dtype="bool"))
+            check_forward(one, case_of(one.contract, sizes, dtype="bool", op="max"))
+
+
+def traced(name: str, x: jax.ShapeDtypeStruct, axis_name: Any, **params: Any) -> None:
+    """Traces an algorithm on the mesh (a=3, b=4)."""
+    mesh = AbstractMesh((3, 4), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
+    program = jax.shard_map(
+        lambda x: getattr(functions, name)(x, axis_name, **params),
+        mesh=mesh,
+        in_specs=jax.P(("a", "b")),
+        out_specs=jax.P(("a", "b")),
+    )
+    jax.eval_shape(program, x)
+
+
+@pytest.mark.parametrize(
+    ("name", "axis_name", "params", "error", "message"),
+    [
+        (
+            "recursive_doubling_all_gather",
+            "a",
+            {},
+            NotImplementedError,
+            "axis_name='a': expected a power of two of members (it has 3)",
+        ),
+        (
+            "rabenseifner_all_reduce",
+            ("a", "b"),
+            {},
+            NotImplementedError,
+            "axis_name=('a', 'b'): expected a power of two of members (it has 12)",
+        ),
+        (
+            "torus_all_reduce",
+            ("a",),
+            {},
+            NotImplementedError,
+            "axis_name=('a',): expected a tuple of 2 axes",
+        ),
+        (
+            "hierarchical_all_reduce",
+            "b",
+            {},
+            NotImplementedError,
+            "axis_name='b': expected a tuple of 2 or 3 axes",
+        ),
+        (
+            "two_phase_all_to_all",
+            "b",
+            {"split_axis": 0, "concat_axis": 0, "tiled": True},
+            NotImplementedError,
+            "axis_name='b': expected a tuple of 2 axes",
+        ),
+        (  # what no algorithm may serve comes before what this one does not
+            "recursive_halving_reduce_scatter",
+            "a",
+            {"scatter_dimension": 2},
+            ValueError,
+            "scatter_dimension=2: expected a dimension in [-1, 1)",
+        ),
+        (
+            "ring_reduce_scatter",
+            ("b", "a"),
+            {"tiled": True},
+            ValueError,
+            "scatter_dimension=0: expected a dimension whose size is a multiple of 12 (it has size 4)",
+        ),
+        (
+            "tree_all_reduce",
+            "a",
+            {"op": "median"},
+            ValueError,
+            "op='median': expected one of sum, mean, max, min",
+        ),
+        (
+            "tree_broadcast",
+            "a",
+            {"root": 3},
+            ValueError,
+            "root=3: expected a logical index in [0, 3)",
+        ),
+        (
+            "bruck_all_gather",
+            ("a", "a"),
+            {},
+            ValueError,
+            "axis_name=('a', 'a'): expected each mesh axis at most once",
+        ),
+    ],
+)
+def test_what_an_algorithm_does_not_serve(
+    name: str, axis_name: Any, params: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    """A gap and an illegal argument are told apart, and both say what was expected."""
+    with pytest.raises(error) as raised:
+        traced(name, jax.ShapeDtypeStruct((48,), np.float32), axis_name, **params)
+    assert str(raised.value) == f"{name}: {message}, on the mesh (a=3, b=4)"
+
+
+@pytest.mark.parametrize("one", ALGORITHMS, ids=str)
+def test_what_is_drawn_is_served(one: Implementation) -> None:
+    """An algorithm raises for a case if and only if its registration says that it does not serve it."""
+    for sizes in ((1,), (3,), (4,), (1, 2), (3, 2), (2, 2, 3)):
+        case = case_of(one.contract, sizes)
+        if serves(one.name, sizes):
+            assert one.serves is None or one.serves(case)
+        else:
+            assert one.serves is not None
+            assert not one.serves(case)
+            with pytest.raises(NotImplementedError, match=f"{one.name}: axis_name="):
+                check_forward(one, case)
+
+
+@pytest.mark.parametrize(
+    ("contract", "waste", "formula", "dtype"),
+    [
+        ("all_gather", wasteful.gather_with_a_step_too_many, "ring_all_gather", "float32"),
+        ("all_gather", wasteful.gather_with_a_wasteful_gradient, "ring_all_gather", "float32"),
+        ("all_reduce", wasteful.reduce_with_whole_blocks, "ring_all_reduce", "float32"),
+        ("all_to_all", wasteful.exchange_with_all_pieces, "bruck_all_to_all", "float32"),
+        ("reduce_scatter", wasteful.scatter_with_wide_sums, "", "bfloat16"),
+    ],
+)
+def test_waste_is_seen(contract: str, waste: Callable[..., Any], formula: str, dtype: str) -> None:
+    """What moves more than its formula says has the right values, and the record shows it, forward or backward."""
+    honest = of_algorithm(formula) if formula else of_built_in(contract)
+    one = Implementation(contract, waste.__name__, waste, communication=honest)
+    case = case_of(contract, (4,), dtype=dtype)
+    with pytest.raises(AssertionError, match=r"bytes\)' == '"):
+        check_backward(one, case)
+    seen = Seen()
+    arrays, results, _ = recorded(forward(case, one, seen), case, 0)
+    expected = CONTRACTS[contract].oracle(case, [case.blocks(0, arrays[0], batched=False)])
+    np.testing.assert_array_equal(results[0], expected[0])
+
+
+def test_one_budget_for_one_test() -> None:
+    """Implementations with different shares of the examples do not go into one test."""
+    with pytest.raises(ValueError, match=r"shares \[0.1, 1.0\]: expected one share"):
+        law_test("value", "simulate", [*BUILT_IN, *ALGORITHMS])

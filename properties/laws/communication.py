@@ -169,7 +169,9 @@ def _agrees(case: Case, counted: Counted, kind: str | None, count: int, size: in
     numbers = (count, count) if kind is None else (cost.count(kind), separate.count(kind))
     filled = sum(number for _, number in separate.counts) if has_half_bytes(case) else 0
     empty = all(0 in operand.block for operand in case.operands)
-    if empty or (counted.rewritten and needed(case) == NOTHING):
+    if empty:  # which may be sent as often as one likes
+        return own <= size + filled
+    if counted.rewritten and needed(case) == NOTHING:
         return min(numbers) <= count and own <= (size + filled) * widest(case, counted)
     right_bytes = abs(own - size) <= filled or size <= wide <= (size + filled) * widest(case, counted)
     right_count = count in numbers or (counted.rewritten and case.tree and (count > 0) == (numbers[0] > 0))

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,14 +14,12 @@ from oracles.communication import KINDS, Cost
 from oracles.mesh import MeshCase
 from properties.cases import Case, Operand, Placement
 from properties.contracts import CONTRACTS
-from properties.costs import of_algorithm, of_built_in
 from properties.data import Data, generate
 from properties.engines.simulate import prepare
 from properties.engines.simulate.record import Record
 from properties.engines.xla import abstract_mesh
 from properties.implementations import ALGORITHMS, BUILT_IN, Implementation
 from properties.law_tests import law_test
-from properties.mutants import wasteful
 from properties.programs import Program, Seen, derivatives, forward
 
 BY_NAME = {i.name: i for i in ALGORITHMS}
@@ -337,29 +334,6 @@ def test_what_is_drawn_is_served(one: Implementation) -> None:
             assert not one.serves(case)
             with pytest.raises(NotImplementedError, match=f"{one.name}: axis_name="):
                 check_forward(one, case)
-
-
-@pytest.mark.parametrize(
-    ("contract", "waste", "formula", "dtype"),
-    [
-        ("all_gather", wasteful.gather_with_a_step_too_many, "ring_all_gather", "float32"),
-        ("all_gather", wasteful.gather_with_a_wasteful_gradient, "ring_all_gather", "float32"),
-        ("all_reduce", wasteful.reduce_with_whole_blocks, "ring_all_reduce", "float32"),
-        ("all_to_all", wasteful.exchange_with_all_pieces, "bruck_all_to_all", "float32"),
-        ("reduce_scatter", wasteful.scatter_with_wide_sums, "", "bfloat16"),
-    ],
-)
-def test_waste_is_seen(contract: str, waste: Callable[..., Any], formula: str, dtype: str) -> None:
-    """What moves more than its formula says has the right values, and the record shows it, forward or backward."""
-    honest = of_algorithm(formula) if formula else of_built_in(contract)
-    one = Implementation(contract, waste.__name__, waste, communication=honest)
-    case = case_of(contract, (4,), dtype=dtype)
-    with pytest.raises(AssertionError, match=r"bytes\)' == '"):
-        check_backward(one, case)
-    seen = Seen()
-    arrays, results, _ = recorded(forward(case, one, seen), case, 0)
-    expected = CONTRACTS[contract].oracle(case, [case.blocks(0, arrays[0], batched=False)])
-    np.testing.assert_array_equal(results[0], expected[0])
 
 
 def test_one_budget_for_one_test() -> None:

@@ -3,36 +3,18 @@
 import math
 from collections.abc import Sequence
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from impl import collectives
-from oracles.communication import Cost
-from properties.cases import Case
-from properties.communication.bounds import full_bytes, members
-from properties.mutants.axes import AxisName
+from impl.algorithms import all_gather, pieces
+from properties.costs import of_algorithm, of_built_in
+from properties.mutants.axes import AxisName, names
 from properties.mutants.catalogue import mutant
 
 
-def one_permute(case: Case, backward: bool) -> Cost:
-    """A shift, and its transpose: the block, once."""
-    return Cost.permutes(1, full_bytes(case))
-
-
-def ring(case: Case, backward: bool) -> Cost:
-    """A ring, and its transpose: p - 1 permutes of the block."""
-    p = members(case)
-    return Cost.permutes(p - 1, (p - 1) * full_bytes(case) // p)
-
-
-def one_collective(case: Case, backward: bool) -> Cost:
-    """One all-gather of the block or one reduce-scatter of the full vector, each the transpose of the other."""
-    if (case.contract == "all_gather") != backward:
-        return Cost.of({"all_gather": 1}, {"all_gather": full_bytes(case) // members(case)})
-    return Cost.of({"reduce_scatter": 1}, {"reduce_scatter": full_bytes(case)})
-
-
-@mutant("ring_shift", law="communication", smallest=(2,), communication=one_permute)
+@mutant("ring_shift", law="communication", smallest=(2,), communication=of_built_in("ring_shift"))
 def shift_there_and_back_first(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
     """Shifts the block there, back, and there again, where there is more than one member."""
     if lax.axis_size(axis_name) > 1:
@@ -40,7 +22,7 @@ def shift_there_and_back_first(x: Array, axis_name: AxisName, *, offset: int = 1
     return collectives.ring_shift(x, axis_name, offset=offset)
 
 
-@mutant("all_gather", law="communication", smallest=(2,), communication=ring)
+@mutant("all_gather", law="communication", smallest=(2,), communication=of_algorithm("ring_all_gather"))
 def gather_every_block_twice(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
     """A ring that sends every block together with a copy of it."""
     p, index = lax.axis_size(axis_name), lax.axis_index(axis_name)
@@ -52,7 +34,7 @@ def gather_every_block_twice(x: Array, axis_name: AxisName, *, axis: int = 0, ti
     return _joined(list(blocks), axis, tiled)
 
 
-@mutant("all_gather", law="communication", smallest=(2,), communication=one_collective)
+@mutant("all_gather", law="communication", smallest=(2,), communication=of_built_in("all_gather"))
 def gather_by_summing_padded_blocks(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
     """Adds up blocks that stand in a slot of their own among zeros: twice the bytes, and p times the operand."""
     p, index = lax.axis_size(axis_name), lax.axis_index(axis_name)
@@ -62,7 +44,7 @@ def gather_by_summing_padded_blocks(x: Array, axis_name: AxisName, *, axis: int 
     return _joined(list(lax.psum(slots, axis_name)), axis, tiled)
 
 
-@mutant("reduce_scatter", law="communication", smallest=(2,), communication=one_collective)
+@mutant("reduce_scatter", law="communication", smallest=(2,), communication=of_built_in("reduce_scatter"))
 def scatter_by_reducing_everything(
     x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
 ) -> Array:
@@ -78,3 +60,67 @@ def scatter_by_reducing_everything(
 
 def _joined(blocks: Sequence[Array], axis: int, tiled: bool) -> Array:
     return jnp.concatenate(blocks, axis) if tiled else jnp.stack(blocks, axis)
+
+
+@mutant("all_gather", law="communication", smallest=(1,), communication=of_algorithm("ring_all_gather"))
+def gather_with_a_step_too_many(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Sends every block once more after the ring is closed, and back to where it started from."""
+    axes, p = names(axis_name), lax.axis_size(axis_name)
+
+    def step(moving: Array, _: None) -> tuple[Array, Array]:
+        return collectives.ring_shift(moving, axes), moving
+
+    _, held = lax.scan(step, collectives.cast_varying(x, axes), length=p)
+    ordered = pieces.reorder(held, (lax.axis_index(axes) - jnp.arange(p)) % p)
+    return pieces.join(ordered, axis, tiled)
+
+
+@mutant("all_reduce", law="communication", smallest=(2,), communication=of_algorithm("ring_all_reduce"))
+def reduce_with_whole_blocks(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Passes whole blocks round the ring, (p-1)n bytes where 2(p-1)n/p do."""
+    if op != "sum":
+        raise NotImplementedError(f"op={op!r}: only sums")
+    result = moving = x.astype(jnp.int32) if x.dtype == jnp.bool_ else x
+    for _ in range(lax.axis_size(axis_name) - 1):
+        moving = collectives.ring_shift(moving, axis_name)
+        result = result + moving
+    return collectives.cast_varying(result, names(axis_name))
+
+
+@mutant("reduce_scatter", law="communication", smallest=(1,), communication=of_built_in("reduce_scatter"))
+def scatter_with_wide_sums(x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False) -> Array:
+    """Adds up bfloat16 and float16 in float32 on the way, which doubles the bytes."""
+    wide = x.astype(jnp.float32) if x.dtype in (jnp.bfloat16, jnp.float16) else x
+    piece = collectives.reduce_scatter(wide, axis_name, scatter_dimension=scatter_dimension, tiled=tiled)
+    return piece.astype(x.dtype)
+
+
+@mutant("all_to_all", law="communication", smallest=(2,), communication=of_algorithm("bruck_all_to_all"))
+def exchange_with_all_pieces(
+    x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
+) -> Array:
+    """Sends all pieces in every step of Bruck's algorithm, also those that are to stay."""
+    p, index = lax.axis_size(axis_name), lax.axis_index(axis_name)
+    held = jnp.roll(pieces.split(x, p, split_axis, tiled), -index, axis=0)
+    for distance in pieces.distances(p):
+        moving = (jnp.arange(p) & distance).reshape(p, *(1 for _ in held.shape[1:])) != 0
+        held = jnp.where(moving, collectives.ring_shift(held, axis_name, offset=distance), held)
+    ordered = pieces.reorder(held, (index - jnp.arange(p)) % p)
+    return pieces.join(collectives.cast_varying(ordered, names(axis_name)), concat_axis, tiled)
+
+
+@mutant("all_gather", law="communication", smallest=(2,), communication=of_algorithm("ring_all_gather"))
+def gather_with_a_wasteful_gradient(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Its gradient reduces whole cotangents along a ring, of which every member keeps a piece."""
+    axes, p = names(axis_name), lax.axis_size(axis_name)
+
+    def gather(x: Array) -> Array:
+        return pieces.join(all_gather.ring(collectives.cast_varying(x, axes), axes), axis, tiled)
+
+    def backward(_: None, ct: Array) -> tuple[Array]:
+        total = pieces.split(reduce_with_whole_blocks(ct, axes), p, axis, tiled)
+        return (lax.dynamic_index_in_dim(total, lax.axis_index(axes), keepdims=False),)
+
+    function = jax.custom_vjp(gather)
+    function.defvjp(lambda x: (gather(x), None), backward)
+    return function(x)

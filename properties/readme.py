@@ -43,9 +43,7 @@ def main() -> None:
     text = with_section(text, "laws", laws())
     text = with_section(text, "defects", defects())
     if options.report:
-        text = with_section(
-            text, "verified", options.report.read_text().partition("\n")[2].partition("## What was drawn")[0]
-        )
+        text = with_section(text, "verified", options.report.read_text().partition("\n")[2].partition("## By law")[0])
     if options.failure:
         text = with_section(text, "failure", f"```text\n{options.failure.read_text().strip()}\n```")
     README.write_text(text)

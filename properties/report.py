@@ -13,6 +13,7 @@ from properties.communication import table
 from properties.implementations import IMPLEMENTATIONS
 from properties.known_defects import DEFECTS
 from properties.tally import Tally, merge
+from properties.verification import LAWS
 
 FAILURE = pytest.StashKey[dict[str, str]]()
 """What a person needs of a test's failure: headline, text, and where script and case were written."""
@@ -132,6 +133,18 @@ def markdown(tallies: Sequence[Tally]) -> str:
     return "\n".join(f"| {line} |" for line in lines)
 
 
+def by_law(tallies: Iterable[Tally]) -> str:
+    """What each law was checked on, on each engine, in Markdown."""
+    added: dict[tuple[str, str], Tally] = {}
+    for tally in tallies:
+        added.setdefault((tally.law, tally.engine), Tally("", "", tally.law, tally.engine)).add(tally)
+    lines = ["| law | engine | cases | structures | compilations | time |", "| --- | --- | ---: | ---: | ---: | ---: |"]
+    order = {name: i for i, name in enumerate(LAWS)}
+    for (law, engine), t in sorted(added.items(), key=lambda entry: (order.get(entry[0][0], len(order)), entry[0])):
+        lines.append(f"| {law} | {engine} | {t.cases:,} | {t.structures:,} | {t.compilations:,} | {t.seconds:.0f} s |")
+    return "\n".join(lines)
+
+
 def communication(tallies: Sequence[Tally]) -> list[table.Row]:
     """What the built-in implementations among those verified send in a fixed example."""
     verified = {(t.contract, t.implementation) for t in tallies}
@@ -152,7 +165,9 @@ def write_report(path: str, tallies: Sequence[Tally], header: Sequence[str]) -> 
         listed = "\n".join(f"- {line}" for line in notes(tallies))
         parts = ["## What was verified", "\n".join(f"- {line}" for line in header), markdown(tallies), listed]
         parts += [f"```text\n{t.failure['text'].strip()}\n```" for t in tallies if t.failure]
-        parts += [total(tallies), "## What was drawn", histograms(tallies)] if tallies else []
+        parts += (
+            [total(tallies), "## By law", by_law(tallies), "## What was drawn", histograms(tallies)] if tallies else []
+        )
         sent = communication(tallies)
         parts += ["## Communication", table.CAPTION, table.markdown(sent)] if sent else []
         text = "\n\n".join(filter(None, parts))

@@ -5,10 +5,11 @@ from collections.abc import Callable
 
 import jax
 
-from properties.benchmark import drawing, planted
+from properties.benchmark import drawing, planted, simulating
 
 SECTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "drawing": lambda options: drawing.measure(options.devices),
+    "simulate": lambda options: simulating.measure(max(options.devices, max(simulating.COMPARED))),
     "mutants": lambda options: planted.measure(options.seeds),
 }
 
@@ -24,7 +25,7 @@ def main() -> None:
     if unknown:
         parser.error(f"section={unknown[0]!r}: expected one of {', '.join(SECTIONS)}")
     jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", options.devices)
+    jax.config.update("jax_num_cpu_devices", max(options.devices, max(simulating.COMPARED)))
     for name in options.section or SECTIONS:
         SECTIONS[name](options)
 

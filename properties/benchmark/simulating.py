@@ -1,0 +1,162 @@
+"""What the interpreter costs beside XLA, per structure, and how it grows with the number of devices."""
+
+import os
+import resource
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from rich.console import Console
+from rich.table import Table
+
+from impl import collectives
+from impl.algorithms import all_gather
+from oracles.mesh import MeshCase
+from properties.engines import Engine, SimulateEngine, XlaEngine
+from properties.mutants import MUTANTS
+from properties.mutants.hunt import hunt
+from properties.programs import Argument, Program
+
+COMPARED = (8, 64)
+GROWTH = (8, 64, 512, 4096)
+STRUCTURES = 4
+HUNTED = 12
+
+
+def measure(devices: int) -> None:
+    """Prints structures per second on both engines, the growth from 8 to 4,096 devices, and the catching of bugs."""
+    console = Console(width=110)
+    if hasattr(os, "sched_setaffinity"):  # one core for both
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    console.print(compared(devices))
+    console.print(growth())
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    console.print(f"peak memory of this process: {peak:.2f} GiB")
+    console.print(hunted())
+
+
+def gather(x: Array) -> Array:
+    """One collective: `[N_Y]` to `[N]`."""
+    return collectives.all_gather(x, "tp", tiled=True)
+
+
+def ring_matmul(lhs: Array, rhs: Array) -> Array:
+    """`A[M, K_Y] W[K, N] -> [M, N]` along an unrolled ring, a chunk of K at a time."""
+    p, index, width = lax.axis_size("tp"), lax.axis_index("tp"), lhs.shape[1]
+    result = jnp.zeros((lhs.shape[0], rhs.shape[1]), lhs.dtype)
+    result = collectives.cast_varying(result, ("tp",))
+    for step in range(p):
+        chunk = lax.dynamic_slice_in_dim(rhs, (index - step) % p * width, width)
+        result = result + lhs @ chunk
+        lhs = collectives.ring_shift(lhs, "tp") if step < p - 1 else lhs
+    return result
+
+
+def gathered(p: int, size: int) -> Program:
+    """The gather of blocks of `size` elements."""
+    return Program(
+        lambda mesh: jax.shard_map(gather, mesh=mesh, in_specs=jax.P("tp"), out_specs=jax.P("tp")),
+        (Argument((p * size,), np.float32, (("tp",),)),),
+    )
+
+
+def scanned(p: int, size: int) -> Program:
+    """The same along a ring of permutes in a loop."""
+
+    def ring(x: Array) -> Array:
+        return all_gather.ring_all_gather(x, "tp", tiled=True)
+
+    return Program(
+        lambda mesh: jax.shard_map(ring, mesh=mesh, in_specs=jax.P("tp"), out_specs=jax.P("tp")),
+        (Argument((p * size,), np.float32, (("tp",),)),),
+    )
+
+
+def multiplied(p: int, size: int) -> Program:
+    """The ring matmul and its gradient."""
+
+    def build(mesh: jax.sharding.Mesh) -> Callable[..., object]:
+        specs = (jax.P(None, "tp"), jax.P())
+        function = jax.shard_map(ring_matmul, mesh=mesh, in_specs=specs, out_specs=jax.P(None, "tp"))
+
+        def with_gradient(lhs: Array, rhs: Array) -> list[Array]:
+            result, pullback = jax.vjp(function, lhs, rhs)
+            return [result, *pullback(jnp.ones_like(result))]
+
+        return with_gradient
+
+    return Program(
+        build, (Argument((2, p * size), np.float32, ((), ("tp",))), Argument((p * size, 3), np.float32, ((), ())))
+    )
+
+
+PROGRAMS = {"all_gather": gathered, "ring all_gather (scan)": scanned, "ring matmul and its gradient": multiplied}
+
+
+def seconds(engine: Engine, program: Callable[[int, int], Program], p: int, sizes: Sequence[int]) -> float:
+    """The median time of a structure: traced, compiled where the engine does, and run once."""
+    taken = []
+    mesh = MeshCase(("tp",), (p,))
+    for size in sizes:
+        made = program(p, size)
+        arrays = [np.ones(a.shape, np.float32) for a in made.arguments]
+        jax.clear_caches()
+        start = time.perf_counter()
+        engine.prepare(made, mesh)(arrays)
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken)
+
+
+def compared(devices: int) -> Table:
+    """Both engines, side by side."""
+    table = Table(title="one core, per structure: traced and run once; on XLA compiled as well")
+    for column in ("program", "devices", "simulate", "xla", "times as many structures per second"):
+        table.add_column(column, justify="left" if column == "program" else "right")
+    for name, program in PROGRAMS.items():
+        for p in (p for p in COMPARED if p <= devices):
+            sizes = range(1, STRUCTURES + 1)
+            ours, theirs = (seconds(engine, program, p, sizes) for engine in (SimulateEngine(), XlaEngine()))
+            table.add_row(name, str(p), f"{ours * 1e3:.1f} ms", f"{theirs * 1e3:.0f} ms", f"{theirs / ours:.1f}")
+    return table
+
+
+def growth() -> Table:
+    """One case of each of three collectives, from 8 devices to 4,096."""
+    functions: dict[str, Callable[[Array], Array]] = {
+        "all_reduce": lambda x: collectives.cast_varying(collectives.all_reduce(x, "tp"), ("tp",)),
+        "ring_shift": lambda x: collectives.ring_shift(x, "tp"),
+        "all_gather": lambda x: collectives.all_gather(x, "tp", tiled=True),
+    }
+    table = Table(title="the interpreter alone, one case with blocks of two elements")
+    table.add_column("collective")
+    for p in GROWTH:
+        table.add_column(f"{p:,} devices", justify="right")
+    for name, function in functions.items():
+        cells = []
+        for p in GROWTH:
+            made = Program(
+                lambda mesh, f=function: jax.shard_map(f, mesh=mesh, in_specs=jax.P("tp"), out_specs=jax.P("tp")),
+                (Argument((2 * p,), np.float32, (("tp",),)),),
+            )
+            cells.append(f"{seconds(SimulateEngine(), lambda p, size, made=made: made, p, [2]) * 1e3:.0f} ms")
+        table.add_row(name, *cells)
+    return table
+
+
+def hunted() -> Table:
+    """How long planted bugs live, on either engine."""
+    table = Table(title="planted bugs of values, caught in the default budget of each engine")
+    for column in ("planted bug", "simulate", "xla", "times as fast"):
+        table.add_column(column, justify="left" if column == "planted bug" else "right")
+    chosen = [m for m in MUTANTS.values() if m.law == "value" and m.runs == "drawn"][::8][:HUNTED]
+    for mutant in chosen:
+        ours, theirs = (hunt(mutant, seed=0, shrink=False, engine=engine) for engine in ("simulate", "xla"))
+        missed = ours.violation is None or theirs.violation is None
+        ratio = "" if missed else f"{theirs.caught_seconds / ours.caught_seconds:.1f}"
+        cells = [f"{f.caught_seconds:.2f} s" if f.violation else "missed" for f in (ours, theirs)]
+        table.add_row(mutant.name, *cells, ratio)
+    return table

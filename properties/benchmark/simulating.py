@@ -39,11 +39,6 @@ def measure(devices: int) -> None:
     console.print(hunted())
 
 
-def gather(x: Array) -> Array:
-    """One collective: `[N_Y]` to `[N]`."""
-    return collectives.all_gather(x, "tp", tiled=True)
-
-
 def ring_matmul(lhs: Array, rhs: Array) -> Array:
     """`A[M, K_Y] W[K, N] -> [M, N]` along an unrolled ring, a chunk of K at a time."""
     p, index, width = lax.axis_size("tp"), lax.axis_index("tp"), lhs.shape[1]
@@ -56,24 +51,16 @@ def ring_matmul(lhs: Array, rhs: Array) -> Array:
     return result
 
 
-def gathered(p: int, size: int) -> Program:
-    """The gather of blocks of `size` elements."""
-    return Program(
-        lambda mesh: jax.shard_map(gather, mesh=mesh, in_specs=jax.P("tp"), out_specs=jax.P("tp")),
-        (Argument((p * size,), np.float32, (("tp",),)),),
-    )
+def over(function: Callable[[Array], Array]) -> Callable[[int, int], Program]:
+    """The program that runs a function of blocks of `size` elements on p devices."""
 
+    def program(p: int, size: int) -> Program:
+        def build(mesh: jax.sharding.Mesh) -> Callable[..., object]:
+            return jax.shard_map(function, mesh=mesh, in_specs=jax.P("tp"), out_specs=jax.P("tp"))
 
-def scanned(p: int, size: int) -> Program:
-    """The same along a ring of permutes in a loop."""
+        return Program(build, (Argument((p * size,), np.float32, (("tp",),)),))
 
-    def ring(x: Array) -> Array:
-        return all_gather.ring_all_gather(x, "tp", tiled=True)
-
-    return Program(
-        lambda mesh: jax.shard_map(ring, mesh=mesh, in_specs=jax.P("tp"), out_specs=jax.P("tp")),
-        (Argument((p * size,), np.float32, (("tp",),)),),
-    )
+    return program
 
 
 def multiplied(p: int, size: int) -> Program:
@@ -94,7 +81,11 @@ def multiplied(p: int, size: int) -> Program:
     )
 
 
-PROGRAMS = {"all_gather": gathered, "ring all_gather (scan)": scanned, "ring matmul and its gradient": multiplied}
+PROGRAMS = {
+    "all_gather": over(lambda x: collectives.all_gather(x, "tp", tiled=True)),
+    "ring all_gather": over(lambda x: all_gather.ring_all_gather(x, "tp", tiled=True)),
+    "ring matmul and its gradient": multiplied,
+}
 
 
 def seconds(engine: Engine, program: Callable[[int, int], Program], p: int, sizes: Sequence[int]) -> float:
@@ -136,13 +127,7 @@ def growth() -> Table:
     for p in GROWTH:
         table.add_column(f"{p:,} devices", justify="right")
     for name, function in functions.items():
-        cells = []
-        for p in GROWTH:
-            made = Program(
-                lambda mesh, f=function: jax.shard_map(f, mesh=mesh, in_specs=jax.P("tp"), out_specs=jax.P("tp")),
-                (Argument((2 * p,), np.float32, (("tp",),)),),
-            )
-            cells.append(f"{seconds(SimulateEngine(), lambda p, size, made=made: made, p, [2]) * 1e3:.0f} ms")
+        cells = [f"{seconds(SimulateEngine(), over(function), p, [2]) * 1e3:.0f} ms" for p in GROWTH]
         table.add_row(name, *cells)
     return table
 

@@ -16,8 +16,8 @@ from impl.arguments import AxisName, check_axes, check_divides, refuse
 from impl.collectives import all_gather, all_reduce, cast_varying, reduce_scatter
 
 Left = Shaped[Array, "... m k"]
-Right = Shaped[Array, "k n"]
-Result = Shaped[Array, "... m n"]
+Right = Shaped[Array, "rows n"]
+Result = Shaped[Array, "... m_out n_out"]
 
 
 def accumulator(*operands: Array) -> Any:
@@ -106,7 +106,9 @@ def matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     return all_reduce(multiply(lhs, rhs), axes).astype(jnp.result_type(lhs, rhs))
 
 
-def transformer_block(x: Left, w_in: Right, w_out: Right, axis_name: AxisName) -> Result:
+def transformer_block(
+    x: Left, w_in: Shaped[Array, "d f"], w_out: Shaped[Array, "f_in d_out"], axis_name: AxisName
+) -> Result:
     """`X[…, B, D_Y] W_in[D, F_Y] -> relu -> W_out[F_Y, D] -> [B, D_Y]`, typed varying.
 
     The hidden values are rounded to the operands' dtype; the derivative of relu at zero is zero.

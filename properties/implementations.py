@@ -11,8 +11,11 @@ from properties.contracts import CONTRACTS
 from properties.contracts.matmul import MATMULS
 from properties.costs import Communication, of_algorithm, of_built_in
 
-ALGORITHM_SHARE = 0.1
-"""What a hand-written algorithm gets of the examples: twenty of them, which share their pieces, get two's."""
+ALGORITHM_SHARE = 0.05
+"""What a hand-written algorithm gets of the examples: twenty of them, which share their pieces, get those of one."""
+
+PRODUCT_SHARE = 0.2
+"""What a product gets: it is made of collectives that were checked by themselves, and costs several times as much."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,9 @@ def _algorithm(
 def _product(contract: str) -> Implementation:
     features = frozenset({"batch_dimensions", "explained_errors"})
     function = getattr(collective_matmul, contract)
-    return Implementation(contract, "naive", function, features, invariant=CONTRACTS[contract].invariant)
+    return Implementation(
+        contract, "naive", function, features, invariant=CONTRACTS[contract].invariant, share=PRODUCT_SHARE
+    )
 
 
 BUILT_IN: tuple[Implementation, ...] = (

@@ -130,7 +130,7 @@ DIFFERENTIABLE = tuple(
 LAWS: dict[str, Law] = {
     law.name: law
     for law in (
-        Law("value", "Every device holds the block that the oracle says.", check_value, share=2.4),
+        Law("value", "Every device holds the block that the oracle says.", check_value, share=2.0),
         Law(
             "gradient",
             "Forward mode is the oracle's map, reverse mode its transpose, and the two are adjoint.",
@@ -156,7 +156,7 @@ LAWS: dict[str, Law] = {
             "No transformation around a collective changes its values.",
             _transformed_value,
             arounds=(*AROUND, "partial_manual", "no_vma"),  # twice as often: they change what the others only wrap
-            share=1.3,
+            share=1.1,
         ),
         Law(
             "transformed gradient",

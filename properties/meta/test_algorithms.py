@@ -338,5 +338,5 @@ def test_what_is_drawn_is_served(one: Implementation) -> None:
 
 def test_one_budget_for_one_test() -> None:
     """Implementations with different shares of the examples do not go into one test."""
-    with pytest.raises(ValueError, match=r"shares \[0.1, 1.0\]: expected one share"):
+    with pytest.raises(ValueError, match=r"shares \[.*\]: expected one share"):
         law_test("value", "simulate", [*BUILT_IN, *ALGORITHMS])

@@ -9,10 +9,13 @@ from properties.cases import Case
 from properties.communication.expectation import Expectation
 from properties.contracts import CONTRACTS
 from properties.contracts.matmul import MATMULS
-from properties.costs import Communication, of_algorithm, of_built_in
+from properties.costs import Communication, of_algorithm, of_built_in, of_product
 
 ALGORITHM_SHARE = 0.1
 """What a hand-written algorithm gets of the examples: twenty of them, which share their pieces, get two's."""
+
+OVERLAPPED_SHARE = 0.1
+"""What a form that overlaps gets: those of one contract share their rings, so each bug has several chances."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,22 @@ def _algorithm(
 def _product(contract: str) -> Implementation:
     features = frozenset({"batch_dimensions", "explained_errors"})
     function = getattr(collective_matmul, contract)
-    return Implementation(contract, "naive", function, features, invariant=CONTRACTS[contract].invariant)
+    invariant = CONTRACTS[contract].invariant
+    return Implementation(contract, "naive", function, features, invariant=invariant, communication=of_product("naive"))
+
+
+def _overlapped(way: str, contract: str, *, invariant: bool = False) -> Implementation:
+    name = f"{way}_{contract}"
+    return Implementation(
+        contract,
+        name,
+        getattr(collective_matmul, name),
+        frozenset({"batch_dimensions", "explained_errors"}),
+        invariant=invariant,
+        communication=of_product("ring" if way == "overlapped" else way),
+        share=OVERLAPPED_SHARE,
+        serves=over_two_axes if way == "nested" else None,
+    )
 
 
 BUILT_IN: tuple[Implementation, ...] = (
@@ -135,4 +153,21 @@ ALGORITHMS: tuple[Implementation, ...] = (
 
 PRODUCTS: tuple[Implementation, ...] = tuple(_product(contract.name) for contract in MATMULS)
 
-IMPLEMENTATIONS: tuple[Implementation, ...] = (*BUILT_IN, *ALGORITHMS, *PRODUCTS)
+RINGS = ("ring", "bidirectional", "shorter_way", "joined", "nested")
+PASSED = (
+    "all_gather_matmul_lhs_contracting",
+    "all_gather_matmul_lhs",
+    "all_gather_matmul_rhs",
+    "matmul_reduce_scatter",
+)
+
+OVERLAPPED: tuple[Implementation, ...] = (
+    *(_overlapped(way, contract) for contract in PASSED for way in RINGS),
+    _overlapped("tiled", "matmul_all_reduce", invariant=True),
+    _overlapped("ring", "matmul_all_reduce"),
+    _overlapped("bidirectional", "matmul_all_reduce"),
+    *(_overlapped(way, "transformer_block") for way in ("overlapped", "bidirectional", "nested")),
+)
+"""Products whose communication is hidden behind their arithmetic."""
+
+IMPLEMENTATIONS: tuple[Implementation, ...] = (*BUILT_IN, *ALGORITHMS, *PRODUCTS, *OVERLAPPED)

@@ -42,7 +42,7 @@ from impl.collective_matmul.naive import (
     matmul_reduce_scatter,
     transformer_block,
 )
-from impl.collective_matmul.operands import accumulator, multiply
+from impl.collective_matmul.operands import accumulator, aligned, multiply
 from impl.collective_matmul.reduce_scatter import (
     bidirectional_matmul_reduce_scatter,
     joined_matmul_reduce_scatter,
@@ -53,6 +53,7 @@ from impl.collective_matmul.reduce_scatter import (
 
 __all__ = [
     "accumulator",
+    "aligned",
     "all_gather_matmul_lhs",
     "all_gather_matmul_lhs_contracting",
     "all_gather_matmul_rhs",

@@ -11,9 +11,10 @@ from impl.arguments import AxisName, check_axes, check_divides, refuse
 from impl.collectives import cast_varying, varying
 
 Axes = tuple[str, ...]
-Left = Shaped[Array, "... m k"]
-Right = Shaped[Array, "k n"]
-Result = Shaped[Array, "... m n"]
+Left = Shaped[Array, "*batch _ _"]
+Right = Shaped[Array, "_ _"]
+Result = Shaped[Array, "*batch _ _"]
+"""Blocks: what is contracted has one size on the left and another on the right until it is gathered."""
 
 
 def accumulator(*operands: Array) -> Any:
@@ -22,7 +23,7 @@ def accumulator(*operands: Array) -> Any:
     return jnp.float32 if jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize < 4 else dtype
 
 
-def multiply(lhs: Left, rhs: Right) -> Result:
+def multiply(lhs: Shaped[Array, "*batch m k"], rhs: Shaped[Array, "k n"]) -> Shaped[Array, "*batch m n"]:
     """`lhs @ rhs` in the accumulator's dtype."""
     return jnp.matmul(lhs, rhs, preferred_element_type=accumulator(lhs, rhs))
 

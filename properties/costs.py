@@ -3,14 +3,15 @@
 import functools
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from oracles import algorithms
+from oracles import algorithms, matmul_costs
 from oracles.communication import Cost, built_in, built_in_backward
 from properties.cases import Case, Operand
+from properties.contracts import CONTRACTS
 
 Communication = Callable[[Case, bool], Cost]
 """The cost of a case, forward (`False`) or of its gradient alone (`True`)."""
@@ -98,15 +99,66 @@ def of_algorithm(name: str) -> Communication:
     return cost
 
 
+def of_product(way: str) -> Communication:
+    """The cost of a collective matrix product whose pieces come together that way: see `oracles.matmul_costs`.
+
+    A gradient alone gathers again what the forward pass would have left it.
+    """
+
+    def cost(case: Case, backward: bool) -> Cost:
+        if not backward:
+            return _product(way, case, backward=False)
+        along = set(case.axes).union(*(operand.placement.axes for operand in case.operands))
+        sums = [_replicas(case, operand, along) for operand in case.operands]
+        return _added([_gathered_again(way, case), _product(way, case, backward=True), *sums])
+
+    return cost
+
+
+def _product(way: str, case: Case, *, backward: bool) -> Cost:
+    p, contract = case.members, CONTRACTS[case.contract]
+    *batch, m, k = case.operands[0].block
+    rows, last = math.prod(batch) * m, case.operands[-1].block
+    dtype = case.operands[0].numpy_dtype
+    bits, sum_bits = bits_of(dtype), bits_of(contract.accumulator(dtype))
+    if case.contract == "matmul_all_reduce":
+        return matmul_costs.matmul_all_reduce(way, p, rows, last[1], bits=sum_bits, result_bits=bits, backward=backward)
+    if case.contract == "matmul_reduce_scatter":
+        cut = (m, last[1])[case.keywords["scatter_dimension"]] // p
+        return matmul_costs.matmul_reduce_scatter(
+            way, p, rows * last[1] // p, rows=cut, bits=sum_bits, backward=backward
+        )
+    if case.contract == "transformer_block":
+        return matmul_costs.transformer_block(way, p, rows, k, bits=bits, sum_bits=sum_bits, backward=backward)
+    piece, cut = {
+        "all_gather_matmul_lhs_contracting": (rows * k, k),
+        "all_gather_matmul_lhs": (rows * k, m),
+        "all_gather_matmul_rhs": (math.prod(last), last[0]),
+    }[case.contract]
+    return matmul_costs.all_gather_matmul(way, p, piece, rows=cut, bits=bits, backward=backward)
+
+
+def _gathered_again(way: str, case: Case) -> Cost:
+    """What the other operand's gradient is computed from: the operand that was gathered."""
+    if case.contract in ("matmul_all_reduce", "matmul_reduce_scatter"):
+        return Cost.permutes(0, 0)
+    if case.contract == "transformer_block":
+        x = case.operands[0]
+        return matmul_costs.all_gather_matmul(
+            way, case.members, math.prod(x.block), rows=x.block[-1], bits=bits_of(x.numpy_dtype)
+        )
+    return _product(way, case, backward=False)
+
+
 def _in_all(case: Case, one: Callable[[Leaf], Cost], backward: bool) -> Cost:
     """The costs of all leaves, and backward those of adding up the gradients of replicas."""
     costs = [one(leaf_of(case, operand)) for operand in case.operands]
-    return _added([*costs, *(_replicas(case, operand) for operand in case.operands if backward)])
+    return _added([*costs, *(_replicas(case, operand, case.axes) for operand in case.operands if backward)])
 
 
-def _replicas(case: Case, operand: Operand) -> Cost:
+def _replicas(case: Case, operand: Operand, along: Iterable[str]) -> Cost:
     """A replicated operand is cast to varying, the transpose of which is a sum over the axes that were missing."""
-    missing = set(case.axes) - operand.placement.axes
+    missing = set(along) - operand.placement.axes
     size = math.ceil(math.prod(operand.block) * bits_of(operand.numpy_dtype) / 8)
     if not missing or not size:
         return Cost.permutes(0, 0)

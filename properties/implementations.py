@@ -9,13 +9,16 @@ from properties.cases import Case
 from properties.communication.expectation import Expectation
 from properties.contracts import CONTRACTS
 from properties.contracts.matmul import MATMULS
-from properties.costs import Communication, of_algorithm, of_built_in
+from properties.costs import Communication, of_algorithm, of_built_in, of_product
 
 ALGORITHM_SHARE = 0.05
 """What a hand-written algorithm gets of the examples: twenty of them, which share their pieces, get those of one."""
 
 PRODUCT_SHARE = 0.2
 """What a product gets: it is made of collectives that were checked by themselves, and costs several times as much."""
+
+OVERLAPPED_SHARE = 0.02
+"""What a form that overlaps gets: those of one contract share their rings, so each bug has several chances."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +102,29 @@ def _algorithm(
 def _product(contract: str) -> Implementation:
     features = frozenset({"batch_dimensions", "explained_errors"})
     function = getattr(collective_matmul, contract)
+    invariant = CONTRACTS[contract].invariant
     return Implementation(
-        contract, "naive", function, features, invariant=CONTRACTS[contract].invariant, share=PRODUCT_SHARE
+        contract,
+        "naive",
+        function,
+        features,
+        invariant=invariant,
+        communication=of_product("naive"),
+        share=PRODUCT_SHARE,
+    )
+
+
+def _overlapped(way: str, contract: str, *, invariant: bool = False) -> Implementation:
+    name = f"{way}_{contract}"
+    return Implementation(
+        contract,
+        name,
+        getattr(collective_matmul, name),
+        frozenset({"batch_dimensions", "explained_errors"}),
+        invariant=invariant,
+        communication=of_product("ring" if way == "overlapped" else way),
+        share=OVERLAPPED_SHARE,
+        serves=over_two_axes if way == "nested" else None,
     )
 
 
@@ -140,4 +164,21 @@ ALGORITHMS: tuple[Implementation, ...] = (
 
 PRODUCTS: tuple[Implementation, ...] = tuple(_product(contract.name) for contract in MATMULS)
 
-IMPLEMENTATIONS: tuple[Implementation, ...] = (*BUILT_IN, *ALGORITHMS, *PRODUCTS)
+RINGS = ("ring", "bidirectional", "shorter_way", "joined", "nested")
+PASSED = (
+    "all_gather_matmul_lhs_contracting",
+    "all_gather_matmul_lhs",
+    "all_gather_matmul_rhs",
+    "matmul_reduce_scatter",
+)
+
+OVERLAPPED: tuple[Implementation, ...] = (
+    *(_overlapped(way, contract) for contract in PASSED for way in RINGS),
+    _overlapped("tiled", "matmul_all_reduce", invariant=True),
+    _overlapped("ring", "matmul_all_reduce"),
+    _overlapped("bidirectional", "matmul_all_reduce"),
+    *(_overlapped(way, "transformer_block") for way in ("overlapped", "bidirectional", "nested")),
+)
+"""Products whose communication is hidden behind their arithmetic."""
+
+IMPLEMENTATIONS: tuple[Implementation, ...] = (*BUILT_IN, *ALGORITHMS, *PRODUCTS, *OVERLAPPED)

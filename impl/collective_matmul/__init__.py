@@ -1,0 +1,90 @@
+"""Matrix products of sharded operands: naive forms, and forms that overlap communication with computation.
+
+All run inside `jax.shard_map`, over one axis or a tuple of axes in any order (`Y`, in logical order). The left
+operand may have leading batch dimensions. Sums of 16-bit floats are accumulated in float32 to the end,
+across devices as well, and rounded once.
+"""
+
+from impl.collective_matmul.all_gather_lhs import (
+    bidirectional_all_gather_matmul_lhs,
+    bidirectional_all_gather_matmul_lhs_contracting,
+    joined_all_gather_matmul_lhs,
+    joined_all_gather_matmul_lhs_contracting,
+    nested_all_gather_matmul_lhs,
+    nested_all_gather_matmul_lhs_contracting,
+    ring_all_gather_matmul_lhs,
+    ring_all_gather_matmul_lhs_contracting,
+    shorter_way_all_gather_matmul_lhs,
+    shorter_way_all_gather_matmul_lhs_contracting,
+)
+from impl.collective_matmul.all_gather_rhs import (
+    bidirectional_all_gather_matmul_rhs,
+    joined_all_gather_matmul_rhs,
+    nested_all_gather_matmul_rhs,
+    ring_all_gather_matmul_rhs,
+    shorter_way_all_gather_matmul_rhs,
+)
+from impl.collective_matmul.all_reduce import (
+    bidirectional_matmul_all_reduce,
+    ring_matmul_all_reduce,
+    tiled_matmul_all_reduce,
+)
+from impl.collective_matmul.block import (
+    bidirectional_transformer_block,
+    nested_transformer_block,
+    overlapped_transformer_block,
+)
+from impl.collective_matmul.naive import (
+    all_gather_matmul_lhs,
+    all_gather_matmul_lhs_contracting,
+    all_gather_matmul_rhs,
+    matmul_all_reduce,
+    matmul_reduce_scatter,
+    transformer_block,
+)
+from impl.collective_matmul.operands import accumulator, aligned, multiply
+from impl.collective_matmul.reduce_scatter import (
+    bidirectional_matmul_reduce_scatter,
+    joined_matmul_reduce_scatter,
+    nested_matmul_reduce_scatter,
+    ring_matmul_reduce_scatter,
+    shorter_way_matmul_reduce_scatter,
+)
+
+__all__ = [
+    "accumulator",
+    "aligned",
+    "all_gather_matmul_lhs",
+    "all_gather_matmul_lhs_contracting",
+    "all_gather_matmul_rhs",
+    "bidirectional_all_gather_matmul_lhs",
+    "bidirectional_all_gather_matmul_lhs_contracting",
+    "bidirectional_all_gather_matmul_rhs",
+    "bidirectional_matmul_all_reduce",
+    "bidirectional_matmul_reduce_scatter",
+    "bidirectional_transformer_block",
+    "joined_all_gather_matmul_lhs",
+    "joined_all_gather_matmul_lhs_contracting",
+    "joined_all_gather_matmul_rhs",
+    "joined_matmul_reduce_scatter",
+    "matmul_all_reduce",
+    "matmul_reduce_scatter",
+    "multiply",
+    "nested_all_gather_matmul_lhs",
+    "nested_all_gather_matmul_lhs_contracting",
+    "nested_all_gather_matmul_rhs",
+    "nested_matmul_reduce_scatter",
+    "nested_transformer_block",
+    "overlapped_transformer_block",
+    "ring_all_gather_matmul_lhs",
+    "ring_all_gather_matmul_lhs_contracting",
+    "ring_all_gather_matmul_rhs",
+    "ring_matmul_all_reduce",
+    "ring_matmul_reduce_scatter",
+    "shorter_way_all_gather_matmul_lhs",
+    "shorter_way_all_gather_matmul_lhs_contracting",
+    "shorter_way_all_gather_matmul_rhs",
+    "shorter_way_matmul_reduce_scatter",
+    "tiled_matmul_all_reduce",
+    "transformer_block",
+]

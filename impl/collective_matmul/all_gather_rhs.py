@@ -1,0 +1,92 @@
+"""Matrix products that gather the right operand, overlapped: each block is multiplied while the next travels.
+
+p is the number of members. Source of the idea: Wang et al., "Overlap Communication with Dependent Computation
+via Decomposition in Large Deep Learning Models", 2023 (doi 10.1145/3567955.3567959). Sums of 16-bit floats
+are kept in float32 until all blocks have come by, and rounded once. A block is cut in half in the dimension
+that is gathered; an odd row goes with the first half, and a half without rows is not sent.
+
+All of them are typed varying, over one axis or a tuple of axes in any order. Backward, cotangents of the
+gathered operand go round the same rings, in that operand's dtype, in which JAX adds up cotangents.
+"""
+
+from impl.arguments import AxisName
+from impl.collective_matmul import gathered
+from impl.collective_matmul.operands import Left, Result, Right, check_gathered_rows
+
+
+def ring_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
+    """`A[…, M_Z, K] W[K_Y, N] -> [M_Z, N]`.
+
+    Blocks of W go round the ring: p - 1 permutes of a block.
+
+    Raises:
+        ValueError: for an unknown axis, or operands whose contracted sizes differ.
+    """
+    return gathered.product(
+        "ring_all_gather_matmul_rhs", check_gathered_rows, gathered.rows_of_rhs, gathered.ring, lhs, rhs, axis_name
+    )
+
+
+def bidirectional_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
+    """`A[…, M_Z, K] W[K_Y, N] -> [M_Z, N]`.
+
+    Half blocks of W go each way round the ring: p - 1 steps of two permutes, and of two products.
+
+    Raises:
+        ValueError: for an unknown axis, or operands whose contracted sizes differ.
+    """
+    return gathered.product(
+        "bidirectional_all_gather_matmul_rhs",
+        check_gathered_rows,
+        gathered.rows_of_rhs,
+        gathered.bidirectional,
+        lhs,
+        rhs,
+        axis_name,
+    )
+
+
+def shorter_way_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
+    """`A[…, M_Z, K] W[K_Y, N] -> [M_Z, N]`.
+
+    Whole blocks of W come the shorter way round: p - 1 permutes in floor(p/2) steps.
+
+    Raises:
+        ValueError: for an unknown axis, or operands whose contracted sizes differ.
+    """
+    return gathered.product(
+        "shorter_way_all_gather_matmul_rhs",
+        check_gathered_rows,
+        gathered.rows_of_rhs,
+        gathered.shorter_way,
+        lhs,
+        rhs,
+        axis_name,
+    )
+
+
+def joined_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
+    """`A[…, M_Z, K] W[K_Y, N] -> [M_Z, N]`.
+
+    Half blocks of W go each way, and the two that arrive are joined: p - 1 steps of one product of full size.
+
+    Raises:
+        ValueError: for an unknown axis, or operands whose contracted sizes differ.
+    """
+    return gathered.product(
+        "joined_all_gather_matmul_rhs", check_gathered_rows, gathered.rows_of_rhs, gathered.joined, lhs, rhs, axis_name
+    )
+
+
+def nested_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
+    """`A[…, M_Z, K] W[K_Y, N] -> [M_Z, N]`.
+
+    A ring over the tuple's first axis of rings over its second: p - 1 permutes, each along one axis.
+
+    Raises:
+        ValueError: for an unknown axis, or operands whose contracted sizes differ.
+        NotImplementedError: unless the axis tuple has two axes.
+    """
+    return gathered.product(
+        "nested_all_gather_matmul_rhs", check_gathered_rows, gathered.rows_of_rhs, gathered.nested, lhs, rhs, axis_name
+    )

@@ -1,0 +1,79 @@
+"""Matrix products that add up on every member, overlapped: `A[…, M, K_Y] W[K_Y, N] -> [M, N]`.
+
+p is the number of members. Over one axis or a tuple of axes in any order. Sums of 16-bit floats are kept in
+float32 and rounded once; where a ring gathers them back they are rounded before.
+"""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array
+
+from impl.algorithms import all_gather, pieces
+from impl.arguments import AxisName
+from impl.collective_matmul import reduced
+from impl.collective_matmul.operands import Axes, Left, Result, Right, aligned, check_whole, multiply
+from impl.collectives import Block, all_reduce
+
+
+def tiled_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
+    """Up to p tiles of ceil(N/p) columns, each multiplied while the one before is added up; typed invariant.
+
+    Raises:
+        ValueError: for an unknown axis, or operands whose contracted sizes differ.
+    """
+    axes = check_whole("tiled_matmul_all_reduce", lhs, rhs, axis_name)
+    lhs, rhs = aligned(lhs, rhs)
+    n, dtype = rhs.shape[1], jnp.result_type(lhs, rhs)
+    width = max(1, -(-n // lax.axis_size(axes)))
+
+    def tile(start: Array | int, columns: int) -> Block:
+        return all_reduce(multiply(lhs, lax.dynamic_slice_in_dim(rhs, start, columns, 1)), axes).astype(dtype)
+
+    def step(_: None, start: Array) -> tuple[None, Block]:
+        return None, tile(start, width)
+
+    if not n:
+        return tile(0, n)
+    _, tiles = lax.scan(step, None, jnp.arange(n // width) * width)
+    joined = pieces.join(tiles, lhs.ndim - 1, tiled=True)
+    return jnp.concatenate([joined, tile(n - n % width, n % width)], axis=-1) if n % width else joined
+
+
+def ring_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
+    """A ring matmul reduce-scatter and a ring all-gather: 2(p-1) permutes of ceil(N/p) columns; typed varying.
+
+    Columns are filled up to a multiple of p.
+
+    Raises:
+        ValueError: for an unknown axis, or operands whose contracted sizes differ.
+    """
+    return _scattered_and_gathered("ring_matmul_all_reduce", reduced.ring, all_gather.ring, lhs, rhs, axis_name)
+
+
+def bidirectional_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
+    """The same along both ways of the ring, half of every piece each way: 2(p-1) steps of two permutes.
+
+    Sums are cut in half along the columns, finished pieces along their longest dimension.
+
+    Raises:
+        ValueError: as `ring_matmul_all_reduce`.
+    """
+    function = "bidirectional_matmul_all_reduce"
+    return _scattered_and_gathered(function, reduced.bidirectional, all_gather.bidirectional, lhs, rhs, axis_name)
+
+
+def _scattered_and_gathered(
+    function: str,
+    scatter: Callable[[reduced.Reducing, Axes], Result],
+    gather: Callable[[Block, Axes], Array],
+    lhs: Left,
+    rhs: Right,
+    axis_name: AxisName,
+) -> Result:
+    axes = check_whole(function, lhs, rhs, axis_name)
+    n = rhs.shape[1]
+    filled = jnp.pad(rhs, ((0, 0), (0, -n % lax.axis_size(axes))))
+    piece = scatter(reduced.scattered(lhs, filled, axes, 1), axes).astype(jnp.result_type(lhs, rhs))
+    return pieces.join(gather(piece, axes), lhs.ndim - 1, tiled=True)[..., :n]

@@ -1,0 +1,63 @@
+"""Transformer blocks, overlapped: a ring that gathers and multiplies, relu, and a ring that multiplies and reduces.
+
+All of them: `X[…, B, D_Y] W_in[D, F_Y] -> relu -> W_out[F_Y, D] -> [B, D_Y]`, typed varying, with the rounding
+and the derivative of `impl.collective_matmul.naive.transformer_block`.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from impl.arguments import AxisName, check_axis_count
+from impl.collective_matmul import gathered, reduced
+from impl.collective_matmul.operands import Axes, Left, Result, Right, check_block, check_scattered
+
+
+def overlapped_transformer_block(x: Left, w_in: Right, w_out: Right, axis_name: AxisName) -> Result:
+    """One ring after the other: 2(p-1) permutes, of blocks of X and of sums.
+
+    Raises:
+        ValueError: for an unknown axis, operands whose contracted sizes differ, or columns of
+            `w_out` that do not divide by the number of members.
+    """
+    return _block("overlapped_transformer_block", gathered.ring, reduced.ring, x, w_in, w_out, axis_name)
+
+
+def bidirectional_transformer_block(x: Left, w_in: Right, w_out: Right, axis_name: AxisName) -> Result:
+    """Both ways round the rings, half of every block and of every sum each way.
+
+    Raises:
+        ValueError: as `overlapped_transformer_block`.
+    """
+    function = "bidirectional_transformer_block"
+    return _block(function, gathered.bidirectional, reduced.bidirectional, x, w_in, w_out, axis_name)
+
+
+def nested_transformer_block(x: Left, w_in: Right, w_out: Right, axis_name: AxisName) -> Result:
+    """Over two axes, rings over the first of rings over the second: every permute goes along one axis.
+
+    Raises:
+        ValueError: as `overlapped_transformer_block`.
+        NotImplementedError: unless the axis tuple has two axes.
+    """
+    return _block("nested_transformer_block", gathered.nested, reduced.nested, x, w_in, w_out, axis_name)
+
+
+def _block(
+    function: str,
+    gather: Callable[[gathered.Gathering, Axes], Result],
+    scatter: Callable[[reduced.Reducing, Axes], Result],
+    x: Left,
+    w_in: Right,
+    w_out: Right,
+    axis_name: AxisName,
+) -> Result:
+    axes = check_block(function, x, w_in, w_out, axis_name)
+    if gather is gathered.nested:
+        check_axis_count(function, axes, (2,))
+    wide = gather(gathered.columns_of_lhs(x, w_in, axes), axes)
+    hidden = jax.nn.relu(wide.astype(jnp.result_type(x, w_in)))
+    check_scattered(function, hidden, w_out, axes, 1)
+    piece = scatter(reduced.scattered(hidden, w_out, axes, 1), axes)
+    return piece.astype(jnp.result_type(hidden, w_out))

@@ -1,0 +1,82 @@
+"""Matrix products that scatter their sum, overlapped: every term is computed while the sum that it goes to travels.
+
+p is the number of members; a piece is one member's part of the result. Source of the idea: Wang et al., 2023
+(doi 10.1145/3567955.3567959). All of them: `A[…, M, K_Y] W[K_Y, N] -> [M_Y, N]` (dimension 0) or
+`[M, N_Y]` (dimension 1), typed varying, over one axis or a tuple of axes in any order. Sums of 16-bit floats
+travel in float32 and are rounded once, where they arrive. A piece is cut in half in the dimension that is
+scattered; an odd row goes with the first half, and a half without rows is not sent.
+"""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+
+from impl.arguments import AxisName, check_axis_count
+from impl.collective_matmul import reduced
+from impl.collective_matmul.operands import Axes, Left, Result, Right, check_scattered
+
+Algorithm = Callable[[reduced.Reducing, Axes], Result]
+
+
+def ring_matmul_reduce_scatter(lhs: Left, rhs: Right, axis_name: AxisName, *, scatter_dimension: int = 0) -> Result:
+    """Sums go round the ring: p - 1 permutes of a piece.
+
+    Raises:
+        ValueError: for an unknown axis, operands whose contracted sizes differ, a dimension that is
+            neither 0 nor 1, or one that does not divide by the number of members.
+    """
+    return _scatter("ring_matmul_reduce_scatter", reduced.ring, lhs, rhs, axis_name, scatter_dimension)
+
+
+def bidirectional_matmul_reduce_scatter(
+    lhs: Left, rhs: Right, axis_name: AxisName, *, scatter_dimension: int = 0
+) -> Result:
+    """Half sums go each way round the ring: p - 1 steps of two permutes, and of two products.
+
+    Raises:
+        ValueError: as `ring_matmul_reduce_scatter`.
+    """
+    return _scatter(
+        "bidirectional_matmul_reduce_scatter", reduced.bidirectional, lhs, rhs, axis_name, scatter_dimension
+    )
+
+
+def shorter_way_matmul_reduce_scatter(
+    lhs: Left, rhs: Right, axis_name: AxisName, *, scatter_dimension: int = 0
+) -> Result:
+    """Two sums come from either side: p - 1 permutes of a piece in floor(p/2) steps.
+
+    Raises:
+        ValueError: as `ring_matmul_reduce_scatter`.
+    """
+    return _scatter("shorter_way_matmul_reduce_scatter", reduced.shorter_way, lhs, rhs, axis_name, scatter_dimension)
+
+
+def joined_matmul_reduce_scatter(lhs: Left, rhs: Right, axis_name: AxisName, *, scatter_dimension: int = 0) -> Result:
+    """Half sums go each way, and what is added to both is one product of full size.
+
+    Raises:
+        ValueError: as `ring_matmul_reduce_scatter`.
+    """
+    return _scatter("joined_matmul_reduce_scatter", reduced.joined, lhs, rhs, axis_name, scatter_dimension)
+
+
+def nested_matmul_reduce_scatter(lhs: Left, rhs: Right, axis_name: AxisName, *, scatter_dimension: int = 0) -> Result:
+    """A ring over the tuple's first axis of rings over its second: p - 1 permutes, each along one axis.
+
+    Raises:
+        ValueError: for an unknown axis, operands whose contracted sizes differ, a dimension that is
+            neither 0 nor 1, or one that does not divide by the number of members.
+        NotImplementedError: unless the axis tuple has two axes.
+    """
+    return _scatter("nested_matmul_reduce_scatter", reduced.nested, lhs, rhs, axis_name, scatter_dimension)
+
+
+def _scatter(
+    function: str, algorithm: Algorithm, lhs: Left, rhs: Right, axis_name: AxisName, scatter_dimension: int
+) -> Result:
+    axes = check_scattered(function, lhs, rhs, axis_name, scatter_dimension)
+    if algorithm is reduced.nested:
+        check_axis_count(function, axes, (2,))
+    piece = algorithm(reduced.scattered(lhs, rhs, axes, scatter_dimension), axes)
+    return piece.astype(jnp.result_type(lhs, rhs))

@@ -1,0 +1,92 @@
+"""What collective matrix products cost, in communication and in arithmetic, per device.
+
+Source: Wang et al., "Overlap Communication with Dependent Computation via Decomposition in Large Deep Learning
+Models", 2023, sections 5.1 and 5.4 (one ring, and two of half the block); the counts are those of the
+all-gathers and reduce-scatters that the products take the place of (see `oracles.algorithms`).
+
+Formulas are in p, the number of members; `piece`, the elements that one member contributes to what is
+gathered or receives of what is scattered; `rows`, its size in the dimension that is gathered or scattered,
+in which a piece is cut in half; and `bits`, those of an element while it travels: of the operand that is
+gathered, of the accumulator of a sum. The gradient of a permute is a permute of as much, so that of each
+form made of permutes costs what the form does: `backward` is its own cost, beside a forward pass. A
+gradient that is computed alone needs the gathered operand as well, which costs what gathering it does.
+"""
+
+import math
+from collections.abc import Callable
+
+from oracles import algorithms
+from oracles.communication import Cost, built_in, built_in_backward
+
+WAYS = ("naive", "ring", "bidirectional", "shorter_way", "joined", "nested")
+"""How the pieces come together."""
+
+
+def all_gather_matmul(way: str, p: int, piece: int, *, rows: int, bits: int = 8, backward: bool = False) -> Cost:
+    """The operand that is gathered moves: as one all-gather (backward: a reduce-scatter), or as p - 1 pieces."""
+    if way == "naive":
+        return _built_in("all_gather", p, piece, bits, backward)
+    return passed(way, p, piece, rows=rows, bits=bits)
+
+
+def matmul_reduce_scatter(way: str, p: int, piece: int, *, rows: int, bits: int = 8, backward: bool = False) -> Cost:
+    """The sum moves: as one reduce-scatter (backward: an all-gather), or as p - 1 pieces."""
+    if way == "naive":
+        return _built_in("reduce_scatter", p, p * piece, bits, backward)
+    return passed(way, p, piece, rows=rows, bits=bits)
+
+
+def matmul_all_reduce(
+    way: str, p: int, rows: int, columns: int, *, bits: int = 8, result_bits: int = 8, backward: bool = False
+) -> Cost:
+    """All of the sum, `rows` (and batches) by `columns`, on every member.
+
+    Naive: one all-reduce. Tiled: one for each ceil(N/p) columns, and one for what is left. Their gradient
+    sends nothing, since the cotangent of an invariant result is known to all. Ring, bidirectional:
+    p pieces of ceil(N/p) columns are scattered as sums, then gathered as results of `result_bits` bits.
+    """
+    if way in ("naive", "tiled"):
+        width = max(1, columns if way == "naive" else math.ceil(columns / p))
+        count = 0 if backward else max(1, math.ceil(columns / width))
+        return Cost.of({"all_reduce": count}, {"all_reduce": math.ceil(rows * columns * bits / 8)})
+    width = math.ceil(columns / p)
+    piece = rows * width
+    longest = max(rows, width)
+    return passed(way, p, piece, rows=width, bits=bits) + passed(way, p, piece, rows=longest, bits=result_bits)
+
+
+def transformer_block(
+    way: str, p: int, rows: int, columns: int, *, bits: int = 8, sum_bits: int = 8, backward: bool = False
+) -> Cost:
+    """A block of the input is gathered, of `rows` by `columns`, and a sum of the same size is scattered."""
+    piece = rows * columns
+    first = all_gather_matmul(way, p, piece, rows=columns, bits=bits, backward=backward)
+    return first + matmul_reduce_scatter(way, p, piece, rows=columns, bits=sum_bits, backward=backward)
+
+
+def flops(batch: int, m: int, k: int, n: int) -> int:
+    """Multiplications and additions of a product `[batch, m, k] @ [k, n]` on one device; no form may need more."""
+    return 2 * batch * m * k * n
+
+
+def passed(way: str, p: int, piece: int, *, rows: int, bits: int = 8) -> Cost:
+    """P - 1 pieces, or twice as many halves, of which the odd row is in the first.
+
+    Raises:
+        ValueError: for a way that is none of `WAYS`, or naive, which is not made of permutes.
+    """
+    n = p * piece
+    formulas: dict[str, Callable[[], Cost]] = {
+        "ring": lambda: algorithms.ring_all_gather(p, n, bits=bits),
+        "nested": lambda: algorithms.ring_all_gather(p, n, bits=bits),
+        "bidirectional": lambda: algorithms.bidirectional_all_gather(p, n, rows=rows, bits=bits),
+        "joined": lambda: algorithms.bidirectional_all_gather(p, n, rows=rows, bits=bits),
+        "shorter_way": lambda: algorithms.shorter_way_all_gather(p, n, bits=bits),
+    }
+    if way not in formulas:
+        raise ValueError(f"way={way!r}: expected one of {', '.join(formulas)}")
+    return formulas[way]()
+
+
+def _built_in(kind: str, p: int, n: int, bits: int, backward: bool) -> Cost:
+    return built_in_backward(kind, p, n, bits=bits) if backward else built_in(kind, n, bits=bits)

@@ -1,0 +1,193 @@
+"""Planted bugs of products that gather an operand along a ring, several of them once published as working."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from impl import collective_matmul, collectives
+from impl.collective_matmul import multiply
+from properties.costs import of_product
+from properties.mutants.axes import AxisName, names
+from properties.mutants.catalogue import mutant
+from properties.mutants.rings import passed
+
+Chunk = Callable[[Any, int, int], Any]
+"""Given the index, how far a block came, and p: whose block it is taken for."""
+
+
+def came(index: Any, away: int, p: int) -> Any:
+    """Whose block it is that came so far, going rightward."""
+    return (index - away) % p
+
+
+def contracted(
+    lhs: Array, rhs: Array, axis_name: AxisName, chunk: Chunk = came, steps: int | None = None, index: Any = None
+) -> Array:
+    """A ring that passes columns of the left operand, and multiplies them by the rows that `chunk` says."""
+    p, k = lax.axis_size(axis_name), lhs.shape[-1]
+    index = collectives.axis_index(axis_name) if index is None else index
+    blocks = passed(lhs, axis_name, p - 1 if steps is None else steps)
+    rows = [lax.dynamic_slice_in_dim(rhs, chunk(index, i, p) * k, k) for i in range(len(blocks))]
+    total = sum(multiply(block, row) for block, row in zip(blocks, rows, strict=True))
+    return jnp.asarray(total).astype(jnp.result_type(lhs, rhs))
+
+
+@mutant("all_gather_matmul_lhs_contracting", smallest=(2,))
+def product_without_the_index(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Takes the i-th arrival for block i, on every device: the device's index is not in the chunk."""
+    return contracted(lhs, rhs, axis_name, lambda index, away, p: away)
+
+
+@mutant("all_gather_matmul_lhs_contracting", smallest=(2,))
+def product_with_one_chunk(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Multiplies every arrival by the rows of the device's own block."""
+    return contracted(lhs, rhs, axis_name, lambda index, away, p: index)
+
+
+@mutant("all_gather_matmul_lhs_contracting", smallest=(2,))
+def product_one_step_short(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Stops before the last block has come."""
+    return contracted(lhs, rhs, axis_name, steps=max(0, lax.axis_size(axis_name) - 2))
+
+
+@mutant("all_gather_matmul_lhs_contracting", smallest=(1,))
+def product_one_step_long(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Goes round the whole ring, so that every device's own block is multiplied twice."""
+    return contracted(lhs, rhs, axis_name, steps=lax.axis_size(axis_name))
+
+
+@mutant("all_gather_matmul_lhs_contracting", smallest=(3,))
+def product_against_the_ring(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Passes blocks to the right and takes them for those that come from the right."""
+    return contracted(lhs, rhs, axis_name, lambda index, away, p: (index + away) % p)
+
+
+@mutant("all_gather_matmul_lhs_contracting", smallest=(2,))
+def product_with_the_last_rows_twice(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Multiplies the last arrival by the rows of the one before it."""
+    return contracted(lhs, rhs, axis_name, lambda index, away, p: came(index, max(0, min(away, p - 2)), p))
+
+
+@mutant("all_gather_matmul_lhs_contracting", smallest=(2, 2))
+def product_over_the_tuple_reversed(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Numbers the members of a tuple as if its first axis varied fastest."""
+    return contracted(lhs, rhs, axis_name, index=lax.axis_index(names(axis_name)[::-1]))
+
+
+@mutant("all_gather_matmul_lhs_contracting", smallest=(1, 2))
+def product_over_the_first_axis(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Passes blocks along the first axis of a tuple only, as many times as the tuple has members."""
+    p, k, first = lax.axis_size(axis_name), lhs.shape[-1], names(axis_name)[:1]
+    blocks = passed(collectives.cast_varying(lhs, names(axis_name)), first, p - 1)
+    index = collectives.axis_index(axis_name)
+    rows = [lax.dynamic_slice_in_dim(rhs, came(index, i, p) * k, k) for i in range(p)]
+    total = sum(multiply(block, row) for block, row in zip(blocks, rows, strict=True))
+    return jnp.asarray(total).astype(jnp.result_type(lhs, rhs))
+
+
+@mutant("all_gather_matmul_lhs_contracting", smallest=(2,))
+def product_in_the_input_dtype(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Adds up 16-bit floats in 16 bits, one block after the other."""
+    p, k, index = lax.axis_size(axis_name), lhs.shape[-1], collectives.axis_index(axis_name)
+    total = jnp.zeros((*lhs.shape[:-1], rhs.shape[1]), jnp.result_type(lhs, rhs))
+    for i, block in enumerate(passed(lhs, axis_name, p - 1)):
+        total = total + jnp.matmul(block, lax.dynamic_slice_in_dim(rhs, came(index, i, p) * k, k)).astype(total.dtype)
+    return total
+
+
+@mutant("all_gather_matmul_lhs_contracting", law="gradient", smallest=(2,))
+def product_keeps_its_gradient(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Stops the gradient of all blocks that came from other members."""
+    own, p, k = collectives.cast_varying(lhs, names(axis_name)), lax.axis_size(axis_name), lhs.shape[-1]
+    blocks = [own, *map(lax.stop_gradient, passed(own, axis_name, p - 1)[1:])]
+    index = collectives.axis_index(axis_name)
+    rows = [lax.dynamic_slice_in_dim(rhs, came(index, i, p) * k, k) for i in range(p)]
+    total = sum(multiply(block, row) for block, row in zip(blocks, rows, strict=True))
+    return jnp.asarray(total).astype(jnp.result_type(lhs, rhs))
+
+
+def with_gradient(
+    form: Callable[..., Array], backward: Callable[..., Array], lhs: Array, rhs: Array, axis_name: AxisName
+) -> Array:
+    """A right form whose gradient for the left operand is `backward(ct, rhs)`."""
+    lhs, rhs = collective_matmul.aligned(lhs, rhs, names(axis_name))
+
+    def product(lhs: Array, rhs: Array) -> Array:
+        return form(lhs, rhs, axis_name)
+
+    def backwards(kept: tuple[Array, Array], ct: Array) -> tuple[Array, Array]:
+        return backward(ct, kept[1]).astype(lhs.dtype), jax.vjp(lambda rhs: product(kept[0], rhs), kept[1])[1](ct)[0]
+
+    function = jax.custom_vjp(product)
+    function.defvjp(lambda lhs, rhs: (product(lhs, rhs), (lhs, rhs)), backwards)
+    return function(lhs, rhs)
+
+
+@mutant("all_gather_matmul_lhs_contracting", law="communication", smallest=(1,), communication=of_product("ring"))
+def product_with_a_gathered_gradient(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Its gradient adds up whole products on every member, where each needs its own columns alone."""
+
+    def backward(ct: Array, rhs: Array) -> Array:
+        whole = collectives.cast_varying(collectives.all_reduce(multiply(ct, rhs.T), axis_name), names(axis_name))
+        k = rhs.shape[0] // lax.axis_size(axis_name)
+        return lax.dynamic_slice_in_dim(whole, collectives.axis_index(axis_name) * k, k, whole.ndim - 1)
+
+    ring = collective_matmul.ring_all_gather_matmul_lhs_contracting
+    return with_gradient(ring, backward, lhs, rhs, axis_name)
+
+
+@mutant("all_gather_matmul_lhs_contracting", law="gradient", smallest=(2,))
+def product_with_the_neighbours_gradient(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Gives every member the gradient of its neighbour's block."""
+
+    def backward(ct: Array, rhs: Array) -> Array:
+        right = collective_matmul.matmul_reduce_scatter(ct, rhs.T, axis_name, scatter_dimension=1)
+        return collectives.ring_shift(right, axis_name)
+
+    return with_gradient(collective_matmul.all_gather_matmul_lhs_contracting, backward, lhs, rhs, axis_name)
+
+
+def placed_rows(
+    lhs: Array, rhs: Array, axis_name: AxisName, chunk: Chunk = came, steps: int | None = None, first: int = 0
+) -> Array:
+    """A ring that passes rows of the left operand, and puts their products where `chunk` says."""
+    p, m = lax.axis_size(axis_name), lhs.shape[-2]
+    index = collectives.axis_index(axis_name)
+    blocks = passed(lhs, axis_name, p - 1 if steps is None else steps)
+    products = [multiply(block, rhs) for block in blocks]
+    shape = (*lhs.shape[:-2], p * m, rhs.shape[1])
+    result = collectives.cast_varying(jnp.zeros(shape, products[0].dtype), collectives.varying(products[0]))
+    for i, product in enumerate(products[first:], first):
+        result = lax.dynamic_update_slice_in_dim(result, product, chunk(index, i, p) * m, lhs.ndim - 2)
+    return result.astype(jnp.result_type(lhs, rhs))
+
+
+@mutant("all_gather_matmul_lhs", smallest=(2,))
+def rows_as_they_arrive(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Puts rows of the result in the order in which their blocks arrive."""
+    return placed_rows(lhs, rhs, axis_name, lambda index, away, p: away)
+
+
+@mutant("all_gather_matmul_lhs", smallest=(3,))
+def rows_right_for_two(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Puts rows in an order that is right for two members, where left and right are the same."""
+    return placed_rows(lhs, rhs, axis_name, lambda index, away, p: (index + away) % p)
+
+
+@mutant("all_gather_matmul_lhs", smallest=(1,))
+def rows_without_its_own(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Leaves zeros where the product of its own rows belongs."""
+    return placed_rows(lhs, rhs, axis_name, first=1)
+
+
+@mutant("all_gather_matmul_lhs", smallest=(2,))
+def rows_with_the_first_twice(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Puts its own rows in place of those that come last."""
+    p = lax.axis_size(axis_name)
+    right = placed_rows(lhs, rhs, axis_name, steps=max(0, p - 2))
+    own = multiply(lhs, rhs).astype(right.dtype)
+    at = (collectives.axis_index(axis_name) - (p - 1)) % p * lhs.shape[-2]
+    return lax.dynamic_update_slice_in_dim(right, own, at, lhs.ndim - 2)

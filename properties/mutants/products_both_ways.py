@@ -1,0 +1,201 @@
+"""Planted bugs of products along both ways of a ring, of those that reduce along one, and of transformer blocks.
+
+One is not among them: sums of 16-bit floats that are rounded at every hop. A member's own sum may be rounded before
+it is sent, and with so much allowed, what a few more hops round stays within the bound up to seven members. That
+sums are kept in float32 is held by the formulas instead, which count twice the bytes, and by
+`product_in_the_input_dtype`, where nothing may be rounded but the result.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from impl import collective_matmul, collectives
+from impl.collective_matmul import multiply
+from properties.mutants.axes import AxisName, names
+from properties.mutants.catalogue import mutant
+from properties.mutants.rings import passed
+
+Ranges = Callable[[int], tuple[slice, slice]]
+"""Given the rows of a block: what is sent to the right, and what to the left."""
+
+
+def in_half(rows: int) -> tuple[slice, slice]:
+    """The right halves, the first of which has the odd row."""
+    return slice(0, rows - rows // 2), slice(rows - rows // 2, rows)
+
+
+def both_ways(lhs: Array, rhs: Array, axis_name: AxisName, *, cut: Ranges = in_half, meets: Ranges = in_half) -> Array:
+    """The gathered right operand in halves `cut`, each of which meets the columns of the left one that `meets` says."""
+    p, rows, index = lax.axis_size(axis_name), rhs.shape[0], collectives.axis_index(axis_name)
+    blocks = jnp.moveaxis(lhs.reshape(*lhs.shape[:-1], p, rows), -2, 0)
+    total = multiply(lax.dynamic_index_in_dim(blocks, index, keepdims=False), rhs)
+    for way, sent, met in zip((1, -1), cut(rows), meets(rows), strict=True):
+        for i, part in enumerate(passed(rhs[sent], axis_name, p - 1, way)[1:], 1):
+            columns = lax.dynamic_index_in_dim(blocks, (index - way * i) % p, keepdims=False)[..., met]
+            total = total + multiply(columns[..., : len(part)], part[: columns.shape[-1]])
+    return total.astype(jnp.result_type(lhs, rhs))
+
+
+@mutant("all_gather_matmul_rhs", smallest=(2,))
+def halves_swapped(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Takes each half that arrives for the other one of its block."""
+    return both_ways(lhs, rhs, axis_name, meets=lambda rows: in_half(rows)[::-1])
+
+
+@mutant("all_gather_matmul_rhs", smallest=(2,))
+def halves_without_the_odd_row(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Cuts blocks into two equal halves, and drops the row that is left if there is an odd number."""
+
+    def cut(rows: int) -> tuple[slice, slice]:
+        return slice(0, rows // 2), slice(rows // 2, rows // 2 * 2)
+
+    return both_ways(lhs, rhs, axis_name, cut=cut, meets=cut)
+
+
+@mutant("all_gather_matmul_rhs", smallest=(2,))
+def halves_overlap_at_the_odd_row(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Has the odd row in both halves, and so counts it twice."""
+
+    def cut(rows: int) -> tuple[slice, slice]:
+        return slice(0, rows - rows // 2), slice(rows // 2, rows)
+
+    return both_ways(lhs, rhs, axis_name, cut=cut, meets=cut)
+
+
+@mutant("all_gather_matmul_rhs", smallest=(2,))
+def halves_with_a_bracket_missing(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Starts the second half at `rows + 1 // 2`, behind the last row, with no slice that clamps."""
+
+    def cut(rows: int) -> tuple[slice, slice]:
+        return slice(0, (rows + 1) // 2), slice(rows + 1 // 2, rows)
+
+    return both_ways(lhs, rhs, axis_name, cut=cut, meets=cut)
+
+
+@mutant("all_gather_matmul_rhs", smallest=(2,))
+def shorter_way_with_the_opposite_twice(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Fetches blocks from both sides in floor(p/2) steps, and so, for even p, the opposite one from either."""
+    p, rows, index = lax.axis_size(axis_name), rhs.shape[0], collectives.axis_index(axis_name)
+    blocks = jnp.moveaxis(lhs.reshape(*lhs.shape[:-1], p, rows), -2, 0)
+    total = multiply(lax.dynamic_index_in_dim(blocks, index, keepdims=False), rhs)
+    for way in (1, -1):
+        for i, part in enumerate(passed(rhs, axis_name, p // 2, way)[1:], 1):
+            total = total + multiply(lax.dynamic_index_in_dim(blocks, (index - way * i) % p, keepdims=False), part)
+    return total.astype(jnp.result_type(lhs, rhs))
+
+
+Chunk = Callable[[Array, int, int], Array]
+"""Given the index, the step from 1 on, and p: which piece is added."""
+
+
+def reduced(
+    lhs: Array,
+    rhs: Array,
+    axis_name: AxisName,
+    dimension: int,
+    chunk: Chunk = lambda index, step, p: (index - step) % p,
+    *,
+    steps: int | None = None,
+) -> Array:
+    """A ring along which sums of pieces travel, each step adding the piece that `chunk` says."""
+    p, index = lax.axis_size(axis_name), collectives.axis_index(axis_name)
+    lhs, rhs = collectives.cast_varying((lhs, rhs), names(axis_name))
+    cut, along = (lhs, lhs.ndim - 2) if dimension == 0 else (rhs, 1)
+    rows = cut.shape[along] // p
+
+    def term(step: int) -> Array:
+        part = lax.dynamic_slice_in_dim(cut, chunk(index, step, p) * rows, rows, along)
+        return multiply(part, rhs) if dimension == 0 else multiply(lhs, part)
+
+    total = term(1)
+    for step in range(2, (p if steps is None else steps) + 1):
+        total = collectives.ring_shift(total, axis_name) + term(step)
+    return total.astype(jnp.result_type(lhs, rhs))
+
+
+@mutant("matmul_reduce_scatter", smallest=(2,))
+def sum_of_a_constant_piece(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
+    """Adds piece 0 in every step."""
+    return reduced(lhs, rhs, axis_name, scatter_dimension, lambda index, step, p: 0 * index)
+
+
+@mutant("matmul_reduce_scatter", smallest=(2,))
+def sum_at_the_neighbour(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
+    """Starts with its own piece, the sum of which then ends at the neighbour."""
+    return reduced(lhs, rhs, axis_name, scatter_dimension, lambda index, step, p: (index - step + 1) % p)
+
+
+@mutant("matmul_reduce_scatter", smallest=(3,))
+def sum_against_the_ring(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
+    """Adds pieces in the order of a ring that goes the other way."""
+    return reduced(lhs, rhs, axis_name, scatter_dimension, lambda index, step, p: (index + step) % p)
+
+
+@mutant("matmul_reduce_scatter", smallest=(1,))
+def sum_one_step_long(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
+    """Goes one step further than the ring is long, and adds one more term there."""
+    return reduced(lhs, rhs, axis_name, scatter_dimension, steps=lax.axis_size(axis_name) + 1)
+
+
+@mutant("matmul_reduce_scatter", smallest=(2,))
+def sum_one_step_short(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
+    """Ends before its own term is added, one member too early."""
+    return reduced(lhs, rhs, axis_name, scatter_dimension, steps=max(1, lax.axis_size(axis_name) - 1))
+
+
+@mutant("matmul_reduce_scatter", smallest=(2,))
+def sum_of_the_first_column_alone(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
+    """Scatters rows whatever it is asked for, and takes as many columns as it should have."""
+    if scatter_dimension == 0:
+        return collective_matmul.ring_matmul_reduce_scatter(lhs, rhs, axis_name)
+    whole = collectives.cast_varying(collectives.all_reduce(multiply(lhs, rhs), axis_name), names(axis_name))
+    return whole[..., : rhs.shape[1] // lax.axis_size(axis_name)].astype(jnp.result_type(lhs, rhs))
+
+
+@mutant("matmul_all_reduce", smallest=(2,))
+def tiles_without_the_rest(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Adds up as many columns as p divides, and leaves the rest as the device's own product."""
+    p, dtype = lax.axis_size(axis_name), jnp.result_type(lhs, rhs)
+    product = collectives.cast_varying(multiply(lhs, rhs), names(axis_name))
+    whole = rhs.shape[1] // p * p
+    total = collectives.cast_varying(collectives.all_reduce(product[..., :whole], axis_name), names(axis_name))
+    return jnp.concatenate([total, product[..., whole:]], axis=-1).astype(dtype)
+
+
+@mutant("matmul_all_reduce", smallest=(2,))
+def reduced_pieces_in_another_order(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Gathers finished pieces as they arrive, its own first."""
+    right = collective_matmul.ring_matmul_all_reduce(lhs, rhs, axis_name)
+    p, index = lax.axis_size(axis_name), collectives.axis_index(axis_name)
+    return jnp.roll(right, -index * (right.shape[-1] // p), axis=-1)
+
+
+@mutant("matmul_all_reduce", smallest=(2,))
+def reduced_and_reduced_again(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Adds up on every member what a ring has added up already."""
+    return collectives.all_reduce(collective_matmul.ring_matmul_all_reduce(lhs, rhs, axis_name), axis_name)
+
+
+@mutant("transformer_block", smallest=(1,))
+def block_without_its_relu(x: Array, w_in: Array, w_out: Array, axis_name: AxisName) -> Array:
+    """Multiplies by both weights with nothing between them."""
+    hidden = collective_matmul.ring_all_gather_matmul_lhs_contracting(x, w_in, axis_name)
+    return collective_matmul.ring_matmul_reduce_scatter(hidden, w_out, axis_name, scatter_dimension=1)
+
+
+@mutant("transformer_block", law="gradient", smallest=(1,))
+def block_with_a_gradient_everywhere(x: Array, w_in: Array, w_out: Array, axis_name: AxisName) -> Array:
+    """Passes gradients through hidden values that relu has set to zero."""
+    hidden = collective_matmul.ring_all_gather_matmul_lhs_contracting(x, w_in, axis_name)
+    kept = hidden + lax.stop_gradient(jax.nn.relu(hidden) - hidden)
+    return collective_matmul.ring_matmul_reduce_scatter(kept, w_out, axis_name, scatter_dimension=1)
+
+
+@mutant("transformer_block", smallest=(2,))
+def block_with_columns_of_the_neighbour(x: Array, w_in: Array, w_out: Array, axis_name: AxisName) -> Array:
+    """Scatters the result one member too far."""
+    right = collective_matmul.overlapped_transformer_block(x, w_in, w_out, axis_name)
+    return collectives.ring_shift(right, axis_name)

@@ -1,0 +1,219 @@
+"""Published collective matrix products, and the exercises that were set with them: at their shapes, the product.
+
+From a guide to sharding in JAX (fully sharded data parallelism and reduce-scatter, one way and both ways),
+part 10 of "How To Scale Your Model" (the contracting ring; its problems 3 and 4, which are published without an
+answer), and a notebook on overlapping a gathered left operand. Where operands are random or too large for
+their sums to be exact, ours are small integers. Two things are smaller here, since a CPU multiplies for all
+devices: the notebook's 16384 rows are 2048, and problems 3 and 4, for which no shapes are given, take a
+quarter of each side of the example before them.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from impl import collective_matmul as products
+
+GUIDE = {"dp": 4, "tp": 2}
+BOOK = {"X": 2, "Y": 4}
+NOTEBOOK = {"x": 4, "y": 1}
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """A product of global operands.
+
+    Arguments:
+        name: what it is called here.
+        mesh: axis names and sizes, in mesh order.
+        shapes: those of the operands.
+        in_specs: their layouts.
+        body: the device-local function.
+        out_specs: the layout of the result.
+        expected: the result, given the operands.
+    """
+
+    name: str
+    mesh: dict[str, int]
+    shapes: tuple[tuple[int, int], ...]
+    in_specs: tuple[P, ...]
+    body: Callable[..., Any]
+    out_specs: P
+    expected: Callable[..., np.ndarray] = np.matmul
+
+
+def block(x: np.ndarray, w_in: np.ndarray, w_out: np.ndarray) -> np.ndarray:
+    """X W_in, what is positive of it, times W_out."""
+    return np.asarray(np.maximum(x @ w_in, 0) @ w_out)
+
+
+def on_each_of_four(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
+    """All of A times each device's own rows of X, one result after the other: not A X."""
+    return np.concatenate([lhs @ part for part in np.split(rhs, 4)])
+
+
+def copied(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
+    """A X once for each of four devices, so that no copy is hidden behind another."""
+    return np.tile(lhs @ rhs, (4, 1))
+
+
+FSDP = partial(
+    Product,
+    mesh=GUIDE,
+    shapes=((1024, 4096), (4096, 256)),
+    in_specs=(P("dp", None), P("dp", None)),
+    out_specs=P("dp", None),
+)
+SCATTERED = partial(
+    Product,
+    mesh=GUIDE,
+    shapes=((1024, 4096), (4096, 256)),
+    in_specs=(P(None, ("dp", "tp")), P(("dp", "tp"), None)),
+    out_specs=P(("dp", "tp"), None),
+)
+CONTRACTING = partial(
+    Product,
+    mesh=BOOK,
+    shapes=((1024, 2048), (2048, 8192)),
+    in_specs=(P("X", "Y"), P(None, "Y")),
+    out_specs=P("X", "Y"),
+)
+ALL_REDUCED = partial(
+    Product,
+    mesh=BOOK,
+    shapes=((256, 512), (512, 2048)),
+    in_specs=(P("X", "Y"), P("Y", None)),
+    out_specs=P("X"),
+)
+DOWN = partial(
+    Product,
+    mesh=BOOK,
+    shapes=((256, 2048), (2048, 512)),
+    in_specs=(P("X", "Y"), P("Y", None)),
+    out_specs=P("X", "Y"),
+)
+STACK = partial(
+    Product,
+    mesh=BOOK,
+    shapes=((256, 512), (512, 2048), (2048, 512)),
+    in_specs=(P("X", "Y"), P(None, "Y"), P("Y", None)),
+    out_specs=P("X", "Y"),
+    expected=block,
+)
+ROWS = partial(
+    Product,
+    mesh=NOTEBOOK,
+    shapes=((2048, 1024), (1024, 2048)),
+    in_specs=(P("x", None), P()),
+    out_specs=P("x"),
+    expected=copied,
+)
+SUMS = partial(
+    Product,
+    mesh=NOTEBOOK,
+    shapes=((2048, 1024), (1024, 2048)),
+    in_specs=(P(None, "x"), P("x", None)),
+    out_specs=P("x", None),
+)
+
+
+def over(function: Callable[..., Any], axis_name: Any, **params: Any) -> Callable[..., Any]:
+    """A device-local product over an axis or a tuple."""
+    return lambda *blocks: function(*blocks, axis_name, **params)
+
+
+def four_times(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
+    """A W for every pair of devices along X, once for each of the four along Y."""
+    return np.concatenate([np.tile(half, (4, 1)) for half in np.split(lhs @ rhs, 2)])
+
+
+BOTH = ("X", "Y")
+PRODUCTS = (
+    FSDP("fsdp-gathered-first", body=over(products.all_gather_matmul_rhs, "dp")),
+    FSDP("fsdp-one-way", body=over(products.ring_all_gather_matmul_rhs, "dp")),
+    FSDP("fsdp-both-ways", body=over(products.bidirectional_all_gather_matmul_rhs, "dp")),
+    SCATTERED("reduce-scatter-at-the-end", body=over(products.matmul_reduce_scatter, ("dp", "tp"))),
+    SCATTERED("reduce-scatter-one-way", body=over(products.ring_matmul_reduce_scatter, ("dp", "tp"))),
+    SCATTERED("reduce-scatter-both-ways", body=over(products.bidirectional_matmul_reduce_scatter, ("dp", "tp"))),
+    CONTRACTING("contracting-gathered-first", body=over(products.all_gather_matmul_lhs_contracting, "Y")),
+    CONTRACTING("contracting-ring", body=over(products.ring_all_gather_matmul_lhs_contracting, "Y")),
+    ALL_REDUCED("problem-3.1-tiles", body=over(products.tiled_matmul_all_reduce, "Y")),
+    ALL_REDUCED(
+        "problem-3.1-ring",
+        body=over(products.ring_matmul_all_reduce, "Y"),
+        out_specs=P(BOTH),
+        expected=four_times,
+    ),
+    DOWN("problem-3.2", body=over(products.ring_matmul_reduce_scatter, "Y", scatter_dimension=1)),
+    STACK("problem-3.3", body=over(products.overlapped_transformer_block, "Y")),
+    ALL_REDUCED(
+        "problem-4-all-reduce",
+        body=over(products.bidirectional_matmul_all_reduce, "Y"),
+        out_specs=P(BOTH),
+        expected=four_times,
+    ),
+    DOWN("problem-4-reduce-scatter", body=over(products.bidirectional_matmul_reduce_scatter, "Y", scatter_dimension=1)),
+    STACK("problem-4-block", body=over(products.bidirectional_transformer_block, "Y")),
+    ROWS("rows-one-way", body=over(products.ring_all_gather_matmul_lhs, "x")),
+    ROWS("rows-both-ways", body=over(products.bidirectional_all_gather_matmul_lhs, "x")),
+    ROWS(
+        "rows-both-ways-of-a-sharded-right-operand",
+        body=over(products.bidirectional_all_gather_matmul_lhs, "x"),
+        shapes=((2048, 1024), (4096, 2048)),
+        in_specs=(P("x", None), P("x", None)),
+        expected=on_each_of_four,
+    ),
+    SUMS("sums-at-the-end", body=over(products.matmul_reduce_scatter, "x")),
+    SUMS("sums-one-way", body=over(products.ring_matmul_reduce_scatter, "x")),
+)
+
+
+def operands(case: Product, dtype: Any = np.float32) -> list[np.ndarray]:
+    """Integers from -2 to 2: all sums stay below 2**24."""
+    random = np.random.default_rng(0)
+    return [random.integers(-2, 3, shape).astype(dtype) for shape in case.shapes]
+
+
+def result(case: Product, arrays: list[np.ndarray]) -> np.ndarray:
+    """The global result on the first devices."""
+    needed = math.prod(case.mesh.values())
+    mesh = jax.make_mesh(
+        tuple(case.mesh.values()),
+        tuple(case.mesh),
+        (AxisType.Explicit,) * len(case.mesh),
+        devices=jax.devices()[:needed],
+    )
+    placed = [jax.device_put(x, NamedSharding(mesh, s)) for x, s in zip(arrays, case.in_specs, strict=True)]
+    program = jax.shard_map(case.body, mesh=mesh, in_specs=case.in_specs, out_specs=case.out_specs)
+    return np.asarray(jax.jit(program)(*placed))
+
+
+def parameters(*cases: Product) -> list[Any]:
+    """Cases with the number of devices that they need."""
+    return [pytest.param(c, id=c.name, marks=pytest.mark.needs_devices(math.prod(c.mesh.values()))) for c in cases]
+
+
+@pytest.mark.parametrize("case", parameters(*PRODUCTS))
+def test_a_published_product_is_the_product(case: Product) -> None:
+    """The global result is NumPy's product of the global operands, element by element."""
+    arrays = operands(case)
+    np.testing.assert_array_equal(result(case, arrays), case.expected(*arrays))
+
+
+WRAPPING = CONTRACTING("integers-that-wrap", body=over(products.ring_all_gather_matmul_lhs_contracting, "Y"))
+
+
+@pytest.mark.parametrize("case", parameters(WRAPPING))
+def test_the_published_integers(case: Product) -> None:
+    """The book's own operands, which count up in int32, wrap around in ring and product alike: at 1/16 of each side."""
+    arrays = [np.arange(m * n // 256, dtype=np.int32).reshape(m // 16, n // 16) for m, n in case.shapes]
+    arrays = [a * np.int32(9973) for a in arrays]  # so that sums are as large as those of whole sides
+    np.testing.assert_array_equal(result(case, arrays), case.expected(*arrays))

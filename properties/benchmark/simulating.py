@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 from rich.console import Console
 from rich.table import Table
 
-from impl import collectives
+from impl import collective_matmul, collectives
 from impl.algorithms import all_gather
 from oracles.mesh import MeshCase
 from properties.engines import Engine, SimulateEngine, XlaEngine
@@ -39,18 +39,6 @@ def measure(devices: int) -> None:
     console.print(hunted())
 
 
-def ring_matmul(lhs: Array, rhs: Array) -> Array:
-    """`A[M, K_Y] W[K, N] -> [M, N]` along an unrolled ring, a chunk of K at a time."""
-    p, index, width = lax.axis_size("tp"), lax.axis_index("tp"), lhs.shape[1]
-    result = jnp.zeros((lhs.shape[0], rhs.shape[1]), lhs.dtype)
-    result = collectives.cast_varying(result, ("tp",))
-    for step in range(p):
-        chunk = lax.dynamic_slice_in_dim(rhs, (index - step) % p * width, width)
-        result = result + lhs @ chunk
-        lhs = collectives.ring_shift(lhs, "tp") if step < p - 1 else lhs
-    return result
-
-
 def over(function: Callable[[Array], Array]) -> Callable[[int, int], Program]:
     """The program that runs a function of blocks of `size` elements on p devices."""
 
@@ -68,7 +56,8 @@ def multiplied(p: int, size: int) -> Program:
 
     def build(mesh: jax.sharding.Mesh) -> Callable[..., object]:
         specs = (jax.P(None, "tp"), jax.P())
-        function = jax.shard_map(ring_matmul, mesh=mesh, in_specs=specs, out_specs=jax.P(None, "tp"))
+        ring = collective_matmul.ring_all_gather_matmul_lhs_contracting
+        function = jax.shard_map(lambda a, w: ring(a, w, "tp"), mesh=mesh, in_specs=specs, out_specs=jax.P(None, "tp"))
 
         def with_gradient(lhs: Array, rhs: Array) -> list[Array]:
             result, pullback = jax.vjp(function, lhs, rhs)

@@ -14,7 +14,7 @@ from properties.costs import Communication, of_algorithm, of_built_in, of_produc
 ALGORITHM_SHARE = 0.1
 """What a hand-written algorithm gets of the examples: twenty of them, which share their pieces, get two's."""
 
-OVERLAPPED_SHARE = 0.1
+OVERLAPPED_SHARE = 0.02
 """What a form that overlaps gets: those of one contract share their rings, so each bug has several chances."""
 
 

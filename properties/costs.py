@@ -110,9 +110,32 @@ def of_product(way: str) -> Communication:
             return _product(way, case, backward=False)
         along = set(case.axes).union(*(operand.placement.axes for operand in case.operands))
         sums = [_replicas(case, operand, along) for operand in case.operands]
-        return _added([_gathered_again(way, case), _product(way, case, backward=True), *sums])
+        return _added([gathered_again(way, case), _product(way, case, backward=True), *sums])
 
     return cost
+
+
+def gathered_again(way: str, case: Case) -> Cost:
+    """What the other operand's gradient is computed from: the operand that was gathered."""
+    if case.contract in ("matmul_all_reduce", "matmul_reduce_scatter"):
+        return Cost.permutes(0, 0)
+    if case.contract == "transformer_block":
+        x = case.operands[0]
+        return matmul_costs.all_gather_matmul(
+            way, case.members, math.prod(x.block), rows=x.block[-1], bits=bits_of(x.numpy_dtype)
+        )
+    return _product(way, case, backward=False)
+
+
+def product_flops(case: Case) -> int:
+    """The multiplications and additions of a device's part of a collective matrix product, as one or two products."""
+    *batch, m, k = case.operands[0].block
+    many, p, last = math.prod(batch), case.members, case.operands[-1].block
+    if case.contract == "transformer_block":
+        return 2 * matmul_costs.flops(many, m, k * p, last[0])
+    rows = m * p if case.contract == "all_gather_matmul_lhs" else m
+    inner = k * p if case.contract == "all_gather_matmul_lhs_contracting" else k
+    return matmul_costs.flops(many, rows, inner, last[1])
 
 
 def _product(way: str, case: Case, *, backward: bool) -> Cost:
@@ -136,18 +159,6 @@ def _product(way: str, case: Case, *, backward: bool) -> Cost:
         "all_gather_matmul_rhs": (math.prod(last), last[0]),
     }[case.contract]
     return matmul_costs.all_gather_matmul(way, p, piece, rows=cut, bits=bits, backward=backward)
-
-
-def _gathered_again(way: str, case: Case) -> Cost:
-    """What the other operand's gradient is computed from: the operand that was gathered."""
-    if case.contract in ("matmul_all_reduce", "matmul_reduce_scatter"):
-        return Cost.permutes(0, 0)
-    if case.contract == "transformer_block":
-        x = case.operands[0]
-        return matmul_costs.all_gather_matmul(
-            way, case.members, math.prod(x.block), rows=x.block[-1], bits=bits_of(x.numpy_dtype)
-        )
-    return _product(way, case, backward=False)
 
 
 def _in_all(case: Case, one: Callable[[Leaf], Cost], backward: bool) -> Cost:

@@ -3,4 +3,4 @@
 from properties.implementations import PRODUCTS
 from properties.law_tests import law_tests
 
-globals().update(law_tests(PRODUCTS))
+globals().update(law_tests(PRODUCTS, derived=True))

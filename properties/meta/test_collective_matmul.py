@@ -1,0 +1,240 @@
+"""Collective matrix products: two derivations of the oracle, formulas against records, arithmetic and memory."""
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from oracles import matmul_costs
+from oracles.communication import Cost
+from oracles.layout import unshard
+from oracles.mesh import MeshCase
+from properties.arithmetic import flops_of
+from properties.cases import Case, Operand, Placement
+from properties.contracts import CONTRACTS
+from properties.contracts.matmul import MATMULS
+from properties.costs import gathered_again, product_flops
+from properties.implementations import OVERLAPPED, PRODUCTS, Implementation
+from properties.meta.test_algorithms import check_forward, cost_of, recorded, without, without_tangents
+from properties.programs import Program, Seen, derivatives, forward
+
+BY_NAME = {i.name: i for i in OVERLAPPED}
+GATHERS = ("all_gather_matmul_lhs_contracting", "all_gather_matmul_lhs", "all_gather_matmul_rhs")
+TUPLES = (((2, 3), False), ((2, 3), True), ((3, 2), True))
+"""Sizes of two axes, and whether their tuple is in the reverse of mesh order."""
+
+
+def case_of(
+    contract: str,
+    sizes: tuple[int, ...],
+    m_k_n: tuple[int, int, int] = (3, 5, 2),
+    *,
+    reverse: bool = False,
+    batch: tuple[int, ...] = (),
+    dtype: str = "float32",
+    dimension: int = 0,
+) -> Case:
+    """A case over all axes of a mesh, whose gathered blocks or scattered pieces have these sides."""
+    names = ("x", "y")[: len(sizes)]
+    axes = names[::-1] if reverse else names
+    (m, k, n), p = m_k_n, math.prod(sizes)
+    params: tuple[tuple[str, Any], ...] = ()
+    if contract == "matmul_reduce_scatter":
+        params = (("scatter_dimension", dimension),)
+        m, n = (m * p, n) if dimension == 0 else (m, n * p)
+    shapes = {
+        "all_gather_matmul_lhs_contracting": ((m, k), (k * p, n)),
+        "all_gather_matmul_rhs": ((m, k * p), (k, n)),
+        "transformer_block": ((m, k), (k * p, n), (n, k * p)),
+    }.get(contract, ((m, k), (k, n)))
+    along = {  # where every operand is sharded, so that none is replicated
+        "all_gather_matmul_lhs_contracting": (1, 1),
+        "all_gather_matmul_lhs": (0, 1),
+        "all_gather_matmul_rhs": (0, 0),
+        "transformer_block": (1, 1, 0),
+    }.get(contract, (1, 0))
+    operands = []
+    for i, (shape, at) in enumerate(zip(shapes, along, strict=True)):
+        lead = batch if i == 0 else ()
+        spec = (*[()] * len(lead), *(axes if j == at else () for j in range(2)))
+        operands.append(Operand((*lead, *shape), dtype, Placement(spec)))
+    return Case(contract, MeshCase(names, sizes), axes if len(axes) > 1 else axes[0], tuple(operands), params)
+
+
+def arrays_of(case: Case, seed: int = 0) -> list[np.ndarray]:
+    """Global operands with fractions, laid out by the case."""
+    random = np.random.default_rng(seed)
+    shapes = [o.placement.global_shape(o.block, case.mesh) for o in case.operands]
+    return [random.normal(size=shape) for shape in shapes]
+
+
+def product_of_globals(case: Case, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """The product of the global operands, as one einsum; no device is mentioned."""
+    if case.contract == "transformer_block":
+        x, w_in, w_out = arrays
+        return np.asarray(np.einsum("...f,fd->...d", np.maximum(np.einsum("...d,df->...f", x, w_in), 0), w_out))
+    return np.asarray(np.einsum("...mk,kn->...mn", *arrays))
+
+
+def results_layout(case: Case) -> tuple[tuple[str, ...], ...]:
+    """How the global product is laid out, with the operands laid out as in `case_of`, behind batch dimensions."""
+    axes = case.axes
+    dimension = case.keywords.get("scatter_dimension")
+    return {
+        "all_gather_matmul_lhs_contracting": ((), axes),
+        "all_gather_matmul_lhs": ((), axes),
+        "all_gather_matmul_rhs": (axes, ()),
+        "matmul_reduce_scatter": (axes, ()) if dimension == 0 else ((), axes),
+        "matmul_all_reduce": ((), ()),
+        "transformer_block": ((), axes),
+    }[case.contract]
+
+
+def global_result(case: Case, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """The global product, assembled from the blocks that the oracle computes."""
+    blocks = [case.blocks(i, array, batched=False) for i, array in enumerate(arrays)]
+    result = CONTRACTS[case.contract].oracle(case, blocks)[0]
+    rank = result.ndim - len(case.mesh.sizes)
+    spec = (*[()] * (rank - 2), *results_layout(case))
+    return np.asarray(unshard(result, case.mesh, spec))
+
+
+ORACLES = [(c.name, dimension) for c in MATMULS for dimension in ((0, 1) if c.parameters else (0,))]
+
+
+@pytest.mark.parametrize(("contract", "dimension"), ORACLES)
+@pytest.mark.parametrize(("sizes", "reverse"), [((1,), False), ((3,), False), *TUPLES])
+def test_blocks_are_those_of_the_global_product(
+    contract: str, dimension: int, sizes: tuple[int, ...], reverse: bool
+) -> None:
+    """What the oracle computes block by block is one einsum of the unsharded operands."""
+    case = case_of(contract, sizes, reverse=reverse, batch=(2,), dimension=dimension)
+    arrays = arrays_of(case)
+    np.testing.assert_allclose(global_result(case, arrays), product_of_globals(case, arrays), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("contract", "dimension"), ORACLES)
+def test_pullbacks_are_differences(contract: str, dimension: int) -> None:
+    """<c, J d> by central differences of the global product equals <J^T c, d>, and so does the pushforward."""
+    case = case_of(contract, (2, 3), reverse=True, batch=(2,), dimension=dimension)
+    arrays, direction = arrays_of(case), arrays_of(case, seed=1)
+    step = 1e-6
+    above, below = (
+        product_of_globals(case, [a + sign * step * d for a, d in zip(arrays, direction, strict=True)])
+        for sign in (1, -1)
+    )
+    numeric = (above - below) / (2 * step)
+    contract_ = CONTRACTS[contract]
+    held, held_direction = (
+        [case.blocks(i, a, batched=False) for i, a in enumerate(some)] for some in (arrays, direction)
+    )
+    pushed = contract_.pushforward(case, held, held_direction)[0]
+    spec = (*[()] * (pushed.ndim - len(case.mesh.sizes) - 2), *results_layout(case))
+    np.testing.assert_allclose(unshard(pushed, case.mesh, spec), numeric, rtol=1e-6, atol=1e-6)
+    # of a result that all have, every copy has a cotangent, and their sum is that of the one value
+    copies = case.mesh.size if contract == "matmul_all_reduce" else 1
+    ct = np.random.default_rng(2).normal(size=pushed.shape)
+    if copies > 1:
+        ct[...] = ct[(0,) * len(case.mesh.sizes)] / copies
+    pulled = contract_.pullback(case, held, [ct])
+    left = float(np.sum(ct * pushed))
+    right = sum(float(np.sum(t * d)) for t, d in zip(pulled, held_direction, strict=True))
+    assert math.isclose(left, right, rel_tol=1e-9)
+
+
+def check_gradient_beside(one: Implementation, case: Case) -> None:
+    """Forward, and the gradient beside it, send what the formulas say, and the values are the oracle's."""
+    assert one.communication is not None
+    seen = check_forward(one, case)
+    program, _ = derivatives(case, one, seen, forward_mode=False)
+    count = len(case.operands)
+    whole = Program(lambda mesh: without_tangents(program.build(mesh), count), without(program.arguments, count))
+    record = recorded(whole, case, 0)[2]
+    alone, way = one.communication(case, True), way_of(one)
+    both = one.communication(case, False) + alone
+    again = gathered_again(way, case)  # what a gradient alone would gather, the forward pass has left it
+    expected = {kind: (both.count(kind) - again.count(kind), both.bytes_in(kind) - again.bytes_in(kind)) for kind in
+                dict(both.counts)}  # fmt: skip
+    got = cost_of(record)
+    assert {kind: (got.count(kind), got.bytes_in(kind)) for kind in dict(got.counts)} == {
+        kind: numbers for kind, numbers in expected.items() if numbers[0]
+    }
+
+
+def way_of(one: Implementation) -> str:
+    """How the pieces come together."""
+    first = one.name.removesuffix(one.contract).rstrip("_")
+    return {"overlapped": "ring"}.get(first, first)
+
+
+@pytest.mark.parametrize("one", [*PRODUCTS, *OVERLAPPED], ids=str)
+def test_formulas_hold(one: Implementation) -> None:
+    """Permutes and bytes, forward and backward, for p = 2 to 8 in a row and over two axes in both orders."""
+    lines = () if way_of(one) == "nested" else tuple(((p,), False) for p in range(2, 9))
+    for sizes, reverse in (*lines, *TUPLES):
+        dimension = math.prod(sizes) % 2
+        check_gradient_beside(one, case_of(one.contract, sizes, reverse=reverse, dimension=dimension))
+    case = case_of(one.contract, (2, 2), (1, 1, 1), dtype="bfloat16", batch=(2,))
+    assert one.communication is not None
+    check_forward(one, case)
+
+
+@pytest.mark.parametrize("one", OVERLAPPED, ids=str)
+def test_no_form_multiplies_more(one: Implementation) -> None:
+    """The products of all steps, of odd halves as well, are within 1% of the one that the naive form multiplies."""
+    for sizes in ((2, 2), (2, 3)):
+        case = case_of(one.contract, sizes, (7, 5, 12), batch=(2,))
+        expected = product_flops(case)
+        assert abs(flops_of(forward(case, one, Seen()), case.mesh) - expected) <= expected / 100
+
+
+@functools.lru_cache
+def peak(one: Implementation, case: Case) -> int:
+    """The most bytes of blocks that are alive at one time."""
+    return int(recorded(forward(case, one, Seen()), case, 0)[2].peak_bytes)
+
+
+MEMORY = {
+    "all_gather_matmul_lhs_contracting": (8, 32, 4),
+    "all_gather_matmul_lhs": (8, 64, 2),
+    "all_gather_matmul_rhs": (4, 8, 32),
+    "matmul_reduce_scatter": (16, 4, 16),
+}
+"""Sides with which the operand that moves is the largest, or the result is."""
+
+
+@pytest.mark.parametrize("way", ["ring", "bidirectional", "shorter_way", "joined", "nested"])
+@pytest.mark.parametrize("contract", MEMORY)
+def test_a_ring_holds_two_moving_blocks(contract: str, way: str) -> None:
+    """Besides operands and result, no more than two moving blocks and one step's operand and product are alive."""
+    case = case_of(contract, (4, 2), MEMORY[contract])
+    p = case.members
+    (m, k), (_, n) = case.operands[0].block, case.operands[1].block
+    operands = 4 * sum(math.prod(o.block) for o in case.operands)
+    moving, result, slices, product = {
+        "all_gather_matmul_lhs_contracting": (m * k, m * n, k * n, m * n),
+        "all_gather_matmul_lhs": (m * k, p * m * n, 0, m * n),
+        "all_gather_matmul_rhs": (k // p * n, m * n, m * k // p, m * n),
+        "matmul_reduce_scatter": (m // p * n, m // p * n, m // p * k, m // p * n),
+    }[contract]
+    bound = operands + 4 * (result + 2 * moving + slices + product)
+    assert peak(BY_NAME[f"{way}_{contract}"], case) <= bound
+    naive = next(i for i in PRODUCTS if i.contract == contract)
+    assert bound < peak(naive, case)
+
+
+@pytest.mark.parametrize("name", ["ring_all_gather_matmul_lhs_contracting", "bidirectional_matmul_reduce_scatter"])
+def test_five_hundred_members(name: str) -> None:
+    """What holds on eight members holds on 512."""
+    one = BY_NAME[name]
+    check_forward(one, case_of(one.contract, (512,), (1, 1, 2), dimension=1, dtype="int32"))
+
+
+def test_ways_are_named() -> None:
+    """A way that no formula knows is refused."""
+    with pytest.raises(ValueError, match="way='spiral': expected one of ring, nested"):
+        matmul_costs.passed("spiral", 2, 1, rows=1)
+    assert matmul_costs.passed("joined", 3, 5, rows=5) == Cost.permutes(4, 10, 2)

@@ -5,11 +5,12 @@ from collections.abc import Callable
 
 import jax
 
-from properties.benchmark import drawing, planted
+from properties.benchmark import drawing, planted, products
 
 SECTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "drawing": lambda options: drawing.measure(options.devices),
     "mutants": lambda options: planted.measure(options.seeds),
+    "products": lambda options: products.measure(options.devices),
 }
 
 

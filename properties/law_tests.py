@@ -1,5 +1,6 @@
 """A law as a pytest test over implementations."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 import pytest
@@ -16,10 +17,16 @@ ENOUGH = ("agreement", "communication")
 """With the laws in the interpreter, what implies them on XLA."""
 
 
-def law_test(name: str, engine: str, implementations: Sequence[Implementation]) -> Callable[..., None]:
+LARGEST = 300
+"""The most devices of a simulated mesh where not the largest that `--mesh-devices` allows are asked for."""
+
+
+def law_test(
+    name: str, engine: str, implementations: Sequence[Implementation], *, largest: int | None = None
+) -> Callable[..., None]:
     """The test `test_<law>_<engine>` that checks a law on drawn cases of each implementation.
 
-    It gets the law's and the implementations' share of the examples of the Hypothesis profile that is in force.
+    `largest` bounds the meshes of the law of scale: a ring has as many steps as members. It gets the law's and the implementations' share of the examples of the Hypothesis profile that is in force.
 
     Raises:
         ValueError: if the engine cannot check the law, or the implementations' shares differ.
@@ -40,6 +47,8 @@ def law_test(name: str, engine: str, implementations: Sequence[Implementation]) 
         tally: Tally,
         data: st.DataObject,
     ) -> None:
+        if largest is not None:
+            scope = dataclasses.replace(scope, large=min(scope.large, largest))
         case = data.draw(law.cases(implementation, scope), label="case")
         verify(law, implementation, case, engines[engine], tally)
 
@@ -65,9 +74,9 @@ def law_tests(implementations: Sequence[Implementation], *, derived: bool = Fals
             checked, and sends what it should: for functions that are made of others, which were checked by
             themselves, since compiling is what costs. With 1,000 structures per law or more all run all the same.
     """
-    few = derived and settings().max_examples < 1000
+    few = derived and settings().max_examples < 1000  # without `jit`, a scan is compiled anew for every call
     tests = [
-        law_test(law.name, engine, implementations)
+        law_test(law.name, engine, implementations, largest=LARGEST if few else None)
         for law in LAWS.values()
         for engine in law.engines
         if not (few and engine == "xla" and law.name not in ENOUGH)

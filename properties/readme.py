@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from properties.benchmark.products import markdown
 from properties.known_defects import DEFECTS
 from properties.verification import LAWS
 
@@ -42,6 +43,7 @@ def main() -> None:
     text = README.read_text()
     text = with_section(text, "laws", laws())
     text = with_section(text, "defects", defects())
+    text = with_section(text, "products", markdown())
     if options.report:
         text = with_section(text, "verified", options.report.read_text().partition("\n")[2].partition("## By law")[0])
     if options.failure:

@@ -5,12 +5,13 @@ from collections.abc import Callable
 
 import jax
 
-from properties.benchmark import drawing, planted, simulating
+from properties.benchmark import drawing, planted, products, simulating
 
 SECTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "drawing": lambda options: drawing.measure(options.devices),
     "simulate": lambda options: simulating.measure(max(options.devices, max(simulating.COMPARED))),
     "mutants": lambda options: planted.measure(options.seeds),
+    "products": lambda options: products.measure(options.devices),
 }
 
 

@@ -11,6 +11,7 @@ import jax
 from oracles.mesh import MeshCase
 from properties.communication import steps, svg
 from properties.communication.examples import PARAMETERS, example
+from properties.communication.products import SHARDED
 from properties.implementations import IMPLEMENTATIONS, Implementation
 
 
@@ -24,7 +25,7 @@ def find(name: str) -> Implementation:
     Raises:
         DrawError: if there is none, or more than one.
     """
-    known = [i for i in IMPLEMENTATIONS if i.contract in PARAMETERS]
+    known = [i for i in IMPLEMENTATIONS if i.contract in PARAMETERS or i.contract in SHARDED]
     exact = [i for i in known if str(i) == name]
     found = exact or [i for i in known if name in (i.name, i.contract)]
     if len(found) == 1:

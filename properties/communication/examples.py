@@ -4,6 +4,7 @@ from typing import Any
 
 from oracles.mesh import MeshCase
 from properties.cases import Case, Operand, Placement
+from properties.communication.products import SHARDED, product_case
 
 ROWS, COLUMNS = 2, 4
 """A block's rows (for what is cut into parts: rows of each part) and columns; of float32."""
@@ -28,8 +29,10 @@ def example(contract: str, mesh: MeshCase, axis_name: str | tuple[str, ...]) -> 
     Raises:
         ValueError: for a contract that has none, or a name that is no axis of the mesh.
     """
+    if contract in SHARDED:
+        return product_case(contract, mesh, axis_name, (ROWS, COLUMNS, COLUMNS))
     if contract not in PARAMETERS:
-        raise ValueError(f"contract={contract!r}: expected one of {', '.join(PARAMETERS)}")
+        raise ValueError(f"contract={contract!r}: expected one of {', '.join((*PARAMETERS, *SHARDED))}")
     axes = (axis_name,) if isinstance(axis_name, str) else axis_name
     p = mesh.axis_size(axes)
     params = dict(PARAMETERS[contract])

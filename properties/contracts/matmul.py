@@ -1,6 +1,7 @@
 """The contracts of collective matrix products, from gathered operands to the transformer block."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -165,10 +166,11 @@ def _indivisible(case: Case) -> st.SearchStrategy[Case]:
 
 
 def _signed(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """The block's input and first weights with signs such that nothing is zero before the relu.
+    """The block's input and first weights with signs such that nothing is near zero before the relu.
 
-    At zero, relu has no derivative and implementations choose one. A row of X has one sign, a
-    column of W_in another, so each product of them has the product of the two signs in all terms.
+    At zero, relu has no derivative and implementations choose one. A row of X has one sign, a column of W_in
+    another, so each product of them has the product of the two signs in all terms. Wherever the sums stay well
+    away from zero, every other row of W_in has the opposite sign: partial sums differ in sign from whole ones.
     """
     x, w_in, *rest = (a.copy() for a in arrays)
     for array, axis in ((x, -2), (w_in, -1)):
@@ -178,6 +180,12 @@ def _signed(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
         shape = [1] * array.ndim
         shape[axis] = -1
         array[...] = (np.where(sizes == 0, 1, sizes) * signs.reshape(shape)).astype(array.dtype)
+    for some_x, some_w in zip(x, w_in, strict=True) if w_in.ndim == 3 else [(x, w_in)]:
+        rows = some_x.reshape(math.prod(some_x.shape[:-1]), some_x.shape[-1]).astype(np.float64)
+        columns = some_w.astype(np.float64)
+        turned = columns * np.where(np.arange(len(columns)) % 2, -1.0, 1.0)[:, None]
+        clear = (np.abs(rows @ turned) > np.abs(rows) @ np.abs(columns) / 4).all(axis=0)
+        some_w[:, clear] = turned[:, clear].astype(some_w.dtype)
     return [x, w_in, *rest]
 
 

@@ -2,6 +2,7 @@
 
 import re
 
+from properties.benchmark.products import markdown
 from properties.implementations import IMPLEMENTATIONS
 from properties.readme import README, defects, laws, section
 from properties.report import COLUMNS
@@ -17,6 +18,11 @@ def test_the_laws_are_those_of_the_suite() -> None:
 def test_the_defects_are_those_of_the_registry() -> None:
     """The README lists the known defects as they are."""
     assert section(TEXT, "defects") == defects()
+
+
+def test_the_products_are_those_of_the_suite() -> None:
+    """What every form of a collective matrix product costs is computed."""
+    assert section(TEXT, "products") == markdown()
 
 
 def test_the_table_is_one_that_the_suite_wrote() -> None:

@@ -199,3 +199,15 @@ def block_with_columns_of_the_neighbour(x: Array, w_in: Array, w_out: Array, axi
     """Scatters the result one member too far."""
     right = collective_matmul.overlapped_transformer_block(x, w_in, w_out, axis_name)
     return collectives.ring_shift(right, axis_name)
+
+
+@mutant("transformer_block", smallest=(2,))
+def block_with_relu_of_partial_sums(x: Array, w_in: Array, w_out: Array, axis_name: AxisName) -> Array:
+    """Takes relu of every block's product as it comes by, and adds up the results."""
+    p, k, index = lax.axis_size(axis_name), x.shape[-1], collectives.axis_index(axis_name)
+    hidden = jnp.zeros((), jnp.float32)
+    for i, block in enumerate(passed(x, axis_name, p - 1)):
+        rows = lax.dynamic_slice_in_dim(w_in, (index - i) % p * k, k)
+        hidden = hidden + jax.nn.relu(multiply(block, rows))
+    hidden = hidden.astype(x.dtype)
+    return collective_matmul.ring_matmul_reduce_scatter(hidden, w_out, axis_name, scatter_dimension=1)

@@ -18,7 +18,7 @@ ENOUGH = ("agreement", "communication")
 
 
 LARGEST = 300
-"""The most devices of a simulated mesh where not the largest that `--mesh-devices` allows are asked for."""
+"""The most devices of a simulated mesh for what has as many steps as members, a ring say."""
 
 
 def law_test(
@@ -26,7 +26,8 @@ def law_test(
 ) -> Callable[..., None]:
     """The test `test_<law>_<engine>` that checks a law on drawn cases of each implementation.
 
-    `largest` bounds the meshes of the law of scale: a ring has as many steps as members. It gets the law's and the implementations' share of the examples of the Hypothesis profile that is in force.
+    It gets the law's and the implementations' share of the examples of the Hypothesis profile that is in
+    force. `largest` bounds the meshes of the law of scale.
 
     Raises:
         ValueError: if the engine cannot check the law, or the implementations' shares differ.

@@ -142,13 +142,12 @@ def _check_formula(implementation: Implementation, case: Case, counted: Counted,
 def laid_out_by_jax(case: Case, counted: Counted) -> bool:
     """Whether a compiled program may send more than the implementation does.
 
-    Where one dimension of a jitted function's result is sharded over explicit and automatic axes, JAX (0.10
-    and 0.12) pins it to the explicit ones alone, which adds an all-gather after `shard_map`. Results leave
-    stacked, one axis a dimension; gradients leave as their operands are laid out.
+    Where a jitted function's result is sharded over explicit and automatic axes, JAX (0.10 and 0.12) pins
+    it to the explicit ones alone, and the compiler lays it out anew after `shard_map`: with an all-gather, or
+    with permutes. Results leave stacked; gradients leave as their operands are laid out.
     """
     types = dict(zip(case.mesh.axis_names, case.mesh.axis_types, strict=True))
-    entries = (entry for operand in case.operands for entry in operand.placement.spec)
-    return counted.rewritten and any(len({types[name] for name in entry}) > 1 for entry in entries)
+    return counted.rewritten and len({types[name] for o in case.operands for name in o.placement.axes}) > 1
 
 
 def _agrees(case: Case, counted: Counted, kind: str | None, count: int, size: int) -> bool:

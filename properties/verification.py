@@ -131,7 +131,7 @@ DIFFERENTIABLE = tuple(
 LAWS: dict[str, Law] = {
     law.name: law
     for law in (
-        Law("value", "Every device holds the block that the oracle says.", check_value, share=2.0),
+        Law("value", "Every device holds the block that the oracle says.", check_value, share=2.4),
         Law(
             "gradient",
             "Forward mode is the oracle's map, reverse mode its transpose, and the two are adjoint.",

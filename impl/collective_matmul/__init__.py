@@ -5,23 +5,21 @@ operand may have leading batch dimensions. Sums of 16-bit floats are accumulated
 across devices as well, and rounded once.
 """
 
-from impl.collective_matmul.all_gather_lhs import (
+from impl.collective_matmul.all_gather import (
     bidirectional_all_gather_matmul_lhs,
     bidirectional_all_gather_matmul_lhs_contracting,
+    bidirectional_all_gather_matmul_rhs,
     joined_all_gather_matmul_lhs,
     joined_all_gather_matmul_lhs_contracting,
+    joined_all_gather_matmul_rhs,
     nested_all_gather_matmul_lhs,
     nested_all_gather_matmul_lhs_contracting,
+    nested_all_gather_matmul_rhs,
     ring_all_gather_matmul_lhs,
     ring_all_gather_matmul_lhs_contracting,
+    ring_all_gather_matmul_rhs,
     shorter_way_all_gather_matmul_lhs,
     shorter_way_all_gather_matmul_lhs_contracting,
-)
-from impl.collective_matmul.all_gather_rhs import (
-    bidirectional_all_gather_matmul_rhs,
-    joined_all_gather_matmul_rhs,
-    nested_all_gather_matmul_rhs,
-    ring_all_gather_matmul_rhs,
     shorter_way_all_gather_matmul_rhs,
 )
 from impl.collective_matmul.all_reduce import (

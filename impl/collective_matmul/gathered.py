@@ -15,7 +15,17 @@ from jaxtyping import Array
 
 from impl.algorithms.pieces import WAYS, shift
 from impl.arguments import AxisName, check_axis_count
-from impl.collective_matmul.operands import Axes, Left, Result, Right, aligned, multiply
+from impl.collective_matmul.operands import (
+    Axes,
+    Left,
+    Result,
+    Right,
+    aligned,
+    check_gathered_columns,
+    check_gathered_rows,
+    check_whole,
+    multiply,
+)
 from impl.collectives import Block, axis_index, cast_varying, varying
 
 Arrivals = Sequence[tuple[Block, Array]]
@@ -146,20 +156,32 @@ def joined(gathering: Gathering, axes: Axes) -> Result:
     return bidirectional(gathering, axes, at_once=True)
 
 
-def product(
-    function: str,
-    check: Callable[[str, Left, Right, AxisName], Axes],
-    operands: Callable[[Left, Right, Axes], Gathering],
-    algorithm: Callable[[Gathering, Axes], Result],
-    lhs: Left,
-    rhs: Right,
-    axis_name: AxisName,
-) -> Result:
-    """What a public function does: checks, gathers and multiplies, rounds."""
-    axes = check(function, lhs, rhs, axis_name)
-    if algorithm is nested:
-        check_axis_count(function, axes, (2,))
-    return algorithm(operands(lhs, rhs, axes), axes).astype(jnp.result_type(lhs, rhs))
+@dataclass(frozen=True)
+class Product:
+    """A contract of a product with a gathered operand.
+
+    Arguments:
+        contract: its name, which that of a function ends with.
+        check: gives the axis tuple of what is legal.
+        operands: says what is gathered.
+    """
+
+    contract: str
+    check: Callable[[str, Left, Right, AxisName], Axes]
+    operands: Callable[[Left, Right, Axes], Gathering]
+
+    def along(self, way: Callable[[Gathering, Axes], Result], lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
+        """What a public function does: checks, gathers one `way` and multiplies, rounds."""
+        function = f"{way.__name__}_{self.contract}"
+        axes = self.check(function, lhs, rhs, axis_name)
+        if way is nested:
+            check_axis_count(function, axes, (2,))
+        return way(self.operands(lhs, rhs, axes), axes).astype(jnp.result_type(lhs, rhs))
+
+
+COLUMNS_OF_LHS = Product("all_gather_matmul_lhs_contracting", check_gathered_columns, columns_of_lhs)
+ROWS_OF_LHS = Product("all_gather_matmul_lhs", check_whole, rows_of_lhs)
+ROWS_OF_RHS = Product("all_gather_matmul_rhs", check_gathered_rows, rows_of_rhs)
 
 
 def _round(axes: Axes) -> Origin:

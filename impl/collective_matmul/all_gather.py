@@ -1,4 +1,4 @@
-"""Matrix products that gather the left operand, overlapped: each block is multiplied while the next travels.
+"""Matrix products that gather an operand, overlapped: each block is multiplied while the next travels.
 
 p is the number of members. Source of the idea: Wang et al., "Overlap Communication with Dependent Computation
 via Decomposition in Large Deep Learning Models", 2023 (doi 10.1145/3567955.3567959). Sums of 16-bit floats
@@ -7,87 +7,46 @@ that is gathered; an odd row goes with the first half, and a half without rows i
 
 All of them are typed varying, over one axis or a tuple of axes in any order. Backward, cotangents of the
 gathered operand go round the same rings, in that operand's dtype, in which JAX adds up cotangents.
+
+All raise ValueError for an unknown axis, and for operands whose contracted sizes differ.
 """
 
 from impl.arguments import AxisName
 from impl.collective_matmul import gathered
-from impl.collective_matmul.operands import Left, Result, Right, check_gathered_columns, check_whole
+from impl.collective_matmul.gathered import COLUMNS_OF_LHS, ROWS_OF_LHS, ROWS_OF_RHS
+from impl.collective_matmul.operands import Left, Result, Right
 
 
 def ring_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M, K_Y] W[K, N_Z] -> [M, N_Z]`.
 
     Blocks of A go round the ring: p - 1 permutes of a block.
-
-    Raises:
-        ValueError: for an unknown axis, or operands whose contracted sizes differ.
     """
-    return gathered.product(
-        "ring_all_gather_matmul_lhs_contracting",
-        check_gathered_columns,
-        gathered.columns_of_lhs,
-        gathered.ring,
-        lhs,
-        rhs,
-        axis_name,
-    )
+    return COLUMNS_OF_LHS.along(gathered.ring, lhs, rhs, axis_name)
 
 
 def bidirectional_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M, K_Y] W[K, N_Z] -> [M, N_Z]`.
 
     Half blocks of A go each way round the ring: p - 1 steps of two permutes, and of two products.
-
-    Raises:
-        ValueError: for an unknown axis, or operands whose contracted sizes differ.
     """
-    return gathered.product(
-        "bidirectional_all_gather_matmul_lhs_contracting",
-        check_gathered_columns,
-        gathered.columns_of_lhs,
-        gathered.bidirectional,
-        lhs,
-        rhs,
-        axis_name,
-    )
+    return COLUMNS_OF_LHS.along(gathered.bidirectional, lhs, rhs, axis_name)
 
 
 def shorter_way_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M, K_Y] W[K, N_Z] -> [M, N_Z]`.
 
     Whole blocks of A come the shorter way round: p - 1 permutes in floor(p/2) steps.
-
-    Raises:
-        ValueError: for an unknown axis, or operands whose contracted sizes differ.
     """
-    return gathered.product(
-        "shorter_way_all_gather_matmul_lhs_contracting",
-        check_gathered_columns,
-        gathered.columns_of_lhs,
-        gathered.shorter_way,
-        lhs,
-        rhs,
-        axis_name,
-    )
+    return COLUMNS_OF_LHS.along(gathered.shorter_way, lhs, rhs, axis_name)
 
 
 def joined_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M, K_Y] W[K, N_Z] -> [M, N_Z]`.
 
     Half blocks of A go each way, and the two that arrive are joined: p - 1 steps of one product of full size.
-
-    Raises:
-        ValueError: for an unknown axis, or operands whose contracted sizes differ.
     """
-    return gathered.product(
-        "joined_all_gather_matmul_lhs_contracting",
-        check_gathered_columns,
-        gathered.columns_of_lhs,
-        gathered.joined,
-        lhs,
-        rhs,
-        axis_name,
-    )
+    return COLUMNS_OF_LHS.along(gathered.joined, lhs, rhs, axis_name)
 
 
 def nested_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
@@ -96,82 +55,41 @@ def nested_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: A
     A ring over the tuple's first axis of rings over its second: p - 1 permutes, each along one axis.
 
     Raises:
-        ValueError: for an unknown axis, or operands whose contracted sizes differ.
         NotImplementedError: unless the axis tuple has two axes.
     """
-    return gathered.product(
-        "nested_all_gather_matmul_lhs_contracting",
-        check_gathered_columns,
-        gathered.columns_of_lhs,
-        gathered.nested,
-        lhs,
-        rhs,
-        axis_name,
-    )
+    return COLUMNS_OF_LHS.along(gathered.nested, lhs, rhs, axis_name)
 
 
 def ring_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M_Y, K] W[K, N_Z] -> [M, N_Z]`.
 
     Blocks of A go round the ring: p - 1 permutes of a block.
-
-    Raises:
-        ValueError: for an unknown axis, or operands whose contracted sizes differ.
     """
-    return gathered.product(
-        "ring_all_gather_matmul_lhs", check_whole, gathered.rows_of_lhs, gathered.ring, lhs, rhs, axis_name
-    )
+    return ROWS_OF_LHS.along(gathered.ring, lhs, rhs, axis_name)
 
 
 def bidirectional_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M_Y, K] W[K, N_Z] -> [M, N_Z]`.
 
     Half blocks of A go each way round the ring: p - 1 steps of two permutes, and of two products.
-
-    Raises:
-        ValueError: for an unknown axis, or operands whose contracted sizes differ.
     """
-    return gathered.product(
-        "bidirectional_all_gather_matmul_lhs",
-        check_whole,
-        gathered.rows_of_lhs,
-        gathered.bidirectional,
-        lhs,
-        rhs,
-        axis_name,
-    )
+    return ROWS_OF_LHS.along(gathered.bidirectional, lhs, rhs, axis_name)
 
 
 def shorter_way_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M_Y, K] W[K, N_Z] -> [M, N_Z]`.
 
     Whole blocks of A come the shorter way round: p - 1 permutes in floor(p/2) steps.
-
-    Raises:
-        ValueError: for an unknown axis, or operands whose contracted sizes differ.
     """
-    return gathered.product(
-        "shorter_way_all_gather_matmul_lhs",
-        check_whole,
-        gathered.rows_of_lhs,
-        gathered.shorter_way,
-        lhs,
-        rhs,
-        axis_name,
-    )
+    return ROWS_OF_LHS.along(gathered.shorter_way, lhs, rhs, axis_name)
 
 
 def joined_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M_Y, K] W[K, N_Z] -> [M, N_Z]`.
 
     Half blocks of A go each way, and the two that arrive are joined: p - 1 steps of one product of full size.
-
-    Raises:
-        ValueError: for an unknown axis, or operands whose contracted sizes differ.
     """
-    return gathered.product(
-        "joined_all_gather_matmul_lhs", check_whole, gathered.rows_of_lhs, gathered.joined, lhs, rhs, axis_name
-    )
+    return ROWS_OF_LHS.along(gathered.joined, lhs, rhs, axis_name)
 
 
 def nested_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
@@ -180,9 +98,49 @@ def nested_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> 
     A ring over the tuple's first axis of rings over its second: p - 1 permutes, each along one axis.
 
     Raises:
-        ValueError: for an unknown axis, or operands whose contracted sizes differ.
         NotImplementedError: unless the axis tuple has two axes.
     """
-    return gathered.product(
-        "nested_all_gather_matmul_lhs", check_whole, gathered.rows_of_lhs, gathered.nested, lhs, rhs, axis_name
-    )
+    return ROWS_OF_LHS.along(gathered.nested, lhs, rhs, axis_name)
+
+
+def ring_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
+    """`A[…, M_Z, K] W[K_Y, N] -> [M_Z, N]`.
+
+    Blocks of W go round the ring: p - 1 permutes of a block.
+    """
+    return ROWS_OF_RHS.along(gathered.ring, lhs, rhs, axis_name)
+
+
+def bidirectional_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
+    """`A[…, M_Z, K] W[K_Y, N] -> [M_Z, N]`.
+
+    Half blocks of W go each way round the ring: p - 1 steps of two permutes, and of two products.
+    """
+    return ROWS_OF_RHS.along(gathered.bidirectional, lhs, rhs, axis_name)
+
+
+def shorter_way_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
+    """`A[…, M_Z, K] W[K_Y, N] -> [M_Z, N]`.
+
+    Whole blocks of W come the shorter way round: p - 1 permutes in floor(p/2) steps.
+    """
+    return ROWS_OF_RHS.along(gathered.shorter_way, lhs, rhs, axis_name)
+
+
+def joined_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
+    """`A[…, M_Z, K] W[K_Y, N] -> [M_Z, N]`.
+
+    Half blocks of W go each way, and the two that arrive are joined: p - 1 steps of one product of full size.
+    """
+    return ROWS_OF_RHS.along(gathered.joined, lhs, rhs, axis_name)
+
+
+def nested_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
+    """`A[…, M_Z, K] W[K_Y, N] -> [M_Z, N]`.
+
+    A ring over the tuple's first axis of rings over its second: p - 1 permutes, each along one axis.
+
+    Raises:
+        NotImplementedError: unless the axis tuple has two axes.
+    """
+    return ROWS_OF_RHS.along(gathered.nested, lhs, rhs, axis_name)

@@ -13,14 +13,12 @@ from oracles.dtypes import is_integer
 from oracles.mesh import MeshCase
 from properties.cases import Case, Operand, Placement
 from properties.contracts.contract import Contract, Scope, Violation
+from properties.contracts.drawing import manual_axes, meshes_and_axes, without
 from properties.data import Data
 from properties.strategies import (
-    axis_names,
     data_sets,
     dtypes,
     index_groups,
-    large_meshes,
-    meshes,
     permutations_of_members,
     shapes,
     specs,
@@ -53,17 +51,7 @@ def placements(draw: st.DrawFn, mesh: MeshCase, rank: int, *, required: Sequence
 def collective_cases(draw: st.DrawFn, name: str, scope: Scope, arguments: Arguments) -> Case:
     """Cases of one collective. Shrinks to one device, the first axis, one element, float32."""
     around = draw(st.sampled_from(scope.arounds), label="around")
-    mesh = draw(
-        large_meshes(max_devices=scope.large)
-        if scope.large
-        else meshes(
-            max_devices=scope.max_devices, available=scope.available, explicit=scope.explicit, sizes=scope.sizes
-        )
-    )
-    axis_name = draw(axis_names(mesh))
-    axes = (axis_name,) if isinstance(axis_name, str) else axis_name
-    if around == "partial_manual" and 1 < len(axes) == len(mesh.axis_names):  # one axis is to stay automatic
-        axis_name = axes = axes[:-1]
+    mesh, axis_name, axes = draw(meshes_and_axes(scope, around))
     members = mesh.axis_size(axes)
     groups: tuple[tuple[int, ...], ...] | None = None
     # reductions over groups differ between groups, which only unchecked types can express
@@ -100,10 +88,7 @@ def collective_cases(draw: st.DrawFn, name: str, scope: Scope, arguments: Argume
         data = tuple(d if is_divisible(d, as_dtype(dtype)) else Data("exact", d.seed) for d in data)
     manual: tuple[str, ...] = ()
     if around == "partial_manual":
-        more = draw(st.lists(st.integers(0, MAX_AXES - 1), max_size=1), label="more manual axes")
-        manual = mesh.in_mesh_order({*axes, *(n for i, n in enumerate(mesh.axis_names) if i in more)})
-        if len(manual) == len(mesh.axis_names):
-            manual = mesh.in_mesh_order(axes)
+        manual = draw(manual_axes(mesh, axes))
         kept = without(placement, [n for n in mesh.axis_names if n not in manual])
         operands = tuple(dataclasses.replace(operand, placement=kept) for operand in operands)
     return Case(
@@ -124,14 +109,6 @@ def is_divisible(data: Data, dtype: np.dtype) -> bool:
     if is_integer(dtype):
         return data.kind == "exact"
     return dtype.kind != "c" or data.kind not in ("special", "nan")
-
-
-def without(placement: Placement, axes: Sequence[str]) -> Placement:
-    """The placement with its blocks replicated along `axes`."""
-    return Placement(
-        tuple(tuple(n for n in entry if n not in axes) for entry in placement.spec),
-        tuple(n for n in placement.stacked if n not in axes),
-    )
 
 
 def blocks(scope: Scope, *, min_rank: int = 0) -> st.SearchStrategy[tuple[int, ...]]:

@@ -12,11 +12,11 @@ from oracles import collective_matmul as values
 from oracles.dtypes import is_float
 from oracles.mesh import MeshCase
 from properties.cases import Case, Operand, Placement
-from properties.contracts.collectives import AXES, without
+from properties.contracts.collectives import AXES
 from properties.contracts.contract import Contract, Scope, Violation
+from properties.contracts.drawing import manual_axes, meshes_and_axes, without
 from properties.data import Data
-from properties.strategies import axis_names, large_meshes, meshes, specs
-from properties.strategies.axes import MAX_AXES
+from properties.strategies import specs
 from properties.strategies.dtypes import as_dtype
 
 FLOATS = ("float32", "bfloat16", "float16")
@@ -80,17 +80,7 @@ def _block(p: int, sizes: Sizes, y: Spec, rows: Spec, z: Spec) -> Any:
 def matmul_cases(draw: st.DrawFn, name: str, scope: Scope, layout: Layout) -> Case:
     """Cases of one product. Shrinks to one device, the first axis, sides of one, float32."""
     around = draw(st.sampled_from(scope.arounds), label="around")
-    mesh = draw(
-        large_meshes(max_devices=min(scope.large, MOST_MEMBERS))
-        if scope.large
-        else meshes(
-            max_devices=scope.max_devices, available=scope.available, explicit=scope.explicit, sizes=scope.sizes
-        )
-    )
-    axis_name = draw(axis_names(mesh))
-    axes = (axis_name,) if isinstance(axis_name, str) else axis_name
-    if around == "partial_manual" and 1 < len(axes) == len(mesh.axis_names):  # one axis is to stay automatic
-        axis_name = axes = axes[:-1]
+    mesh, axis_name, axes = draw(meshes_and_axes(scope, around, most=MOST_MEMBERS))
     p = mesh.axis_size(axes)
     m, k, n = draw(st.tuples(*[st.integers(1, 1 if scope.large else 3)] * 3), label="m, k, n")
     empty = draw(st.integers(0, 29), label="empty")
@@ -118,10 +108,7 @@ def matmul_cases(draw: st.DrawFn, name: str, scope: Scope, layout: Layout) -> Ca
     data = tuple(Data(kinds[i % len(kinds)], seed + i) for i in range(2 if scope.large else 4))
     manual: tuple[str, ...] = ()
     if around == "partial_manual":
-        more = draw(st.lists(st.integers(0, MAX_AXES - 1), max_size=1), label="more manual axes")
-        manual = mesh.in_mesh_order({*axes, *(a for i, a in enumerate(mesh.axis_names) if i in more)})
-        if len(manual) == len(mesh.axis_names):
-            manual = mesh.in_mesh_order(axes)
+        manual = draw(manual_axes(mesh, axes))
         automatic = [a for a in mesh.axis_names if a not in manual]
         operands = [dataclasses.replace(o, placement=without(o.placement, automatic)) for o in operands]
     return Case(

@@ -69,6 +69,12 @@ class Cost:
             steps,
         )
 
+    def beside(self, other: "Cost") -> "Cost":
+        """Both at the same time: neither waits for the other."""
+        both = self + other
+        steps = None if self.steps is None or other.steps is None else max(self.steps, other.steps)
+        return Cost(both.counts, both.operand_bytes, steps)
+
     def __mul__(self, times: int) -> "Cost":
         """So many times, one after the other."""
         return Cost.of(

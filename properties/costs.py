@@ -2,7 +2,6 @@
 
 import functools
 import math
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -109,8 +108,7 @@ def of_product(way: str) -> Communication:
         if not backward:
             return _product(way, case, backward=False)
         along = set(case.axes).union(*(operand.placement.axes for operand in case.operands))
-        sums = [_replicas(case, operand, along) for operand in case.operands]
-        return _added([gathered_again(way, case), _product(way, case, backward=True), *sums])
+        return gathered_again(way, case) + _product(way, case, backward=True) + _replicas(case.operands, along)
 
     return cost
 
@@ -162,19 +160,16 @@ def _product(way: str, case: Case, *, backward: bool) -> Cost:
 
 
 def _in_all(case: Case, one: Callable[[Leaf], Cost], backward: bool) -> Cost:
-    """The costs of all leaves, and backward those of adding up the gradients of replicas."""
-    costs = [one(leaf_of(case, operand)) for operand in case.operands]
-    return _added([*costs, *(_replicas(case, operand, case.axes) for operand in case.operands if backward)])
+    """The costs of all leaves, side by side, and backward those of adding up the gradients of replicas."""
+    leaves = functools.reduce(Cost.beside, (one(leaf_of(case, operand)) for operand in case.operands))
+    return leaves + _replicas(case.operands, case.axes) if backward else leaves
 
 
-def _replicas(case: Case, operand: Operand, along: Iterable[str]) -> Cost:
+def _replicas(operands: Sequence[Operand], along: Iterable[str]) -> Cost:
     """A replicated operand is cast to varying, the transpose of which is a sum over the axes that were missing."""
-    missing = set(along) - operand.placement.axes
-    size = math.ceil(math.prod(operand.block) * bits_of(operand.numpy_dtype) / 8)
-    if not missing or not size:
-        return Cost.permutes(0, 0)
-    return Cost.of({"all_reduce": 1}, {"all_reduce": size}, 0)
-
-
-def _added(costs: Sequence[Cost]) -> Cost:
-    return functools.reduce(operator.add, costs, Cost.permutes(0, 0))
+    cost = Cost.permutes(0, 0)
+    for operand in operands:
+        size = math.ceil(math.prod(operand.block) * bits_of(operand.numpy_dtype) / 8)
+        if set(along) - operand.placement.axes and size:
+            cost = cost.beside(Cost.of({"all_reduce": 1}, {"all_reduce": size}, 1))
+    return cost

@@ -25,6 +25,7 @@ class Counted:
         separate: the same, every array of a combined collective counted by itself.
         sent: the same, with the bytes of the types that the compiler sends in their place.
         members: (kind, members of a group, bytes) of each collective, as often as it runs.
+        rounds: how many must at least follow one another; None where the count does not tell.
         rewritten: whether a compiler was at work: one may leave out what moves nothing.
         notes: what a reader should know of the numbers.
     """
@@ -34,6 +35,7 @@ class Counted:
     separate: Cost | None = None
     sent: Cost | None = None
     members: tuple[tuple[str, int, int], ...] = ()
+    rounds: int | None = None
     rewritten: bool = False
     notes: tuple[str, ...] = ()
 
@@ -56,7 +58,7 @@ def of_record(record: Record) -> Counted:
         return Counted(None, "devices execute different collectives")
     cost = _cost([(kind, int(share), int(share) * size) for (kind, _, size), share in totals.items()])
     members = tuple(what for what, share in totals.items() for _ in range(int(share)))
-    return Counted(cost, separate=cost, sent=cost, members=members)
+    return Counted(cost, separate=cost, sent=cost, members=members, rounds=record.rounds)
 
 
 def of_compiled(text: str) -> Counted:

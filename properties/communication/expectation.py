@@ -21,7 +21,7 @@ OPERATORS: dict[type[ast.AST], Callable[..., Fraction]] = {
 }
 FUNCTIONS = ("ceil", "log2")
 NAMES = ("p", "n")
-BYTES = "bytes"
+BYTES, STEPS = "bytes", "steps"
 LONGEST, LARGEST_POWER = 200, 64
 
 
@@ -31,11 +31,12 @@ class ExpectationError(ValueError):
 
 @dataclass(frozen=True)
 class Expectation:
-    """How many collectives of which kinds, and how many bytes in all, as expressions in p and n.
+    """How many collectives of which kinds, how many bytes in all, and how many steps, as expressions in p and n.
 
     Arguments:
         text: as it was given.
-        terms: (a kind or `bytes`, expression). Where a kind is named, kinds that are not are expected not to occur.
+        terms: (a kind, `bytes` or `steps`, expression). Where a kind is named, kinds that are not are expected not to
+            occur.
     """
 
     text: str
@@ -43,7 +44,7 @@ class Expectation:
 
     @classmethod
     def parse(cls, text: str) -> "Expectation":
-        """Reads `KIND=EXPRESSION,…,bytes=EXPRESSION`.
+        """Reads `KIND=EXPRESSION,…,bytes=EXPRESSION,steps=EXPRESSION`.
 
         An expression is made of numbers, p (the number of members), n (the bytes of the full vector, as
         in `oracles.communication`), + - * / // **, parentheses, ceil(…) and log2(…).
@@ -54,10 +55,10 @@ class Expectation:
         terms = []
         for part in text.split(","):
             name, equals, expression = (piece.strip() for piece in part.partition("="))
-            if not equals or name not in (*KINDS, BYTES):
+            if not equals or name not in (*KINDS, BYTES, STEPS):
                 raise ExpectationError(
                     f"--expect-communication={text}: {part.strip()!r}: expected KIND=EXPRESSION "
-                    f"with a kind of {', '.join((*KINDS, BYTES))}"
+                    f"with a kind of {', '.join((*KINDS, BYTES, STEPS))}"
                 )
             try:
                 value(expression, p=4, n=64)
@@ -70,12 +71,19 @@ class Expectation:
 
     def counts(self, p: int, n: int) -> dict[str, Fraction]:
         """How many of each kind are expected; empty if none is named."""
-        named = {name: value(text, p=p, n=n) for name, text in self.terms if name != BYTES}
+        named = {name: value(text, p=p, n=n) for name, text in self.terms if name in KINDS}
         return {kind: named.get(kind, Fraction(0)) for kind in KINDS} if named else {}
 
     def bytes(self, p: int, n: int) -> Fraction | None:
         """How many bytes are expected in all, if that is said."""
-        return next((value(text, p=p, n=n) for name, text in self.terms if name == BYTES), None)
+        return self._value(BYTES, p, n)
+
+    def steps(self, p: int, n: int) -> Fraction | None:
+        """How many collectives may at most wait for one another, if that is said."""
+        return self._value(STEPS, p, n)
+
+    def _value(self, wanted: str, p: int, n: int) -> Fraction | None:
+        return next((value(text, p=p, n=n) for name, text in self.terms if name == wanted), None)
 
     def __str__(self) -> str:
         return self.text

@@ -22,12 +22,14 @@ class Step:
         links: (source, destination) devices by their position in the mesh; empty where an algorithm that
             the program does not show decides.
         devices: how many devices there are.
+        round: what it has to wait for: those of one round may be under way at the same time.
     """
 
     kind: str
     bytes: int
     links: tuple[tuple[int, int], ...]
     devices: int
+    round: int
 
     def __str__(self) -> str:
         size = f"{self.kind} of {self.bytes:,} bytes"
@@ -37,20 +39,24 @@ class Step:
 
 
 def steps(implementation: Implementation, case: Case) -> list[Step]:
-    """The collectives that an implementation executes in a case, in order."""
+    """The collectives that an implementation executes in a case, round by round."""
     program = forward(case, implementation, Seen())
     arrays = [generate(Data("exact", 0), a.shape, np.dtype(a.dtype)) for a in program.arguments]
-    return [_step(c) for c in SimulateEngine().record(program, case.mesh, arrays).sequence]
+    executed = SimulateEngine().record(program, case.mesh, arrays).sequence
+    return [_step(c) for c in sorted(executed, key=lambda collective: collective.round)]
 
 
 def _step(collective: Collective) -> Step:
     links = tuple(sorted(collective.links)) if collective.perm is not None else ()
-    return Step(collective.kind, collective.operand_bytes, links, collective.mesh.size)
+    return Step(collective.kind, collective.operand_bytes, links, collective.mesh.size, collective.round)
 
 
 def text(implementation: Implementation, case: Case, found: list[Step]) -> str:
     """The steps in words."""
     total = sum(step.bytes for step in found)
     lines = [f"{implementation} on mesh {case.mesh}, axis {case.axis_name!r}, block {case.operands[0]}"]
-    lines += [f"step {number}: {step}" for number, step in enumerate(found, 1)]
-    return "\n".join([*lines, f"in all: {len(found)} collectives, {total:,} bytes of operands per device"])
+    lines += [f"round {step.round}: {step}" for step in found]
+    rounds = max((step.round for step in found), default=0)
+    plural = "s" * (rounds != 1)
+    total_line = f"in all: {len(found)} collectives in {rounds} round{plural}, {total:,} bytes of operands per device"
+    return "\n".join([*lines, total_line])

@@ -22,9 +22,10 @@ def worded(cost: Cost, *, beside: Cost | None = None) -> str:
 
 def worded_expectation(expectation: Expectation, p: int, n: int) -> str:
     """`permute=3, bytes=48 (from permute=p-1,bytes=(p-1)*n/p with p=4, n=64)`."""
-    counts, size = expectation.counts(p, n), expectation.bytes(p, n)
+    counts, size, steps = expectation.counts(p, n), expectation.bytes(p, n), expectation.steps(p, n)
     parts = [f"{kind}={number(count)}" for kind, count in counts.items() if count]
     parts += [] if size is None else [f"bytes={number(size)}"]
+    parts += [] if steps is None else [f"steps={number(steps)}"]
     return f"{', '.join(parts) or 'none'} (from {expectation} with p={p}, n={n})"
 
 

@@ -127,16 +127,43 @@ def _check_formula(implementation: Implementation, case: Case, counted: Counted,
     if laid_out_by_jax(case, counted):
         return
     if all(_agrees(case, counted, kind, counts[kind], formula.bytes_in(kind)) for kind in KINDS):
+        _check_rounds(implementation, case, counted, formula, source)
         return
     assert counted.cost is not None
     where = " in the compiled program" if counted.rewritten else ""
-    prefix = "gradient: " if source != "formula" else ""
     raise LawViolation(
         implementation,
         "communication",
         case,
-        f"{prefix}{worded(counted.cost)}{where}: expected {worded(formula, beside=counted.cost)} ({source})",
+        f"{_direction(source)}{worded(counted.cost)}{where}: "
+        f"expected {worded(formula, beside=counted.cost)} ({source})",
     )
+
+
+def _check_rounds(implementation: Implementation, case: Case, counted: Counted, formula: Cost, source: str) -> None:
+    """What can go both ways at the same time does not wait.
+
+    The steps of a formula may be more than those that wait for one another: a member may only have one port.
+    """
+    if counted.rounds is None or formula.steps is None or set(dict(formula.counts)) != {"permute"}:
+        return
+    if counted.rounds > formula.steps:
+        assert counted.cost is not None
+        raise LawViolation(
+            implementation,
+            "communication",
+            case,
+            f"{_direction(source)}{worded(counted.cost)}, {_one_by_one(counted)}: "
+            f"expected at most {formula.steps} steps ({source})",
+        )
+
+
+def _one_by_one(counted: Counted) -> str:
+    return f"{counted.rounds} of which must wait for one another"
+
+
+def _direction(source: str) -> str:
+    return "gradient: " if source != "formula" else ""
 
 
 def laid_out_by_jax(case: Case, counted: Counted) -> bool:
@@ -200,10 +227,13 @@ def _check_expectation(implementation: Implementation, case: Case, counted: Coun
     if size is not None:
         whole_bytes = size.denominator == 1 or has_half_bytes(case)
         right = right and whole_bytes and _agrees(case, counted, None, 0, int(size))
-    if not right and not laid_out_by_jax(case, counted):
+    steps = expectation.steps(p, n)
+    slow = steps is not None and counted.rounds is not None and counted.rounds > steps
+    if slow or (not right and not laid_out_by_jax(case, counted)):
+        waiting = f", {_one_by_one(counted)}" if slow else ""
         raise LawViolation(
             implementation,
             "communication",
             case,
-            f"{worded(cost)}: expected {worded_expectation(expectation, p, n)}",
+            f"{worded(cost)}{waiting}: expected {worded_expectation(expectation, p, n)}",
         )

@@ -196,14 +196,14 @@ def test_a_drawing_says_who_sends_what(capsys: pytest.CaptureFixture[str], tmp_p
     assert draw.main(["ring_shift[lax]", "--mesh", "tp=4", "--output", str(picture)]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == "ring_shift[lax] on mesh (tp=4), axis 'tp', block float32[2@tp,4]"
-    assert printed[1] == "step 1: permute of 32 bytes each: 0 -> 1, 1 -> 2, 2 -> 3, 3 -> 0"
+    assert printed[1] == "round 1: permute of 32 bytes each: 0 -> 1, 1 -> 2, 2 -> 3, 3 -> 0"
     text = picture.read_text()
     assert text.count("marker-end") == 4
     assert "ring_shift[lax] on mesh (tp=4)" in text
 
 
 def test_a_bidirectional_ring_uses_both_directions() -> None:
-    """Steps of either direction are told apart, in the steps and by the colour of their arrows."""
+    """Steps of either direction are told apart by the colour of their arrows, and may be under way together."""
 
     def both(x: jax.Array, axis_name: str, *, offset: int) -> jax.Array:
         p = lax.axis_size(axis_name)
@@ -213,7 +213,8 @@ def test_a_bidirectional_ring_uses_both_directions() -> None:
     found = steps(Implementation("ring_shift", "both", both), example("ring_shift", MeshCase(("tp",), (5,)), "tp"))
     colours = [{svg.direction(*link, step.devices) for link in step.links} for step in found]
     assert colours == [{svg.UP}, {svg.DOWN}]
-    assert found[0] == Step("permute", 16, ((0, 1), (1, 2), (2, 3), (3, 4), (4, 0)), 5)
+    assert found[0] == Step("permute", 16, ((0, 1), (1, 2), (2, 3), (3, 4), (4, 0)), 5, 1)
+    assert {step.round for step in found} == {1}
 
 
 @pytest.mark.parametrize(
@@ -246,5 +247,5 @@ def test_without_drawsvg_there_is_text(
     monkeypatch.setitem(sys.modules, "drawsvg", None)
     assert draw.main(["ring_shift[lax]", "--output", str(tmp_path / "ring.svg")]) == 1
     printed = capsys.readouterr()
-    assert "step 1: permute" in printed.out
+    assert "round 1: permute" in printed.out
     assert "pip install 'shardproof[draw]'" in printed.err

@@ -262,6 +262,43 @@ def test_a_record_keeps_the_order() -> None:
     assert of_record(record).cost == Cost.of({"all_reduce": 2, "permute": 2}, {"all_reduce": 32, "permute": 32})
 
 
+def in_a_loop(x: Any) -> Any:
+    """Two chains of three, of which the second begins with what the first loop's constant is."""
+
+    def both(moving: Any, _: Any) -> Any:
+        return (ring(moving[0]), ring(moving[1])), moving[0]
+
+    return lax.scan(both, (x, ring(x)), None, length=2)[0]
+
+
+def one_after_the_other(x: Any) -> Any:
+    """A half that is only sent when the other has arrived."""
+    first = ring(x[:2])
+    second, _ = lax.optimization_barrier((x[2:], first))
+    return first, ring(second)
+
+
+@pytest.mark.parametrize(
+    ("function", "rounds"),
+    [
+        (lambda x: (ring(x[:2]), ring(x[2:])), [1, 1]),
+        (lambda x: ring(ring(x)), [1, 2]),
+        (one_after_the_other, [1, 2]),
+        (in_a_loop, [1, 1, 2, 2, 3]),
+        (lambda x: jax.jit(lambda x, y: (ring(x), ring(y)))(x, ring(x)), [1, 1, 2]),
+        (lambda x: lax.fori_loop(0, 2, lambda _, y: ring(y), x), [1, 2]),
+        (lambda x: lax.cond(lax.psum(x, ("a", "b")).sum() > 0, ring, lambda x: x, x), [1, 2]),
+    ],
+)
+def test_rounds(function: Any, rounds: list[int]) -> None:
+    """A collective is in the round after the last one that it needs something of."""
+    shape = jax.sharding.AbstractMesh((2, 4), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    mapped = jax.shard_map(function, mesh=shape, in_specs=P(), out_specs=P(), check_vma=False)
+    record = simulate.prepare(mapped, np.ones(4, np.float32)).run_recorded(np.ones(4, np.float32))[1]
+    assert sorted(c.round for c in record.sequence) == rounds
+    assert record.rounds == of_record(record).rounds == rounds[-1]
+
+
 def test_lists() -> None:
     """Pairs are lists of two."""
     assert lists("{{0,1},{3,0}}") == ((0, 1), (3, 0))

@@ -58,6 +58,20 @@ def scatter_by_reducing_everything(
     return piece if tiled else jnp.squeeze(piece, scatter_dimension)
 
 
+@mutant("all_gather", law="communication", smallest=(2,), communication=of_algorithm("bidirectional_all_gather"))
+def gather_one_way_after_the_other(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Sends half of the block up the ring, and the other half down only when that has arrived everywhere."""
+    axes, p, index = names(axis_name), lax.axis_size(axis_name), lax.axis_index(axis_name)
+    parts, dimension = pieces.halves(collectives.cast_varying(x, axes), 0)
+    held: list[Array] = []
+    for part, way in zip(parts, pieces.WAYS, strict=False):
+        passed = [lax.optimization_barrier((part, held))[0]]
+        for _ in range(p - 1):
+            passed.append(pieces.shift(passed[-1], axes, way))
+        held.append(pieces.reorder(jnp.stack(passed), way * (index - jnp.arange(p)) % p))
+    return pieces.join(pieces.glue(held, dimension + 1), axis, tiled)
+
+
 def _joined(blocks: Sequence[Array], axis: int, tiled: bool) -> Array:
     return jnp.concatenate(blocks, axis) if tiled else jnp.stack(blocks, axis)
 

@@ -17,7 +17,7 @@ from properties.engines.simulate.rules import rule
 def call(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
     """The results of the function that is called."""
     (name,) = {"jaxpr", "call_jaxpr", "call", "callee"} & set(equation.params)
-    return evaluate(env, equation.params[name], operands)
+    return evaluate(env, equation.params[name], operands, env.operand_rounds)
 
 
 @rule("call_hi_primitive")
@@ -66,9 +66,15 @@ def scan(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
     steps = range(length)[::-1] if equation.params["reverse"] else range(length)
     before: tuple[Any, ...] = (slice(None),) * env.lead
     outputs: list[list[np.ndarray]] = [[] for _ in equation.outvars[carried:]]
+    rounds, latest = env.operand_rounds, [0] * len(outputs)
     for i in steps:
-        results = evaluate(env, jaxpr, [*constants, *state, *(np.asarray(x[*before, i]) for x in inputs)])
+        results = evaluate(env, jaxpr, [*constants, *state, *(np.asarray(x[*before, i]) for x in inputs)], rounds)
         state = results[:carried]
+        if env.recorder is not None and rounds is not None:
+            known = env.recorder.results
+            rounds = [*rounds[:consts], *known[:carried], *rounds[consts + carried :]]
+            latest = [max(pair) for pair in zip(latest, known[carried:], strict=True)]
+            env.recorder.results = [*known[:carried], *latest]
         for collected, value in zip(outputs, results[carried:], strict=True):
             collected.append(value)
     stacked = [

@@ -60,6 +60,11 @@ class Env:
     elsewhere: tuple[Elsewhere, ...] = ()
     recorder: Recorder | None = None
 
+    @property
+    def operand_rounds(self) -> list[int] | None:
+        """The rounds after which each operand of the equation under way is known, if they are recorded."""
+        return None if self.recorder is None else self.recorder.operands
+
     def mapped(self, dimensions: int) -> "Env":
         """For scalar computations over an array: that many leading dimensions more."""
         return dataclasses.replace(self, lead=self.lead + dimensions)

@@ -103,8 +103,15 @@ def _plan(jaxpr: Any) -> Plan:
     return Plan(len(slots), tuple(constants), arguments, tuple(steps), results)
 
 
-def evaluate(env: Env, jaxpr: Any, args: Sequence[np.ndarray]) -> list[np.ndarray]:
+def evaluate(env: Env, jaxpr: Any, args: Sequence[np.ndarray], rounds: Sequence[int] | None = None) -> list[np.ndarray]:
     """The results of a jaxpr on operands `[*lead, *block]`.
+
+    Arguments:
+        env: the surroundings.
+        jaxpr: what to evaluate.
+        args: its operands.
+        rounds: for the recorder, if there is one: the rounds after which each of them is known. If that is not
+            said, everything in the jaxpr waits for all operands of the equation under way.
 
     Raises:
         UnknownPrimitive: if an equation's primitive has no rule.
@@ -117,16 +124,36 @@ def evaluate(env: Env, jaxpr: Any, args: Sequence[np.ndarray]) -> list[np.ndarra
         values[position] = constant.reshape(ones + constant.shape)
     for position, argument in zip(plan.arguments, args, strict=True):
         values[position] = argument
+    recorder = env.recorder
+    known = [] if recorder is None else _known(plan, recorder.round, rounds)
     for step in plan.steps:
+        if recorder is not None:
+            recorder.begin([known[i] for i in step.reads], known[-1])
         result = step.run(env, step.equation, *[values[i] for i in step.reads])
         results = (result,) if isinstance(result, np.ndarray) else result
         for position, shape, dtype, value in zip(step.writes, step.shapes, step.types, results, strict=True):
             if value.shape[env.lead :] != shape or value.dtype != dtype or value.ndim != env.lead + len(shape):
                 refuse(env, step.equation, f"{dtype}{list(shape)}", value)
             values[position] = value
+        if recorder is not None:
+            for position, after in zip(step.writes, recorder.end(len(step.writes)), strict=True):
+                known[position] = after
         for position in step.forgets:
             values[position] = None
+    if recorder is not None:
+        recorder.results = [known[i] for i in plan.results]
+        recorder.round = max(recorder.results, default=recorder.round)
     return [values[i] for i in plan.results]
+
+
+def _known(plan: Plan, start: int, rounds: Sequence[int] | None) -> list[int]:
+    """The rounds after which each value of a plan is known, as far as that is known; at last, those of a constant."""
+    if rounds is None:
+        return [start] * (plan.slots + 1)
+    known = [0] * (plan.slots + 1)
+    for position, after in zip(plan.arguments, rounds, strict=True):
+        known[position] = after
+    return known
 
 
 def refuse(env: Env, equation: Any, expected: str, value: np.ndarray) -> NoReturn:

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -31,6 +31,8 @@ class Collective:
         devices: how many devices executed it.
         count: how often it was executed.
         traffic: (source device, destination device, bytes) as sent, where that depends on data.
+        round: its place in the longest chain of collectives of which each needs what the one before it brought,
+            counted from 1. Those of one round may be under way at the same time.
     """
 
     kind: str
@@ -45,6 +47,7 @@ class Collective:
     devices: int
     count: int = 1
     traffic: Traffic = ()
+    round: int = field(default=1, compare=False)
 
     @property
     def members(self) -> int:
@@ -95,19 +98,42 @@ class Record:
         """Bytes of operands, on each device, of all executed collectives of a kind."""
         return sum(c.count * c.operand_bytes for c in self.collectives if c.kind == kind)
 
+    @property
+    def rounds(self) -> int:
+        """How many collectives must at least follow one another."""
+        return max((c.round for c in self.sequence), default=0)
+
 
 class Recorder:
-    """Collects a `Record` while a program is interpreted."""
+    """Collects a `Record` while a program is interpreted.
+
+    Arguments:
+        operands: the rounds after which each operand of the equation under way is known.
+        results: those of its results, where its rule can tell them apart; otherwise empty.
+        round: those of all of its operands, or results.
+    """
 
     def __init__(self) -> None:
+        self.operands: list[int] = []
+        self.results: list[int] = []
+        self.round = 0
         self._counts: dict[Collective, int] = {}
         self._sequence: list[Collective] = []
         self._peak_bytes = 0
 
     def executed(self, collective: Collective) -> None:
-        """Counts one execution."""
+        """Counts one execution, a round after what its operands come from."""
+        self.round += 1
         self._counts[collective] = self._counts.get(collective, 0) + 1
-        self._sequence.append(collective)
+        self._sequence.append(dataclasses.replace(collective, round=self.round))
+
+    def begin(self, operands: list[int], start: int) -> None:
+        """An equation is about to be evaluated, not before `start` if it has no operands."""
+        self.operands, self.results, self.round = operands, [], max(operands, default=start)
+
+    def end(self, results: int) -> list[int]:
+        """The rounds after which each of the equation's results is known."""
+        return self.results if len(self.results) == results else [self.round] * results
 
     def held(self, peak_bytes: int) -> None:
         """Takes note of the bytes that one `shard_map` holds alive."""

@@ -104,6 +104,6 @@ def shard_map(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray
     blocks = [divided(env, x, mesh, places, spec) for x, spec in zip(operands, params["in_specs"], strict=True)]
     if env.recorder is not None:
         env.recorder.held(peak_bytes(params["jaxpr"]))
-    results = evaluate(inner, params["jaxpr"], blocks)
+    results = evaluate(inner, params["jaxpr"], blocks, env.operand_rounds)
     check = bool(params["check_vma"])
     return [assembled(env, x, mesh, places, spec, check) for x, spec in zip(results, params["out_specs"], strict=True)]

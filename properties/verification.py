@@ -187,7 +187,7 @@ LAWS: dict[str, Law] = {
             "The interpreter and XLA agree on every program, forward and backward.",
             check_agreement,
             arounds=("jit", *(name for name in AROUND if name != "partial_manual")),
-            share=3.8,
+            share=5.0,
             engines=("xla",),
         ),
         # a case on thousands of devices costs as much as a hundred on eight

@@ -3,9 +3,9 @@
 From a guide to sharding in JAX (fully sharded data parallelism and reduce-scatter, one way and both ways),
 part 10 of "How To Scale Your Model" (the contracting ring; its problems 3 and 4, which are published without an
 answer), and a notebook on overlapping a gathered left operand. Where operands are random or too large for
-their sums to be exact, ours are small integers. Two things are smaller here, since a CPU multiplies for all
-devices: the notebook's 16384 rows are 2048, and problems 3 and 4, for which no shapes are given, take a
-quarter of each side of the example before them.
+their sums to be exact, ours are small integers. A CPU multiplies for all devices here, so the
+notebook's 16384 rows are 2048, unless the profile is a thorough one; problems 3 and 4, for which no shapes
+are given, take a quarter of each side of the example before them.
 """
 
 import math
@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from hypothesis import settings
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -25,6 +26,7 @@ from impl import collective_matmul as products
 GUIDE = {"dp": 4, "tp": 2}
 BOOK = {"X": 2, "Y": 4}
 NOTEBOOK = {"x": 4, "y": 1}
+ROWS_HELD = 16384 if settings().max_examples >= 1000 else 2048
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +113,7 @@ STACK = partial(
 ROWS = partial(
     Product,
     mesh=NOTEBOOK,
-    shapes=((2048, 1024), (1024, 2048)),
+    shapes=((ROWS_HELD, 1024), (1024, 2048)),
     in_specs=(P("x", None), P()),
     out_specs=P("x"),
     expected=copied,
@@ -119,7 +121,7 @@ ROWS = partial(
 SUMS = partial(
     Product,
     mesh=NOTEBOOK,
-    shapes=((2048, 1024), (1024, 2048)),
+    shapes=((ROWS_HELD, 1024), (1024, 2048)),
     in_specs=(P(None, "x"), P("x", None)),
     out_specs=P("x", None),
 )
@@ -167,7 +169,7 @@ PRODUCTS = (
     ROWS(
         "rows-both-ways-of-a-sharded-right-operand",
         body=over(products.bidirectional_all_gather_matmul_lhs, "x"),
-        shapes=((2048, 1024), (4096, 2048)),
+        shapes=((ROWS_HELD, 1024), (4096, 2048)),
         in_specs=(P("x", None), P("x", None)),
         expected=on_each_of_four,
     ),

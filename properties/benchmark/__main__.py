@@ -10,7 +10,7 @@ from properties.benchmark import drawing, planted, products, simulating
 SECTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "drawing": lambda options: drawing.measure(options.devices),
     "simulate": lambda options: simulating.measure(max(options.devices, max(simulating.COMPARED))),
-    "mutants": lambda options: planted.measure(options.seeds),
+    "mutants": lambda options: planted.measure(range(options.first_seed, options.first_seed + options.seeds)),
     "products": lambda options: products.measure(options.devices),
 }
 
@@ -21,6 +21,7 @@ def main() -> None:
     parser.add_argument("section", nargs="*", help=f"one of {', '.join(SECTIONS)} (default: all)")
     parser.add_argument("--devices", type=int, default=8, help="virtual CPU devices (default: 8)")
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds to hunt planted bugs with (default: 1)")
+    parser.add_argument("--first-seed", type=int, default=0, help="the first of them (default: 0)")
     options = parser.parse_args()
     unknown = [name for name in options.section if name not in SECTIONS]
     if unknown:

@@ -14,13 +14,13 @@ from properties.search import Finding
 COLUMNS = ("planted bug", "law", "cases", "seconds to catch", "to shrink", "shrunk to", "smallest")
 
 
-def measure(seeds: int) -> None:
+def measure(seeds: range) -> None:
     """Prints a table for the first seed, and for every seed the medians and how many are caught and shrunk."""
     drawn = [m for m in MUTANTS.values() if m.runs != "isolated"]
     console = Console(width=130)
-    for seed in range(seeds):
+    for seed in seeds:
         found = {m: hunt(m, seed=seed) for m in track(drawn, f"seed {seed}", transient=True)}
-        if seed == 0:
+        if seed == seeds.start:
             console.print(table(found))
         console.print(summary(seed, found))
         for mutant, finding in found.items():

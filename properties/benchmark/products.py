@@ -76,7 +76,7 @@ def markdown(p: int = 8) -> str:
 
 
 def peak(program: Program, case: Case) -> int:
-    """The most bytes of blocks alive at one time, as the interpreter sees it, which updates nothing in place."""
+    """The most bytes of blocks alive at one time, as a compiler would arrange them."""
     mesh = abstract_mesh(case.mesh)
     arrays = [generate(Data("exact", i), a.shape, np.dtype(a.dtype)) for i, a in enumerate(program.arguments)]
     avals = [

@@ -81,8 +81,8 @@ class Record:
 
     Arguments:
         collectives: every collective that was executed, in order of first execution.
-        peak_bytes: the most bytes of blocks alive at one time on each device, over all `shard_map`s:
-            a block lives from the equation that makes it to the last that reads it.
+        peak_bytes: the most bytes that a `shard_map` holds at one time on each device, over all of them, if it
+            is arranged as a compiler would (see `memory`).
         sequence: the same collectives one execution after the other, each with a `count` of one.
     """
 

@@ -11,7 +11,7 @@ from oracles.mesh import MeshCase
 from properties.engines.simulate.env import Env
 from properties.engines.simulate.errors import SimulationError
 from properties.engines.simulate.interpreter import evaluate
-from properties.engines.simulate.liveness import peak_bytes
+from properties.engines.simulate.memory import peak_bytes
 from properties.engines.simulate.rules import rule
 
 

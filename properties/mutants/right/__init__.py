@@ -3,10 +3,11 @@
 from properties.mutants.right import (  # each module enters its functions into the catalogue
     exchanges,
     gathers,
+    products,
     reductions,
     scatters,
     shifts,
 )
 from properties.mutants.right.catalogue import RIGHT_ONES, RightOne, right
 
-__all__ = ["RIGHT_ONES", "RightOne", "exchanges", "gathers", "reductions", "right", "scatters", "shifts"]
+__all__ = ["RIGHT_ONES", "RightOne", "exchanges", "gathers", "products", "reductions", "right", "scatters", "shifts"]

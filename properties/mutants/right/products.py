@@ -1,0 +1,126 @@
+"""Right ways to write collective matrix products."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from impl import collectives
+from impl.collective_matmul import naive
+from properties.mutants.axes import AxisName, names
+from properties.mutants.right.catalogue import right
+
+
+def multiplied(spec: str, lhs: Array, rhs: Array) -> Array:
+    """An einsum that adds up in float32, or in a dtype of the operands' own that is wider."""
+    wide = jnp.promote_types(lhs.dtype, jnp.float32) if jnp.issubdtype(lhs.dtype, jnp.inexact) else lhs.dtype
+    return jnp.einsum(spec, lhs, rhs, preferred_element_type=wide)
+
+
+@right("all_gather_matmul_lhs_contracting")
+def contract_stacked_blocks(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Stacks the blocks, and contracts members and columns in one einsum."""
+    stacked = collectives.all_gather(lhs, axis_name)
+    return multiplied("pmk,pkn->mn", stacked, rhs.reshape(*stacked.shape[::2], rhs.shape[1])).astype(lhs.dtype)
+
+
+@right("all_gather_matmul_lhs_contracting")
+def contract_round_an_unrolled_ring(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Goes down the ring, step by step, and adds its products up from a zero."""
+    axes, p, k = names(axis_name), lax.axis_size(axis_name), lhs.shape[1]
+    total = multiplied("mk,kn->mn", lhs[:, :0], rhs[:0])
+    for step in range(p):
+        at = (lax.axis_index(axes) + step) % p * k
+        total = total + multiplied("mk,kn->mn", lhs, lax.dynamic_slice_in_dim(rhs, at, k))
+        lhs = collectives.ring_shift(lhs, axes, offset=-1)
+    return total.astype(lhs.dtype)
+
+
+@right("all_gather_matmul_lhs")
+def gather_the_products(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Multiplies every row by all columns of all members, so that each can pick its own ones later."""
+    axes = names(axis_name)
+    rows = multiplied("mk,pkn->pmn", lhs, collectives.all_gather(rhs, axes)).astype(lhs.dtype)
+    return collectives.all_to_all(rows, axes, split_axis=0, concat_axis=0, tiled=True).reshape(-1, rhs.shape[1])
+
+
+@right("all_gather_matmul_lhs")
+def multiply_row_by_row(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Maps a product of a vector over the rows that it gathered."""
+    rows = collectives.all_gather(lhs, axis_name, tiled=True)
+    return jax.vmap(lambda row: multiplied("k,kn->n", row, rhs))(rows).astype(lhs.dtype)
+
+
+@right("all_gather_matmul_rhs")
+def gather_in_a_checkpoint(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Gathers the weights once more for the gradient, instead of keeping them."""
+    return jax.checkpoint(lambda lhs, rhs: naive.all_gather_matmul_rhs(lhs, rhs, axis_name))(lhs, rhs)
+
+
+@right("all_gather_matmul_rhs")
+def scan_over_the_rows_of_weights(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Adds up outer products of columns and rows, one after the other."""
+    weights = collectives.all_gather(rhs, axis_name, tiled=True)
+    zeros = multiplied("mk,kn->mn", lhs[:, :0], weights[:0])
+
+    def step(total: Array, pair: tuple[Array, Array]) -> tuple[Array, None]:
+        return total + multiplied("m,n->mn", *pair), None
+
+    return lax.scan(step, zeros, (lhs.T, weights))[0].astype(lhs.dtype)
+
+
+@right("matmul_reduce_scatter")
+def exchange_and_add(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
+    """Sends every member the terms of its piece, and adds them up there."""
+    axes, p = names(axis_name), lax.axis_size(axis_name)
+    product = collectives.cast_varying(multiplied("mk,kn->mn", lhs, rhs), axes)
+    pieces = jnp.stack(jnp.split(product, p, axis=scatter_dimension))
+    terms = collectives.all_to_all(pieces, axes, split_axis=0, concat_axis=0, tiled=True)
+    return jnp.sum(terms, 0, dtype=terms.dtype).astype(lhs.dtype)
+
+
+@right("matmul_reduce_scatter")
+def multiply_the_own_piece_only(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
+    """Gathers both operands, and multiplies what is needed of them."""
+    axes, p, index = names(axis_name), lax.axis_size(axis_name), lax.axis_index(axis_name)
+    left = collectives.all_gather(lhs, axes, axis=1, tiled=True)
+    right_ = collectives.all_gather(rhs, axes, axis=0, tiled=True)
+    if scatter_dimension == 0:
+        left = jnp.stack(jnp.split(left, p))[index]
+    else:
+        right_ = jnp.stack(jnp.split(right_, p, axis=1))[index]
+    return multiplied("mk,kn->mn", left, right_).astype(lhs.dtype)
+
+
+@right("matmul_all_reduce")
+def gather_the_terms(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Gathers everybody's product and adds them up: right, and typed varying."""
+    terms = collectives.all_gather(multiplied("mk,kn->mn", lhs, rhs), axis_name)
+    return jnp.sum(terms, 0, dtype=terms.dtype).astype(lhs.dtype)
+
+
+@right("matmul_all_reduce")
+def add_up_one_axis_at_a_time(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Sums over the axes one by one, the last first."""
+    total = multiplied("mk,kn->mn", lhs, rhs)
+    for name in reversed(names(axis_name)):
+        total = lax.psum(total, name)
+    return total.astype(lhs.dtype)
+
+
+@right("transformer_block")
+def block_of_gathered_weights(x: Array, w_in: Array, w_out: Array, axis_name: AxisName) -> Array:
+    """Gathers rows of hidden units from both weights, and computes its own columns alone."""
+    axes, p, index = names(axis_name), lax.axis_size(axis_name), lax.axis_index(axis_name)
+    whole = collectives.all_gather(x, axes, axis=1, tiled=True)
+    first = collectives.all_gather(w_in, axes, axis=1, tiled=True)
+    width = w_out.shape[1] // p
+    second = collectives.all_gather(w_out, axes, axis=0, tiled=True)
+    second = lax.dynamic_slice_in_dim(second, index * width, width, 1)
+    hidden = multiplied("bd,df->bf", whole, first).astype(x.dtype)
+    return multiplied("bf,fd->bd", jnp.where(hidden > 0, hidden, 0), second).astype(x.dtype)
+
+
+@right("transformer_block")
+def block_in_a_checkpoint(x: Array, w_in: Array, w_out: Array, axis_name: AxisName) -> Array:
+    """Computes the hidden units once more for the gradient."""
+    return jax.checkpoint(lambda *operands: naive.transformer_block(*operands, axis_name))(x, w_in, w_out)

@@ -82,10 +82,10 @@ def test_crashes_hangs_and_gaps_are_results(project: Path) -> None:
     """What hangs, aborts, recurses or eats memory is reported with its case and script; every other result is kept."""
     crashes = [f"{m.contract}=properties.mutants.runtime:{m.name}" for m in MUTANTS.values() if m.runs == "isolated"]
     given = [*crashes, "ring_shift=mine:declines", "ring_shift=mine:right"]
-    done = run(project, *[f"--impl={one}" for one in given], "-k", "value-xla or (value-simulate and shift_hangs)")
+    done = run(project, *[f"--impl={one}" for one in given], "-k", "value-xla or (value-simulate and (hangs or aborts))")
     text = done.stdout
     assert done.returncode == 1
-    assert re.search(r"all_reduce\[reduce_aborts\]: value: mesh .*: aborts the process \(SIGABRT\)", text)
+    assert len(re.findall(r"all_reduce\[reduce_aborts\]: value: mesh .*: aborts the process \(SIGABRT\)", text)) >= 2
     assert re.search(r"ring_shift\[shift_hangs\]: value: mesh .*: does not finish: devices wait for one another", text)
     assert "all_gather[gather_recurses_for_ever]: value: mesh (dp=1), axis 'dp': raises RecursionError" in text
     assert re.search(r"broadcast\[broadcast_eats_memory\]: value: mesh .*: takes more than 6 GiB of memory", text)
@@ -93,8 +93,8 @@ def test_crashes_hangs_and_gaps_are_results(project: Path) -> None:
     assert "ring_shift[shift_hangs]: value: mesh (dp=2), axis 'dp': raises CollectiveMismatch" in text
     assert text.count("runtime.py:") >= 2
     assert "gap: ring_shift[declines]: NotImplementedError: blocks of rank above one, first for ring_shift(" in text
-    assert "5 failed, 2 passed" in text
-    assert len(list((project / ".shardproof" / "failures").glob("*.py"))) == 5
+    assert "6 failed, 2 passed" in text
+    assert len(list((project / ".shardproof" / "failures").glob("*.py"))) == 6
     assert STALL_SECONDS < 60
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.custom_derivatives import linear_call
+from jax.sharding import PartitionSpec as P
 
 from properties.engines.simulate import prepare, simulate
 from properties.meta.test_simulate_arrays import block, distinct
@@ -67,6 +68,8 @@ CONTROL: dict[str, Callable[[Any], Any]] = {
     "linear_call": lambda x: linear_call(lambda r, y: y * r, lambda r, y: y * r, x[0], x),
     "debug_print": lambda x: [jax.debug.print("{}", x[0, 0] * 0), x][1],
     "debug_callback": lambda x: [jax.debug.callback(lambda _: None, x), x][1],
+    "pure_callback": lambda x: jax.pure_callback(lambda a, b: (np.sort(a, 0), b + 1), (x, x[0]), x, x[0]),
+    "mapped pure_callback": jax.vmap(lambda x: jax.pure_callback(np.flip, x, x, vmap_method="sequential")),
     "linearize": lambda x: jax.linearize(lambda y: y * y * y, x)[1](x + 1),
     "tanh's gradient, near 0": lambda x: jax.grad(lambda y: jnp.tanh(y).sum())(x * 0),
     "hessian": lambda x: jax.hessian(lambda y: (y * y * y).sum())(x[0]),
@@ -77,6 +80,22 @@ CONTROL: dict[str, Callable[[Any], Any]] = {
 def test_control(name: str) -> None:
     """Calls, loops and branches, and what transformations make of them, compute what they do under jit."""
     check(CONTROL[name], block(4, 4))
+
+
+def test_a_callback_runs_for_every_device() -> None:
+    """A function outside of JAX is called with each device's own block, and once for what all of them hold."""
+    called = []
+
+    def negated(block: Any) -> np.ndarray:
+        called.append(np.asarray(block).tolist())
+        return -np.asarray(block)
+
+    mesh = jax.sharding.AbstractMesh((2, 2), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    body = jax.shard_map(
+        lambda x: jax.pure_callback(negated, x, x), mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False
+    )
+    assert simulate(body, np.arange(4.0, dtype=np.float32)).tolist() == [0, -1, -2, -3]
+    assert called == [[0, 1], [2, 3]]
 
 
 def test_control_in_a_fold() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from properties.engines.simulate.env import Elsewhere, Env, common_lead
@@ -38,6 +39,19 @@ def expanded(operation: Any, types: tuple[tuple[tuple[int, ...], Any], ...]) -> 
 def debug_callback(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
     """Nothing: it is for people to look at."""
     return []
+
+
+@rule("pure_callback")
+def pure_callback(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
+    """What a function outside of JAX makes of every device's own blocks: called once for those that are held once."""
+    lead = common_lead(env, *operands)
+    whole = [np.broadcast_to(x, lead + x.shape[env.lead :]) for x in operands]
+    results = [np.empty(lead + v.aval.shape, v.aval.dtype) for v in equation.outvars]
+    for device in np.ndindex(lead):
+        returned = equation.params["callback"](*(jnp.asarray(x[device]) for x in whole))
+        for result, block in zip(results, returned, strict=True):
+            result[device] = block
+    return results
 
 
 @rule("platform_index")

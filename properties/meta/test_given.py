@@ -82,7 +82,9 @@ def test_crashes_hangs_and_gaps_are_results(project: Path) -> None:
     """What hangs, aborts, recurses or eats memory is reported with its case and script; every other result is kept."""
     crashes = [f"{m.contract}=properties.mutants.runtime:{m.name}" for m in MUTANTS.values() if m.runs == "isolated"]
     given = [*crashes, "ring_shift=mine:declines", "ring_shift=mine:right"]
-    done = run(project, *[f"--impl={one}" for one in given], "-k", "value-xla or (value-simulate and (hangs or aborts))")
+    done = run(
+        project, *[f"--impl={one}" for one in given], "-k", "value-xla or (value-simulate and (hangs or aborts))"
+    )
     text = done.stdout
     assert done.returncode == 1
     assert len(re.findall(r"all_reduce\[reduce_aborts\]: value: mesh .*: aborts the process \(SIGABRT\)", text)) >= 2

@@ -6,7 +6,8 @@ Three things make it less than all values from the equation that makes them to t
 - a product that is only made to be added, or written into a larger block, is added or written there (`INTO`);
 - what is read for the last time gives its place to a result of the same size (`IN_PLACE`).
 
-Arguments stay: nobody has given them away. A loop keeps one copy of what it carries.
+Arguments stay: nobody has given them away. A loop keeps one copy of what it carries. Single numbers, indices
+above all, have no place: registers hold them.
 """
 
 import weakref
@@ -33,7 +34,7 @@ class Value:
     """What an equation makes, each time that it is called."""
 
     def __init__(self, aval: Any) -> None:
-        self.bytes = bytes_of(aval)
+        self.bytes = bytes_of(aval) if getattr(aval, "shape", ()) else 0
 
 
 class Operation(NamedTuple):
@@ -55,7 +56,8 @@ _PEAKS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 def peak_bytes(jaxpr: Any) -> int:
     """The most bytes that a body holds at one time: its arguments, and what it makes of them."""
     body, _ = opened(jaxpr)
-    return sum(bytes_of(v.aval) for v in (*body.invars, *body.constvars)) + _besides_arguments(jaxpr, slice(0))
+    arguments = (Value(v.aval) for v in (*body.invars, *body.constvars))
+    return sum(value.bytes for value in arguments) + _besides_arguments(jaxpr, slice(0))
 
 
 def _besides_arguments(jaxpr: Any, carried: slice) -> int:

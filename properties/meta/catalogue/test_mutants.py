@@ -2,11 +2,21 @@
 
 import math
 
+import jax.numpy as jnp
 import pytest
+from jax import Array
 
+from impl.collectives import ring_shift
+from properties.checking import user_implementation
+from properties.contracts import Scope
+from properties.engines import engine_named
+from properties.engines.simulate import RULES
+from properties.implementations import BUILT_IN
 from properties.mutants import MUTANTS, Mutant
+from properties.mutants.axes import AxisName
 from properties.mutants.catalogue import mutant
 from properties.mutants.hunt import hunt, is_smallest
+from properties.search import find_violation
 from properties.verification import LAWS
 
 DRAWN = [m for m in MUTANTS.values() if m.runs != "isolated"]
@@ -41,6 +51,32 @@ def test_a_planted_bug_is_shrunk(mutant: Mutant) -> None:
     """The case that is left is on a mesh of the sizes of the smallest one on which the bug shows."""
     finding = hunt(mutant, seed=SEED)
     assert is_smallest(mutant, finding), str(finding.violation)
+
+
+def test_a_wrong_engine_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The law of agreement notices a rule of the interpreter that is not what the compiler does."""
+    monkeypatch.setitem(RULES, "ppermute", lambda env, equation, *operands: list(operands))
+    shift = next(i for i in BUILT_IN if i.contract == "ring_shift")
+    finding = find_violation(
+        LAWS["agreement"], shift, engine_named("xla"), Scope(), max_examples=20, random_seed=SEED, shrink=False
+    )
+    assert finding.violation is not None
+    assert "result of xla" in str(finding.violation)
+
+
+def test_what_is_wrong_without_jit_is_caught() -> None:
+    """The law of eager execution notices what no other can: the catalogue's bugs are all caught by the interpreter."""
+
+    def shift(x: Array, axis_name: AxisName, *, offset: int) -> Array:
+        traced = "Jaxpr" in type(x).__name__
+        return ring_shift(x if traced else jnp.zeros_like(x), axis_name, offset=offset)
+
+    implementation = user_implementation("ring_shift", shift)
+    finding = find_violation(
+        LAWS["eager"], implementation, engine_named("xla"), Scope(), max_examples=2, random_seed=SEED, shrink=True
+    )
+    assert finding.violation is not None
+    assert finding.violation.case.mesh.sizes == (1,)
 
 
 def test_the_catalogue_is_complete() -> None:

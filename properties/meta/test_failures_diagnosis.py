@@ -10,15 +10,19 @@ import pytest
 
 from oracles.mesh import MeshCase
 from properties.cases import Case, Operand, Placement
+from properties.checking import user_implementation
 from properties.contracts import CONTRACTS
 from properties.data import Data
+from properties.engines import engine_named
 from properties.failures.diagnosis import diagnose
 from properties.failures.picture import picture
 from properties.failures.text import coloured, render
 from properties.implementations import IMPLEMENTATIONS, Implementation
+from properties.laws import check_value
 from properties.laws.comparison import compare
 from properties.laws.running import oracle_blocks
 from properties.laws.violation import LawViolation
+from properties.mutants import MUTANTS
 
 Plant = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """The right blocks and the inputs, `[*mesh.sizes, *block]` both, to wrong blocks."""
@@ -160,6 +164,27 @@ def test_replicas_that_disagree_are_told() -> None:
     case = a_case("broadcast", {"dp": 3}, "dp", root=1)
     text = "\n".join(diagnose(broken(case, only((2,), lambda b: b * b + 5))))
     assert "replicas disagree: (dp=2) should hold the same as (dp=0) and does not" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("product_without_the_index", "(i - j)"),
+        ("product_with_one_chunk", "(i)"),
+        ("product_against_the_ring", "(2i - j)"),
+    ],
+)
+def test_what_met_what_in_a_product_is_told(name: str, part: str) -> None:
+    """A wrong index into the operand that stays is told as which of its parts met which block."""
+    mesh = MeshCase(("x",), (3,))
+    layouts = [Placement(((), ("x",))), Placement(((), ()))]
+    operands = [Operand(b, "float32", at) for b, at in zip([(2, 2), (6, 3)], layouts, strict=True)]
+    contract = "all_gather_matmul_lhs_contracting"
+    case = Case(contract, mesh, "x", tuple(operands), (), (Data("exact", 5),))
+    with pytest.raises(LawViolation) as caught:
+        check_value(user_implementation(contract, MUTANTS[name].function), case, engine_named("simulate"))
+    told = f"if block j of lhs met rows {part} mod 3 of rhs on member i, instead of rows j"
+    assert diagnose(caught.value)[-1] == f"the blocks are the right ones {told}"
 
 
 def test_blocks_that_are_wrong_in_different_ways_are_told_apart() -> None:

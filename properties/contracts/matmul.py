@@ -237,7 +237,7 @@ MATMULS = (
         stages=2,  # one member's sum may be rounded before it is sent
         violations=(
             Violation("scatter_dimension", _out_of_range),
-            Violation("scatter_dimension", _indivisible, everyone=True),
+            Violation("scatter_dimension", _indivisible),
         ),
     ),
     _matmul("matmul_all_reduce", _reduced, lambda case: values.matmul_all_reduce, invariant=True, stages=2),

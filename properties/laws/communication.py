@@ -25,6 +25,8 @@ DATA = Data("exact", 0)
 WIDER = {"bfloat16": 2, "float8_e4m3fn": 4, "int4": 2}
 """How many times as many bytes a compiler may send that has no collectives of a type (XLA:CPU: see `promotion`)."""
 
+WAITING = "must wait for one another"
+
 _counted: OrderedDict[tuple[object, ...], Counted] = OrderedDict()
 
 
@@ -159,7 +161,7 @@ def _check_rounds(implementation: Implementation, case: Case, counted: Counted, 
 
 
 def _one_by_one(counted: Counted) -> str:
-    return f"{counted.rounds} of which must wait for one another"
+    return f"{counted.rounds} of which {WAITING}"
 
 
 def _direction(source: str) -> str:

@@ -1,8 +1,12 @@
 """The law of communication fails for what sends too much or too little, says so, and fails for nothing else."""
 
 import dataclasses
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,6 +29,8 @@ from properties.implementations import IMPLEMENTATIONS, Implementation
 from properties.laws import check_communication
 from properties.laws.communication import communication_of
 from properties.laws.violation import LawViolation
+from properties.mutants import MUTANTS
+from properties.readme import README
 from properties.report import notes
 from properties.search import find_violation
 from properties.tally import Tally
@@ -274,6 +280,29 @@ def test_the_script_lists_the_collectives(devices: int) -> None:
     text = script(raised.value)
     assert text.count("'collective-permute'),") == 3
     assert "sys.exit(1 if found == known else 0)" in text
+
+
+@pytest.mark.needs_devices(4)
+def test_the_script_tells_what_waits(devices: int, tmp_path: Path) -> None:
+    """The script of one way after the other exits with 1, and with 0 for both ways at once."""
+    slow = MUTANTS["gather_one_way_after_the_other"]
+    implementation = mine(slow.function, communication=slow.communication)
+    with pytest.raises(LawViolation) as raised:
+        check_communication(implementation, example("all_gather", FOUR, "dp"), engine_named("simulate"))
+    finding = "6 permutes of 96 bytes in all, 6 of which must wait for one another: expected at most 3 steps (formula)"
+    assert raised.value.finding == finding
+    text = script(raised.value)
+    repaired = text.replace(
+        f"from properties.mutants.communication import {slow.name}",
+        f"from impl.algorithms import bidirectional_all_gather as {slow.name}",
+    )
+    for source, code in ((text, 1), (repaired, 0)):
+        path = tmp_path / f"exits_with_{code}.py"
+        path.write_text(source)
+        done = subprocess.run(
+            [sys.executable, path], env={**os.environ, "PYTHONPATH": str(README.parent)}, capture_output=True, text=True
+        )
+        assert done.returncode == code, done.stdout + done.stderr
 
 
 def test_the_table() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from oracles import matmul_costs
 from oracles.communication import Cost
@@ -211,11 +212,15 @@ def test_a_ring_holds_a_few_blocks(contract: str, way: str) -> None:
     assert bound < peak(naive, case)
 
 
-@pytest.mark.parametrize("name", ["ring_all_gather_matmul_lhs_contracting", "bidirectional_matmul_reduce_scatter"])
-def test_five_hundred_members(name: str) -> None:
-    """What holds on eight members holds on 512."""
-    one = BY_NAME[name]
-    check_forward(one, case_of(one.contract, (512,), (1, 1, 2), dimension=1, dtype="int32"))
+FEW = [BY_NAME[name] for name in ("ring_all_gather_matmul_lhs_contracting", "bidirectional_matmul_reduce_scatter")]
+
+
+@pytest.mark.parametrize("one", [*PRODUCTS, *OVERLAPPED] if settings().max_examples >= 1000 else FEW, ids=str)
+def test_five_hundred_members(one: Implementation) -> None:
+    """What holds on eight members holds on 512: two of the forms, in thorough profiles all."""
+    sizes = (16, 32) if way_of(one) == "nested" else (512,)
+    dtype = "float32" if one.contract == "transformer_block" else "int32"
+    check_forward(one, case_of(one.contract, sizes, (1, 1, 2), dimension=1, dtype=dtype))
 
 
 def test_ways_are_named() -> None:

@@ -37,16 +37,22 @@ def among_members(blocks: Blocks, mesh: MeshCase, axes: Axes, groups: Groups, ex
     rank = len(mesh.sizes)
     p, others = mesh.axis_size(names), mesh.axis_size(rest)
     members = blocks.transpose(*order, *range(rank, blocks.ndim)).reshape(p, others, *blocks.shape[rank:])
-    table = np.array([range(p)] if groups is None else groups)
+    received = exchange(members) if groups is None else within_groups(members, mesh, groups, exchange)
+    result = received.reshape(*sizes, *received.shape[2:])
+    return result.transpose(*np.argsort(order), *range(rank, result.ndim))
+
+
+def within_groups(members: np.ndarray, mesh: MeshCase, groups: Sequence[Sequence[int]], exchange: Exchange) -> Blocks:
+    """Applies `exchange` to the members of every group by themselves: `[p, others, *block]` in and out."""
+    p, others, *block = members.shape
+    table = np.array(groups)
     if sorted(table.ravel()) != list(range(p)):
         raise ValueError(f"groups={groups}: expected a partition of range({p}), on the mesh {mesh}")
     count, size = table.shape
-    by_group = members[table.T].reshape(size, count * others, *members.shape[2:])
-    received = exchange(by_group)
+    received = exchange(members[table.T].reshape(size, count * others, *block))
     result = np.empty((p, others, *received.shape[2:]), received.dtype)
     result[table.T] = received.reshape(size, count, others, *received.shape[2:])
-    result = result.reshape(*sizes, *received.shape[2:])
-    return result.transpose(*np.argsort(order), *range(rank, result.ndim))
+    return result
 
 
 def axis_index(mesh: MeshCase, axes: Axes) -> Shaped[np.ndarray, "..."]:
@@ -164,11 +170,11 @@ def all_to_all(
 
 def permute(blocks: Blocks, mesh: MeshCase, axes: Axes, *, perm: Iterable[tuple[int, int]]) -> Blocks:
     """For each (source, destination), the destination receives the source's block; all others zeros."""
+    sources, destinations = np.array(list(perm), int).reshape(-1, 2).T
 
     def exchange(members: np.ndarray) -> np.ndarray:
         result = np.zeros_like(members)
-        for source, destination in perm:
-            result[destination] = members[source]
+        result[destinations] = members[sources]
         return result
 
     return among_members(blocks, mesh, axes, None, exchange)

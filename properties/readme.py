@@ -34,6 +34,11 @@ def with_section(text: str, name: str, content: str) -> str:
     return f"{before}{start}\n{content.strip()}\n\n{end}{after}"
 
 
+def verified(report: str) -> str:
+    """What a report says of every contract, without its heading."""
+    return report.partition("\n")[2].partition("## By implementation")[0]
+
+
 def main() -> None:
     """Rewrites the sections of the README; those whose source is not given stay as they are."""
     parser = argparse.ArgumentParser(prog="python -m properties.readme", description=__doc__)
@@ -45,7 +50,7 @@ def main() -> None:
     text = with_section(text, "defects", defects())
     text = with_section(text, "products", markdown())
     if options.report:
-        text = with_section(text, "verified", options.report.read_text().partition("\n")[2].partition("## By law")[0])
+        text = with_section(text, "verified", verified(options.report.read_text()))
     if options.failure:
         text = with_section(text, "failure", f"```text\n{options.failure.read_text().strip()}\n```")
     README.write_text(text)

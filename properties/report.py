@@ -1,7 +1,9 @@
 """The table of what was verified: for a terminal, for a person, for a machine."""
 
+import dataclasses
 import io
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -34,26 +36,35 @@ MOST_VALUES = 24
 """How many values of a trait the report lists; where there are more, the most frequent."""
 
 ORDERS = ("one axis", "mesh order", "permuted")
-NUMERIC = frozenset({"laws", "cases", "meshes", "dtypes", "largest mesh", "compilations", "time"})
+NUMERIC = frozenset({"implementations", "laws", "cases", "meshes", "dtypes", "largest mesh", "compilations", "time"})
 
 
-def rows(tallies: Iterable[Tally]) -> list[tuple[str, ...]]:
-    """One row per implementation, as texts, in the order of `COLUMNS`."""
-    return [
-        (
-            t.contract,
-            t.implementation + (" (failed)" if t.outcome != "passed" else ""),
-            str(len(t.law.split(", "))),
-            f"{t.cases:,}",
-            str(len(t.meshes)),
-            ", ".join(order for order in ORDERS if order in t.drawn.get("axis tuple", {})),
-            str(len(t.drawn.get("dtype", {}))),
-            str(t.largest),
-            str(t.compilations),
-            f"{t.seconds:.0f} s",
-        )
-        for t in sorted(merge(tallies), key=lambda t: (t.contract, t.implementation))
-    ]
+def row(tally: Tally, implementation: str) -> tuple[str, ...]:
+    """What was counted, as texts, in the order of `COLUMNS`."""
+    return (
+        tally.contract,
+        implementation + (" (failed)" if tally.outcome != "passed" else ""),
+        str(len(tally.law.split(", "))),
+        f"{tally.cases:,}",
+        f"{len(tally.meshes):,}",
+        ", ".join(order for order in ORDERS if order in tally.drawn.get("axis tuple", {})),
+        str(len(tally.drawn.get("dtype", {}))),
+        f"{tally.largest:,}",
+        f"{tally.compilations:,}",
+        f"{tally.seconds:.0f} s",
+    )
+
+
+def by_implementation(tallies: Iterable[Tally]) -> list[tuple[str, ...]]:
+    """One row per implementation."""
+    return [row(t, t.implementation) for t in sorted(merge(tallies), key=lambda t: (t.contract, t.implementation))]
+
+
+def by_contract(tallies: Sequence[Tally]) -> list[tuple[str, ...]]:
+    """One row per contract, with the number of its implementations."""
+    merged = merge(dataclasses.replace(t, implementation="") for t in tallies)
+    number = Counter(contract for contract, _ in {(t.contract, t.implementation) for t in tallies})
+    return [row(t, str(number[t.contract])) for t in sorted(merged, key=lambda t: t.contract)]
 
 
 def total(tallies: Sequence[Tally]) -> str:
@@ -115,8 +126,8 @@ def print_table(tallies: Sequence[Tally], reporter: pytest.TerminalReporter) -> 
     table = Table(title=None)
     for column in COLUMNS:
         table.add_column(column, justify="right" if column in NUMERIC else "left")
-    for row in rows(tallies):
-        table.add_row(*row)
+    for cells in by_implementation(tallies):
+        table.add_row(*cells)
     width = max(reporter._tw.fullwidth, 140)  # narrower, a row would need several lines
     console = Console(file=io.StringIO(), width=width, force_terminal=False)
     console.print(table)
@@ -126,10 +137,11 @@ def print_table(tallies: Sequence[Tally], reporter: pytest.TerminalReporter) -> 
         reporter.write_line(line)
 
 
-def markdown(tallies: Sequence[Tally]) -> str:
-    """The table in Markdown."""
-    lines = [" | ".join(COLUMNS), " | ".join("---:" if c in NUMERIC else "---" for c in COLUMNS)]
-    lines += [" | ".join(row) for row in rows(tallies)]
+def markdown(rows: Iterable[tuple[str, ...]], second: str = "implementation") -> str:
+    """Rows in Markdown, under `COLUMNS`, of which the second may have another name."""
+    columns = [second if c == "implementation" else c for c in COLUMNS]
+    lines = [" | ".join(columns), " | ".join("---:" if c in NUMERIC else "---" for c in columns)]
+    lines += [" | ".join(cells) for cells in rows]
     return "\n".join(f"| {line} |" for line in lines)
 
 
@@ -163,11 +175,12 @@ def write_report(path: str, tallies: Sequence[Tally], header: Sequence[str]) -> 
         text = json.dumps(record, indent=1)
     else:
         listed = "\n".join(f"- {line}" for line in notes(tallies))
-        parts = ["## What was verified", "\n".join(f"- {line}" for line in header), markdown(tallies), listed]
-        parts += [f"```text\n{t.failure['text'].strip()}\n```" for t in tallies if t.failure]
-        parts += (
-            [total(tallies), "## By law", by_law(tallies), "## What was drawn", histograms(tallies)] if tallies else []
-        )
+        parts = ["## What was verified", "\n".join(f"- {line}" for line in header)]
+        if tallies:
+            parts += [markdown(by_contract(tallies), "implementations"), listed]
+            parts += [f"```text\n{t.failure['text'].strip()}\n```" for t in tallies if t.failure]
+            parts += [total(tallies), "## By implementation", markdown(by_implementation(tallies))]
+            parts += ["## By law", by_law(tallies), "## What was drawn", histograms(tallies)]
         sent = communication(tallies)
         parts += ["## Communication", table.CAPTION, table.markdown(sent)] if sent else []
         text = "\n\n".join(filter(None, parts))

@@ -91,11 +91,14 @@ def test_the_table_has_a_row_per_implementation(checked: Run) -> None:
 def test_the_markdown_report_is_the_printed_table(checked: Run, reports: Path) -> None:
     """The Markdown report has the headings, the rows and the closing sentence of the printed table."""
     text, _, drawn = (reports / "report.md").read_text(encoding="utf-8").partition("\n## By law\n")
+    summary, _, text = text.partition("\n## By implementation\n")
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
     assert lines[0] == checked.headings
     assert all(set(cell) <= {"-", ":"} for cell in lines[1])
     assert lines[2:] == checked.table
-    assert text.splitlines()[-1] in checked.output.splitlines()
+    assert summary.splitlines()[-1] in checked.output.splitlines()
+    for cells in checked.table:  # there is one implementation of each contract
+        assert f"| {' | '.join([cells[0], '1', *cells[2:]])} |" in summary
     rows = re.findall(r"^\| broadcast \| dtype \| (.*) \|$", drawn, re.MULTILINE)
     shares = [float(share) for share in re.findall(r"([\d.]+)%", rows[0])]
     assert len(rows) == 1

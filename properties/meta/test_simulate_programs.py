@@ -173,13 +173,6 @@ def test_one_trace_for_many_data() -> None:
         program.run({"a": np.ones(3), "b": np.ones(4)})
 
 
-def test_never_written_memory() -> None:
-    """What was never written reads as NaN or as the lowest integer, wherever JAX knows such memory."""
-    if "empty" in str(jax.make_jaxpr(lambda: lax.empty((2,), jnp.float32))()):
-        assert np.isnan(simulate(lambda: lax.empty((2,), jnp.float32))).all()
-        assert (simulate(lambda: lax.empty((2,), jnp.int8)) == -128).all()
-
-
 def test_arguments_are_left_alone() -> None:
     """A run changes none of its arguments."""
     x, i = distinct(4, 4), np.array([1, 2])

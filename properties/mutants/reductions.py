@@ -39,6 +39,16 @@ def max_from_zero(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
 
 
 @mutant("all_reduce", smallest=(1,))
+def max_over_a_row_too_many(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Takes the maximum over a buffer with one row more than was written, which holds whatever was there."""
+    if op != "max":
+        return collectives.all_reduce(x, axis_name, op=op)
+    blocks = collectives.all_gather_invariant(x, axis_name)
+    buffer = lax.empty((len(blocks) + 1, *x.shape), x.dtype)
+    return lax.dynamic_update_slice(buffer, blocks, (0,) * buffer.ndim).max(axis=0)
+
+
+@mutant("all_reduce", smallest=(1,))
 def max_of_magnitudes(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
     """Takes the maximum of the magnitudes, which is another for negative numbers."""
     return collectives.all_reduce(jnp.abs(x) if op == "max" and x.dtype != bool else x, axis_name, op=op)

@@ -17,7 +17,7 @@ from properties.engines.simulate import (  # each module registers its rules
     shard_map,
     sorting,
 )
-from properties.engines.simulate.errors import CollectiveMismatch, SimulationError, UnknownPrimitive
+from properties.engines.simulate.errors import CollectiveMismatch, SimulationError, UnknownPrimitive, UnwrittenRead
 from properties.engines.simulate.prepare import Simulated, interpret, prepare, simulate
 from properties.engines.simulate.record import Collective, Record, Recorder
 from properties.engines.simulate.rules import RULES, Rule, rule
@@ -32,6 +32,7 @@ __all__ = [
     "Simulated",
     "SimulationError",
     "UnknownPrimitive",
+    "UnwrittenRead",
     "bits",
     "collectives",
     "control",

@@ -20,7 +20,7 @@ from properties.engines.simulate.rules import rule
 Oracle = Callable[..., np.ndarray]
 
 
-def executed(env: Env, equation: Any, perm: Any = None, traffic: Traffic = ()) -> tuple[tuple[str, ...], Groups]:
+def executed(env: Env, equation: Any, traffic: Traffic = ()) -> tuple[tuple[str, ...], Groups]:
     """Checks that a collective can run, writes it to the record, and returns its axes and groups.
 
     Raises:
@@ -29,7 +29,7 @@ def executed(env: Env, equation: Any, perm: Any = None, traffic: Traffic = ()) -
     axes, groups = axes_of(equation), equation.params.get("axis_index_groups")
     check_agreement(env, equation, axes, groups)
     if env.recorder is not None and axes:
-        name = equation.primitive.name
+        name, perm = equation.primitive.name, equation.params.get("perm")
         env.recorder.executed(
             Collective(
                 kind=COLLECTIVE_KINDS[name],
@@ -37,7 +37,7 @@ def executed(env: Env, equation: Any, perm: Any = None, traffic: Traffic = ()) -
                 axes=axes,
                 mesh=env.mesh,
                 groups=None if groups is None else tuple(tuple(group) for group in groups),
-                perm=perm,
+                perm=None if perm is None else tuple((int(source), int(target)) for source, target in perm),
                 operand_bytes=sum(bytes_of(v.aval) for v in equation.invars[: len(equation.outvars)]),
                 result_bytes=sum(bytes_of(v.aval) for v in equation.outvars),
                 location=location(equation),
@@ -50,8 +50,9 @@ def executed(env: Env, equation: Any, perm: Any = None, traffic: Traffic = ()) -
 
 def connected(env: Env, x: np.ndarray, axes: Sequence[str]) -> tuple[np.ndarray, MeshCase]:
     """`x` held by every device along `axes`, and the mesh of the devices that hold it."""
-    sizes = [n if name in axes else x.shape[i] for i, (name, n) in enumerate(env.mesh.shape.items())]
-    return np.broadcast_to(x, (*sizes, *x.shape[len(sizes) :])), MeshCase(env.mesh.axis_names, tuple(sizes))
+    sizes = tuple(n if name in axes else x.shape[i] for i, (name, n) in enumerate(env.mesh.shape.items()))
+    mesh = env.mesh if sizes == env.mesh.sizes else MeshCase(env.mesh.axis_names, sizes)
+    return np.broadcast_to(x, (*sizes, *x.shape[len(sizes) :])), mesh
 
 
 def same_for_all(env: Env, result: np.ndarray, axes: Sequence[str], groups: Groups) -> np.ndarray:
@@ -153,7 +154,6 @@ def ppermute(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]
     Raises:
         SimulationError: for a tuple that is not in mesh order, where JAX refuses it.
     """
-    perm = tuple((int(source), int(destination)) for source, destination in equation.params["perm"])
     axes = axes_of(equation)
     ordered = env.mesh.in_mesh_order(axes)
     if axes != ordered and jax.__version_info__ >= (0, 11):
@@ -161,8 +161,8 @@ def ppermute(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]
             f"ppermute over {axes} on the mesh {env.mesh}: this version of JAX lowers no axis tuple that is not in "
             f"mesh order, {ordered}, at {location(equation)}"
         )
-    executed(env, equation, perm)
-    return [through(env, x, ordered, collectives.permute, perm=perm) for x in operands]
+    executed(env, equation)
+    return [through(env, x, ordered, collectives.permute, perm=equation.params["perm"]) for x in operands]
 
 
 @rule("pbroadcast")

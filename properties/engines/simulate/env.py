@@ -16,6 +16,7 @@ import numpy as np
 from oracles.mesh import MeshCase
 from properties.engines.simulate.location import location
 from properties.engines.simulate.record import Recorder
+from properties.engines.simulate.unwritten import Left
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,8 @@ class Env:
             others' values are computed too, and nobody looks at them.
         elsewhere: where the inactive devices are, outermost divergence first.
         recorder: what the executed collectives are written to.
+        left: what the blocks that `shard_map`s leave are written to.
+        other_contents: whether unwritten memory holds the other one of its two contents.
     """
 
     mesh: MeshCase = MeshCase((), ())
@@ -59,6 +62,8 @@ class Env:
     active: np.ndarray | None = None
     elsewhere: tuple[Elsewhere, ...] = ()
     recorder: Recorder | None = None
+    left: Left | None = None
+    other_contents: bool = False
 
     @property
     def operand_rounds(self) -> list[int] | None:

@@ -15,5 +15,9 @@ class UnknownPrimitive(SimulationError, NotImplementedError):
         )
 
 
+class UnwrittenRead(SimulationError):
+    """A result depends on memory that was allocated and never written."""
+
+
 class CollectiveMismatch(SimulationError):
     """Devices of one process group disagree about their next collective: a deadlock on hardware."""

@@ -26,7 +26,7 @@ def windows(env: Env, x: np.ndarray, sizes: Dimensions, writeable: bool = False)
 def clamped(starts: Sequence[np.ndarray], block: Sequence[int], sizes: Dimensions) -> list[np.ndarray]:
     """Window positions, moved so that the window lies inside the block."""
     return [
-        np.asarray(np.clip(start.astype(np.int64), 0, n - size))
+        np.maximum(np.minimum(start.astype(np.int64), n - size), 0)
         for start, n, size in zip(starts, block, sizes, strict=True)
     ]
 

@@ -1,5 +1,6 @@
 """Dot products: computed in wide numbers and rounded once to the traced dtype."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ def remaining(rank: int, *used: Dimensions) -> list[int]:
 def flattened(x: np.ndarray, lead: int, *groups: Dimensions) -> np.ndarray:
     """`x` with the block's dimensions ordered by groups, and each group made one dimension."""
     order = [int(d) + lead for group in groups for d in group]
-    sizes = [int(np.prod([x.shape[d + lead] for d in group], dtype=int)) for group in groups]
+    sizes = [math.prod(x.shape[d + lead] for d in group) for group in groups]
     return x.transpose(*range(lead), *order).reshape((*x.shape[:lead], *sizes))
 
 

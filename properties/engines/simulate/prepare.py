@@ -14,6 +14,7 @@ from jaxtyping import PyTree
 from properties.engines.simulate.env import Env
 from properties.engines.simulate.interpreter import as_value, evaluate
 from properties.engines.simulate.record import Record, Recorder
+from properties.engines.simulate.unwritten import Left, allocates, check_written
 
 Meshes = jax.sharding.Mesh | jax.sharding.AbstractMesh
 
@@ -31,9 +32,17 @@ def interpret(closed_jaxpr: Any, *args: Any, record: Recorder | None = None) -> 
         CollectiveMismatch: if devices of one group disagree about their next collective.
         ReplicaMismatch: if a result that is typed invariant along a mesh axis differs along it.
         RaggedMismatch: if the metadata of a `ragged_all_to_all` contradicts itself.
+        UnwrittenRead: if a result depends on memory that was allocated and never written.
     """
+    values = [as_value(x) for x in args]
     with np.errstate(all="ignore"):  # infinities and wrapping are the program's business, as they are XLA's
-        return evaluate(Env(recorder=record), closed_jaxpr, [as_value(x) for x in args])
+        if not allocates(closed_jaxpr):
+            return evaluate(Env(recorder=record), closed_jaxpr, values)
+        left = Left(), Left()
+        results = evaluate(Env(recorder=record, left=left[0]), closed_jaxpr, values)
+        again = evaluate(Env(left=left[1], other_contents=True), closed_jaxpr, values)
+        check_written(closed_jaxpr, results, again, left)
+        return results
 
 
 class Simulated:

@@ -3,13 +3,12 @@
 import math
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
-from oracles.dtypes import is_float, is_integer
 from properties.engines.simulate.env import Env, common_lead
 from properties.engines.simulate.interpreter import held_as
 from properties.engines.simulate.rules import block_rank, result_dtype, rule, shifted
+from properties.engines.simulate.unwritten import ALLOCATES, contents
 
 
 def traced_shape(env: Env, equation: Any, lead: tuple[int, ...], index: int = 0) -> tuple[int, ...]:
@@ -134,15 +133,10 @@ def iota(env: Env, equation: Any, *_: np.ndarray) -> np.ndarray:
     return np.broadcast_to(counts.reshape(placed), (1,) * env.lead + shape)
 
 
-@rule("empty", "empty2")
+@rule(*ALLOCATES)
 def empty(env: Env, equation: Any, *_: np.ndarray) -> np.ndarray:
-    """Memory that nothing was written to: NaN or the lowest integer, so that reading it is seen."""
-    dtype = held_as(equation.outvars[0].aval)
-    unwritten = np.zeros((), dtype)
-    if is_float(dtype):
-        unwritten = np.array(np.nan).astype(dtype)
-    elif is_integer(dtype):
-        unwritten = np.array(int(ml_dtypes.iinfo(dtype).min)).astype(dtype)
+    """Memory that nothing was written to."""
+    unwritten = contents(held_as(equation.outvars[0].aval), env.other_contents)
     return np.broadcast_to(unwritten, traced_shape(env, equation, (1,) * env.lead))
 
 

@@ -31,7 +31,7 @@ def widened(env: Env, mesh: Any, manual: frozenset[str]) -> tuple[Env, MeshCase,
 
     active = None if env.active is None else spread(env.active)
     elsewhere = tuple(dataclasses.replace(e, devices=spread(e.devices)) for e in env.elsewhere)
-    inner = Env(mesh=whole, lead=len(names), active=active, elsewhere=elsewhere, recorder=env.recorder)
+    inner = dataclasses.replace(env, mesh=whole, lead=len(names), active=active, elsewhere=elsewhere)
     return inner, MeshCase(tuple(fresh), tuple(sizes[name] for name in fresh)), [names.index(name) for name in fresh]
 
 
@@ -105,5 +105,7 @@ def shard_map(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray
     if env.recorder is not None:
         env.recorder.held(peak_bytes(params["jaxpr"]))
     results = evaluate(inner, params["jaxpr"], blocks, env.operand_rounds)
+    if env.left is not None:
+        env.left.add(inner.mesh, results)
     check = bool(params["check_vma"])
     return [assembled(env, x, mesh, places, spec, check) for x, spec in zip(results, params["out_specs"], strict=True)]

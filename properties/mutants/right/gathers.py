@@ -24,6 +24,17 @@ def gather_along_a_ring(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: 
 
 
 @right("all_gather")
+def gather_into_unwritten_memory(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Writes the blocks of a ring into memory that was allocated without contents, until none of that is left."""
+    p, moving = lax.axis_size(axis_name), spread(x, axis_name)
+    blocks = spread(lax.empty((p, *x.shape), x.dtype), axis_name)
+    for step in range(p):
+        blocks = blocks.at[(lax.axis_index(axis_name) - step) % p].set(moving)
+        moving = collectives.ring_shift(moving, axis_name)
+    return join(blocks, axis, tiled)
+
+
+@right("all_gather")
 def gather_along_both_ways(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
     """Fetches every block the shorter way round the ring."""
     p, index = lax.axis_size(axis_name), lax.axis_index(axis_name)

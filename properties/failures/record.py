@@ -13,6 +13,7 @@ from properties.communication.expectation import Expectation
 from properties.contracts import CONTRACTS
 from properties.contracts.contract import FEATURES
 from properties.engines import ENGINES
+from properties.engines.simulate import UnwrittenRead
 from properties.failures.lookup import Named, NotAFailure, named
 from properties.laws.violation import LawViolation
 from properties.transformations import TRANSFORMATIONS
@@ -50,6 +51,11 @@ def law_of(violation: LawViolation) -> str:
 def died(finding: str) -> bool:
     """Whether the finding is that the process did not survive the case."""
     return finding.startswith(DEATHS)
+
+
+def unwritten(finding: str) -> bool:
+    """Whether the finding is that a result depends on memory that was never written."""
+    return finding.startswith(f"raises {UnwrittenRead.__name__}")
 
 
 def failing_case(violation: LawViolation) -> Case:

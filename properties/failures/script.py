@@ -9,7 +9,7 @@ from properties.contracts import CONTRACTS
 from properties.failures import checks, sent, verdicts
 from properties.failures.expectations import data_of, gradient_values
 from properties.failures.literals import spec_text, tuple_text
-from properties.failures.record import died
+from properties.failures.record import died, unwritten
 from properties.failures.source import Source, source_of
 from properties.failures.surroundings import LISTS, called, definitions
 from properties.laws.violation import LawViolation
@@ -29,6 +29,20 @@ CHILD = [
     "    sys.exit(1 if code else 0)",
     "resource.setrlimit(resource.RLIMIT_DATA, (8 * 2**30, 8 * 2**30))",
     "", "",
+]  # fmt: skip
+MEMORY = [
+    "if len(sys.argv) == 1:  # memory that was never written may hold anything: a child for each of two contents",
+    '    children = [subprocess.run([sys.executable, __file__, held], check=False) for held in ("lowest", "highest")]',
+    "    sys.exit(1 if any(child.returncode for child in children) else 0)",
+    "", "",
+    "def empty(shape, dtype=np.float32, **_):",
+    '    """Memory that nothing was written to."""',
+    "    if dtype == bool:",
+    '        return jnp.full(shape, sys.argv[1] == "highest")',
+    "    info = jnp.finfo(dtype) if jnp.issubdtype(dtype, jnp.inexact) else jnp.iinfo(dtype)",
+    '    return jnp.full(shape, info.max if sys.argv[1] == "highest" else info.min, dtype)',
+    "", "",
+    "jax.lax.empty = jnp.empty = empty",
 ]  # fmt: skip
 
 
@@ -50,6 +64,11 @@ class Script:
         """Whether the results are a list."""
         return self.case.tree or self.case.around in LISTS
 
+    @property
+    def unwritten(self) -> bool:
+        """Whether the bug is that the program reads memory that it never wrote."""
+        return unwritten(self.violation.finding)
+
     def text(self) -> str:
         """The whole script."""
         body = self.body()
@@ -60,6 +79,8 @@ class Script:
         """What is specific to the law: the data, the run, and the comparison."""
         law, violation = self.violation.law, self.violation
         data = data_of(self.case, violation.data)
+        if self.unwritten and "gradient" not in law:
+            return checks.value(self, data)
         if law == "error":
             return verdicts.error(self)
         if law == "type":
@@ -84,13 +105,15 @@ class Script:
         headline = self.violation.headline.replace("\\", "/").replace('"""', "'''")
         packed = "base64." in text
         child = died(self.violation.finding)
-        imports = [*(["import base64"] if packed else []), *(["import resource", "import subprocess"] if child else [])]
+        imports = [*(["import base64"] if packed else []), *(["import resource"] if child else [])]
+        imports += ["import subprocess"] if child or self.unwritten else []
         imports += ["import re"] if "re.findall" in text else []
         imports += ["import sys", *(["import zlib"] if packed else [])]
         platform = getattr(jax.config, "jax_platforms", None) or "cpu"
         devices = ['jax.config.update("jax_platforms", "cpu")'] if platform == "cpu" else []
         if platform == "cpu":
             devices.append(f'jax.config.update("jax_num_cpu_devices", {max(mesh.devices) + 1})')
+        simulated = SIMULATED if self.violation.engine == "simulate" and not self.unwritten else []
         imported = [n + "  # noqa: E402" * n.startswith(("from ", "import ")) for n in self.source.lines]
         names = tuple_text([f'"{name}"' for name in mesh.axis_names])
         types = tuple_text([f"AxisType.{kind.title()}" for kind in mesh.axis_types])
@@ -98,13 +121,13 @@ class Script:
         return [
             f'"""{headline}', "", f"case: {case}", "",
             "Needs JAX, NumPy and the implementation. Exits with 1 while the bug is there, with 0 once it is fixed.",
-            *(SIMULATED if self.violation.engine == "simulate" else []), '"""', "", *imports, "", "import jax",
-            *(["import jax.numpy as jnp"] if "jnp." in text else []),
+            *simulated, '"""', "", *imports, "", "import jax",
+            *(["import jax.numpy as jnp"] if "jnp." in text or self.unwritten else []),
             "import numpy as np",
             *(["from jax import lax"] if "lax." in text else []),
             "from jax.sharding import AxisType, Mesh, NamedSharding",
             "from jax.sharding import PartitionSpec as P",
-            "", *devices, *self.where(), *imported, "",
+            "", *devices, *(MEMORY if self.unwritten else []), *self.where(), *imported, "",
             f"devices = np.array(jax.devices())[{chosen}].reshape({mesh.sizes})",
             f"mesh = Mesh(devices, {names}, axis_types={types})",
             "", "",

@@ -23,7 +23,7 @@ from oracles.mesh import MeshCase
 from properties.cases import Case, Operand, Placement
 from properties.contracts import Scope
 from properties.data import Data
-from properties.engines import XlaEngine
+from properties.engines import SimulateEngine, XlaEngine
 from properties.failures import write
 from properties.failures.literals import MOST, array_text
 from properties.failures.script import script
@@ -266,3 +266,23 @@ def test_a_script_about_a_crash_survives_it(tmp_path: Path) -> None:
     path.write_text(script(violation))
     done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "exit code: -6\n")
+
+
+@pytest.mark.parametrize("law", ["value", "type"])
+def test_a_script_about_unwritten_memory_gives_it_contents(law: str, tmp_path: Path) -> None:
+    """It shows what XLA:CPU, which hands out zeros, does not; and it is content when nothing is left unwritten."""
+    case = a_case("all_reduce", op="max", out=Placement(((),), ("tp", "dp")) if law == "type" else None)
+
+    def largest(x: Any, axis_name: Any, *, op: str) -> Any:
+        blocks = lax.all_gather(x, axis_name)
+        rows = lax.empty((len(blocks) + 1, *x.shape), x.dtype)
+        return lax.pmax(lax.dynamic_update_slice(rows, blocks, (0,) * rows.ndim).max(axis=0), axis_name)
+
+    implementation = Implementation("all_reduce", "mine", largest)
+    with pytest.raises(LawViolation, match="depends on memory that was never written") as caught:
+        verify(LAWS[law], implementation, case, SimulateEngine(), Tally("all_reduce", "mine", law))
+    path, wrong = tmp_path / "unwritten.py", script(caught.value)
+    for text, code in ((wrong, 1), (wrong.replace("len(blocks) + 1", "len(blocks)"), 0)):
+        path.write_text(text)
+        done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
+        assert (done.returncode, "expected" in done.stdout) == (code, bool(code)), done.stdout + done.stderr

@@ -23,9 +23,9 @@ def test_memory(dtype: Any) -> None:
     def partly_written(x: Array) -> Array:
         return lax.dynamic_update_slice(lax.empty((3,), dtype), x, (0,))
 
-    with pytest.raises(UnwrittenRead, match=r"result 0, element \[2\], .*test_simulate_unwritten.py:\d+"):
+    with pytest.raises(UnwrittenRead, match=r"result 0 .* element \[2\] .*test_simulate_unwritten.py:\d+"):
         simulate(partly_written, one)
-    with pytest.raises(UnwrittenRead, match=r"result 1, element \[\], "):
+    with pytest.raises(UnwrittenRead, match=r"result 1 .* element \[\] "):
         simulate(lambda x: (x, jax.jit(lambda x: jnp.abs(partly_written(x)) > 0)(x).sum()), one)
     assert same(simulate(lambda x: partly_written(x)[:2], one), one)
     assert same(simulate(lambda x: jnp.where(jnp.arange(3) < 2, partly_written(x), x[0]), one), np.ones(3, dtype))
@@ -41,5 +41,5 @@ def test_blocks() -> None:
         return jnp.where(written, x, buffer).max(keepdims=True)  # the lowest integer is no maximum
 
     function = jax.shard_map(largest, mesh=mesh, in_specs=P(("dp", "tp")), out_specs=P(("dp", "tp")))
-    with pytest.raises(UnwrittenRead, match=r"element \[1\], .* first on device \(dp=0, tp=1\) in element \[0\]"):
+    with pytest.raises(UnwrittenRead, match=r"element \[1\] .* first on device \(dp=0, tp=1\) in element \[0\]"):
         simulate(function, np.arange(4, dtype=np.int32))

@@ -85,8 +85,8 @@ def check_written(jaxpr: Any, results: Sequence[np.ndarray], again: Sequence[np.
         if at is not None:
             places = ", ".join(dict.fromkeys(location(equation) for equation in allocations(jaxpr)))
             raise UnwrittenRead(
-                f"result {number}, element {list(at)}, depends on memory that was never written: it is "
-                f"{one[at]} or {other[at]}, as that memory is{first_device(*left)}; allocated at {places}"
+                f"result {number} depends on memory that was never written: element {list(at)} is {one[at]} or "
+                f"{other[at]}, as that memory is{first_device(*left)}; allocated at {places}"
             )
 
 

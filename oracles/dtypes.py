@@ -12,9 +12,18 @@ def is_float(dtype: np.dtype) -> bool:
     return dtype.kind in "fc" or (dtype.kind == "V" and not is_integer(dtype))
 
 
+NARROW = {"int2": 2, "uint2": 2, "int4": 4, "uint4": 4}
+"""The integers that are narrower than a byte, and their bits."""
+
+
 def is_integer(dtype: np.dtype) -> bool:
-    """Whether `dtype` is a signed or unsigned integer (bool is not), ml_dtypes' int4 included."""
-    return np.dtype(dtype).kind in "iu" or np.dtype(dtype).name in ("int2", "int4", "uint2", "uint4")
+    """Whether `dtype` is a signed or unsigned integer (bool is not), those narrower than a byte included."""
+    return np.dtype(dtype).kind in "iu" or np.dtype(dtype).name in NARROW
+
+
+def width(dtype: np.dtype) -> int:
+    """The bits of an element while it travels: those narrower than a byte are packed, a bool takes a byte."""
+    return NARROW.get(np.dtype(dtype).name, 8 * np.dtype(dtype).itemsize)
 
 
 def is_signed(dtype: np.dtype) -> bool:

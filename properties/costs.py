@@ -5,10 +5,9 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from oracles import algorithms, matmul_costs
 from oracles.communication import Cost, built_in, built_in_backward
+from oracles.dtypes import width
 from properties.cases import Case, Operand
 from properties.contracts import CONTRACTS
 
@@ -37,11 +36,6 @@ class Leaf:
     bits: int
 
 
-def bits_of(dtype: np.dtype) -> int:
-    """The bits of an element; those narrower than a byte travel packed."""
-    return 4 if dtype.name == "int4" else 8 * dtype.itemsize
-
-
 def members(case: Case) -> int:
     """How many members exchange with one another: all, or those of one group."""
     groups = case.keywords.get("axis_index_groups")
@@ -52,7 +46,7 @@ def leaf_of(case: Case, operand: Operand) -> Leaf:
     """How the formulas see an operand: sums of bool travel as the int32 that they count in."""
     params, block = case.keywords, list(operand.block)
     counts = operand.dtype == "bool" and params.get("op") in ("sum", "mean")
-    bits = 32 if counts else bits_of(operand.numpy_dtype)
+    bits = 32 if counts else width(operand.numpy_dtype)
     along = params.get("scatter_dimension", params.get("split_axis"))
     if along is not None:
         block[along] //= members(case)
@@ -120,7 +114,7 @@ def gathered_again(way: str, case: Case) -> Cost:
     if case.contract == "transformer_block":
         x = case.operands[0]
         return matmul_costs.all_gather_matmul(
-            way, case.members, math.prod(x.block), rows=x.block[-1], bits=bits_of(x.numpy_dtype)
+            way, case.members, math.prod(x.block), rows=x.block[-1], bits=width(x.numpy_dtype)
         )
     return _product(way, case, backward=False)
 
@@ -141,7 +135,7 @@ def _product(way: str, case: Case, *, backward: bool) -> Cost:
     *batch, m, k = case.operands[0].block
     rows, last = math.prod(batch) * m, case.operands[-1].block
     dtype = case.operands[0].numpy_dtype
-    bits, sum_bits = bits_of(dtype), bits_of(contract.accumulator(dtype))
+    bits, sum_bits = width(dtype), width(contract.accumulator(dtype))
     if case.contract == "matmul_all_reduce":
         return matmul_costs.matmul_all_reduce(way, p, rows, last[1], bits=sum_bits, result_bits=bits, backward=backward)
     if case.contract == "matmul_reduce_scatter":
@@ -169,7 +163,7 @@ def _replicas(operands: Sequence[Operand], along: Iterable[str]) -> Cost:
     """A replicated operand is cast to varying, the transpose of which is a sum over the axes that were missing."""
     cost = Cost.permutes(0, 0)
     for operand in operands:
-        size = math.ceil(math.prod(operand.block) * bits_of(operand.numpy_dtype) / 8)
+        size = math.ceil(math.prod(operand.block) * width(operand.numpy_dtype) / 8)
         if set(along) - operand.placement.axes and size:
             cost = cost.beside(Cost.of({"all_reduce": 1}, {"all_reduce": size}, 1))
     return cost

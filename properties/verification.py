@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import currently_in_test_context, event, settings
 from hypothesis import strategies as st
 
+from oracles.dtypes import is_float
 from properties.cases import Case
 from properties.communication.bounds import full_bytes
 from properties.contracts import CONTRACTS, Scope
@@ -119,8 +120,11 @@ def _transformed_gradient(implementation: Implementation, case: Case, engine: En
     return check_gradient(implementation, case, engine, law=f"gradient under {case.around}")
 
 
-def _scaled_value(implementation: Implementation, case: Case, engine: Engine) -> int:
-    return check_value(implementation, case, engine, law="value at scale")
+def _scaled(implementation: Implementation, case: Case, engine: Engine) -> int:
+    checked = check_value(implementation, case, engine, law="value at scale")
+    if all(is_float(o.numpy_dtype) for o in case.operands) and case.keywords.get("op") not in ("max", "min"):
+        checked += check_gradient(implementation, case, engine, law="gradient at scale")
+    return checked
 
 
 AROUND = tuple(name for name in TRANSFORMATIONS if name not in ("jit", "eager"))
@@ -193,8 +197,8 @@ LAWS: dict[str, Law] = {
         # a case on thousands of devices costs as much as a hundred on eight
         Law(
             "scale",
-            "What holds on eight devices holds on thousands.",
-            _scaled_value,
+            "Values and gradients that are right on eight devices are right on thousands.",
+            _scaled,
             share=0.2,
             engines=("simulate",),
             large=True,

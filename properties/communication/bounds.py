@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from oracles.communication import lower_bound as least
+from oracles.dtypes import width
 from properties.cases import Case
 
 
@@ -50,9 +51,8 @@ def operand_bits(case: Case, *, packed: bool) -> int:
     """The bits of all operands' blocks on one device; a bool counts as 8, or `packed` as the one that it is."""
     total = 0
     for operand in case.operands:
-        name = operand.dtype
-        width = int(name[-1]) if name in ("int4", "uint4") else 8 * operand.numpy_dtype.itemsize
-        total += math.prod(operand.block) * (1 if packed and name == "bool" else width)
+        bits = 1 if packed and operand.dtype == "bool" else width(operand.numpy_dtype)
+        total += math.prod(operand.block) * bits
     return total
 
 

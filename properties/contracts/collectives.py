@@ -115,7 +115,7 @@ def blocks(scope: Scope, *, min_rank: int = 0) -> st.SearchStrategy[tuple[int, .
     """Shapes of blocks; on large meshes tiny, since a gathered block has as many copies as it has parts."""
     if scope.large:
         return shapes(min_rank=min_rank, max_rank=2, max_side=2)
-    return shapes(min_rank=min_rank)
+    return shapes(min_rank=min_rank, long=True)
 
 
 def dimension(draw: st.DrawFn, rank: int, scope: Scope, label: str) -> int:

@@ -18,6 +18,7 @@ from properties.contracts.drawing import manual_axes, meshes_and_axes, without
 from properties.data import Data
 from properties.strategies import specs
 from properties.strategies.dtypes import as_dtype
+from properties.strategies.shapes import LONG
 
 FLOATS = ("float32", "bfloat16", "float16")
 OTHERS = ("complex64", "int32", "int8")
@@ -83,8 +84,10 @@ def matmul_cases(draw: st.DrawFn, name: str, scope: Scope, layout: Layout) -> Ca
     mesh, axis_name, axes = draw(meshes_and_axes(scope, around, most=MOST_MEMBERS))
     p = mesh.axis_size(axes)
     m, k, n = draw(st.tuples(*[st.integers(1, 1 if scope.large else 3)] * 3), label="m, k, n")
-    empty = draw(st.integers(0, 29), label="empty")
-    m, k, n = (0 if empty == 27 else m), (0 if empty == 28 else k), (0 if empty == 29 else n)
+    odd = draw(st.integers(0, 29), label="empty or long")
+    if odd >= 24 and (odd >= 27 or not scope.large):
+        side = 0 if odd >= 27 else draw(st.sampled_from(LONG), label="long side")
+        m, k, n = (side if odd % 3 == i else other for i, other in enumerate((m, k, n)))
     params: dict[str, Any] = {}
     if name == "matmul_reduce_scatter":
         dimension = draw(st.sampled_from((0, 1)), label="scatter_dimension")

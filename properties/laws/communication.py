@@ -5,7 +5,7 @@ from collections import OrderedDict
 import numpy as np
 
 from oracles.communication import KINDS, Cost
-from oracles.dtypes import is_float
+from oracles.dtypes import NARROW, is_float
 from properties.cases import Case
 from properties.communication.bounds import NOTHING, full_bytes, members, moved, needed
 from properties.communication.counted import Counted
@@ -22,7 +22,7 @@ KEPT = 64
 DATA = Data("exact", 0)
 """What the interpreter runs on: which data it is makes no difference to what is sent."""
 
-WIDER = {"bfloat16": 2, "float8_e4m3fn": 4, "int4": 2}
+WIDER = {"bfloat16": 2, "float8_e4m3fn": 4, "float8_e5m2": 4, "int4": 2, "uint4": 2}
 """How many times as many bytes a compiler may send that has no collectives of a type (XLA:CPU: see `promotion`)."""
 
 WAITING = "must wait for one another"
@@ -208,7 +208,7 @@ def _agrees(case: Case, counted: Counted, kind: str | None, count: int, size: in
 
 def has_half_bytes(case: Case) -> bool:
     """Whether elements are packed two to a byte."""
-    return any("int4" in operand.dtype for operand in case.operands)
+    return any(operand.dtype in NARROW for operand in case.operands)
 
 
 def widest(case: Case, counted: Counted) -> int:

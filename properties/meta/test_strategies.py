@@ -387,7 +387,7 @@ def test_every_dtype_appears() -> None:
 
 def test_dtypes_hold_the_sums_asked_for() -> None:
     """A dtype that is drawn for a number of terms holds their sum exactly, or wraps around if that is allowed."""
-    assert set(drawn(dtypes(floating=True, terms=17))).isdisjoint({"float8_e4m3fn"})
+    assert set(drawn(dtypes(floating=True, terms=17))).isdisjoint({"float8_e4m3fn", "float8_e5m2"})
     assert "int4" in drawn(dtypes(terms=8))
     assert set(drawn(dtypes(terms=8, wrapping=False))).isdisjoint({"int4", "bool"})
 

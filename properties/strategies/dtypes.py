@@ -18,13 +18,17 @@ ALL = (
     "complex64",
     "float8_e4m3fn",
     "int4",
+    "uint32",
+    "uint16",
+    "float8_e5m2",
+    "uint4",
 )
 """Simplest first. 64-bit dtypes need a global JAX option; int2 crashes XLA:CPU (see the known defects)."""
 
 
 FAMILIES = (
-    ("float32", "bfloat16", "float16", "float8_e4m3fn"),
-    ("int32", "int8", "int16", "uint8", "int4"),
+    ("float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"),
+    ("int32", "int8", "int16", "uint8", "int4", "uint32", "uint16", "uint4"),
     ("bool", "complex64"),
 )
 """A family is drawn first: the rare kinds fail in ways of their own."""

@@ -108,10 +108,10 @@ SIDES = (2, 3, 4, 5, 7, 8, 16, 32)
 
 
 @st.composite
-def large_meshes(draw: st.DrawFn, *, min_devices: int = 17, max_devices: int = 4096, max_axes: int = 4) -> MeshCase:
+def large_meshes(draw: st.DrawFn, *, min_devices: int = 9, max_devices: int = 4096, max_axes: int = 4) -> MeshCase:
     """Meshes of `min_devices` to `max_devices` devices: one long axis, two to four shorter ones, or a torus.
 
-    Shrinks to one axis of `min_devices`. Draws such as `(dp=17)`, `(tp=113)`, `(pp=5, dp=8)`,
+    Shrinks to one axis of `min_devices`. Draws such as `(dp=9)`, `(tp=113)`, `(pp=5, dp=8)`,
     `(dp=16, tp=16, pp=16)`. Large ones are rarer: their cost grows with the number of devices.
 
     Raises:
@@ -119,15 +119,17 @@ def large_meshes(draw: st.DrawFn, *, min_devices: int = 17, max_devices: int = 4
     """
     if not 1 <= min_devices <= max_devices:
         raise InvalidArgument(f"large_meshes: {min_devices=}, {max_devices=}: expected 1 <= min_devices <= max_devices")
-    middle = min(max_devices, max(min_devices, 300))
+    near, middle = (min(max_devices, max(min_devices, bound)) for bound in (32, 300))
     products = st.lists(st.sampled_from(SIDES), min_size=2, max_size=max_axes).map(tuple)
     within = [sizes for sizes in TORI if min_devices <= math.prod(sizes) <= max_devices and len(sizes) <= max_axes]
     choices = [
+        st.integers(min_devices, near).map(lambda n: (n,)),
         st.integers(min_devices, middle).map(lambda n: (n,)),
         products.filter(lambda sizes: min_devices <= math.prod(sizes) <= middle),
         st.integers(min_devices, max_devices).map(lambda n: (n,)),
         *([st.sampled_from(within)] if within else []),
     ]
-    sizes = draw(st.sampled_from([0, 0, 0, 1, 1, 1, 2, len(choices) - 1]).flatmap(lambda i: choices[i]), label="sizes")
+    chosen = st.sampled_from([0, 0, 1, 1, 2, 2, 2, 3, len(choices) - 1])
+    sizes = draw(chosen.flatmap(lambda i: choices[i]), label="sizes")
     names = tuple(draw(st.permutations(AXIS_NAMES), label="names")[: len(sizes)])
     return MeshCase(names, sizes)

@@ -3,15 +3,18 @@
 from hypothesis import strategies as st
 from hypothesis.errors import InvalidArgument
 
+LONG = (5, 6, 7, 8, 9, 12, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 100, 127, 128, 129, 200, 255, 256, 257, 300)
+"""Long sides: beside the powers of two, at which tiles, chunks and narrow indices end."""
+
 
 @st.composite
 def shapes(
-    draw: st.DrawFn, *, min_rank: int = 0, max_rank: int = 4, min_side: int = 0, max_side: int = 4
+    draw: st.DrawFn, *, min_rank: int = 0, max_rank: int = 4, min_side: int = 0, max_side: int = 4, long: bool = False
 ) -> tuple[int, ...]:
     """Shapes of `min_rank` to `max_rank` dimensions with sides from `min_side` to `max_side`.
 
-    Shrinks to `min_rank` ones. Draws such as
-    `()`, `(2,)`, `(3, 1)`, `(1, 2, 0, 3)`.
+    If `long`, one in ten has one side of `LONG`, and no other above 2. Shrinks to `min_rank` ones. Draws such as
+    `()`, `(2,)`, `(3, 1)`, `(1, 2, 0, 3)`, `(2, 129)`.
 
     Raises:
         InvalidArgument: if a maximum is below its minimum.
@@ -21,6 +24,11 @@ def shapes(
     side = st.integers(min(max(1, min_side), max_side), max_side)
     rank = draw(st.integers(min_rank, max_rank), label="rank")
     shape = draw(st.lists(side, min_size=max_rank, max_size=max_rank), label="sides")[:rank]
-    if draw(st.integers(0, 9), label="empty") == 9 and min_side == 0 and shape:
+    odd = draw(st.integers(0, 9), label="empty or long")
+    if odd == 9 and min_side == 0 and shape:
         shape[draw(st.integers(0, len(shape) - 1), label="empty dimension")] = 0
+    elif odd == 8 and long and shape:
+        shape = [min(side, max(min_side, 2)) for side in shape]
+        at = draw(st.integers(0, len(shape) - 1), label="long dimension")
+        shape[at] = draw(st.sampled_from([side for side in LONG if side > max_side]), label="long side")
     return tuple(shape)

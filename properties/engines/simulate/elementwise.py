@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import scipy.special
 
-from oracles.dtypes import is_float, is_integer, is_signed, wide
+from oracles.dtypes import NARROW, is_float, is_integer, is_signed, wide
 from properties.engines.simulate.env import Env
 from properties.engines.simulate.rules import Rule, result_dtype, rule
 
@@ -47,7 +47,7 @@ def divide(x: Numbers, y: Numbers) -> Numbers:
     """The quotient; of integers truncated, all bits set for division by zero, wrapping for MIN / -1."""
     if not is_integer(x.dtype):
         return np.divide(x, y)
-    if x.dtype.name in ("int2", "int4", "uint2", "uint4"):
+    if x.dtype.name in NARROW:
         return divide(x.astype(np.int64), y.astype(np.int64)).astype(x.dtype)
     safe = np.where(y == 0, np.ones((), y.dtype), y)
     quotient = np.floor_divide(x, safe)
@@ -59,7 +59,7 @@ def divide(x: Numbers, y: Numbers) -> Numbers:
 def remainder(x: Numbers, y: Numbers) -> Numbers:
     """What truncated division leaves, with the sign of the dividend; the dividend for division by zero."""
     if is_integer(x.dtype):
-        if x.dtype.name in ("int2", "int4", "uint2", "uint4"):
+        if x.dtype.name in NARROW:
             return remainder(x.astype(np.int64), y.astype(np.int64)).astype(x.dtype)
         safe = np.where(y == 0, np.ones((), y.dtype), y)
         return np.where(y == 0, x, np.fmod(x, safe))

@@ -20,13 +20,14 @@ def windows(env: Env, x: np.ndarray, sizes: Dimensions, writeable: bool = False)
     lead, block = x.shape[: env.lead], x.shape[env.lead :]
     positions = [n - int(size) + 1 for n, size in zip(block, sizes, strict=True)]
     strides = x.strides + x.strides[env.lead :]
-    return as_strided(x, (*lead, *positions, *map(int, sizes)), strides, writeable=writeable)
+    plain = x if x.dtype.isbuiltin == 1 else x.view(f"V{x.dtype.itemsize}")  # NumPy looks a dtype up by its letter
+    return as_strided(plain, (*lead, *positions, *map(int, sizes)), strides, writeable=writeable).view(x.dtype)
 
 
 def clamped(starts: Sequence[np.ndarray], block: Sequence[int], sizes: Dimensions) -> list[np.ndarray]:
     """Window positions, moved so that the window lies inside the block."""
     return [
-        np.maximum(np.minimum(start.astype(np.int64), n - size), 0)
+        np.asarray(np.maximum(np.minimum(start.astype(np.int64), n - size), 0))
         for start, n, size in zip(starts, block, sizes, strict=True)
     ]
 

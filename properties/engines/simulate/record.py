@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from oracles.dtypes import NARROW
 from oracles.mesh import MeshCase
 
 Pairs = tuple[tuple[int, int], ...]
@@ -148,12 +149,10 @@ class Recorder:
 
 def bytes_of(aval: object) -> int:
     """The bytes of a block, from its traced type; sub-byte dtypes are counted packed."""
-    shape = getattr(aval, "shape", ())
-    dtype = getattr(aval, "dtype", None)
-    name = str(dtype)
-    if name in ("int2", "uint2", "int4", "uint4"):
-        return math.ceil(math.prod(shape) * int(name[-1]) / 8)
-    return math.prod(shape) * int(getattr(dtype, "itemsize", 0))
+    elements, dtype = math.prod(getattr(aval, "shape", ())), getattr(aval, "dtype", None)
+    if str(dtype) in NARROW:
+        return math.ceil(elements * NARROW[str(dtype)] / 8)
+    return elements * int(getattr(dtype, "itemsize", 0))  # of a random key as well, which is no dtype of NumPy's
 
 
 def participants(active: np.ndarray | None, mesh: MeshCase) -> int:

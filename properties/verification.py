@@ -194,12 +194,12 @@ LAWS: dict[str, Law] = {
             share=5.0,
             engines=("xla",),
         ),
-        # a case on thousands of devices costs as much as a hundred on eight
+        # most have fewer than 300 devices: one with thousands costs as much as a hundred with eight
         Law(
             "scale",
             "Values and gradients that are right on eight devices are right on thousands.",
             _scaled,
-            share=0.2,
+            share=0.5,
             engines=("simulate",),
             large=True,
         ),

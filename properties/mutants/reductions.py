@@ -90,6 +90,14 @@ def min_of_bytes_is_signed(x: Array, axis_name: AxisName, *, op: str = "sum") ->
     return collectives.all_reduce(x, axis_name, op=op)
 
 
+@mutant("all_reduce", smallest=(2,))
+def max_of_words_is_signed(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Takes uint32 for int32 in a maximum, so that everything above 2**31 is below 0."""
+    if op == "max" and x.dtype == jnp.uint32:
+        return collectives.all_reduce(x.astype(jnp.int32), axis_name, op=op).astype(jnp.uint32)
+    return collectives.all_reduce(x, axis_name, op=op)
+
+
 @mutant("all_reduce", smallest=(1,))
 def sum_in_bfloat16(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
     """Sums float32 in bfloat16, to halve the bytes."""

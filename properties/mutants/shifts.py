@@ -96,6 +96,16 @@ def shift_sends_one_row_of_matrices(x: Array, axis_name: AxisName, *, offset: in
     return moved if x.ndim < 2 else jnp.concatenate([moved[:1], x[1:]])
 
 
+@mutant("ring_shift", smallest=(2,))
+def shift_in_tiles_of_eight(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
+    """Sends more than eight rows in tiles of eight, and keeps what is left over."""
+    rows = x.shape[0] if x.ndim else 0
+    if rows <= 8 or rows % 8 == 0:
+        return collectives.ring_shift(x, axis_name, offset=offset)
+    tiled = rows - rows % 8
+    return jnp.concatenate([collectives.ring_shift(x[:tiled], axis_name, offset=offset), x[tiled:]])
+
+
 @mutant("permute", smallest=(1,))
 def permute_keeps_stale_blocks(x: Array, axis_name: AxisName, *, perm: Pairs) -> Array:
     """Leaves a member's own block, rather than zeros, where nothing arrives."""

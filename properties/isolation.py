@@ -11,8 +11,8 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from properties.failures import FOLDER
 from properties.failures.text import origin
 from properties.given import Given
 from properties.implementations import Implementation
+from properties.known_defects import fatal
 from properties.laws.violation import LawViolation
 from properties.search import Finding, find_violation
 from properties.tally import Tally
@@ -39,6 +40,9 @@ MEMORY_BYTES = 6 * 2**30
 
 RENDEZVOUS_SECONDS = (5, 15)
 """After the first, XLA:CPU warns of a collective that some devices do not reach; after the second more, it gives up."""
+
+MOST_KNOWN = 20
+"""How many cases that a known defect ends are left out before that is taken for a result."""
 
 SMALLER = (1, 2)
 """The numbers of devices on which a crash is tried again, to find a smaller mesh."""
@@ -55,11 +59,21 @@ class Task:
     max_examples: int
     random_seed: int | None
     platform: str
+    known: Mapping[str, str] = field(default_factory=dict)
+    """Cases, as JSON, that are not to be run again, and the known defects that ended the process on them."""
 
 
 def check_isolated(task: Task) -> Finding:
-    """`find_violation` in a child process; a crash, a hang and a lack of memory are violations too."""
+    """`find_violation` in a child process; a crash, a hang and a lack of memory are violations too.
+
+    A case on which a known defect of JAX or XLA ends the process is counted and left out.
+    """
     found, died = _run(task)
+    while died and found.violation and (defect := fatal(found.violation.case, died.words)):
+        if found.violation.case.to_json() in task.known or len(task.known) == MOST_KNOWN:
+            break
+        task = dataclasses.replace(task, known={**task.known, found.violation.case.to_json(): defect.name})
+        found, died = _run(task)
     if not died:
         return found
     for devices in SMALLER:  # Hypothesis cannot shrink what kills it
@@ -92,7 +106,7 @@ class Child:
 _child: Child | None = None
 
 
-def _run(task: Task) -> tuple[Finding, bool]:
+def _run(task: Task) -> tuple[Finding, "_Death | None"]:
     global _child
     child = _child or Child()
     _child = child  # starting one costs as much as a small law, so it stays for the next
@@ -106,7 +120,7 @@ def _run(task: Task) -> tuple[Finding, bool]:
         if isinstance(message, str):
             last, cases = Case.from_json(message), cases + 1
         elif isinstance(message, dict):
-            return _finding(message, implementation, task), False
+            return _finding(message, implementation, task), None
         else:
             break
     child.end()
@@ -119,12 +133,13 @@ def _run(task: Task) -> tuple[Finding, bool]:
     violation.engine, violation.registered = task.engine, task.law
     tally = Tally(implementation.contract, implementation.name, task.law, task.engine, cases, largest=last.mesh.size)
     seconds = time.perf_counter() - start
-    return Finding(task.law, violation, tally, cases, seconds, seconds), True
+    return Finding(task.law, violation, tally, cases, seconds, seconds), message
 
 
 @dataclass(frozen=True)
 class _Death:
     reason: str
+    words: bytes = b""
 
 
 def _receive(child: Child) -> Any:
@@ -141,11 +156,12 @@ def _receive(child: Child) -> Any:
         child.process.join()
         code = child.process.exitcode or 0
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        if b"Termination timeout for" in last_words(child.process.pid).read_bytes():
+        words = last_words(child.process.pid).read_bytes()
+        if b"Termination timeout for" in words:
             return _Death(
                 f"does not finish: devices wait for one another, and XLA gave up after {sum(RENDEZVOUS_SECONDS)} s"
             )
-        return _Death(f"aborts the process ({how})")
+        return _Death(f"aborts the process ({how})", words)
 
 
 def last_words(pid: int | None) -> Path:
@@ -205,13 +221,20 @@ def serve(connection: Connection) -> None:
                 jax.config.update("jax_num_cpu_devices", task.scope.available)
             started = True
         try:
-            connection.send(_answer(task, lambda case: connection.send(case.to_json())))
+            connection.send(_answer(task, connection.send))
         except Exception:
             connection.send({"error": traceback.format_exc()})
 
 
-def _answer(task: Task, name: Callable[[Case], None]) -> dict[str, Any]:
-    """Checks one task."""
+def _answer(task: Task, name: Callable[[str], None]) -> dict[str, Any]:
+    """Checks one task, naming every case before it runs."""
+
+    def before(case: Case) -> str | None:
+        text = case.to_json()
+        if text not in task.known:
+            name(text)
+        return task.known.get(text)
+
     found = find_violation(
         LAWS[task.law],
         task.given.load(),
@@ -219,7 +242,7 @@ def _answer(task: Task, name: Callable[[Case], None]) -> dict[str, Any]:
         task.scope,
         max_examples=task.max_examples,
         random_seed=task.random_seed,
-        before=name,
+        before=before,
     )
     violation = found.violation
     report: dict[str, Any] = {

@@ -6,6 +6,6 @@ script of the same name in plain JAX that exits with 1 while the defect is there
 it is fixed; a test runs them all, so the day of the repair is noticed.
 """
 
-from properties.known_defects.defect import DEFECTS, Defect, aborting, explaining
+from properties.known_defects.defect import DEFECTS, Defect, aborting, explaining, fatal
 
-__all__ = ["DEFECTS", "Defect", "aborting", "explaining"]
+__all__ = ["DEFECTS", "Defect", "aborting", "explaining", "fatal"]

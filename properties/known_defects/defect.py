@@ -29,6 +29,7 @@ class Defect:
         condition: law, case and exception to whether the defect is what shows.
         compiler: whether XLA is at fault, and not JAX: then only the engine that compiles shows it.
         aborts: the cases on which it ends the process, where `program` occurs; these are not run.
+        death: case and what the process printed to whether the defect is what ended a process.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Defect:
     condition: Callable[[str, Case, Exception], bool] = lambda law, case, error: False
     compiler: bool = False
     aborts: Callable[[Case], bool] = lambda case: False
+    death: Callable[[Case, bytes], bool] = lambda case, words: False
 
     @property
     def script(self) -> Path:
@@ -54,8 +56,16 @@ def _empty(case: Case) -> bool:
     return any(math.prod(operand.block) == 0 for operand in case.operands)
 
 
+def _complex(case: Case) -> bool:
+    return any(operand.dtype == "complex64" for operand in case.operands)
+
+
 def _loses_nan(law: str, case: Case, error: Exception) -> bool:
-    return isinstance(error, LawViolation) and error.data is not None and error.data.kind == "nan"
+    """Whether elements are wrong only where they should be NaN."""
+    difference = error.difference if isinstance(error, LawViolation) else None
+    if difference is None or not difference.comparable:
+        return False
+    return bool((difference.expected[difference.wrong] != difference.expected[difference.wrong]).all())
 
 
 def _untiled_transpose(law: str, case: Case, error: Exception) -> bool:
@@ -148,12 +158,28 @@ DEFECTS: dict[str, Defect] = {
             compiler=True,
         ),
         Defect(
-            "complex_empty_product",
-            "XLA:CPU aborts while it compiles the psum_scatter of a complex product over an empty dimension.",
+            "complex_constant_sum",
+            "XLA:CPU aborts while it compiles the psum or psum_scatter of a complex constant.",
             ("0.10.2", "0.12.0.1"),
-            r"dot_general\[",
+            r"dot_general\[",  # a product over an empty dimension is a constant
             compiler=True,
-            aborts=lambda case: _empty(case) and any(operand.dtype == "complex64" for operand in case.operands),
+            aborts=lambda case: _empty(case) and _complex(case),
+            death=lambda case, words: _complex(case) and b"Check failed: buffer != nullptr" in words,
+        ),
+        Defect(
+            "ragged_all_to_all_cpu",
+            "XLA:CPU compiles no ragged_all_to_all: it raises UNIMPLEMENTED.",
+            ("0.10.2", "0.12.0.1"),
+            r"ragged_all_to_all\[",
+            lambda law, case, error: "HLO opcode `ragged-all-to-all` is not supported" in message(error),
+            compiler=True,
+        ),
+        Defect(
+            "ragged_all_to_all_vmap",
+            "vmap of ragged_all_to_all fails an assertion without a message unless all of its operands are mapped.",
+            ("0.10.2", "0.12.0.1"),
+            r"ragged_all_to_all\[",
+            lambda law, case, error: "vmap" in case.around and type(error) is AssertionError,
         ),
         Defect(
             "varying_predicate_type",
@@ -272,6 +298,11 @@ def explaining(law: str, implementation: Implementation, case: Case, engine: Eng
         return None
     text = program_text(implementation, case, engine)
     return next((defect for defect in candidates if re.search(defect.program, text)), None)
+
+
+def fatal(case: Case, words: bytes) -> Defect | None:
+    """The known defect that ended a process on this case, given what the process printed, if there is one."""
+    return next((defect for defect in DEFECTS.values() if defect.death(case, words)), None)
 
 
 def aborting(implementation: Implementation, case: Case, engine: Engine) -> Defect | None:

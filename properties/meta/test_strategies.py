@@ -370,7 +370,7 @@ def test_sample_shapes_are_possible(sample: tuple[int, ...]) -> None:
         ({"min_side": 5}, ["min_side=5", "max_side=4"]),
     ],
 )
-def test_shapes_refuse_empty_ranges(bounds: dict[str, int], texts: Sequence[str]) -> None:
+def test_shapes_refuse_empty_ranges(bounds: dict[str, Any], texts: Sequence[str]) -> None:
     """A maximum below its minimum is refused with the names and values of both."""
     with pytest.raises(InvalidArgument, match=r"^shapes: .*: empty range") as caught:
         drawn(shapes(**bounds), 1)

@@ -11,13 +11,13 @@ from properties.contracts import CONTRACTS
 from properties.contracts.matmul import MATMULS
 from properties.costs import Communication, of_algorithm, of_built_in, of_product
 
-BUILT_IN_SHARE = 0.5
+BUILT_IN_SHARE = 0.4
 """What a collective of `jax.lax` gets of the examples; a function of a user's, of which nothing is known, gets all."""
 
-ALGORITHM_SHARE = 0.05
+ALGORITHM_SHARE = 0.04
 """What a hand-written algorithm gets: twenty of them, which share their pieces, get those of one."""
 
-PRODUCT_SHARE = 0.15
+PRODUCT_SHARE = 0.12
 """What a product gets: it is made of collectives that were checked by themselves, and costs several times as much."""
 
 OVERLAPPED_SHARE = 0.02

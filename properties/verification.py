@@ -191,7 +191,7 @@ LAWS: dict[str, Law] = {
             "The interpreter and XLA agree on every program, forward and backward.",
             check_agreement,
             arounds=("jit", *(name for name in AROUND if name != "partial_manual")),
-            share=5.0,
+            share=6.5,
             engines=("xla",),
         ),
         # most have fewer than 300 devices: one with thousands costs as much as a hundred with eight
@@ -199,7 +199,7 @@ LAWS: dict[str, Law] = {
             "scale",
             "Values and gradients that are right on eight devices are right on thousands.",
             _scaled,
-            share=0.5,
+            share=0.4,
             engines=("simulate",),
             large=True,
         ),

@@ -69,7 +69,7 @@ def _loses_nan(law: str, case: Case, error: Exception) -> bool:
 
 
 def _untiled_transpose(law: str, case: Case, error: Exception) -> bool:
-    backward = ("gradient", "transformed gradient", "agreement", "communication")
+    backward = ("gradient", "transformed gradient", "agreement", "communication", "scale")
     return law in backward and "Expected cotangent type" in message(error)
 
 

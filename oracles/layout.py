@@ -132,7 +132,7 @@ def check_replicas(blocks: Shaped[np.ndarray, "..."], mesh: MeshCase, varying: I
 def nan_equal(left: Shaped[np.ndarray, "..."], right: Shaped[np.ndarray, "..."]) -> np.ndarray:
     """Elementwise equality in which a NaN equals a NaN; the two zeros are equal, as everywhere in arithmetic."""
     with np.errstate(invalid="ignore"):
-        return (left == right) | ((left != left) & (right != right))
+        return np.asarray((left == right) | ((left != left) & (right != right)))
 
 
 def device_name(mesh: MeshCase, coordinates: Sequence[int]) -> str:

@@ -34,6 +34,8 @@ def check(
 ) -> None:
     """Checks a device-local function against a contract, simulated and on the devices at hand; for use in any test.
 
+    It runs in this process, which one that aborts or hangs takes along: for such a function there is `--impl`.
+
     Arguments:
         contract: the contract's name, `"all_gather"` say.
         function: what satisfies it, called as `function(x, axis_name, **parameters)` in `shard_map`.

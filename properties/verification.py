@@ -24,8 +24,8 @@ from properties.tally import Tally, traits
 from properties.transformations import TRANSFORMATIONS
 
 XLA_SHARE = 0.06
-"""XLA's part of a law's structures: compiling one costs it as much as ten cost the interpreter, with which it must
-agree on twice as many."""
+"""XLA's part of a law's structures: compiling one costs many times what interpreting it does (`python -m
+properties.benchmark simulate`), and the law of agreement has a larger share."""
 
 Check = Callable[[Implementation, Case, Engine], int]
 
@@ -194,7 +194,7 @@ LAWS: dict[str, Law] = {
             share=6.5,
             engines=("xla",),
         ),
-        # most have fewer than 300 devices: one with thousands costs as much as a hundred with eight
+        # most have fewer than 300 devices: what is gathered grows with the square of their number
         Law(
             "scale",
             "Values and gradients that are right on eight devices are right on thousands.",

@@ -10,7 +10,7 @@ from oracles.layout import device_name
 from oracles.mesh import MeshCase
 from properties.engines.simulate.env import Env
 from properties.engines.simulate.errors import CollectiveMismatch
-from properties.engines.simulate.liveness import opened, subjaxprs
+from properties.engines.simulate.liveness import equations
 from properties.engines.simulate.location import location
 
 COLLECTIVE_KINDS: dict[str, str] = {
@@ -40,11 +40,7 @@ def axes_of(equation: Any) -> tuple[str, ...]:
 
 def collectives_in(jaxpr: Any) -> Iterator[Any]:
     """The collectives of a jaxpr in program order, inner jaxprs included."""
-    for equation in opened(jaxpr)[0].eqns:
-        if equation.primitive.name in COLLECTIVE_KINDS:
-            yield equation
-        for inner in subjaxprs(equation):
-            yield from collectives_in(inner)
+    return (equation for equation in equations(jaxpr) if equation.primitive.name in COLLECTIVE_KINDS)
 
 
 def whole_groups(active: np.ndarray, mesh: MeshCase, axes: tuple[str, ...], groups: Groups) -> np.ndarray:

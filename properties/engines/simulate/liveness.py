@@ -19,6 +19,14 @@ def subjaxprs(equation: Any) -> Iterator[Any]:
                 yield item
 
 
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """All equations of a jaxpr in program order, those of inner jaxprs behind the one that they belong to."""
+    for equation in opened(jaxpr)[0].eqns:
+        yield equation
+        for inner in subjaxprs(equation):
+            yield from equations(inner)
+
+
 def last_reads(jaxpr: Any) -> list[list[Any]]:
     """For every equation, the variables that nothing reads any more once it is done."""
     jaxpr, _ = opened(jaxpr)

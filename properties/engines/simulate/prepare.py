@@ -38,10 +38,11 @@ def interpret(closed_jaxpr: Any, *args: Any, record: Recorder | None = None) -> 
     with np.errstate(all="ignore"):  # infinities and wrapping are the program's business, as they are XLA's
         if not allocates(closed_jaxpr):
             return evaluate(Env(recorder=record), closed_jaxpr, values)
-        left = Left(), Left()
-        results = evaluate(Env(recorder=record, left=left[0]), closed_jaxpr, values)
-        again = evaluate(Env(left=left[1], other_contents=True), closed_jaxpr, values)
-        check_written(closed_jaxpr, results, again, left)
+        one: Left = []
+        other: Left = []
+        results = evaluate(Env(recorder=record, left=one), closed_jaxpr, values)
+        again = evaluate(Env(left=other, other_contents=True), closed_jaxpr, values)
+        check_written(closed_jaxpr, results, again, (one, other))
         return results
 
 

@@ -106,6 +106,6 @@ def shard_map(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray
         env.recorder.held(peak_bytes(params["jaxpr"]))
     results = evaluate(inner, params["jaxpr"], blocks, env.operand_rounds)
     if env.left is not None:
-        env.left.add(inner.mesh, results)
+        env.left.extend((inner.mesh, x) for x in results)
     check = bool(params["check_vma"])
     return [assembled(env, x, mesh, places, spec, check) for x, spec in zip(results, params["out_specs"], strict=True)]

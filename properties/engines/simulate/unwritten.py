@@ -16,10 +16,13 @@ from oracles.dtypes import is_float, is_integer, largest_finite
 from oracles.layout import device_name, nan_equal
 from oracles.mesh import MeshCase
 from properties.engines.simulate.errors import UnwrittenRead
-from properties.engines.simulate.liveness import opened, subjaxprs
+from properties.engines.simulate.liveness import equations
 from properties.engines.simulate.location import location
 
 ALLOCATES = ("empty", "empty2")
+
+Left = list[tuple[MeshCase, np.ndarray]]
+"""The blocks that each `shard_map` of a program left on its devices."""
 
 
 def contents(dtype: np.dtype, other: bool) -> np.ndarray:
@@ -34,11 +37,7 @@ def contents(dtype: np.dtype, other: bool) -> np.ndarray:
 
 def allocations(jaxpr: Any) -> Iterator[Any]:
     """The equations that allocate memory without writing to it, inner jaxprs included."""
-    for equation in opened(jaxpr)[0].eqns:
-        if equation.primitive.name in ALLOCATES:
-            yield equation
-        for inner in subjaxprs(equation):
-            yield from allocations(inner)
+    return (equation for equation in equations(jaxpr) if equation.primitive.name in ALLOCATES)
 
 
 def allocates(jaxpr: Any) -> bool:
@@ -49,17 +48,6 @@ def allocates(jaxpr: Any) -> bool:
 
 
 _ALLOCATES: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
-
-
-class Left:
-    """Collects the blocks that each `shard_map` leaves on its devices."""
-
-    def __init__(self) -> None:
-        self.blocks: list[tuple[MeshCase, np.ndarray]] = []
-
-    def add(self, mesh: MeshCase, results: Sequence[np.ndarray]) -> None:
-        """Takes note of what one `shard_map` left."""
-        self.blocks += [(mesh, x) for x in results]
 
 
 def first_difference(one: np.ndarray, other: np.ndarray) -> tuple[int, ...] | None:
@@ -92,7 +80,7 @@ def check_written(jaxpr: Any, results: Sequence[np.ndarray], again: Sequence[np.
 
 def first_device(one: Left, other: Left) -> str:
     """The first device whose block differs between the runs, for a message; nothing if no block does."""
-    for (mesh, x), (_, y) in zip(one.blocks, other.blocks, strict=False):
+    for (mesh, x), (_, y) in zip(one, other, strict=False):
         at = first_difference(*np.broadcast_arrays(x, y))
         if at is not None:
             rank = len(mesh.sizes)

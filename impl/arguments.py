@@ -95,17 +95,22 @@ def check_permutation(function: str, perm: Iterable[tuple[int, int]], size: int)
     return pairs
 
 
-def check_groups(function: str, groups: Sequence[Sequence[int]] | None, size: int) -> list[list[int]] | None:
+def check_groups(
+    function: str, groups: Sequence[Sequence[int]] | None, size: int, *, even: bool = True
+) -> list[list[int]] | None:
     """`axis_index_groups` as lists.
 
     Raises:
-        ValueError: unless the groups partition range(size) into lists of equal length.
+        ValueError: unless the groups partition range(size) into lists of equal length, or of any where they need
+            not be `even`.
     """
     if groups is None:
         return None
     lists = [list(group) for group in groups]
-    if sorted(index for group in lists for index in group) != list(range(size)) or len({len(g) for g in lists}) != 1:
-        refuse(function, "axis_index_groups", groups, f"a partition of range({size}) into groups of equal length")
+    partition = all(lists) and sorted(index for group in lists for index in group) == list(range(size))
+    if not partition or (even and len({len(g) for g in lists}) != 1):
+        length = " of equal length" if even else ", none of them empty"
+        refuse(function, "axis_index_groups", groups, f"a partition of range({size}) into groups{length}")
     return lists
 
 

@@ -43,9 +43,9 @@ def varying(x: Any) -> frozenset[str]:
     return frozenset(jax.typeof(x).manual_axis_type.varying)
 
 
-def types_are_checked() -> bool:
-    """Whether the enclosing `shard_map` tracks varying axes (`check_vma=True`)."""
-    return bool(varying(lax.axis_index(jax.sharding.get_abstract_mesh().axis_names[0])))
+def types_are_checked(axes: tuple[str, ...]) -> bool:
+    """Whether the enclosing `shard_map` tracks varying axes (`check_vma=True`); of which `axes` are manual ones."""
+    return bool(varying(lax.axis_index(axes[0])))
 
 
 def cast_varying(x: Blocks, axes: Iterable[str]) -> Blocks:
@@ -75,7 +75,7 @@ def all_reduce(x: Blocks, axis_name: AxisName, *, op: str = "sum", axis_index_gr
         x: blocks `[…]` of any dtype; max and min take no complex numbers.
         axis_name: the axis or axis tuple to reduce over.
         op: `"sum"` (of bool: counts, in int32), `"mean"` (of exact dtypes: in float32), `"max"`, `"min"`.
-        axis_index_groups: reduce within groups of logical indices only. The result then differs
+        axis_index_groups: reduce within groups of logical indices only, of any lengths. The result then differs
             between groups, which no invariant type can express: needs `check_vma=False`.
 
     Raises:
@@ -84,18 +84,29 @@ def all_reduce(x: Blocks, axis_name: AxisName, *, op: str = "sum", axis_index_gr
         NotImplementedError: for groups under `check_vma=True`.
     """
     axes = check_axes("all_reduce", axis_name)
-    groups = check_groups("all_reduce", axis_index_groups, lax.axis_size(axes))
+    groups = check_groups("all_reduce", axis_index_groups, lax.axis_size(axes), even=False)
     check_op("all_reduce", op, REDUCTIONS)
     for leaf in jax.tree.leaves(x):
         check_varies("all_reduce", leaf, axes)
-        if groups is not None and types_are_checked():
+        if groups is not None and types_are_checked(axes):
             # jax.lax types pmax and pmin over groups as invariant although the groups' results differ.
             raise NotImplementedError(
                 f"all_reduce: axis_index_groups={groups}: expected none under check_vma=True, because the groups' "
                 "results differ along axes that the result's type calls invariant"
             )
     # one leaf at a time: lax.pmax and lax.pmin of a tree bind one primitive per leaf anyway
+    if op == "mean" and groups is not None and len({len(group) for group in groups}) > 1:
+        return jax.tree.map(lambda leaf: _mean_of_groups(leaf, axes, groups), x)
     return jax.tree.map(lambda leaf: REDUCTIONS[op](leaf, axes, axis_index_groups=groups), x)
+
+
+def _mean_of_groups(x: Block, axes: tuple[str, ...], groups: list[list[int]]) -> Block:
+    """The mean within groups of different lengths, each divided by its own: `lax.pmean` takes the first's for all."""
+    lengths = {index: len(group) for group in groups for index in group}
+    length = jnp.asarray([lengths[index] for index in range(len(lengths))])[lax.axis_index(axes)]
+    total = lax.psum(x, axes, axis_index_groups=groups)
+    dtype = x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.float32
+    return total.astype(dtype) / length.astype(dtype)
 
 
 def all_gather(

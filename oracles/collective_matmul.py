@@ -13,7 +13,7 @@ import numpy as np
 
 from oracles import transposes
 from oracles.collectives import Axes, Blocks, all_gather, all_reduce, reduce_scatter
-from oracles.dtypes import wide
+from oracles.dtypes import rounded, wide
 from oracles.mesh import MeshCase
 
 Map = Callable[..., Blocks]
@@ -56,7 +56,7 @@ class Product:
     def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> Blocks:
         """The result's blocks."""
         dtype = np.result_type(*operands)
-        return self._wide([o.astype(wide(o.dtype)) for o in operands], mesh, axes).astype(dtype)
+        return rounded(self._wide([o.astype(wide(o.dtype)) for o in operands], mesh, axes), dtype)
 
     def _wide(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> Blocks:
         lhs, rhs = (g(o, mesh, axes) if g else o for g, o in zip(self.before, operands, strict=True))
@@ -67,7 +67,7 @@ class Product:
         """The product rule: `d(A W) = dA W + A dW`."""
         dtype = np.result_type(*operands)
         (a, w), (da, dw) = ([o.astype(wide(o.dtype)) for o in some] for some in (operands, tangents))
-        return np.asarray(self._wide([da, w], mesh, axes) + self._wide([a, dw], mesh, axes)).astype(dtype)
+        return rounded(self._wide([da, w], mesh, axes) + self._wide([a, dw], mesh, axes), dtype)
 
     def pullback(self, operands: Sequence[Blocks], ct: Blocks, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """`dA = ct W^T` and `dW = A^T ct`, through the transposes of what is before and after."""
@@ -78,7 +78,7 @@ class Product:
         held = to_result(held, mesh, axes) if to_result else held
         pulled = [for_lhs(held, rhs, mesh), for_rhs(lhs, held, mesh)]
         moved = [g(p, mesh, axes) if g else p for g, p in zip((to_lhs, to_rhs), pulled, strict=True)]
-        return [m.astype(o.dtype) for m, o in zip(moved, operands, strict=True)]
+        return [rounded(m, o.dtype) for m, o in zip(moved, operands, strict=True)]
 
 
 def _gather(axis: int) -> Map:
@@ -135,7 +135,7 @@ class TransformerBlock:
         """The result's blocks."""
         x, w_in, w_out = (o.astype(wide(o.dtype)) for o in operands)
         hidden = np.maximum(self._hidden(x, w_in, mesh, axes)[1], 0)
-        return _scatter(-1)(product(hidden, w_out, mesh), mesh, axes).astype(operands[0].dtype)
+        return rounded(_scatter(-1)(product(hidden, w_out, mesh), mesh, axes), operands[0].dtype)
 
     def pushforward(self, operands: Sequence[Blocks], tangents: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> Blocks:
         """The chain rule, forward."""
@@ -144,7 +144,7 @@ class TransformerBlock:
         gathered, before = self._hidden(x, w_in, mesh, axes)
         changed = np.where(before > 0, self._hidden(dx, w_in, mesh, axes)[1] + product(gathered, dw_in, mesh), 0)
         result = product(changed, w_out, mesh) + product(np.maximum(before, 0), dw_out, mesh)
-        return _scatter(-1)(result, mesh, axes).astype(operands[0].dtype)
+        return rounded(_scatter(-1)(result, mesh, axes), operands[0].dtype)
 
     def pullback(self, operands: Sequence[Blocks], ct: Blocks, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """The chain rule, backward."""
@@ -157,7 +157,7 @@ class TransformerBlock:
             for_rhs(gathered, for_hidden, mesh),
             for_rhs(np.maximum(before, 0), held, mesh),
         )
-        return [p.astype(o.dtype) for p, o in zip(pulled, operands, strict=True)]
+        return [rounded(p, o.dtype) for p, o in zip(pulled, operands, strict=True)]
 
 
 transformer_block = TransformerBlock()

@@ -6,7 +6,8 @@ with the last name varying fastest. Each function brings the members to the fron
 (`[p, …, *block]`, by logical index), says what they receive, and puts them back.
 
 `groups` (`axis_index_groups` in `jax.lax`) splits the members further: a partition of the logical
-indices into lists of equal length, each of which runs the collective by itself.
+indices into lists, each of which runs the collective by itself. Reductions take lists of any length; where
+the shape of the result depends on it, they are equally long.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -22,6 +23,10 @@ Blocks = Shaped[np.ndarray, "..."]
 Axes = str | Iterable[str]
 Groups = Sequence[Sequence[int]] | None
 Exchange = Callable[[np.ndarray], np.ndarray]
+
+
+class GroupMismatch(ValueError):
+    """Blocks or groups that do not fit the members among which they are exchanged."""
 
 
 def among_members(blocks: Blocks, mesh: MeshCase, axes: Axes, groups: Groups, exchange: Exchange) -> Blocks:
@@ -43,15 +48,21 @@ def among_members(blocks: Blocks, mesh: MeshCase, axes: Axes, groups: Groups, ex
 
 
 def within_groups(members: np.ndarray, mesh: MeshCase, groups: Sequence[Sequence[int]], exchange: Exchange) -> Blocks:
-    """Applies `exchange` to the members of every group by themselves: `[p, others, *block]` in and out."""
-    p, others, *block = members.shape
-    table = np.array(groups)
-    if sorted(table.ravel()) != list(range(p)):
-        raise ValueError(f"groups={groups}: expected a partition of range({p}), on the mesh {mesh}")
-    count, size = table.shape
-    received = exchange(members[table.T].reshape(size, count * others, *block))
-    result = np.empty((p, others, *received.shape[2:]), received.dtype)
-    result[table.T] = received.reshape(size, count, others, *received.shape[2:])
+    """Applies `exchange` to the members of every group by themselves: `[p, others, *block]` in and out.
+
+    Raises:
+        GroupMismatch: if the groups are no partition, or differ in length and the shape of a result depends on it.
+    """
+    if sorted(i for group in groups for i in group) != list(range(len(members))) or not all(map(len, groups)):
+        raise GroupMismatch(f"groups={groups}: expected a partition of range({len(members)}), on the mesh {mesh}")
+    received = [exchange(members[list(group)]) for group in groups]
+    if len({part.shape[1:] for part in received}) > 1:
+        raise GroupMismatch(
+            f"groups={groups}: expected groups of equal length, on which results' shapes depend, on {mesh}"
+        )
+    result = np.empty((len(members), *received[0].shape[1:]), received[0].dtype)
+    for group, part in zip(groups, received, strict=True):
+        result[list(group)] = part
     return result
 
 
@@ -113,13 +124,13 @@ def split(local: np.ndarray, parts: int, dimension: int, tiled: bool, *, lead: i
     Without `tiled` the dimension has exactly `parts` entries and disappears.
 
     Raises:
-        ValueError: if it does not divide, or has more or fewer entries.
+        GroupMismatch: if it does not divide, or has more or fewer entries.
     """
     at = dimension % (local.ndim - lead) + lead
     size = local.shape[at]
     if size % parts if tiled else size != parts:
         expected = f"a multiple of {parts}" if tiled else str(parts)
-        raise ValueError(
+        raise GroupMismatch(
             f"dimension {dimension} of the block has size {size}: expected {expected}, one piece per member"
         )
     kept = [size // parts] if tiled else []

@@ -33,11 +33,22 @@ def is_signed(dtype: np.dtype) -> bool:
 
 
 def wide(dtype: np.dtype) -> np.dtype:
-    """The dtype in which sums of `dtype` lose nothing that matters: int64, float64 or complex128."""
+    """The dtype in which sums of `dtype` lose nothing that matters: int64, float64 or complex128, or longer ones.
+
+    Those of 64-bit floats are long doubles, which most platforms have with more than 64 bits; uint64 keeps its
+    order only as it is.
+    """
     dtype = np.dtype(dtype)
     if dtype.kind == "c":
-        return np.dtype(np.complex128)
-    return np.dtype(np.float64 if is_float(dtype) else np.int64)
+        return np.dtype(np.clongdouble if dtype.itemsize > 8 else np.complex128)
+    if is_float(dtype):
+        return np.dtype(np.longdouble if dtype.itemsize > 4 else np.float64)
+    return np.dtype(np.uint64 if dtype == np.uint64 else np.int64)
+
+
+def real_of(dtype: np.dtype) -> np.dtype:
+    """The dtype of the parts of a complex dtype; any other is its own."""
+    return np.zeros((), dtype).real.dtype if np.dtype(dtype).kind == "c" else np.dtype(dtype)
 
 
 def exact_limit(dtype: np.dtype) -> int:
@@ -50,8 +61,7 @@ def exact_limit(dtype: np.dtype) -> int:
         return 1
     if is_integer(dtype):
         return int(ml_dtypes.iinfo(dtype).max)
-    real = np.dtype(np.float32) if dtype == np.complex64 else dtype
-    info = ml_dtypes.finfo(real)
+    info = ml_dtypes.finfo(real_of(dtype))
     return int(min(2.0 ** (int(info.nmant) + 1), float(info.max)))  # int() of a large bfloat16 overflows
 
 
@@ -60,8 +70,7 @@ def unit_roundoff(dtype: np.dtype) -> float:
     dtype = np.dtype(dtype)
     if not is_float(dtype):
         return 0.0
-    real = np.dtype(np.float32) if dtype == np.complex64 else dtype
-    return float(ml_dtypes.finfo(real).eps) / 2
+    return float(ml_dtypes.finfo(real_of(dtype)).eps) / 2
 
 
 def largest_finite(dtype: np.dtype) -> float:
@@ -69,25 +78,52 @@ def largest_finite(dtype: np.dtype) -> float:
     dtype = np.dtype(dtype)
     if not is_float(dtype):
         return math.inf
-    return float(ml_dtypes.finfo(np.dtype(np.float32) if dtype == np.complex64 else dtype).max)
+    return float(ml_dtypes.finfo(real_of(dtype)).max)
 
 
-def sum_error_bound(magnitude: np.ndarray, terms: int, dtype: np.dtype) -> np.ndarray:
-    """How far a sum of `terms` numbers, rounded to `dtype` after every addition, may be from exact.
+def smallest_normal(dtype: np.dtype) -> float:
+    """The smallest positive number of a floating-point `dtype` that has all its digits; 0 for exact dtypes."""
+    dtype = np.dtype(dtype)
+    return float(ml_dtypes.finfo(real_of(dtype)).smallest_normal) if is_float(dtype) else 0.0
 
-    In whatever order it is summed, |error| <= gamma(n) * sum(|x|) with gamma(n) = n*u / (1 - n*u),
-    n the number of roundings and u the unit roundoff (Higham, Accuracy and Stability of Numerical
-    Algorithms, 2nd ed., section 4.2). `magnitude` is sum(|x|), elementwise. One rounding more
-    than additions is allowed for a division or a product after the sum, and one for the oracle's
-    own rounding to `dtype`; complex addition rounds its parts separately and needs no more.
-    Below the normal range a rounding errs by at most half the smallest subnormal number.
+
+def finest(array: np.ndarray) -> float:
+    """The largest power of two of which all finite elements, and their parts, are multiples; infinite for zeros."""
+    if not is_float(array.dtype):
+        return 1.0
+    exact = np.ascontiguousarray(array).astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+    values = np.abs(exact.view(np.float64).ravel())
+    digits, exponents = np.frexp(values[np.isfinite(values) & (values > 0)])
+    whole = (digits * 2.0**53).astype(np.int64)
+    return float(np.ldexp((whole & -whole).astype(np.float64), exponents - 53).min(initial=np.inf))
+
+
+def rounded(exact: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Exact values as the nearest of `dtype`, which may be infinite; integers wrap around."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(exact).astype(dtype)
+
+
+def sum_error_bound(magnitude: np.ndarray, roundings: np.ndarray | int, dtype: np.dtype) -> np.ndarray:
+    """How far a sum may be from exact of which no term is rounded to `dtype` more than `roundings` times.
+
+    In whatever order n + 1 terms are added up, none is rounded more than n times, and
+    |error| <= gamma(n) * sum(|x|) with gamma(n) = n*u / (1 - n*u), u the unit roundoff (Higham, Accuracy and
+    Stability of Numerical Algorithms, 2nd ed., section 4.2). A product of each term, or a division of the
+    sum, is one rounding more. `magnitude` is sum(|x|), elementwise. Complex addition rounds its parts
+    separately and needs no more. Below the normal range a rounding errs by at most half the smallest
+    subnormal number. It is infinite where so many roundings leave no digit.
     """
+    n = np.asarray(roundings, np.float64)
     u = unit_roundoff(dtype)
-    n = terms + 1
     if u == 0.0:
         return np.zeros_like(magnitude, dtype=np.float64)
-    if n * u >= 1:
-        return np.full_like(magnitude, np.inf, dtype=np.float64)
-    real = np.dtype(np.float32) if np.dtype(dtype) == np.complex64 else np.dtype(dtype)
-    tiny = float(ml_dtypes.finfo(real).smallest_subnormal) / 2
-    return np.asarray(n * u / (1 - n * u) * magnitude.astype(np.float64) + n * tiny)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gamma = np.where(n * u < 1, n * u / (1 - n * u), np.inf)
+        bound = gamma * magnitude.astype(np.float64) + n * tiny(dtype)
+    return np.asarray(np.where((magnitude == 0) & np.isinf(gamma), n * tiny(dtype), bound))
+
+
+def tiny(dtype: np.dtype) -> float:
+    """How far one rounding to a floating-point `dtype` may be off below its normal range."""
+    return float(ml_dtypes.finfo(real_of(dtype)).smallest_subnormal) / 2

@@ -1,11 +1,18 @@
 """A mesh as plain data: named axes with sizes, over devices in some order."""
 
+import keyword
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 AXIS_TYPES = ("auto", "explicit")
+MOST_AXES = 16
+"""The most axes of a mesh that is read from a file."""
+MOST_DEVICES = 2**16
+"""The most devices of a mesh that is read from a file: 16 times the largest pod."""
+LONGEST_NAME = 100
+"""The most characters in the name of an axis."""
 
 
 def as_axes(axis_name: str | Iterable[str]) -> tuple[str, ...]:
@@ -38,8 +45,11 @@ class MeshCase:
             raise ValueError(
                 f"axis_names={self.axis_names} and sizes={self.sizes}: expected distinct names, each with one size"
             )
-        if not all(isinstance(name, str) for name in self.axis_names):
-            raise ValueError(f"axis_names={self.axis_names}: expected strings")
+        for name in map(str, self.axis_names):  # a script is written with them, and XLA aborts on others than ASCII
+            if not name.isascii() or not name.isidentifier() or keyword.iskeyword(name):
+                raise ValueError(f"axis_names={self.axis_names}: expected ASCII identifiers")
+            if len(name) > LONGEST_NAME:
+                raise ValueError(f"axis_names={self.axis_names}: expected at most {LONGEST_NAME} characters in each")
         if any(size < 1 for size in self.sizes):
             raise ValueError(f"sizes={self.sizes}: expected at least one device along every axis")
         object.__setattr__(self, "devices", self.devices or tuple(range(self.size)))
@@ -112,11 +122,27 @@ class MeshCase:
         """The mesh that `to_json` wrote.
 
         Raises:
-            ValueError: if `data` does not describe a mesh.
+            ValueError: if `data` does not describe a mesh, or one of more than `MOST_DEVICES` devices.
         """
         fields = ("axis_names", "sizes", "devices", "axis_types")
+        told = f"mesh={_shown(data)}"
         if not isinstance(data, dict) or not all(isinstance(data.get(name), list) for name in fields):
-            raise ValueError(f"mesh={data!r}: expected lists for {', '.join(fields)}")
-        if not all(isinstance(n, int) for n in [*data["sizes"], *data["devices"]]):
-            raise ValueError(f"mesh={data!r}: expected whole numbers for sizes and devices")
+            raise ValueError(f"{told}: expected lists for {', '.join(fields)}")
+        if len(data) > len(fields):
+            raise ValueError(f"{told}: expected {', '.join(fields)} and nothing else")
+        if not all(type(n) is int for n in [*data["sizes"], *data["devices"]]):  # True is none
+            raise ValueError(f"{told}: expected whole numbers for sizes and devices")
+        if not all(isinstance(n, str) for n in [*data["axis_names"], *data["axis_types"]]):
+            raise ValueError(f"{told}: expected strings for axis_names and axis_types")
+        if len(data["sizes"]) > MOST_AXES:
+            raise ValueError(f"{told}: expected at most {MOST_AXES} axes")
+        if math.prod(data["sizes"]) > MOST_DEVICES or max(data["devices"], default=0) >= MOST_DEVICES:
+            raise ValueError(f"{told}: expected at most {MOST_DEVICES} devices, numbered from 0")
+        if not data["devices"] or not data["axis_types"]:
+            raise ValueError(f"{told}: expected every device and every axis type")
         return cls(*(tuple(data[name]) for name in fields))
+
+
+def _shown(data: Any) -> str:
+    text = repr(data)
+    return text if len(text) <= 200 else f"{text[:199]}…"

@@ -24,7 +24,7 @@ from oracles.collectives import (
     reduce_scatter,
     ring_shift,
 )
-from oracles.dtypes import wide
+from oracles.dtypes import rounded, wide
 from oracles.layout import Spec, shard, sharded_axes, unshard
 from oracles.mesh import MeshCase
 
@@ -43,7 +43,9 @@ def enter(cotangent: np.ndarray, mesh: MeshCase, spec: Spec) -> Blocks:
 def leave(blocks: Blocks, mesh: MeshCase, spec: Spec) -> np.ndarray:
     """The transpose of sharding an operand: the cotangents of replicas are added."""
     replicated = tuple(i for i, name in enumerate(mesh.axis_names) if name not in sharded_axes(spec))
-    total = blocks.astype(wide(blocks.dtype)).sum(axis=replicated, keepdims=True).astype(blocks.dtype)
+    with np.errstate(invalid="ignore", over="ignore"):
+        exact = blocks.astype(wide(blocks.dtype)).sum(axis=replicated, keepdims=True)
+    total = rounded(exact, blocks.dtype)
     return unshard(np.broadcast_to(total, blocks.shape), mesh, spec)
 
 
@@ -107,7 +109,9 @@ def broadcast_transpose(ct: Blocks, mesh: MeshCase, axes: Axes, *, root: int = 0
 
     def exchange(members: np.ndarray) -> np.ndarray:
         result = np.zeros_like(members)
-        result[root] = members.astype(wide(members.dtype)).sum(axis=0).astype(members.dtype)
+        with np.errstate(invalid="ignore", over="ignore"):
+            total = members.astype(wide(members.dtype)).sum(axis=0)
+        result[root] = rounded(total, members.dtype)
         return result
 
     return among_members(ct, mesh, axes, None, exchange)

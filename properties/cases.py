@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from oracles.layout import shard
-from oracles.mesh import MeshCase, as_axes
+from oracles.mesh import MOST_AXES, MOST_DEVICES, MeshCase, as_axes
+from properties import reading
 from properties.data import Data, generate
 from properties.strategies.dtypes import as_dtype
 
@@ -19,6 +19,11 @@ FORMAT = 1
 
 BATCH = 2
 """How many inputs the transformations that batch (`vmap`, `scan`, …) carry, along a leading dimension."""
+
+MOST_OPERANDS, MOST_RANK, MOST_DATA = 16, 16, 100
+MOST_SEED = 2**32
+MOST_ELEMENTS = 2**27
+"""What a case that is read from a file may have at most; the elements are those of an operand on all devices."""
 
 Entries = tuple[tuple[str, ...], ...]
 
@@ -173,41 +178,73 @@ class Case:
         """The case that `to_json` wrote; nothing in the text is executed.
 
         Raises:
-            ValueError: if the text is no JSON, no case, or of a newer format.
+            ValueError: if the text is no JSON, no case, of a newer format, or out of all bounds.
         """
-        try:
-            record = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"not JSON: {error}") from error
+        record = reading.loaded(text)
         if not isinstance(record, dict) or "format" not in record:
             raise ValueError("not a case: expected a JSON object with a 'format'")
         if type(record["format"]) is not int or not 1 <= record["format"] <= FORMAT:
-            raise ValueError(f"format={record['format']!r}: expected 1 to {FORMAT}; another version wrote this case")
-        try:
-            return cls(
-                contract=str(record["contract"]),
-                mesh=MeshCase.from_json(record["mesh"]),
-                axis_name=_tuples(record["axis_name"]),
-                operands=tuple(
-                    Operand(_tuples(o["block"]), as_dtype(o["dtype"]).name, _placement(o["placement"]))
-                    for o in record["operands"]
-                ),
-                params=tuple((str(name), _tuples(value)) for name, value in record["params"].items()),
-                data=tuple(Data(str(d["kind"]), int(d["seed"])) for d in record["data"]),
-                around=str(record["around"]),
-                manual=_tuples(record["manual"]),
-                tree=bool(record["tree"]),
-                out=None if record["out"] is None else _placement(record["out"]),
-                forbidden=str(record["forbidden"]),
+            raise ValueError(
+                f"format={reading.shown(record['format'])}: expected 1 to {FORMAT}; another version wrote this case"
             )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"not a case: {type(error).__name__}: {error}") from error
+        reading.fields("case", record, ("format", *(field.name for field in dataclasses.fields(cls))))
+        return cls(
+            contract=reading.identifier("contract", record["contract"]),
+            mesh=MeshCase.from_json(record["mesh"]),
+            axis_name=_axis_name(record["axis_name"]),
+            operands=tuple(map(_operand, reading.items("operands", record["operands"], most=MOST_OPERANDS))),
+            params=_params(record["params"]),
+            data=tuple(map(_data, reading.items("data", record["data"], most=MOST_DATA))),
+            around=reading.identifier("around", record["around"]),
+            manual=_names("manual", record["manual"]),
+            tree=reading.truth("tree", record["tree"]),
+            out=None if record["out"] is None else _placement("out", record["out"]),
+            forbidden=record["forbidden"] and reading.identifier("forbidden", record["forbidden"]),
+        )
 
 
-def _tuples(value: Any) -> Any:
-    """JSON lists as the tuples that they were."""
-    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+def _axis_name(value: Any) -> str | tuple[str, ...]:
+    return _names("axis_name", value) if isinstance(value, list) else reading.identifier("axis_name", value)
 
 
-def _placement(record: Mapping[str, Any]) -> Placement:
-    return Placement(_tuples(record["spec"]), _tuples(record["stacked"]))
+def _names(what: str, value: Any) -> tuple[str, ...]:
+    return tuple(reading.identifier(what, name) for name in reading.items(what, value, most=2 * MOST_AXES))
+
+
+def _operand(value: Any) -> Operand:
+    record = reading.fields("operand", value, [field.name for field in dataclasses.fields(Operand)])
+    sides = reading.items("block", record["block"], most=MOST_RANK)
+    return Operand(
+        tuple(reading.number("block", side, 0, MOST_ELEMENTS) for side in sides),
+        as_dtype(reading.text("dtype", record["dtype"])).name,
+        _placement("placement", record["placement"]),
+    )
+
+
+def _placement(what: str, value: Any) -> Placement:
+    record = reading.fields(what, value, [field.name for field in dataclasses.fields(Placement)])
+    entries = reading.items(f"{what} spec", record["spec"], most=MOST_RANK)
+    return Placement(
+        tuple(_names(f"{what} spec", reading.items(f"{what} spec", entry, most=MOST_AXES)) for entry in entries),
+        _names(f"{what} stacked", record["stacked"]),
+    )
+
+
+def _data(value: Any) -> Data:
+    record = reading.fields("data", value, [field.name for field in dataclasses.fields(Data)])
+    return Data(reading.text("kind", record["kind"]), reading.number("seed", record["seed"], 0, MOST_SEED))
+
+
+def _params(value: Any) -> tuple[tuple[str, Any], ...]:
+    if not isinstance(value, dict) or len(value) > MOST_RANK:
+        raise ValueError(f"params={reading.shown(value)}: expected an object with at most {MOST_RANK} parameters")
+    return tuple((reading.identifier("parameter", name), _param(name, found)) for name, found in value.items())
+
+
+def _param(name: str, value: Any, *, depth: int = 2) -> Any:
+    """A keyword argument: a name, a truth, a number, or tuples of numbers, as `perm` and groups are."""
+    if isinstance(value, list) and depth:
+        return tuple(_param(name, item, depth=depth - 1) for item in reading.items(name, value, most=MOST_DEVICES))
+    if isinstance(value, str):
+        return value if not value else reading.identifier(name, value)
+    return value if isinstance(value, bool) else reading.number(name, value, -MOST_SEED, MOST_SEED)

@@ -9,29 +9,45 @@ from hypothesis import settings
 
 from properties import failures
 from properties.communication.expectation import Expectation
+from properties.communication.sizes import names_of
 from properties.contracts import Scope
 from properties.engines import engine_named
-from properties.given import check_contract, check_signature
+from properties.failures.causes import by_cause, told
+from properties.given import check_contract, check_signature, claimed
 from properties.implementations import Implementation
+from properties.judging import ENOUGH, require_held
+from properties.laws.violation import LawViolation, SuiteError
+from properties.progress import Progress, devices_note
 from properties.search import find_violation
+from properties.summary import Summary
+from properties.tally import Tally
+from properties.verdict import HeldOnNothing
 from properties.verification import LAWS
 
+PATIENCE = 40
+"""How many unsupported cases end a law where another has held on none already."""
 
-def user_implementation(contract: str, function: Callable[..., Any]) -> Implementation:
-    """A user's function, of which nothing is assumed but the contract's signature."""
+
+def user_implementation(contract: str, function: Callable[..., Any], claims: Iterable[str] = ()) -> Implementation:
+    """A user's function, of which nothing is assumed but the contract's signature and what is claimed.
+
+    Raises:
+        ValueError: if a claim is none of the contract's features.
+    """
     name = getattr(function, "__name__", type(function).__name__)
-    return Implementation(contract, name, function)
+    return Implementation(contract, name, function, claimed(contract, claims))
 
 
 def check(
     contract: str,
     function: Callable[..., Any],
     *,
-    laws: Iterable[str] = tuple(LAWS),
+    laws: str | Iterable[str] = tuple(LAWS),
     max_examples: int = 100,
     random_seed: int | None = None,
     communication: str = "",
-) -> None:
+    claims: str | Iterable[str] = (),
+) -> Summary:
     """Checks a device-local function against a contract, simulated and on the devices at hand; for use in any test.
 
     It runs in this process, which one that aborts or hangs takes along: for such a function there is `--impl`.
@@ -42,39 +58,77 @@ def check(
         laws: the laws to check, all by default.
         max_examples: the structures that a law of share 1 draws to be simulated; fewer are compiled.
         random_seed: another seed draws other cases; None draws the same every time.
-        communication: what it sends, as `--expect-communication` takes it: `"permute=p-1,bytes=(p-1)*n/p"`.
+        communication: what it sends, as `--expect-communication` takes it: `"permute=p-1,bytes=(p-1)*n/p"`, and
+            after `;grad:` what its gradient sends.
+        claims: what it supports beyond the contract's signature (see `FEATURES`): `("bool_sum", "groups")`, or
+            `("all",)`. What it does not claim is not drawn.
+
+    Returns:
+        What was checked, law by law: `print` it for a table of what held, and of what was left out and why.
 
     Raises:
-        AssertionError: with the whole report, if a law does not hold.
-        ValueError: if there is no such contract or law, the function cannot be called as it demands, or the
-            expectation cannot be read.
+        AssertionError: with the whole report, if a law does not hold, or held on nothing. An oracle or a law that fails
+            itself is in it as an error of this suite; the other laws are checked all the same.
+        ValueError: if there is no such contract, law or feature, no law at all, the function cannot be called as they
+            demand, or the expectation cannot be read.
 
     Example:
         >>> from jax import lax
         >>> check("all_gather", lax.all_gather, laws=["value"], max_examples=5)
     """
     check_contract(contract)
-    check_signature(contract, function)
+    features = claimed(contract, claims.split(",") if isinstance(claims, str) else claims)
+    check_signature(contract, function, features)
+    laws = (laws,) if isinstance(laws, str) else tuple(laws)
     unknown = [name for name in laws if name not in LAWS]
-    if unknown:
-        raise ValueError(f"laws={unknown[0]!r}: expected some of {', '.join(LAWS)}")
-    expectation = Expectation.parse(communication) if communication else None
-    implementation = dataclasses.replace(user_implementation(contract, function), expectation=expectation)
+    if unknown or not laws:
+        raise ValueError(f"laws={unknown[0] if unknown else laws!r}: expected some of {', '.join(LAWS)}")
+    expectation = Expectation.parse(communication, names_of(contract)) if communication else None
+    implementation = dataclasses.replace(user_implementation(contract, function, features), expectation=expectation)
     devices = len(jax.devices())
     at_hand = {"xla": devices, "simulate": max(devices, 8)}
-    violations = []
-    for law, engine in ((LAWS[name], engine) for name in laws for engine in LAWS[name].engines):
-        found = find_violation(
-            law,
-            implementation,
-            engine_named(engine),
-            Scope(max_devices=at_hand[engine], available=at_hand[engine], large=1024),
-            max_examples=law.examples(settings(max_examples=max_examples), engine),
-            random_seed=random_seed,
-        )
-        if found.violation is not None:
-            violations.append(found.violation)
-    if violations:
-        for violation in violations:
-            failures.write(violation)
-        raise AssertionError("\n\n".join(str(violation) for violation in violations))
+    reports: list[dict[str, str]] = []
+    empty: list[str] = []
+    own: list[SuiteError] = []
+    tallies: list[Tally] = []
+
+    def told_before(violation: LawViolation) -> bool:
+        return failures.cause_of(violation) in {report["cause"] for report in reports}
+
+    wanted = [(LAWS[name], engine) for name in laws for engine in LAWS[name].engines]
+    with Progress(f"check {implementation}", len(wanted), devices_note(devices)) as progress:
+        for law, engine in wanted:
+            progress.law(law.name, engine)
+            try:
+                found = find_violation(
+                    law,
+                    implementation,
+                    engine_named(engine),
+                    Scope(max_devices=at_hand[engine], available=at_hand[engine], large=1024),
+                    max_examples=law.examples(settings(max_examples=max_examples), engine),
+                    random_seed=random_seed,
+                    was_told=told_before,
+                    patience=PATIENCE if empty else ENOUGH,
+                )
+            except SuiteError as error:
+                own.append(error)
+                empty.append(f"{implementation}: {law.name} ({engine}): {error}")
+                continue
+            found.tally.unclaimed = implementation.unclaimed
+            tallies.append(found.tally)
+            if found.violation is not None:
+                tell = failures.briefly if told_before(found.violation) else failures.report
+                reports.append(tell(found.violation))
+                found.tally.outcome, found.tally.failure = "failed", reports[-1]
+                continue
+            try:
+                require_held(law, implementation, found.tally)
+            except HeldOnNothing as error:
+                found.tally.outcome = "failed"
+                empty.append(str(error))
+    summary = Summary(implementation, tuple(tallies), tuple(devices_note(devices)))
+    if reports or empty:
+        __tracebackhide__ = True  # the report says what is wrong; the code that looked for it is no part of that
+        texts = [*map(told, by_cause(reports)), *empty, str(summary)]
+        raise AssertionError("\n\n".join(texts)) from (own[0] if own else None)
+    return summary

@@ -39,7 +39,7 @@ class Leaf:
 def members(case: Case) -> int:
     """How many members exchange with one another: all, or those of one group."""
     groups = case.keywords.get("axis_index_groups")
-    return case.members if groups is None else len(groups[0])
+    return case.members if groups is None else max(map(len, groups))
 
 
 def leaf_of(case: Case, operand: Operand) -> Leaf:

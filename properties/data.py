@@ -8,16 +8,22 @@
 - *special*: what implementations forget: negative zeros and infinities among small integers in
   floats; the extremes of the range in integers, whose sums wrap around.
 - *nan*: NaN among small integers, in floats.
+- *scaled*: exact data times a power of two, up to near the largest finite number of the dtype or down to
+  near the smallest with all its digits: sums and products are exact where the dtype has their range.
+- *partial*: integers as large as one participant's own sum of products permits: that is exact in the dtype,
+  and the whole sum only in a wider accumulator, so that a dtype which is too narrow shows in one rounding.
 """
 
+import math
 from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
 
-from oracles.dtypes import exact_limit, is_float, is_integer, is_signed
+from oracles.dtypes import exact_limit, is_float, is_integer, is_signed, largest_finite, real_of, smallest_normal
 
-KINDS = ("exact", "distinct", "real", "special", "nan")
+KINDS = ("exact", "distinct", "real", "special", "nan", "scaled", "partial")
+"""In this order, which is part of what seeds a generator: a new kind comes last, and old data stay what they are."""
 
 
 @dataclass(frozen=True)
@@ -38,20 +44,24 @@ def generate(data: Data, shape: tuple[int, ...], dtype: np.dtype, *, terms: int 
     dtype = np.dtype(dtype)
     if dtype == bool:
         return rng.integers(0, 2, shape).astype(bool)
-    if dtype == np.complex64:
+    if data.kind == "scaled" and is_float(dtype):
+        exact = generate(Data("exact", data.seed), shape, dtype, terms=terms, degree=degree)
+        return (exact * np.exp2(_exponent(rng, dtype, terms, degree)).astype(dtype)).astype(dtype)
+    if dtype.kind == "c":
         parts = [Data(data.kind, 2 * data.seed + i) for i in (0, 1)]
-        result = np.empty(shape, np.complex64)
-        result.real, result.imag = (
-            generate(part, shape, np.dtype(np.float32), terms=terms, degree=degree) for part in parts
-        )
+        result = np.empty(shape, dtype)
+        result.real, result.imag = (generate(part, shape, real_of(dtype), terms=terms, degree=degree) for part in parts)
         return result
     largest = largest_exact(dtype, terms, degree)
     if data.kind == "real" and is_float(dtype):
-        return rng.standard_normal(shape).astype(np.float32).astype(dtype)
+        values = rng.standard_normal(shape)  # of the narrower dtypes, those of float32
+        return values if dtype == np.float64 else values.astype(np.float32).astype(dtype)
     if data.kind in ("special", "nan"):
         return _special(rng, shape, dtype, largest, data)
     if data.kind == "distinct":
         return _distinct(data.seed, shape, dtype)
+    if data.kind == "partial":
+        largest = max(1, math.floor((exact_limit(dtype) / max(terms, 1)) ** (1 / degree)))
     return _small_integers(rng, shape, dtype, largest)
 
 
@@ -59,6 +69,20 @@ def largest_exact(dtype: np.dtype, terms: int, degree: int) -> int:
     """The largest integer, up to 9, of which `terms` products of `degree` are exact; 1 where none is."""
     limit = exact_limit(dtype) // max(terms, 1)
     return max([n for n in range(1, 10) if n**degree <= limit], default=1)
+
+
+def _exponent(rng: np.random.Generator, dtype: np.dtype, terms: int, degree: int) -> int:
+    """The exponent of a power of two to scale with: the largest, the smallest, or one between them.
+
+    No sum of `terms` products overflows, and neither they nor their mean leave the range of normal numbers, below
+    which a backend may round to zero. It is 0 where a dtype has no such range.
+    """
+    total = 4 * max(terms, 1) * largest_exact(dtype, terms, degree) ** degree  # 4: the parts of a complex product
+    highest = math.floor((math.log2(largest_finite(dtype)) - math.log2(total)) / degree)
+    lowest = math.ceil((math.log2(smallest_normal(dtype)) + math.log2(max(terms, 1))) / degree)
+    if lowest > highest:
+        return 0
+    return (highest, lowest, int(rng.integers(lowest, highest + 1)))[rng.integers(3)]
 
 
 def _small_integers(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype, largest: int) -> np.ndarray:
@@ -83,7 +107,8 @@ def _special(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype, 
             choices = choices[choices == choices]
     elif is_integer(dtype):
         info = ml_dtypes.iinfo(dtype)
-        choices = np.array([info.min, info.max, info.max - 1]).astype(dtype)
+        holding = np.uint64 if info.max >= 2**63 else np.int64  # by itself NumPy takes a float for such a large one
+        choices = np.array([info.min, info.max, info.max - 1], holding).astype(dtype)
     else:
         return values
     picked = choices[rng.integers(0, len(choices), shape)]

@@ -8,20 +8,9 @@ from impl import algorithms, collective_matmul, collectives
 from properties.cases import Case
 from properties.communication.expectation import Expectation
 from properties.contracts import CONTRACTS
+from properties.contracts.contract import CONCESSIONS
 from properties.contracts.matmul import MATMULS
 from properties.costs import Communication, of_algorithm, of_built_in, of_product
-
-BUILT_IN_SHARE = 0.4
-"""What a collective of `jax.lax` gets of the examples; a function of a user's, of which nothing is known, gets all."""
-
-ALGORITHM_SHARE = 0.04
-"""What a hand-written algorithm gets: twenty of them, which share their pieces, get those of one."""
-
-PRODUCT_SHARE = 0.12
-"""What a product gets: it is made of collectives that were checked by themselves, and costs several times as much."""
-
-OVERLAPPED_SHARE = 0.02
-"""What a form that overlaps gets: those of one contract share their rings, so each bug has several chances."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +26,7 @@ class Implementation:
             trace says (a user's function declares nothing).
         communication: the cost of a case, forward (`False`) or of its gradient alone (`True`); None: unknown.
         expectation: what a user expects of its communication, in place of a formula; None: nothing.
-        share: its examples, as a multiple of what a law grants.
+        form: what it gets of the examples that a law grants, as one of `budgets.SHARES`.
         serves: whether it serves a case; others are not drawn for it. None: all, or as it then says itself.
         given: where the function was found, for one that a user named on the command line.
     """
@@ -49,16 +38,24 @@ class Implementation:
     invariant: bool | None = None
     communication: Communication | None = None
     expectation: Expectation | None = None
-    share: float = 1.0
+    form: str = "user"
     serves: Callable[[Case], bool] | None = None
     given: Any = None
+
+    @property
+    def unclaimed(self) -> tuple[str, ...]:
+        """The features of the contract that it does not claim, so that nothing of them is drawn."""
+        return tuple(sorted(CONTRACTS[self.contract].features - self.features - CONCESSIONS))
 
     def __str__(self) -> str:
         return f"{self.contract}[{self.name}]"
 
 
-EXTRAS = frozenset({"explained_errors", "negative_dimensions", "replicated_operands", "trees"})
-"""What all of this project's own implementations serve."""
+EXTRAS = frozenset({"empty_blocks", "explained_errors", "negative_dimensions", "replicated_operands", "trees", "x64"})
+"""What all of this project's own collectives serve, so far as their contracts have it."""
+
+PRODUCT_EXTRAS = frozenset({"batch_dimensions", "empty_blocks", "explained_errors", "x64"})
+"""What all of this project's own products serve."""
 
 
 def _built_in(contract: str, *features: str) -> Implementation:
@@ -66,10 +63,10 @@ def _built_in(contract: str, *features: str) -> Implementation:
         contract,
         "lax",
         getattr(collectives, contract),
-        EXTRAS | set(features),
+        (EXTRAS | set(features)) & CONTRACTS[contract].features,
         invariant=CONTRACTS[contract].invariant,
         communication=of_built_in(contract),
-        share=BUILT_IN_SHARE,
+        form="lax",
     )
 
 
@@ -95,26 +92,25 @@ def _algorithm(
         contract,
         name,
         getattr(algorithms, name),
-        EXTRAS | set(features),
+        (EXTRAS | set(features)) & CONTRACTS[contract].features,
         invariant=False,  # nothing casts what a permute delivers back to invariant
         communication=of_algorithm(name),
-        share=ALGORITHM_SHARE,
+        form="algorithm",
         serves=serves,
     )
 
 
 def _product(contract: str) -> Implementation:
-    features = frozenset({"batch_dimensions", "explained_errors"})
     function = getattr(collective_matmul, contract)
     invariant = CONTRACTS[contract].invariant
     return Implementation(
         contract,
         "naive",
         function,
-        features,
+        PRODUCT_EXTRAS,
         invariant=invariant,
         communication=of_product("naive"),
-        share=PRODUCT_SHARE,
+        form="naive",
     )
 
 
@@ -124,10 +120,10 @@ def _overlapped(way: str, contract: str, *, invariant: bool = False) -> Implemen
         contract,
         name,
         getattr(collective_matmul, name),
-        frozenset({"batch_dimensions", "explained_errors"}),
+        PRODUCT_EXTRAS,
         invariant=invariant,
         communication=of_product("ring" if way == "overlapped" else way),
-        share=OVERLAPPED_SHARE,
+        form="overlapped",
         serves=over_two_axes if way == "nested" else None,
     )
 

@@ -1,45 +1,52 @@
 """Checking a function in a process of its own: one that aborts, hangs or eats memory is a result, not the end.
 
 The child draws, checks and shrinks as `find_violation` does, and names every case before it runs
-it. The parent watches: when the child dies, stands still, or grows beyond all measure, the case
-that it named last is what did it.
+it. The parent watches: when the child dies, waits for ever, computes for ever or grows beyond all measure, the
+case that it named last is what did it.
 """
 
+import atexit
 import dataclasses
 import multiprocessing
 import os
 import signal
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 
 from properties.cases import Case
 from properties.contracts import Scope
 from properties.engines import engine_named
-from properties.failures import FOLDER
-from properties.failures.text import origin
-from properties.given import Given
+from properties.failures.lookup import NotAFailure
+from properties.failures.preconditions import check_oracle
+from properties.failures.stuck import GAVE_UP, patience
+from properties.failures.text import diagnosed, origin
 from properties.implementations import Implementation
+from properties.judging import ABORTS, verify
 from properties.known_defects import fatal
 from properties.laws.violation import LawViolation
+from properties.platforms import BACKENDS
+from properties.reading import one_line
 from properties.search import Finding, find_violation
 from properties.tally import Tally
 from properties.verification import LAWS
-
-STALL_SECONDS = 40.0
-"""How long one case may take; the dearest takes under 10 on a busy machine."""
-
-MEMORY_BYTES = 6 * 2**30
-"""How much memory the child may hold; it needs about half a GiB."""
+from properties.watching import AGAIN_SECONDS, BUSY_SECONDS, Death, Watch, die_with_parent
 
 RENDEZVOUS_SECONDS = (5, 15)
 """After the first, XLA:CPU warns of a collective that some devices do not reach; after the second more, it gives up."""
+
+START_SECONDS = 120.0
+"""How long a process may compute before its first case: it starts, and imports the user's module."""
+
+READY = {"ready": True}
+"""What the child says when it has imported the function: from now on the limit of a case holds."""
 
 MOST_KNOWN = 20
 """How many cases that a known defect ends are left out before that is taken for a result."""
@@ -47,42 +54,101 @@ MOST_KNOWN = 20
 SMALLER = (1, 2)
 """The numbers of devices on which a crash is tried again, to find a smaller mesh."""
 
+SMALL = 16
+"""The most devices of a mesh on which a right function ends in time: one that does not end on more may be slow."""
+
+
+class NeverBegan(RuntimeError):
+    """The process that was to check a function ended before its first case; the message says how."""
+
+
+class Source(Protocol):
+    """Where the implementation comes from: a name, which the child looks up as well."""
+
+    def load(self) -> Implementation:
+        """The implementation."""
+
 
 @dataclass(frozen=True)
 class Task:
-    """What the child is to check, and how much of it."""
+    """What the child is to check, and how much of it: the cases that a law draws, or the one case that is given."""
 
-    given: Given
+    given: Source
     law: str
     engine: str
     scope: Scope
     max_examples: int
     random_seed: int | None
     platform: str
+    busy_seconds: float = BUSY_SECONDS
     known: Mapping[str, str] = field(default_factory=dict)
     """Cases, as JSON, that are not to be run again, and the known defects that ended the process on them."""
+    case: Case | None = None
 
 
 def check_isolated(task: Task) -> Finding:
     """`find_violation` in a child process; a crash, a hang and a lack of memory are violations too.
 
-    A case on which a known defect of JAX or XLA ends the process is counted and left out.
+    A case on which a known defect of JAX or XLA ends the process is counted and left out. One that is
+    still being computed on a large mesh is no violation: larger ones are left out, and the report says so.
     """
-    found, died = _run(task)
-    while died and found.violation and (defect := fatal(found.violation.case, died.words)):
-        if found.violation.case.to_json() in task.known or len(task.known) == MOST_KNOWN:
-            break
-        task = dataclasses.replace(task, known={**task.known, found.violation.case.to_json(): defect.name})
-        found, died = _run(task)
-    if not died:
+    found, death = _past_known_defects(task)
+    if task.case is not None:
         return found
-    for devices in SMALLER:  # Hypothesis cannot shrink what kills it
+    unfinished: list[Case] = []
+    while death and death.busy and found.violation and SMALL < found.violation.case.mesh.size <= task.scope.large:
+        unfinished.append(found.violation.case)
+        task = _without(task, found.violation.case.mesh.size)
+        found, death = _past_known_defects(task)
+    if unfinished:
+        reason = (
+            f"not finished after {task.busy_seconds:.0f} s, so without meshes of more than {task.scope.large} devices"
+        )
+        found.tally.not_run[reason] = len(unfinished)
+        found.tally.first[reason] = str(unfinished[0])
+    if not death:
+        return found
+    if death.waits or death.busy:
+        _unending[task.given, task.engine if death.waits else ""] = f"{task.law} on {task.engine}"
+    for devices in () if LAWS[task.law].large else SMALLER:  # Hypothesis cannot shrink what kills it
         if devices < min(task.scope.max_devices, found.tally.largest or task.scope.max_devices):
-            smaller = dataclasses.replace(task, scope=dataclasses.replace(task.scope, max_devices=devices))
-            again, died = _run(smaller)
-            if died:
+            scope = dataclasses.replace(task.scope, max_devices=devices)
+            try:
+                again, death = _run(dataclasses.replace(task, scope=scope, busy_seconds=AGAIN_SECONDS))
+            except NeverBegan:  # what was found on more devices stays found
+                return found
+            if death:
                 return again
     return found
+
+
+def _without(task: Task, devices: int) -> Task:
+    """The task without meshes that are nearly as large."""
+    return dataclasses.replace(task, scope=dataclasses.replace(task.scope, large=max(SMALL, devices // 4)))
+
+
+_unending: dict[tuple[Source, str], str] = {}
+"""Functions of which a case did not end, each with the engine where only that one is concerned, and where it was."""
+
+
+def unending(task: Task) -> str:
+    """The law and engine under which the function was seen not to end, if it was: waiting for that again is in vain."""
+    return _unending.get((task.given, "")) or _unending.get((task.given, task.engine), "")
+
+
+def _past_known_defects(task: Task) -> tuple[Finding, Death | None]:
+    ended: dict[str, tuple[Finding, Death]] = {}
+    found, died = _run(task)
+    while died and found.violation and (defect := fatal(found.violation.case, died.words)):
+        text = found.violation.case.to_json()
+        if text in task.known or len(task.known) == MOST_KNOWN:
+            break
+        ended[text] = found, died
+        task = dataclasses.replace(task, known={**task.known, text: defect.name})
+        found, died = _run(task)
+    if found.violation and found.violation.finding == ABORTS:  # no defect is at fault
+        return ended[found.violation.case.to_json()]
+    return found, died
 
 
 class Child:
@@ -91,22 +157,27 @@ class Child:
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=serve, args=(theirs,), daemon=True)
+        handle, words = tempfile.mkstemp(prefix="shardproof-", suffix=".log")
+        os.close(handle)
+        self.words = Path(words)
+        """Where its standard error goes."""
+        self.process = context.Process(target=serve, args=(theirs, words, os.getpid()), daemon=True)
         self.process.start()
+        atexit.register(self.words.unlink, missing_ok=True)
         theirs.close()
 
     def end(self) -> None:
         """Ends the process, whatever it is doing."""
         self.process.kill()
         self.process.join()
-        last_words(self.process.pid).unlink(missing_ok=True)
+        self.words.unlink(missing_ok=True)
         self.connection.close()
 
 
 _child: Child | None = None
 
 
-def _run(task: Task) -> tuple[Finding, "_Death | None"]:
+def _run(task: Task) -> tuple[Finding, Death | None]:
     global _child
     child = _child or Child()
     _child = child  # starting one costs as much as a small law, so it stays for the next
@@ -115,9 +186,12 @@ def _run(task: Task) -> tuple[Finding, "_Death | None"]:
     child.connection.send(task)
     last: Case | None = None
     cases = 0
+    watch = Watch(child.process.pid or 0, START_SECONDS)
     while True:
-        message = _receive(child)
-        if isinstance(message, str):
+        message = _receive(child, watch)
+        if message == READY:
+            watch.limit = task.busy_seconds
+        elif isinstance(message, str):
             last, cases = Case.from_json(message), cases + 1
         elif isinstance(message, dict):
             return _finding(message, implementation, task), None
@@ -126,7 +200,7 @@ def _run(task: Task) -> tuple[Finding, "_Death | None"]:
     child.end()
     _child = None
     if last is None:
-        raise RuntimeError(
+        raise NeverBegan(
             f"--impl={task.given}: the process that was to check it {message.reason} before the first case"
         )
     violation = LawViolation(implementation, task.law, last, message.reason)
@@ -136,57 +210,38 @@ def _run(task: Task) -> tuple[Finding, "_Death | None"]:
     return Finding(task.law, violation, tally, cases, seconds, seconds), message
 
 
-@dataclass(frozen=True)
-class _Death:
-    reason: str
-    words: bytes = b""
-
-
-def _receive(child: Child) -> Any:
+def _receive(child: Child, watch: Watch) -> Any:
     """The child's next message, or how it died."""
-    deadline = time.monotonic() + STALL_SECONDS
+    watch.restart()
     while not child.connection.poll(0.1):
-        if _memory(child.process.pid) > MEMORY_BYTES:
-            return _Death(f"takes more than {MEMORY_BYTES // 2**30} GiB of memory")
-        if time.monotonic() > deadline:
-            return _Death(f"does not finish within {STALL_SECONDS:.0f} s: devices wait for one another, or for ever")
+        death = watch.verdict()
+        if death is not None:
+            return death
     try:
         return child.connection.recv()
     except (EOFError, ConnectionResetError):
         child.process.join()
         code = child.process.exitcode or 0
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        words = last_words(child.process.pid).read_bytes()
-        if b"Termination timeout for" in words:
-            return _Death(
-                f"does not finish: devices wait for one another, and XLA gave up after {sum(RENDEZVOUS_SECONDS)} s"
-            )
-        return _Death(f"aborts the process ({how})", words)
-
-
-def last_words(pid: int | None) -> Path:
-    """Where a child's standard error goes."""
-    return FOLDER.parent / f"isolated-{pid}.log"
-
-
-def _memory(pid: int | None) -> int:
-    """The resident memory of a process in bytes; 0 where the system does not tell."""
-    try:
-        with open(f"/proc/{pid}/statm") as file:  # noqa: PTH123 (no path object per poll)
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0
+        words = child.words.read_bytes()
+        if GAVE_UP in words:
+            reason = f"does not finish: devices wait for one another, and XLA gave up after {sum(RENDEZVOUS_SECONDS)} s"
+            return Death(reason, waits=True)
+        return Death(f"aborts the process ({how})", words)
 
 
 def _finding(message: dict[str, Any], implementation: Implementation, task: Task) -> Finding:
     """The child's finding, about the parent's own copy of the function."""
     violation = None
+    if "refused" in message:
+        raise NotAFailure(message["refused"])
     if message["error"]:
         raise RuntimeError(f"--impl={task.given}: the process that was to check it failed:\n{message['error']}")
     if message["violation"] is not None:
-        finding, law, case, data, difference, raised = message["violation"]
+        finding, law, case, data, difference, raised, diagnosis = message["violation"]
         violation = LawViolation(implementation, law, case, finding, data=data, difference=difference)
         violation.engine, violation.registered, violation.origin = task.engine, task.law, raised
+        violation.diagnosis = diagnosis
     return Finding(
         task.law,
         violation,
@@ -197,17 +252,11 @@ def _finding(message: dict[str, Any], implementation: Implementation, task: Task
     )
 
 
-def serve(connection: Connection) -> None:
+def serve(connection: Connection, words: str, parent: int) -> None:
     """Runs in the child: checks what it is sent, naming every case before it runs, and answers."""
-    warn, give_up = RENDEZVOUS_SECONDS
-    patience = (
-        f"--xla_cpu_collective_call_warn_stuck_timeout_seconds={warn} "
-        f"--xla_cpu_collective_call_terminate_timeout_seconds={give_up}"
-    )
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {patience}".strip()
-    words = last_words(os.getpid())
-    words.parent.mkdir(parents=True, exist_ok=True)
-    with words.open("wb") as log:  # what XLA prints when it aborts fills screens
+    die_with_parent(parent)
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {patience(RENDEZVOUS_SECONDS)}".strip()
+    with Path(words).open("wb") as log:  # what XLA prints when it aborts fills screens
         os.dup2(log.fileno(), 2)
     started = False
     while True:
@@ -216,34 +265,40 @@ def serve(connection: Connection) -> None:
         except EOFError:  # the parent is done
             return
         if not started:
-            jax.config.update("jax_platforms", {"gpu": "cuda"}.get(task.platform, task.platform))
+            jax.config.update("jax_platforms", BACKENDS[task.platform])
             if task.platform == "cpu":
                 jax.config.update("jax_num_cpu_devices", task.scope.available)
             started = True
         try:
-            connection.send(_answer(task, connection.send))
+            implementation = task.given.load()
+            connection.send(READY)
+            connection.send(_answer(task, implementation, connection.send))
+        except NotAFailure as error:
+            connection.send({"refused": str(error)})
         except Exception:
             connection.send({"error": traceback.format_exc()})
 
 
-def _answer(task: Task, name: Callable[[str], None]) -> dict[str, Any]:
+def _answer(task: Task, implementation: Implementation, name: Callable[[str], None]) -> dict[str, Any]:
     """Checks one task, naming every case before it runs."""
 
-    def before(case: Case) -> str | None:
+    def before(case: Case) -> str:
         text = case.to_json()
-        if text not in task.known:
-            name(text)
-        return task.known.get(text)
+        name(text)  # even one that is known: it is traced and interpreted, which may end the process as well
+        return task.known.get(text, "")
 
-    found = find_violation(
-        LAWS[task.law],
-        task.given.load(),
-        engine_named(task.engine),
-        task.scope,
-        max_examples=task.max_examples,
-        random_seed=task.random_seed,
-        before=before,
-    )
+    if task.case is not None:
+        found = _judged(task, implementation, task.case, before(task.case))
+    else:
+        found = find_violation(
+            LAWS[task.law],
+            implementation,
+            engine_named(task.engine),
+            task.scope,
+            max_examples=task.max_examples,
+            random_seed=task.random_seed,
+            before=before,
+        )
     violation = found.violation
     report: dict[str, Any] = {
         "error": "",
@@ -263,5 +318,24 @@ def _answer(task: Task, name: Callable[[str], None]) -> dict[str, Any]:
             violation.data,
             violation.difference,
             raised,
+            diagnosed(violation),  # here, since it runs the function again
         )
     return report
+
+
+def _judged(task: Task, implementation: Implementation, case: Case, defect: str) -> Finding:
+    """How an implementation fares on one case, on which the known defect `defect` ended a process unless it is empty.
+
+    Raises:
+        NotAFailure: if its contract says nothing of such a case.
+    """
+    tally = Tally(implementation.contract, implementation.name, task.law, task.engine)
+    try:
+        check_oracle(task.law, case)
+    except ValueError as error:
+        raise NotAFailure(one_line(str(error))) from error
+    try:
+        verify(LAWS[task.law], implementation, case, engine_named(task.engine), tally, ended_by=defect)
+    except LawViolation as violation:
+        return Finding(task.law, violation, tally)
+    return Finding(task.law, None, tally)

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from properties.contracts import Scope
 from properties.engines import Engine
 from properties.implementations import Implementation
+from properties.judging import verify
+from properties.reach import LARGEST
 from properties.tally import Tally
-from properties.verification import LAWS, verify
+from properties.verification import LAWS
 
 ENOUGH = ("agreement", "communication")
 """With the laws in the interpreter, what implies them on XLA."""
@@ -20,29 +22,26 @@ FEW = 100
 """Fewer examples than this are for what depends on the number of devices: without the dearest law, and of functions
 that are made of others, only that both engines agree."""
 
-LARGEST = 300
-"""The most devices of a simulated mesh for what has as many steps as members, a ring say."""
-
 
 def law_test(
     name: str, engine: str, implementations: Sequence[Implementation], *, largest: int | None = None
 ) -> Callable[..., None]:
     """The test `test_<law>_<engine>` that checks a law on drawn cases of each implementation.
 
-    It gets the law's and the implementations' share of the examples of the Hypothesis profile that is in
-    force. `largest` bounds the meshes of the law of scale.
+    It gets what the law grants their form of the examples of the Hypothesis profile that is in force (see
+    `properties.budgets`). `largest` bounds the meshes of the law of scale.
 
     Raises:
-        ValueError: if the engine cannot check the law, or the implementations' shares differ.
+        ValueError: if the engine cannot check the law, or the implementations are of several forms.
     """
     law = LAWS[name]
     if engine not in law.engines:
         raise ValueError(f"engine={engine!r}: expected one of {', '.join(law.engines)} for the law {name!r}")
 
-    shares = {i.share for i in implementations}
-    if len(shares) != 1:
-        raise ValueError(f"implementations: shares {sorted(shares)}: expected one share, since one test has one budget")
-    share = shares.pop()
+    forms = {i.form for i in implementations}
+    if len(forms) != 1:
+        raise ValueError(f"implementations: forms {sorted(forms)}: expected one form, since one test has one budget")
+    form = forms.pop()
 
     def test(
         implementation: Implementation,
@@ -53,17 +52,17 @@ def law_test(
     ) -> None:
         if largest is not None:
             scope = dataclasses.replace(scope, large=min(scope.large, largest))
-        case = data.draw(law.cases(implementation, scope), label="case")
-        verify(law, implementation, case, engines[engine], tally)
+        case = data.draw(law.cases(implementation, scope, tally.exclude), label="case")
+        verify(law, implementation, case, engines[engine], tally, instead=law.examples(settings(), "xla", form))
 
     test.__name__ = test.__qualname__ = f"test_{name.replace(' ', '_')}_{engine}"
     test.__doc__ = law.sentence
     # the tally is one per test, not per case: it adds up what all of them checked
-    allowed = [*settings().suppress_health_check, HealthCheck.function_scoped_fixture]
-    if any(i.serves for i in implementations):  # what one does not serve is drawn and dropped
-        allowed.append(HealthCheck.filter_too_much)
+    # and what an implementation does not serve, or says that it does not support, is drawn and dropped
+    dropped = [HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much]
+    allowed = [*settings().suppress_health_check, *dropped]
     budget = settings(
-        max_examples=law.examples(settings(), engine, share), suppress_health_check=allowed, report_multiple_bugs=False
+        max_examples=law.examples(settings(), engine, form), suppress_health_check=allowed, report_multiple_bugs=False
     )
     marked = pytest.mark.law(name, engine)(budget(given(data=st.data())(test)))
     return pytest.mark.parametrize("implementation", implementations, ids=str)(marked)

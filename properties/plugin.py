@@ -10,20 +10,25 @@ from typing import Any
 import jax
 import pytest
 from hypothesis import Phase, is_hypothesis_test, settings
+from hypothesis.errors import Unsatisfiable
 
 from properties import profiles
 from properties.contracts import Scope
+from properties.contracts.contract import FEATURES
+from properties.destinations import DestinationError, check_destination, write_somewhere
 from properties.engines import ENGINES, Engine, engine_named
 from properties.given import GivenError, parse_all
 from properties.implementations import IMPLEMENTATIONS, Implementation
+from properties.judging import require_held
 from properties.laws.violation import LawViolation
-from properties.report import FAILURE, print_table, write_report
-from properties.search import on_a_smaller_mesh
+from properties.platforms import BACKENDS, TooFewDevices, check_devices
+from properties.report import FAILURE, print_table, report_text
+from properties.search import smallest
 from properties.tally import Tally
+from properties.verdict import Enough
 from properties.verification import LAWS
 
 pytest_plugins = ("properties.failures.plugin",)
-PLATFORMS = ("cpu", "gpu", "tpu")
 TALLIES = pytest.StashKey[list[Tally]]()
 GIVEN = pytest.StashKey[list[Implementation]]()
 COUNTED = pytest.StashKey[Tally]()
@@ -44,7 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--platform",
-        choices=PLATFORMS,
+        choices=tuple(BACKENDS),
         default="cpu",
         help="the platform to verify on (default: cpu)",
     )
@@ -73,8 +78,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         metavar="EXPRESSIONS",
-        help="what the function of --impl sends, in members p and bytes n of the full vector, as in "
-        "permute=p-1,bytes=(p-1)*n/p; the first belongs to the first --impl, and so on",
+        help="what the function of --impl sends, in members p, bytes n of the full vector, and bytes of a device's "
+        "block of an operand or the result by its name (x, lhs, rhs, w_in, w_out, out), as in "
+        "permute=p-1,bytes=(p-1)*n/p; after ;grad: what its reverse mode sends by itself, in the same terms. Where "
+        "nothing must move (one member, empty blocks, whole turns, identities, operands that are the same everywhere) "
+        "it may also send less, unless all of it begins with exactly: . The first belongs to the first --impl, and "
+        "so on",
+    )
+    group.addoption(
+        "--claims",
+        action="append",
+        default=[],
+        metavar="NAMES",
+        help="what the function of --impl supports beyond its contract's signature, so that it is drawn: all, or some "
+        f"of {', '.join(FEATURES)}; the first belongs to the first --impl, and so on",
     )
     group.addoption(
         "--report",
@@ -83,6 +100,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FILE",
         help="write the table of what was verified to FILE.json or FILE.md; may be given more than once",
     )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Loaded by hand (`-p properties.plugin`), for a given function: no conftest is needed, nor this checkout's."""
+    namespace = early_config.known_args_namespace
+    if namespace.impl:
+        namespace.confcutdir = str(HERE)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -95,13 +120,22 @@ def pytest_configure(config: pytest.Config) -> None:
     for path in config.getoption("--report"):
         if not path.endswith((".json", ".md")):
             raise pytest.UsageError(f"--report={path}: expected a file name that ends in .json or .md")
+        try:
+            check_destination("--report", Path(path))
+        except DestinationError as error:
+            raise pytest.UsageError(str(error)) from None
     try:
-        given = parse_all(config.getoption("--impl"), config.getoption("--expect-communication"))
+        given = parse_all(*map(config.getoption, ("--impl", "--expect-communication", "--claims")))
     except GivenError as error:
         raise pytest.UsageError(str(error)) from None
-    jax.config.update("jax_platforms", {"gpu": "cuda"}.get(platform, platform))
     if platform == "cpu":
         jax.config.update("jax_num_cpu_devices", devices)
+    elif not hasattr(config, "workerinput"):
+        try:
+            check_devices(platform, devices)
+        except TooFewDevices as error:
+            raise pytest.UsageError(str(error)) from None
+    jax.config.update("jax_platforms", BACKENDS[platform])
     profiles.register(devices)
     if not config.getoption("--hypothesis-profile", default=None):
         settings.load_profile("ci" if os.environ.get("CI") else "dev")
@@ -110,6 +144,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[GIVEN] = [one.load() for one in given]
     except GivenError as error:
         raise pytest.UsageError(str(error)) from None
+    if given and not config.getoption("--replay") and config.args_source is not pytest.Config.ArgsSource.ARGS:
+        config.args = [str(HERE / GIVEN_TESTS)]  # wherever pytest runs, these are the tests that were asked for
     config.addinivalue_line("markers", "law(name, engine): the law that a test checks, and what runs it")
     config.addinivalue_line("markers", "needs_devices(n): a case on a fixed mesh of n devices; left out with fewer")
 
@@ -181,17 +217,9 @@ def devices(pytestconfig: pytest.Config) -> int:
 
     Too few is a failure: what was asked for would not be verified.
     """
-    wanted, platform = pytestconfig.getoption("--devices"), pytestconfig.getoption("--platform")
-    try:
-        found, reason = len(jax.devices()), "give --devices {found}, or run where there are more"
-    except (RuntimeError, AssertionError) as error:  # the assertion says nothing where no device is visible
-        found, reason = 0, str(error).partition("\n")[0] or "JAX sees no such device"
-    if found < wanted:
-        pytest.fail(
-            f"--devices={wanted} --platform={platform}: expected {wanted} devices, found {found}; "
-            + reason.format(found=found),
-            pytrace=False,
-        )
+    wanted, found = pytestconfig.getoption("--devices"), len(jax.devices())
+    if found < wanted:  # something made JAX's devices before this plugin could
+        pytest.fail(f"--devices={wanted}: expected {wanted} devices, found {found}", pytrace=False)
     return int(wanted)
 
 
@@ -209,15 +237,33 @@ def engines() -> dict[str, Engine]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Any:
-    """Takes a violation that Hypothesis has found and shrunk to the smallest mesh that can be found."""
+    """Takes what Hypothesis has found and shrunk to the smallest mesh, with data that shows the mistake."""
     try:
-        return (yield)
+        result = yield
+    except Unsatisfiable:  # everything drawn was rejected
+        if pyfuncitem.get_closest_marker("law") is not None:
+            _require_held(pyfuncitem)  # says what became of it
+        raise
+    except Enough:
+        result = None
     except LawViolation as violation:
         drawn = is_hypothesis_test(pyfuncitem.obj) and pyfuncitem.get_closest_marker("law") is not None
         if not drawn or Phase.shrink not in settings().phases:
             raise
         given: dict[str, Any] = pyfuncitem.funcargs
-        raise on_a_smaller_mesh(violation, given["scope"], given["engines"][violation.engine]) from violation.__cause__
+        raise smallest(violation, given["scope"], given["engines"][violation.engine]) from violation.__cause__
+    if pyfuncitem.get_closest_marker("law") is not None:
+        _require_held(pyfuncitem)
+    return result
+
+
+def _require_held(item: pytest.Function) -> None:
+    """A law that was drawn cases for held on one."""
+    law = item.get_closest_marker("law")
+    assert law is not None
+    given: dict[str, Any] = item.funcargs
+    if {"tally", "implementation"} <= set(given) and law.args[0] in LAWS:
+        require_held(LAWS[law.args[0]], given["implementation"], given["tally"])
 
 
 @pytest.fixture
@@ -261,11 +307,26 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     _config = session.config
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A run that was to check a given function and checked none is an error."""
+    config = session.config
+    asked = config.stash[GIVEN] and not config.option.collectonly and not hasattr(config, "workerinput")
+    if asked and not config.stash[TALLIES] and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Prints what was verified, and writes it where `--report` says."""
     tallies = config.stash[TALLIES]
+    if config.stash[GIVEN] and not tallies and not config.option.collectonly:
+        names = ", ".join(str(one) for one in config.stash[GIVEN])
+        where = HERE / GIVEN_TESTS
+        terminalreporter.write_line(
+            f"ERROR: --impl: nothing checked {names}: no law was collected from {where}", red=True
+        )
     if tallies:
-        print_table(tallies, terminalreporter)
+        print_table(tallies, terminalreporter, given=bool(config.stash[GIVEN]))
     for path in config.getoption("--report"):
-        write_report(path, tallies, pytest_report_header(config))
-        terminalreporter.write_line(f"shardproof: wrote {path}")
+        text = report_text(path, tallies, pytest_report_header(config))
+        write_somewhere(Path(path), text, terminalreporter.write_line)

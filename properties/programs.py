@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import PartitionSpec
 
 from properties.cases import Case, Placement
@@ -43,6 +44,10 @@ class Program:
     compiled: bool = True
 
 
+class WrongResult(Exception):
+    """What a function returns is not what its contract says: another tree, other shapes, no arrays."""
+
+
 @dataclass
 class Seen:
     """What was seen while tracing: the results' varying axes, shapes and dtypes."""
@@ -63,16 +68,40 @@ def manual_axes(case: Case) -> tuple[str, ...]:
 
 
 def local_function(case: Case, implementation: Implementation) -> Callable[..., list[jax.Array]]:
-    """The implementation as a function of blocks, its axis and keyword arguments filled in."""
+    """The implementation as a function of blocks, its axis and keyword arguments filled in.
+
+    It raises `WrongResult` unless it returns an array, or for a tree a tree of arrays like its operand.
+    """
 
     def call(*blocks: jax.Array) -> list[jax.Array]:
-        if case.tree:
-            return jax.tree.leaves(
-                implementation.function({"first": blocks[0], "rest": [*blocks[1:]]}, case.axis_name, **case.keywords)
-            )
-        return jax.tree.leaves(implementation.function(*blocks, case.axis_name, **case.keywords))
+        given = [{"first": blocks[0], "rest": [*blocks[1:]]}] if case.tree else blocks
+        result = implementation.function(*given, case.axis_name, **case.keywords)
+        leaves: list[Any] = jax.tree.leaves(result)
+        if not _same_tree(result, given[0]):
+            wanted = f"a tree like its operand, {shown(given[0])}" if case.tree else "an array"
+            raise WrongResult(f"returns {shown(result)}: expected {wanted}")
+        for leaf in leaves:
+            if not isinstance(leaf, jax.Array | np.ndarray | np.generic):
+                raise WrongResult(f"returns {shown(leaf)}: expected an array")
+        return leaves
 
     return call
+
+
+def _same_tree(one: Any, other: Any) -> bool:
+    structures: list[Any] = [jax.tree.structure(tree) for tree in (one, other)]
+    return bool(structures[0] == structures[1])
+
+
+def shown(result: Any) -> str:
+    """What a function returned, with types in place of the numbers."""
+
+    def short(leaf: Any) -> str:
+        if isinstance(leaf, jax.Array | np.ndarray | np.generic):
+            return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
+        return type(leaf).__name__
+
+    return str(jax.tree.map(short, result)).replace("'", "")
 
 
 def arguments(case: Case, transformation: Transformation) -> tuple[Argument, ...]:
@@ -142,12 +171,12 @@ def forward(case: Case, implementation: Implementation, seen: Seen, *, out: str 
 
 
 def derivatives(
-    case: Case, implementation: Implementation, seen: Seen, *, forward_mode: bool = True
+    case: Case, implementation: Implementation, seen: Seen, *, forward_mode: bool = True, reverse_mode: bool = True
 ) -> tuple[Program, list[Placement]]:
     """The program `(operands, tangents, cotangents) -> (results, tangents, gradients)`, and the results' placements.
 
-    `seen` must come from a trace of `forward`: results leave by type, so that cotangents of invariant
-    results are invariant.
+    Of a mode that is not asked for there are no tangents, or no gradients. `seen` must come from a trace of
+    `forward`: results leave by type, so that cotangents of invariant results are invariant.
     """
     transformation = TRANSFORMATIONS[case.around]
     operands = arguments(case, transformation)
@@ -166,6 +195,9 @@ def derivatives(
 
         def run(*arrays: jax.Array) -> list[jax.Array]:
             xs, tangents, cts = arrays[:count], arrays[count : 2 * count], arrays[2 * count :]
+            if not reverse_mode:
+                ys, pushed = jax.jvp(function, xs, tangents)
+                return [*ys, *pushed]
             ys, pullback = jax.vjp(function, *xs)
             grads = pullback(list(cts))
             pushed = jax.jvp(function, xs, tangents)[1] if forward_mode else []

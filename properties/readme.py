@@ -4,6 +4,9 @@ import argparse
 from pathlib import Path
 
 from properties.benchmark.products import markdown
+from properties.contracts import CONTRACTS
+from properties.contracts.contract import FEATURES
+from properties.given import signature_of
 from properties.known_defects import DEFECTS
 from properties.verification import LAWS
 
@@ -22,14 +25,37 @@ def defects() -> str:
     return "\n".join(["| script | defect | JAX |", "|---|---|---|", *rows])
 
 
+def contracts() -> str:
+    """The contracts' signatures as a Markdown table."""
+    rows = [f"| `{name}` | `{signature_of(name)}` |" for name in CONTRACTS]
+    return "\n".join(["| contract | signature |", "|---|---|", *rows])
+
+
+def features() -> str:
+    """What an implementation may claim as a Markdown table."""
+    rows = []
+    for name, sentence in FEATURES.items():
+        contracts = [c.name for c in CONTRACTS.values() if name in c.features]
+        rows.append(
+            f"| `{name}` | {sentence} | {'all' if len(contracts) == len(CONTRACTS) else ', '.join(contracts)} |"
+        )
+    return "\n".join(["| claim | what is drawn then | contracts |", "|---|---|---|", *rows])
+
+
 def section(text: str, name: str) -> str:
     """What stands between the marks of a section."""
     return text.partition(f"<!-- {name} -->\n")[2].partition(f"<!-- /{name} -->")[0].strip()
 
 
 def with_section(text: str, name: str, content: str) -> str:
-    """The text with a section replaced."""
+    """The text with a section replaced.
+
+    Raises:
+        ValueError: if it has none of that name.
+    """
     before, start, rest = text.partition(f"<!-- {name} -->\n")
+    if not start:
+        raise ValueError(f"name={name!r}: the text has no <!-- {name} -->")
     _, end, after = rest.partition(f"<!-- /{name} -->")
     return f"{before}{start}\n{content.strip()}\n\n{end}{after}"
 
@@ -48,6 +74,8 @@ def main() -> None:
     text = README.read_text()
     text = with_section(text, "laws", laws())
     text = with_section(text, "defects", defects())
+    text = with_section(text, "features", features())
+    text = with_section(text, "contracts", contracts())
     text = with_section(text, "products", markdown())
     if options.report:
         text = with_section(text, "verified", verified(options.report.read_text()))

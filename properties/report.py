@@ -5,15 +5,15 @@ import io
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import pytest
 from rich.console import Console
 from rich.table import Table
 
 from properties.communication import table
+from properties.failures.causes import by_cause, told
 from properties.implementations import IMPLEMENTATIONS
-from properties.known_defects import DEFECTS
+from properties.summary import VERDICTS, notes, verdict_row, verdict_table
 from properties.tally import Tally, merge
 from properties.verification import LAWS
 
@@ -24,6 +24,7 @@ COLUMNS = (
     "contract",
     "implementation",
     "laws",
+    "structures",
     "cases",
     "meshes",
     "axis orders",
@@ -36,7 +37,9 @@ MOST_VALUES = 24
 """How many values of a trait the report lists; where there are more, the most frequent."""
 
 ORDERS = ("one axis", "mesh order", "permuted")
-NUMERIC = frozenset({"implementations", "laws", "cases", "meshes", "dtypes", "largest mesh", "compilations", "time"})
+NUMERIC = frozenset(
+    {"implementations", "laws", "structures", "cases", "meshes", "dtypes", "largest mesh", "compilations", "time"}
+)
 
 
 def row(tally: Tally, implementation: str) -> tuple[str, ...]:
@@ -45,6 +48,7 @@ def row(tally: Tally, implementation: str) -> tuple[str, ...]:
         tally.contract,
         implementation + (" (failed)" if tally.outcome != "passed" else ""),
         str(len(tally.law.split(", "))),
+        f"{tally.structures:,}",
         f"{tally.cases:,}",
         f"{len(tally.meshes):,}",
         ", ".join(order for order in ORDERS if order in tally.drawn.get("axis tuple", {})),
@@ -80,30 +84,6 @@ def total(tallies: Sequence[Tally]) -> str:
     )
 
 
-def notes(tallies: Iterable[Tally]) -> list[str]:
-    """What implementations said that they do not serve, and the known defects met, one line each."""
-    tallies = merge(tallies)
-    met: dict[str, int] = {}
-    for tally in tallies:
-        for name, times in tally.defects.items():
-            met[name] = met.get(name, 0) + times
-    lines = [f"known defect, met {times} times: {name}: {DEFECTS[name].sentence}" for name, times in met.items()]
-    for tally in tallies:
-        for reason, case in tally.gaps.items():
-            lines.append(f"gap: {tally.contract}[{tally.implementation}]: {reason}, first for {case}")
-        for what, where in tally.findings.items():
-            lines.append(f"finding: {tally.contract}[{tally.implementation}]: {what}, first for {where}")
-    for tally in tallies:
-        sent = tally.communication
-        if sent and sent["against"] != "formula":
-            unknown = "communication unknown" if sent["against"] == "lower bound" else "communication as expected"
-            lines.append(
-                f"{unknown}: {tally.contract}[{tally.implementation}]: checked against the {sent['against']} only; "
-                f"the largest case sends {sent['cost']}: {sent['case']}"
-            )
-    return lines
-
-
 def histograms(tallies: Iterable[Tally]) -> str:
     """What was drawn, in Markdown: per contract and trait the share of each value, so that a blind spot shows."""
     per_contract: dict[str, Tally] = {}
@@ -121,8 +101,8 @@ def histograms(tallies: Iterable[Tally]) -> str:
     return "\n".join(lines)
 
 
-def print_table(tallies: Sequence[Tally], reporter: pytest.TerminalReporter) -> None:
-    """Prints the table, as wide as the terminal."""
+def print_table(tallies: Sequence[Tally], reporter: pytest.TerminalReporter, *, given: bool = False) -> None:
+    """Prints the table, as wide as the terminal; for functions that were given, the verdicts by law."""
     table = Table(title=None)
     for column in COLUMNS:
         table.add_column(column, justify="right" if column in NUMERIC else "left")
@@ -133,6 +113,11 @@ def print_table(tallies: Sequence[Tally], reporter: pytest.TerminalReporter) -> 
     console.print(table)
     reporter.section("what was verified", sep="=")
     reporter.write(console.file.getvalue())  # type: ignore[attr-defined]
+    if given:
+        for implementation in dict.fromkeys((t.contract, t.implementation) for t in tallies):
+            own = [t for t in tallies if (t.contract, t.implementation) == implementation]
+            reporter.write_line("{}[{}]".format(*implementation))
+            reporter.write_line(verdict_table(own))
     for line in (*notes(tallies), total(tallies)):
         reporter.write_line(line)
 
@@ -146,14 +131,16 @@ def markdown(rows: Iterable[tuple[str, ...]], second: str = "implementation") ->
 
 
 def by_law(tallies: Iterable[Tally]) -> str:
-    """What each law was checked on, on each engine, in Markdown."""
+    """What became of what each law drew on each engine, in Markdown."""
     added: dict[tuple[str, str], Tally] = {}
     for tally in tallies:
         added.setdefault((tally.law, tally.engine), Tally("", "", tally.law, tally.engine)).add(tally)
-    lines = ["| law | engine | cases | structures | compilations | time |", "| --- | --- | ---: | ---: | ---: | ---: |"]
+    columns = (*VERDICTS, "cases", "compilations", "time")
+    lines = ["| " + " | ".join(columns) + " |", "| --- | --- |" + " ---: |" * (len(columns) - 2)]
     order = {name: i for i, name in enumerate(LAWS)}
-    for (law, engine), t in sorted(added.items(), key=lambda entry: (order.get(entry[0][0], len(order)), entry[0])):
-        lines.append(f"| {law} | {engine} | {t.cases:,} | {t.structures:,} | {t.compilations:,} | {t.seconds:.0f} s |")
+    for _, t in sorted(added.items(), key=lambda entry: (order.get(entry[0][0], len(order)), entry[0])):
+        cells = (*verdict_row(t), f"{t.cases:,}", f"{t.compilations:,}", f"{t.seconds:.0f} s")
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -163,8 +150,8 @@ def communication(tallies: Sequence[Tally]) -> list[table.Row]:
     return table.rows(i for i in IMPLEMENTATIONS if (i.contract, i.name) in verified)
 
 
-def write_report(path: str, tallies: Sequence[Tally], header: Sequence[str]) -> None:
-    """Writes the report as JSON or Markdown, by the file's ending."""
+def report_text(path: str, tallies: Sequence[Tally], header: Sequence[str]) -> str:
+    """The report as JSON or Markdown, by the file's ending."""
     if path.endswith(".json"):
         record = {
             "header": list(header),
@@ -178,10 +165,11 @@ def write_report(path: str, tallies: Sequence[Tally], header: Sequence[str]) -> 
         parts = ["## What was verified", "\n".join(f"- {line}" for line in header)]
         if tallies:
             parts += [markdown(by_contract(tallies), "implementations"), listed]
-            parts += [f"```text\n{t.failure['text'].strip()}\n```" for t in tallies if t.failure]
+            failed = [t.failure for t in tallies if t.failure]
+            parts += [f"```text\n{told(group).strip()}\n```" for group in by_cause(failed)]
             parts += [total(tallies), "## By implementation", markdown(by_implementation(tallies))]
             parts += ["## By law", by_law(tallies), "## What was drawn", histograms(tallies)]
         sent = communication(tallies)
         parts += ["## Communication", table.CAPTION, table.markdown(sent)] if sent else []
         text = "\n\n".join(filter(None, parts))
-    Path(path).write_text(text + "\n")
+    return text + "\n"

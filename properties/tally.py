@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from properties.cases import Case
+from properties.verdict import Verdict
 
 
 def traits(case: Case) -> dict[str, str]:
@@ -43,11 +44,18 @@ class Tally:
         meshes: the distinct meshes.
         drawn: per trait of a case, how many structures had each of its values.
         largest: the most devices in a mesh.
-        gaps: what the implementation said that it does not serve, each with a first case.
-        defects: the known defects of JAX or XLA that were met, and how often.
+        unsupported: what the implementation said that it does not support, and of how many structures.
+        first: the first case of each of these reasons.
+        defects: the known defects of JAX or XLA that excused a structure, and how many each.
+        instead: what kept the engine from running structures that the other engine ran, and how many.
+        not_run: what kept every engine from running a structure, and how many.
+        broken: whether a case was found that breaks the law.
+        exchanging: how many structures of each verdict have more than one participant.
+        excluded: how many drawn cases were dropped because the implementation is not asked to serve them.
         findings: what is worth knowing and breaks no law, each with a first case.
         communication: what the largest case sends: `bytes` of its full vector, `cost`, `case`, and what it is
             held to (`against`: a formula, an expectation, or only the lower bound).
+        unclaimed: the features that a user's function does not claim, so that they were not drawn.
         outcome: `passed` or `failed`.
         failure: what a person needs of a failure: its headline, text, script and case.
     """
@@ -63,10 +71,17 @@ class Tally:
     meshes: set[str] = field(default_factory=set)
     drawn: dict[str, dict[str, int]] = field(default_factory=dict)
     largest: int = 0
-    gaps: dict[str, str] = field(default_factory=dict)
+    unsupported: dict[str, int] = field(default_factory=dict)
+    first: dict[str, str] = field(default_factory=dict)
     defects: dict[str, int] = field(default_factory=dict)
+    instead: dict[str, int] = field(default_factory=dict)
+    not_run: dict[str, int] = field(default_factory=dict)
+    broken: bool = False
+    exchanging: dict[str, int] = field(default_factory=dict)
+    excluded: int = 0
     findings: dict[str, str] = field(default_factory=dict)
     communication: dict[str, Any] = field(default_factory=dict)
+    unclaimed: tuple[str, ...] = ()
     outcome: str = "passed"
     failure: dict[str, str] = field(default_factory=dict)
 
@@ -87,9 +102,37 @@ class Tally:
         histogram = self.drawn.setdefault(trait, {})
         histogram[value] = histogram.get(value, 0) + times
 
-    def gap(self, case: Case, reason: str) -> None:
-        """Notes that a case is not served."""
-        self.gaps.setdefault(reason, str(case))
+    def note(self, verdict: Verdict, case: Case) -> None:
+        """Counts the verdict on one structure."""
+        if set(case.axes) <= set(case.mesh.axis_names) and case.members > 1:
+            self.exchanging[verdict.kind] = self.exchanging.get(verdict.kind, 0) + 1
+        if verdict.instead:
+            self.instead[verdict.instead] = self.instead.get(verdict.instead, 0) + 1
+        if verdict.kind == "held":
+            self.count(case, verdict.checked)
+            return
+        counted = {"unsupported": self.unsupported, "excused": self.defects, "not run": self.not_run}[verdict.kind]
+        counted[verdict.reason] = counted.get(verdict.reason, 0) + 1
+        self.first.setdefault(verdict.reason, str(case))
+
+    def exclude(self, case: Case) -> None:
+        """Counts a case that was drawn and dropped."""
+        self.excluded += 1
+
+    @property
+    def drawn_structures(self) -> int:
+        """How many structures got a verdict, the one that breaks the law aside."""
+        return self.structures + sum(map(sum, (c.values() for c in (self.unsupported, self.defects, self.not_run))))
+
+    @property
+    def supported(self) -> float:
+        """The share of what was drawn that the implementation supports."""
+        return 1 - sum(self.unsupported.values()) / max(self.drawn_structures, 1)
+
+    def left_out(self) -> list[str]:
+        """What was drawn and not checked, with its reasons, a line for each kind."""
+        kinds = (("unsupported", self.unsupported), ("excused", self.defects), ("not run", self.not_run))
+        return [f"{sum(counted.values()):,} {kind} ({_most(counted)})" for kind, counted in kinds if counted]
 
     def finding(self, where: str, what: str) -> None:
         """Notes what is worth knowing and breaks no law."""
@@ -106,15 +149,20 @@ class Tally:
             for value, times in histogram.items():
                 self.draw(name, value, times)
         self.largest = max(self.largest, other.largest)
-        self.gaps.update(other.gaps)
-        for name, times in other.defects.items():
-            self.defect(name, times)
+        for mine, theirs in (
+            (self.unsupported, other.unsupported),
+            (self.defects, other.defects),
+            (self.instead, other.instead),
+            (self.not_run, other.not_run),
+            (self.exchanging, other.exchanging),
+        ):
+            for name, times in theirs.items():
+                mine[name] = mine.get(name, 0) + times
+        self.first = {**other.first, **self.first}
+        self.excluded += other.excluded
         self._keep(other.communication)
         self.findings = {**other.findings, **self.findings}
-
-    def defect(self, name: str, times: int = 1) -> None:
-        """Notes that a case fails because of a known defect, and not of the implementation."""
-        self.defects[name] = self.defects.get(name, 0) + times
+        self.unclaimed = self.unclaimed or tuple(other.unclaimed)
 
     def sends(self, case: Case, size: int, cost: str, against: str) -> None:
         """Notes what a case sends, given the bytes of its full vector, and what that was held to."""
@@ -133,6 +181,12 @@ class Tally:
     def from_json(cls, record: dict[str, Any]) -> "Tally":
         """The tally that `to_json` wrote."""
         return cls(**{**record, "meshes": set(record["meshes"])})
+
+
+def _most(counted: dict[str, int]) -> str:
+    """The most frequent reason, and how many others there are."""
+    first = max(counted, key=lambda reason: counted[reason])
+    return first + (f", and {len(counted) - 1} more reasons" if len(counted) > 1 else "")
 
 
 def merge(tallies: Iterable[Tally]) -> list[Tally]:

@@ -5,7 +5,8 @@ from hypothesis import settings
 
 from properties.contracts import Scope
 from properties.implementations import Implementation
-from properties.isolation import Task, check_isolated
+from properties.isolation import Task, check_isolated, unending
+from properties.judging import require_held
 from properties.tally import Tally
 from properties.verification import LAWS
 
@@ -29,7 +30,13 @@ def test_given(
         random_seed=None if seed in (None, "random") else int(seed),
         platform=pytestconfig.getoption("--platform"),
     )
+    if hung := unending(task):
+        pytest.fail(
+            f"{implementation}: {given_law}: not run on {given_engine}: it did not end under {hung}", pytrace=False
+        )
     found = check_isolated(task)
     tally.add(found.tally)
+    tally.unclaimed = implementation.unclaimed
     if found.violation is not None:
         raise found.violation
+    require_held(LAWS[given_law], implementation, tally)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from properties.failures.lookup import implementation_of
-from properties.failures.record import Recorded
-from properties.failures.replay import devices_needed, regressions, run
+from properties.failures.lookup import Lookup
+from properties.failures.record import Recorded, died
+from properties.failures.replay import devices_needed, regressions, run, run_isolated
 
 RECORDED = [
     pytest.param(recorded, id=path.stem, marks=pytest.mark.needs_devices(devices_needed(recorded)))
@@ -17,4 +17,8 @@ if RECORDED:
     @pytest.mark.usefixtures("devices")
     def test_regression(recorded: Recorded) -> None:
         """The law that was broken on this case holds."""
-        run(recorded, implementation_of(recorded.implementation))
+        lookup = Lookup(recorded.implementation)
+        if died(recorded.finding):
+            run_isolated(recorded, lookup)
+        else:
+            run(recorded, lookup.load())

@@ -1,31 +1,22 @@
-"""Which laws there are, the cases that each draws, and the running of one check."""
+"""Which laws there are, and the cases that each draws."""
 
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from hypothesis import currently_in_test_context, event, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from oracles.dtypes import is_float
+from properties.budgets import structures
 from properties.cases import Case
-from properties.communication.bounds import full_bytes
 from properties.contracts import CONTRACTS, Scope
 from properties.contracts.collectives import placements
 from properties.engines import Engine
 from properties.implementations import Implementation
-from properties.known_defects import aborting, explaining
 from properties.laws import check_agreement, check_communication, check_error, check_gradient, check_type, check_value
-from properties.laws.communication import communication_of, held_to
-from properties.laws.running import gaps
-from properties.laws.violation import Gap, LawViolation
-from properties.tally import Tally, traits
 from properties.transformations import TRANSFORMATIONS
-
-XLA_SHARE = 0.06
-"""XLA's part of a law's structures: compiling one costs many times what interpreting it does (`python -m
-properties.benchmark simulate`), and the law of agreement has a larger share."""
 
 Check = Callable[[Implementation, Case, Engine], int]
 
@@ -43,6 +34,7 @@ class Law:
         share: its examples, as a multiple of the profile's `max_examples`; dear laws get fewer.
         engines: the engines that can check it.
         large: whether it draws meshes that only the simulator can serve.
+        interpreted: whether it cannot be checked without the interpreter.
     """
 
     name: str
@@ -53,13 +45,16 @@ class Law:
     share: float = 1.0
     engines: tuple[str, ...] = ("simulate", "xla")
     large: bool = False
+    interpreted: bool = False
 
-    def examples(self, profile: settings, engine: str, share: float = 1.0) -> int:
-        """How many structures a profile grants it on an engine, for an implementation with that share."""
-        return max(2, round(profile.max_examples * self.share * share * (XLA_SHARE if engine == "xla" else 1)))
+    def examples(self, profile: settings, engine: str, form: str = "user") -> int:
+        """How many structures a profile grants it on an engine, for an implementation of that form."""
+        return structures(profile.max_examples, self.name, self.share, form, engine)
 
-    def cases(self, implementation: Implementation, scope: Scope) -> st.SearchStrategy[Case]:
-        """The cases that this law draws for an implementation."""
+    def cases(
+        self, implementation: Implementation, scope: Scope, excluded: Callable[[Case], None] = lambda case: None
+    ) -> st.SearchStrategy[Case]:
+        """The cases that this law draws for an implementation; those that it does not serve go to `excluded`."""
         scope = dataclasses.replace(
             scope,
             arounds=self.arounds,
@@ -68,8 +63,15 @@ class Law:
             large=scope.large if self.large else 0,
         )
         cases = CONTRACTS[implementation.contract].cases(scope)
-        if implementation.serves is not None:
-            cases = cases.filter(implementation.serves)
+        serves = implementation.serves
+        if serves is not None:
+
+            def kept(case: Case) -> bool:
+                if not serves(case):
+                    excluded(case)
+                return serves(case)
+
+            cases = cases.filter(kept)
         if self.name == "type":
             cases = cases.flatmap(placed)
         elif self.name == "error":
@@ -175,7 +177,7 @@ LAWS: dict[str, Law] = {
             "communication",
             "Collectives and bytes are those of the formula, in no more steps, and never below the lower bound.",
             check_communication,
-            share=0.3,
+            share=0.8,
         ),
         # without jit every primitive is dispatched by itself, a hundred times as slow
         Law(
@@ -193,6 +195,7 @@ LAWS: dict[str, Law] = {
             arounds=("jit", *(name for name in AROUND if name != "partial_manual")),
             share=6.5,
             engines=("xla",),
+            interpreted=True,
         ),
         # most have fewer than 300 devices: what is gathered grows with the square of their number
         Law(
@@ -202,47 +205,7 @@ LAWS: dict[str, Law] = {
             share=0.4,
             engines=("simulate",),
             large=True,
+            interpreted=True,
         ),
     )
 }
-
-
-def verify(law: Law, implementation: Implementation, case: Case, engine: Engine, tally: Tally) -> None:
-    """Checks one case against a law and counts it.
-
-    Raises:
-        LawViolation: if the law does not hold.
-    """
-    if currently_in_test_context():  # a replay draws nothing
-        for name, value in traits(case).items():
-            event(f"{name}: {value}")
-    before = engine.compilations
-    try:
-        with gaps():
-            defect = aborting(implementation, case, engine)
-            if defect is not None:
-                tally.defect(defect.name)
-                return
-            checked = law.check(implementation, case, engine)
-    except Gap as gap:
-        tally.gap(case, str(gap))
-        return
-    except Exception as error:
-        defect = explaining(law.name, implementation, case, engine, error)
-        if defect is not None:
-            tally.defect(defect.name)
-            return
-        if isinstance(error, LawViolation):
-            error.engine, error.registered = engine.name, law.name
-            raise
-        first = str(error).partition("\n")[0]
-        finding = f"raises {type(error).__name__}: {first}"
-        violation = LawViolation(implementation, law.name, case, finding)
-        violation.engine, violation.registered = engine.name, law.name
-        raise violation from error
-    finally:
-        tally.compilations += engine.compilations - before
-    tally.count(case, checked)
-    if law.name == "communication":
-        cost = communication_of(implementation, case, engine).cost
-        tally.sends(case, full_bytes(case), str(cost), held_to(implementation))

@@ -73,6 +73,7 @@ def _scattered_and_gathered(
     axis_name: AxisName,
 ) -> Result:
     axes = check_whole(function, lhs, rhs, axis_name)
+    lhs, rhs = aligned(lhs, rhs)  # before it is filled up: the gradient of a replica is added up without the filling
     n = rhs.shape[1]
     filled = jnp.pad(rhs, ((0, 0), (0, -n % lax.axis_size(axes))))
     piece = scatter(reduced.scattered(lhs, filled, axes, 1), axes).astype(jnp.result_type(lhs, rhs))

@@ -5,12 +5,14 @@ from collections.abc import Callable
 
 import jax
 
-from properties.benchmark import drawing, planted, products, simulating
+from properties.benchmark import diagnoses, drawing, planted, products, simulating, verdicts
 
 SECTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "drawing": lambda options: drawing.measure(options.devices),
     "simulate": lambda options: simulating.measure(max(options.devices, max(simulating.COMPARED))),
     "mutants": lambda options: planted.measure(range(options.first_seed, options.first_seed + options.seeds)),
+    "diagnoses": lambda options: diagnoses.measure(range(options.first_seed, options.first_seed + options.seeds)),
+    "verdicts": lambda options: verdicts.measure(),
     "products": lambda options: products.measure(options.devices),
 }
 

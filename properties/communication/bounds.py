@@ -44,7 +44,7 @@ def lower_bound(contract: str, p: int, n: float | Fraction) -> Bound:
 def members(case: Case) -> int:
     """How many members exchange with one another in a case."""
     groups = case.keywords.get("axis_index_groups")
-    return case.members if groups is None else len(groups[0])
+    return case.members if groups is None else max(map(len, groups))
 
 
 def operand_bits(case: Case, *, packed: bool) -> int:
@@ -80,6 +80,20 @@ def needed(case: Case) -> Bound:
     p = members(case)
     bits = operand_bits(case, packed=True) * (p if gathers else 1)
     return lower_bound(case.contract, p, Fraction(bits, 8))
+
+
+def nothing_must_move(case: Case) -> bool:
+    """Whether every member has all that it needs: it is alone, or all is empty, or it keeps its block, or all have it.
+
+    Products need nothing as soon as one operand is empty: what is left of them is zeros.
+    """
+    params, axes = case.keywords, set(case.axes)
+    alone = members(case) == 1
+    empty = any(0 in operand.block for operand in case.operands)
+    kept = case.contract == "permute" and all(source == target for source, target in params["perm"])
+    turned = case.contract == "ring_shift" and params["offset"] % case.members == 0
+    known = case.contract in KNOWN and not any(axes & operand.placement.axes for operand in case.operands)
+    return alone or empty or kept or turned or known
 
 
 def moved(collectives: Iterable[tuple[str, int, int]]) -> Fraction | None:

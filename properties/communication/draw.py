@@ -12,7 +12,15 @@ from oracles.mesh import MeshCase
 from properties.communication import steps, svg
 from properties.communication.examples import PARAMETERS, example
 from properties.communication.products import SHARDED
+from properties.given import Given, GivenError
 from properties.implementations import IMPLEMENTATIONS, Implementation
+
+LONGEST = 120
+"""The most characters of a function's name in that of its picture."""
+NAME = (
+    "the implementation: its name, contract[name], a contract that has only one, or a function of yours as "
+    "CONTRACT=MODULE:FUNCTION"
+)
 
 
 class DrawError(ValueError):
@@ -22,9 +30,14 @@ class DrawError(ValueError):
 def find(name: str) -> Implementation:
     """The implementation called `name`, `contract[name]`, or the only one of the contract `name`.
 
+    A name such as `ring_shift=mine:shift` is that of a user's function, as `--impl` takes it.
+
     Raises:
         DrawError: if there is none, or more than one.
+        GivenError: if a user's function cannot be imported, or called as its contract demands.
     """
+    if "=" in name:
+        return Given.parse(name).load()
     known = [i for i in IMPLEMENTATIONS if i.contract in PARAMETERS or i.contract in SHARDED]
     exact = [i for i in known if str(i) == name]
     found = exact or [i for i in known if name in (i.name, i.contract)]
@@ -68,7 +81,7 @@ def parse_axes(text: str, mesh: MeshCase) -> tuple[str, ...]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the steps and writes the picture; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m properties.communication.draw", description=__doc__)
-    parser.add_argument("name", help="the implementation: its name, contract[name], or a contract that has only one")
+    parser.add_argument("name", help=NAME)
     parser.add_argument("--mesh", default="tp=4", metavar="AXES", help="names and sizes of axes (default: tp=4)")
     parser.add_argument("--axis", default="", metavar="NAMES", help="the axis tuple, as in tp,dp (default: all axes)")
     parser.add_argument("--output", type=Path, metavar="FILE", help="the picture (default: NAME.svg)")
@@ -80,14 +93,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         case = example(implementation.contract, mesh, axes if len(axes) > 1 else axes[0])
         found = steps.steps(implementation, case)
         print(steps.text(implementation, case, found))
-        path = options.output or Path(f"{implementation.contract}-{implementation.name}.svg")
-        svg.write(path, f"{implementation} on mesh {mesh}", found, mesh.size)
+        path = options.output or Path(f"{implementation.contract}-{implementation.name[:LONGEST]}.svg")
+        svg.write(path, f"{implementation} on mesh {mesh}, axis {case.axis_name!r}", found, svg.columns(mesh, axes))
         print(f"wrote {path}")
     except NotImplementedError as error:
         print(f"error: {options.name} does not serve --mesh={options.mesh}: {error}", file=sys.stderr)
         return 2
-    except DrawError as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (DrawError, GivenError) as error:
+        print(f"error: {str(error).removeprefix('--impl=')}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
         print(f"error: no picture: {error}; pip install 'shardproof[draw]'", file=sys.stderr)

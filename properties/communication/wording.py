@@ -1,9 +1,10 @@
 """What is sent, in words."""
 
+from collections.abc import Mapping
 from fractions import Fraction
 
 from oracles.communication import Cost
-from properties.communication.expectation import Expectation
+from properties.communication.expectation import Expectation, Terms
 
 
 def worded(cost: Cost, *, beside: Cost | None = None) -> str:
@@ -20,13 +21,14 @@ def worded(cost: Cost, *, beside: Cost | None = None) -> str:
     )
 
 
-def worded_expectation(expectation: Expectation, p: int, n: int) -> str:
-    """`permute=3, bytes=48 (from permute=p-1,bytes=(p-1)*n/p with p=4, n=64)`."""
-    counts, size, steps = expectation.counts(p, n), expectation.bytes(p, n), expectation.steps(p, n)
+def worded_expectation(expectation: Expectation, terms: Terms, sizes: Mapping[str, int]) -> str:
+    """`permute=3, bytes=48 (from permute=p-1,bytes=(p-1)*n/p with p=4, n=64)`; p and n always, others if named."""
+    counts, size, steps = terms.counts(sizes), terms.bytes(sizes), terms.steps(sizes)
+    told = {name: sizes[name] for name in sizes if name in ("p", "n") or name in terms.names()}
     parts = [f"{kind}={number(count)}" for kind, count in counts.items() if count]
     parts += [] if size is None else [f"bytes={number(size)}"]
     parts += [] if steps is None else [f"steps={number(steps)}"]
-    return f"{', '.join(parts) or 'none'} (from {expectation} with p={p}, n={n})"
+    return f"{', '.join(parts) or 'none'} (from {expectation} with {', '.join(f'{k}={v}' for k, v in told.items())})"
 
 
 def number(value: Fraction) -> str:

@@ -55,22 +55,27 @@ def collective_cases(draw: st.DrawFn, name: str, scope: Scope, arguments: Argume
     members = mesh.axis_size(axes)
     groups: tuple[tuple[int, ...], ...] | None = None
     # reductions over groups differ between groups, which only unchecked types can express
-    serves = "groups" in scope.features and (name != "all_reduce" or around == "no_vma") and members <= 16
+    uneven = "uneven_groups" in scope.features and name == "all_reduce"
+    serves = ("groups" in scope.features or uneven) and (name != "all_reduce" or around == "no_vma") and members <= 16
     if serves and draw(st.integers(0, 4), label="groups") == 4:
-        groups = draw(index_groups(members))
-        members = len(groups[0])
+        groups = draw(index_groups(members, uneven=uneven))
+        members = max(map(len, groups))
     block, params = arguments(draw, members, scope)
     if groups is not None:
         params["axis_index_groups"] = groups
     op = params.get("op", "move")
     sums = op in ("sum", "mean") or name == "reduce_scatter"
+    terms = (mesh.size if scope.floating else members) if sums or scope.floating else 1
+    if op == "mean" and members & (members - 1):  # which is rounded: of too many terms no digit would be certain
+        terms *= 8
     dtype = draw(
         dtypes(
             floating=scope.floating,
             numeric=op == "mean" or (sums and ("bool_sum" not in scope.features or name == "reduce_scatter")),
             ordered=op in ("max", "min"),
-            terms=mesh.size if scope.floating else members if sums else 1,
+            terms=terms,
             wrapping=op != "mean",
+            wide="x64" in scope.features,
         ),
         label="dtype",
     )
@@ -105,17 +110,18 @@ def collective_cases(draw: st.DrawFn, name: str, scope: Scope, arguments: Argume
 
 
 def is_divisible(data: Data, dtype: np.dtype) -> bool:
-    """Whether a mean of such data is defined: of sums that wrap around it is not, nor of infinite complex numbers."""
+    """Whether a mean of such data is defined: not of sums that wrap around, nor of infinite or huge complex numbers."""
     if is_integer(dtype):
         return data.kind == "exact"
-    return dtype.kind != "c" or data.kind not in ("special", "nan")
+    return dtype.kind != "c" or data.kind not in ("special", "nan", "scaled")
 
 
 def blocks(scope: Scope, *, min_rank: int = 0) -> st.SearchStrategy[tuple[int, ...]]:
     """Shapes of blocks; on large meshes tiny, since a gathered block has as many copies as it has parts."""
+    least = 0 if "empty_blocks" in scope.features else 1
     if scope.large:
-        return shapes(min_rank=min_rank, max_rank=2, max_side=2)
-    return shapes(min_rank=min_rank, long=True)
+        return shapes(min_rank=min_rank, max_rank=2, min_side=least, max_side=2)
+    return shapes(min_rank=min_rank, min_side=least, long=True)
 
 
 def dimension(draw: st.DrawFn, rank: int, scope: Scope, label: str) -> int:
@@ -162,8 +168,11 @@ def _permute(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
 
 
 def _shift(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
-    offsets = st.integers(-members - 1, members + 1)
-    return draw(blocks(scope)), {"offset": draw(st.one_of(offsets, offsets, offsets, st.just(1)), label="offset")}
+    block = draw(blocks(scope))
+    turns = draw(st.sampled_from((0, 0, 0, -1, 1, 3)), label="turns")
+    still = draw(st.integers(0, 29), label="whole turns") == 29
+    by = 0 if still or members == 1 else draw(st.integers(1, members - 1), label="offset")
+    return block, {"offset": by + turns * members}
 
 
 def _broadcast(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
@@ -171,9 +180,9 @@ def _broadcast(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
 
 
 def group_size(case: Case) -> int:
-    """How many members exchange with one another: all, or those of one group."""
+    """How many members exchange with one another, at most: all, or those of the largest group."""
     groups = case.keywords.get("axis_index_groups")
-    return case.members if groups is None else len(groups[0])
+    return case.members if groups is None else max(map(len, groups))
 
 
 def _rewrite(case: Case, **params: Any) -> Case:
@@ -227,7 +236,9 @@ def _bad_perm(case: Case) -> st.SearchStrategy[Case]:
 
 def _bad_groups(case: Case) -> st.SearchStrategy[Case]:
     n = case.members
-    wrong = (((0,) * n,) if n > 1 else ((0, 0),), (tuple(range(n + 1)),), ((), tuple(range(n))))
+    wrong = [((0,) * n,) if n > 1 else ((0, 0),), (tuple(range(n + 1)),), ((), tuple(range(n)))]
+    if n > 2 and case.contract != "all_reduce":
+        wrong.append(((0,), tuple(range(1, n))))
     return st.sampled_from(wrong).map(lambda groups: _rewrite(case, axis_index_groups=groups))
 
 
@@ -255,6 +266,7 @@ def _collective(
     *,
     sums: Callable[[Case], bool] = lambda case: False,
     invariant: bool = False,
+    features: frozenset[str] = frozenset(),
     violations: tuple[Violation, ...] = (),
 ) -> Contract:
     base = name.removesuffix("_invariant")
@@ -278,27 +290,35 @@ def _collective(
         pushforward=lambda case, blocks, tangents: oracle(case, tangents),
         pullback=lambda case, blocks, cotangents: transposed(case, cotangents),
         differentiable=lambda case: case.keywords.get("op", "sum") in ("sum", "mean"),
+        result_dtype=lambda case, dtype: values.reduced_dtype(dtype, case.keywords.get("op", "")),
         terms=lambda case: group_size(case) if sums(case) else 1,
         divides=lambda case: case.keywords.get("op") == "mean",
         invariant=invariant,
         parameters=parameters,
+        features=ANY_COLLECTIVE | features,
         violations=(*AXES, *violations),
     )
 
+
+ANY_COLLECTIVE = frozenset({"empty_blocks", "explained_errors", "replicated_operands", "trees", "x64"})
+WITH_DIMENSIONS = frozenset({"negative_dimensions"})
+WITH_GROUPS = frozenset({"groups"})
 
 COLLECTIVES = (
     _collective(
         "all_reduce",
         _reduce,
         ("op",),
+        features=frozenset({"bool_sum", "groups", "uneven_groups"}),
         sums=lambda case: case.keywords["op"] in ("sum", "mean"),
         invariant=True,
-        violations=(Violation("op", _bad_op), PARTLY),
+        violations=(Violation("op", _bad_op), GROUPS, PARTLY),
     ),
     _collective(
         "all_gather",
         _gather,
         ("axis", "tiled"),
+        features=WITH_DIMENSIONS | WITH_GROUPS,
         violations=(Violation("axis", _out_of_range("axis", stacks=True)), GROUPS),
     ),
     _collective(
@@ -306,12 +326,14 @@ COLLECTIVES = (
         _gather,
         ("axis", "tiled"),
         invariant=True,
+        features=WITH_DIMENSIONS,
         violations=(Violation("axis", _out_of_range("axis", stacks=True)),),
     ),
     _collective(
         "reduce_scatter",
         _scatter,
         ("scatter_dimension", "tiled"),
+        features=WITH_DIMENSIONS | WITH_GROUPS,
         sums=lambda case: True,
         violations=(
             Violation("scatter_dimension", _out_of_range("scatter_dimension")),
@@ -324,6 +346,7 @@ COLLECTIVES = (
         "all_to_all",
         _exchange,
         ("split_axis", "concat_axis", "tiled"),
+        features=WITH_DIMENSIONS | WITH_GROUPS,
         violations=(
             Violation("split_axis", _out_of_range("split_axis")),
             Violation("concat_axis", _out_of_range("concat_axis")),

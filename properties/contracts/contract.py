@@ -9,18 +9,23 @@ from hypothesis import strategies as st
 from properties.cases import Case
 
 Blocks = np.ndarray
-FEATURES = frozenset(
-    {
-        "batch_dimensions",
-        "bool_sum",
-        "explained_errors",
-        "groups",
-        "negative_dimensions",
-        "replicated_operands",
-        "trees",
-    }
-)
+FEATURES: dict[str, str] = {
+    "batch_dimensions": "The left operand has further leading dimensions.",
+    "bool_sum": "Sums and means of bool count in int32, and in float32.",
+    "empty_blocks": "Blocks may have no element.",
+    "explained_errors": "What the contract forbids raises a ValueError naming the argument, its value and the mesh.",
+    "groups": "`axis_index_groups` of equal length, of logical indices.",
+    "narrow_accumulation": "16-bit floats are added up in 16 bits: the bound on the error is that of their own dtype.",
+    "negative_dimensions": "Dimensions may be counted from the back.",
+    "replicated_operands": "Operands may be the same along some axes of the tuple, or all of them.",
+    "trees": "The operand may be a pytree of arrays.",
+    "uneven_groups": "`axis_index_groups` of different lengths, where a result's shape does not depend on it.",
+    "x64": "float64, int64, uint64 and complex128, under `jax.enable_x64`.",
+}
 """What an implementation may serve beyond the contract's signature; nothing is assumed of a user's function."""
+
+CONCESSIONS = frozenset({"narrow_accumulation"})
+"""Features that draw nothing more: they ask for less, so that `all` does not mean them."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,7 @@ class Scope:
         available: the devices to choose from, in any order.
         floating: only dtypes with gradients, and only operations that are linear.
         arounds: the transformations to draw from.
-        features: what the implementation serves beyond the contract's signature.
+        features: what the implementation supports beyond the contract's signature.
         explicit: whether mesh axes may be of the explicit type.
         large: the most devices of a mesh that no engine but the simulator can serve; 0: none such.
         sizes: the sizes of the mesh's axes, where only such meshes are asked for.
@@ -48,7 +53,7 @@ class Scope:
     sizes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.features <= FEATURES:
+        if not self.features <= FEATURES.keys():
             raise ValueError(f"features={sorted(self.features)}: expected some of {sorted(FEATURES)}")
 
 
@@ -86,7 +91,10 @@ class Contract:
         violations: what it forbids.
         operands: the names of the array arguments, which come first.
         degree: of how many operands' elements each term is the product.
+        partial: how many terms each participant adds up by itself, before the sums are sent.
         stages: how often a result is rounded to the operands' dtype on its way.
+        result_dtype: the dtype of a result, given that of its operands.
+        features: those of `FEATURES` that an implementation of it may claim.
         accumulator: the dtype in which terms of a dtype are added up.
         adapt: changes the drawn global arrays of the operands into such as the operation is checked on.
     """
@@ -104,6 +112,9 @@ class Contract:
     violations: tuple[Violation, ...]
     operands: tuple[str, ...] = ("x",)
     degree: int = 1
+    partial: Callable[[Case], int] = lambda case: 1
     stages: int = 1
+    result_dtype: Callable[[Case, np.dtype], np.dtype] = lambda case, dtype: dtype
+    features: frozenset[str] = frozenset()
     accumulator: Callable[[np.dtype], np.dtype] = lambda dtype: dtype
     adapt: Callable[[Case, list[np.ndarray]], list[np.ndarray]] = lambda case, arrays: arrays

@@ -17,12 +17,14 @@ from properties.contracts.contract import Contract, Scope, Violation
 from properties.contracts.drawing import manual_axes, meshes_and_axes, without
 from properties.data import Data
 from properties.strategies import specs
-from properties.strategies.dtypes import as_dtype
+from properties.strategies.dtypes import WIDE_IN, as_dtype
 from properties.strategies.shapes import LONG
 
 FLOATS = ("float32", "bfloat16", "float16")
 OTHERS = ("complex64", "int32", "int8")
 """Of which only complex numbers have a gradient."""
+
+FEATURES = frozenset({"batch_dimensions", "empty_blocks", "explained_errors", "narrow_accumulation", "x64"})
 
 MOST_MEMBERS = 512
 """The largest mesh for products: a gathered operand has as many copies as it has parts."""
@@ -84,10 +86,11 @@ def matmul_cases(draw: st.DrawFn, name: str, scope: Scope, layout: Layout) -> Ca
     mesh, axis_name, axes = draw(meshes_and_axes(scope, around, most=MOST_MEMBERS))
     p = mesh.axis_size(axes)
     m, k, n = draw(st.tuples(*[st.integers(1, 1 if scope.large else 3)] * 3), label="m, k, n")
-    odd = draw(st.integers(0, 29), label="empty or long")
-    if odd >= 24 and (odd >= 27 or not scope.large):
-        side = 0 if odd >= 27 else draw(st.sampled_from(LONG), label="long side")
-        m, k, n = (side if odd % 3 == i else other for i, other in enumerate((m, k, n)))
+    kind = draw(st.sampled_from(("small",) * 21 + ("long", "long", "long", "empty")), label="small, long or empty")
+    if (kind == "long" and not scope.large) or (kind == "empty" and "empty_blocks" in scope.features):
+        at = draw(st.integers(0, 2), label="which")
+        side = 0 if kind == "empty" else draw(st.sampled_from(LONG), label="long side")
+        m, k, n = (side if at == i else other for i, other in enumerate((m, k, n)))
     params: dict[str, Any] = {}
     if name == "matmul_reduce_scatter":
         dimension = draw(st.sampled_from((0, 1)), label="scatter_dimension")
@@ -99,6 +102,8 @@ def matmul_cases(draw: st.DrawFn, name: str, scope: Scope, layout: Layout) -> Ca
     # a relu goes by the sign, which complex numbers do not have, and sums that wrap around lose
     others = OTHERS[: 0 if name == "transformer_block" else 1 if scope.floating else 3]
     dtype = draw(st.sampled_from((*FLOATS, *others)), label="dtype")
+    if "x64" in scope.features and draw(st.integers(0, WIDE_IN - 1), label="64 bits") == WIDE_IN - 1:
+        dtype = {"int32": "int64", "int8": "int64", "complex64": "complex128"}.get(dtype, "float64")
     batch: tuple[int, ...] = ()
     if "batch_dimensions" in scope.features:
         batch = draw(st.lists(st.integers(1, 2), max_size=2).map(tuple), label="batch dimensions")
@@ -107,8 +112,10 @@ def matmul_cases(draw: st.DrawFn, name: str, scope: Scope, layout: Layout) -> Ca
         for lead, (block, spec) in zip((batch, (), ()), layout(p, (m, k, n), axes, rows, z), strict=False)
     ]
     seed = draw(st.integers(0, 2**16), label="seed")
-    kinds = ("exact", "real") if is_float(as_dtype(dtype)) else ("exact", "distinct", "special")
-    data = tuple(Data(kinds[i % len(kinds)], seed + i) for i in range(2 if scope.large else 4))
+    kinds: tuple[str, ...] = ("exact", "distinct", "special")
+    if is_float(as_dtype(dtype)):  # the block's weights get signs that its relu can tell at one scale only
+        kinds = ("exact", "real") if name == "transformer_block" else ("exact", "real", "scaled", "partial", "real")
+    data = tuple(Data(kinds[i % len(kinds)], seed + i) for i in range(2 if scope.large else 5))
     manual: tuple[str, ...] = ()
     if around == "partial_manual":
         manual = draw(manual_axes(mesh, axes))
@@ -127,10 +134,11 @@ def matmul_cases(draw: st.DrawFn, name: str, scope: Scope, layout: Layout) -> Ca
 
 
 def _inner(case: Case) -> int:
-    """How many products a result element adds up: the whole contracted dimension."""
+    """How many products a result element adds up: the whole contracted dimension, of which a block may be a part."""
     lhs, rhs = case.operands[:2]
-    gathered = case.contract.endswith("lhs")
-    return lhs.block[-1] if gathered else max(lhs.block[-1] * case.members, rhs.block[0] * case.members, 1)
+    if case.contract.startswith("all_gather"):  # what is not gathered has the whole of it
+        return max(lhs.block[-1], rhs.block[0], 1)
+    return max(lhs.block[-1] * case.members, 1)
 
 
 def _mismatched(case: Case) -> st.SearchStrategy[Case]:
@@ -204,6 +212,7 @@ def _matmul(
         pullback=pullback,
         differentiable=lambda case: True,
         terms=terms,
+        partial=lambda case: max(case.operands[0].block[-1], 1) if stages == 2 else 1,
         divides=lambda case: False,
         invariant=invariant,
         parameters=parameters,
@@ -211,6 +220,7 @@ def _matmul(
         operands=operands,
         degree=degree,
         stages=stages,
+        features=FEATURES,
         accumulator=lambda dtype: np.dtype(ACCUMULATORS.get(dtype.name, dtype)),
         adapt=adapt,
     )

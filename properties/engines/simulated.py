@@ -1,6 +1,7 @@
 """The engine that interprets the traced program in NumPy: no devices, no compilation, meshes of any size."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import jax
 import numpy as np
@@ -12,6 +13,25 @@ from properties.engines import simulate
 from properties.engines.engine import Prepared
 from properties.engines.xla import abstract_mesh
 from properties.programs import Program
+
+
+@contextmanager
+def failing_as_a_limit() -> Iterator[None]:
+    """An interpreter that fails itself says nothing of the program: that is a limit of it, like a rule it lacks.
+
+    Raises:
+        InterpreterLimit: in place of an error of the interpreter's own.
+    """
+    try:
+        yield
+    except simulate.OF_THE_PROGRAM:
+        raise
+    except Exception as error:
+        if not simulate.raised_in(error).startswith(("properties.engines.simulate.", "oracles.")):
+            raise
+        first = str(error).partition("\n")[0]
+        what = f"this program, for an error of its own ({type(error).__name__}: {first})"
+        raise simulate.InterpreterLimit(f"the interpreter cannot run {what}", what) from error
 
 
 class SimulateEngine:
@@ -34,7 +54,8 @@ class SimulateEngine:
         traced = self._traced(program, mesh)
 
         def run(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-            return [np.asarray(result) for result in jax.tree.leaves(traced.run(*arrays))]
+            with failing_as_a_limit():
+                return [np.asarray(result) for result in jax.tree.leaves(traced.run(*arrays))]
 
         return run
 
@@ -44,7 +65,9 @@ class SimulateEngine:
 
     def record(self, program: Program, mesh: MeshCase, arrays: Sequence[np.ndarray]) -> simulate.Record:
         """What a run does besides computing, less what `jit` would not run because nothing reads it."""
-        return self._traced(program, mesh).live().run_recorded(*arrays)[1]
+        traced = self._traced(program, mesh)
+        with failing_as_a_limit():
+            return traced.live().run_recorded(*arrays)[1]
 
     def _traced(self, program: Program, mesh: MeshCase) -> simulate.Simulated:
         devices = abstract_mesh(mesh)

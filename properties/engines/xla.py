@@ -68,12 +68,11 @@ class XlaEngine:
         """What the compiled text says; the arrays are not looked at."""
         return of_compiled(self.text(program, mesh))
 
-    def text(self, program: Program, mesh: MeshCase, *, compiled: bool = True) -> str:
-        """The compiled program as text, or the one that is given to the compiler."""
+    def text(self, program: Program, mesh: MeshCase) -> str:
+        """The compiled program as text."""
         function, _, avals = self._built(program, mesh)
         kept = jax.jit(function, keep_unused=True)  # the arguments say which devices there are
-        lowered = kept.lower(*avals)
-        return str(lowered.compile().as_text() if compiled else lowered.as_text())
+        return str(kept.lower(*avals).compile().as_text())
 
     def _built(self, program: Program, mesh: MeshCase) -> tuple[Any, list[NamedSharding], list[jax.ShapeDtypeStruct]]:
         """The function, under `jit` where the program is, and how its arguments are laid out."""

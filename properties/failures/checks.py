@@ -8,9 +8,13 @@ import numpy as np
 
 from properties.cases import Case
 from properties.data import Data
-from properties.failures.expectations import Bounds, Gradients, result_values
-from properties.failures.literals import array_text, bound_text, spec_text, tuple_text
+from properties.failures.expectations import Gradients, data_of, result_values
+from properties.failures.large import compared_at, text_of
+from properties.failures.literals import array_text, bound_text, comment, dtype_text, spec_text, tuple_text
+from properties.laws.gradient import pushed
+from properties.laws.numbers import Reference
 from properties.laws.running import is_batched
+from properties.laws.violation import Difference
 
 if TYPE_CHECKING:
     from properties.failures.script import Script
@@ -31,10 +35,15 @@ WITHIN = (
     SAME
     + """    wide = np.complex128 if actual.dtype.kind == "c" else np.float64
     with np.errstate(invalid="ignore"):
-        same |= abs(actual.astype(wide) - expected.astype(wide)) <= tolerance
+        same |= abs(actual.astype(wide) - exact.astype(wide)) <= abs(tolerance)
 """
 )
-OVERFLOWS = "    same |= (tolerance != tolerance) & (expected == expected)  # NaN: some order of the sum overflows\n"
+OVERFLOWS = (
+    "    same |= (tolerance < 0) & ~np.isfinite(actual.astype(wide))  # negative: some order of the sum overflows\n"
+)
+ROUNDED = """    with np.errstate(over="ignore"):
+        expected = exact.astype(dtype)
+"""
 EXIT = "sys.exit(1 if wrong else 0)"
 
 
@@ -46,39 +55,72 @@ def assign(name: str, text: str) -> list[str]:
 def operands(script: Script, arrays: list[np.ndarray], names: list[str] | None = None) -> list[str]:
     """The global arrays, placed on the mesh."""
     case, lines = script.case, []
-    for name, operand, array in zip(names or script.names, case.operands, arrays, strict=True):
+    data = data_of(case, script.violation.data)
+    for i, (name, operand, array) in enumerate(zip(names or script.names, case.operands, arrays, strict=True)):
         spec = spec_text(operand.placement.partition(batched=is_batched(case)))
-        lines += assign(name, array_text(array))
+        seeds = [one.seed * len(case.operands) + i for one in (data, pushed(data))]
+        lines += assign(name, text_of(array, seeds))
         lines.append(f"{name} = jax.device_put({name}, NamedSharding(mesh, {spec}))")
     return lines
 
 
-def differs(bounds: Bounds = None) -> list[str]:
-    """The function that compares, with a tolerance where one is needed."""
+def differs(*right: Reference) -> list[str]:
+    """The function that compares, with the exact results, their dtype and a tolerance where one is needed."""
     text = DIFFERS
-    if bounds is not None:
-        within = WITHIN + (OVERFLOWS if any(np.isnan(bound).any() for bound in bounds) else "")
-        text = DIFFERS.replace("expected):", "expected, tolerance):", 1).replace(SAME, within)
+    bounds = [reference.bound for reference in right if reference.bound is not None]
+    if bounds:
+        within = WITHIN + (OVERFLOWS if any((bound < 0).any() for bound in bounds) else "")
+        text = DIFFERS.replace("expected):", "exact, dtype, tolerance):", 1).replace(SAME, within)
+        head, docstring, body = text.partition('they do."""\n')
+        text = head + docstring + ROUNDED + body
     return [*text.split("\n"), "", ""]
 
 
-def compared(names: list[str], expected: list[np.ndarray], bounds: Bounds, *, tolerant: bool = False) -> list[str]:
+def compared(
+    names: list[str], right: list[Reference], *, tolerant: bool = False, difference: Difference | None = None
+) -> list[str]:
     """Lines that give the right values and add to `wrong`; `names` are expressions of what was computed.
 
-    `tolerant`: the function that compares takes a tolerance although these values need none.
+    `tolerant`: the function that compares takes a tolerance although these values need none. `difference`: what is
+    known to be wrong; of values that would fill pages only some are compared, those among them.
     """
     lines: list[str] = []
-    for i, (name, right) in enumerate(zip(names, expected, strict=True)):
-        suffix = "" if len(expected) == 1 else str(i)
+    tolerant |= any(reference.bound is not None for reference in right)
+    for i, (name, reference) in enumerate(zip(names, right, strict=True)):
+        suffix = "" if len(right) == 1 else str(i)
         label = name.partition("[")[0].removesuffix("s")
-        told = f"expected{suffix}" if label == "result" else f"expected_{label}{suffix}"
-        lines += assign(told, array_text(right))
-        tolerance = ", 0" if tolerant else ""
-        if bounds is not None:
-            lines += assign(f"tolerance{suffix}", bound_text(bounds[i]))
-            tolerance = f", tolerance{suffix}"
-        lines.append(f'wrong |= differs("{label}{suffix}", {name}, {told}{tolerance})')
+        told = ("exact" if reference.bound is not None else "expected") + (f"_{label}" if label != "result" else "")
+        told += suffix
+        values, bound = _written(reference)
+        shown, picked = f"{label}{suffix}", compared_at(values, difference)
+        if picked is not None:
+            lines.append(f"# {len(picked):,} of the {values.size:,} elements, by their number")
+            lines += assign("at", array_text(picked))
+            name, shown, values = f"np.ravel({name})[at]", f"{shown}, element number at", values.ravel()[picked]
+            bound = None if bound is None else bound.ravel()[picked]
+        lines += assign(told, array_text(values))
+        more = f", {dtype_text(reference.dtype)}, 0" if tolerant else ""
+        if bound is not None:
+            lines += assign(f"tolerance{suffix}", bound_text(bound))
+            more = f", {dtype_text(reference.dtype)}, tolerance{suffix}"
+        lines.append(f'wrong |= differs("{shown}", {name}, {told}{more})')
     return lines
+
+
+def _written(reference: Reference) -> tuple[np.ndarray, np.ndarray | None]:
+    """The right values and how far off results may be, in dtypes that a script can write: long doubles are rounded."""
+    exact, bound = reference.exact, reference.bound
+    if bound is None:
+        return reference.rounded, None
+    if exact.dtype not in (np.longdouble, np.clongdouble):
+        return exact, bound
+    short = exact.astype(np.complex128 if exact.dtype.kind == "c" else np.float64)
+    return short, np.copysign(np.abs(bound) + np.abs(exact - short).astype(np.float64), bound)
+
+
+def _of_one_replica(case: Case, reference: Reference, axes: tuple[str, ...]) -> Reference:
+    bound = None if reference.bound is None else _one_replica(case, reference.bound, axes)
+    return Reference(_one_replica(case, reference.exact, axes), reference.dtype, bound)
 
 
 def _one_replica(case: Case, blocks: np.ndarray, axes: tuple[str, ...]) -> np.ndarray:
@@ -95,20 +137,19 @@ def results(script: Script, count: int) -> list[str]:
 def value(script: Script, data: Data) -> list[str]:
     """Every device's block equals the right one."""
     case = script.case
-    right = result_values(case, data)
-    expected = [_one_replica(case, e, script.lead) for e in right.expected]
-    bounds = None if right.bounds is None else [_one_replica(case, b, script.lead) for b in right.bounds]
+    right = result_values(case, data, script.violation.implementation.features)
+    expected = [_of_one_replica(case, reference, script.lead) for reference in right.right]
     names = results(script, len(expected))
     program = script.shard_map([spec_text([(n,) for n in script.lead])])
     return [
         *script.local([script.lead] * len(expected)),
-        *differs(bounds),
+        *differs(*expected),
         *operands(script, right.operands),
         program,
         f"{names[0].partition('[')[0]} = {script.jitted('program')}({', '.join(script.names)})",
-        f"# the blocks of all devices: [{', '.join((*script.lead, '*block'))}]",
+        comment(f"the blocks of all devices: [{', '.join((*script.lead, '*block'))}]"),
         "wrong = False",
-        *compared(names, expected, bounds),
+        *compared(names, expected, difference=script.violation.difference),
         EXIT,
     ]
 
@@ -120,29 +161,27 @@ def gradient(script: Script, right: Gradients) -> list[str]:
     forward = "tangent" in finding or "<J d, c>" in finding
     reverse = not forward or "<J d, c>" in finding
     names, tangents, cts = script.names, [f"d{n}" for n in script.names], [f"c{i}" for i in range(len(axes))]
-    bounds = [*(right.pulled_bounds or []), *(right.tangents.bounds or [])] or None
-    tolerant = bounds is not None
-    lines = [*script.local(list(axes)), *differs(bounds), *operands(script, right.primal)]
+    everything = (*right.pulled, *right.tangents.right)
+    tolerant = any(reference.bound is not None for reference in everything)
+    lines = [*script.local(list(axes)), *differs(*everything), *operands(script, right.primal)]
     lines += [script.shard_map([spec_text([(n,) for n in a]) for a in axes]), "wrong = False"]
     if forward:
         run = script.jitted("lambda xs, ds: jax.jvp(program, xs, ds)[1]")
         lines += operands(script, right.tangents.operands, tangents)
         lines.append(f"tangent = {run}({tuple_text(names)}, {tuple_text(tangents)})")
-        expected = [_one_replica(case, e, a) for e, a in zip(right.tangents.expected, axes, strict=True)]
-        bounds = None
-        if right.tangents.bounds is not None:
-            bounds = [_one_replica(case, b, a) for b, a in zip(right.tangents.bounds, axes, strict=True)]
+        expected = [_of_one_replica(case, r, a) for r, a in zip(right.tangents.right, axes, strict=True)]
         found = [f"tangent[{i}]" for i in range(len(axes))] if script.several else ["tangent"]
-        lines += compared(found, expected, bounds, tolerant=tolerant)
+        lines += compared(found, expected, tolerant=tolerant, difference=script.violation.difference)
     if reverse:
-        for name, ct, placement in zip(cts, right.cotangents, right.placements, strict=True):
-            lines += assign(name, array_text(ct))
+        seed = data_of(case, script.violation.data).seed
+        for i, (name, ct, placement) in enumerate(zip(cts, right.cotangents, right.placements, strict=True)):
+            lines += assign(name, text_of(ct, [seed + 7919 * (i + 1)]))
             lines.append(f"{name} = jax.device_put({name}, NamedSharding(mesh, {spec_text(placement.partition())}))")
         ct_text = f"[{', '.join(cts)}]" if script.several else cts[0]
         run = script.jitted("lambda xs, ct: jax.vjp(program, *xs)[1](ct)")
         lines.append(f"gradient = {run}({tuple_text(names)}, {ct_text})")
         found = [f"gradient[{i}]" for i in range(len(names))]
-        lines += compared(found, right.pulled, right.pulled_bounds, tolerant=tolerant)
+        lines += compared(found, right.pulled, tolerant=tolerant, difference=script.violation.difference)
     return [*lines, EXIT]
 
 
@@ -152,7 +191,7 @@ def gradient_runs(script: Script, data: Data) -> list[str]:
     ones = "jax.tree.map(jax.numpy.ones_like, program(*xs))"
     run = script.jitted(f"lambda *xs: jax.vjp(program, *xs)[1]({ones})")
     return [
-        *script.local([script.lead] * len(right.expected)),
+        *script.local([script.lead] * len(right.right)),
         *operands(script, right.operands),
         script.shard_map([spec_text([(n,) for n in script.lead])]),
         f"print({run}({', '.join(script.names)}))  # raises while the bug is there",

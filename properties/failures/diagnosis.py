@@ -1,12 +1,21 @@
-"""What is wrong with the blocks, in words: the most specific explanation of all of them, or one for each group."""
+"""What is wrong with the blocks, in words: the most specific explanation of all of them, or one for each group.
 
+A statement is made only if it is true of all runs of the function that there are (see `witnesses`), and if
+the right blocks, which are always the first alternative, are clearly others.
+"""
+
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 
-from properties.failures.explanations import EXPLANATIONS, Explanation
-from properties.failures.scene import Scene, scene_of
-from properties.failures.variants import right_for
+from properties.contracts import CONTRACTS
+from properties.failures.conditions import condition, rounding, starts_from_zero
+from properties.failures.explanations import EXPLANATIONS, LAST, Explanation
+from properties.failures.regions import boxes, words
+from properties.failures.scene import Scene
+from properties.failures.variants import right_for, right_shape_for
+from properties.failures.witnesses import scenes_of
 from properties.laws.violation import Difference, LawViolation
 
 LISTED = 6
@@ -24,12 +33,50 @@ def diagnose(violation: LawViolation) -> list[str]:
     if difference.what == "replica":
         return ["replicas disagree: devices that are typed to hold the same block hold different ones"]
     if not difference.comparable:
-        return _not_comparable(difference, len(violation.case.mesh.sizes))
-    scene = scene_of(violation)
-    assert scene is not None
+        return [*_not_comparable(difference, len(violation.case.mesh.sizes)), *right_shape_for(violation)]
     if difference.what.startswith("result under"):  # one array that was put together, not one block per device
-        return [f"other values: the array that out_specs puts together is wrong at {int(scene.wrong[0].sum())} places"]
-    return [*_explain(scene, scene.devices[:LOOKED_AT]), *right_for(scene)]
+        wrong = int(difference.wrong[(0,) * len(violation.case.mesh.sizes)].sum())
+        return [f"other values: the array that out_specs puts together is wrong at {wrong} places"]
+    scenes = scenes_of(violation)
+    coarse = rounding(scenes, difference.bound)
+    if coarse is not None:
+        return [coarse, *_claim(violation)]
+    special = starts_from_zero(scenes)
+    if special is not None:
+        return [special]
+    devices = scenes[0].devices[:LOOKED_AT]
+    lines, left = _explain(scenes, devices)
+    if left and (special := condition(scenes)) is not None:
+        return [special, *right_for(scenes, numbers=True)]
+    also = right_for(scenes, numbers=bool(left))
+    # what holds of blocks of this shape may be another thing for larger ones
+    alike = [s for s in scenes if s.actual.shape == scenes[0].actual.shape]
+    parts = boxes(alike, left)
+    for some, explanations in (
+        (alike, EXPLANATIONS),
+        ([s.within(parts) for s in alike], EXPLANATIONS),
+        (alike, LAST),
+    ):
+        if left and not also:
+            more, left = _explain(some, left, explanations)
+            lines += more
+    if left and not also:
+        rest = np.isin(np.arange(len(scenes[0].wrong)), left).reshape(-1, *[1] * (scenes[0].wrong.ndim - 1))
+        coarse = rounding([dataclasses.replace(s, wrong=s.wrong & rest) for s in alike], difference.bound)
+        lines.append(coarse or _other(alike, left))
+    return [*lines, *also]
+
+
+def _claim(violation: LawViolation) -> list[str]:
+    """What to claim, where it may be that a function is meant to add up in 16 bits."""
+    case, features = violation.case, violation.implementation.features
+    known = CONTRACTS[case.contract].features
+    short = any(operand.dtype in ("bfloat16", "float16") for operand in case.operands)
+    if not short or "narrow_accumulation" not in known or "narrow_accumulation" in features:
+        return []
+    return [
+        "16-bit floats are to be added up in float32: a function that adds up in 16 bits claims narrow_accumulation"
+    ]
 
 
 def _not_comparable(difference: Difference, lead: int) -> list[str]:
@@ -41,48 +88,67 @@ def _not_comparable(difference: Difference, lead: int) -> list[str]:
         return [f"wrong dtype: {actual.dtype} where {expected.dtype} is right; {values}"]
     shapes = actual.shape[lead:], expected.shape[lead:]
     told = f"wrong shape: {shapes[0]} where {shapes[1]} is right"
-    if len(shapes[0]) == len(shapes[1]) and sorted(shapes[0]) == sorted(shapes[1]):
-        return [told, "transposed: the sizes are right, in another order"]
-    if np.prod(shapes[0]) == np.prod(shapes[1]):
-        same = actual.dtype == expected.dtype and np.array_equal(actual.reshape(expected.shape), expected)
-        return [told, f"the number of elements is right, and {'so' if same else 'not'} are they in order"]
-    return [told]
+    if np.prod(shapes[0]) != np.prod(shapes[1]) or not actual.size:
+        return [told]
+    if actual.dtype == expected.dtype and np.array_equal(actual.reshape(expected.shape), expected, equal_nan=True):
+        return [told, "the elements are right, and in the right order"]
+    return [told, "the number of elements is right; they are not in order"]
 
 
-def _explain(scene: Scene, devices: Sequence[int]) -> list[str]:
-    for explanation in EXPLANATIONS:
+def _explain(
+    scenes: Sequence[Scene], devices: Sequence[int], explanations: Sequence[Explanation] = EXPLANATIONS
+) -> tuple[list[str], list[int]]:
+    """The explanation of all these devices, or one for each group, and the devices that have none."""
+    first, groups = scenes[0], []
+    for explanation in explanations:
         phrases: dict[int, str] = {}
         for device in devices:
-            phrase = explanation.phrase(scene, device)
-            if phrase is None:
-                break
-            phrases[device] = phrase
-        else:
-            return _say(scene, explanation, phrases, everyone=True)
+            phrase = explanation.phrase(scenes, device)
+            if phrase is not None:
+                phrases[device] = phrase
+        if len(phrases) == len(devices):
+            return _say(first, explanation, phrases, everyone=list(devices) == first.devices[:LOOKED_AT]), []
+        groups.append((explanation, phrases))
     lines: list[str] = []
     left = list(devices)
-    for explanation in EXPLANATIONS:
-        found = {d: p for d in left if (p := explanation.phrase(scene, d)) is not None}
+    for explanation, phrases in groups:
+        found = {d: phrases[d] for d in left if d in phrases}
         if found:
-            lines += _say(scene, explanation, found, everyone=False)
+            lines += _say(first, explanation, found, everyone=False)
             left = [d for d in left if d not in found]
-    if left:
-        names = ", ".join(scene.name(d) for d in left[:LISTED])
-        more = f" and {len(left) - LISTED} more" if len(left) > LISTED else ""
-        lines.append(f"other values: on {names}{more}")
-    return lines
+    return lines, left
+
+
+def _place(scene: Scene, device: int) -> str:
+    """A device, and the part of its block that is looked at."""
+    box = scene.boxes.get(device)
+    return scene.name(device) if box is None else f"{scene.name(device)} at {words(box, scene.actual.shape[1:])}"
 
 
 def _say(scene: Scene, explanation: Explanation, phrases: dict[int, str], *, everyone: bool) -> list[str]:
     """One line where all devices have the same wrong, a line per device otherwise."""
-    if len(set(phrases.values())) == 1:
-        phrase = next(iter(phrases.values()))
+    parts = {words(scene.boxes[d], scene.actual.shape[1:]) if d in scene.boxes else "" for d in phrases}
+    if len(set(phrases.values())) == 1 and len(parts) == 1:
+        phrase, part = next(iter(phrases.values())), next(iter(parts))
         if len(phrases) == 1:
-            return [f"{explanation.name}: {scene.name(next(iter(phrases)))} {phrase}"]
+            return [f"{explanation.name}: {_place(scene, next(iter(phrases)))} {phrase}"]
         if everyone:
-            return [f"{explanation.name}: every wrong block {phrase}".replace("block holds its", "device holds its")]
+            whole = f"every wrong block{f' at {part}' if part else ''} {phrase}"
+            return [f"{explanation.name}: {whole}".replace("block holds its", "device holds its")]
     lines = [f"{explanation.name}: {explanation.sentence}"]
-    lines += [f"  {scene.name(device)} {phrase}" for device, phrase in list(phrases.items())[:LISTED]]
+    lines += [f"  {_place(scene, device)} {phrase}" for device, phrase in list(phrases.items())[:LISTED]]
     if len(phrases) > LISTED:
         lines.append(f"  … and {len(phrases) - LISTED} more")
     return lines
+
+
+def _other(scenes: Sequence[Scene], devices: Sequence[int]) -> str:
+    """What is certain where nothing explains it: on which devices, and in which part of their blocks."""
+    scene = scenes[0]
+    names = ", ".join(scene.name(d) for d in devices[:LISTED])
+    more = f" and {len(devices) - LISTED} more" if len(devices) > LISTED else ""
+    parts = boxes(scenes, devices)
+    shape = scene.actual.shape[1:]
+    where = {words(parts[d], shape) if d in parts else "" for d in devices}
+    part = next(iter(where)) if len(where) == 1 else ""
+    return f"other values: on {names}{more}{f', at {part} of each block' if part else ''}"

@@ -6,7 +6,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from properties.failures.lookup import importable, named
+from properties.failures.lookup import Lookup, NotAFailure, importable, named
 from properties.failures.record import identity, record
 from properties.failures.script import script
 from properties.laws.violation import LawViolation
@@ -26,24 +26,33 @@ class Written:
         script: exits with 1 while the bug is there, and 0 once it is fixed.
         case: what `--replay` takes.
         replays: whether it does: a function that has no name to import it by cannot be found again.
+        impl: what `--impl` must name for that, where a file may not have the function imported; else empty.
     """
 
     script: Path
     case: Path
     replays: bool = True
+    impl: str = ""
 
     @property
     def commands(self) -> list[str]:
         """The commands that show the failure again."""
         here = Path.cwd().resolve() == Path(__file__).resolve().parents[2]
-        replay = [f"{REPLAY if here else ANYWHERE} {self.case}"] if self.replays else []
+        impl = f" --impl {self.impl}" if self.impl else ""
+        replay = [f"{REPLAY if here else ANYWHERE} {self.case}{impl}"] if self.replays else []
         return [f"python {self.script}", *replay]
 
 
 def paths(violation: LawViolation) -> Written:
     """Where the files of a violation belong."""
     name = identity(violation)
-    return Written(FOLDER / f"{name}.py", FOLDER / f"{name}.json", importable(named(violation.implementation)))
+    function = named(violation.implementation)
+    lookup, impl = Lookup(function), ""
+    try:
+        lookup.source()
+    except NotAFailure:  # an installed package's, say
+        impl = str(lookup)
+    return Written(FOLDER / f"{name}.py", FOLDER / f"{name}.json", importable(function), impl)
 
 
 def written(violation: LawViolation) -> Written | None:
@@ -58,6 +67,17 @@ def write(violation: LawViolation) -> Written:
     replace(files.script, script(violation))
     replace(files.case, json.dumps(record(violation), indent=1) + "\n")
     return files
+
+
+def write_if_possible(violation: LawViolation) -> tuple[Written | None, str]:
+    """The files of a violation, or why there are none: a failure is told even where it cannot be written down."""
+    try:
+        return write(violation), ""
+    except OSError as error:
+        reason = f"{error.strerror}: {error.filename}" if error.filename else str(error)
+        return None, f"no files: {FOLDER} cannot be written: {reason}"
+    except Exception as error:  # what the script asks of the implementation may raise anything
+        return None, f"no script: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 def replace(path: Path, text: str) -> None:

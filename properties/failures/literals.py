@@ -6,12 +6,31 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from properties.reading import one_line
+
 MOST = 600
 """The most elements that are written out one by one; more are compressed."""
 
 
 LINES = 24
 """The most rows that an array is written in; of more, the elements follow one another."""
+
+
+def quoted(text: str) -> str:
+    """A string as an expression, in double quotes where it needs no escape."""
+    plain = text.isprintable() and not set(text) & set("\"'\\")
+    return f'"{text}"' if plain else repr(text)
+
+
+def comment(text: str) -> str:
+    """A comment of one line, whatever the text holds."""
+    return f"# {one_line(text)}"
+
+
+def docstring(lines: Sequence[str]) -> list[str]:
+    """The lines of a docstring, whatever they hold: no text closes it, or escapes from a line."""
+    escaped = [one_line(line).replace("\\", "\\\\").replace('"""', '\\"\\"\\"') for line in lines]
+    return [f'"""{escaped[0]}', *escaped[1:], '"""']
 
 
 def dtype_text(dtype: np.dtype) -> str:
@@ -35,7 +54,7 @@ def array_text(array: np.ndarray) -> str:
         return f"np.frombuffer(zlib.decompress(base64.b64decode(\n{lines}\n)), {dtype}).reshape({shape})"
     if array.dtype.kind == "c":
         parts = np.stack([array.real, array.imag], axis=-1)
-        return f"{_values(parts, 'np.float32')}.view({dtype})[..., 0]  # real, imaginary"
+        return f"{_values(parts, dtype_text(parts.dtype))}.view({dtype})[..., 0]  # real, imaginary"
     return _values(_plain(array), dtype)
 
 
@@ -66,9 +85,7 @@ def bound_text(bound: np.ndarray) -> str:
 
 def spec_text(entries: Sequence[Sequence[str]]) -> str:
     """A PartitionSpec: `P("dp", None, ("tp", "ep"))`."""
-    texts = [
-        "None" if not e else f'"{e[0]}"' if len(e) == 1 else "(" + ", ".join(f'"{n}"' for n in e) + ")" for e in entries
-    ]
+    texts = ["None" if not e else quoted(e[0]) if len(e) == 1 else f"({', '.join(map(quoted, e))})" for e in entries]
     return f"P({', '.join(texts)})"
 
 

@@ -1,9 +1,11 @@
 """The pytest side of failures: what is shown and written when a law fails, and the replaying of what was."""
 
+import contextlib
 import json
 import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +13,21 @@ import pytest
 from _pytest._code.code import ReprEntryNative, ReprExceptionInfo, ReprFileLocation, ReprTraceback, TerminalRepr
 from _pytest._io import TerminalWriter
 
-from properties.failures.files import replace, write
-from properties.failures.lookup import NotAFailure, built_in, implementation_of
-from properties.failures.replay import REGRESSIONS, ReplayFile, devices_needed, files, read
-from properties.failures.text import coloured, render
+from properties.failures.causes import by_cause, others
+from properties.failures.files import replace
+from properties.failures.lookup import Lookup, NotAFailure, built_in
+from properties.failures.record import Recorded
+from properties.failures.replay import REGRESSIONS, ReplayFile, devices_needed, files, given_to, read, text_of
+from properties.failures.text import coloured, report
+from properties.given import GivenError
 from properties.laws.violation import LawViolation
+from properties.reading import one_line
 from properties.report import FAILURE
 
 PROPERTY = "shardproof headline"
 REPLAYED = pytest.StashKey[frozenset[Path]]()
+IMPORTED = pytest.StashKey[list[str]]()
+KEPT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,7 +38,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         metavar="FILE_OR_FOLDER",
-        help="run only this recorded failure (.shardproof/failures/*.json), or a folder of them; may be repeated",
+        help="run only this recorded failure (.shardproof/failures/*.json), or a folder of them; may be repeated. The "
+        "function that it names is imported from below the working directory only; name another with --impl",
     )
     group.addoption(
         "--keep-regression",
@@ -46,18 +55,22 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
         return None
     path = Path(given)
     try:
-        recorded = read(path)
+        recorded, text = read(path), text_of(path)
     except NotAFailure as error:
         raise pytest.UsageError(f"--keep-regression: {error}") from error
+    told = one_line(str(path))
     if built_in(recorded.implementation) is None:
         raise pytest.UsageError(
-            f"--keep-regression: {path}: {recorded.implementation.name!r} is not an implementation of this project: "
+            f"--keep-regression: {told}: {recorded.implementation.name!r} is not an implementation of this project: "
             "expected a failure of one, because every run must be able to repeat it"
+        )
+    if not KEPT_NAME.fullmatch(path.stem):
+        raise pytest.UsageError(
+            f"--keep-regression: {told}: expected a name of letters, digits, '-', '_' and '.', at most 200 of them"
         )
     target = REGRESSIONS / f"{path.stem}.json"
     known = target.exists()
-    minimal = json.loads(path.read_text(encoding="utf-8"))
-    replace(target, json.dumps(minimal, indent=1, sort_keys=True) + "\n")
+    replace(target, json.dumps(json.loads(text), indent=1, sort_keys=True) + "\n")
     sys.stdout.write(f"{path} {'was there already: written again' if known else 'is now a regression'}: {target}\n")
     return int(pytest.ExitCode.OK)
 
@@ -65,21 +78,44 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Lets the replays take the place of all tests, with as many devices as they need."""
-    config.stash[REPLAYED] = frozenset()
+    config.stash[REPLAYED], config.stash[IMPORTED] = frozenset(), []
     given = config.getoption("--replay")
     if not given:
         return
     try:
         paths = [path.resolve() for name in given for path in files(Path(name))]
-        recorded = [read(path) for path in paths]
-        for one in recorded:
-            implementation_of(one.implementation)
+        functions = given_to(config)
     except NotAFailure as error:
         raise pytest.UsageError(f"--replay: {error}") from error
+    except GivenError as error:  # which begins with the option that it is about
+        raise pytest.UsageError(str(error)) from error
+    recorded = list(readable(paths))
+    config.stash[IMPORTED] = imports(Lookup(one.implementation, functions) for one in recorded)
     config.stash[REPLAYED] = frozenset(paths)
     config.args = [str(path) for path in paths]
     if getattr(config.option, "platform", "") == "cpu":
         config.option.devices = max([config.option.devices, *map(devices_needed, recorded)])
+
+
+def readable(paths: Iterable[Path]) -> Iterator[Recorded]:
+    """The failures in files; what is refused fails when it is run."""
+    for path in paths:
+        with contextlib.suppress(NotAFailure):
+            yield read(path)
+
+
+def imports(lookups: Iterable[Lookup]) -> list[str]:
+    """What the replays import, once each, with the file that it comes from; what is refused fails when it is run."""
+    found = {}
+    for lookup in lookups:
+        with contextlib.suppress(NotAFailure):
+            found[f"{lookup.name.module}:{lookup.name.qualname}"] = lookup.source()
+    return [f"replay imports {name} from {one_line(str(path))}" for name, path in found.items() if path is not None]
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """The functions that are imported because a file names them."""
+    return config.stash[IMPORTED]
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
@@ -108,30 +144,21 @@ def violations_in(error: BaseException | None) -> Iterator[LawViolation]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
     """Writes the script and the case of a failed law, and shows its text in place of a traceback."""
-    report = yield
+    made = yield
     found = list(violations_in(call.excinfo.value)) if call.excinfo is not None else []
-    if not found or not report.failed:
-        return report
-    texts = []
-    for violation in found:
-        entry = {"headline": violation.headline, "text": ""}
-        try:
-            files = write(violation)
-        except Exception as error:  # the failure is told even where it cannot be written down
-            texts.append(f"{render(violation)}\n\n  no script: {type(error).__name__}: {error}")
-        else:
-            entry |= {"script": os.fspath(files.script), "json": os.fspath(files.case)}
-            texts.append(render(violation))
-        entry["text"] = texts[-1]
-        item.stash[FAILURE] = entry
-        named = [(f"shardproof {name}", value) for name, value in entry.items() if name != "text"]
+    if not found or not made.failed:
+        return made
+    entries = [report(violation) for violation in found]
+    item.stash[FAILURE] = entries[0]
+    for one in entries:
+        named = [(f"shardproof {name}", value) for name, value in one.items() if name != "text"]
         item.user_properties.extend(named)  # for JUnit XML, which has the text anyway
-        report.user_properties.extend(named)
+        made.user_properties.extend(named)
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     location = ReprFileLocation(os.fspath(item.path), item.location[1] or 0, found[0].headline + more)
-    text = "\n\n".join(texts) + "\n"
-    report.longrepr = ReprExceptionInfo(ReprTraceback([ReprEntryNative([text])], None, "native"), location)
-    return report
+    text = "\n\n".join(one["text"] for one in entries) + "\n"
+    made.longrepr = ReprExceptionInfo(ReprTraceback([ReprEntryNative([text])], None, "native"), location)
+    return made
 
 
 class ColouredText(TerminalRepr):
@@ -151,8 +178,25 @@ class ColouredText(TerminalRepr):
         tw.line()
 
 
-class Colours:
-    """Puts colour into the reports where they are shown: from a worker they come as plain text."""
+def once_per_cause(reports: Sequence[pytest.TestReport]) -> list[pytest.TestReport]:
+    """The first report of each cause, with a line for each of the others; other failures stay as they are."""
+    known: dict[int, pytest.TestReport] = {}
+    entries = []
+    for number, one in enumerate(reports):
+        told = {name.removeprefix("shardproof "): str(value) for name, value in one.user_properties}
+        known[number] = one
+        entries.append({"cause": one.nodeid, "number": str(number), **told})
+    shown = []
+    for group in by_cause(entries):
+        first = known[int(group[0]["number"])]
+        if isinstance(first.longrepr, ColouredText):
+            first.longrepr.text = "\n".join([first.longrepr.text.rstrip(), *others(group), ""])
+        shown.append(first)
+    return shown
+
+
+class Shown:
+    """What the process that has the terminal does with the reports: from a worker they come as plain text."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -162,8 +206,31 @@ class Colours:
         ):
             report.longrepr = ColouredText(report.longrepr)
 
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
+        """While pytest prints the failures, there is one for each cause."""
+        self.failed = terminalreporter.stats.get("failed", [])
+        if self.failed:
+            terminalreporter.stats["failed"] = once_per_cause(self.failed)
+        return (yield)
+
+
+class AllCounted:
+    """Once they are printed, all failures count again."""
+
+    def __init__(self, shown: Shown) -> None:
+        self.shown = shown
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Gives pytest back what it lists and counts."""
+        if self.shown.failed:
+            terminalreporter.stats["failed"] = self.shown.failed
+
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Colours are for the process that has the terminal."""
+    """Colours and causes are for the process that has the terminal."""
     if not hasattr(session.config, "workerinput"):
-        session.config.pluginmanager.register(Colours(), "shardproof colours")
+        shown = Shown()
+        session.config.pluginmanager.register(shown, "shardproof failures shown")
+        session.config.pluginmanager.register(AllCounted(shown), "shardproof failures counted")

@@ -3,18 +3,20 @@
 import dataclasses
 import hashlib
 import json
-import math
 import re
 from dataclasses import dataclass
 from typing import Any
 
+from properties import reading
 from properties.cases import Case
 from properties.communication.expectation import Expectation
+from properties.communication.sizes import names_of
 from properties.contracts import CONTRACTS
 from properties.contracts.contract import FEATURES
 from properties.engines import ENGINES
 from properties.engines.simulate import UnwrittenRead
 from properties.failures.lookup import Named, NotAFailure, named
+from properties.failures.preconditions import check_case
 from properties.laws.violation import LawViolation
 from properties.transformations import TRANSFORMATIONS
 from properties.verification import LAWS
@@ -23,8 +25,13 @@ FORMAT = 1
 """The version of the JSON form; a reader refuses a newer one."""
 
 KIND = "shardproof failure"
-MOST_DEVICES = 4096
-"""No machine that compiles and runs has more; the number decides how many virtual ones are made."""
+MOST_DEVICES = 256
+"""The most devices that a replay makes for XLA, each of which has threads of its own."""
+MOST_TEXT, MOST_PATH, MOST_REASON = 20_000, 4096, 300
+"""The most characters of what was found, of a path, and of the reason for which a file is refused."""
+
+LONGEST = 120
+"""The most characters of a name that a person reads; file systems allow 255 bytes, endings included."""
 
 DEATHS = ("aborts the process", "does not finish", "takes more than")
 """How findings begin where the process that ran the case did not survive it."""
@@ -70,11 +77,11 @@ def record(violation: LawViolation) -> dict[str, Any]:
     return {
         "kind": KIND,
         "format": FORMAT,
-        "headline": violation.headline,
+        "headline": violation.headline[:MOST_TEXT],
         "law": law_of(violation),
         "implementation": dataclasses.asdict(named(violation.implementation)),
         "engine": violation.engine,
-        "finding": violation.finding,
+        "finding": violation.finding[:MOST_TEXT],
         "case": json.loads(failing_case(violation).to_json()),
     }
 
@@ -87,71 +94,73 @@ def identity(violation: LawViolation) -> str:
     digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:8]
     implementation = violation.implementation
     words = f"{implementation.contract}-{implementation.name}-{violation.law}"
-    return f"{re.sub(r'[^A-Za-z0-9_]+', '-', words).strip('-')}-{digest}"
+    return f"{re.sub(r'[^A-Za-z0-9_]+', '-', words)[:LONGEST].strip('-')}-{digest}"
 
 
 def parse(text: str) -> Recorded:
-    """The failure that `record` described; nothing is imported or executed.
+    """The failure that `record` described; nothing is imported or executed, and nothing is what it could not have been.
 
     Raises:
-        NotAFailure: if the text is damaged, of another origin, or of a newer format.
+        NotAFailure: if the text is damaged, of another origin, or of a newer format; one line says why.
     """
     try:
-        content = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise NotAFailure(f"not JSON: {error}") from error
+        content = reading.loaded(text)
+    except ValueError as error:
+        raise NotAFailure(reading.one_line(str(error))) from error
     if not isinstance(content, dict) or content.get("kind") != KIND:
         raise NotAFailure(f"not a failure of this suite: expected a JSON object with kind={KIND!r}")
-    if not isinstance(content.get("format"), int) or not 1 <= content["format"] <= FORMAT:
-        raise NotAFailure(f"format={content.get('format')!r}: expected at most {FORMAT}; a newer version wrote this")
+    if type(content.get("format")) is not int or not 1 <= content["format"] <= FORMAT:
+        found = reading.shown(content.get("format"))
+        raise NotAFailure(f"format={found}: expected at most {FORMAT}; a newer version wrote this")
     try:
-        fields = content["implementation"]
-        invariant = None if fields["invariant"] is None else bool(fields["invariant"])
-        texts = {key: str(fields[key]) for key in ("contract", "name", "module", "qualname", "path")}
-        expectation = str(fields.get("expectation", ""))
-        if expectation:
-            Expectation.parse(expectation)
-        function = Named(
-            **texts, features=tuple(map(str, fields["features"])), invariant=invariant, expectation=expectation
-        )
-        recorded = Recorded(
-            str(content["law"]), function, str(content["engine"]), str(content["finding"]),
-            Case.from_json(json.dumps(content["case"])),
-        )  # fmt: skip
-        _check(recorded)
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
-        raise NotAFailure(f"damaged: {type(error).__name__}: {error}") from error
-    return recorded
+        return _recorded(content)
+    except ValueError as error:
+        reason = reading.one_line(str(error))
+        raise NotAFailure(f"damaged: {reason[:MOST_REASON]}") from error
 
 
-def _check(recorded: Recorded) -> None:
-    """What is read is what could have been written.
+def _recorded(content: Any) -> Recorded:
+    """The failure in a JSON object.
 
     Raises:
-        ValueError: if it is not.
+        ValueError: if there is none.
     """
-    case, function = recorded.case, recorded.implementation
-    _one_of("law", recorded.law, LAWS)
-    _one_of("engine", recorded.engine, ENGINES)
-    _one_of("contract", case.contract, CONTRACTS)
-    _one_of("implementation contract", function.contract, (case.contract,))
-    _one_of("around", case.around, TRANSFORMATIONS)
-    for feature in function.features:
-        _one_of("feature", feature, sorted(FEATURES))
-    for name in case.keywords:
-        _one_of("parameter", name, (*CONTRACTS[case.contract].parameters, "axis_index_groups"))
-    if not case.operands:
-        raise ValueError("operands=(): expected at least one")
-    for operand in case.operands:
-        if not all(str(n).isdigit() for n in operand.block):
-            raise ValueError(f"block={operand.block}: expected sizes")
-        math.prod(operand.placement.global_shape(operand.block, case.mesh))
-    if recorded.engine == "xla" and max(case.mesh.devices) >= MOST_DEVICES:
+    names = ("kind", "format", "headline", "law", "implementation", "engine", "finding", "case")
+    record = reading.fields("failure", content, names)
+    reading.text("headline", record["headline"], most=MOST_TEXT, printable=False)
+    law = LAWS[reading.one_of("law", record["law"], LAWS)]
+    engine = reading.one_of("engine", record["engine"], ENGINES)
+    if engine not in law.engines:
+        raise ValueError(f"engine={engine!r}: the law {law.name!r} is checked by {', '.join(law.engines)}")
+    case = Case.from_json(json.dumps(record["case"]))
+    function = _function(record["implementation"])
+    reading.one_of("contract", case.contract, CONTRACTS)
+    reading.one_of("implementation contract", function.contract, (case.contract,))
+    reading.one_of("around", case.around, TRANSFORMATIONS)
+    if engine == "xla" and max(case.mesh.devices) >= MOST_DEVICES:
         raise ValueError(f"devices={case.mesh.devices}: expected numbers below {MOST_DEVICES}")
-    if recorded.law != "error":
-        case.mesh.axis_size(case.axes)
+    check_case(law.name, case)
+    finding = reading.text("finding", record["finding"], most=MOST_TEXT, printable=False)
+    return Recorded(law.name, function, engine, finding, case)
 
 
-def _one_of(what: str, value: Any, known: Any) -> None:
-    if value not in known:
-        raise ValueError(f"{what}={value!r}: expected one of {', '.join(map(str, known))}")
+def _function(content: Any) -> Named:
+    """What a file says of the function."""
+    record = reading.fields(
+        "implementation", content, [field.name for field in dataclasses.fields(Named)], optional=("expectation",)
+    )
+    features = reading.items("features", record["features"], most=len(FEATURES))
+    expectation = reading.text("expectation", record.get("expectation", ""))
+    contract = reading.one_of("implementation contract", record["contract"], CONTRACTS)
+    if expectation:
+        Expectation.parse(expectation, names_of(contract))
+    return Named(
+        contract=contract,
+        name=reading.text("name", record["name"]),
+        module=reading.text("module", record["module"]),  # of a name that nothing can be imported by, no more is said
+        qualname=reading.text("qualname", record["qualname"]),
+        path=reading.text("path", record["path"], most=MOST_PATH),
+        features=tuple(reading.one_of("feature", feature, sorted(FEATURES)) for feature in features),
+        invariant=None if record["invariant"] is None else reading.truth("invariant", record["invariant"]),
+        expectation=expectation,
+    )

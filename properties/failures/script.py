@@ -6,27 +6,43 @@ import jax
 
 from properties.cases import Placement
 from properties.contracts import CONTRACTS
+from properties.engines.simulate.errors import CollectiveMismatch
 from properties.failures import checks, sent, verdicts
 from properties.failures.expectations import data_of, gradient_values
-from properties.failures.literals import spec_text, tuple_text
+from properties.failures.literals import docstring, quoted, spec_text, tuple_text
 from properties.failures.record import died, unwritten
 from properties.failures.source import Source, source_of
+from properties.failures.stuck import GAVE_UP, patience
 from properties.failures.surroundings import LISTS, called, definitions
 from properties.laws.violation import LawViolation
+from properties.precision import is_wide, precision_of
 from properties.programs import manual_axes
 from properties.transformations import TRANSFORMATIONS
 
+NEEDS = "Needs JAX, NumPy and the implementation. Exits with 1 while the bug is there, with 0 once it is fixed."
 SIMULATED = [
     "Found by interpreting the traced program in NumPy: a compiler that rewrites it may make the bug disappear.",
 ]
+WAIT = (3, 6)
+"""Seconds after which XLA:CPU warns of a collective that some devices never reach, and then gives up."""
 CHILD = [
-    "if len(sys.argv) == 1:  # what follows may abort, hang or eat memory: a child runs it, and has a minute",
+    "if len(sys.argv) == 1:  # what follows may abort, hang or eat memory: a child runs it, and has half a minute",
+    "    flags = (",
+    *(f'        " {flag}"' for flag in patience(WAIT).split()),
+    "    )",
+    '    environment = {**os.environ, "XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + flags}',
+    '    command = [sys.executable, __file__, "child"]',
     "    try:",
-    '        code = subprocess.run([sys.executable, __file__, "child"], timeout=60, check=False).returncode',
+    "        child = subprocess.run(command, env=environment, stderr=subprocess.PIPE, timeout=30, check=False)",
     "    except subprocess.TimeoutExpired:",
-    '        code = "none after 60 s"',
-    '    print(f"exit code: {code}")',
-    "    sys.exit(1 if code else 0)",
+    '        print("does not finish within 30 s")',
+    "        sys.exit(1)",
+    f'    if b"{GAVE_UP.decode()}" in child.stderr:',
+    f'        print("does not finish: devices wait for one another, and XLA gave up after {sum(WAIT)} s")',
+    "    elif child.returncode:",
+    '        sys.stderr.write(child.stderr.decode(errors="replace")[-2000:])',
+    '        print(f"exit code: {child.returncode}")',
+    "    sys.exit(1 if child.returncode else 0)",
     "resource.setrlimit(resource.RLIMIT_DATA, (8 * 2**30, 8 * 2**30))",
     "", "",
 ]  # fmt: skip
@@ -65,6 +81,12 @@ class Script:
         return self.case.tree or self.case.around in LISTS
 
     @property
+    def child(self) -> bool:
+        """Whether a process that runs the case does not survive it; compiled, a deadlock ends one as well."""
+        finding = self.violation.finding
+        return died(finding) or finding.startswith(f"raises {CollectiveMismatch.__name__}")
+
+    @property
     def unwritten(self) -> bool:
         """Whether the bug is that the program reads memory that it never wrote."""
         return unwritten(self.violation.finding)
@@ -72,23 +94,23 @@ class Script:
     def text(self) -> str:
         """The whole script."""
         body = self.body()
-        lines = [*self.head(body), *(CHILD if died(self.violation.finding) else []), *self.functions(), *body]
+        lines = [*self.head(body), *(CHILD if self.child else []), *self.functions(), *body]
         return "\n".join(lines) + "\n"
 
     def body(self) -> list[str]:
         """What is specific to the law: the data, the run, and the comparison."""
         law, violation = self.violation.law, self.violation
         data = data_of(self.case, violation.data)
+        if law == "error":  # whose case has no right values
+            return verdicts.error(self)
         if self.unwritten and "gradient" not in law:
             return checks.value(self, data)
-        if law == "error":
-            return verdicts.error(self)
         if law == "type":
             return verdicts.types(self, data)
         if law == "communication":
             return sent.body(self, data)
         if "gradient" in law or (law == "agreement" and violation.finding.startswith("gradient")):
-            if died(violation.finding):  # it might take this process with it while it is traced
+            if self.child:  # it might take this process with it while it is traced
                 return checks.gradient_runs(self, data)
             try:
                 return checks.gradient(self, gradient_values(violation.implementation, self.case, data))
@@ -102,28 +124,33 @@ class Script:
         """The docstring, the imports, the devices and the mesh."""
         case, mesh = self.case, self.case.mesh
         text = "\n".join([*body, *self.functions()])
-        headline = self.violation.headline.replace("\\", "/").replace('"""', "'''")
         packed = "base64." in text
-        child = died(self.violation.finding)
-        imports = [*(["import base64"] if packed else []), *(["import resource"] if child else [])]
+        child = self.child
+        counted = "partial_eval." in text
+        imports = [*(["import base64"] if packed else []), *(["import os"] if child else [])]
+        imports += ["import resource"] if child else []
         imports += ["import subprocess"] if child or self.unwritten else []
-        imports += ["import re"] if "re.findall" in text else []
+        imports = [*imports[:packed], *(["import math"] if counted else []), *imports[packed:]]
         imports += ["import sys", *(["import zlib"] if packed else [])]
+        if counted:
+            imports += ["from collections import Counter", "from fractions import Fraction", "from typing import Any"]
         platform = getattr(jax.config, "jax_platforms", None) or "cpu"
         devices = ['jax.config.update("jax_platforms", "cpu")'] if platform == "cpu" else []
         if platform == "cpu":
             devices.append(f'jax.config.update("jax_num_cpu_devices", {max(mesh.devices) + 1})')
+        if is_wide(case):
+            devices.append('jax.config.update("jax_enable_x64", True)')
         simulated = SIMULATED if self.violation.engine == "simulate" and not self.unwritten else []
         imported = [n + "  # noqa: E402" * n.startswith(("from ", "import ")) for n in self.source.lines]
-        names = tuple_text([f'"{name}"' for name in mesh.axis_names])
+        names = tuple_text([quoted(name) for name in mesh.axis_names])
         types = tuple_text([f"AxisType.{kind.title()}" for kind in mesh.axis_types])
         chosen = f"[{', '.join(map(str, mesh.devices))}]" if mesh.permuted else f":{mesh.size}"
         return [
-            f'"""{headline}', "", f"case: {case}", "",
-            "Needs JAX, NumPy and the implementation. Exits with 1 while the bug is there, with 0 once it is fixed.",
-            *simulated, '"""', "", *imports, "", "import jax",
+            *docstring([self.violation.headline, "", f"case: {case}", "", NEEDS, *simulated]),
+            "", *imports, "", "import jax",
             *(["import jax.numpy as jnp"] if "jnp." in text or self.unwritten else []),
             "import numpy as np",
+            *(["from jax.interpreters import partial_eval"] if counted else []),
             *(["from jax import lax"] if "lax." in text else []),
             "from jax.sharding import AxisType, Mesh, NamedSharding",
             "from jax.sharding import PartitionSpec as P",
@@ -138,7 +165,7 @@ class Script:
         folder = self.source.folder
         if not folder or "site-packages" in Path(folder).parts:
             return []
-        return [f'sys.path.insert(0, "{Path(folder).as_posix()}")']
+        return [f"sys.path.insert(0, {quoted(Path(folder).as_posix())})"]
 
     def functions(self) -> list[str]:
         """The call on one device, and the transformation around it."""
@@ -203,4 +230,5 @@ class Script:
 
 def script(violation: LawViolation) -> str:
     """The source of the script that shows a violation again."""
-    return Script(violation).text()
+    with precision_of(violation.case):
+        return Script(violation).text()

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import keyword
 import textwrap
 import types
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from properties.failures.literals import comment, quoted
 from properties.failures.lookup import importable, named, source_root
 from properties.implementations import Implementation
 
@@ -43,9 +45,9 @@ def source_of(implementation: Implementation) -> Source:
     return Source(
         "implementation",
         [
-            f"# {implementation} has no name to import it by, and its source was not found: put it here",
+            comment(f"{implementation} has no name to import it by, and its source was not found: put it here"),
             "def implementation(*args, **kwargs):",
-            f'    raise SystemExit("{implementation.name}: put the implementation into this script")',
+            f"    raise SystemExit({quoted(f'{implementation.name}: put the implementation into this script')})",
         ],
         missing=["the implementation"],
     )
@@ -98,7 +100,7 @@ def _names_used(function: types.FunctionType, names: set[str]) -> tuple[list[str
         line = _definition(name, value)
         if line is None:
             missing.append(name)
-            lines.append(f"# {name} is not defined here: {type(value).__name__} of {function.__module__}")
+            lines.append(comment(f"{name} is not defined here: {type(value).__name__} of {function.__module__}"))
         else:
             lines.append(line)
     return lines, missing
@@ -106,14 +108,20 @@ def _names_used(function: types.FunctionType, names: set[str]) -> tuple[list[str
 
 def _definition(name: str, value: Any) -> str | None:
     if isinstance(value, types.ModuleType):
+        if not _is_dotted(value.__name__):
+            return None
         package, _, last = value.__name__.rpartition(".")
         if last == name and package:
             return f"from {package} import {name}"
         return f"import {value.__name__}" + ("" if value.__name__ == name else f" as {name}")
     module, qualname = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
-    if isinstance(module, str) and qualname.isidentifier():
+    if isinstance(module, str) and _is_dotted(module) and isinstance(qualname, str) and qualname.isidentifier():
         return f"from {module} import {qualname}" + ("" if qualname == name else f" as {name}")
     try:
         return f"{name} = {value!r}" if ast.literal_eval(repr(value)) == value else None
     except (ValueError, SyntaxError, TypeError):
         return None
+
+
+def _is_dotted(name: str) -> bool:
+    return all(part.isidentifier() and not keyword.iskeyword(part) for part in name.split("."))

@@ -1,5 +1,6 @@
 """The text of a failure: what a person reads first, and mostly all."""
 
+import os
 import traceback
 from pathlib import Path
 
@@ -8,8 +9,9 @@ import numpy as np
 
 from oracles.layout import device_name, logical_index
 from properties.contracts import CONTRACTS
+from properties.failures.causes import cause, entry
 from properties.failures.diagnosis import diagnose
-from properties.failures.files import written
+from properties.failures.files import write_if_possible, written
 from properties.failures.picture import WRONG, picture
 from properties.laws.running import is_batched
 from properties.laws.violation import Difference, LawViolation
@@ -28,7 +30,7 @@ def render(violation: LawViolation, *, colour: bool = False) -> str:
         if difference.comparable and not difference.what.startswith("result under"):
             sizes = violation.case.mesh.sizes
             lines += [f"    {line}" for line in picture(violation.case.mesh, _wrong_devices(difference, sizes))] + [""]
-        lines += [f"  {line}" for line in _diagnosed(violation)]
+        lines += [f"  {line}" for line in diagnosed(violation)]
         lines += [f"  {line}" for line in first_wrong(violation)]
     lines.append(f"  case: {violation.case}")
     if violation.data is not None:
@@ -36,12 +38,37 @@ def render(violation: LawViolation, *, colour: bool = False) -> str:
     if violation.engine != "xla":
         lines.append(f"  engine: {violation.engine}")
     if violation.finding.startswith("raises") and (violation.__cause__ is not None or violation.origin):
-        lines += ["", *(origin(violation.__cause__) if violation.__cause__ else violation.origin.split("\n"))]
+        lines += ["", *origin_of(violation)]
     files = written(violation)
     if files is not None:
         lines += ["", *(f"  {command}" for command in files.commands)]
     text = "\n".join(lines)
     return coloured(text) if colour else text
+
+
+def report(violation: LawViolation) -> dict[str, str]:
+    """Writes the files of a violation; gives its cause, and its text with their commands or why there are none."""
+    files, reason = write_if_possible(violation)
+    text = render(violation) if files is not None else f"{render(violation)}\n\n  {reason}"
+    told = entry(violation, text, origin_of(violation))
+    if files is not None:
+        told |= {"script": os.fspath(files.script), "json": os.fspath(files.case)}
+    return told
+
+
+def briefly(violation: LawViolation) -> dict[str, str]:
+    """The cause and the headline of a violation, for one whose cause was told before."""
+    return entry(violation, "", origin_of(violation))
+
+
+def cause_of(violation: LawViolation) -> str:
+    """The implementation, and the kind of its mistake."""
+    return cause(violation, origin_of(violation))
+
+
+def origin_of(violation: LawViolation) -> list[str]:
+    """The implementation's own traceback, where it raised."""
+    return origin(violation.__cause__) if violation.__cause__ is not None else violation.origin.splitlines()
 
 
 def coloured(text: str) -> str:
@@ -51,11 +78,15 @@ def coloured(text: str) -> str:
     return "\n".join(lines).replace(WRONG, f"{RED}{WRONG}{PLAIN}")
 
 
-def _diagnosed(violation: LawViolation) -> list[str]:
-    try:
-        return diagnose(violation)
-    except Exception as error:  # a failure is told even where its explanation fails
-        return [f"other values (the diagnosis raises {type(error).__name__}: {str(error).partition(chr(10))[0]})"]
+def diagnosed(violation: LawViolation) -> list[str]:
+    """What is wrong, in words, found once: that takes further runs of the function."""
+    if violation.diagnosis is None:
+        try:
+            violation.diagnosis = diagnose(violation)
+        except Exception as error:  # a failure is told even where its explanation fails
+            first = str(error).partition("\n")[0]
+            violation.diagnosis = [f"other values (the diagnosis raises {type(error).__name__}: {first})"]
+    return violation.diagnosis
 
 
 def _wrong_devices(difference: Difference, sizes: tuple[int, ...]) -> np.ndarray:

@@ -2,24 +2,29 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
+import ml_dtypes
 import numpy as np
 
+from oracles import collective_matmul
 from oracles.collectives import axis_index
+from oracles.dtypes import is_integer, wide
+from oracles.layout import nan_equal
 from properties.cases import Case
-from properties.failures.scene import Scene
-from properties.laws.running import oracle_blocks
+from properties.failures.products import PARTS
+from properties.failures.scene import CLEAR, Scene
+from properties.laws.numbers import operands
+from properties.laws.running import is_batched, oracle_blocks
+from properties.laws.violation import LawViolation, SuiteError
+from properties.strategies.dtypes import as_dtype
+
+Made = Callable[[], np.ndarray]
+Change = Callable[[np.ndarray], np.ndarray]
 
 MOST = 64
 """The largest mesh on which other arguments are tried."""
-
-
-PARTS = {
-    "all_gather_matmul_lhs_contracting": ("lhs", 1, "rows", "rhs", -2),
-    "all_gather_matmul_rhs": ("rhs", 0, "columns", "lhs", -1),
-}
-"""Products in which blocks of one operand meet parts of the other: which, its position, and where it has the parts."""
 
 MISTAKEN: dict[str, Callable[[int, int], int]] = {
     "i - j": lambda i, j: i - j,
@@ -33,27 +38,155 @@ MISTAKEN: dict[str, Callable[[int, int], int]] = {
 """Which part may have met block j on member i, instead of part j."""
 
 
-def right_for(scene: Scene) -> list[str]:
-    """One line that says for what else these would be the right blocks, if there is such a thing."""
+INSTEAD: dict[str, Change] = {
+    "its magnitude": np.abs,
+    "its real part": np.real,
+    "its complex conjugate": np.conj,
+    "its negative": np.negative,
+    "zero where it is negative": lambda x: np.maximum(x, 0),
+    "its whole part, the fraction cut off": np.trunc,
+    "the whole number below": np.floor,
+}
+"""What may have been taken for an operand, or for a result."""
+
+COARSE = ("float8_e4m3fn", "float8_e5m2", "bfloat16", "float16", "int8", "int32", "float32")
+"""The dtypes through which numbers may have been sent."""
+
+
+def right_for(scenes: Sequence[Scene], *, numbers: bool) -> list[str]:
+    """One line that says for what else these would be the right blocks, if there is such a thing.
+
+    Arguments:
+        scenes: the run that failed, and others.
+        numbers: whether other numbers are tried as well, not just other arguments.
+    """
+    scene = scenes[0]
     if not scene.inputs or scene.case.mesh.size > MOST or scene.actual[0].size == 0:
         return []
-    for text, case in variants(scene.case):
-        if _fits(scene, case, scene.inputs):
-            return [f"the blocks are the right ones for {text}"]
-    for text, inputs in meetings(scene):
-        if _fits(scene, scene.case, inputs):
-            return [f"the blocks are the right ones if {text}"]
+    # which numbers become others shows on finite ones
+    shows = any(np.isfinite(_wide(s.expected)[s.wrong] + _wide(s.actual)[s.wrong]).any() for s in scenes)
+    for sources in (_arguments, _meetings, *((_numbers, _results) if numbers and shows else ())):
+        for text in [text for text, _ in sources(scene)]:
+            if all(_fits(s, dict(sources(s)).get(text)) for s in scenes):
+                return [f"the blocks {text}"]
     return []
 
 
-def _fits(scene: Scene, case: Case, inputs: list[np.ndarray]) -> bool:
-    try:
-        blocks = oracle_blocks(case, inputs)[scene.leaf]
-    except (ValueError, IndexError):  # these arguments do not fit these blocks
+def _fits(scene: Scene, made: Made | None) -> bool:
+    """Whether the implementation's blocks are these, which are clearly not the right ones where it is wrong."""
+    if made is None:
         return False
-    blocks = blocks.reshape(-1, *blocks.shape[len(case.mesh.sizes) :])
-    fits = blocks.shape == scene.actual.shape and blocks.dtype == scene.actual.dtype
-    return fits and bool(scene.same(blocks, scene.actual).all())
+    try:
+        with np.errstate(all="ignore"):
+            blocks = made()
+    except (SuiteError, ValueError, IndexError, ZeroDivisionError, TypeError):  # arguments that do not fit these blocks
+        return False
+    blocks = blocks.reshape(-1, *blocks.shape[len(scene.case.mesh.sizes) :])
+    if blocks.shape != scene.actual.shape or blocks.dtype != scene.actual.dtype:
+        return False
+    if not scene.same(blocks, scene.actual).all():
+        return False
+    return not scene.devices or not scene.same(blocks, scene.expected, CLEAR * scene.tolerance)[scene.wrong].all()
+
+
+def _arguments(scene: Scene) -> Iterator[tuple[str, Made]]:
+    for text, case in variants(scene.case):
+        yield f"are the right ones for {text}", partial(scene.oracle, case, scene.inputs)
+
+
+def _meetings(scene: Scene) -> Iterator[tuple[str, Made]]:
+    if len(scene.inputs) != len(scene.case.operands) or scene.went_in != "block":
+        return
+    for text, inputs in meetings(scene):
+        yield f"are the right ones if {text}", partial(scene.oracle, scene.case, inputs)
+    if scene.case.contract == "transformer_block":
+        yield "are the right ones without the relu", partial(_without_relu, scene)
+
+
+def _without_relu(scene: Scene) -> np.ndarray:
+    x, w_in, w_out = scene.inputs
+    mesh, axes = scene.case.mesh, scene.case.axes
+    hidden = collective_matmul.all_gather_matmul_lhs_contracting.value([x, w_in], mesh, axes)
+    return collective_matmul.matmul_reduce_scatter(1).value([hidden, w_out], mesh, axes)
+
+
+def _numbers(scene: Scene) -> Iterator[tuple[str, Made]]:
+    """Other numbers in place of what goes in."""
+    what = "each number that goes in"
+    for text, change in _changes(scene.inputs[0].dtype):
+
+        def made(change: Change = change) -> np.ndarray:
+            return scene.oracle(scene.case, [_as(change(x), x.dtype) for x in scene.inputs])
+
+        yield f"are the right ones with {text} in place of {what}", made
+    if scene.inputs[0].dtype.kind == "u":
+        signed = np.dtype(f"int{8 * scene.inputs[0].dtype.itemsize}")
+        yield (
+            f"are the right ones if {what} is taken for {signed}",
+            lambda: scene.oracle(scene.case, [x.view(signed) for x in scene.inputs]).view(scene.expected.dtype),
+        )
+
+
+def _results(scene: Scene) -> Iterator[tuple[str, Made]]:
+    """What was made of the right values in the end."""
+    shape = (*scene.case.mesh.sizes, *scene.expected.shape[1:])
+    for text, change in _changes(scene.expected.dtype):
+
+        def made(change: Change = change) -> np.ndarray:
+            return _as(change(scene.expected), scene.expected.dtype).reshape(shape)
+
+        yield f"hold {text} in place of the right value", made
+
+
+def _changes(dtype: np.dtype) -> Iterator[tuple[str, Change]]:
+    for text, change in INSTEAD.items():
+        if dtype.kind == "c" or not ("complex" in text or "real" in text):
+            yield text, partial(_widely, change)
+    for name in COARSE:
+        other = as_dtype(name)
+        if dtype.kind != "c" and dtype != bool and other != dtype:
+            yield f"its value in {name}", partial(_as, dtype=other)
+
+
+def _wide(x: np.ndarray) -> np.ndarray:
+    return x.astype(wide(x.dtype))
+
+
+def _widely(change: Change, x: np.ndarray) -> np.ndarray:
+    return change(_wide(x))
+
+
+def _as(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """The numbers in another dtype.
+
+    Raises:
+        ValueError: if they do not fit, and what they become is left to the machine.
+    """
+    cast = x.astype(dtype)
+    if is_integer(dtype) and x.size and x.dtype.kind != "b":
+        info, exact = ml_dtypes.iinfo(dtype), x.astype(np.float64)
+        if not (np.isfinite(exact).all() and exact.min() >= info.min and exact.max() <= info.max):
+            raise ValueError(f"x={x}: not all of {dtype}")
+    return cast
+
+
+def right_shape_for(violation: LawViolation) -> list[str]:
+    """One line that says for what other arguments blocks of this shape would be right, if for any."""
+    case, data, difference = violation.case, violation.data, violation.difference
+    if data is None or difference is None or not difference.what.startswith("result") or case.mesh.size > MOST:
+        return []
+    if difference.what.startswith("result under") or "gradient" in violation.law or case.tree:
+        return []
+    blocks = [case.blocks(i, a, batched=is_batched(case)) for i, a in enumerate(operands(case, data))]
+    for text, other in variants(case):
+        try:
+            right = oracle_blocks(other, blocks)[0]
+        except (SuiteError, ValueError, IndexError, ZeroDivisionError):  # arguments that do not fit these blocks
+            continue
+        alike = right.shape == difference.actual.shape and right.dtype == difference.actual.dtype
+        if alike and right.size and nan_equal(right, difference.actual).all():
+            return [f"the blocks are the right ones for {text}"]
+    return []
 
 
 def meetings(scene: Scene) -> Iterator[tuple[str, list[np.ndarray]]]:
@@ -76,30 +209,44 @@ def meetings(scene: Scene) -> Iterator[tuple[str, list[np.ndarray]]]:
 
 def variants(case: Case) -> Iterator[tuple[str, Case]]:
     """The same case with one argument changed the way it is mistaken, the likeliest first."""
-    in_order = case.mesh.in_mesh_order(case.axes)
-    for axes in itertools.permutations(case.axes):
-        if axes != case.axes:
-            order = " (the order of the mesh)" if axes == in_order else ""
-            yield f"axis_name={axes}{order}", dataclasses.replace(case, axis_name=axes)
+    long = [name for name in case.axes if case.mesh.shape[name] > 1]  # where the others stand changes nothing
+    in_order = list(case.mesh.in_mesh_order(long))
+    orders = [o for o in map(list, itertools.permutations(long)) if o != long]
+    for order in sorted(orders, key=lambda o: o != in_order):
+        left = iter(order)
+        axes = tuple(next(left) if name in long else name for name in case.axes)
+        why = " (the order of the mesh)" if order == in_order else ""
+        yield f"axis_name={axes}{why}", dataclasses.replace(case, axis_name=axes)
     for name, value in _other_values(case):
         params = {**case.keywords, name: value}
         yield f"{name}={value!r}", dataclasses.replace(case, params=tuple(params.items()))
     params = case.keywords
-    if "split_axis" in params:
+    if "split_axis" in params and params["split_axis"] != params["concat_axis"]:
         swapped = {**params, "split_axis": params["concat_axis"], "concat_axis": params["split_axis"]}
         text = f"split_axis={swapped['split_axis']}, concat_axis={swapped['concat_axis']}"
         yield text, dataclasses.replace(case, params=tuple(swapped.items()))
     if "perm" in params:
         turned = tuple((to, source) for source, to in params["perm"])
-        yield "perm with source and destination swapped", _with(case, perm=turned)
+        if set(turned) != set(params["perm"]):
+            yield "perm with source and destination swapped", _with(case, perm=turned)
+        if params["perm"]:
+            yield "perm without its last pair", _with(case, perm=params["perm"][:-1])
+            yield "perm without its first pair", _with(case, perm=params["perm"][1:])
     if "axis_index_groups" in params:
         yield "no axis_index_groups", _with(case, axis_index_groups=None)
         return
     if "perm" in params or "root" in params:  # their numbers mean other devices over other axes
         return
-    for axes in [*itertools.combinations(case.axes, len(case.axes) - 1), case.mesh.axis_names]:
-        if axes and set(axes) != set(case.axes):
-            yield f"axis_name={axes}", dataclasses.replace(case, axis_name=axes)
+    shorter: Iterator[tuple[str, ...]] = (
+        axes for n in range(len(long) - 1, 0, -1) for axes in itertools.combinations(long, n)
+    )
+    varying = frozenset[str]().union(*(o.placement.axes for o in case.operands))  # over others, sums are multiples
+    more = [n for n in case.mesh.axis_names if n in varying - set(case.axes) and case.mesh.shape[n] > 1]
+    wider: Iterator[tuple[str, ...]] = (
+        (*case.axes, *names) for n in range(1, len(more) + 1) for names in itertools.combinations(more, n)
+    )
+    for axes in [*shorter, *wider]:
+        yield f"axis_name={axes}", dataclasses.replace(case, axis_name=axes)
 
 
 def _with(case: Case, **params: object) -> Case:
@@ -110,12 +257,14 @@ def _other_values(case: Case) -> Iterator[tuple[str, object]]:
     rank = len(case.operands[0].block)
     for name, value in case.params:
         if name == "offset":
-            yield from ((name, other) for other in (-value, 0, value + 1, value - 1, 1))
+            others = {other % case.members: other for other in (1, value - 1, value + 1, 0, -value)}
+            yield from ((name, other) for rest, other in reversed(others.items()) if rest != value % case.members)
         elif name in ("axis", "scatter_dimension", "split_axis", "concat_axis"):
-            yield from ((name, other) for other in range(rank + 1) if other != value)
+            sides = rank + (name == "axis" and not case.keywords.get("tiled", True))
+            yield from ((name, other) for other in range(sides) if other != value % max(sides, 1))
         elif name == "root":
             yield from ((name, other) for other in range(case.members) if other != value)
-        elif name == "op":
+        elif name == "op" and case.members > 1:
             yield from ((name, other) for other in ("sum", "mean", "max", "min") if other != value)
         elif name == "tiled":
             yield name, not value

@@ -9,6 +9,7 @@ from properties.data import Data
 from properties.failures.checks import EXIT, assign, compared, differs, operands, results
 from properties.failures.expectations import result_values
 from properties.failures.literals import dtype_text, spec_text
+from properties.laws.numbers import Reference
 from properties.laws.running import oracle_blocks
 from properties.laws.type import declared_varying
 
@@ -21,8 +22,8 @@ def types(script: Script, data: Data) -> list[str]:
     case, violation = script.case, script.violation
     if case.out is not None and ("out_specs" in violation.finding or violation.finding.startswith("raises")):
         return _placed(script, data)
-    right = result_values(case, data)
-    lines = [*script.local([script.lead] * len(right.expected), spy=True), *operands(script, right.operands)]
+    right = result_values(case, data, violation.implementation.features)
+    lines = [*script.local([script.lead] * len(right.right), spy=True), *operands(script, right.operands)]
     lines += ["varying = []", script.shard_map([spec_text([(n,) for n in script.lead])])]
     lines += [f"result = {script.jitted('program')}({', '.join(script.names)})", "wrong = False"]
     declared = declared_varying(violation.implementation, case)
@@ -64,17 +65,17 @@ def _placed(script: Script, data: Data) -> list[str]:
     lines.append(
         "    print(f\"out_specs is {'accepted' if accepted else 'refused'} for results varying over {varying}\")"
     )
-    if right.bounds is None:
+    if right.exact:
         shaped = [
             e.reshape(*case.mesh.sizes, *(1 for _ in out.stacked), *e.shape[lead:])
             for e in oracle_blocks(case, [case.blocks(i, a, batched=False) for i, a in enumerate(right.operands)])
         ]
         try:
-            whole = [unshard(e, case.mesh, out.partition()) for e in shaped]
+            whole = [Reference(e := unshard(b, case.mesh, out.partition()), e.dtype, None) for b in shaped]
         except ValueError:  # blocks that differ cannot leave as one: it must be refused
             return [*lines, EXIT]
         names = results(script, len(whole))
-        comparison = compared(names, whole, None)
+        comparison = compared(names, whole)
         run = f"{names[0].partition('[')[0]} = {script.jitted('program')}({', '.join(script.names)})"
         lines += ["if accepted:", *(f"    {line}" for line in (run, *comparison))]
     return [*lines, EXIT]

@@ -1,31 +1,33 @@
 """Running a case: programs made ready once per structure, and their results as blocks."""
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from traceback import walk_tb
+from typing import Any
 
 import jax
 import numpy as np
+from jax import lax
+from jax.interpreters import ad
 
+from oracles.dtypes import is_float, rounded, wide
 from oracles.layout import shard
 from properties.cases import BATCH, Case, Placement
 from properties.contracts import CONTRACTS
 from properties.engines import Engine, Prepared
-from properties.engines.simulate import UnknownPrimitive
+from properties.engines.simulate.liveness import equations
 from properties.implementations import Implementation
-from properties.laws.violation import Gap, LawViolation
-from properties.programs import Program, Seen, derivatives, forward
+from properties.laws.violation import NotDifferentiable, SuiteError
+from properties.programs import Program, Seen, WrongResult, derivatives, forward
 from properties.transformations import TRANSFORMATIONS
 
 KEPT = 32
 """How many structures stay compiled: Hypothesis tries one again and again while it shrinks."""
 
-NOT_SERVED = (
-    "can't apply forward-mode autodiff (jvp) to a custom_vjp function",
-    "Reverse-mode differentiation does not work for lax.while_loop",
-)
-"""What JAX says of functions that are right and not differentiable in one of the modes."""
+MODES = {"gradient": (True, True), "reverse gradient": (False, True), "forward gradient": (True, False)}
+"""What is made ready of a derivative: whether forward mode, and whether reverse mode."""
 
 _ready: OrderedDict[tuple[object, ...], "Ready"] = OrderedDict()
 
@@ -39,53 +41,42 @@ class Ready:
     placements: tuple[Placement, ...] = ()
 
 
-def gap_of(error: Exception) -> Gap | None:
-    """The gap that an exception of an implementation declares, if it is one."""
-    if isinstance(error, LawViolation):  # its text is a report, which takes a while to write and declares nothing
-        return None
-    if isinstance(error, NotImplementedError | UnknownPrimitive) or any(text in str(error) for text in NOT_SERVED):
-        return Gap(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
-    return None
-
-
-@contextmanager
-def gaps() -> Iterator[None]:
-    """Turns the exceptions that declare a gap into one."""
-    try:
-        yield
-    except Exception as error:
-        gap = gap_of(error)
-        if gap is None:
-            raise
-        raise gap from error
-
-
-def trace(program: Program, case: Case, engine: Engine) -> None:
-    """Traces a program under an abstract mesh: what it must refuse is refused here, before anything runs."""
+def traced(program: Program, case: Case, engine: Engine) -> Any:
+    """The jaxpr of a program under an abstract mesh: what it must refuse is refused here, before anything runs."""
     mesh = engine.abstract_mesh(case.mesh)
     sharding = jax.sharding.NamedSharding
     avals = [
         jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding(mesh, a.partition_spec)) for a in program.arguments
     ]
-    jax.eval_shape(program.build(mesh), *avals)
+    return jax.make_jaxpr(program.build(mesh))(*avals)
+
+
+def contains(jaxpr: Any, primitive: str) -> bool:
+    """Whether an equation of that primitive is in a program, or in one inside of it."""
+    return any(equation.primitive.name == primitive for equation in equations(jaxpr))
 
 
 def ready(kind: str, implementation: Implementation, case: Case, engine: Engine) -> Ready:
-    """The structure of `case` made ready as `kind`: `value`, `placed`, `gradient` or `reverse gradient`.
+    """The structure of `case` made ready as `kind`: `value`, `placed`, or one of `MODES`.
 
     Raises:
-        Gap: if the implementation does not serve the case.
+        NotDifferentiable: if JAX has no derivative of the function in a mode that is asked for.
+        WrongResult: if what the function returns has another tree, or in a derivative other shapes, than it should.
     """
     key = (kind, implementation, case.structure, engine.name)
     if key in _ready:
         _ready.move_to_end(key)
         return _ready[key]
-    with gaps():
-        made = _make(kind, implementation, case, engine)
+    made = _make(kind, implementation, case, engine)
     _ready[key] = made
     if len(_ready) > KEPT:
         _ready.popitem(last=False)
     return made
+
+
+def forget() -> None:
+    """Makes every structure ready anew: JAX's rules are others than they were."""
+    _ready.clear()
 
 
 def _make(kind: str, implementation: Implementation, case: Case, engine: Engine) -> Ready:
@@ -94,9 +85,50 @@ def _make(kind: str, implementation: Implementation, case: Case, engine: Engine)
         return Ready(engine.prepare(forward(case, implementation, seen), case.mesh), seen)
     if kind == "placed":
         return Ready(engine.prepare(forward(case, implementation, seen, out="placed"), case.mesh), seen)
-    trace(forward(case, implementation, seen), case, engine)
-    program, placements = derivatives(case, implementation, seen, forward_mode=kind == "gradient")
-    return Ready(engine.prepare(program, case.mesh), seen, tuple(placements))
+    forward_mode, reverse_mode = MODES[kind]
+    primal = traced(forward(case, implementation, seen), case, engine)
+    check_results(case, seen)
+    program, placements = derivatives(case, implementation, seen, forward_mode=forward_mode, reverse_mode=reverse_mode)
+    with differentiating():
+        # jvp of a custom_vjp is traced all the same, to a primitive that nothing can run
+        own = forward_mode and contains(primal, "custom_vjp_call")
+        if own and contains(traced(program, case, engine), "custom_lin"):
+            raise NotDifferentiable("a custom_vjp has no forward mode")
+        return Ready(engine.prepare(program, case.mesh), seen, tuple(placements))
+
+
+@contextmanager
+def differentiating() -> Iterator[None]:
+    """Tells the transpose of a while_loop, which JAX has not, from any other exception: by where it was raised.
+
+    Raises:
+        NotDifferentiable: in place of what JAX raises.
+    """
+    try:
+        yield
+    except ValueError as error:
+        frames = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
+        if frames[-1] is not ad.primitive_transposes[lax.while_p].__code__:
+            raise
+        raise NotDifferentiable("a while_loop has no reverse mode") from error
+
+
+def check_results(case: Case, seen: Seen) -> None:
+    """Results have the shapes and dtypes of the oracle's.
+
+    Raises:
+        WrongResult: if one has not.
+    """
+    batch = (BATCH,) if is_batched(case) else ()
+    zeros = [np.zeros((*case.mesh.sizes, *batch, *o.block), o.numpy_dtype) for o in case.operands]
+    lead = len(case.mesh.sizes)
+    for i, expected in enumerate(oracle_blocks(case, zeros)):
+        shape, dtype = expected.shape[lead:], np.dtype(seen.dtypes[i])
+        what = f"result leaf {i}" if case.tree else "result"
+        if seen.shapes[i] != shape:
+            raise WrongResult(f"{what} has blocks of shape {seen.shapes[i]}: expected {shape}")
+        if dtype != expected.dtype:
+            raise WrongResult(f"{what} has dtype {dtype}: expected {expected.dtype}")
 
 
 def is_batched(case: Case) -> bool:
@@ -104,18 +136,49 @@ def is_batched(case: Case) -> bool:
     return TRANSFORMATIONS[case.around].batched
 
 
+def reference_blocks(case: Case, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The oracle's results `[*mesh.sizes, (batch,) *block]` in wide floats, before they are rounded."""
+    contract = CONTRACTS[case.contract]
+    return over_batch(
+        case, [widened(o, contract.divides(case)) for o in operands], lambda blocks: contract.oracle(case, blocks)
+    )
+
+
+def widened(array: np.ndarray, divides: bool = False) -> np.ndarray:
+    """Floats in a dtype that loses nothing that matters; integers as they are, to wrap, unless a sum is divided."""
+    if is_float(array.dtype):
+        return array.astype(wide(array.dtype), copy=False)
+    return array.astype(np.float64) if divides else array
+
+
 def oracle_blocks(case: Case, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The oracle's results `[*mesh.sizes, (batch,) *block]`, given the operands' blocks."""
-    return over_batch(case, operands, lambda blocks: CONTRACTS[case.contract].oracle(case, blocks))
+    """The oracle's results `[*mesh.sizes, (batch,) *block]`, given the operands' blocks, in their dtype."""
+    contract = CONTRACTS[case.contract]
+    return [
+        rounded(exact, contract.result_dtype(case, operand.dtype))
+        for exact, operand in zip(reference_blocks(case, operands), operands, strict=False)  # a product has one result
+    ]
 
 
-def over_batch(case: Case, operands: Sequence[np.ndarray], function: object) -> list[np.ndarray]:
-    """`function` (lists of blocks to lists of blocks) on each input of the batch, or on the only one."""
-    assert callable(function)
-    if not is_batched(case):
-        return list(function(list(operands)))
-    lead = len(case.mesh.sizes)
-    per_input = [function([np.take(b, i, axis=lead) for b in operands]) for i in range(BATCH)]
+def over_batch(
+    case: Case, operands: Sequence[np.ndarray], function: Callable[[list[np.ndarray]], Sequence[np.ndarray]]
+) -> list[np.ndarray]:
+    """An oracle's `function` (lists of blocks to lists of blocks) on each input of the batch, or on the only one.
+
+    Raises:
+        SuiteError: if it fails.
+    """
+    lead, batched = len(case.mesh.sizes), is_batched(case)
+    inputs = [[np.take(b, i, axis=lead) for b in operands] for i in range(BATCH)] if batched else [list(operands)]
+    try:
+        per_input = [list(function(blocks)) for blocks in inputs]
+    except Exception as error:
+        first = str(error).partition("\n")[0]
+        raise SuiteError(
+            f"the oracle fails, an error of this suite: {case}: {type(error).__name__}: {first}"
+        ) from error
+    if not batched:
+        return per_input[0]
     expected = TRANSFORMATIONS[case.around].expected
     return [expected(results, lead) for results in zip(*per_input, strict=True)]
 

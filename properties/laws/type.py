@@ -10,7 +10,7 @@ from properties.engines import Engine
 from properties.implementations import Implementation
 from properties.laws.comparison import compare
 from properties.laws.numbers import is_exact, operands
-from properties.laws.running import oracle_blocks, ready, trace
+from properties.laws.running import check_results, oracle_blocks, ready, traced
 from properties.laws.violation import Difference, LawViolation
 from properties.programs import Seen, forward
 
@@ -34,9 +34,10 @@ def check_type(implementation: Implementation, case: Case, engine: Engine) -> in
 
     Raises:
         LawViolation: if one does not hold.
-        Gap: if the implementation does not serve the case.
+        WrongResult: if the result has another tree, shape or dtype than it should.
     """
     program = ready("value", implementation, case, engine)
+    check_results(case, program.seen)
     varying = program.seen.varying
     declared = declared_varying(implementation, case)
     if declared is not None and varying != declared:
@@ -72,7 +73,7 @@ def _check_acceptance(
     sound = all(axes <= out.axes for axes in varying)
     refusal: Exception | None = None
     try:
-        trace(forward(case, implementation, Seen(), out="placed"), case, engine)
+        traced(forward(case, implementation, Seen(), out="placed"), case, engine)
     except ValueError as error:
         if "out_specs" not in str(error):
             raise

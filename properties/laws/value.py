@@ -1,12 +1,11 @@
 """The law of values: the implementation's blocks equal the oracle's, on every device."""
 
 from properties.cases import Case
-from properties.contracts import CONTRACTS
 from properties.engines import Engine
 from properties.implementations import Implementation
 from properties.laws.comparison import compare
-from properties.laws.numbers import bound_of_sum, is_exact, is_moved, magnitude, operands
-from properties.laws.running import all_blocks, is_batched, oracle_blocks, ready
+from properties.laws.numbers import checked_sets, operands, references
+from properties.laws.running import all_blocks, ready
 
 
 def check_value(implementation: Implementation, case: Case, engine: Engine, *, law: str = "value") -> int:
@@ -14,16 +13,15 @@ def check_value(implementation: Implementation, case: Case, engine: Engine, *, l
 
     Raises:
         LawViolation: if one does not.
-        Gap: if the implementation does not serve the case.
+        WrongResult: if the result has another tree than it should.
+        NotRun: if no data set tells right from wrong.
     """
-    terms, batched = CONTRACTS[case.contract].terms(case), is_batched(case)
     program = ready("value", implementation, case, engine)
+    told = []
     for data in case.data:
         arrays = operands(case, data)
-        blocks = [case.blocks(i, array, batched=batched) for i, array in enumerate(arrays)]
-        expected = oracle_blocks(case, blocks)
-        exact = is_moved(case) or is_exact(case, arrays, terms)
-        bounds = None if exact else oracle_blocks(case, [magnitude(b) for b in blocks])
+        right = references(case, arrays, implementation.features)
+        told.append(any(reference.tells for reference in right))
         for i, result in enumerate(program.prepared(arrays)):
             compare(
                 implementation,
@@ -31,8 +29,9 @@ def check_value(implementation: Implementation, case: Case, engine: Engine, *, l
                 case,
                 data,
                 "result" if not case.tree else f"result leaf {i}",
-                expected=expected[i],
+                expected=right[i].rounded,
                 actual=all_blocks(case, result),
-                bound=None if bounds is None else bound_of_sum(case, bounds[i], terms, expected[i].dtype),
+                bound=right[i].bound,
+                exact=right[i].exact,
             )
-    return len(case.data)
+    return checked_sets(told, case)

@@ -4,14 +4,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from oracles.dtypes import is_float, unit_roundoff, wide
 from oracles.layout import nan_equal
 from properties.cases import Case
 from properties.data import Data
 from properties.implementations import Implementation
 
+ROUNDINGS = 16
+"""By how many roundings of the largest value a difference may be taken for one of rounding."""
 
-class Gap(Exception):
-    """An implementation says, or JAX says of it, that it does not serve a case: reported, but not as wrong."""
+
+class NotRun(Exception):
+    """An engine cannot run a case, or cannot tell what a law asks: a limit of the suite, and no verdict."""
+
+
+class SuiteError(Exception):
+    """An oracle or a law itself fails on a case: an error of this suite, and never the implementation's."""
+
+
+class NotDifferentiable(NotImplementedError):
+    """JAX has no derivative of a function in one of the modes."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +35,8 @@ class Difference:
         expected: the oracle's blocks `[*mesh.sizes, *block]`.
         actual: the implementation's, whose shape and dtype may be others.
         wrong: elementwise, where they differ; all of them where they cannot be compared.
-        bound: elementwise, how far they may differ; None: not at all.
+        bound: elementwise, how far they may be from the right result before it was rounded (negative: or not finite,
+            where a sum may overflow); None: they are equal bit for bit.
     """
 
     what: str
@@ -36,6 +49,18 @@ class Difference:
     def comparable(self) -> bool:
         """Whether shape and dtype are right, so that elements can be compared."""
         return self.actual.shape == self.expected.shape and self.actual.dtype == self.expected.dtype
+
+    @property
+    def rounding(self) -> bool:
+        """Whether it is no more than rounding may make it: in doubt it is not."""
+        dtype = self.expected.dtype
+        if not self.comparable or not is_float(dtype) or not self.wrong.any():
+            return False
+        actual, expected = (values.astype(wide(dtype)) for values in (self.actual, self.expected))
+        with np.errstate(invalid="ignore", over="ignore"):
+            off = np.abs(actual - expected)[self.wrong]
+            scale = np.max(np.abs(expected), initial=0.0, where=np.isfinite(expected))
+        return bool(np.all(off <= scale * min(ROUNDINGS * unit_roundoff(dtype), 1 / ROUNDINGS)))
 
     @classmethod
     def between(cls, what: str, expected: np.ndarray, actual: np.ndarray) -> "Difference":
@@ -57,12 +82,13 @@ class LawViolation(AssertionError):
 
     What passes it on fills in `engine`, the name of the engine that ran it, `registered`, the name under
     which the law is registered, and `origin`, the text of the implementation's own traceback where the
-    exception (`__cause__`) cannot travel.
+    exception (`__cause__`) cannot travel, and `diagnosis`, what is wrong in words, once that is known.
     """
 
     engine: str = "xla"
     registered: str = ""
     origin: str = ""
+    diagnosis: list[str] | None = None
 
     def __init__(
         self,
@@ -81,6 +107,11 @@ class LawViolation(AssertionError):
         self.data = data
         self.difference = difference
         super().__init__(self.headline)
+
+    @property
+    def rounding(self) -> bool:
+        """Whether values differ by no more than rounding may make them."""
+        return self.difference is not None and self.difference.rounding
 
     @property
     def headline(self) -> str:

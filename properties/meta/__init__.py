@@ -20,12 +20,12 @@ def mesh_sizes(max_devices: int) -> list[tuple[int, ...]]:
 
 
 @st.composite
-def small_meshes(draw: st.DrawFn, *, max_devices: int = 8) -> MeshCase:
-    """Meshes with names in any order over any of `max_devices` devices in any order.
+def small_meshes(draw: st.DrawFn, *, max_devices: int = 8, min_devices: int = 1) -> MeshCase:
+    """Meshes of `min_devices` or more, with names in any order over any of `max_devices` devices in any order.
 
     Shrinks towards `(dp=1)`. Examples: `(dp=2)`, `(tp=2, dp=4)`, `(dp=1, ep=3) [devices 5,0,2]`.
     """
-    sizes = draw(st.sampled_from(mesh_sizes(max_devices)))
+    sizes = draw(st.sampled_from([s for s in mesh_sizes(max_devices) if math.prod(s) >= min_devices]))
     names = draw(st.permutations(AXIS_NAMES))[: len(sizes)]
     devices = draw(st.permutations(range(max_devices)))[: math.prod(sizes)]
     return MeshCase(tuple(names), sizes, tuple(devices))

@@ -345,6 +345,6 @@ def test_what_is_drawn_is_served(one: Implementation) -> None:
 
 
 def test_one_budget_for_one_test() -> None:
-    """Implementations with different shares of the examples do not go into one test."""
-    with pytest.raises(ValueError, match=r"shares \[.*\]: expected one share"):
+    """Implementations with different budgets do not go into one test."""
+    with pytest.raises(ValueError, match=r"forms \[.*\]: expected one form"):
         law_test("value", "simulate", [*BUILT_IN, *ALGORITHMS])

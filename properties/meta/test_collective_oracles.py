@@ -471,3 +471,11 @@ def test_what_is_not_tiled_has_one_entry_per_member() -> None:
     """Splitting a dimension that is not tiled and has another size than there are members is refused with both."""
     with pytest.raises(ValueError, match="has size 3: expected 2, one piece per member"):
         collectives.reduce_scatter(np.zeros((2, 3)), PAIR, "dp")
+
+
+def test_the_largest_uint64_is_the_largest() -> None:
+    """Numbers of uint64 beyond those of int64 keep their order in a maximum and a minimum, and wrap around in a sum."""
+    mesh = MeshCase(("dp",), (2,))
+    blocks = np.array([[2, 2**64 - 1], [2**64 - 1, 3]], np.uint64)
+    found = {op: collectives.all_reduce(blocks, mesh, "dp", op=op)[0].tolist() for op in ("max", "min", "sum")}
+    assert found == {"max": [2**64 - 1, 2**64 - 1], "min": [2, 3], "sum": [1, 2]}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 import pytest
 from jax import lax
 
@@ -18,25 +19,38 @@ from oracles.communication import Cost
 from oracles.mesh import MeshCase
 from properties.cases import Case, Operand, Placement
 from properties.communication import table
-from properties.communication.bounds import NOTHING, Bound, full_bytes, lower_bound, members, moved, needed
+from properties.communication.bounds import (
+    NOTHING,
+    Bound,
+    full_bytes,
+    lower_bound,
+    members,
+    moved,
+    needed,
+    nothing_must_move,
+)
 from properties.communication.counted import of_record
 from properties.communication.examples import PARAMETERS, example
-from properties.communication.expectation import Expectation
+from properties.communication.expectation import Expectation, ExpectationError
+from properties.communication.sizes import names_of, sizes_of
 from properties.contracts import Scope
 from properties.engines import Engine, engine_named, simulate
 from properties.failures.script import script
 from properties.implementations import IMPLEMENTATIONS, Implementation
+from properties.judging import verify
 from properties.laws import check_communication
 from properties.laws.communication import communication_of
+from properties.laws.running import oracle_blocks
 from properties.laws.violation import LawViolation
 from properties.mutants import MUTANTS
 from properties.readme import README
-from properties.report import notes
 from properties.search import find_violation
+from properties.summary import notes
 from properties.tally import Tally
-from properties.verification import LAWS, verify
+from properties.verification import LAWS
 
 FOUR = MeshCase(("dp",), (4,))
+GATHER = example("all_gather", FOUR, "dp")
 ENGINES = ("simulate", "xla")
 
 
@@ -48,6 +62,27 @@ def ring_gather(x: jax.Array, axis_name: str | tuple[str, ...], *, axis: int = 0
         moving = collectives.ring_shift(moving, axis_name)
         blocks = blocks.at[(index - step) % p].set(moving)
     return jax.numpy.concatenate(list(blocks), axis) if tiled else jax.numpy.moveaxis(blocks, 0, axis)
+
+
+def loops(x: jax.Array, axis_name: str | tuple[str, ...], *, axis: int = 0, tiled: bool = False) -> jax.Array:
+    """The same in a loop."""
+    p, index = lax.axis_size(axis_name), lax.axis_index(axis_name)
+
+    def step(held: tuple[jax.Array, jax.Array], number: jax.Array) -> tuple[tuple[jax.Array, jax.Array], None]:
+        blocks, moving = held
+        moving = collectives.ring_shift(moving, axis_name)
+        return (blocks.at[(index - number) % p].set(moving), moving), None
+
+    empty = jax.numpy.zeros((p, *x.shape), x.dtype)
+    (blocks, _), _ = lax.scan(
+        step, (lax.pcast(empty, axis_name, to="varying").at[index].set(x), x), jax.numpy.arange(1, p)
+    )
+    return jax.numpy.concatenate(list(blocks), axis) if tiled else jax.numpy.moveaxis(blocks, 0, axis)
+
+
+def forward_alone(case: Case, backward: bool) -> Cost:
+    """A ring's formula, with a gradient that sends nothing."""
+    return Cost.of({}, {}) if backward else ring_cost(case, backward)
 
 
 def ring_cost(case: Case, backward: bool) -> Cost:
@@ -140,7 +175,9 @@ def test_twice_the_bytes(devices: int, engine: str) -> None:
 def test_nothing_sent_is_below_the_bound(contract: str) -> None:
     """Whatever returns without sending cannot be right, and the law knows without a formula."""
     case = example(contract, FOUR, "dp")
-    nothing = mine(lambda x, axis_name, **parameters: x, contract)
+    zeros = [np.zeros((*case.mesh.sizes, *o.block), o.numpy_dtype) for o in case.operands]
+    block = oracle_blocks(case, zeros)[0].shape[len(case.mesh.sizes) :]
+    nothing = mine(lambda x, axis_name, **parameters: jax.numpy.resize(x, block), contract)
     assert "no communication: " in check(nothing, case, "simulate")
     assert "bytes must pass every device (lower bound)" in check(nothing, case, "simulate")
 
@@ -238,6 +275,76 @@ def test_expectations(text: str, right: bool) -> None:
         assert f"(from {text} with p=4, n=128)" in headline
 
 
+def in_degenerate_cases() -> list[Case]:
+    """Cases in which nothing must move."""
+    shift, gather = example("ring_shift", FOUR, "dp"), example("all_gather", FOUR, "dp")
+    alone = example("ring_shift", MeshCase(("dp",), (1,)), "dp")
+    empty = dataclasses.replace(shift, operands=(Operand((0, 4), "float32", Placement((("dp",), ()))),))
+    replicated = dataclasses.replace(gather, operands=(Operand((2, 4), "float32", Placement(((), ()))),))
+    whole = dataclasses.replace(shift, params=(("offset", -8),))
+    return [alone, empty, whole, replicated]
+
+
+def lazy(x: jax.Array, axis_name: Any, **keywords: Any) -> jax.Array:
+    """Sends nothing where nothing must move."""
+    if "offset" not in keywords:
+        stacked = jax.numpy.stack([x] * lax.axis_size(axis_name), keywords["axis"])
+        return stacked if not keywords["tiled"] else jax.numpy.concatenate([*stacked], keywords["axis"])
+    return collectives.cast_varying(x, (axis_name,))
+
+
+@pytest.mark.parametrize("case", in_degenerate_cases(), ids=str)
+def test_where_nothing_must_move_an_expectation_is_a_bound(case: Case) -> None:
+    """Sending nothing is as right there as sending what is expected, unless just that is asked for; more is not."""
+    busy = getattr(collectives, case.contract)
+    text = "permute=1,bytes=n" if case.contract == "ring_shift" else "all_gather=1,bytes=n/p"
+    right, exact = Expectation.parse(text), Expectation.parse(f"exactly:{text}")
+
+    def sent(function: Any, expectation: Expectation) -> str:
+        return check(mine(function, case.contract, expectation=expectation), case, "simulate")
+
+    def twice(x: jax.Array, axis_name: Any, **keywords: Any) -> jax.Array:
+        return busy(collectives.ring_shift(x, axis_name, offset=lax.axis_size(axis_name)), axis_name, **keywords)
+
+    assert nothing_must_move(case)
+    assert sent(busy, right) == sent(lazy, right) == ""
+    empty = 0 in case.operands[0].block  # such a collective moves no byte and is not counted
+    assert (sent(lazy, exact) == "") == empty
+    assert (sent(twice, right) == "") == empty
+
+
+def test_a_gradient_is_expected_by_itself() -> None:
+    """What reverse mode sends is held against the part that begins with `grad:`, and only against that."""
+    case = example("all_gather", FOUR, "dp")
+    for text, finding in (
+        ("all_gather=1;grad:reduce_scatter=1,bytes=n", ""),
+        ("grad:reduce_scatter=1", ""),
+        ("grad:reduce_scatter=p", "gradient: 1 reduce_scatter of 128 bytes: expected reduce_scatter=4"),
+        ("all_gather=1;grad:all_reduce=1", "gradient: 1 reduce_scatter of 128 bytes: expected all_reduce=1"),
+        ("all_gather=2;grad:reduce_scatter=1", "communication: mesh (dp=4), axis 'dp': 1 all_gather of 32 bytes"),
+    ):
+        headline = check(mine(collectives.all_gather, expectation=Expectation.parse(text)), case, "simulate")
+        assert finding in headline if finding else headline == "", text
+
+
+def test_operands_are_named() -> None:
+    """An expectation of a product speaks of each operand by itself."""
+    case = example("all_gather", FOUR, "dp")
+    lhs = Operand((2, 3), "float32", Placement((("dp",), ())))
+    rhs = Operand((3, 5), "float32", Placement(((), ())))
+    case = dataclasses.replace(case, contract="all_gather_matmul_lhs", operands=(lhs, rhs), params=())
+    function = next(i.function for i in IMPLEMENTATIONS if i.name == "ring_all_gather_matmul_lhs")
+    assert sizes_of(case) == {"p": 4, "n": 84, "lhs": 24, "rhs": 60, "out": 160}
+    assert tuple(sizes_of(case)) == names_of("all_gather_matmul_lhs")
+    for text, right in (("bytes=(p-1)*lhs", True), ("bytes=(p-1)*rhs", False), ("bytes=(p-1)*n", False)):
+        own = mine(function, "all_gather_matmul_lhs", expectation=Expectation.parse(text))
+        headline = check(own, case, "simulate")
+        assert (headline == "") == right
+        assert right or "with p=4, n=84" in headline
+    with pytest.raises(ExpectationError, match="'rhs' is not understood: expected arithmetic of p, n, x, out and num"):
+        Expectation.parse("bytes=rhs", names_of("ring_shift"))
+
+
 def test_the_report_says_what_is_known() -> None:
     """Without a formula the report says that it is unknown, and what the largest case sends."""
     tally = Tally("all_gather", "mine", "communication", "simulate")
@@ -271,38 +378,71 @@ def test_a_gradient_that_cannot_be_taken_is_passed_over() -> None:
     assert check_communication(implementation, example("ring_shift", FOUR, "dp"), engine_named("simulate")) == 1
 
 
-@pytest.mark.needs_devices(4)
-def test_the_script_lists_the_collectives(devices: int) -> None:
-    """The script of a violation compiles the program again and prints its collectives."""
-    implementation = mine(ring_gather, communication=lambda case, backward: Cost.permutes(1, 32))
-    with pytest.raises(LawViolation) as raised:
-        check_communication(implementation, example("all_gather", FOUR, "dp"), engine_named("simulate"))
-    text = script(raised.value)
-    assert text.count("'collective-permute'),") == 3
-    assert "sys.exit(1 if found == known else 0)" in text
+def exits(folder: Path, source: str) -> tuple[int, str]:
+    """The exit code of a script, and what it prints."""
+    path = folder / "script.py"
+    path.write_text(source)
+    environment = {**os.environ, "PYTHONPATH": str(README.parent)}
+    command = [sys.executable, str(path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.needs_devices(4)
-def test_the_script_tells_what_waits(devices: int, tmp_path: Path) -> None:
-    """The script of one way after the other exits with 1, and with 0 for both ways at once."""
-    slow = MUTANTS["gather_one_way_after_the_other"]
-    implementation = mine(slow.function, communication=slow.communication)
+def violation_of(implementation: Implementation, case: Case) -> LawViolation:
+    """What the law of communication raises in the interpreter."""
     with pytest.raises(LawViolation) as raised:
-        check_communication(implementation, example("all_gather", FOUR, "dp"), engine_named("simulate"))
-    finding = "6 permutes of 96 bytes in all, 6 of which must wait for one another: expected at most 3 steps (formula)"
-    assert raised.value.finding == finding
-    text = script(raised.value)
-    repaired = text.replace(
-        f"from properties.mutants.communication import {slow.name}",
-        f"from impl.algorithms import bidirectional_all_gather as {slow.name}",
-    )
-    for source, code in ((text, 1), (repaired, 0)):
-        path = tmp_path / f"exits_with_{code}.py"
-        path.write_text(source)
-        done = subprocess.run(
-            [sys.executable, path], env={**os.environ, "PYTHONPATH": str(README.parent)}, capture_output=True, text=True
-        )
-        assert done.returncode == code, done.stdout + done.stderr
+        check_communication(implementation, case, engine_named("simulate"))
+    return raised.value
+
+
+EXPECTED = {
+    "ring_shift": ("shift_there_and_back_first", "permute=1,bytes=n"),
+    "all_gather": ("gather_one_way_after_the_other", "bytes=(p-1)*n/p,steps=p-1"),
+}
+
+
+@pytest.mark.parametrize("contract", EXPECTED)
+def test_a_script_needs_no_devices_to_be_written(contract: str, tmp_path: Path) -> None:
+    """On a mesh of more devices than there are it exits with 1, and with 0 once what is expected is sent."""
+    name, expectation = EXPECTED[contract]
+    implementation = mine(MUTANTS[name].function, contract, expectation=Expectation.parse(expectation))
+    size = 2 * len(jax.devices()) + 1
+    text = script(violation_of(implementation, example(contract, MeshCase(("dp",), (size,)), "dp")))
+    code, said = exits(tmp_path, text)
+    assert (code, "expected" in said) == (1, True), said
+    right = {
+        "ring_shift": "impl.collectives import ring_shift",
+        "all_gather": "impl.algorithms import bidirectional_all_gather",
+    }
+    repaired = text.replace(f"properties.mutants.communication import {name}", f"{right[contract]} as {name}")
+    assert repaired != text
+    code, said = exits(tmp_path, repaired)
+    assert code == 0, said
+
+
+def test_a_script_counts_what_runs_in_a_loop(tmp_path: Path) -> None:
+    """A collective counts as often as the loop runs that it is in; the gradient is counted by itself."""
+    text = script(violation_of(mine(loops, communication=lambda case, backward: Cost.permutes(4, 64)), GATHER))
+    code, said = exits(tmp_path, text)
+    assert (code, "permute count: 3, expected 4 to 4" in said) == (1, True), said
+    text = script(violation_of(mine(loops, communication=forward_alone), GATHER))
+    code, said = exits(tmp_path, text)
+    assert (code, "count: 3, expected 0 to 0" in said) == (1, True), said
+
+
+def test_no_script_says_fixed_while_the_bug_is_there() -> None:
+    """Where what the script would count is right, or cannot be counted, there is none, and the reason is told."""
+    right = mine(ring_gather, communication=ring_cost)
+    with pytest.raises(ValueError, match="the traced program sends what is right"):
+        script(LawViolation(right, "communication", GATHER, "3 permutes of 48 bytes in all: expected 1"))
+
+    def unbounded(x: jax.Array, axis_name: Any, *, axis: int = 0, tiled: bool = False) -> jax.Array:
+        step = lambda held: (held[0] + 1, collectives.ring_shift(held[1], axis_name))  # noqa: E731
+        return ring_gather(lax.while_loop(lambda held: held[0] < 4, step, (0, x))[1], axis_name, axis=axis, tiled=tiled)
+
+    violation = violation_of(mine(unbounded, communication=ring_cost), GATHER)
+    with pytest.raises(ValueError, match="how often the collectives of a while run cannot be told"):
+        script(violation)
 
 
 def test_the_table() -> None:

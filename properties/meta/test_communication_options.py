@@ -53,6 +53,7 @@ def test_values(text: str, expected: Fraction) -> None:
         "", "permute", "permutes=1", "permute=", "permute=q", "permute=__import__('os')", "permute=p.real",
         "permute=[1]",
         "permute=1/0", "permute=p**p**p", "permute=log2(0)", "permute=max(p)", "permute=1,permute=2", "permute=True",
+        "permute=1;permute=1", "grad:permute=1;grad:permute=1", "permute=1;exactly:bytes=n", "grad:", ";", "exactly:",
         "permute='1'", "permute=" + "(" * 150, "permute=1" + "+1" * 200, "permute=2**0.5**9999",
     ],
 )  # fmt: skip
@@ -111,7 +112,7 @@ def test_check_takes_an_expectation(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def find(law: Law, implementation: Implementation, *_: Any, **options: Any) -> Finding:
         seen.append(implementation.expectation)
-        return Finding(law.name, None, Tally("ring_shift", "mine", law.name))
+        return Finding(law.name, None, Tally("ring_shift", "mine", law.name, structures=1))
 
     monkeypatch.setattr("properties.checking.find_violation", find)
     check("ring_shift", ring_shift, laws=["communication"], communication="permute=1,bytes=n")
@@ -139,7 +140,7 @@ def test_a_wrong_expectation_is_one_line() -> None:
     """An expectation that cannot be read is what the plugin makes a usage error of."""
     line = (
         "--expect-communication=permute=exec(p): 'exec(p)': 'exec(p)' is not understood: "
-        "expected arithmetic of p, n and numbers with + - * / // ** ceil log2"
+        "expected arithmetic of p, n, x, out and numbers with + - * / // ** ceil log2"
     )
     with pytest.raises(GivenError, match=f"^{re.escape(line)}$"):
         parse_all(["ring_shift=mine:right"], ["permute=exec(p)"])
@@ -198,8 +199,45 @@ def test_a_drawing_says_who_sends_what(capsys: pytest.CaptureFixture[str], tmp_p
     assert printed[0] == "ring_shift[lax] on mesh (tp=4), axis 'tp', block float32[2@tp,4]"
     assert printed[1] == "round 1: permute of 32 bytes each: 0 -> 1, 1 -> 2, 2 -> 3, 3 -> 0"
     text = picture.read_text()
-    assert text.count("marker-end") == 4
-    assert "ring_shift[lax] on mesh (tp=4)" in text
+    assert text.count("marker-end") == 4 + 2  # which the legend explains
+    title = "ring_shift[lax] on mesh (tp=4), axis 'tp'"
+    assert title in text.replace("&#x27;", "'").replace("&apos;", "'")
+    assert float(re.findall(r'<svg [^>]*width="([\d.]+)"', text.replace("\n", " "))[0]) > 7 * len(title)
+    assert "a device by its position in the mesh" in text
+
+
+def test_a_drawing_is_in_the_order_of_the_axis_tuple() -> None:
+    """Groups stand side by side, the devices of each in logical order, under their coordinates."""
+    permuted = svg.columns(MeshCase(("dp", "tp"), (2, 3)), ("tp", "dp"))
+    assert permuted.column == (0, 2, 4, 1, 3, 5)
+    assert permuted.names[:3] == ("dp=0, tp=0", "dp=1, tp=0", "dp=0, tp=1")
+    grouped = svg.columns(MeshCase(("dp", "tp"), (2, 3)), ("dp",))
+    assert grouped.names[:2] == ("dp=0, tp=0", "dp=1, tp=0")
+    assert [grouped.index(position) for position in range(6)] == [0, 0, 0, 1, 1, 1]
+
+
+def test_collectives_of_one_round_are_not_drawn_over_one_another() -> None:
+    """Two permutes over the same links at the same time are two arrows, told apart by their dashes."""
+    pytest.importorskip("drawsvg", reason="the extra `draw` is not installed")
+    twice = [Step("permute", 16, ((0, 1), (1, 0)), 2, 1)] * 2
+    text = svg.picture("twice", twice, svg.columns(MeshCase(("tp",), (2,)), ("tp",))).as_svg()
+    ends = re.findall(r'<path d="M([\d.,]+) L([\d.,]+)"[^>]*marker-end', text)
+    assert len(set(ends)) == len(ends) == 4 + 3
+    assert text.count("stroke-dasharray") == 2 + 1
+
+
+def test_a_function_of_a_user_is_drawn(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A function is named as for `--impl`; one that is not there is said so in one line."""
+    pytest.importorskip("drawsvg", reason="the extra `draw` is not installed")
+    monkeypatch.chdir(tmp_path)
+    assert draw.main(["ring_shift=impl.collectives:ring_shift", "--mesh", "tp=3"]) == 0
+    assert (tmp_path / "ring_shift-ring_shift.svg").exists()
+    assert draw.main(["ring_shift=impl.collectives:ring_shif"]) == 2
+    assert capsys.readouterr().err == (
+        "error: ring_shift=impl.collectives:ring_shif: module impl.collectives has no ring_shif\n"
+    )
 
 
 def test_a_bidirectional_ring_uses_both_directions() -> None:

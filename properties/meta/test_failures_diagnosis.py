@@ -112,27 +112,21 @@ CASES: dict[str, tuple[Case, Plant, str]] = {
     "constant": (LINE, lambda right, _: right + 7, "off by a constant: every wrong block is off by 7.0 everywhere"),
     "wrong dtype": (LINE, lambda right, _: right.astype(np.float16), "wrong dtype: float16 where float32 is right"),
     "wrong shape": (LINE, lambda right, _: right.swapaxes(1, 2), "wrong shape: (3, 2) where (2, 3) is right"),
-    "infinities": (SPECIAL, elements(np.isinf, 3.0), "only where the right value or the input is infinite"),
+    "infinities": (
+        SPECIAL,
+        elements(np.isinf, 3.0),
+        "wrong only where the right value or an input is infinite, where it holds 3.0",
+    ),
     "NaN": (
         dataclasses.replace(SPECIAL, data=(Data("nan", 4),)),
         elements(np.isnan, 0.0),
-        "is NaN, where it holds 0.0",
+        "wrong only where the right value or an input is NaN, where it holds 0.0",
     ),
     "NaN spreads": (LINE, elements(lambda a: a > 12, np.nan), "holds NaN where the right value is none"),
-    "negative": (
-        a_case("ring_shift", {"dp": 2}, "dp", offset=1, kind="exact", block=(9,)),
-        lambda right, _: np.where(right < 0, right + 20 + np.arange(9, dtype=np.float32), right),
-        "negative numbers: every wrong block is wrong only where the right value or the input is negative",
-    ),
-    "first element": (
-        LINE,
-        lambda right, own: right + 3 * np.arange(6, dtype=np.float32).reshape(2, 3) ** 2,
-        "beyond the first element: every wrong block has only its first element right",
-    ),
     "bfloat16": (
         a_case("ring_shift", {"dp": 2}, "dp", offset=1, kind="real"),
         lambda right, _: right.astype(ml_dtypes.bfloat16).astype(np.float32),
-        "imprecise: each wrong block is rounded too much",
+        "rounded too much: off by up to 0.0036, 30,431 units in the last place of float32; there is nothing to round",
     ),
     "other": (LINE, only((3,), lambda b: b * b + 1), "other values: on (dp=3)"),
 }
@@ -156,14 +150,14 @@ def test_a_maximum_that_starts_from_zero_is_told() -> None:
         case = dataclasses.replace(case, data=(Data("exact", seed),))
         if case.global_array(0, case.data[0], terms=1, batched=False).item() < 0:
             break
-    assert diagnose(broken(case, lambda right, _: right * 0))[0].startswith("starts from zero: (dp=0) holds zero where")
+    assert diagnose(broken(case, lambda right, _: right * 0))[0].startswith("starts from zero: holds zero where")
 
 
 def test_replicas_that_disagree_are_told() -> None:
     """A device that should hold what all others hold, and does not, is named."""
     case = a_case("broadcast", {"dp": 3}, "dp", root=1)
     text = "\n".join(diagnose(broken(case, only((2,), lambda b: b * b + 5))))
-    assert "replicas disagree: (dp=2) should hold the same as (dp=0) and does not" in text
+    assert "replicas disagree: (dp=2) should hold the same as (dp=0), which is right, and does not" in text
 
 
 @pytest.mark.parametrize(

@@ -25,15 +25,19 @@ from properties.contracts import Scope
 from properties.data import Data
 from properties.engines import SimulateEngine, XlaEngine
 from properties.failures import write
+from properties.failures.large import compared_at
 from properties.failures.literals import MOST, array_text
 from properties.failures.script import script
 from properties.failures.source import source_of
 from properties.failures.text import render
 from properties.implementations import Implementation
+from properties.judging import verify
+from properties.laws.numbers import operands
 from properties.laws.violation import LawViolation
+from properties.mutants import runtime
 from properties.strategies.dtypes import ALL, as_dtype
 from properties.tally import Tally
-from properties.verification import LAWS, verify
+from properties.verification import LAWS
 
 FORBIDDEN = re.compile(r"^\s*(?:from|import) (?:properties|oracles)\b", re.MULTILINE)
 SCOPE = Scope()
@@ -266,6 +270,48 @@ def test_a_script_about_a_crash_survives_it(tmp_path: Path) -> None:
     path.write_text(script(violation))
     done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "exit code: -6\n")
+
+
+def test_a_script_about_a_deadlock_says_so_soon(tmp_path: Path) -> None:
+    """Where the interpreter found a deadlock, the script waits for a few seconds and exits with 1."""
+    implementation = Implementation("ring_shift", "shift_hangs", runtime.shift_hangs)
+    case, tally = a_case("ring_shift", offset=1), Tally("ring_shift", "shift_hangs", "value")
+    with pytest.raises(LawViolation, match="CollectiveMismatch") as caught:
+        verify(LAWS["value"], implementation, case, SimulateEngine(), tally)
+    path = tmp_path / "deadlock.py"
+    path.write_text(script(caught.value))
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 1
+    assert done.stdout.startswith("does not finish: devices wait for one another, and XLA gave up after 9 s")
+
+
+@pytest.mark.parametrize("kind", ["exact", "distinct", "real"])
+def test_a_script_about_large_data_is_short(kind: str) -> None:
+    """Data is made by a rule, and values that would fill pages are compared at some elements, wrong ones among them."""
+    mesh = MeshCase(("tp",), (100,))
+    block = Operand((100, 2), "float32", Placement((("tp",), ())))
+    options = (("split_axis", 0), ("concat_axis", 0), ("tiled", True))
+    case = Case("all_to_all", mesh, "tp", (block,), options, (Data(kind, 3),))
+
+    def doubled_at_the_end(x: Any, axis_name: Any, **parameters: Any) -> Any:
+        result = collectives.all_to_all(x, axis_name, **parameters)
+        return jnp.where(lax.axis_index(axis_name) == 99, result.at[-1].add(1), result)
+
+    implementation = Implementation("all_to_all", "mine", doubled_at_the_end)
+    with pytest.raises(LawViolation) as caught:
+        verify(LAWS["value"], implementation, case, SimulateEngine(), Tally("all_to_all", "mine", "value"))
+    text = script(caught.value)
+    assert len(text) < 30_000
+    difference = caught.value.difference
+    assert difference is not None
+    (array,) = operands(case, case.data[0])
+    rule = re.search(r"^x = (.*)$", text, re.MULTILINE)
+    assert rule
+    made = eval(rule[1], {"np": np})  # noqa: S307 (what the script would run)
+    assert np.array_equal(made, array)
+    picked = compared_at(difference.expected, difference)
+    assert picked is not None
+    assert set(np.flatnonzero(difference.wrong)) <= set(picked)
 
 
 @pytest.mark.parametrize("law", ["value", "type"])

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -59,20 +59,22 @@ def spellings(axes: tuple[str, ...]) -> list[SpecEntry]:
 
 
 @st.composite
-def layouts(draw: st.DrawFn, *, max_devices: int = 8) -> Layout:
+def layouts(draw: st.DrawFn, *, max_devices: int = 8, min_side: int = 0, replicated: bool = False) -> Layout:
     """Layouts of arrays of up to three dimensions, entries of any axes in any order.
 
+    Blocks have sides from `min_side` on. If `replicated`, at least one axis of several devices splits nothing.
     Shrinks towards a scalar on one device. Examples: `P("dp")` of `[4]`, `P(("tp", "dp"), None)` of
     `[8, 3]`, `P(None, ("ep",))` of `[2, 0]`.
     """
-    mesh = draw(small_meshes(max_devices=max_devices))
+    mesh = draw(small_meshes(max_devices=max_devices, min_devices=2 if replicated else 1))
+    whole = draw(st.sampled_from([n for n, size in mesh.shape.items() if size > 1])) if replicated else None
     rank = draw(st.integers(0, 3))
     entries: list[tuple[str, ...]] = [()] * rank
     for name in draw(st.permutations(mesh.axis_names)):
         dimension = draw(st.integers(-1, rank - 1))
-        if dimension >= 0:
+        if dimension >= 0 and name != whole:
             entries[dimension] += (name,)
-    shape = tuple(mesh.axis_size(axes) * draw(st.integers(0, 3)) for axes in entries)
+    shape = tuple(mesh.axis_size(axes) * draw(st.integers(min_side, 3)) for axes in entries)
     spec = [draw(st.sampled_from(spellings(axes))) for axes in entries]
     while spec and not spec[-1] and draw(st.booleans()):
         spec.pop()
@@ -126,10 +128,9 @@ def test_block_shape_is_that_of_the_blocks(layout: Layout) -> None:
     assert blocks.shape == (*layout.mesh.sizes, *block_shape(layout.shape, layout.mesh, layout.spec))
 
 
-@given(layout=layouts())
+@given(layout=layouts(min_side=1))
 def test_blocks_vary_along_sharded_axes_only(layout: Layout) -> None:
     """Blocks of distinct elements differ along an axis exactly if the spec splits something over it."""
-    assume(layout.array.size)
     blocks = shard(layout.array, layout.mesh, layout.spec)
     for dimension, (name, size) in enumerate(layout.mesh.shape.items()):
         first = np.take(blocks, [0], axis=dimension)
@@ -144,15 +145,16 @@ def test_logical_index_counts_with_the_last_name_fastest(mesh: MeshCase, data: s
         assert logical_index(mesh, device, axes) == position(mesh, device, axes)
 
 
-@given(layout=layouts(), data=st.data())
+@given(layout=layouts(min_side=1, replicated=True), data=st.data())
 def test_a_replica_that_differs_is_named(layout: Layout, data: st.DataObject) -> None:
     """One changed element in one replica raises an error that names its device and the device it should equal."""
-    assume(layout.array.size and layout.replicated)
     blocks = shard(layout.array, layout.mesh, layout.spec).copy()
     names = layout.mesh.axis_names
-    where = tuple(data.draw(st.integers(0, size - 1), label=name) for name, size in layout.mesh.shape.items())
+    away = data.draw(st.sampled_from(layout.replicated), label="an axis along which the replica is not the first")
+    where = tuple(
+        data.draw(st.integers(int(name == away), size - 1), label=name) for name, size in layout.mesh.shape.items()
+    )
     origin = tuple(i if n in sharded_axes(layout.spec) else 0 for n, i in zip(names, where, strict=True))
-    assume(where != origin)
     element = tuple(data.draw(st.integers(0, size - 1), label="element") for size in blocks[where].shape)
     blocks[(*where, *element)] += 1
     with pytest.raises(ReplicaMismatch) as caught:

@@ -12,6 +12,9 @@ from pathlib import Path
 import jax
 import pytest
 
+from properties.destinations import DestinationError, check_destination, write_somewhere
+from properties.platforms import TooFewDevices, check_devices
+
 ROOT = Path(__file__).parents[2]
 LAWS = "test_value_xla and (broadcast or ring_shift)"  # the cheapest law of the two cheapest contracts
 CONTRACTS = ("broadcast", "ring_shift")
@@ -146,8 +149,12 @@ def test_workers_verify_what_one_process_verifies(checked: Run) -> None:
     [
         (("--devices", "0"), "ERROR: --devices=0: expected at least 1"),
         (("--report", "x.txt"), "ERROR: --report=x.txt: expected a file name that ends in .json or .md"),
+        (
+            ("--report", "no/such/x.md"),
+            "ERROR: --report=no/such/x.md: expected a file in a folder that exists, no/such does not",
+        ),
     ],
-    ids=["devices", "report"],
+    ids=["devices", "ending of a report", "folder of a report"],
 )
 def test_a_wrong_option_is_one_clear_line(arguments: tuple[str, ...], message: str) -> None:
     """A wrong value of an option is a usage error, said in one line with the option, its value and what is expected."""
@@ -156,15 +163,45 @@ def test_a_wrong_option_is_one_clear_line(arguments: tuple[str, ...], message: s
     assert [line for line in run.output.splitlines() if line.strip()] == [message]
 
 
-def test_a_missing_platform_is_a_failure_with_a_reason() -> None:
-    """Without a GPU, `--platform gpu` fails and says how many devices were expected and found; nothing is skipped."""
+def test_a_report_is_not_lost(tmp_path: Path) -> None:
+    """What can be written nowhere else goes to the folder for temporary files; a folder is no place for a report."""
+    said: list[str] = []
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    check_destination("--report", folder / "report.md")
+    folder.rmdir()
+    write_somewhere(folder / "report.md", "all of it", said.append)
+    told = re.fullmatch(
+        rf"shardproof: {folder}/report\.md cannot be written: No such file .*; wrote (.*) instead", said[0]
+    )
+    assert told
+    assert Path(told[1]).read_text(encoding="utf-8") == "all of it"
+    Path(told[1]).unlink()
+    Path(told[1]).parent.rmdir()
+    with pytest.raises(DestinationError, match="expected a file, this is a folder"):
+        check_destination("--report", tmp_path)
+
+
+def test_a_missing_platform_is_a_usage_error_with_a_reason() -> None:
+    """Without a GPU, `--platform gpu` says in one line how many devices were expected and found; nothing is run."""
     hidden = {"CUDA_VISIBLE_DEVICES": "-1"}
     run = run_pytest("properties/test_collectives.py", "-k", "test_value_xla and broadcast", "--platform=gpu", **hidden)
-    assert run.code == pytest.ExitCode.TESTS_FAILED, run.output
-    assert "--devices=8 --platform=gpu: expected 8 devices, found 0" in run.output
-    assert "8 gpu devices" in run.output
-    assert "skipped" not in run.output
-    assert "passed" not in run.output
+    assert run.code == pytest.ExitCode.USAGE_ERROR, run.output
+    (line,) = [line for line in run.output.splitlines() if line.strip()]
+    assert line.startswith("ERROR: --devices=8 --platform=gpu: expected 8 devices, found 0; ")
+
+
+def test_a_driver_that_hangs_is_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where JAX does not say how many devices there are, the line says that, after a limit of time."""
+
+    def hangs(command: list[str], *, timeout: float, **_: object) -> None:
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(subprocess, "run", hangs)
+    with pytest.raises(TooFewDevices) as caught:
+        check_devices("gpu", 8)
+    told = "--devices=8 --platform=gpu: expected 8 devices; JAX did not say within 120 s how many there are"
+    assert str(caught.value) == told
 
 
 def test_the_readme_has_every_option() -> None:

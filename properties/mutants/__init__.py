@@ -6,6 +6,7 @@ ones, none may be.
 """
 
 from properties.mutants import (  # each module enters its functions into the catalogue
+    claims,
     communication,
     conditions,
     doublings,
@@ -17,6 +18,7 @@ from properties.mutants import (  # each module enters its functions into the ca
     products_both_ways,
     reductions,
     rings,
+    rounding,
     runtime,
     scatters,
     shifts,
@@ -27,6 +29,7 @@ from properties.mutants.catalogue import MUTANTS, Mutant, mutant
 __all__ = [
     "MUTANTS",
     "Mutant",
+    "claims",
     "communication",
     "conditions",
     "doublings",
@@ -39,6 +42,7 @@ __all__ = [
     "products_both_ways",
     "reductions",
     "rings",
+    "rounding",
     "runtime",
     "scatters",
     "shifts",

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from oracles.communication import Cost
+from properties.budgets import SHARES
 from properties.cases import Case
 from properties.contracts import CONTRACTS
 from properties.verification import LAWS
@@ -29,6 +30,9 @@ class Mutant:
         function: the device-local function.
         runs: one of `RUNS`.
         communication: the formula that it claims, for one that sends too much.
+        claims: the features that it claims, for one that is wrong in one of them.
+        expectation: what its user expects of its communication, for one that sends something else.
+        form: whose budget it is hunted at: that of the form of implementation that it is a bug of.
 
     Raises:
         ValueError: if one of them is not known to the suite, or the sentence is missing.
@@ -42,9 +46,12 @@ class Mutant:
     function: Callable[..., Any]
     runs: str = "drawn"
     communication: Formula | None = None
+    claims: tuple[str, ...] = ()
+    expectation: str = ""
+    form: str = "user"
 
     def __post_init__(self) -> None:
-        for argument, known in (("contract", CONTRACTS), ("law", LAWS), ("runs", RUNS)):
+        for argument, known in (("contract", CONTRACTS), ("law", LAWS), ("runs", RUNS), ("form", SHARES)):
             value = getattr(self, argument)
             if value not in known:
                 raise ValueError(f"mutant {self.name}: {argument}={value!r}: expected one of {', '.join(known)}")
@@ -54,6 +61,9 @@ class Mutant:
     def __str__(self) -> str:
         return f"{self.contract}[{self.name}]"
 
+
+FORMS = {"doublings": "algorithm", "rings": "algorithm", "products": "overlapped", "products_both_ways": "overlapped"}
+"""The form that the bugs of a module are bugs of, where it is not a user's function."""
 
 MUTANTS: dict[str, Mutant] = {}
 """Every planted bug by its name."""
@@ -66,6 +76,9 @@ def mutant(
     law: str = "value",
     runs: str = "drawn",
     communication: Formula | None = None,
+    claims: tuple[str, ...] = (),
+    expectation: str = "",
+    form: str | None = None,
 ) -> Callable[[Function], Function]:
     """Enters a function into the catalogue; its docstring says in one sentence what is wrong.
 
@@ -78,7 +91,19 @@ def mutant(
         if name in MUTANTS:
             raise ValueError(f"mutant {name}: expected a name that no other has")
         sentence = " ".join((function.__doc__ or "").split())
-        MUTANTS[name] = Mutant(name, contract, sentence, law, smallest, function, runs, communication)
+        MUTANTS[name] = Mutant(
+            name,
+            contract,
+            sentence,
+            law,
+            smallest,
+            function,
+            runs,
+            communication,
+            claims,
+            expectation,
+            form or FORMS.get(function.__module__.rpartition(".")[2], "user"),
+        )
         return function
 
     return enter

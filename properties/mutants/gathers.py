@@ -73,7 +73,7 @@ def gather_repeats_scalars(x: Array, axis_name: AxisName, *, axis: int = 0, tile
     return collectives.all_gather(x, axis_name, axis=axis, tiled=tiled)
 
 
-@mutant("all_gather", smallest=(1,))
+@mutant("all_gather", smallest=(1,), claims=("empty_blocks",))
 def gather_refuses_empty_blocks(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
     """Raises for an empty block."""
     if x.size == 0:
@@ -81,7 +81,7 @@ def gather_refuses_empty_blocks(x: Array, axis_name: AxisName, *, axis: int = 0,
     return collectives.all_gather(x, axis_name, axis=axis, tiled=tiled)
 
 
-@mutant("all_gather_invariant", smallest=(1,))
+@mutant("all_gather_invariant", smallest=(1,), claims=("empty_blocks",))
 def gather_returns_empty_blocks(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
     """Returns an empty block as it came, not in the shape of the gathered one."""
     return x if x.size == 0 else collectives.all_gather_invariant(x, axis_name, axis=axis, tiled=tiled)

@@ -5,8 +5,11 @@ from dataclasses import replace
 from hypothesis import settings
 
 from properties.checking import user_implementation
+from properties.communication.expectation import Expectation
+from properties.communication.sizes import names_of
 from properties.contracts import Scope
 from properties.engines import engine_named
+from properties.implementations import Implementation
 from properties.mutants.catalogue import Mutant
 from properties.search import Finding, find_violation
 from properties.verification import LAWS
@@ -15,8 +18,18 @@ STRUCTURES = 200
 """What a run in the default profile draws for a law of share 1."""
 
 
+def implementation_of(mutant: Mutant) -> Implementation:
+    """The bug as its user would bring it, with what it claims and is expected to send."""
+    expected = Expectation.parse(mutant.expectation, names_of(mutant.contract)) if mutant.expectation else None
+    return replace(
+        user_implementation(mutant.contract, mutant.function, mutant.claims),
+        communication=mutant.communication,
+        expectation=expected,
+    )
+
+
 def hunt(mutant: Mutant, *, seed: int, shrink: bool = True, engine: str | None = None) -> Finding:
-    """What its law finds, within the budget that a run of the suite gives it.
+    """What its law finds, within the budget that a run of the suite gives its form.
 
     Arguments:
         mutant: a bug that ends no process (`runs` is not `isolated`).
@@ -28,10 +41,10 @@ def hunt(mutant: Mutant, *, seed: int, shrink: bool = True, engine: str | None =
     name = engine or law.engines[0]
     return find_violation(
         law,
-        replace(user_implementation(mutant.contract, mutant.function), communication=mutant.communication),
+        implementation_of(mutant),
         engine_named(name),
         Scope(large=1024),
-        max_examples=law.examples(settings(max_examples=STRUCTURES), name),
+        max_examples=law.examples(settings(max_examples=STRUCTURES), name, mutant.form),
         random_seed=seed,
         shrink=shrink,
     )

@@ -4,6 +4,7 @@ import os
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
@@ -22,6 +23,14 @@ def shift_hangs(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
         lambda x: x,
         x,
     )
+
+
+@mutant("ring_shift", smallest=(1,), runs="isolated")
+def shift_never_ends(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
+    """Computes for ever in a loop whose condition never fails."""
+    shifted = collectives.ring_shift(x, axis_name, offset=offset)
+    end = lax.while_loop(lambda i: i >= 0, lambda i: i ^ 1, jnp.int32(1))
+    return jnp.where(end == 0, jnp.zeros_like(shifted), shifted)  # a loop on which nothing depends is left out
 
 
 @mutant("all_reduce", smallest=(1,), runs="isolated")

@@ -30,6 +30,6 @@ def data_sets(draw: st.DrawFn, dtype: str, *, count: int = 6) -> tuple[Data, ...
     """
     kinds = ["distinct", "exact", "special"]  # distinct data first: a misplaced block is told by its values
     if is_float(as_dtype(dtype)):
-        kinds = ["distinct", "exact", "real", "special", "nan"]
+        kinds = ["distinct", "exact", "real", "special", "nan", "scaled"]
     seed = draw(st.integers(0, 2**16), label="seed")
     return tuple(Data(kinds[i % len(kinds)], seed + i) for i in range(count))

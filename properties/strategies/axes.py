@@ -29,11 +29,23 @@ def in_some_order(draw: st.DrawFn, names: Sequence[str]) -> list[str]:
 def axis_tuples(draw: st.DrawFn, mesh: MeshCase) -> tuple[str, ...]:
     """Non-empty subsets of the mesh's axes, in any order.
 
+    Two in five skip an axis in the middle of the mesh, where there is one: its members are then no slice of
+    the mesh's devices. Three of four that would connect a device with itself alone get a longer axis instead.
     Shrinks to the mesh's first axis. On `(dp=2, tp=4)` draws `("dp",)`, `("tp",)`, `("dp", "tp")`
     and `("tp", "dp")`.
     """
+    names = mesh.axis_names
     count = draw(st.integers(1, MAX_AXES), label="number of axes")
-    return tuple(draw(in_some_order(mesh.axis_names))[: min(count, len(mesh.axis_names))])
+    order = draw(in_some_order(names))
+    chosen = order[: min(count, len(names))]
+    skipped = draw(st.sampled_from((0, 0, 0, 1, 2)), label="skipped axis")
+    if skipped and len(names) > 2:
+        chosen = [name for name in order if name != names[1 + skipped % (len(names) - 2)]]
+    alone = draw(st.integers(0, 3), label="one member") == 3
+    longer = [name for name in names if mesh.shape[name] > 1]
+    if longer and not alone and mesh.axis_size(chosen) == 1:
+        chosen[0] = longer[0]
+    return tuple(chosen)
 
 
 @st.composite
@@ -51,8 +63,10 @@ def axis_names(draw: st.DrawFn, mesh: MeshCase) -> str | tuple[str, ...]:
 def permutations_of_members(draw: st.DrawFn, size: int) -> tuple[tuple[int, int], ...]:
     """Partial permutations of `range(size)` as (source, destination) pairs, empty and complete ones among them.
 
-    Shrinks to no pair at all. For 4 members draws `()`, `((0, 1),)`, `((0, 2), (1, 0), (3, 3))`.
+    One in sixteen may leave every block where it is. Shrinks to no pair at all. For 4 members draws `()`, `((0, 1),)`,
+    `((0, 2), (1, 0), (3, 3))`.
     """
+    moves = draw(st.integers(0, 15), label="moves") > 0 and size > 1
     index = st.integers(0, size - 1)
     pairs = draw(
         st.lists(
@@ -65,17 +79,25 @@ def permutations_of_members(draw: st.DrawFn, size: int) -> tuple[tuple[int, int]
     if draw(st.booleans(), label="complete"):
         sources, destinations = ({pair[side] for pair in pairs} for side in (0, 1))
         left = [i for i in range(size) if i not in destinations]
+        left = [*left[moves:], *left[:moves]]
         pairs += zip([i for i in range(size) if i not in sources], left, strict=True)
+    if moves and all(source == destination for source, destination in pairs):
+        return ((0, 1),)
     return tuple(pairs)
 
 
 @st.composite
-def index_groups(draw: st.DrawFn, size: int) -> tuple[tuple[int, ...], ...]:
-    """Partitions of `range(size)` into groups of equal length, members in any order.
+def index_groups(draw: st.DrawFn, size: int, *, uneven: bool = False) -> tuple[tuple[int, ...], ...]:
+    """Partitions of `range(size)` into groups of equal length, or of any if `uneven`, members in any order.
 
-    Shrinks to one group in order. For 4 members draws `((0, 1, 2, 3),)`, `((0, 1), (2, 3))`, `((3, 0), (1, 2))`.
+    Groups of one member each are rare, since they exchange nothing. Shrinks to one group in order. For 4 members draws
+    `((0, 1, 2, 3),)`, `((0, 1), (2, 3))`, `((3, 0), (1, 2))`, and if `uneven` `((2,), (0, 1, 3))`.
     """
-    count = draw(st.sampled_from([d for d in range(1, size + 1) if size % d == 0]), label="number of groups")
+    counts = [d for d in range(1, size + 1) if size % d == 0]
+    count = draw(st.sampled_from([*counts, *6 * counts[:-1]]), label="number of groups")
     order = draw(st.permutations(range(size)), label="members")
+    if uneven and draw(st.booleans(), label="uneven"):
+        cuts = sorted(draw(st.sets(st.integers(1, max(size - 1, 1)), max_size=3), label="cuts") - {size})
+        return tuple(tuple(order[a:b]) for a, b in zip([0, *cuts], [*cuts, size], strict=True))
     length = size // count
     return tuple(tuple(order[i * length : (i + 1) * length]) for i in range(count))

@@ -23,7 +23,13 @@ ALL = (
     "float8_e5m2",
     "uint4",
 )
-"""Simplest first. 64-bit dtypes need a global JAX option; int2 crashes XLA:CPU (see the known defects)."""
+"""Simplest first. int2 crashes XLA:CPU (see the known defects)."""
+
+WIDE = ("float64", "int64", "complex128", "uint64")
+"""What JAX only has under `jax.enable_x64`."""
+
+WIDE_IN = 15
+"""Of so many dtypes one is of 64 bits, where these are served."""
 
 
 FAMILIES = (
@@ -40,8 +46,8 @@ def as_dtype(name: str) -> np.dtype:
     Raises:
         ValueError: if there is no such dtype.
     """
-    if name not in ALL:
-        raise ValueError(f"dtype={name!r}: expected one of {', '.join(ALL)}")
+    if name not in (*ALL, *WIDE):
+        raise ValueError(f"dtype={name!r}: expected one of {', '.join((*ALL, *WIDE))}")
     return np.dtype(getattr(ml_dtypes, name, name))
 
 
@@ -52,6 +58,7 @@ def dtypes(
     ordered: bool = False,
     terms: int = 1,
     wrapping: bool = True,
+    wide: bool = False,
 ) -> st.SearchStrategy[str]:
     """Names of dtypes, all of `ALL` by default.
 
@@ -61,18 +68,26 @@ def dtypes(
         ordered: without complex numbers.
         terms: only those in which a sum of `terms` ones is exact.
         wrapping: whether sums of integers may wrap around, and are thus always exact.
+        wide: whether 64-bit dtypes are drawn as well, once in `WIDE_IN` times.
 
     Shrinks to float32.
     """
     chosen = [
         name
-        for name in ALL
+        for name in (*ALL, *WIDE)
         if (not floating or is_float(as_dtype(name)))
         and (not numeric or name != "bool")
-        and (not ordered or name != "complex64")
+        and (not ordered or not name.startswith("complex"))
+        and (wrapping or name not in ("int64", "uint64"))  # JAX takes their mean in float64
         and (exact_limit(as_dtype(name)) >= terms or (wrapping and not is_float(as_dtype(name))))
     ]
     families = [[name for name in family if name in chosen] for family in FAMILIES]
     chosen_family = st.sampled_from([family for family in families if family])
     # two choices for every family: with one for those of a single member, that would be the simplest
-    return st.tuples(chosen_family, st.integers(0, 59)).map(lambda drawn: drawn[0][drawn[1] % len(drawn[0])])
+    usual = st.tuples(chosen_family, st.integers(0, 59)).map(lambda drawn: drawn[0][drawn[1] % len(drawn[0])])
+    rare = [name for name in WIDE if name in chosen]
+    if not (wide and rare):
+        return usual
+    return st.tuples(st.integers(0, WIDE_IN - 1), usual, st.sampled_from(rare)).map(
+        lambda drawn: drawn[2] if drawn[0] == WIDE_IN - 1 else drawn[1]
+    )

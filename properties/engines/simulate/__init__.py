@@ -17,15 +17,25 @@ from properties.engines.simulate import (  # each module registers its rules
     shard_map,
     sorting,
 )
-from properties.engines.simulate.errors import CollectiveMismatch, SimulationError, UnknownPrimitive, UnwrittenRead
+from properties.engines.simulate.errors import (
+    OF_THE_PROGRAM,
+    CollectiveMismatch,
+    InterpreterLimit,
+    SimulationError,
+    UnknownPrimitive,
+    UnwrittenRead,
+    raised_in,
+)
 from properties.engines.simulate.prepare import Simulated, interpret, prepare, simulate
 from properties.engines.simulate.record import Collective, Record, Recorder
 from properties.engines.simulate.rules import RULES, Rule, rule
 
 __all__ = [
+    "OF_THE_PROGRAM",
     "RULES",
     "Collective",
     "CollectiveMismatch",
+    "InterpreterLimit",
     "Record",
     "Recorder",
     "Rule",
@@ -41,6 +51,7 @@ __all__ = [
     "interpret",
     "linear",
     "prepare",
+    "raised_in",
     "random_bits",
     "reductions",
     "rule",

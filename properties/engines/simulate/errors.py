@@ -1,17 +1,32 @@
 """What the simulate engine refuses, and why."""
 
+from traceback import walk_tb
+
+from oracles.collectives import GroupMismatch
+from oracles.layout import ReplicaMismatch
+from oracles.ragged import RaggedMismatch
+
 
 class SimulationError(Exception):
     """The traced program cannot be interpreted, or would not run on hardware."""
 
 
-class UnknownPrimitive(SimulationError, NotImplementedError):
+class InterpreterLimit(SimulationError):
+    """The interpreter cannot run the program, which may be right: `lacks` says what for, in a few words."""
+
+    def __init__(self, message: str, lacks: str) -> None:
+        self.lacks = lacks
+        super().__init__(message)
+
+
+class UnknownPrimitive(InterpreterLimit):
     """The program contains a primitive that no rule covers."""
 
     def __init__(self, name: str, location: str) -> None:
         super().__init__(
             f"no rule for the primitive {name!r} (at {location}): run it with `--engine xla`, or register a rule "
-            f"with `@properties.engines.simulate.rule({name!r})`"
+            f"with `@properties.engines.simulate.rule({name!r})`",
+            name,
         )
 
 
@@ -21,3 +36,20 @@ class UnwrittenRead(SimulationError):
 
 class CollectiveMismatch(SimulationError):
     """Devices of one process group disagree about their next collective: a deadlock on hardware."""
+
+
+OF_THE_PROGRAM = (
+    SimulationError,
+    ReplicaMismatch,
+    RaggedMismatch,
+    GroupMismatch,
+    MemoryError,
+    RecursionError,
+)
+"""What is wrong with the program that is interpreted, wherever it is raised."""
+
+
+def raised_in(error: Exception) -> str:
+    """The module that raised an exception, or called the part of NumPy that did."""
+    names = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
+    return next((name for name in reversed(names) if name.partition(".")[0] != "numpy"), "")

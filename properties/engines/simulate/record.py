@@ -85,11 +85,13 @@ class Record:
         peak_bytes: the most bytes that a `shard_map` holds at one time on each device, over all of them, if it
             is arranged as a compiler would (see `memory`).
         sequence: the same collectives one execution after the other, each with a `count` of one.
+        equations: how many equations were evaluated, those of a loop in every iteration.
     """
 
     collectives: tuple[Collective, ...]
     peak_bytes: int
     sequence: tuple[Collective, ...] = ()
+    equations: int = 0
 
     def count(self, kind: str) -> int:
         """How many collectives of a kind were executed."""
@@ -121,6 +123,7 @@ class Recorder:
         self._counts: dict[Collective, int] = {}
         self._sequence: list[Collective] = []
         self._peak_bytes = 0
+        self._equations = 0
 
     def executed(self, collective: Collective) -> None:
         """Counts one execution, a round after what its operands come from."""
@@ -130,6 +133,7 @@ class Recorder:
 
     def begin(self, operands: list[int], start: int) -> None:
         """An equation is about to be evaluated, not before `start` if it has no operands."""
+        self._equations += 1
         self.operands, self.results, self.round = operands, [], max(operands, default=start)
 
     def end(self, results: int) -> list[int]:
@@ -144,7 +148,7 @@ class Recorder:
     def record(self) -> Record:
         """What has been collected so far."""
         collectives = tuple(dataclasses.replace(c, count=n) for c, n in self._counts.items())
-        return Record(collectives, self._peak_bytes, tuple(self._sequence))
+        return Record(collectives, self._peak_bytes, tuple(self._sequence), self._equations)
 
 
 def bytes_of(aval: object) -> int:

@@ -9,7 +9,7 @@ from oracles.dtypes import wide
 from oracles.layout import shard, sharded_axes, unshard
 from oracles.mesh import MeshCase
 from properties.engines.simulate.env import Env
-from properties.engines.simulate.errors import SimulationError
+from properties.engines.simulate.errors import InterpreterLimit
 from properties.engines.simulate.interpreter import evaluate
 from properties.engines.simulate.memory import peak_bytes
 from properties.engines.simulate.rules import rule
@@ -49,7 +49,7 @@ def unreduced_axes(spec: Any) -> frozenset[str]:
     kind = getattr(getattr(spec, "unreduced_kind", None), "name", "sum")
     axes: frozenset[str] = getattr(spec, "unreduced", frozenset())
     if axes and kind != "sum":
-        raise SimulationError(f"{spec}: only sums may be left unreduced, not a {kind}: run it with `--engine xla`")
+        raise InterpreterLimit(f"{spec}: only sums may be left unreduced, not a {kind}", f"an unreduced {kind}")
     return axes
 
 

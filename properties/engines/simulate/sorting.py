@@ -10,8 +10,8 @@ from properties.engines.simulate.rules import result_dtype, rule
 
 
 def comparable(x: np.ndarray) -> np.ndarray:
-    """Numbers in a dtype that NumPy itself sorts; exact."""
-    return x if x.dtype.kind in "biufc" else x.astype(np.float32)
+    """Numbers in a dtype that NumPy itself sorts, NaN last; exact. `float8_e5m2` says that it is one of NumPy's."""
+    return x if x.dtype.kind in "biufc" and x.dtype.isbuiltin == 1 else x.astype(np.float32)
 
 
 def ranking(keys: Sequence[np.ndarray], axis: int) -> np.ndarray:

@@ -1,5 +1,7 @@
 """The suite does not cry wolf: of the right implementations that look odd, no law reports one."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import settings
 
@@ -54,6 +56,23 @@ def test_a_right_one_is_not_reported_when_compiled(right_one: RightOne) -> None:
             shrink=False,
         )
         assert finding.violation is None, f"{right_one}: {right_one.sentence}\n{finding.violation}"
+
+
+def test_narrow_accumulation_is_a_choice() -> None:
+    """A product that adds up in the operands' dtype is right if it says so, and reported if it does not."""
+    narrow = user_implementation("all_gather_matmul_lhs_contracting", MUTANTS["product_in_the_input_dtype"].function)
+    chosen = replace(narrow, features=frozenset({"narrow_accumulation"}))
+    for implementation, right in ((narrow, False), (chosen, True)):
+        finding = find_violation(
+            LAWS["value"],
+            implementation,
+            engine_named("simulate"),
+            Scope(),
+            max_examples=40,
+            random_seed=SEED,
+            shrink=False,
+        )
+        assert (finding.violation is None) == right, str(finding.violation)
 
 
 def test_there_are_many_right_ones() -> None:

@@ -5,9 +5,23 @@ from properties.mutants.right import (  # each module enters its functions into 
     gathers,
     products,
     reductions,
+    rounding,
     scatters,
     shifts,
+    unusual,
 )
 from properties.mutants.right.catalogue import RIGHT_ONES, RightOne, right
 
-__all__ = ["RIGHT_ONES", "RightOne", "exchanges", "gathers", "products", "reductions", "right", "scatters", "shifts"]
+__all__ = [
+    "RIGHT_ONES",
+    "RightOne",
+    "exchanges",
+    "gathers",
+    "products",
+    "reductions",
+    "right",
+    "rounding",
+    "scatters",
+    "shifts",
+    "unusual",
+]

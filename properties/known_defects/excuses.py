@@ -1,0 +1,155 @@
+"""What is excused by a known defect: only what holds without it, on the very same case."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from properties.cases import Case
+from properties.engines import ENGINES, Engine
+from properties.engines.simulate import InterpreterLimit, raised_in
+from properties.implementations import Implementation
+from properties.known_defects.defect import Defect
+from properties.known_defects.registry import DEFECTS
+from properties.laws.running import traced
+from properties.laws.violation import NotRun, SuiteError
+from properties.programs import Seen, derivatives, forward
+from properties.verdict import Verdict
+
+Check = Callable[[Implementation, Case, Engine], int]
+
+INTERPRETER = ENGINES["simulate"]()
+BACKWARD = ("gradient", "transformed gradient", "agreement", "communication", "scale")
+"""The laws that differentiate."""
+
+
+def excused(
+    law: str, check: Check, implementation: Implementation, case: Case, engine: Engine, error: Exception
+) -> Verdict | None:
+    """Whether a known defect, and nothing else, makes a law fail on a case.
+
+    Arguments:
+        law: the law's name.
+        check: what checks the law, on any engine.
+        implementation: the implementation.
+        case: the case.
+        engine: the engine on which it fails.
+        error: how it fails.
+
+    Returns:
+        `excused` if the law holds without the defect; `not run` if that cannot be found out, and it is the compiler
+        that refuses the program; None if no defect explains the failure.
+    """
+    for defect in DEFECTS.values():
+        if not defect.is_in(engine) or not defect.shows(case, error):
+            continue
+        primitive = at_fault(defect, law, implementation, case, engine)
+        if primitive is not None and (verdict := _without(defect, primitive, check, implementation, case, engine)):
+            return verdict
+    return None
+
+
+def aborting(law: str, implementation: Implementation, case: Case, engine: Engine) -> Defect | None:
+    """The known defect that would end the process on this case, if there is one.
+
+    A user's function that runs in this process is not risked where the defect is only suspected: it would take
+    the process along.
+    """
+    here = implementation.form == "user" and implementation.given is None
+    for defect in DEFECTS.values():
+        suspected = defect.aborts(case) and defect.is_in(engine)
+        if suspected and at_fault(defect, law, implementation, case, engine, ended=here) is not None:
+            return defect
+    return None
+
+
+def fatal(case: Case, words: bytes) -> Defect | None:
+    """The known defect that may have ended a process on this case, given what the process printed, if there is one.
+
+    On any engine: what the interpreter lacks is compiled in the process that was to interpret it. Whether the program
+    is at fault is for `at_fault` to say, in a process of its own.
+    """
+    for defect in DEFECTS.values():
+        if not defect.last_words or not defect.aborts(case) or defect.last_words not in words:
+            continue
+        if any(defect.is_in(engine()) for engine in ENGINES.values()):
+            return defect
+    return None
+
+
+def spared(defect: Defect, check: Check, implementation: Implementation, case: Case) -> Verdict:
+    """The verdict on a case that is not run because a defect would end the process: the interpreter's, if it has one.
+
+    Raises:
+        Exception: whatever the law raises there: then it does not hold, and the defect is not what is wrong.
+    """
+    try:
+        check(implementation, case, INTERPRETER)
+    except InterpreterLimit as limit:
+        return _undecided(defect, limit)
+    return Verdict("excused", defect.name)
+
+
+def _undecided(defect: Defect, limit: InterpreterLimit) -> Verdict:
+    what = f"known defect {defect.name}: {defect.sentence.rstrip('.')}"
+    return Verdict("not run", f"{what}; and the interpreter cannot run {limit.lacks}")
+
+
+def at_fault(
+    defect: Defect, law: str, implementation: Implementation, case: Case, engine: Engine, *, ended: bool = False
+) -> Any:
+    """The primitive at fault, if it is in one of the programs of the case; `ended`: it ended a process, or may."""
+    condition = defect.suspect if ended and defect.suspect is not None else defect.at_fault
+    found = (condition(case, program) for program in _programs(law, implementation, case, engine))
+    return next((primitive for primitive in found if primitive is not None), None)
+
+
+def _programs(law: str, implementation: Implementation, case: Case, engine: Engine) -> Iterator[Any]:
+    """The traced programs of a case: forward, under its transformation where JAX can trace that, and backward."""
+    seen = Seen()
+    try:
+        yield traced(forward(case, implementation, seen), case, engine)
+    except Exception:  # a transformation may be what fails: the function is looked at without it
+        plain = dataclasses.replace(case, around="jit", manual=())
+        with contextlib.suppress(Exception):  # it fails without any: then no defect is at fault
+            yield traced(forward(plain, implementation, seen), plain, engine)
+        return
+    if law in BACKWARD:
+        with contextlib.suppress(Exception):  # what is at fault in it may be that it cannot be traced
+            yield traced(derivatives(case, implementation, seen, forward_mode=False)[0], case, engine)
+
+
+def _without(
+    defect: Defect, primitive: Any, check: Check, implementation: Implementation, case: Case, engine: Engine
+) -> Verdict | None:
+    """The verdict without the defect: in the interpreter, or where that lacks a rule, by the compiler and repaired."""
+    inside_jax = not defect.engine and not defect.platform
+    repaired = defect.repair(primitive) if defect.repair is not None else None
+    try:
+        if inside_jax and repaired is not None:
+            with repaired:
+                try:
+                    check(implementation, case, INTERPRETER)
+                except InterpreterLimit as limit:
+                    if engine.name == INTERPRETER.name:
+                        return _undecided(defect, limit)
+                    check(implementation, case, engine)
+            return Verdict("excused", defect.name)
+        try:
+            check(implementation, case, INTERPRETER)
+        except InterpreterLimit as limit:
+            if repaired is None:  # the compiler refuses the program, which is nothing that a function does
+                return _undecided(defect, limit)
+            with repaired:
+                check(implementation, case, engine)
+    except SuiteError:
+        raise
+    except NotRun as error:
+        return Verdict("not run", f"{error}, without the known defect {defect.name}")
+    except Exception as error:
+        if inside_jax and repaired is None and defect.shows(case, error) and raised_in(error).startswith("jax."):
+            what = f"known defect {defect.name}: {defect.sentence.rstrip('.')}"
+            return Verdict("not run", f"{what}; and JAX cannot trace it")
+        # without the defect it fails as well, so the defect explains nothing
+        return None
+    return Verdict("excused", defect.name)

@@ -1,0 +1,136 @@
+"""The equations at fault: which primitive, with which parameters, in which surroundings.
+
+Each takes a case and its traced program, and gives the primitive if it is there.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from jax.extend import core
+
+from properties.cases import Case
+from properties.engines.simulate.liveness import equations, opened, subjaxprs
+
+SUMS = ("psum", "psum_invariant", "reduce_scatter")
+REDUCTIONS = (*SUMS, "pmax", "pmin")
+GATHERS = ("all_gather", "all_gather_invariant")
+
+
+def first(program: Any, condition: Callable[[Any], bool]) -> Any:
+    """The primitive of the first equation that satisfies a condition, or None."""
+    return next((equation.primitive for equation in equations(program) if condition(equation)), None)
+
+
+def maximum(case: Case, program: Any) -> Any:
+    """A maximum or minimum over devices, of floats."""
+    return first(program, lambda e: e.primitive.name in ("pmax", "pmin") and _dtype(e).kind not in "iub")
+
+
+def untiled_exchange(case: Case, program: Any) -> Any:
+    """An untiled all_to_all that moves a dimension."""
+    return first(
+        program,
+        lambda e: (
+            e.primitive.name == "all_to_all"
+            and not e.params["tiled"]
+            and e.params["split_axis"] != e.params["concat_axis"]
+        ),
+    )
+
+
+def untiled_scatter(case: Case, program: Any) -> Any:
+    """An untiled psum_scatter."""
+    return first(program, lambda e: e.primitive.name == "reduce_scatter" and not e.params["tiled"])
+
+
+def along_nothing(case: Case, program: Any) -> Any:
+    """A tiled all_gather or psum_scatter along an empty dimension."""
+
+    def empty(equation: Any) -> bool:
+        name, params = equation.primitive.name, equation.params
+        if name in GATHERS:
+            return bool(params["tiled"]) and _shape(equation)[params["all_gather_dimension"]] == 0
+        return name == "reduce_scatter" and params["tiled"] and _shape(equation)[params["scatter_dimension"]] == 0
+
+    return first(program, empty)
+
+
+def scatter_beside_explicit(case: Case, program: Any) -> Any:
+    """A psum_scatter in a `shard_map` that leaves an explicit axis to the compiler; untiled, it is not even traced."""
+    kinds = dict(zip(case.mesh.axis_names, case.mesh.axis_types, strict=True))
+    if not case.manual or all(kinds[name] != "explicit" for name in kinds if name not in case.manual):
+        return None
+    return first(program, lambda e: e.primitive.name == "reduce_scatter")
+
+
+def bfloat16_beside_automatic(case: Case, program: Any) -> Any:
+    """A reduction of bfloat16 over devices in a `shard_map` that leaves an axis to the compiler."""
+    return first(program, lambda e: e.primitive.name in REDUCTIONS and _dtype(e).name == "bfloat16")
+
+
+def empty_product(case: Case, program: Any) -> Any:
+    """A product over an empty dimension."""
+    return first(program, _is_empty_product)
+
+
+def sum_of_complex_constant(case: Case, program: Any) -> Any:
+    """A sum over devices of complex numbers that depend on no argument."""
+    found = (e.primitive for e in of_constants(program) if e.primitive.name in SUMS and _dtype(e).kind == "c")
+    return next(found, None)
+
+
+def sum_of_complex(case: Case, program: Any) -> Any:
+    """A sum over devices of complex numbers, of which the compiler may find that they are constant."""
+    return first(program, lambda e: e.primitive.name in SUMS and _dtype(e).kind == "c")
+
+
+def ragged_exchange(case: Case, program: Any) -> Any:
+    """A ragged_all_to_all."""
+    return first(program, lambda e: e.primitive.name == "ragged_all_to_all")
+
+
+def of_constants(program: Any) -> list[Any]:
+    """The equations all of whose operands are the same whatever the program is given."""
+    found: list[Any] = []
+    _follow(program, [False] * len(opened(program)[0].invars), found)
+    return found
+
+
+def _follow(jaxpr: Any, known: Sequence[bool], found: list[Any]) -> list[bool]:
+    """Which results of a jaxpr are constant, given which of its arguments are; collects equations of constants."""
+    body, _ = opened(jaxpr)
+    constant = {*body.constvars, *(v for v, is_known in zip(body.invars, known, strict=True) if is_known)}
+
+    def is_constant(atom: Any) -> bool:
+        return isinstance(atom, core.Literal) or atom in constant
+
+    for equation in body.eqns:
+        inputs = [is_constant(atom) for atom in equation.invars]
+        if all(inputs):
+            found.append(equation)
+        outputs = [all(inputs) or _is_empty_product(equation)] * len(equation.outvars)
+        for inner in subjaxprs(equation):
+            arguments, results = len(opened(inner)[0].invars), len(opened(inner)[0].outvars)
+            same = arguments == len(inputs) and results == len(outputs)
+            flags = _follow(inner, inputs if same else [False] * arguments, found)
+            if same and equation.primitive.name not in ("scan", "while"):  # whose arguments change from step to step
+                outputs = flags
+        constant.update(v for v, is_known in zip(equation.outvars, outputs, strict=True) if is_known)
+    return [is_constant(atom) for atom in body.outvars]
+
+
+def _is_empty_product(equation: Any) -> bool:
+    if equation.primitive.name != "dot_general":
+        return False
+    (contracted, _), _ = equation.params["dimension_numbers"]
+    return math.prod(_shape(equation)[d] for d in contracted) == 0
+
+
+def _shape(equation: Any) -> tuple[int, ...]:
+    return tuple(equation.invars[0].aval.shape)
+
+
+def _dtype(equation: Any) -> np.dtype:
+    return np.dtype(equation.invars[0].aval.dtype)

@@ -1,0 +1,218 @@
+"""The known defects, each with what is at fault, how it shows, and what takes it away."""
+
+import jax
+
+from properties.cases import Case
+from properties.known_defects import faults, repairs
+from properties.known_defects.defect import Defect
+from properties.laws.violation import LawViolation
+
+
+def _complex(case: Case) -> bool:
+    return any(operand.dtype.startswith("complex") for operand in case.operands)
+
+
+def _loses_nan(case: Case, error: Exception) -> bool:
+    """Whether elements are wrong only where they should be NaN."""
+    difference = error.difference if isinstance(error, LawViolation) else None
+    if difference is None or not difference.comparable:
+        return False
+    return bool((difference.expected[difference.wrong] != difference.expected[difference.wrong]).all())
+
+
+def _by_compiler(error: Exception, words: str) -> bool:
+    return isinstance(error, jax.errors.JaxRuntimeError) and words in str(error)
+
+
+DEFECTS: dict[str, Defect] = {
+    defect.name: defect
+    for defect in (
+        Defect(
+            "pmax_loses_nan",
+            "XLA:CPU: the maximum or minimum over devices ignores NaN, which jax.numpy propagates.",
+            ("0.10.2", "0.12.0.1"),
+            platform="cpu",
+            at_fault=faults.maximum,
+            shows=_loses_nan,
+            repair=repairs.maximum_of_gathered,
+        ),
+        Defect(
+            "all_to_all_untiled_transpose",
+            "The gradient of an untiled all_to_all raises ValueError unless split_axis equals concat_axis.",
+            ("0.10.2", "0.12.0.1"),
+            at_fault=faults.untiled_exchange,
+            shows=lambda case, error: type(error) is ValueError and "Expected cotangent type" in str(error),
+            repair=repairs.exchange_transposed,
+        ),
+        Defect(
+            "psum_scatter_untiled_vmap",
+            "vmap of an untiled psum_scatter raises IndexError where the batch dimension comes last.",
+            ("0.10.2", "0.12.0.1"),
+            at_fault=faults.untiled_scatter,
+            shows=lambda case, error: "vmap" in case.around and type(error) is IndexError,
+            repair=repairs.scatter_batched,
+        ),
+        Defect(
+            "empty_all_gather",
+            "A tiled all_gather or psum_scatter along an empty dimension fails in the verifier while lowering.",
+            ("0.10.2", "0.12.0.1"),
+            engine="xla",
+            at_fault=faults.along_nothing,
+            shows=lambda case, error: type(error) is ValueError and "verifier errors" in str(error),
+        ),
+        Defect(
+            "empty_explicit_shards",
+            "An empty array sharded over an explicit axis has shards of the global shape and cannot be read.",
+            ("0.10.2",),
+        ),
+        Defect(
+            "psum_scatter_partial_explicit",
+            "A psum_scatter beside an explicit axis that is not manual cannot be lowered, and untiled not be traced.",
+            ("0.12.0.1",),
+            at_fault=faults.scatter_beside_explicit,
+            shows=lambda case, error: type(error) is ValueError and "Length of sharding.spec" in str(error),
+        ),
+        Defect(
+            "bf16_reduction_partial_manual",
+            "XLA:CPU aborts while it compiles a bfloat16 reduction over devices beside an axis that is not manual.",
+            ("0.10.2", "0.12.0.1"),
+            platform="cpu",
+            at_fault=faults.bfloat16_beside_automatic,
+            aborts=lambda case: 0 < len(case.manual) < len(case.mesh.axis_names),
+        ),
+        Defect(
+            "empty_product",
+            "A shard_map whose results come from products over an empty dimension fails while XLA compiles it.",
+            ("0.10.2", "0.12.0.1"),
+            engine="xla",
+            at_fault=faults.empty_product,
+            shows=lambda case, error: _by_compiler(error, "expected at least one operand of"),
+        ),
+        Defect(
+            "complex_constant_sum",
+            "XLA:CPU aborts while it compiles the psum or psum_scatter of a complex constant.",
+            ("0.10.2", "0.12.0.1"),
+            platform="cpu",
+            at_fault=faults.sum_of_complex_constant,
+            aborts=_complex,
+            last_words=b"Check failed: buffer != nullptr",
+            suspect=faults.sum_of_complex,
+        ),
+        Defect(
+            "ragged_all_to_all_cpu",
+            "XLA:CPU compiles no ragged_all_to_all: it raises UNIMPLEMENTED.",
+            ("0.10.2", "0.12.0.1"),
+            platform="cpu",
+            at_fault=faults.ragged_exchange,
+            shows=lambda case, error: _by_compiler(error, "HLO opcode `ragged-all-to-all` is not supported"),
+        ),
+        Defect(
+            "ragged_all_to_all_vmap",
+            "vmap of ragged_all_to_all fails an assertion without a message unless all of its operands are mapped.",
+            ("0.10.2", "0.12.0.1"),
+            at_fault=faults.ragged_exchange,
+            shows=lambda case, error: "vmap" in case.around and type(error) is AssertionError,
+            repair=repairs.ragged_exchange_batched,
+        ),
+        Defect(
+            "varying_predicate_type",
+            "What a varying predicate or trip count chooses is typed invariant: cond, switch, while_loop, fori_loop.",
+            ("0.10.2", "0.12.0.1"),
+        ),
+        Defect(
+            "pure_callback_type",
+            "The result of a pure_callback on a varying operand is typed invariant.",
+            ("0.10.2", "0.12.0.1"),
+        ),
+        Defect(
+            "psum_repeated_axis",
+            "psum, pmax and all_gather over a tuple that names an axis twice abort the process instead of raising.",
+            ("0.12.0.1",),
+        ),
+        Defect(
+            "negative_scatter_dimension",
+            "psum_scatter and all_to_all accept negative dimensions while tracing and fail while lowering.",
+            ("0.10.2",),
+        ),
+        Defect(
+            "pmax_groups_type",
+            "pmax with axis_index_groups is typed invariant although the groups hold different values.",
+            ("0.10.2", "0.12.0.1"),
+        ),
+        Defect(
+            "ppermute_tuple_order",
+            "ppermute over a tuple out of mesh order numbers devices in mesh order (0.10) or is refused (0.12).",
+            ("0.10.2", "0.12.0.1"),
+        ),
+        Defect(
+            "pbroadcast_axis_name",
+            "pbroadcast over one named axis iterates over the letters of the name and raises NameError.",
+            ("0.10.2", "0.12.0.1"),
+        ),
+        Defect(
+            "grad_of_psum_unchecked",
+            "With check_vma=False, the gradient taken inside shard_map of a psum is silently wrong.",
+            ("0.10.2", "0.12.0.1"),
+        ),
+        Defect(
+            "pmean_uneven_groups",
+            "pmean over axis_index_groups of different sizes divides the sum of each by the size of the first.",
+            ("0.10.2", "0.12.0.1"),
+        ),
+        Defect(
+            "vmap_ppermute_tuple",
+            "ppermute over a tuple of a vmapped axis and a mesh axis silently drops the vmapped one.",
+            ("0.10.2", "0.12.0.1"),
+        ),
+        Defect(
+            "vmap_ppermute_partial",
+            "ppermute over a vmapped axis fails an assertion unless every member sends, and zero-fills nothing.",
+            ("0.10.2", "0.12.0.1"),
+        ),
+        Defect(
+            "vmap_axis_name_checked",
+            "Inside shard_map with check_vma=True, collectives over a named axis of vmap fail an assertion.",
+            ("0.10.2", "0.12.0.1"),
+        ),
+        Defect(
+            "ragged_all_to_all_type",
+            "ragged_all_to_all is typed as its `output` operand alone, so a varying result passes as invariant.",
+            ("0.10.2", "0.12.0.1"),
+        ),
+        Defect(
+            "ragged_all_to_all_output_gradient",
+            "The gradient of ragged_all_to_all by `output` is wrong where an empty slice has the offset of another.",
+            ("0.10.2", "0.12.0.1"),
+        ),
+        Defect(
+            "int2_all_gather",
+            "XLA:CPU: all_gather of int2 returns garbage, or crashes on larger blocks.",
+            ("0.10.2", "0.12.0.1"),
+        ),
+        Defect(
+            "int2_all_to_all",
+            "XLA:CPU: all_to_all of int2 aborts the process.",
+            ("0.10.2", "0.12.0.1"),
+        ),
+        Defect(
+            "divergent_ppermute",
+            "XLA:CPU: a ppermute over one axis, under a predicate that differs only along another, never ends.",
+            ("0.10.2", "0.12.0.1"),
+        ),
+        Defect(
+            "scatter_empty_index",
+            "XLA:CPU: scatter_add with empty index vectors writes to the wrong elements.",
+            ("0.10.2", "0.12.0.1"),
+        ),
+        Defect(
+            "reduce_while_loop",
+            "XLA:CPU: compiling lax.reduce with a while_loop in its function aborts the process.",
+            ("0.10.2", "0.12.0.1"),
+        ),
+        Defect(
+            "exp2_bfloat16",
+            "exp2 of a bfloat16 is lowered to exp of x times a rounded log(2), and is up to six percent off.",
+            ("0.10.2", "0.12.0.1"),
+        ),
+    )
+}

@@ -1,0 +1,54 @@
+"""What is said of planted bugs is what is wrong with them, on a case as it is caught."""
+
+import re
+
+import pytest
+
+from properties.failures.text import diagnosed
+from properties.mutants import MUTANTS
+from properties.mutants.hunt import hunt
+
+CASES = ((1, False), (2, False), (3, True))
+"""Seeds, and whether the case is shrunk: of long sides it cannot be told where one goes wrong, of short ones it is."""
+
+SAID = {
+    "broadcast_by_multiplication": "NaN: holds NaN where the right value is none",
+    "broadcast_from_zero": "the blocks are the right ones for root=0",
+    "broadcast_with_a_gradient_of_eight": "lacks the cotangents of",
+    "exchange_of_int4_through_uint4": "negative numbers: wrong only where the right value is negative",
+    "gather_always_in_front": "the blocks are the right ones for axis=0",
+    "gather_by_multiplication": "NaN: holds NaN where the right value is none",
+    "gather_float16_through_bfloat16": "all wrong values are numbers of bfloat16",
+    "gather_in_mesh_order": r"\(the order of the mesh\)",
+    "gather_of_a_hundred_elements": r"\] holds zeros",
+    "gather_stops_a_step_early": "lacks the block of",
+    "gather_with_an_unreduced_gradient": "has the cotangent of",
+    "halves_overlap_at_the_odd_row": r"has (row \d+|the block of .*) twice",
+    "halves_without_the_odd_row": r"lacks (row \d+ of|the block of)",
+    "max_ignores_nan": "NaN: wrong only where the right value or an input is NaN",
+    "max_of_magnitudes": "with its magnitude in place of each number that goes in",
+    "mean_of_integers_is_whole": "the blocks hold the whole number below in place of the right value",
+    "product_one_step_long": "twice|2 times",
+    "product_with_one_chunk": r"if block j of lhs met rows \(i\) mod",
+    "ring_reduce_counts_the_opposite_twice": "twice",
+    "ring_scatter_travels_in_bfloat16": "rounded too much: off by up to",
+    "scatter_of_float16_is_whole": "the blocks hold its whole part, the fraction cut off in place of the right value",
+    "scatter_without_the_last_term": "lacks the block of",
+    "shift_in_tiles_of_eight": r"at \[.*\] holds its own input, unchanged",
+    "shift_one_too_far": "the blocks are the right ones for offset=",
+    "sum_against_the_ring": "adds up the wrong terms: of",
+    "sum_of_int8_saturates": "overflow: wrong only where the result does not fit into int8",
+}
+
+
+@pytest.mark.parametrize("name", sorted(SAID))
+def test_a_planted_bug_is_told(name: str) -> None:
+    """The diagnosis of a case as it is caught, or of the smallest one, says what the bug does."""
+    said = []
+    for seed, shrink in CASES:
+        violation = hunt(MUTANTS[name], seed=seed, shrink=shrink).violation
+        assert violation is not None
+        said.append("\n".join(diagnosed(violation)))
+        if re.search(SAID[name], said[-1]):
+            return
+    pytest.fail("\n\n".join(said))

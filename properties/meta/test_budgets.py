@@ -1,0 +1,52 @@
+"""Budgets: what each form of implementation gets is said in one place, and the report says what was checked."""
+
+import pytest
+from hypothesis import settings
+
+from oracles.mesh import MeshCase
+from properties.budgets import LEAST, SHARES, structures
+from properties.cases import Case
+from properties.communication.examples import example
+from properties.implementations import ALGORITHMS, IMPLEMENTATIONS, OVERLAPPED
+from properties.mutants import MUTANTS
+from properties.report import COLUMNS, by_contract, by_implementation
+from properties.tally import Tally
+from properties.verification import LAWS
+
+
+@pytest.mark.parametrize(
+    ("law", "form", "engine", "count"),
+    [
+        ("value", "user", "simulate", 480),
+        ("value", "user", "xla", 29),
+        ("value", "overlapped", "simulate", 24),
+        ("communication", "overlapped", "simulate", 8),
+        ("gradient", "overlapped", "simulate", LEAST),
+        ("value", "overlapped", "xla", LEAST),
+    ],
+)
+def test_budgets(law: str, form: str, engine: str, count: int) -> None:
+    """A law grants a form its share, on an engine, in the interpreter more where its bugs are found late."""
+    assert LAWS[law].examples(settings(max_examples=200), engine, form) == count
+    assert structures(200, law, LAWS[law].share, form, engine) == count
+
+
+def test_every_form_has_a_budget() -> None:
+    """Every implementation and every planted bug is of a form with one; bugs of rings are hunted at that of rings."""
+    assert {i.form for i in IMPLEMENTATIONS} == set(SHARES) - {"user"}
+    assert {m.form for m in MUTANTS.values()} <= set(SHARES)
+    assert {i.form for i in OVERLAPPED} == {MUTANTS["halves_swapped"].form} == {"overlapped"}
+    assert {i.form for i in ALGORITHMS} == {MUTANTS["torus_mean_over_the_last_axis"].form} == {"algorithm"}
+    assert MUTANTS["sum_of_bool_stays_bool"].form == "user"
+
+
+def test_the_report_says_how_many_structures() -> None:
+    """The number of structures that were checked is that of each implementation, in both tables."""
+    case: Case = example("broadcast", MeshCase(("dp",), (2,)), "dp")
+    tallies = [Tally("broadcast", name, "value") for name in ("one", "other")]
+    for tally, count in zip(tallies, (3, 4), strict=True):
+        for _ in range(count):
+            tally.count(case, 6)
+    at = COLUMNS.index("structures")
+    assert [row[at] for row in by_implementation(tallies)] == ["3", "4"]
+    assert [row[at] for row in by_contract(tallies)] == ["7"]

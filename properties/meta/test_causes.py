@@ -1,0 +1,180 @@
+"""One mistake is told once, the worst first, with everything that it breaks."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from impl import collectives
+from oracles.mesh import MeshCase
+from properties.cases import Case, Operand, Placement
+from properties.checking import check, user_implementation
+from properties.contracts import Scope
+from properties.data import Data
+from properties.engines import SimulateEngine
+from properties.failures import report
+from properties.failures.causes import by_cause, told
+from properties.failures.files import paths
+from properties.laws.violation import Difference, LawViolation
+from properties.search import find_violation
+from properties.verification import LAWS
+
+ROOT = Path(__file__).parents[2]
+CASE = Case(
+    "all_reduce",
+    MeshCase(("dp",), (2,)),
+    "dp",
+    (Operand((2,), "float32", Placement((("dp",),))),),
+    (("op", "sum"),),
+    (Data("exact", 0),),
+)
+
+
+def rounds_and_doubles(x: Any, axis_name: Any, *, op: str = "sum") -> Any:
+    """A result that is off by a rounding everywhere, and doubled over an odd number of participants above one."""
+    result = collectives.all_reduce(x, axis_name, op=op)
+    if result.dtype not in (jnp.float32, jnp.bfloat16, jnp.float16):
+        return result
+    p = lax.axis_size(axis_name)
+    return result * (2 if p % 2 and p > 1 else 1 + 2 * float(jnp.finfo(result.dtype).eps))
+
+
+def wrong_everywhere(x: Any, axis_name: Any, *, offset: int = 1) -> Any:
+    """Shifts by one too many."""
+    return collectives.ring_shift(x, axis_name, offset=offset + 1)
+
+
+def violation(law: str, finding: str, *, off: float | None = None, what: str = "result") -> LawViolation:
+    """A violation of a sum, of which a value may be off by a factor."""
+    difference = None
+    if off is not None:
+        expected = np.ones((2, 2), np.float32)
+        difference = Difference.between(what, expected, (expected * off).astype(np.float32))
+    made = LawViolation(
+        user_implementation("all_reduce", rounds_and_doubles), law, CASE, finding, difference=difference
+    )
+    made.registered = law
+    return made
+
+
+def test_rounding_does_not_hide_what_is_worse() -> None:
+    """A search that meets differences of rounding goes on until it finds wrong values, or has used its budget."""
+    found = find_violation(
+        LAWS["value"],
+        user_implementation("all_reduce", rounds_and_doubles),
+        SimulateEngine(),
+        Scope(),
+        max_examples=200,
+        random_seed=0,
+    ).violation
+    assert found is not None
+    assert not found.rounding
+    assert found.case.mesh.size == 3
+
+
+@pytest.mark.parametrize(("factor", "rounding"), [(1 + 2**-22, True), (2.0, False), (np.inf, False), (1.001, False)])
+def test_rounding_is_what_some_roundings_make(factor: float, rounding: bool) -> None:
+    """A few units in the last place of the dtype, and no more."""
+    assert violation("value", "wrong", off=factor).rounding is rounding
+
+
+def test_failures_of_one_cause_are_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wrong values come first and once, whatever the law, then what else there is, and rounding last."""
+    monkeypatch.chdir(tmp_path)
+    entries = [
+        report(one)
+        for one in (
+            violation("gradient", "off", off=1 + 2**-22, what="gradient of x"),
+            violation("value", "1 block", off=2.0),
+            violation("communication", "2 permutes"),
+            violation("transformation", "2 blocks", off=3.0),
+            violation("value", "raises ValueError: one"),
+        )
+    ]
+    groups = by_cause(entries)
+    assert [len(group) for group in groups] == [2, 1, 1, 1]
+    assert [group[0]["cause"].partition(": ")[2] for group in groups] == [
+        "wrong values of the result",
+        "communication",
+        "raises ValueError at value",
+        "rounding of the derivatives",
+    ]
+    text = told(groups[0])
+    assert text.count("first wrong element") == 1
+    assert (
+        "  wrong in the same way under 1 more check:\n    transformation: mesh (dp=2), axis 'dp': 2 blocks [xla]: "
+        in text
+    )
+
+
+def test_a_long_name_is_a_file_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long a function's name is, its failures are written."""
+    monkeypatch.chdir(tmp_path)
+
+    def function(x: Any, axis_name: Any, *, op: str = "sum") -> Any:
+        return x
+
+    function.__name__ = "reduce" * 100
+    made = LawViolation(user_implementation("all_reduce", function), "value", CASE, "wrong", data=CASE.data[0])
+    assert "script" in report(made)
+    assert len(paths(made).script.name) < 200
+
+
+def test_what_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no place for files the verdict is that of a run with them, and a line says why there are none."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".shardproof").write_text("in the way")
+    with pytest.raises(AssertionError) as caught:
+        check("ring_shift", wrong_everywhere, laws=["value"], max_examples=10)
+    text = str(caught.value)
+    assert "2 of 2 blocks wrong" in text
+    assert re.search(r"\n  no files: \.shardproof/failures cannot be written: [^\n]*\n", text)
+    assert "Traceback" not in text
+
+
+def test_a_run_shows_a_cause_once(tmp_path: Path) -> None:
+    """The terminal and the report have one picture, and name every law; pytest counts all failures."""
+    (tmp_path / "mine.py").write_text(
+        "from impl.collectives import ring_shift as right\n\n\n"
+        "def shift(x, axis_name, *, offset=1):\n    return right(x, axis_name, offset=offset + 1)\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml")]
+    command += ["--rootdir", str(ROOT), str(ROOT / "properties" / "test_given.py"), "--hypothesis-profile=matrix"]
+    command += ["--impl=ring_shift=mine:shift", "--expect-communication=permute=p", "--report=report.md"]
+    command += ["-k", "value or transformation or communication-simulate"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=500)
+    failed = int(re.findall(r"(\d+) failed", done.stdout)[0])
+    assert failed == 5
+    for text in (done.stdout, (tmp_path / "report.md").read_text()):
+        assert text.count("first wrong element") == 1
+        assert "wrong in the same way under 3 more checks:" in text
+        assert "communication NOT as expected: ring_shift[shift]: communication: mesh" in text
+        assert "communication as expected" not in text
+
+
+def test_check_says_what_it_does(tmp_path: Path) -> None:
+    """Its progress is on standard error, with the devices that XLA runs on; what it raises shows none of its code."""
+    (tmp_path / "test_mine.py").write_text(
+        "from properties import check, progress\n"
+        f"from {__name__} import wrong_everywhere\n\n"
+        "progress.QUIET_SECONDS = 0.0\n\n\n"
+        "def test_shift():\n    check('ring_shift', wrong_everywhere, laws=['value', 'type'], max_examples=10)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "COLUMNS": "200"}
+    environment.pop("XLA_FLAGS", None)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "test_mine.py"],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=500, env=environment,
+    )  # fmt: skip
+    assert "1 failed" in done.stdout
+    assert "check ring_shift[wrong_everywhere]: value on simulate (1 of 4)" in done.stdout
+    assert 'XLA ran on 1 device: jax.config.update("jax_num_cpu_devices", 8)' in done.stdout
+    assert "find_violation" not in done.stdout
+    assert "raise AssertionError" not in done.stdout

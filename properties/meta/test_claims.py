@@ -1,0 +1,223 @@
+"""What a user's function claims is drawn, what it does not claim is not, and both are said."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from impl import collectives
+from oracles.mesh import MeshCase
+from properties import check
+from properties.cases import Case
+from properties.checking import user_implementation
+from properties.communication.examples import example
+from properties.contracts import CONTRACTS, Scope
+from properties.contracts.contract import CONCESSIONS, FEATURES
+from properties.engines import engine_named
+from properties.failures.lookup import implementation_of, named
+from properties.given import GivenError, claimed, parse_all
+from properties.implementations import IMPLEMENTATIONS
+from properties.judging import verify
+from properties.precision import is_wide, precision_of
+from properties.readme import README, features
+from properties.strategies import index_groups
+from properties.summary import notes
+from properties.tally import Tally
+from properties.verification import LAWS
+
+DRAWS = 60
+MOST = 600
+"""Of so many draws one shows what is claimed: the rarest in one of 25."""
+
+
+def negative(case: Case) -> bool:
+    """Whether a dimension is counted from the back."""
+    return any(name != "offset" and isinstance(value, int) and value < 0 for name, value in case.params)
+
+
+SHOWN: dict[str, tuple[str, str, Callable[[Case], bool]]] = {
+    "batch_dimensions": ("all_gather_matmul_lhs", "value", lambda case: len(case.operands[0].block) > 2),
+    "bool_sum": ("all_reduce", "value", lambda c: c.operands[0].dtype == "bool" and c.keywords["op"] == "sum"),
+    "empty_blocks": ("all_to_all", "value", lambda case: 0 in case.operands[0].block),
+    "groups": ("reduce_scatter", "value", lambda case: "axis_index_groups" in case.keywords),
+    "negative_dimensions": ("all_gather", "value", negative),
+    "replicated_operands": ("broadcast", "value", lambda c: not set(c.axes) <= c.operands[0].placement.axes),
+    "trees": ("ring_shift", "value", lambda case: case.tree),
+    "uneven_groups": (
+        "all_reduce",
+        "transformation",
+        lambda case: len(set(map(len, case.keywords.get("axis_index_groups", ())))) > 1,
+    ),
+    "x64": ("matmul_all_reduce", "value", is_wide),
+    "explained_errors": ("all_gather", "error", lambda case: case.forbidden != "axis_name"),
+}
+"""How a feature shows in the cases of a contract under a law."""
+
+
+def draws(contract: str, law: str, claims: tuple[str, ...], shows: Callable[[Case], bool], count: int) -> bool:
+    """Whether a case of a user's function with these claims shows something, among the first; always the same ones."""
+
+    class ShownError(Exception):
+        """Ends the search."""
+
+    @settings(
+        max_examples=count, database=None, derandomize=True, deadline=None, phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(LAWS[law].cases(user_implementation(contract, print, claims), Scope()))
+    def search(case: Case) -> None:
+        if shows(case):
+            raise ShownError
+
+    try:
+        search()
+    except ShownError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("feature", SHOWN)
+def test_what_is_claimed_is_drawn_and_nothing_else(feature: str) -> None:
+    """A feature is drawn for who claims it, and for no other."""
+    contract, law, shows = SHOWN[feature]
+    others = tuple(CONTRACTS[contract].features - {feature})
+    assert draws(contract, law, (feature,), shows, MOST)
+    assert not draws(contract, law, others, shows, DRAWS)
+
+
+def test_every_feature_is_of_some_contract() -> None:
+    """Each has a sentence, a contract that draws it, and a test of that; the built-in ones serve all they can."""
+    assert set().union(*(contract.features for contract in CONTRACTS.values())) == set(FEATURES)
+    assert set(SHOWN) == set(FEATURES) - CONCESSIONS
+    assert all(sentence.endswith(".") for sentence in FEATURES.values())
+    assert {name for i in IMPLEMENTATIONS for name in i.features} == set(FEATURES) - CONCESSIONS - {"uneven_groups"}
+    assert all(name in features() for name in FEATURES)
+
+
+def test_uneven_groups_partition() -> None:
+    """Groups of different lengths hold every member once."""
+
+    @settings(max_examples=100, database=None, derandomize=True)
+    @given(index_groups(6, uneven=True))
+    def partitions(groups: tuple[tuple[int, ...], ...]) -> None:
+        assert sorted(i for group in groups for i in group) == list(range(6))
+        assert all(groups)
+
+    partitions()
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        (["bool_sums"], "claims='bool_sums': no such feature; did you mean 'bool_sum'?"),
+        (["batch_dimensions"], "claims='batch_dimensions': all_reduce has no such feature; expected some of all, "),
+        (["x64", ""], "claims='': no such feature; expected some of all, bool_sum, "),
+    ],
+)
+def test_a_wrong_claim_is_one_line(names: list[str], text: str) -> None:
+    """What is no feature, or none of this contract, is refused with the nearest name or all of them."""
+    with pytest.raises(GivenError, match=f"^{re.escape(text)}") as caught:
+        claimed("all_reduce", names)
+    assert "\n" not in str(caught.value)
+
+
+def test_all_claims_what_draws_more() -> None:
+    """`all` means every feature of the contract but those that ask for less."""
+    assert claimed("matmul_all_reduce", ["all"]) == CONTRACTS["matmul_all_reduce"].features - CONCESSIONS
+    assert claimed("matmul_all_reduce", ["all", *CONCESSIONS]) == CONTRACTS["matmul_all_reduce"].features
+
+
+def test_claims_belong_to_functions_in_order() -> None:
+    """The first belongs to the first function, an empty one claims nothing, and one too many is refused."""
+    first, second = parse_all(["ring_shift=a:b", "broadcast=c:d"], [], ["", "x64, trees"])
+    assert sorted(first.features) == []
+    assert sorted(second.features) == ["trees", "x64"]
+    with pytest.raises(GivenError, match=r"^--claims=x64: expected no more of them than of --impl$"):
+        parse_all([], [], ["x64"])
+
+
+def test_who_claims_groups_takes_them() -> None:
+    """A function that claims groups and has no parameter for them is refused, with both signatures."""
+    with pytest.raises(GivenError, match=r"cannot be called as \(x, axis_name, \*, op, axis_index_groups\)"):
+        check("all_reduce", lambda x, axis_name, *, op: x, claims=["groups"])
+
+
+def test_a_claim_is_held_against_a_function() -> None:
+    """A sum of bool that stays bool is found by `check` if sums of bool are claimed; what is not claimed is said."""
+
+    def stays(x: jax.Array, axis_name: str, *, op: str) -> jax.Array:
+        result = collectives.all_reduce(x, axis_name, op=op)
+        return jnp.asarray(result, bool) if x.dtype == bool and op == "sum" else result
+
+    with pytest.raises(AssertionError, match="result has dtype bool: expected int32") as caught:
+        check("all_reduce", stays, laws=["scale"], claims="bool_sum")  # which the interpreter alone checks
+    line = "not claimed, so not drawn: all_reduce[stays]: empty_blocks, explained_errors, groups, replicated_operands"
+    assert line in str(caught.value)
+
+
+def test_a_claim_travels_with_a_failure() -> None:
+    """What a file says of a function includes its claims, and whoever runs it again has them."""
+    own = user_implementation("ring_shift", collectives.ring_shift, ["x64", "trees"])
+    assert named(own).features == ("trees", "x64")
+    assert implementation_of(named(own)).features == {"x64", "trees"}
+
+
+def test_the_report_says_what_was_not_drawn() -> None:
+    """One line for a function, whatever the number of its laws; none where all is claimed."""
+    some, everything = (user_implementation("broadcast", print, claims) for claims in (["x64"], ["all"]))
+    assert notes([Tally("broadcast", "print", "value", unclaimed=everything.unclaimed)]) == []
+    tallies = [Tally("broadcast", "print", law, unclaimed=some.unclaimed) for law in ("value", "type")]
+    again = [Tally.from_json(tally.to_json()) for tally in tallies]
+    assert notes(again) == [
+        "not claimed, so not drawn: broadcast[print]: empty_blocks, explained_errors, replicated_operands, trees"
+    ]
+
+
+def test_a_claim_reaches_the_check(tmp_path: Path) -> None:
+    """`--claims` is read beside `--impl`: what it names is drawn, and what it does not is said."""
+    root = README.parent
+    (tmp_path / "mine.py").write_text(
+        "from impl import collectives\n\n\n"
+        "def narrow(x, axis_name, *, offset=1):\n"
+        "    sent = x.astype('int32') if x.dtype == 'int64' else x\n"
+        "    return collectives.ring_shift(sent, axis_name, offset=offset).astype(x.dtype)\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", str(root / "pyproject.toml")]
+    rooted = ["--rootdir", str(root), str(root / "properties" / "test_given.py"), "-k", "value-simulate"]
+    given_twice = ["--impl=ring_shift=mine:narrow", "--claims=x64"]
+    done = subprocess.run([*command, *rooted, *given_twice], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert re.search(r"case: ring_shift\(int64\[", done.stdout)
+    assert "not claimed, so not drawn: ring_shift[narrow]: empty_blocks, explained_errors, " in done.stdout
+    recorded = next((tmp_path / ".shardproof" / "failures").glob("*.json"))
+    text = recorded.with_suffix(".py").read_text()
+    assert 'jax.config.update("jax_enable_x64", True)' in text
+    script = subprocess.run([sys.executable, recorded.with_suffix(".py")], capture_output=True, text=True, timeout=300)
+    assert script.returncode == 1, script.stdout + script.stderr
+
+
+@pytest.mark.parametrize("engine", ["simulate", "xla"])
+def test_64_bits_are_switched_on_for_their_case_alone(engine: str) -> None:
+    """A float64 case is traced and run in float64, and JAX is afterwards as it was."""
+    before = jnp.arange(1.0).dtype
+    case = example("ring_shift", MeshCase(("dp",), (1,)), "dp")
+    wide = Case.from_json(case.to_json().replace("float32", "float64"))
+    seen = []
+
+    def shift(x: jax.Array, axis_name: str, *, offset: int) -> jax.Array:
+        seen.append(x.dtype.name)
+        return collectives.ring_shift(x, axis_name, offset=offset)
+
+    own = user_implementation("ring_shift", shift, ["x64"])
+    for one in (wide, case):
+        verify(LAWS["value"], own, one, engine_named(engine), Tally("ring_shift", "shift", "value"))
+    assert set(seen) == {"float64", "float32"}
+    assert jnp.arange(1.0).dtype == before
+    with precision_of(wide):
+        assert jnp.zeros(1, "float64").dtype == "float64"

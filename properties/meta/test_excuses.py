@@ -1,0 +1,270 @@
+"""A known defect excuses the program that it is in, and never the same program with a bug of its own."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from jax import Array, lax
+
+from impl import collectives
+from properties.cases import Case
+from properties.checking import user_implementation
+from properties.contracts import Scope
+from properties.engines import engine_named
+from properties.given import Given
+from properties.isolation import Task, check_isolated
+from properties.judging import verify
+from properties.known_defects import DEFECTS, at_fault, excused
+from properties.laws.violation import LawViolation, NotRun, SuiteError
+from properties.tally import Tally
+from properties.verification import LAWS
+
+Function = Callable[..., Any]
+SMALL = Scope(max_devices=4, available=4, large=24)
+
+
+def after(function: Function, change: Function) -> Function:
+    """The function, with its result changed."""
+    return lambda *blocks, **keywords: change(function(*blocks, **keywords))
+
+
+def doubled(y: Array) -> Array:
+    """Twice the array, in its dtype."""
+    return y + y
+
+
+def twice_the_gradient(y: Array) -> Array:
+    """The array, of which the derivative is twice what it should be."""
+    return y + (y - lax.stop_gradient(y)) if jnp.issubdtype(y.dtype, jnp.inexact) else y
+
+
+def in_another_dtype(y: Array) -> Array:
+    """The array as it should not be: all that can be wrong with an empty one."""
+    return y.astype(jnp.int8 if y.dtype != jnp.int8 else jnp.int16)
+
+
+def reduce(x: Array, axis_name: Any, *, op: str = "sum", launder: bool = False) -> Array:
+    """An all-reduce; a laundering one makes 1 of NaN in a maximum."""
+    if launder and op in ("max", "min") and jnp.issubdtype(x.dtype, jnp.floating):
+        x = jnp.where(jnp.isnan(x), jnp.ones_like(x), x)
+    return collectives.all_reduce(x, axis_name, op=op)
+
+
+def exchange(x: Array, axis_name: Any, *, split_axis: int, concat_axis: int, tiled: bool = False) -> Array:
+    """JAX's own."""
+    return lax.all_to_all(x, axis_name, split_axis, concat_axis, tiled=tiled)
+
+
+def scatter(x: Array, axis_name: Any, *, scatter_dimension: int = 0, tiled: bool = False) -> Array:
+    """JAX's own."""
+    return lax.psum_scatter(x, axis_name, scatter_dimension=scatter_dimension, tiled=tiled)
+
+
+def gather(x: Array, axis_name: Any, *, axis: int = 0, tiled: bool = False) -> Array:
+    """JAX's own."""
+    return lax.all_gather(x, axis_name, axis=axis, tiled=tiled)
+
+
+def with_nothing(x: Array, axis_name: Any, *, offset: int = 1, extra: int = 0) -> Array:
+    """A ring shift of complex numbers to which the sum of zeros is added."""
+    y = collectives.ring_shift(x, axis_name, offset=offset + extra)
+    return y + lax.psum(jnp.zeros(x.shape, x.dtype), axis_name) if jnp.iscomplexobj(x) else y
+
+
+def ragged(x: Array, axis_name: Any, *, offset: int = 1, extra: int = 0) -> Array:
+    """A ring shift of vectors by ragged_all_to_all."""
+    if x.ndim != 1:
+        raise NotImplementedError("blocks of other ranks than one")
+    p, index, zeros = lax.axis_size(axis_name), lax.axis_index(axis_name), jnp.zeros(lax.axis_size(axis_name), int)
+    offset += extra
+    sent, received = (zeros.at[(index + sign * offset) % p].set(x.shape[0]) for sign in (1, -1))
+    return lax.ragged_all_to_all(x, jnp.zeros_like(x), zeros, sent, zeros, received, axis_name=axis_name)
+
+
+def product(lhs: Array, rhs: Array, axis_name: Any) -> Array:
+    """The gathered rows of a product that is not asked whether it is empty."""
+    wide = jnp.float32 if lhs.dtype in (jnp.bfloat16, jnp.float16) else lhs.dtype
+    y = jnp.matmul(lhs, rhs, preferred_element_type=wide).astype(lhs.dtype)
+    return lax.all_gather(y, axis_name, axis=lhs.ndim - 2, tiled=True)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A right function that meets a defect, and the same program with a bug of its own."""
+
+    contract: str
+    right: Function
+    wrong: Function
+    law: str
+    engine: str
+
+
+PAIRS = {
+    "pmax_loses_nan": Pair("all_reduce", reduce, partial(reduce, launder=True), "value", "xla"),
+    "all_to_all_untiled_transpose": Pair(
+        "all_to_all", exchange, after(exchange, twice_the_gradient), "gradient", "simulate"
+    ),
+    "psum_scatter_untiled_vmap": Pair("reduce_scatter", scatter, after(scatter, doubled), "transformation", "simulate"),
+    "empty_all_gather": Pair("all_gather", gather, after(gather, in_another_dtype), "value", "xla"),
+    "psum_scatter_partial_explicit": Pair("reduce_scatter", scatter, after(scatter, doubled), "transformation", "xla"),
+    "bf16_reduction_partial_manual": Pair("all_reduce", reduce, after(reduce, doubled), "transformation", "xla"),
+    "empty_product": Pair(
+        "all_gather_matmul_lhs",
+        product,
+        after(product, lambda y: y + 1),
+        "value",
+        "xla",
+    ),
+    "complex_constant_sum": Pair("ring_shift", with_nothing, partial(with_nothing, extra=1), "value", "xla"),
+    "ragged_all_to_all_cpu": Pair("ring_shift", ragged, partial(ragged, extra=1), "value", "xla"),
+    "ragged_all_to_all_vmap": Pair("ring_shift", ragged, partial(ragged, extra=1), "transformation", "simulate"),
+}
+
+
+def test_every_defect_that_excuses_has_a_pair() -> None:
+    """A defect that can excuse a case is met by a right function and by a wrong one."""
+    entry = next(iter(DEFECTS.values()))
+    default = type(entry).__dataclass_fields__["at_fault"].default
+    assert set(PAIRS) == {name for name, defect in DEFECTS.items() if defect.at_fault is not default}
+
+
+def drawn(pair: Pair, examples: int = 400) -> list[Case]:
+    """Cases of a law, as they are drawn."""
+    implementation = user_implementation(pair.contract, pair.right, features(pair))
+    cases: list[Case] = []
+
+    @seed(1)
+    @settings(
+        max_examples=examples,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(LAWS[pair.law].cases(implementation, SMALL, lambda case: None))
+    def collect(case: Case) -> None:
+        cases.append(case)
+
+    collect()
+    return cases
+
+
+def features(pair: Pair) -> tuple[str, ...]:
+    """What the functions claim: empty blocks, which some of the defects are about."""
+    return ("empty_blocks",) if pair.right in (gather, product) else ()
+
+
+def judged(pair: Pair, function: Function, case: Case) -> tuple[Tally, LawViolation | None]:
+    """How a function fares on one case."""
+    implementation = user_implementation(pair.contract, function, features(pair))
+    tally = Tally(pair.contract, implementation.name, pair.law, pair.engine)
+    try:
+        verify(LAWS[pair.law], implementation, case, engine_named(pair.engine), tally)
+    except LawViolation as violation:
+        return tally, violation
+    return tally, None
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_defect_excuses_the_right_one_and_not_the_wrong_one(name: str) -> None:
+    """Where a defect shows, the right program is excused and the wrong one is reported, on the very same case."""
+    pair, defect = PAIRS[name], DEFECTS[name]
+    implementation = user_implementation(pair.contract, pair.right, features(pair))
+    engine = engine_named(pair.engine)
+    reported = False
+    for case in drawn(pair):
+        if at_fault(defect, pair.law, implementation, case, engine) is None:
+            continue
+        tally, violation = judged(pair, pair.right, case)
+        assert violation is None, str(violation)
+        if name not in tally.defects:
+            continue
+        assert set(tally.defects) == {name}
+        tally, violation = judged(pair, pair.wrong, case)
+        assert not tally.defects
+        reported = violation is not None
+        if reported:
+            break
+    assert reported == defect.in_version(jax.__version__)
+
+
+def lacking(y: Array) -> Array:
+    """The array, by a program that the interpreter cannot run."""
+    zero = lax.conv(jnp.zeros((1, 1, 2, 2)), jnp.ones((1, 1, 1, 1)), (1, 1), "VALID").sum()
+    return jnp.where(zero > 1, jnp.zeros_like(y), y)
+
+
+def folded(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
+    """A ring shift to which a sum of complex zeros is added, of which only XLA finds that they are constant."""
+    y = collectives.ring_shift(x, axis_name, offset=offset)
+    if not jnp.iscomplexobj(x):
+        return y
+    return y + lax.psum(jnp.where(jnp.zeros(x.shape, bool), x, jnp.zeros_like(x)), axis_name)
+
+
+def folded_compiled(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
+    """The same, by a program that the interpreter cannot run."""
+    return lacking(folded(x, axis_name, offset=offset))
+
+
+def ends(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
+    """Ends the process where numbers are complex, in XLA's words for a sum of which there is none."""
+
+    def end(block: Any) -> np.ndarray:
+        os.write(2, b"Check failed: buffer != nullptr\n")
+        os.abort()
+
+    y = collectives.ring_shift(x, axis_name, offset=offset)
+    return jax.pure_callback(end, jax.ShapeDtypeStruct(y.shape, y.dtype), y) if jnp.iscomplexobj(x) else y
+
+
+def ended(function: Function, engine: str) -> Any:
+    """What is found of a function on a case of complex numbers, in a process of its own."""
+    pair = Pair("ring_shift", function, function, "value", engine)
+    case = next(c for c in drawn(pair, 100) if c.operands[0].dtype == "complex64" and prod(c.operands[0].block) > 1)
+    given = Given("ring_shift", __name__, function.__name__)
+    return check_isolated(Task(given, "value", engine, SMALL, 1, 0, "cpu", case=case))
+
+
+@pytest.mark.parametrize("engine", ["xla", "simulate"])
+def test_a_process_that_ends_is_excused_by_its_program_and_not_by_its_words(engine: str) -> None:
+    """What ends the process in the words of a defect is reported, unless the program may have that defect."""
+    wrong = ended(ends, engine)
+    assert wrong.violation is not None
+    assert wrong.violation.finding == "aborts the process (SIGABRT)"
+    assert not wrong.tally.defects
+    right = ended(folded if engine == "xla" else folded_compiled, engine)
+    assert right.violation is None, str(right.violation)
+    assert right.tally.structures == 0
+    if engine == "xla":
+        assert right.tally.defects == {"complex_constant_sum": 1}
+    else:
+        (reason,) = right.tally.not_run
+        assert reason.startswith("known defect complex_constant_sum: XLA:CPU aborts while it compiles the psum or ")
+
+
+def test_an_error_of_the_suite_ends_no_excuse() -> None:
+    """While a defect is taken away, an oracle that fails and what is not run are told from a function that fails."""
+    pair = PAIRS["all_to_all_untiled_transpose"]
+    implementation, engine = user_implementation(pair.contract, pair.right), engine_named("simulate")
+    defect = DEFECTS["all_to_all_untiled_transpose"]
+    case = next(c for c in drawn(pair) if at_fault(defect, "gradient", implementation, c, engine) is not None)
+    error = ValueError("Expected cotangent type")
+
+    def fails(kind: type[Exception], *ignored: object) -> int:
+        raise kind("there is no oracle")
+
+    with pytest.raises(SuiteError, match="there is no oracle"):
+        excused("gradient", partial(fails, SuiteError), implementation, case, engine, error)
+    verdict = excused("gradient", partial(fails, NotRun), implementation, case, engine, error)
+    assert verdict is not None
+    assert (verdict.kind, verdict.reason.partition(",")[0]) == ("not run", "there is no oracle")
+    assert excused("gradient", partial(fails, ValueError), implementation, case, engine, error) is None

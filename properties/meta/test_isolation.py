@@ -1,0 +1,178 @@
+"""What waits or computes for ever is a failure, what is merely slow is not, and no process is left behind."""
+
+import dataclasses
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jax import lax
+
+from impl import collectives
+from oracles.mesh import MeshCase
+from properties import isolation, watching
+from properties.communication.examples import example
+from properties.contracts import Scope
+from properties.given import Given
+from properties.implementations import Implementation
+from properties.isolation import NeverBegan, Task, check_isolated, unending
+from properties.laws.violation import LawViolation
+from properties.search import Finding
+from properties.tally import Tally
+from properties.watching import Death, Watch
+
+ROOT = Path(__file__).parents[2]
+
+
+def computes_for_ever(x: Any, axis_name: Any, *, offset: int = 1) -> Any:
+    """Never ends."""
+    while True:
+        offset += 1
+
+
+def waits_for_ever(x: Any, axis_name: Any, *, offset: int = 1) -> Any:
+    """Never ends, and uses no processor."""
+    time.sleep(10**6)
+
+
+def says_who_it_is_and_waits(x: Any, axis_name: Any, *, offset: int = 1) -> Any:
+    """Names its process, and never ends."""
+    print(os.getpid(), flush=True)
+    time.sleep(10**6)
+
+
+def slow_beyond_sixteen(x: Any, axis_name: Any, *, offset: int = 1) -> Any:
+    """Right, and slow on large meshes."""
+    end = time.monotonic() + 3600 * (lax.axis_size(axis_name) > 16)
+    while time.monotonic() < end:
+        pass
+    return collectives.ring_shift(x, axis_name, offset=offset)
+
+
+def task(function: str, law: str = "value") -> Task:
+    """A task whose cases may compute for some seconds of processor time, the most expensive takes less than one."""
+    given = Given("ring_shift", __name__, function)
+    return Task(given, law, "simulate", Scope(large=100), 20, 0, "cpu", busy_seconds=10)
+
+
+@pytest.fixture(autouse=True)
+def no_memory() -> Iterator[None]:
+    """Another test knows nothing of the functions of this one, nor runs them in its process."""
+    yield
+    isolation._unending.clear()
+    if isolation._child is not None:
+        isolation._child.end()
+        isolation._child = None
+
+
+def test_what_computes_for_ever_is_a_failure_once() -> None:
+    """It is reported with its case, and its other laws need not wait for it again."""
+    assert not unending(task("computes_for_ever", "gradient"))
+    found = check_isolated(task("computes_for_ever"))
+    assert found.violation is not None
+    assert found.violation.finding.startswith("does not finish: it still computes after")
+    assert unending(task("computes_for_ever", "gradient")) == "value on simulate"
+    assert not unending(task("slow_beyond_sixteen"))
+
+
+def test_what_waits_for_ever_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told from what computes, because it needs no processor."""
+    monkeypatch.setattr(watching, "IDLE_SECONDS", 10.0)
+    found = check_isolated(task("waits_for_ever"))
+    assert found.violation is not None
+    assert found.violation.finding == "does not finish: it waits, and has computed nothing for 10 s"
+
+
+def test_what_is_slow_on_large_meshes_is_no_failure() -> None:
+    """It is judged on smaller ones, and said to be not finished on the others."""
+    found = check_isolated(task("slow_beyond_sixteen", "scale"))
+    assert found.violation is None
+    assert found.tally.structures > 0
+    assert found.tally.largest <= 16
+    ((reason, times),) = found.tally.not_run.items()
+    assert reason.startswith("not finished after")
+    assert times >= 1
+
+
+def test_only_a_processor_that_is_used_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that gets a tenth of a processor is neither idle nor at its limit when the clock says so."""
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(watching, "processor_seconds", lambda pid: now / 10)
+    watch = Watch(os.getpid(), 40.0)
+    while now < 390.0:
+        assert watch.verdict() is None
+        now += 1.0
+    while now < 420.0 and watch.verdict() is None:
+        now += 1.0
+    assert now < 420.0
+
+
+def test_a_slow_import_is_no_slow_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a module computes while it is imported does not count against the first case."""
+    (tmp_path / "slow_to_import.py").write_text(
+        "import multiprocessing, time\n"
+        "from impl.collectives import ring_shift\n"
+        "while multiprocessing.parent_process() and time.process_time() < 12:\n"
+        "    pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(watching, "WINDOW_SECONDS", 1.0)
+    given = Given("ring_shift", "slow_to_import", "ring_shift")
+    found = check_isolated(dataclasses.replace(task("", "value"), given=given, busy_seconds=8))
+    assert found.violation is None
+    assert found.tally.structures > 0
+
+
+def test_a_retry_that_never_begins_takes_no_result_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash that was found stays found when the process that tries fewer devices ends before its first case."""
+    case = example("ring_shift", MeshCase(("tp",), (3,)), "tp")
+    implementation = Implementation("ring_shift", "mine", collectives.ring_shift)
+    violation = LawViolation(implementation, "value", case, "aborts the process (SIGABRT)")
+    crash = Finding("value", violation, Tally("ring_shift", "mine", "value", "simulate", 1, largest=3))
+    runs = [(crash, Death("aborts the process (SIGABRT)"))]
+
+    def run(task: Task) -> tuple[Finding, Death | None]:
+        if not runs:
+            raise NeverBegan("it ended before the first case")
+        return runs.pop()
+
+    monkeypatch.setattr(isolation, "_run", run)
+    assert check_isolated(task("computes_for_ever")) is crash
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there, and not only its exit code, which nobody may ever collect."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_a_killed_run_leaves_no_process() -> None:
+    """When the process that checks is killed, the one that runs the cases ends as well."""
+    program = (
+        f"import sys; sys.path.insert(0, {os.fspath(ROOT)!r})\n"
+        "from properties.isolation import check_isolated\n"
+        f"from {__name__} import task\n"
+        "if __name__ == '__main__':\n"
+        "    check_isolated(task('says_who_it_is_and_waits'))\n"
+    )
+    run = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert run.stdout is not None
+    try:
+        assert select.select([run.stdout], [], [], 120)[0], "the function was not run"
+        child = int(run.stdout.readline())
+        assert is_running(child)
+    finally:
+        run.kill()
+        run.wait()
+    assert select.select([run.stdout], [], [], 120)[0]
+    assert run.stdout.read() == ""  # the last process that could write to it has ended
+    run.stdout.close()
+    assert not is_running(child)

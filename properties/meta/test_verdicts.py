@@ -1,0 +1,379 @@
+"""A pass means something: what is not supported, not run or excused is told from what held."""
+
+import dataclasses
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import Array, lax
+from jax.experimental import io_callback
+from jax.experimental import pallas as pl
+
+from impl import collectives
+from properties import budgets, check
+from properties.checking import user_implementation
+from properties.contracts import Scope
+from properties.engines import engine_named
+from properties.engines.simulate import RULES
+from properties.judging import ENOUGH, own, require_held
+from properties.known_defects import DEFECTS
+from properties.laws.violation import SuiteError
+from properties.search import Finding, find_violation
+from properties.verdict import HeldOnNothing
+from properties.verification import LAWS
+
+Function = Callable[..., Any]
+SMALL = Scope(max_devices=4, available=4, large=24)
+
+
+def found(contract: str, function: Function, law: str, engine: str, examples: int) -> Finding:
+    """What a law finds in a function."""
+    implementation = user_implementation(contract, function)
+    return find_violation(
+        LAWS[law], implementation, engine_named(engine), SMALL, max_examples=examples, random_seed=1, shrink=False
+    )
+
+
+def declines(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
+    """Supports nothing."""
+    raise NotImplementedError("nothing is supported")
+
+
+def claims(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
+    """Raises what JAX says of a loop, and is its own."""
+    raise ValueError("Reverse-mode differentiation does not work for lax.while_loop")
+
+
+def few(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
+    """Supports two dtypes of fifteen."""
+    if x.dtype not in (jnp.float32, jnp.int32):
+        raise NotImplementedError("only float32 and int32")
+    return collectives.ring_shift(x, axis_name, offset=offset)
+
+
+@pytest.mark.parametrize("law", [law for law in LAWS if law != "eager"])
+def test_what_supports_nothing_does_not_pass(law: str) -> None:
+    """A function that only raises NotImplementedError is held to nothing, by no law, that of errors included."""
+    finding = found("ring_shift", declines, law, LAWS[law].engines[0], 2)
+    assert finding.violation is None
+    assert finding.tally.structures == 0
+    assert sum(finding.tally.unsupported.values()) <= ENOUGH
+    with pytest.raises(HeldOnNothing, match=r"held on no case: \d+ unsupported \(NotImplementedError: nothing is supp"):
+        require_held(LAWS[law], user_implementation("ring_shift", declines), finding.tally)
+
+
+def test_words_of_an_exception_declare_nothing() -> None:
+    """Of all exceptions only NotImplementedError says that a case is not supported, whatever the words of others."""
+    for law in ("value", "gradient"):
+        finding = found("ring_shift", claims, law, "simulate", 2)
+        assert finding.violation is not None
+        assert "raises ValueError: Reverse-mode" in finding.violation.finding
+
+
+def test_what_supports_few_is_reported_with_the_share() -> None:
+    """Other cases are drawn in place of those not supported; what is left out and why is in the summary of `check`."""
+    summary = check("ring_shift", few, laws=(name for name in ("value", "error")), max_examples=10)
+    assert [tally.structures for tally in summary.tallies] == [24, 2, 3]
+    text = str(summary)
+    assert "law    engine    outcome  held" in text
+    assert "unsupported: ring_shift[few]: NotImplementedError: only float32 and int32, " in text
+    assert "supports few: ring_shift[few]: value (simulate): " in text
+
+
+def test_no_law_is_no_check() -> None:
+    """Laws that are none are refused, and an iterator of laws is not used up by looking at it."""
+    with pytest.raises(ValueError, match=r"laws=\(\): expected some of value, "):
+        check("ring_shift", few, laws=iter(()))
+    with pytest.raises(AssertionError, match="held on no case"):
+        check("ring_shift", declines, laws=iter(["value"]), max_examples=2)
+
+
+def returning(change: Function) -> Function:
+    """A ring shift whose right result is changed."""
+    return lambda x, axis_name, *, offset=1: change(collectives.ring_shift(x, axis_name, offset=offset))
+
+
+RESULTS = {
+    "nothing": (lambda y: None, "returns None: expected an array"),
+    "no result": (lambda y: (), r"returns \(\): expected an array"),
+    "a list": (lambda y: [y], r"returns \[\w+\[[\d,]*\]\]: expected an array"),
+    "a dict": (lambda y: {"a": y}, r"returns \{a: \w+\[[\d,]*\]\}: expected an array"),
+    "one too many": (lambda y: (y, y), r"returns \((\w+\[[\d,]*\]), \1\): expected an array"),
+    "no array": (lambda y: "y", "returns str: expected an array"),
+    "no dimension": (
+        lambda y: y.reshape(()) if y.size == 1 else y,
+        r"result has blocks of shape \((2,)?\): expected \([\d, ]+\)",
+    ),
+    "a dimension more": (lambda y: y[None], r"result has blocks of shape \(1, [\d, ]*\): expected \([\d, ]*\)"),
+    "another dtype": (lambda y: y.astype(jnp.complex64), r"result has dtype complex64: expected \w+"),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+@pytest.mark.parametrize("law", ["value", "gradient", "type", "transformation", "communication", "agreement"])
+def test_results_have_the_right_tree_shapes_and_dtypes_first(law: str, name: str) -> None:
+    """Every law compares what is returned with what was expected, before it looks at any number."""
+    change, words = RESULTS[name]
+    finding = found("ring_shift", returning(change), law, LAWS[law].engines[0], 40)
+    assert finding.violation is not None
+    assert re.fullmatch(words, finding.violation.finding)
+
+
+def _pallas(x: Array) -> Array:
+    def kernel(source: Any, target: Any) -> None:
+        target[...] = source[...]
+
+    shape = jax.ShapeDtypeStruct(x.shape, x.dtype, manual_axis_type=jax.typeof(x).manual_axis_type)
+    return pl.pallas_call(kernel, out_shape=shape, interpret=True)(x)
+
+
+def _reference(x: Array) -> Array:
+    reference = jax.new_ref(x)
+    reference[...] = reference[...] + 1
+    return jax.freeze(reference) - 1
+
+
+ONES = jax.ShapeDtypeStruct((2, 2), jnp.float32)
+KINDS: dict[str, Function] = {
+    "pallas_call": _pallas,
+    "pure_callback": lambda x: jax.pure_callback(lambda y: y, ONES, x),
+    "io_callback": lambda x: io_callback(lambda y: y, ONES, x),
+    "refs": _reference,
+    "convolution": lambda x: lax.conv(x[None, None], jnp.ones((1, 1, 1, 1)), (1, 1), "VALID")[0, 0],
+    "fft": lambda x: jnp.fft.ifft(jnp.fft.fft(x)).real.astype(jnp.float32),
+    "cholesky": jnp.linalg.cholesky,
+    "qr": lambda x: jnp.linalg.qr(x)[0],
+    "eigh": lambda x: jnp.linalg.eigh(x)[1],
+    "triangular_solve": lambda x: jax.scipy.linalg.solve_triangular(x, x),
+    "lu": lambda x: jax.scipy.linalg.lu(x)[1],
+    "svd": lambda x: jnp.linalg.svd(x)[1],
+}
+
+
+def using(kind: str, offset_by: int) -> Function:
+    """A ring shift that also does what the interpreter may lack, and adds nothing of it."""
+
+    def shift(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
+        y = collectives.ring_shift(x, axis_name, offset=offset + offset_by)
+        other = KINDS[kind](jnp.eye(2, dtype=jnp.float32))
+        return jnp.where(jnp.isfinite(other).all(), y, jnp.zeros_like(y))
+
+    return shift
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_the_interpreter_lacks_is_verified_by_the_compiler(kind: str) -> None:
+    """A function that one engine cannot run is run by the other: a right one holds there, a wrong one is caught."""
+    right = found("ring_shift", using(kind, 0), "value", "simulate", 8)
+    assert right.violation is None, str(right.violation)
+    assert right.tally.structures >= 2
+    assert right.tally.instead or not right.tally.not_run
+    assert all(reason.startswith("the interpreter cannot run ") for reason in right.tally.instead)
+    assert found("ring_shift", using(kind, 1), "value", "simulate", 40).violation is not None
+
+
+def test_what_no_engine_ran_is_no_pass() -> None:
+    """A law that nothing could run fails, except where only the interpreter can check it: there it is reported."""
+    shift = using("convolution", 0)
+    implementation = user_implementation("ring_shift", shift)
+    finding = found("ring_shift", shift, "scale", "simulate", 3)
+    assert finding.tally.not_run == {"the interpreter cannot run conv_general_dilated": 3}
+    require_held(LAWS["scale"], implementation, finding.tally)
+    with pytest.raises(HeldOnNothing, match="nothing ran it: 3 not run"):
+        require_held(LAWS["value"], implementation, finding.tally)
+
+
+def lacking(y: Array) -> Array:
+    """The array, by a program that the interpreter cannot run."""
+    zero = lax.conv(jnp.zeros((1, 1, 2, 2)), jnp.ones((1, 1, 1, 1)), (1, 1), "VALID").sum()
+    return jnp.where(zero > 1, jnp.zeros_like(y), y)
+
+
+def maximum(x: Array, axis_name: Any, *, op: str = "sum", launder: bool, after: Function) -> Array:
+    """An all-reduce; a laundering one makes 1 of NaN in a maximum."""
+    if launder and op in ("max", "min") and jnp.issubdtype(x.dtype, jnp.floating):
+        x = jnp.where(jnp.isnan(x), jnp.ones_like(x), x)
+    return after(collectives.all_reduce(x, axis_name, op=op))
+
+
+@pytest.mark.parametrize("after", [lambda y: y, lacking], ids=["interpreted", "compiled only"])
+def test_a_laundered_nan_is_no_lost_one(after: Function) -> None:
+    """NaN that XLA loses is excused, with the interpreter or without; NaN that a function turns into 1 is not."""
+    right = found("all_reduce", partial(maximum, launder=False, after=after), "value", "xla", 25)
+    assert right.violation is None, str(right.violation)
+    assert set(right.tally.defects) == {"pmax_loses_nan"}
+    assert found("all_reduce", partial(maximum, launder=True, after=after), "value", "xla", 40).violation is not None
+
+
+def doubled(x: Array, axis_name: Any, *, op: str = "sum") -> Array:
+    """Twice the sum of bfloat16."""
+    y = collectives.all_reduce(x, axis_name, op=op)
+    return lacking(y * 2 if y.dtype == jnp.bfloat16 else y)
+
+
+def test_what_would_end_the_process_is_not_held() -> None:
+    """A bfloat16 reduction beside an axis that is not manual is not run, or excused if the interpreter holds."""
+    right = found("all_reduce", collectives.all_reduce, "transformation", "xla", 40)
+    assert right.violation is None
+    assert right.tally.defects["bf16_reduction_partial_manual"] > 0
+    wrong = found("all_reduce", doubled, "transformation", "xla", 40)
+    assert wrong.violation is not None
+    assert "bf16_reduction_partial_manual" not in wrong.tally.defects
+    assert any("bf16_reduction_partial_manual" in reason for reason in wrong.tally.not_run)
+
+
+def exchange(x: Array, axis_name: Any, *, split_axis: int, concat_axis: int, tiled: bool = False) -> Array:
+    """JAX's own."""
+    return lax.all_to_all(x, axis_name, split_axis, concat_axis, tiled=tiled)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3, 4))
+def _exchange(x: Array, axis_name: Any, split_axis: int, concat_axis: int, tiled: bool) -> Array:
+    return exchange(x, axis_name, split_axis=split_axis, concat_axis=concat_axis, tiled=tiled)
+
+
+def _backward(axis_name: Any, split_axis: int, concat_axis: int, tiled: bool, saved: None, ct: Array) -> Any:
+    raise ValueError("Expected cotangent type float32[2], got float32[1]")
+
+
+_exchange.defvjp(lambda x, *static: (_exchange(x, *static), None), _backward)
+
+
+def exchange_without_gradient(
+    x: Array, axis_name: Any, *, split_axis: int, concat_axis: int, tiled: bool = False
+) -> Array:
+    """JAX's own, with a backward pass that raises in JAX's words."""
+    return _exchange(x, axis_name, split_axis, concat_axis, tiled)
+
+
+@pytest.mark.parametrize("law", ["gradient", "transformed gradient", "agreement"])
+def test_a_transpose_of_the_functions_own_is_not_excused(law: str) -> None:
+    """JAX's transpose of an untiled all_to_all is excused, since with the right one the law holds; no other is."""
+    engine = LAWS[law].engines[0]
+    right = found("all_to_all", exchange, law, engine, 25)
+    assert right.violation is None
+    assert set(right.tally.defects) == {"all_to_all_untiled_transpose"}
+    assert found("all_to_all", exchange_without_gradient, law, engine, 25).violation is not None
+
+
+def scatter(x: Array, axis_name: Any, *, scatter_dimension: int = 0, tiled: bool = False) -> Array:
+    """JAX's own."""
+    return lax.psum_scatter(x, axis_name, scatter_dimension=scatter_dimension, tiled=tiled)
+
+
+def scatter_that_raises(x: Array, axis_name: Any, *, scatter_dimension: int = 0, tiled: bool = False) -> Array:
+    """JAX's own, with an IndexError of its own where it is untiled."""
+    if not tiled:
+        raise IndexError("list index out of range")
+    return scatter(x, axis_name, scatter_dimension=scatter_dimension, tiled=tiled)
+
+
+def test_an_index_error_of_the_functions_own_is_not_excused() -> None:
+    """JAX's wrong batching of an untiled psum_scatter is excused, since with the right one the law holds."""
+    right = found("reduce_scatter", scatter, "transformation", "simulate", 200)
+    assert right.violation is None
+    assert set(right.tally.defects) == {"psum_scatter_untiled_vmap"}
+    assert found("reduce_scatter", scatter_that_raises, "transformation", "simulate", 60).violation is not None
+
+
+def test_a_defect_is_of_its_versions_and_platform(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A defect is in the versions between those that its script showed it on, and in the compiler of its platform."""
+    lost, negative = DEFECTS["pmax_loses_nan"], DEFECTS["negative_scatter_dimension"]
+    xla, simulate = engine_named("xla"), engine_named("simulate")
+    for version, both, one in (("0.10.1", False, False), ("0.10.2", True, True), ("0.11.0", True, False)):
+        monkeypatch.setattr(jax, "__version__", version)
+        assert lost.is_in(xla) == both
+        assert negative.is_in(xla) == one
+        assert not lost.is_in(simulate)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert not lost.is_in(xla)
+
+
+def loops(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
+    """A ring shift in a while_loop, which JAX differentiates in forward mode alone."""
+
+    def once(state: tuple[int, Array]) -> tuple[int, Array]:
+        return state[0] + 1, collectives.ring_shift(state[1], axis_name, offset=offset)
+
+    x = collectives.cast_varying(x, (axis_name,) if isinstance(axis_name, str) else axis_name)
+    return lax.while_loop(lambda state: state[0] < 1, once, (0, x))[1]
+
+
+def tripled_tangent(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
+    """The shift in a while_loop, of which the tangents are three times too large."""
+    y = loops(x, axis_name, offset=offset)
+    return y if not jnp.issubdtype(y.dtype, jnp.inexact) else 3 * y - lax.stop_gradient(2 * y)
+
+
+def test_each_mode_of_differentiation_is_checked_where_it_exists() -> None:
+    """A while_loop has forward mode alone, which is checked: a right one holds, a wrong tangent is reported."""
+    right = found("ring_shift", loops, "gradient", "simulate", 10)
+    assert right.violation is None
+    assert right.tally.structures == 10
+    wrong = found("ring_shift", tripled_tangent, "gradient", "simulate", 20)
+    assert wrong.violation is not None
+    assert "tangent (forward mode)" in wrong.violation.finding
+
+
+def test_an_error_of_the_interpreter_is_not_the_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interpreter that fails itself is a limit of it, told in words: the compiler judges in its place."""
+    monkeypatch.setitem(RULES, "ppermute", {}.__getitem__)  # which takes one argument, and not three
+    right = found("ring_shift", collectives.ring_shift, "value", "simulate", 40)
+    assert right.violation is None, str(right.violation)
+    (reason,) = right.tally.instead
+    assert reason.startswith("the interpreter cannot run this program, for an error of its own (TypeError: ")
+    wrong = found("ring_shift", returning(jnp.negative), "value", "simulate", 40)
+    assert wrong.violation is not None
+    assert wrong.violation.engine == "xla"
+
+
+def raises_when_it_runs(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
+    """Fails in a callback, of which JAX's exception has no frame of JAX's when the program runs again."""
+
+    def callback(block: Any) -> Any:
+        raise ValueError("the callback fails")
+
+    y = collectives.ring_shift(x, axis_name, offset=offset)
+    return jax.pure_callback(callback, jax.ShapeDtypeStruct(y.shape, y.dtype), y)
+
+
+def test_what_a_program_raises_while_it_runs_is_the_functions() -> None:
+    """An exception out of the compiled program is a finding, and no error of this suite."""
+    wrong = found("ring_shift", raises_when_it_runs, "value", "xla", 5)
+    assert wrong.violation is not None
+    assert wrong.violation.finding.startswith("raises JaxRuntimeError: ")
+    error = jax.errors.JaxRuntimeError("INTERNAL")
+    assert not own(error)
+
+
+def test_what_is_compiled_instead_is_bounded_and_shrinks() -> None:
+    """What is compiled in place of the interpreter counts, even if it is excused, and a wrong one is shrunk as well."""
+    lossy = partial(maximum, launder=False, after=lacking)
+    tally = found("all_reduce", lossy, "value", "simulate", 60).tally
+    assert tally.structures + sum(tally.defects.values()) == sum(tally.instead.values())
+    assert sum(tally.instead.values()) == max(budgets.LEAST, round(60 * budgets.XLA))
+    implementation = user_implementation("ring_shift", using("convolution", 1))
+    wrong = find_violation(
+        LAWS["value"], implementation, engine_named("simulate"), SMALL, max_examples=8, random_seed=1
+    )
+    assert wrong.violation is not None
+    assert wrong.violation.case.mesh.size == 2
+
+
+def test_an_error_of_the_suite_hides_no_violation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A law that itself fails is told beside what the other laws find, before and after it."""
+
+    def fails(*ignored: object) -> int:
+        raise SuiteError("the oracle fails, an error of this suite")
+
+    monkeypatch.setitem(LAWS, "type", dataclasses.replace(LAWS["type"], check=fails))
+    with pytest.raises(AssertionError) as caught:
+        check("ring_shift", claims, laws=["value", "type", "error"], max_examples=4)
+    text = str(caught.value)
+    assert "raises ValueError: Reverse-mode" in text
+    assert "ring_shift[claims]: type (simulate): the oracle fails, an error of this suite" in text
+    assert "error " in text.partition("law    engine")[2]

@@ -1,0 +1,99 @@
+"""Planted bugs of arithmetic: one number of many is added up, divided or sent in a dtype that is too narrow."""
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from impl import collectives
+from impl.collective_matmul import multiply
+from properties.mutants.axes import AxisName, names
+from properties.mutants.catalogue import mutant
+from properties.mutants.gradients import with_gradient
+
+
+def first_only(x: Array, changed: Array, axis_name: AxisName) -> Array:
+    """`changed` on the first member, and `x` on all others."""
+    return jnp.where(lax.axis_index(names(axis_name)) == 0, changed, x)
+
+
+def through(x: Array, dtype: jnp.dtype) -> Array:
+    """Real numbers after a stay in another dtype, all others as they are."""
+    return x.astype(dtype).astype(x.dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+
+@mutant("all_reduce", smallest=(1,))
+def sum_of_bfloat16_in_float16(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Adds bfloat16 up in float16, which has more digits and not half of the exponents."""
+    if op != "sum" or x.dtype != jnp.bfloat16:
+        return collectives.all_reduce(x, axis_name, op=op)
+    return collectives.all_reduce(x.astype(jnp.float16), axis_name).astype(x.dtype)
+
+
+@mutant("all_reduce", smallest=(1,))
+def sum_with_one_block_in_bfloat16(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Rounds the block of the first member to bfloat16."""
+    return collectives.all_reduce(
+        first_only(x, through(x, jnp.bfloat16), axis_name) if op == "sum" else x, axis_name, op=op
+    )
+
+
+@mutant("all_reduce", smallest=(1,))
+def mean_divided_in_bfloat16(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Divides a float32 sum in bfloat16."""
+    if op != "mean" or x.dtype != jnp.float32:
+        return collectives.all_reduce(x, axis_name, op=op)
+    total = collectives.all_reduce(x, axis_name)
+    return (total.astype(jnp.bfloat16) / lax.axis_size(axis_name)).astype(x.dtype)
+
+
+@mutant("all_reduce", law="gradient", smallest=(1,))
+def reduce_with_a_gradient_in_bfloat16(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Its gradient is rounded to bfloat16."""
+    if op != "sum":
+        return collectives.all_reduce(x, axis_name, op=op)
+    return with_gradient(lambda x: collectives.all_reduce(x, axis_name), lambda ct: through(ct, jnp.bfloat16), x)
+
+
+@mutant("reduce_scatter", smallest=(1,))
+def scatter_one_piece_through_float16(
+    x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
+) -> Array:
+    """Sends the sum of the first member in float16."""
+    total = collectives.reduce_scatter(x, axis_name, scatter_dimension=scatter_dimension, tiled=tiled)
+    return first_only(total, through(total, jnp.float16), axis_name)
+
+
+@mutant("all_gather_matmul_lhs", smallest=(1,))
+def rows_in_two_halves_rounded(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Rounds the product of each half of the contracted dimension to the operands' dtype before it adds them."""
+    whole, dtype = collectives.all_gather(lhs, axis_name, tiled=True), lhs.dtype
+    half = lhs.shape[1] // 2
+    return multiply(whole[:, :half], rhs[:half]).astype(dtype) + multiply(whole[:, half:], rhs[half:]).astype(dtype)
+
+
+@mutant("all_gather_matmul_rhs", smallest=(1,))
+def product_rounded_through_bfloat16(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Rounds what the first member computes to bfloat16 before it is rounded to float16 or float32."""
+    result = multiply(lhs, collectives.all_gather(rhs, axis_name, tiled=True)).astype(lhs.dtype)
+    return first_only(result, through(result, jnp.bfloat16), axis_name)
+
+
+@mutant("matmul_all_reduce", smallest=(1,))
+def partial_product_of_one_in_bfloat16(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Sends the first member's partial sum in bfloat16."""
+    part = collectives.cast_varying(multiply(lhs, rhs), names(axis_name))
+    sent = part if lhs.dtype == jnp.bfloat16 else first_only(part, through(part, jnp.bfloat16), axis_name)
+    return collectives.all_reduce(sent, axis_name).astype(lhs.dtype)
+
+
+@mutant("matmul_reduce_scatter", smallest=(3,))
+def scatter_rounded_at_every_hop(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
+    """Rounds the travelling sum to the operands' dtype at every hop of the ring."""
+    axes, p = names(axis_name), lax.axis_size(axis_name)
+    product = collectives.cast_varying(multiply(lhs, rhs), axes)
+    pieces = jnp.stack(jnp.split(product, p, axis=scatter_dimension))
+    index = lax.axis_index(axes)
+    total = pieces[(index - 1) % p].astype(lhs.dtype)
+    for step in range(2, p + 1):
+        total = collectives.ring_shift(total, axes)
+        total = (total.astype(product.dtype) + pieces[(index - step) % p]).astype(lhs.dtype)
+    return total

@@ -1,0 +1,43 @@
+"""The platforms to verify on, and whether this machine has them."""
+
+import subprocess
+import sys
+
+BACKENDS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
+"""The platforms, and what JAX calls their backends."""
+
+
+COUNTING_SECONDS = 120
+"""How long JAX may take to say how many devices there are; a driver that hangs never does."""
+
+
+class TooFewDevices(ValueError):
+    """There are not as many devices as were asked for; the message says so in one line."""
+
+
+def check_devices(platform: str, devices: int) -> None:
+    """There are as many devices as were asked for.
+
+    A process of its own counts them: one that has opened an accelerator may keep it from the workers.
+
+    Raises:
+        TooFewDevices: if there are fewer, in one line.
+    """
+    count = f"import jax; jax.config.update('jax_platforms', {BACKENDS[platform]!r}); print(len(jax.devices()))"
+    command = [sys.executable, "-c", count]
+    try:
+        counted = subprocess.run(command, capture_output=True, text=True, check=False, timeout=COUNTING_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise TooFewDevices(
+            f"--devices={devices} --platform={platform}: expected {devices} devices; "
+            f"JAX did not say within {COUNTING_SECONDS} s how many there are"
+        ) from None
+    found = int(counted.stdout.split()[-1]) if counted.returncode == 0 else 0
+    if found < devices:
+        reason = f"give --devices {found}, or run where there are more"
+        if not found:
+            last = next(reversed(counted.stderr.strip().splitlines()), "")
+            reason = "JAX sees no such device" if last in ("", "AssertionError") else last
+        raise TooFewDevices(
+            f"--devices={devices} --platform={platform}: expected {devices} devices, found {found}; {reason}"
+        )

@@ -1,0 +1,68 @@
+"""What a check is doing, on standard error: a line that changes on a terminal, a line now and then elsewhere."""
+
+import sys
+import time
+from types import TracebackType
+from typing import Self
+
+import jax
+from rich.console import Console
+from rich.status import Status
+
+QUIET_SECONDS = 5.0
+"""How often a line is written where there is no terminal; a check that takes less says nothing."""
+
+
+def devices_note(devices: int) -> list[str]:
+    """A line on how many devices XLA runs, where they are too few for most mistakes to show."""
+    if devices >= 8:
+        return []
+    plural = "s" * (devices != 1)
+    more = 'jax.config.update("jax_num_cpu_devices", 8), before JAX is first used, makes 8 virtual ones'
+    advice = f": {more}" if jax.default_backend() == "cpu" else ""
+    return [f"XLA ran on {devices} device{plural}{advice}; the interpreter on 8 and more"]
+
+
+class Progress:
+    """The laws of one check as they are checked.
+
+    Arguments:
+        title: what is checked.
+        total: how many laws on engines there are.
+        notes: what is said first.
+    """
+
+    def __init__(self, title: str, total: int, notes: list[str]) -> None:
+        self.title, self.total, self.notes = title, total, notes
+        self.done = 0
+        self.console = Console(file=sys.stderr, soft_wrap=True, highlight=False, markup=False)
+        self.status: Status | None = Status("", console=self.console) if self.console.is_terminal else None
+        self.told = time.monotonic()
+
+    def __enter__(self) -> Self:
+        if self.status is not None:
+            self._say_notes()
+            self.status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self.status is not None:
+            self.status.stop()
+
+    def law(self, name: str, engine: str) -> None:
+        """A law is about to be checked on an engine."""
+        self.done += 1
+        line = f"{self.title}: {name} on {engine} ({self.done} of {self.total})"
+        if self.status is not None:
+            self.status.update(line)
+        elif time.monotonic() - self.told > QUIET_SECONDS:
+            self._say_notes()
+            self.console.print(line)
+            self.told = time.monotonic()
+
+    def _say_notes(self) -> None:
+        for note in self.notes:
+            self.console.print(note)
+        self.notes = []

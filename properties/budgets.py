@@ -18,6 +18,8 @@ SHARES: Mapping[str, Mapping[str, float]] = {
     "algorithm": {"simulate": 0.04, "xla": 0.04, "value": 0.08},
     # a product that communicates, then multiplies: made of collectives that were checked by themselves
     "naive": {"simulate": 0.12, "xla": 0.12, "scale": 0.06},
+    # an operation made of a collective or two
+    "operation": {"simulate": 0.15, "xla": 0.12, "scale": 0.05},
     # twenty-six products that overlap: one pair of loops, and each compilation takes a second
     "overlapped": {"simulate": 0.02, "xla": 0.02, "value": 0.05, "communication": 0.05},
 }

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -242,9 +243,11 @@ def _params(value: Any) -> tuple[tuple[str, Any], ...]:
 
 
 def _param(name: str, value: Any, *, depth: int = 2) -> Any:
-    """A keyword argument: a name, a truth, a number, or tuples of numbers, as `perm` and groups are."""
+    """A keyword argument: a name, a truth, a finite number, or tuples of whole ones, as `perm` and groups are."""
     if isinstance(value, list) and depth:
         return tuple(_param(name, item, depth=depth - 1) for item in reading.items(name, value, most=MOST_DEVICES))
     if isinstance(value, str):
         return value if not value else reading.identifier(name, value)
-    return value if isinstance(value, bool) else reading.number(name, value, -MOST_SEED, MOST_SEED)
+    if isinstance(value, bool) or (type(value) is float and math.isfinite(value)):
+        return value
+    return reading.number(name, value, -MOST_SEED, MOST_SEED)

@@ -7,9 +7,8 @@ from typing import Any
 from impl import algorithms, collective_matmul, collectives
 from properties.cases import Case
 from properties.communication.expectation import Expectation
-from properties.contracts import CONTRACTS
-from properties.contracts.contract import CONCESSIONS
-from properties.contracts.matmul import MATMULS
+from properties.contracts import CONTRACTS, matmul
+from properties.contracts.contract import CONCESSIONS, Claim, Contract
 from properties.costs import Communication, of_algorithm, of_built_in, of_product
 
 
@@ -162,7 +161,7 @@ ALGORITHMS: tuple[Implementation, ...] = (
     _algorithm("broadcast", "scatter_all_gather_broadcast"),
 )
 
-PRODUCTS: tuple[Implementation, ...] = tuple(_product(contract.name) for contract in MATMULS)
+PRODUCTS: tuple[Implementation, ...] = tuple(_product(contract.name) for contract in matmul.CONTRACTS)
 
 RINGS = ("ring", "bidirectional", "shorter_way", "joined", "nested")
 PASSED = (
@@ -181,4 +180,25 @@ OVERLAPPED: tuple[Implementation, ...] = (
 )
 """Products whose communication is hidden behind their arithmetic."""
 
-IMPLEMENTATIONS: tuple[Implementation, ...] = (*BUILT_IN, *ALGORITHMS, *PRODUCTS, *OVERLAPPED)
+
+def _claimed(contract: Contract, name: str, claim: Claim) -> Implementation:
+    return Implementation(
+        contract.name,
+        name,
+        claim.function,
+        claim.features,
+        invariant=contract.invariant if claim.invariant is None else claim.invariant,
+        communication=claim.communication,
+        form="operation",
+        serves=claim.supports,
+    )
+
+
+OPERATIONS: tuple[Implementation, ...] = tuple(
+    _claimed(contract, name, claim)
+    for contract in CONTRACTS.values()
+    for name, claim in contract.implementations.items()
+)
+"""Implementations that their contracts name themselves."""
+
+IMPLEMENTATIONS: tuple[Implementation, ...] = (*BUILT_IN, *ALGORITHMS, *PRODUCTS, *OVERLAPPED, *OPERATIONS)

@@ -15,6 +15,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from properties.cases import Case, Placement
+from properties.contracts import CONTRACTS
 from properties.implementations import Implementation
 from properties.transformations import TRANSFORMATIONS, Transformation
 
@@ -175,8 +176,9 @@ def derivatives(
 ) -> tuple[Program, list[Placement]]:
     """The program `(operands, tangents, cotangents) -> (results, tangents, gradients)`, and the results' placements.
 
-    Of a mode that is not asked for there are no tangents, or no gradients. `seen` must come from a trace of
-    `forward`: results leave by type, so that cotangents of invariant results are invariant.
+    Operands that have no gradient have no tangent either. Of a mode that is not asked for there are no tangents, or no
+    gradients. `seen` must come from a trace of `forward`: results leave by type, so that cotangents of invariant
+    results are invariant.
     """
     transformation = TRANSFORMATIONS[case.around]
     operands = arguments(case, transformation)
@@ -186,7 +188,8 @@ def derivatives(
         Argument((*(case.mesh.shape[n] for n in a), *shape), dtype, tuple((n,) for n in a))
         for a, shape, dtype in zip(axes, seen.shapes, seen.dtypes, strict=True)
     )
-    count = len(operands)
+    moving = CONTRACTS[case.contract].moving(case)
+    count, pairs = len(operands), len(operands) + len(moving)
     own = dataclasses.replace(seen)
     program = forward(case, implementation, own, out="by type")
 
@@ -194,27 +197,40 @@ def derivatives(
         function = program.build(mesh)
 
         def run(*arrays: jax.Array) -> list[jax.Array]:
-            xs, tangents, cts = arrays[:count], arrays[count : 2 * count], arrays[2 * count :]
+            xs, tangents, cts = arrays[:count], arrays[count:pairs], arrays[pairs:]
+
+            def of_moving(*chosen: jax.Array) -> Any:
+                whole = dict(enumerate(xs)) | dict(zip(moving, chosen, strict=True))
+                return function(*whole.values())
+
+            primal = tuple(xs[i] for i in moving)
             if not reverse_mode:
-                ys, pushed = jax.jvp(function, xs, tangents)
+                ys, pushed = jax.jvp(of_moving, primal, tangents)
                 return [*ys, *pushed]
-            ys, pullback = jax.vjp(function, *xs)
+            ys, pullback = jax.vjp(of_moving, *primal)
             grads = pullback(list(cts))
-            pushed = jax.jvp(function, xs, tangents)[1] if forward_mode else []
+            pushed = jax.jvp(of_moving, primal, tangents)[1] if forward_mode else []
             return [*ys, *pushed, *grads]
 
         return run
 
-    return Program(build, (*operands, *operands, *cotangents), compiled=transformation.compiled), placements
+    given = (*operands, *(operands[i] for i in moving), *cotangents)
+    return Program(build, given, compiled=transformation.compiled), placements
 
 
 def pullback(case: Case, implementation: Implementation, seen: Seen) -> Program:
     """The program `(operands, cotangents) -> gradients`, reverse mode alone; `seen` as for `derivatives`."""
-    count = len(case.operands)
+    moving = CONTRACTS[case.contract].moving(case)
+    count, pairs = len(case.operands), len(case.operands) + len(moving)
     whole, _ = derivatives(case, implementation, seen, forward_mode=False)
 
     def build(mesh: Any) -> Global:
         function = whole.build(mesh)
-        return lambda *arrays: function(*arrays[:count], *arrays[:count], *arrays[count:])[-count:]
 
-    return Program(build, (*whole.arguments[:count], *whole.arguments[2 * count :]), compiled=whole.compiled)
+        def run(*arrays: jax.Array) -> Any:
+            tangents = (arrays[i] for i in moving)
+            return function(*arrays[:count], *tangents, *arrays[count:])[-len(moving) :]
+
+        return run
+
+    return Program(build, (*whole.arguments[:count], *whole.arguments[pairs:]), compiled=whole.compiled)

@@ -124,7 +124,9 @@ def _transformed_gradient(implementation: Implementation, case: Case, engine: En
 
 def _scaled(implementation: Implementation, case: Case, engine: Engine) -> int:
     checked = check_value(implementation, case, engine, law="value at scale")
-    if all(is_float(o.numpy_dtype) for o in case.operands) and case.keywords.get("op") not in ("max", "min"):
+    contract = CONTRACTS[case.contract]
+    floating = all(is_float(case.operands[i].numpy_dtype) for i in contract.moving(case))
+    if floating and contract.differentiable(case):
         checked += check_gradient(implementation, case, engine, law="gradient at scale")
     return checked
 

@@ -1,9 +1,26 @@
-"""Contracts: what an operation is called, takes, means and must hold, independent of who implements it."""
+"""Contracts: what an operation is called, takes, means and must hold, independent of who implements it.
 
-from properties.contracts.collectives import COLLECTIVES
+A module of this package that has a `CONTRACT`, or several `CONTRACTS`, adds them by being there.
+"""
+
+import pkgutil
+from importlib import import_module
+
 from properties.contracts.contract import Contract, Scope, Violation
-from properties.contracts.matmul import MATMULS
 
-CONTRACTS: dict[str, Contract] = {contract.name: contract for contract in (*COLLECTIVES, *MATMULS)}
+
+def _found() -> dict[str, Contract]:
+    found: dict[str, Contract] = {}
+    for name in ORDER + sorted({module.name for module in pkgutil.iter_modules(__path__)} - {*ORDER}):
+        module = import_module(f"{__name__}.{name}")
+        own = getattr(module, "CONTRACTS", ()) or [c for c in [getattr(module, "CONTRACT", None)] if c is not None]
+        found |= {contract.name: contract for contract in own}
+    return found
+
+
+ORDER = ["collectives", "matmul"]
+"""What comes first in every table."""
+
+CONTRACTS: dict[str, Contract] = _found()
 
 __all__ = ["CONTRACTS", "Contract", "Scope", "Violation"]

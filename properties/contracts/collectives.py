@@ -179,6 +179,13 @@ def _broadcast(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
     return draw(blocks(scope)), {"root": draw(st.integers(0, members - 1), label="root")}
 
 
+def divides_exactly(case: Case) -> bool:
+    """Whether all that a mean divides by are powers of two: the members, or those of every group."""
+    groups = case.keywords.get("axis_index_groups")
+    sizes = {case.members} if groups is None else {len(group) for group in groups}
+    return all(n & (n - 1) == 0 for n in sizes)
+
+
 def group_size(case: Case) -> int:
     """How many members exchange with one another, at most: all, or those of the largest group."""
     groups = case.keywords.get("axis_index_groups")
@@ -293,6 +300,7 @@ def _collective(
         result_dtype=lambda case, dtype: values.reduced_dtype(dtype, case.keywords.get("op", "")),
         terms=lambda case: group_size(case) if sums(case) else 1,
         divides=lambda case: case.keywords.get("op") == "mean",
+        even=divides_exactly,
         invariant=invariant,
         parameters=parameters,
         features=ANY_COLLECTIVE | features,
@@ -304,7 +312,7 @@ ANY_COLLECTIVE = frozenset({"empty_blocks", "explained_errors", "replicated_oper
 WITH_DIMENSIONS = frozenset({"negative_dimensions"})
 WITH_GROUPS = frozenset({"groups"})
 
-COLLECTIVES = (
+CONTRACTS = (
     _collective(
         "all_reduce",
         _reduce,

@@ -1,11 +1,13 @@
 """What a contract consists of."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
+from oracles.communication import Cost
 from properties.cases import Case
 
 Blocks = np.ndarray
@@ -74,6 +76,38 @@ class Violation:
 
 
 @dataclass(frozen=True)
+class Option:
+    """A keyword argument, as it may stand in a case.
+
+    Arguments:
+        holds: whether a value has its type.
+        accepts: whether the contract allows it in a case.
+    """
+
+    holds: Callable[[Any], bool]
+    accepts: Callable[[Case, Any], bool] = lambda case, value: True
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A function of this project's own that claims to satisfy a contract.
+
+    Arguments:
+        function: the device-local function.
+        features: what it supports beyond the contract's signature.
+        invariant: whether its result is typed invariant along the axis tuple; None: as the contract's reference.
+        communication: the cost of a case, forward (`False`) or of its gradient alone (`True`); None: unknown.
+        supports: whether it supports a case; others are not drawn for it. None: all.
+    """
+
+    function: Callable[..., Any]
+    features: frozenset[str] = frozenset()
+    invariant: bool | None = None
+    communication: Callable[[Case, bool], Cost] | None = None
+    supports: Callable[[Case], bool] | None = None
+
+
+@dataclass(frozen=True)
 class Contract:
     """One operation.
 
@@ -81,8 +115,10 @@ class Contract:
         name: its public name.
         cases: strategy of cases within a scope.
         oracle: blocks of the operands to blocks of the results, one per result leaf.
-        pushforward: blocks and tangent blocks of the operands to tangent blocks of the results.
-        pullback: blocks of the operands and cotangent blocks of the results to cotangent blocks of the operands.
+        pushforward: blocks of the operands, and tangent blocks of those that have a gradient, to tangent blocks of
+            the results.
+        pullback: blocks of the operands and cotangent blocks of the results to cotangent blocks of the operands that
+            have a gradient.
         differentiable: whether there are such derivatives in this case.
         terms: how many terms a result element adds up in this case; 1 if data is only moved.
         divides: whether a division follows the sum in this case (a mean).
@@ -96,7 +132,14 @@ class Contract:
         result_dtype: the dtype of a result, given that of its operands.
         features: those of `FEATURES` that an implementation of it may claim.
         accumulator: the dtype in which terms of a dtype are added up.
-        adapt: changes the drawn global arrays of the operands into such as the operation is checked on.
+        adapt: enforces the contract's preconditions on the drawn global arrays of the operands.
+        auxiliary: the operands that have no gradient and are not added up: indices, masks, metadata.
+        reads: how often, at most, one device's result reads an element of an operand, in this case.
+        even: whether dividing the sums, if anything does, is exact: by a power of two.
+        options: what its keyword arguments may be, where they are not listed elsewhere.
+        weighs: whether terms are weighed by factors that are no arguments, so that what is infinite may become NaN:
+            derivatives are taken along finite directions only.
+        implementations: this project's own, by their names, where they are not listed elsewhere.
     """
 
     name: str
@@ -118,3 +161,13 @@ class Contract:
     features: frozenset[str] = frozenset()
     accumulator: Callable[[np.dtype], np.dtype] = lambda dtype: dtype
     adapt: Callable[[Case, list[np.ndarray]], list[np.ndarray]] = lambda case, arrays: arrays
+    auxiliary: frozenset[str] = frozenset()
+    reads: Callable[[Case], int] = lambda case: 1
+    even: Callable[[Case], bool] = lambda case: True
+    options: Mapping[str, Option] = field(default_factory=dict)
+    weighs: bool = False
+    implementations: Mapping[str, Claim] = field(default_factory=dict)
+
+    def moving(self, case: Case) -> tuple[int, ...]:
+        """The places of the operands that have a gradient: all but the auxiliary ones."""
+        return tuple(i for i in range(len(case.operands)) if case.tree or self.operands[i] not in self.auxiliary)

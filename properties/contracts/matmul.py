@@ -236,7 +236,7 @@ def _block_terms(case: Case) -> int:
     return max(w_in.block[0], 1) * max(w_out.block[0] * case.members, 1)
 
 
-MATMULS = (
+CONTRACTS = (
     _matmul(
         "all_gather_matmul_lhs_contracting", _gathered_columns, lambda case: values.all_gather_matmul_lhs_contracting
     ),

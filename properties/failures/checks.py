@@ -53,12 +53,14 @@ def assign(name: str, text: str) -> list[str]:
 
 
 def operands(script: Script, arrays: list[np.ndarray], names: list[str] | None = None) -> list[str]:
-    """The global arrays, placed on the mesh."""
+    """The global arrays of all operands, or of those with `names`, placed on the mesh."""
     case, lines = script.case, []
     data = data_of(case, script.violation.data)
-    for i, (name, operand, array) in enumerate(zip(names or script.names, case.operands, arrays, strict=True)):
+    places = script.moving if names else range(len(case.operands))
+    for i, name, array in zip(places, names or script.names, arrays, strict=True):
+        operand = case.operands[i]
         spec = spec_text(operand.placement.partition(batched=is_batched(case)))
-        seeds = [one.seed * len(case.operands) + i for one in (data, pushed(data))]
+        seeds = [one.seed * len(case.operands) + i for one in (data, pushed(case, data))]
         lines += assign(name, text_of(array, seeds))
         lines.append(f"{name} = jax.device_put({name}, NamedSharding(mesh, {spec}))")
     return lines
@@ -160,13 +162,14 @@ def gradient(script: Script, right: Gradients) -> list[str]:
     axes = [placement.stacked for placement in right.placements]
     forward = "tangent" in finding or "<J d, c>" in finding
     reverse = not forward or "<J d, c>" in finding
-    names, tangents, cts = script.names, [f"d{n}" for n in script.names], [f"c{i}" for i in range(len(axes))]
+    names, cts = [script.names[i] for i in script.moving], [f"c{i}" for i in range(len(axes))]
+    tangents = [f"d{n}" for n in names]
     everything = (*right.pulled, *right.tangents.right)
     tolerant = any(reference.bound is not None for reference in everything)
     lines = [*script.local(list(axes)), *differs(*everything), *operands(script, right.primal)]
     lines += [script.shard_map([spec_text([(n,) for n in a]) for a in axes]), "wrong = False"]
     if forward:
-        run = script.jitted("lambda xs, ds: jax.jvp(program, xs, ds)[1]")
+        run = script.jitted(f"lambda xs, ds: jax.jvp({script.of_moving()}, xs, ds)[1]")
         lines += operands(script, right.tangents.operands, tangents)
         lines.append(f"tangent = {run}({tuple_text(names)}, {tuple_text(tangents)})")
         expected = [_of_one_replica(case, r, a) for r, a in zip(right.tangents.right, axes, strict=True)]
@@ -178,7 +181,7 @@ def gradient(script: Script, right: Gradients) -> list[str]:
             lines += assign(name, text_of(ct, [seed + 7919 * (i + 1)]))
             lines.append(f"{name} = jax.device_put({name}, NamedSharding(mesh, {spec_text(placement.partition())}))")
         ct_text = f"[{', '.join(cts)}]" if script.several else cts[0]
-        run = script.jitted("lambda xs, ct: jax.vjp(program, *xs)[1](ct)")
+        run = script.jitted(f"lambda xs, ct: jax.vjp({script.of_moving()}, *xs)[1](ct)")
         lines.append(f"gradient = {run}({tuple_text(names)}, {ct_text})")
         found = [f"gradient[{i}]" for i in range(len(names))]
         lines += compared(found, right.pulled, tolerant=tolerant, difference=script.violation.difference)
@@ -188,11 +191,12 @@ def gradient(script: Script, right: Gradients) -> list[str]:
 def gradient_runs(script: Script, data: Data) -> list[str]:
     """Reverse mode runs: which gradient is right depends on a type that no trace could tell."""
     right = result_values(script.case, data)
-    ones = "jax.tree.map(jax.numpy.ones_like, program(*xs))"
-    run = script.jitted(f"lambda *xs: jax.vjp(program, *xs)[1]({ones})")
+    of = script.of_moving()
+    ones = f"jax.tree.map(jax.numpy.ones_like, {f'({of})' if ' ' in of else of}(*xs))"
+    run = script.jitted(f"lambda *xs: jax.vjp({of}, *xs)[1]({ones})")
     return [
         *script.local([script.lead] * len(right.right)),
         *operands(script, right.operands),
         script.shard_map([spec_text([(n,) for n in script.lead])]),
-        f"print({run}({', '.join(script.names)}))  # raises while the bug is there",
+        f"print({run}({', '.join(script.names[i] for i in script.moving)}))  # raises while the bug is there",
     ]

@@ -12,8 +12,6 @@ from properties.laws.gradient import (
     cotangents,
     gradient_references,
     pulled_terms,
-    pushed,
-    pushed_terms,
     tangent_references,
 )
 from properties.laws.numbers import Reference, operands, references
@@ -74,7 +72,7 @@ def gradient_values(implementation: Implementation, case: Case, data: Data) -> G
     traced(forward(case, implementation, seen), case, XlaEngine())
     placements = tuple(derivatives(case, implementation, seen)[1])
     cts = cotangents(case, Ready(lambda arrays: [], seen, placements), data)
-    primal, tangents = operands(case, data, pulled_terms(case)), operands(case, pushed(data), pushed_terms(case))
+    primal, tangents = operands(case, data, pulled_terms(case)), tangents_of(case, data)
     return Gradients(
         primal=primal,
         tangents=Values(tangents, tangent_references(case, primal, tangents)),

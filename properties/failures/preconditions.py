@@ -4,7 +4,7 @@ A case of the error law breaks one, in the argument that it names, and no other.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,9 @@ from oracles.dtypes import is_float
 from properties.cases import MOST_ELEMENTS, Case, Placement
 from properties.contracts import CONTRACTS
 from properties.contracts.collectives import is_divisible
+from properties.contracts.contract import Option
 from properties.transformations import TRANSFORMATIONS
 from properties.verification import LAWS
-
-Accepts = Callable[[Case, Any], bool]
 
 
 def _is_number(value: Any) -> bool:
@@ -49,19 +48,19 @@ def _partition(case: Case, value: tuple[tuple[int, ...], ...]) -> bool:
     return all(value) and sorted(i for group in value for i in group) == list(range(case.members))
 
 
-PARAMETERS: dict[str, tuple[Callable[[Any], bool], Accepts]] = {
-    "op": (lambda value: isinstance(value, str), lambda case, value: value in ("sum", "mean", "max", "min")),
-    "tiled": (lambda value: isinstance(value, bool), lambda case, value: True),
-    "axis": (_is_number, _stacked_dimension),
-    "scatter_dimension": (_is_number, _dimension),
-    "split_axis": (_is_number, _dimension),
-    "concat_axis": (_is_number, _dimension),
-    "offset": (_is_number, lambda case, value: True),
-    "root": (_is_number, lambda case, value: 0 <= value < case.members),
-    "perm": (_are_numbers, _permutation),
-    "axis_index_groups": (_are_numbers, _partition),
+PARAMETERS: dict[str, Option] = {
+    "op": Option(lambda value: isinstance(value, str), lambda case, value: value in ("sum", "mean", "max", "min")),
+    "tiled": Option(lambda value: isinstance(value, bool), lambda case, value: True),
+    "axis": Option(_is_number, _stacked_dimension),
+    "scatter_dimension": Option(_is_number, _dimension),
+    "split_axis": Option(_is_number, _dimension),
+    "concat_axis": Option(_is_number, _dimension),
+    "offset": Option(_is_number, lambda case, value: True),
+    "root": Option(_is_number, lambda case, value: 0 <= value < case.members),
+    "perm": Option(_are_numbers, _permutation),
+    "axis_index_groups": Option(_are_numbers, _partition),
 }
-"""Of every parameter, the type of its values, and which of them the contract allows in a case."""
+"""The keyword arguments of collectives and products."""
 
 
 def check_case(law: str, case: Case) -> None:
@@ -90,7 +89,8 @@ def _check_structure(case: Case) -> None:
     for name, value in case.params:
         if name not in known:
             raise ValueError(f"parameter={name!r}: expected one of {', '.join(known)}")
-        if name not in PARAMETERS or not PARAMETERS[name][0](value):
+        option = contract.options.get(name) or PARAMETERS.get(name)
+        if option is None or not option.holds(value):
             raise ValueError(f"{name}: a {type(value).__name__}, which it never is")
     missing = [name for name in contract.parameters if name not in case.keywords]
     if missing:
@@ -128,7 +128,8 @@ def _check_law(name: str, case: Case) -> None:
         raise ValueError(f"around={case.around!r}: the law {name!r} is about {', '.join(law.arounds)}")
     if name != "type" and case.out is not None:
         raise ValueError(f"out: expected for the law of types, and for no other, got law={name!r}")
-    if law.floating and not (all(is_float(o.numpy_dtype) for o in case.operands) and contract.differentiable(case)):
+    floating = all(is_float(case.operands[i].numpy_dtype) for i in contract.moving(case))
+    if law.floating and not (floating and contract.differentiable(case)):
         raise ValueError(f"law={name!r}: expected a case that has a gradient")
     wrong = {violation.argument for violation in contract.violations}
     if name == "error" and case.forbidden not in wrong:
@@ -141,16 +142,16 @@ def _check_law(name: str, case: Case) -> None:
 
 def _broken(case: Case) -> Iterator[str]:
     """The arguments that break the contract, so far as they show without computing anything."""
-    axes = case.axes
+    axes, contract = case.axes, CONTRACTS[case.contract]
     if not axes or len(set(axes)) != len(axes) or not set(axes) <= set(case.mesh.axis_names):
         yield "axis_name"
         return  # the others are judged by the number of participants
     for name, value in case.params:
-        if not PARAMETERS[name][1](case, value):
+        if not (contract.options.get(name) or PARAMETERS[name]).accepts(case, value):
             yield name
     first = case.operands[0]
     along = [name in first.placement.axes for name in axes]
-    if any(violation.argument == "x" for violation in CONTRACTS[case.contract].violations) and len(set(along)) > 1:
+    if any(violation.argument == "x" for violation in contract.violations) and len(set(along)) > 1:
         yield "x"
     op, dtypes = case.keywords.get("op"), [operand.numpy_dtype for operand in case.operands]
     if (op in ("max", "min") and any(d.kind == "c" for d in dtypes)) or (

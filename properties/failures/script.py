@@ -76,6 +76,17 @@ class Script:
         self.source: Source = source_of(violation.implementation)
 
     @property
+    def moving(self) -> tuple[int, ...]:
+        """The places of the operands that have a gradient."""
+        return CONTRACTS[self.case.contract].moving(self.case)
+
+    def of_moving(self) -> str:
+        """The program as a function of the operands that have a gradient."""
+        if len(self.moving) == len(self.names):
+            return "program"
+        return f"lambda {', '.join(self.names[i] for i in self.moving)}: program({', '.join(self.names)})"
+
+    @property
     def several(self) -> bool:
         """Whether the results are a list."""
         return self.case.tree or self.case.around in LISTS

@@ -18,7 +18,7 @@ from properties.data import Data
 from properties.engines import Engine, engine_named
 from properties.failures.scene import Oracle, Scene
 from properties.laws import check_gradient, check_value
-from properties.laws.gradient import cotangents, named, pulled_terms, pushed, pushed_terms
+from properties.laws.gradient import cotangents, named, pulled_terms, tangents_of
 from properties.laws.numbers import is_moved, operands
 from properties.laws.running import is_batched, oracle_blocks, over_batch, ready
 from properties.laws.violation import Difference, LawViolation
@@ -157,13 +157,14 @@ def _linear(violation: LawViolation, case: Case, data: Data | None, what: str) -
         return [], results, 0
     primal = [case.blocks(i, a, batched=batched) for i, a in enumerate(operands(case, data, pulled_terms(case)))]
     if what.startswith("tangent"):
-        tangents = operands(case, pushed(data), pushed_terms(case))
+        tangents = tangents_of(case, data)
 
         def pushforward(of: Case, blocks: list[np.ndarray]) -> np.ndarray:
             count = len(primal)
             return over_batch(of, [*primal, *blocks], lambda b: contract.pushforward(of, b[:count], b[count:]))[0]
 
-        return [case.blocks(i, a, batched=batched) for i, a in enumerate(tangents)], pushforward, 0
+        moving = contract.moving(case)
+        return [case.blocks(i, a, batched=batched) for i, a in zip(moving, tangents, strict=True)], pushforward, 0
     index = next(i for i in range(len(case.operands)) if named(case, i) == what)
     return _cotangents(violation, case, data, primal), _pullback(case, primal, index), 0
 
@@ -189,9 +190,9 @@ def _pullback(case: Case, primal: list[np.ndarray], index: int) -> Oracle:
     def pullback(of: Case, blocks: list[np.ndarray]) -> np.ndarray:
         mesh, count, operand = of.mesh, len(primal), of.operands[index]
         batched = is_batched(of)
-        pulled = over_batch(
-            of, [*primal, *blocks], lambda b: CONTRACTS[of.contract].pullback(of, b[:count], b[count:])
-        )[index]
+        contract = CONTRACTS[of.contract]
+        gradients = over_batch(of, [*primal, *blocks], lambda b: contract.pullback(of, b[:count], b[count:]))
+        pulled = gradients[contract.moving(of).index(index)]
         stacked = (1 for _ in operand.placement.stacked)
         spread = pulled.reshape(*mesh.sizes, *stacked, *pulled.shape[len(mesh.sizes) :])
         return of.blocks(index, leave(spread, mesh, operand.placement.partition(batched=batched)), batched=batched)

@@ -58,22 +58,22 @@ def check_agreement(implementation: Implementation, case: Case, engine: Engine) 
 
 def differentiable(case: Case) -> bool:
     """Whether there is a gradient to compare."""
-    floating = all(is_float(operand.numpy_dtype) for operand in case.operands)
-    around = TRANSFORMATIONS[case.around]
-    return floating and CONTRACTS[case.contract].differentiable(case) and around.differentiable and not case.manual
+    contract, around = CONTRACTS[case.contract], TRANSFORMATIONS[case.around]
+    floating = all(is_float(case.operands[i].numpy_dtype) for i in contract.moving(case))
+    return floating and contract.differentiable(case) and around.differentiable and not case.manual
 
 
 def _check_gradients(implementation: Implementation, case: Case, engine: Engine) -> None:
     ours = ready("reverse gradient", implementation, case, engine)
     theirs = ready("reverse gradient", implementation, case, REFERENCE)
-    count, batched = len(case.operands), is_batched(case)
+    moving, batched = CONTRACTS[case.contract].moving(case), is_batched(case)
     for data in case.data:
         cts, primal = cotangents(case, ours, data), operands(case, data, pulled_terms(case))
         if data.kind == "nan" or not is_exact(case, primal, pulled_terms(case), cts):
             continue
-        inputs = [*primal, *primal, *cts]
-        got, expected = ours.prepared(inputs)[-count:], theirs.prepared(inputs)[-count:]
-        for i, (left, right) in enumerate(zip(got, expected, strict=True)):
+        inputs = [*primal, *(primal[i] for i in moving), *cts]
+        got, expected = (ran.prepared(inputs)[-len(moving) :] for ran in (ours, theirs))
+        for i, left, right in zip(moving, got, expected, strict=True):
             compare(
                 implementation,
                 "agreement",

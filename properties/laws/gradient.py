@@ -13,7 +13,17 @@ from properties.data import Data, generate
 from properties.engines import Engine
 from properties.implementations import Implementation
 from properties.laws.comparison import compare
-from properties.laws.numbers import Reference, Sums, checked_sets, derivative, is_exact, is_moved, magnitude, operands
+from properties.laws.numbers import (
+    Reference,
+    Sums,
+    checked_sets,
+    derivative,
+    is_exact,
+    is_moved,
+    magnitude,
+    magnitudes_of,
+    operands,
+)
 from properties.laws.running import MODES, Ready, is_batched, over_batch, placed_blocks, ready, widened
 from properties.laws.violation import LawViolation
 
@@ -61,16 +71,22 @@ def pulled_terms(case: Case) -> int:
     adds to the gradient of the one value behind them. A product is read once per row or column.
     """
     mesh = case.mesh
+    contract = CONTRACTS[case.contract]
     replicas = (mesh.size // mesh.axis_size(mesh.in_mesh_order(o.placement.axes)) for o in case.operands)
     longest = max((side for operand in case.operands for side in operand.block), default=1)
-    return mesh.size * max(replicas, default=1) * max(longest, 1) ** (CONTRACTS[case.contract].degree - 1)
+    return mesh.size * max(replicas, default=1) * max(longest, 1) ** (contract.degree - 1) * contract.reads(case)
+
+
+def along(case: Case, data: Data) -> str:
+    """The kind of data of tangents and cotangents: that of the operands, or finite where terms are weighed."""
+    return "exact" if CONTRACTS[case.contract].weighs and data.kind in ("special", "nan") else data.kind
 
 
 def cotangents(case: Case, program: Ready, data: Data) -> list[np.ndarray]:
     """One global cotangent per result leaf, of the same kind of data as the operands."""
     return [
         generate(
-            Data(data.kind, data.seed + 7919 * (i + 1)),
+            Data(along(case, data), data.seed + 7919 * (i + 1)),
             (*(case.mesh.shape[n] for n in placement.stacked), *shape),
             np.dtype(dtype),
             terms=pulled_terms(case),
@@ -87,11 +103,12 @@ def gradient_references(
 ) -> list[Reference]:
     """The oracle's J^T c as global arrays, and how far off an implementation's may be."""
     exact = _pulled(case, placements, primal, cts)
+    moving = [primal[i] for i in CONTRACTS[case.contract].moving(case)]
     if is_exact(case, primal, pulled_terms(case), cts):
-        return [Reference(e, x.dtype, None) for e, x in zip(exact, primal, strict=True)]
-    sums = _pulled(case, placements, [magnitude(x) for x in primal], [magnitude(c) for c in cts])
-    counts = _pulled(case, placements, [np.ones(x.shape) for x in primal], [np.ones(c.shape) for c in cts])
-    units = [finest(x) for x in primal]
+        return [Reference(e, x.dtype, None) for e, x in zip(exact, moving, strict=True)]
+    sums = _pulled(case, placements, magnitudes_of(case, primal), [magnitude(c) for c in cts])
+    counts = _pulled(case, placements, ones_for(case, primal), [np.ones(c.shape) for c in cts])
+    units = [finest(x) for x in moving]
     unit, degree = min((finest(c) for c in cts), default=1.0), CONTRACTS[case.contract].degree
     divided = CONTRACTS[case.contract].terms(case) if CONTRACTS[case.contract].divides(case) else 1
     return [
@@ -102,45 +119,53 @@ def gradient_references(
             np.rint(counts[i] * divided),
             x.dtype,
         )
-        for i, x in enumerate(primal)
+        for i, x in enumerate(moving)
     ]
+
+
+def ones_for(case: Case, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The arrays of all operands, with ones in those that have a gradient: what counts the terms of a sum."""
+    moving = CONTRACTS[case.contract].moving(case)
+    return [np.ones(a.shape) if i in moving else a for i, a in enumerate(arrays)]
 
 
 def _pulled(
     case: Case, placements: Sequence[Placement], primal: Sequence[np.ndarray], cts: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
     """J^T c, not rounded: into the results' blocks, through the pullback, out of the operands'."""
-    mesh, batched = case.mesh, is_batched(case)
+    mesh, batched, contract = case.mesh, is_batched(case), CONTRACTS[case.contract]
+    moving = contract.moving(case)
     blocks = []
     for ct, placement in zip(cts, placements, strict=True):
         held = enter(widened(ct), mesh, placement.partition())
         blocks.append(held.reshape(*mesh.sizes, *held.shape[len(mesh.sizes) + len(placement.stacked) :]))
     count = len(primal)
-    held_primal = [case.blocks(i, widened(array), batched=batched) for i, array in enumerate(primal)]
-    pulled = over_batch(
-        case, [*held_primal, *blocks], lambda b: CONTRACTS[case.contract].pullback(case, b[:count], b[count:])
-    )
+    held_primal = [
+        case.blocks(i, widened(array) if i in moving else array, batched=batched) for i, array in enumerate(primal)
+    ]
+    pulled = over_batch(case, [*held_primal, *blocks], lambda b: contract.pullback(case, b[:count], b[count:]))
     return [
         leave(
             t.reshape(*mesh.sizes, *(1 for _ in o.placement.stacked), *t.shape[len(mesh.sizes) :]),
             mesh,
             o.placement.partition(batched=batched),
         )
-        for t, o in zip(pulled, case.operands, strict=True)
+        for t, o in zip(pulled, (case.operands[i] for i in moving), strict=True)
     ]
 
 
 def tangent_references(case: Case, primal: Sequence[np.ndarray], tangents: Sequence[np.ndarray]) -> list[Reference]:
     """The oracle's J d as blocks of the results, given global arrays, and how far off an implementation's may be."""
     contract = CONTRACTS[case.contract]
+    moving = [primal[i] for i in contract.moving(case)]
     exact = _pushed(case, primal, tangents)
     dtypes = [tangents[i % len(tangents)].dtype for i in range(len(exact))]
     if is_moved(case) or is_exact(case, primal, pushed_terms(case), tangents):
         return [Reference(e, dtype, None) for e, dtype in zip(exact, dtypes, strict=True)]
-    sums = _pushed(case, [magnitude(x) for x in primal], [magnitude(d) for d in tangents])
-    counts = _pushed(case, [np.ones(x.shape) for x in primal], [np.ones(d.shape) for d in tangents])
+    sums = _pushed(case, magnitudes_of(case, primal), [magnitude(d) for d in tangents])
+    counts = _pushed(case, ones_for(case, primal), [np.ones(d.shape) for d in tangents])
     divided = contract.terms(case) if contract.divides(case) else 1
-    finer = [min(finest(x), finest(d)) for x, d in zip(primal, tangents, strict=True)]
+    finer = [min(finest(x), finest(d)) for x, d in zip(moving, tangents, strict=True)]
     units = [math.prod(finer)] * len(exact) if contract.degree > 1 else [finest(d) for d in tangents]
     return [
         derivative(case, e, Sums(s * divided, unit), np.rint(c * divided), dtype)
@@ -150,10 +175,12 @@ def tangent_references(case: Case, primal: Sequence[np.ndarray], tangents: Seque
 
 def _pushed(case: Case, primal: Sequence[np.ndarray], tangents: Sequence[np.ndarray]) -> list[np.ndarray]:
     """J d, not rounded."""
-    batched, count = is_batched(case), len(primal)
-    arrays = [widened(array) for array in (*primal, *tangents)]
-    blocks = [case.blocks(i % count, array, batched=batched) for i, array in enumerate(arrays)]
-    return over_batch(case, blocks, lambda b: CONTRACTS[case.contract].pushforward(case, b[:count], b[count:]))
+    batched, count, contract = is_batched(case), len(primal), CONTRACTS[case.contract]
+    moving = contract.moving(case)
+    held = [widened(array) if i in moving else array for i, array in enumerate(primal)]
+    blocks = [case.blocks(i, array, batched=batched) for i, array in enumerate(held)]
+    blocks += [case.blocks(i, widened(d), batched=batched) for i, d in zip(moving, tangents, strict=True)]
+    return over_batch(case, blocks, lambda b: contract.pushforward(case, b[:count], b[count:]))
 
 
 def inner(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> complex:
@@ -173,12 +200,12 @@ def _check(
     reverse_mode: bool,
 ) -> bool:
     """Whether the data set tells right from wrong."""
-    batched, count = is_batched(case), len(case.operands)
-    tangents, primal = operands(case, pushed(data), pushed_terms(case)), operands(case, data, pulled_terms(case))
+    batched, moving = is_batched(case), CONTRACTS[case.contract].moving(case)
+    primal, tangents = operands(case, data, pulled_terms(case)), tangents_of(case, data)
     cts = cotangents(case, program, data)
     outputs = program.prepared([*primal, *tangents, *cts])
     got_tangents = outputs[len(cts) : 2 * len(cts)] if forward_mode else []
-    got_gradients = outputs[-count:] if reverse_mode else []
+    got_gradients = outputs[-len(moving) :] if reverse_mode else []
 
     pushed_right = tangent_references(case, primal, tangents)
     for i, (tangent, placement) in enumerate(zip(got_tangents, program.placements, strict=False)):
@@ -189,7 +216,7 @@ def _check(
         )  # fmt: skip
 
     pulled_right = gradient_references(case, program.placements, primal, cts)
-    for i, (gradient, right) in enumerate(zip(got_gradients, pulled_right, strict=False)):
+    for i, gradient, right in zip(moving, got_gradients, pulled_right, strict=False):
         if gradient.shape != right.exact.shape:
             raise LawViolation(
                 implementation,
@@ -233,6 +260,12 @@ def named(case: Case, index: int) -> str:
     return "gradient (reverse mode)" + (f" of {names[index]}" if len(names) > 1 else "")
 
 
-def pushed(data: Data) -> Data:
+def pushed(case: Case, data: Data) -> Data:
     """The data set of the tangents."""
-    return Data(data.kind, data.seed + TANGENT_SEED)
+    return Data(along(case, data), data.seed + TANGENT_SEED)
+
+
+def tangents_of(case: Case, data: Data) -> list[np.ndarray]:
+    """The global tangents of a data set, of the operands that have a gradient."""
+    drawn = operands(case, pushed(case, data), pushed_terms(case))
+    return [drawn[i] for i in CONTRACTS[case.contract].moving(case)]

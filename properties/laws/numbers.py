@@ -110,6 +110,12 @@ def magnitude(array: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(exact), exact, 0)
 
 
+def magnitudes_of(case: Case, blocks: Arrays) -> list[np.ndarray]:
+    """The blocks of all operands, of those that have a gradient as their absolute values."""
+    moving = CONTRACTS[case.contract].moving(case)
+    return [magnitude(b) if i in moving else b for i, b in enumerate(blocks)]
+
+
 def is_exact(case: Case, arrays: Arrays, terms: int, directions: Arrays | None = None) -> bool:
     """Whether every order of adding up the terms gives the same bits, by the largest elements alone.
 
@@ -120,12 +126,13 @@ def is_exact(case: Case, arrays: Arrays, terms: int, directions: Arrays | None =
     contract = CONTRACTS[case.contract]
     if not _divides_exactly(case):
         return False
-    factors = [*(arrays if contract.degree > 1 or directions is None else ()), *(directions or ())]
+    own = [arrays[i] for i in contract.moving(case)]
+    factors = [*(own if contract.degree > 1 or directions is None else ()), *(directions or ())]
     factors = [a for a in factors if is_float(a.dtype)]  # integers wrap around all the same
     if contract.degree == 1:
         return all(_is_exact(a.dtype, _largest(a) * terms, finest(a)) for a in factors)
-    largest = sorted(_largest(a) for a in arrays)
-    units = [finest(a) for a in arrays]
+    largest = sorted(_largest(a) for a in own)
+    units = [finest(a) for a in own]
     if directions is not None:
         largest[0] = max((_largest(d) for d in directions), default=0.0)
         smallest = min((finest(d) for d in directions), default=math.inf)
@@ -163,14 +170,17 @@ def references(case: Case, arrays: Arrays, features: frozenset[str] = frozenset(
     terms = contract.terms(case)
     if is_moved(case) or is_exact(case, arrays, terms):
         return [Reference(e, dtype, None) for e, dtype in zip(exact, dtypes, strict=True)]
-    sums = reference_blocks(case, [magnitude(b) for b in blocks])
-    unit = math.prod(finest(a) for a in arrays) if contract.degree > 1 else 0.0
-    largest = max((_largest(a) for a in arrays), default=0.0)
+    moving = contract.moving(case)
+    sums = reference_blocks(case, magnitudes_of(case, blocks))
+    unit = math.prod(finest(arrays[i]) for i in moving) if contract.degree > 1 else 0.0
+    largest = max((_largest(arrays[i]) for i in moving), default=0.0)
     found = []
     for i, (right, magnitudes, dtype) in enumerate(zip(exact, sums, dtypes, strict=True)):
         known = Sums(magnitudes * (terms if contract.divides(case) else 1), unit or finest(arrays[i]))
         held = dtype if "narrow_accumulation" in features else contract.accumulator(dtype)
-        sent = math.prod(map(_largest, arrays)) * contract.partial(case)  # as large as one participant's sum may be
+        sent = math.prod(_largest(arrays[i]) for i in moving) * contract.partial(
+            case
+        )  # as large as one participant's sum may be
         stages = 1 if contract.degree == 2 and _is_exact(dtype, sent, known.unit) else contract.stages
         rounded_once = partial_sums(case, blocks) if stages == 2 and held != dtype else magnitudes
         bound = _value_bound(case, right, known, dtype, held, stages, largest, rounded_once)
@@ -185,7 +195,7 @@ def partial_sums(case: Case, blocks: Arrays) -> np.ndarray:
     Of many participants an upper bound is enough: the sum of the absolute values of all terms.
     """
     if case.members > FEW_PARTICIPANTS:
-        return reference_blocks(case, [magnitude(b) for b in blocks])[0]
+        return reference_blocks(case, magnitudes_of(case, blocks))[0]
     index = axis_index(case.mesh, case.axes)
     total: np.ndarray | None = None
     for member in range(case.members):
@@ -212,12 +222,14 @@ def _value_bound(
     if not is_float(dtype):
         return None
     contract, terms = CONTRACTS[case.contract], CONTRACTS[case.contract].terms(case)
-    products = contract.degree - 1 - (held != dtype)  # that of two 16-bit floats is exact in float32
-    count = roundings(np.asarray(terms), products, dtype, divides=contract.divides(case))
+    divides = contract.divides(case)
+    products = max(contract.degree - 1 - (held != dtype), 0)  # that of two 16-bit floats is exact in float32
+    count = roundings(np.asarray(terms), products, dtype, divides=divides)
     if held == dtype:
         return _within(case, sums, count, dtype)
     magnitudes, u = sums.magnitudes, unit_roundoff(dtype)
-    error = np.where(sums.exact_in(held), 0, sum_error_bound(magnitudes, count, held))
+    exactly = sums.exact_in(held) & _divides_exactly(case)
+    error = np.where(exactly, 0, sum_error_bound(magnitudes, count, held)) / (terms if divides else 1)
     # below the normal range a hidden value is off by a fixed amount, which a factor after it multiplies
     floor = tiny(dtype) * (terms * max(largest, 1.0) ** (contract.degree - 2) if contract.degree > 2 else 1)
     for _ in range(stages - 1):
@@ -255,11 +267,9 @@ def derivative(case: Case, exact: np.ndarray, sums: Sums, counts: np.ndarray, dt
 
 
 def _divides_exactly(case: Case) -> bool:
-    """Whether what divides the sums, if anything, is a power of two in every group."""
+    """Whether nothing divides the sums, or powers of two alone."""
     contract = CONTRACTS[case.contract]
-    groups = case.keywords.get("axis_index_groups")
-    sizes = {contract.terms(case)} if groups is None else {len(group) for group in groups}
-    return not contract.divides(case) or all(n & (n - 1) == 0 for n in sizes)
+    return not contract.divides(case) or contract.even(case)
 
 
 def _within(case: Case, sums: Sums, count: np.ndarray, dtype: np.dtype) -> np.ndarray | None:

@@ -139,9 +139,9 @@ def is_batched(case: Case) -> bool:
 def reference_blocks(case: Case, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The oracle's results `[*mesh.sizes, (batch,) *block]` in wide floats, before they are rounded."""
     contract = CONTRACTS[case.contract]
-    return over_batch(
-        case, [widened(o, contract.divides(case)) for o in operands], lambda blocks: contract.oracle(case, blocks)
-    )
+    moving, divides = contract.moving(case), contract.divides(case)
+    wider = [widened(o, divides) if i in moving else o for i, o in enumerate(operands)]
+    return over_batch(case, wider, lambda blocks: contract.oracle(case, blocks))
 
 
 def widened(array: np.ndarray, divides: bool = False) -> np.ndarray:

@@ -4,9 +4,10 @@ Every message names the function, the argument, its value, what was expected, an
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 
 AxisName = str | Sequence[str]
@@ -154,3 +155,43 @@ def check_axis_count(function: str, axis_name: AxisName, counts: Sequence[int]) 
     """
     if (1 if isinstance(axis_name, str) else len(axis_name)) not in counts:
         refuse_for_now(function, "axis_name", axis_name, f"a tuple of {' or '.join(map(str, counts))} axes")
+
+
+def check_extent(function: str, argument: str, extent: int, most: int, text: str) -> None:
+    """`extent` counts elements of what there are at most so many of, which `text` says.
+
+    Raises:
+        ValueError: unless 0 <= extent <= most.
+    """
+    if not 0 <= extent <= most:
+        refuse(function, argument, extent, f"an integer in [0, {most}], {text}")
+
+
+def check_rank(function: str, argument: str, x: jax.Array, rank: int) -> None:
+    """`x` has so many dimensions.
+
+    Raises:
+        ValueError: if it has more or fewer.
+    """
+    if x.ndim != rank:
+        refuse(function, argument, str(jax.typeof(x)), f"an array of {rank} dimension{'s' * (rank != 1)}")
+
+
+def check_shape(function: str, argument: str, x: jax.Array, shape: tuple[int, ...], text: str) -> None:
+    """`x` has that shape, which `text` says the origin of.
+
+    Raises:
+        ValueError: if it has another.
+    """
+    if x.shape != shape:
+        refuse(function, argument, str(jax.typeof(x)), f"an array of shape {shape}, {text}")
+
+
+def check_kind(function: str, argument: str, x: jax.Array, kind: Any, text: str) -> None:
+    """`x` is of a dtype of that kind, which `text` names.
+
+    Raises:
+        ValueError: if it is of another.
+    """
+    if not jnp.issubdtype(x.dtype, kind):
+        refuse(function, argument, str(jax.typeof(x)), f"an array of {text}")

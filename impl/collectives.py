@@ -144,6 +144,8 @@ def _gather(
     axes = check_axes(function, axis_name)
     groups = check_groups(function, axis_index_groups, lax.axis_size(axes))
     members = len(groups[0]) if groups else lax.axis_size(axes)
+    # where types are not checked, JAX up to 0.10 drops the other members' cotangents of what it calls invariant
+    typed = to if types_are_checked(axes) else "varying"
 
     def gather(leaf: Block) -> Block:
         dimension = check_dimension(function, "axis", axis, leaf.ndim + (not tiled))
@@ -152,7 +154,7 @@ def _gather(
             shape[dimension : dimension + tiled] = [leaf.shape[dimension] * members if tiled else members]
             kept = varying(leaf) - (set(axes) if to == "invarying" else set())
             return cast_varying(jnp.zeros(shape, leaf.dtype), kept | (set(axes) if to == "varying" else set()))
-        return lax.all_gather(leaf, axes, axis=dimension, tiled=tiled, axis_index_groups=groups, to=to)
+        return lax.all_gather(leaf, axes, axis=dimension, tiled=tiled, axis_index_groups=groups, to=typed)
 
     return jax.tree.map(gather, x)
 

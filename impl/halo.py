@@ -1,0 +1,94 @@
+"""Halo exchange: every participant's block with the edges of its neighbours attached, as stencils need them.
+
+Both forms run inside `jax.shard_map`, over one axis or a tuple of axes in any order (`Y`, in logical order). The
+array is a circle: behind the last participant's rows come those of the first.
+"""
+
+import jax.numpy as jnp
+from jax import lax
+
+from impl.arguments import AxisName, check_axes, check_dimension, check_extent
+from impl.collectives import Block, all_gather, axis_index, cast_varying, ring_shift
+
+
+def halo_exchange(x: Block, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Block:
+    """`[N_Y, …]` to `[before + N_Y + after, …]`, typed varying: sends just the rows that are missing, each once.
+
+    With n rows in a block and p participants, d in [1, p), the one d places behind sends
+    `min(n, tail + head)` rows, `tail = max(0, before - (d - 1) n)` and `head = max(0, after - (p - d - 1) n)`: in one
+    permute of its block where that is n rows, and otherwise in a permute of each of the two that is not empty.
+
+    Arguments:
+        x: blocks of any dtype, n rows in the dimension `axis`.
+        axis_name: the axis or axis tuple over which `axis` is sharded.
+        before: how many rows are attached in front, those of the participants before this one, wrapping round.
+        after: how many are attached behind.
+        axis: the dimension that is sharded; negative counts from the back.
+
+    Raises:
+        ValueError: for an unknown axis, a dimension out of range, or rows that are negative or more than the p n
+            of the whole array.
+    """
+    axes, axis = _checked("halo_exchange", x, axis_name, before, after, axis)
+    x = cast_varying(x, axes)
+    p, n = lax.axis_size(axes), x.shape[axis]
+    tails, heads = _taken(before, n, p), _taken(after, n, p)
+    in_front: list[Block] = []
+    behind: list[tuple[int, Block]] = []
+    for distance in range(1, p + 1):  # to the participant that many places behind, and p - distance places ahead
+        ahead = (p - distance - 1) % p + 1  # the way round is p places, in either direction
+        tail, head = tails[distance - 1], heads[ahead - 1]
+        if tail + head >= n:
+            block = ring_shift(x, axes, offset=distance) if n and distance < p else x
+            last, first = _last(block, tail, axis), _first(block, head, axis)
+        else:
+            last, first = (
+                ring_shift(rows, axes, offset=distance) if rows.size and distance < p else rows
+                for rows in (_last(x, tail, axis), _first(x, head, axis))
+            )
+        in_front += [last] if tail else []
+        behind += [(ahead, first)] if head else []
+    nearest_first = [rows for _, rows in sorted(behind, key=lambda pair: pair[0])]
+    return jnp.concatenate([*in_front[::-1], x, *nearest_first], axis)
+
+
+def gathered_halo_exchange(x: Block, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Block:
+    """`[N_Y, …]` to `[before + N_Y + after, …]`, typed varying: gathers the array, and takes the rows out of it.
+
+    Arguments are those of `halo_exchange`.
+
+    Raises:
+        ValueError: as `halo_exchange`.
+    """
+    axes, axis = _checked("gathered_halo_exchange", x, axis_name, before, after, axis)
+    n = x.shape[axis]
+    whole = all_gather(x, axes, axis=axis, tiled=True)
+    if n == 0:  # nothing is attached either, and no row can be counted modulo none
+        return whole
+    rows = (axis_index(axes) * n - before + jnp.arange(before + n + after)) % whole.shape[axis]
+    return jnp.take(whole, rows, axis=axis, mode="clip")
+
+
+def _checked(
+    function: str, x: Block, axis_name: AxisName, before: int, after: int, axis: int
+) -> tuple[tuple[str, ...], int]:
+    """The axis tuple and the dimension counted from the front, of legal arguments."""
+    axes = check_axes(function, axis_name)
+    axis = check_dimension(function, "axis", axis, x.ndim)
+    most = lax.axis_size(axes) * x.shape[axis]
+    for argument, rows in (("before", before), ("after", after)):
+        check_extent(function, argument, rows, most, f"at most the rows of all blocks along dimension {axis}")
+    return axes, axis
+
+
+def _taken(rows: int, n: int, p: int) -> list[int]:
+    """Of rows that continue in one direction, how many those are of the participants 1, 2, …, p places away."""
+    return [min(n, max(0, rows - i * n)) for i in range(p)]
+
+
+def _last(block: Block, rows: int, axis: int) -> Block:
+    return lax.slice_in_dim(block, block.shape[axis] - rows, block.shape[axis], axis=axis)
+
+
+def _first(block: Block, rows: int, axis: int) -> Block:
+    return lax.slice_in_dim(block, 0, rows, axis=axis)

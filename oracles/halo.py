@@ -1,0 +1,79 @@
+"""What a halo exchange means: the array is a circle, and every participant gets its own rows and those around them.
+
+Derivatives are exact, in `oracles.dtypes.wide`, and their transpose is taken over all blocks of all devices: each
+has its own cotangent (see `oracles.transposes`).
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from oracles.collectives import Axes, Blocks, among_members
+from oracles.dtypes import wide
+from oracles.mesh import MeshCase
+
+
+def rows_held(n: int, p: int, before: int, after: int) -> np.ndarray:
+    """Which rows of the whole array each of p participants holds afterwards: `[p, before + n + after]`."""
+    return (n * np.arange(p)[:, None] + np.arange(-before, n + after)) % max(1, n * p)
+
+
+class HaloExchange:
+    """`[N_Y, …]` to `[before + N_Y + after, …]` along the dimension `axis` of a block."""
+
+    def value(
+        self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes, *, before: int, after: int, axis: int = 0
+    ) -> list[Blocks]:
+        """Participant i holds the rows from `before` in front of its own n to `after` behind them, wrapping round."""
+        (x,) = operands
+        at = len(mesh.sizes) + axis % (x.ndim - len(mesh.sizes))
+
+        def exchange(members: np.ndarray) -> np.ndarray:
+            p, others, n, *rest = members.shape
+            whole = members.swapaxes(1, 2).reshape(p * n, others, *rest)
+            return whole[rows_held(n, p, before, after)].swapaxes(1, 2)
+
+        rows_first = np.moveaxis(x.astype(wide(x.dtype)), at, len(mesh.sizes))
+        return [np.moveaxis(among_members(rows_first, mesh, axes, None, exchange), len(mesh.sizes), at)]
+
+    def pushforward(
+        self,
+        operands: Sequence[Blocks],
+        tangents: Sequence[Blocks],
+        mesh: MeshCase,
+        axes: Axes,
+        *,
+        before: int,
+        after: int,
+        axis: int = 0,
+    ) -> list[Blocks]:
+        """Rows only move, so tangents move as they do."""
+        return self.value(tangents, mesh, axes, before=before, after=after, axis=axis)
+
+    def pullback(
+        self,
+        operands: Sequence[Blocks],
+        cotangents: Sequence[Blocks],
+        mesh: MeshCase,
+        axes: Axes,
+        *,
+        before: int,
+        after: int,
+        axis: int = 0,
+    ) -> list[Blocks]:
+        """A row's cotangent is the sum of those of all places that it was put in."""
+        (x,), (ct,) = operands, cotangents
+        at = len(mesh.sizes) + axis % (x.ndim - len(mesh.sizes))
+        n = x.shape[at]
+
+        def exchange(members: np.ndarray) -> np.ndarray:
+            p, others, _, *rest = members.shape
+            whole = np.zeros((p * n, others, *rest), members.dtype)
+            np.add.at(whole, rows_held(n, p, before, after), members.swapaxes(1, 2))
+            return whole.reshape(p, n, others, *rest).swapaxes(1, 2)
+
+        rows_first = np.moveaxis(ct.astype(wide(ct.dtype)), at, len(mesh.sizes))
+        return [np.moveaxis(among_members(rows_first, mesh, axes, None, exchange), len(mesh.sizes), at)]
+
+
+halo_exchange = HaloExchange()

@@ -69,7 +69,8 @@ class HaloExchange:
         def exchange(members: np.ndarray) -> np.ndarray:
             p, others, _, *rest = members.shape
             whole = np.zeros((p * n, others, *rest), members.dtype)
-            np.add.at(whole, rows_held(n, p, before, after), members.swapaxes(1, 2))
+            with np.errstate(invalid="ignore"):  # infinities of both signs
+                np.add.at(whole, rows_held(n, p, before, after), members.swapaxes(1, 2))
             return whole.reshape(p, n, others, *rest).swapaxes(1, 2)
 
         rows_first = np.moveaxis(ct.astype(wide(ct.dtype)), at, len(mesh.sizes))

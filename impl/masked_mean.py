@@ -1,8 +1,8 @@
 """The mean over the elements that count, of all participants: a loss over tokens of which some are padding.
 
 Both forms run inside `jax.shard_map`, over one axis or a tuple of axes in any order (`Y`). **`mask` is True where an
-element is left out**, as in `numpy.ma`. What is left out counts for nothing, even if it is NaN: neither in the mean
-nor in its gradient, which is zero there.
+element counts**, as in `jax.numpy.mean(where=mask)`. A masked element, where it is False, counts for nothing, even if
+it is NaN: neither in the mean nor in its gradient, which is zero there.
 """
 
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ def masked_mean(values: Block, mask: Block, axis_name: AxisName) -> Block:
 
     Arguments:
         values: floating-point blocks of any shape, all counted; 16-bit floats are added up in float32.
-        mask: bool, of the shape of `values`; True where an element is left out.
+        mask: bool, of the shape of `values`; True where an element counts.
         axis_name: the axis or axis tuple over which both are sharded.
 
     Returns:
@@ -45,8 +45,8 @@ def gathered_masked_mean(values: Block, mask: Block, axis_name: AxisName) -> Blo
         ValueError: as `masked_mean`.
     """
     axes = _checked("gathered_masked_mean", values, mask, axis_name)
-    whole, left_out = (all_gather_invariant(cast_varying(x, axes), axes) for x in (values, mask))
-    return _quotient(*_sum_and_count(whole, left_out), values)
+    whole, counts = (all_gather_invariant(cast_varying(x, axes), axes) for x in (values, mask))
+    return _quotient(*_sum_and_count(whole, counts), values)
 
 
 def _checked(function: str, values: Block, mask: Block, axis_name: AxisName) -> tuple[str, ...]:
@@ -59,8 +59,8 @@ def _checked(function: str, values: Block, mask: Block, axis_name: AxisName) -> 
 
 def _sum_and_count(values: Block, mask: Block) -> tuple[Block, Block]:
     # selected before anything is computed: a NaN times zero would be NaN, in the gradient as well
-    kept = jnp.where(mask, 0, values.astype(accumulator(values)))
-    return jnp.sum(kept), jnp.sum(~mask, dtype=jnp.int32)
+    kept = jnp.where(mask, values.astype(accumulator(values)), 0)
+    return jnp.sum(kept), jnp.sum(mask, dtype=jnp.int32)
 
 
 def _quotient(total: Block, count: Block, values: Block) -> Block:

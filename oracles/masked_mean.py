@@ -1,7 +1,7 @@
-"""What a masked mean means: the mean over all elements of all participants where the mask is False.
+"""What a masked mean means: the mean over all elements of all participants where the mask is True.
 
-Operands are blocks `values [*mesh.sizes, *block]` and `mask`, bool of the same shape, True where an element is left
-out. Derivatives are exact, in `oracles.dtypes.wide`, and their transpose is taken over all blocks of all devices: each
+Operands are blocks `values [*mesh.sizes, *block]` and `mask`, bool of the same shape, True where an element counts.
+Derivatives are exact, in `oracles.dtypes.wide`, and their transpose is taken over all blocks of all devices: each
 has its own cotangent (see `oracles.transposes`). The mask has none.
 """
 
@@ -20,7 +20,7 @@ class MaskedMean:
     def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """The sum of what is not masked by how many elements that are."""
         values, mask = operands
-        kept = np.where(mask, 0, values.astype(wide(values.dtype)))
+        kept = np.where(mask, values.astype(wide(values.dtype)), 0)
         with np.errstate(invalid="ignore"):
             total = all_reduce(per_device(kept, mesh).sum(axis=-1), mesh, axes)
         return [total / self._count(mask, mesh, axes)]
@@ -38,10 +38,10 @@ class MaskedMean:
         (values, mask), (ct,) = operands, cotangents
         share = all_reduce(ct.astype(wide(ct.dtype)), mesh, axes) / self._count(mask, mesh, axes)
         aligned = share.reshape(*mesh.sizes, *(1,) * (values.ndim - len(mesh.sizes)))
-        return [np.where(mask, 0, aligned), None]
+        return [np.where(mask, aligned, 0), None]
 
     def _count(self, mask: Blocks, mesh: MeshCase, axes: Axes) -> Blocks:
-        counts = all_reduce((~per_device(mask, mesh)).sum(axis=-1), mesh, axes)
+        counts = all_reduce(per_device(mask, mesh).sum(axis=-1), mesh, axes)
         return np.maximum(counts, 1)  # of nothing the sum is 0, by whatever it is divided
 
 

@@ -89,6 +89,26 @@ class Option:
 
 
 @dataclass(frozen=True)
+class Smooth:
+    """What bounds the error of an operation that is no sum of products, such as a norm.
+
+    Each of its results and derivatives is a sum of terms that are themselves products, quotients and roots: an
+    implementation is off by no more than `roundings` roundings of the sum of the terms' absolute values.
+
+    Arguments:
+        value: blocks of the operands to those sums, one array per result.
+        pushforward: as the contract's, and its sums.
+        pullback: as the contract's, and its sums.
+        roundings: how often a term is rounded, at most, in this case.
+    """
+
+    value: Callable[[Case, Sequence[Blocks]], list[Blocks]]
+    pushforward: Callable[[Case, Sequence[Blocks], Sequence[Blocks]], list[Blocks]]
+    pullback: Callable[[Case, Sequence[Blocks], Sequence[Blocks]], list[Blocks]]
+    roundings: Callable[[Case], int]
+
+
+@dataclass(frozen=True)
 class Claim:
     """A function of this project's own that claims to satisfy a contract.
 
@@ -139,6 +159,8 @@ class Contract:
         options: what its keyword arguments may be, where they are not listed elsewhere.
         weighs: whether terms are weighed by factors that are no arguments, so that what is infinite may become NaN:
             derivatives are taken along finite directions only.
+        smooth: what bounds the error of one that is no sum of products; then `degree` is how many factors the data
+            leaves room for, and nothing is compared bit for bit.
         implementations: this project's own, by their names, where they are not listed elsewhere.
     """
 
@@ -166,6 +188,7 @@ class Contract:
     even: Callable[[Case], bool] = lambda case: True
     options: Mapping[str, Option] = field(default_factory=dict)
     weighs: bool = False
+    smooth: Smooth | None = None
     implementations: Mapping[str, Claim] = field(default_factory=dict)
 
     def moving(self, case: Case) -> tuple[int, ...]:

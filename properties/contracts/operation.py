@@ -174,6 +174,13 @@ def operation(
     )
 
 
+def changed(case: Case, place: int, **fields: Any) -> Case:
+    """The case with another block or dtype of an operand."""
+    operands = list(case.operands)
+    operands[place] = dataclasses.replace(operands[place], **fields)
+    return dataclasses.replace(case, operands=tuple(operands))
+
+
 def rewritten(case: Case, **params: Any) -> Case:
     """The case with other keyword arguments."""
     return dataclasses.replace(case, params=tuple({**case.keywords, **params}.items()))

@@ -1,7 +1,7 @@
 """The law of gradients, for linear operations: forward and reverse mode are the oracle's map and its transpose."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -23,9 +23,13 @@ from properties.laws.numbers import (
     magnitude,
     magnitudes_of,
     operands,
+    smooth_reference,
 )
 from properties.laws.running import MODES, Ready, is_batched, over_batch, placed_blocks, ready, widened
 from properties.laws.violation import LawViolation
+
+Map = Callable[[Case, Sequence[np.ndarray], Sequence[np.ndarray]], list[np.ndarray]]
+"""A contract's pushforward or pullback."""
 
 TANGENT_SEED = 104729
 """What is added to the seed of the operands for that of the tangents."""
@@ -102,8 +106,15 @@ def gradient_references(
     case: Case, placements: Sequence[Placement], primal: Sequence[np.ndarray], cts: Sequence[np.ndarray]
 ) -> list[Reference]:
     """The oracle's J^T c as global arrays, and how far off an implementation's may be."""
+    contract = CONTRACTS[case.contract]
     exact = _pulled(case, placements, primal, cts)
-    moving = [primal[i] for i in CONTRACTS[case.contract].moving(case)]
+    moving = [primal[i] for i in contract.moving(case)]
+    if contract.smooth is not None:
+        bounds = _pulled(case, placements, primal, [magnitude(c) for c in cts], contract.smooth.pullback)
+        return [
+            smooth_reference(case, e, s, x.dtype, derivative=True)
+            for e, s, x in zip(exact, bounds, moving, strict=True)
+        ]
     if is_exact(case, primal, pulled_terms(case), cts):
         return [Reference(e, x.dtype, None) for e, x in zip(exact, moving, strict=True)]
     sums = _pulled(case, placements, magnitudes_of(case, primal), [magnitude(c) for c in cts])
@@ -130,10 +141,15 @@ def ones_for(case: Case, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def _pulled(
-    case: Case, placements: Sequence[Placement], primal: Sequence[np.ndarray], cts: Sequence[np.ndarray]
+    case: Case,
+    placements: Sequence[Placement],
+    primal: Sequence[np.ndarray],
+    cts: Sequence[np.ndarray],
+    pullback: Map | None = None,
 ) -> list[np.ndarray]:
     """J^T c, not rounded: into the results' blocks, through the pullback, out of the operands'."""
     mesh, batched, contract = case.mesh, is_batched(case), CONTRACTS[case.contract]
+    pullback = pullback or contract.pullback
     moving = contract.moving(case)
     blocks = []
     for ct, placement in zip(cts, placements, strict=True):
@@ -143,7 +159,7 @@ def _pulled(
     held_primal = [
         case.blocks(i, widened(array) if i in moving else array, batched=batched) for i, array in enumerate(primal)
     ]
-    pulled = over_batch(case, [*held_primal, *blocks], lambda b: contract.pullback(case, b[:count], b[count:]))
+    pulled = over_batch(case, [*held_primal, *blocks], lambda b: pullback(case, b[:count], b[count:]))
     return [
         leave(
             t.reshape(*mesh.sizes, *(1 for _ in o.placement.stacked), *t.shape[len(mesh.sizes) :]),
@@ -160,6 +176,9 @@ def tangent_references(case: Case, primal: Sequence[np.ndarray], tangents: Seque
     moving = [primal[i] for i in contract.moving(case)]
     exact = _pushed(case, primal, tangents)
     dtypes = [tangents[i % len(tangents)].dtype for i in range(len(exact))]
+    if contract.smooth is not None:
+        bounds = _pushed(case, primal, tangents, contract.smooth.pushforward)
+        return [smooth_reference(case, *one, derivative=True) for one in zip(exact, bounds, dtypes, strict=True)]
     if is_moved(case) or is_exact(case, primal, pushed_terms(case), tangents):
         return [Reference(e, dtype, None) for e, dtype in zip(exact, dtypes, strict=True)]
     sums = _pushed(case, magnitudes_of(case, primal), [magnitude(d) for d in tangents])
@@ -173,14 +192,17 @@ def tangent_references(case: Case, primal: Sequence[np.ndarray], tangents: Seque
     ]
 
 
-def _pushed(case: Case, primal: Sequence[np.ndarray], tangents: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _pushed(
+    case: Case, primal: Sequence[np.ndarray], tangents: Sequence[np.ndarray], pushforward: Map | None = None
+) -> list[np.ndarray]:
     """J d, not rounded."""
     batched, count, contract = is_batched(case), len(primal), CONTRACTS[case.contract]
+    pushforward = pushforward or contract.pushforward
     moving = contract.moving(case)
     held = [widened(array) if i in moving else array for i, array in enumerate(primal)]
     blocks = [case.blocks(i, array, batched=batched) for i, array in enumerate(held)]
     blocks += [case.blocks(i, widened(d), batched=batched) for i, d in zip(moving, tangents, strict=True)]
-    return over_batch(case, blocks, lambda b: contract.pushforward(case, b[:count], b[count:]))
+    return over_batch(case, blocks, lambda b: pushforward(case, b[:count], b[count:]))
 
 
 def inner(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> complex:

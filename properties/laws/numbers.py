@@ -22,7 +22,7 @@ from oracles.dtypes import (
 from properties.cases import Case
 from properties.contracts import CONTRACTS
 from properties.data import Data
-from properties.laws.running import is_batched, reference_blocks
+from properties.laws.running import is_batched, over_batch, reference_blocks, widened_operands
 from properties.laws.violation import NotRun
 from properties.transformations import TRANSFORMATIONS
 
@@ -126,6 +126,8 @@ def is_exact(case: Case, arrays: Arrays, terms: int, directions: Arrays | None =
     contract = CONTRACTS[case.contract]
     if not _divides_exactly(case):
         return False
+    if contract.smooth is not None:
+        return False
     own = [arrays[i] for i in contract.moving(case)]
     factors = [*(own if contract.degree > 1 or directions is None else ()), *(directions or ())]
     factors = [a for a in factors if is_float(a.dtype)]  # integers wrap around all the same
@@ -144,7 +146,7 @@ def is_exact(case: Case, arrays: Arrays, terms: int, directions: Arrays | None =
 def is_moved(case: Case) -> bool:
     """Whether results are elements of the operands as they are, so that any data is exact."""
     contract = CONTRACTS[case.contract]
-    return contract.terms(case) == 1 and contract.degree == 1
+    return contract.terms(case) == 1 and contract.degree == 1 and contract.smooth is None
 
 
 def _largest(array: np.ndarray) -> float:
@@ -167,6 +169,10 @@ def references(case: Case, arrays: Arrays, features: frozenset[str] = frozenset(
     blocks = [case.blocks(i, array, batched=is_batched(case)) for i, array in enumerate(arrays)]
     exact = reference_blocks(case, blocks)
     dtypes = [contract.result_dtype(case, np.dtype(arrays[i % len(arrays)].dtype)) for i in range(len(exact))]
+    if contract.smooth is not None:
+        smooth, wider = contract.smooth, widened_operands(case, blocks)
+        sums = over_batch(case, wider, lambda b: smooth.value(case, b))
+        return [smooth_reference(case, *one) for one in zip(exact, sums, dtypes, strict=True)]
     terms = contract.terms(case)
     if is_moved(case) or is_exact(case, arrays, terms):
         return [Reference(e, dtype, None) for e, dtype in zip(exact, dtypes, strict=True)]
@@ -264,6 +270,21 @@ def derivative(case: Case, exact: np.ndarray, sums: Sums, counts: np.ndarray, dt
     if products == 0 and not divides:
         count = np.where(counts <= 1, 0, count)
     return Reference(exact, dtype, _within(case, sums, count, dtype))
+
+
+def smooth_reference(
+    case: Case, exact: np.ndarray, sums: np.ndarray, dtype: np.dtype, *, derivative: bool = False
+) -> Reference:
+    """A result that is no sum of products: off by its contract's roundings in the accumulator, and one in its dtype.
+
+    What a derivative adds up of replicas is written by JAX, in the operands' own dtype.
+    """
+    contract = CONTRACTS[case.contract]
+    assert contract.smooth is not None
+    once = 1 + case.mesh.size * derivative
+    held = contract.accumulator(dtype)
+    error = sum_error_bound(sums, contract.smooth.roundings(case), held)
+    return Reference(exact, dtype, error + sum_error_bound(sums + error, once, dtype))
 
 
 def _divides_exactly(case: Case) -> bool:

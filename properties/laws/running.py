@@ -138,10 +138,16 @@ def is_batched(case: Case) -> bool:
 
 def reference_blocks(case: Case, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The oracle's results `[*mesh.sizes, (batch,) *block]` in wide floats, before they are rounded."""
+    return over_batch(
+        case, widened_operands(case, operands), lambda blocks: CONTRACTS[case.contract].oracle(case, blocks)
+    )
+
+
+def widened_operands(case: Case, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The arrays of all operands, those that have a gradient in a dtype that loses nothing that matters."""
     contract = CONTRACTS[case.contract]
     moving, divides = contract.moving(case), contract.divides(case)
-    wider = [widened(o, divides) if i in moving else o for i, o in enumerate(operands)]
-    return over_batch(case, wider, lambda blocks: contract.oracle(case, blocks))
+    return [widened(o, divides) if i in moving else o for i, o in enumerate(operands)]
 
 
 def widened(array: np.ndarray, divides: bool = False) -> np.ndarray:

@@ -54,14 +54,14 @@ def element_by_element(mesh: MeshCase, axes: tuple[str, ...], values: np.ndarray
             for member in participants(mesh, axes, device)
             for pair in zip(values[member], mask[member], strict=True)
         ]
-        counted = [value for value, masked in pairs if not masked]
+        counted = [value for value, counts in pairs if counts]
         means.append(math.fsum(counted) / len(counted) if counted else 0.0)
     return np.array(means).reshape(mesh.sizes)
 
 
 @given(case=operands())
 def test_the_mean_is_that_of_what_is_not_masked(case: Any) -> None:
-    """The oracle's mean is that of the elements whose mask is False, and 0 of none."""
+    """The oracle's mean is that of the elements whose mask is True, and 0 of none."""
     mesh, axes, values, mask = case
     found = masked_mean.value([values, mask], mesh, axes)[0]
     np.testing.assert_allclose(found, element_by_element(mesh, axes, values, mask), rtol=1e-12, atol=1e-15)
@@ -83,9 +83,9 @@ def test_derivatives_are_differences_and_adjoint(case: Any) -> None:
 
 @given(case=operands())
 def test_what_is_masked_changes_nothing(case: Any) -> None:
-    """A NaN where the mask is True changes neither the mean nor a derivative, and has the cotangent 0."""
+    """A NaN where the mask is False changes neither the mean nor a derivative, and has the cotangent 0."""
     mesh, axes, values, mask = case
-    spoilt = np.where(mask, np.nan, values)
+    spoilt = np.where(mask, values, np.nan)
     ones, cotangent = np.ones_like(values), np.ones(mesh.sizes)
     for one, other in (
         (masked_mean.value([v, mask], mesh, axes)[0] for v in (values, spoilt)),
@@ -101,8 +101,8 @@ def test_what_is_masked_changes_nothing(case: Any) -> None:
 def spoilt_case(mesh: MeshCase, dtype: Any = np.float32) -> tuple[np.ndarray, np.ndarray]:
     """Integers with an exact mean per participant, one device without any, and NaN where they are masked."""
     mask = np.random.default_rng(3).random((*mesh.sizes, 4)) < 0.5
-    mask[(0,) * len(mesh.sizes)] = True
-    values = np.where(mask, np.nan, np.arange(mask.size).reshape(mask.shape) % 5)
+    mask[(0,) * len(mesh.sizes)] = False
+    values = np.where(mask, np.arange(mask.size).reshape(mask.shape) % 5, np.nan)
     return values.astype(dtype), mask
 
 
@@ -146,7 +146,7 @@ def test_sixteen_bits_are_rounded_once(form: Any, dtype: Any) -> None:
     mesh, axes = REVERSED
     values = np.full((2, 3, 700), 1.0).astype(dtype)
     values[..., ::7] = 257
-    mask = np.zeros(values.shape, bool)
+    mask = np.ones(values.shape, bool)
     result = on_devices(functools.partial(form, axis_name=axes), mesh, values, mask)
     np.testing.assert_array_equal(result, masked_mean.value([values, mask], mesh, axes)[0].astype(dtype), strict=True)
 
@@ -155,8 +155,8 @@ def test_sixteen_bits_are_rounded_once(form: Any, dtype: Any) -> None:
 def test_what_all_hold_alike_is_counted_by_each(form: Any) -> None:
     """A block that is typed invariant counts once per participant, as its copies do, beside a mask that varies."""
     mesh, axes = REVERSED
-    block, mask = np.array([1, 2, 3], np.float32), np.zeros((2, 3, 3), bool)
-    mask[0, :, 0] = True
+    block, mask = np.array([1, 2, 3], np.float32), np.ones((2, 3, 3), bool)
+    mask[0, :, 0] = False
     result = on_devices(lambda m: form(jnp.asarray(block), m, axes), mesh, mask)
     np.testing.assert_allclose(result, np.full((2, 3), 33 / 15), rtol=1e-6)
 

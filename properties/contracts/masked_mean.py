@@ -1,0 +1,70 @@
+"""The contract of masked_mean: the mean over the elements that count, of all participants."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from impl import masked_mean as implementations
+from oracles import masked_mean
+from properties.cases import Case
+from properties.contracts.contract import Claim, Contract, Scope, Violation
+from properties.contracts.operation import WIDER, Described, Drawn, changed, operation
+from properties.strategies.shapes import LONG
+
+FEATURES = frozenset({"explained_errors", "replicated_operands", "x64"})
+
+
+def _arguments(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+    usual = st.integers(1, 2 if scope.large else 6)
+    long = not scope.large and draw(st.integers(0, 9), label="long") == 9
+    size = draw(st.sampled_from(LONG) if long else usual, label="elements")
+    return [Described((size,)), Described((size,), "bool", like=0)], {}
+
+
+def _masked(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """The mask: of one participant's elements, of all, or of none; what is not finite is masked half of the time.
+
+    Drawn booleans count about half of the elements of each participant, so that a mean of means is nearly right.
+    """
+    values, mask = arrays
+    style = int(np.count_nonzero(mask)) % 5
+    if style == 0:
+        mask = np.zeros_like(mask)
+    elif style == 1:
+        mask = np.ones_like(mask)
+    elif style == 2:  # the first elements count, so that participants count different numbers of them
+        mask = np.arange(mask.size).reshape(mask.shape) <= mask.size // 3
+    if style != 1:
+        mask = mask & np.isfinite(values.astype(np.float64))
+    return [values, mask]
+
+
+def _taller(case: Case) -> st.SearchStrategy[Case]:
+    (size,) = case.operands[1].block
+    return st.just(changed(case, 1, block=(size + 1,)))
+
+
+def _numbers(case: Case) -> st.SearchStrategy[Case]:
+    return st.just(changed(case, 1, dtype="float32"))
+
+
+CONTRACT: Contract = operation(
+    "masked_mean",
+    masked_mean.masked_mean,
+    _arguments,
+    operands=("values", "mask"),
+    auxiliary=frozenset({"mask"}),
+    invariant=True,
+    kinds=("exact", "real", "nan", "scaled", "special", "real"),
+    features=FEATURES,
+    violations=(Violation("mask", _taller), Violation("mask", _numbers)),
+    adapt=_masked,
+    weighs=True,
+    terms=lambda case: case.operands[0].block[0] * case.members,
+    divides=lambda case: True,
+    even=lambda case: False,  # it divides by how many count, which only the mask tells
+    accumulator=lambda dtype: np.dtype(WIDER.get(dtype.name, dtype)),
+    implementations={
+        "sums": Claim(implementations.masked_mean, FEATURES),
+        "gathered": Claim(implementations.gathered_masked_mean, FEATURES),
+    },
+)

@@ -1,0 +1,56 @@
+"""What an embedding lookup means: row `ids[t]` of the whole table, for ids within it, and zeros for all others.
+
+Operands are blocks `table [*mesh.sizes, V / p, D]` and `ids [*mesh.sizes, …]`, integers. Derivatives are exact, in
+`oracles.dtypes.wide`, and their transpose is taken over all blocks of all devices: each has its own cotangent (see
+`oracles.transposes`). The ids have none.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from oracles.collectives import Axes, Blocks, all_gather
+from oracles.dtypes import wide
+from oracles.mesh import MeshCase
+from oracles.transposes import all_gather_transpose
+
+
+class EmbeddingLookup:
+    """`table [V_Y, D]`, `ids […]` to `[…, D]`, which is the same on all participants if the ids are."""
+
+    def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> list[Blocks]:
+        """Every device takes the rows that its ids name out of the whole table."""
+        table, ids = operands
+        whole = all_gather(table.astype(wide(table.dtype)), mesh, axes, tiled=True)
+        result = np.zeros((*ids.shape, table.shape[-1]), whole.dtype)
+        named = within(ids, whole.shape[-2])
+        device = np.nonzero(named)[: len(mesh.sizes)]
+        result[named] = whole[(*device, ids[named].astype(np.int64))]
+        return [result]
+
+    def pushforward(
+        self, operands: Sequence[Blocks], tangents: Sequence[Blocks | None], mesh: MeshCase, axes: Axes
+    ) -> list[Blocks]:
+        """The lookup is linear in the table: that in its tangent."""
+        return self.value([np.asarray(tangents[0]), operands[1]], mesh, axes)
+
+    def pullback(
+        self, operands: Sequence[Blocks], cotangents: Sequence[Blocks], mesh: MeshCase, axes: Axes
+    ) -> list[Blocks | None]:
+        """A row's cotangent is the sum of those of all places, on all participants, where its id is."""
+        (table, ids), (ct,) = operands, cotangents
+        rank = len(mesh.sizes)
+        v = table.shape[rank] * mesh.axis_size(axes)
+        whole = np.zeros((mesh.size, v, table.shape[-1]), wide(ct.dtype))
+        named = within(ids, v)
+        device = np.ravel_multi_index(np.nonzero(named)[:rank], mesh.sizes)
+        np.add.at(whole.reshape(-1, table.shape[-1]), device * v + ids[named].astype(np.int64), ct[named])
+        return [all_gather_transpose(whole.reshape(*mesh.sizes, *whole.shape[1:]), mesh, axes, tiled=True), None]
+
+
+def within(ids: Blocks, v: int) -> np.ndarray:
+    """Which ids name a row of v: `[*mesh.sizes, …]`."""
+    return (ids >= 0) & (ids < v)
+
+
+embedding_lookup = EmbeddingLookup()

@@ -18,6 +18,7 @@ FEATURES: dict[str, str] = {
     "explained_errors": "What the contract forbids raises a ValueError naming the argument, its value and the mesh.",
     "groups": "`axis_index_groups` of equal length, of logical indices.",
     "narrow_accumulation": "16-bit floats are added up in 16 bits: the bound on the error is that of their own dtype.",
+    "invalid_indices": "Indices may be out of range.",
     "negative_dimensions": "Dimensions may be counted from the back.",
     "replicated_operands": "Operands may be the same along some axes of the tuple, or all of them.",
     "trees": "The operand may be a pytree of arrays.",

@@ -82,10 +82,11 @@ def operation_cases(
     dtypes: Dtypes,
     kinds: Sequence[str],
     reads: int,
+    most: int | None,
 ) -> Case:
     """Cases of one operation. Shrinks to one device, the first axis, the smallest arguments, the first dtype."""
     around = draw(st.sampled_from(scope.arounds), label="around")
-    mesh, axis_name, axes = draw(meshes_and_axes(scope, around))
+    mesh, axis_name, axes = draw(meshes_and_axes(scope, around, most=most))
     described, params = arguments(draw, mesh.axis_size(axes), scope)
     dtype = draw(dtypes(scope, mesh.size * reads if scope.floating else 1), label="dtype")
     replicated = "replicated_operands" in scope.features and draw(st.integers(0, 9), label="replicated operand") == 9
@@ -132,10 +133,11 @@ def operation(
     features: frozenset[str] = frozenset({"explained_errors", "replicated_operands", "x64"}),
     violations: tuple[Violation, ...] = (),
     reads: int | Callable[[Case], int] = 1,
+    most: int | None = None,
     adapt: Callable[[Case, list[np.ndarray]], list[np.ndarray]] = lambda case, arrays: arrays,
     **more: Any,
 ) -> Contract:
-    """A contract whose oracle takes the blocks of all arguments; `more` is as in `Contract`."""
+    """A contract whose oracle takes the blocks of all arguments, on at most `most` devices; `more` is as in `Contract`."""
 
     def moving(case: Case) -> list[int]:
         return [i for i, operand in enumerate(operands) if operand not in auxiliary]
@@ -150,10 +152,10 @@ def operation(
         pulled = oracle.pullback(xs, cotangents, case.mesh, case.axes, **case.keywords)
         return [pulled[i] for i in moving(case)]
 
-    most = reads if isinstance(reads, int) else 1
+    least_reads = reads if isinstance(reads, int) else 1
     return Contract(
         name=name,
-        cases=lambda scope: operation_cases(name, scope, arguments, dtypes, kinds, most),
+        cases=lambda scope: operation_cases(name, scope, arguments, dtypes, kinds, least_reads, most),
         oracle=lambda case, xs: list(oracle.value(xs, case.mesh, case.axes, **case.keywords)),
         pushforward=pushforward,
         pullback=pullback,
@@ -165,7 +167,7 @@ def operation(
         violations=(*AXES, *violations),
         operands=operands,
         auxiliary=auxiliary,
-        reads=reads if callable(reads) else lambda case: most,
+        reads=reads if callable(reads) else lambda case: least_reads,
         options=options or {},
         features=features,
         adapt=adapt,

@@ -281,7 +281,9 @@ def smooth_reference(
     """
     contract = CONTRACTS[case.contract]
     assert contract.smooth is not None
-    once = 1 + case.mesh.size * derivative
+    mesh = case.mesh
+    replicas = max(mesh.size // mesh.axis_size(mesh.in_mesh_order(o.placement.axes)) for o in case.operands)
+    once = 1 + replicas * derivative
     held = contract.accumulator(dtype)
     error = sum_error_bound(sums, contract.smooth.roundings(case), held)
     return Reference(exact, dtype, error + sum_error_bound(sums + error, once, dtype))

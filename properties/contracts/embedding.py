@@ -1,0 +1,71 @@
+"""The contract of embedding_lookup: rows of a sharded table, by their numbers in the whole of it."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from impl import embedding as implementations
+from oracles import embedding
+from properties.cases import Case
+from properties.contracts.contract import Claim, Contract, Scope, Violation
+from properties.contracts.operation import WIDER, Described, Drawn, changed, operation
+from properties.strategies.shapes import LONG
+
+FEATURES = frozenset({"explained_errors", "invalid_indices", "replicated_operands", "x64"})
+
+MOST_MEMBERS = 256
+"""The largest mesh: a table has as many rows as there are participants, and every one of them a gradient for each."""
+
+
+def _arguments(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+    small = st.integers(1, 2 if scope.large else 4)
+    rows, columns, count = draw(st.tuples(small, small, small), label="rows, columns, ids")
+    if not scope.large and draw(st.integers(0, 9), label="long") == 9:
+        size = draw(st.sampled_from(LONG), label="long side")
+        at = draw(st.integers(0, 2), label="which")
+        rows, columns, count = (size if i == at else n for i, n in enumerate((rows, columns, count)))
+    integers = draw(st.sampled_from(("int32", "int32", "uint16", "int16")), label="dtype of the ids")
+    # an index along with which rows go out of range is drawn for those that support it
+    params = {}
+    return [Described((rows, columns)), Described((count,), integers, varies=False)], params
+
+
+def _in_range(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """Ids of rows of the whole table, all of them alike now and then, so that many gradients meet in one row."""
+    table, ids = arrays
+    rows = case.members * case.operands[0].block[0]
+    style = int(np.abs(ids.astype(np.int64)).sum()) % 4
+    # spread over all rows, whatever numbers were drawn
+    spread = (ids.astype(np.int64) * 7919 + np.arange(ids.size).reshape(ids.shape) * 31) % rows
+    if style == 1:
+        spread = np.full_like(spread, spread.flat[0])
+    return [table, spread.astype(ids.dtype)]
+
+
+def _numbers(case: Case) -> st.SearchStrategy[Case]:
+    return st.just(changed(case, 1, dtype="float32"))
+
+
+def _cube(case: Case) -> st.SearchStrategy[Case]:
+    return st.just(changed(case, 0, block=(*case.operands[0].block, 1)))
+
+
+CONTRACT: Contract = operation(
+    "embedding_lookup",
+    embedding.embedding_lookup,
+    _arguments,
+    operands=("table", "ids"),
+    auxiliary=frozenset({"ids"}),
+    invariant=True,
+    kinds=("distinct", "exact", "real", "scaled", "real"),
+    features=FEATURES,
+    violations=(Violation("ids", _numbers),),
+    adapt=_in_range,
+    weighs=True,
+    most=MOST_MEMBERS,
+    reads=lambda case: max(1, case.operands[1].block[0]),
+    accumulator=lambda dtype: np.dtype(WIDER.get(dtype.name, dtype)),
+    implementations={
+        "masked": Claim(implementations.embedding_lookup, FEATURES),
+        "gathered": Claim(implementations.gathered_embedding_lookup, FEATURES),
+    },
+)

@@ -1,0 +1,121 @@
+"""Norms of sharded arrays: the global norm that gradients are clipped by, and RMS normalisation of sharded features.
+
+All forms run inside `jax.shard_map`, over one axis or a tuple of axes in any order (`Y`). Squares of 16-bit floats
+are taken and added up in float32, and the result is rounded once. Squares must be in the range of float32 (or of
+the operand's own dtype, if that is wider): nothing is scaled beforehand, as that would take a maximum over all
+participants, a second collective.
+"""
+
+import math
+from typing import SupportsFloat
+
+import jax.numpy as jnp
+from jax import lax
+
+from impl.arguments import AxisName, check_axes, check_kind, check_shape, refuse
+from impl.collective_matmul.operands import accumulator
+from impl.collectives import Block, all_gather, all_gather_invariant, cast_varying
+
+
+def global_norm(x: Block, axis_name: AxisName) -> Block:
+    """`x [M_Y, N]` to `[]`, typed invariant: the square root of the sum of all participants' sums of squares.
+
+    Arguments:
+        x: floating-point blocks of any shape; a block that is the same on all participants counts once for each.
+        axis_name: the axis or axis tuple over which the array is sharded, in any dimension.
+
+    Returns:
+        A scalar of the dtype of `x`. Its gradient is x by the norm, and zero where all of x is zero.
+
+    Raises:
+        ValueError: for an unknown axis, or x that is not floating.
+    """
+    axes = _checked("global_norm", x, axis_name)
+    squares = jnp.sum(jnp.square(cast_varying(x, axes).astype(accumulator(x))))
+    return _root(lax.psum(squares, axes)).astype(x.dtype)
+
+
+def gathered_global_norm(x: Block, axis_name: AxisName) -> Block:
+    """`x [M_Y, N]` to `[]`, typed invariant: gathers the array, then takes its norm.
+
+    Arguments and result are those of `global_norm`.
+
+    Raises:
+        ValueError: as `global_norm`.
+    """
+    axes = _checked("gathered_global_norm", x, axis_name)
+    whole = all_gather_invariant(cast_varying(x, axes), axes)
+    return _root(jnp.sum(jnp.square(whole.astype(accumulator(x))))).astype(x.dtype)
+
+
+def rms_norm(x: Block, scale: Block, axis_name: AxisName, *, epsilon: SupportsFloat) -> Block:
+    """`x [T, D_Y]`, `scale [D_Y]` to `[T, D_Y]`, typed varying: a sum of squares per token travels.
+
+    `x / sqrt(mean(x^2) + epsilon) * scale`, the mean over all of D.
+
+    Arguments:
+        x: floating-point blocks; further leading dimensions are as tokens.
+        scale: floating-point blocks, one number per feature.
+        axis_name: the axis or axis tuple over which the features are sharded.
+        epsilon: added to the mean of the squares; a number of at least 0, with which a token of zeros gives NaN.
+
+    Returns:
+        Blocks of the shape of `x`, in the dtype that x and scale promote to, computed in float32 or wider.
+
+    Raises:
+        ValueError: for an unknown axis, operands that are not floating, a scale that is not one number per
+            feature, or a negative epsilon.
+    """
+    axes, x, scale, added = _operands("rms_norm", x, scale, axis_name, epsilon)
+    squares = lax.psum(_squares(x), axes)
+    return _normalised(x, squares, scale, added, axes)
+
+
+def gathered_rms_norm(x: Block, scale: Block, axis_name: AxisName, *, epsilon: SupportsFloat) -> Block:
+    """`x [T, D_Y]`, `scale [D_Y]` to `[T, D_Y]`, typed varying: gathers the features, then takes their mean.
+
+    Arguments and result are those of `rms_norm`.
+
+    Raises:
+        ValueError: as `rms_norm`.
+    """
+    axes, x, scale, added = _operands("gathered_rms_norm", x, scale, axis_name, epsilon)
+    squares = _squares(all_gather(x, axes, axis=-1, tiled=True))
+    return _normalised(x, squares, scale, added, axes)
+
+
+def _checked(function: str, x: Block, axis_name: AxisName) -> tuple[str, ...]:
+    axes = check_axes(function, axis_name)
+    check_kind(function, "x", x, jnp.floating, "real floating-point numbers")
+    return axes
+
+
+def _operands(
+    function: str, x: Block, scale: Block, axis_name: AxisName, epsilon: SupportsFloat
+) -> tuple[tuple[str, ...], Block, Block, float]:
+    axes = _checked(function, x, axis_name)
+    check_kind(function, "scale", scale, jnp.floating, "real floating-point numbers")
+    if not x.ndim:
+        refuse(function, "x", x, "an array of at least 1 dimension, the last of them the features")
+    check_shape(function, "scale", scale, x.shape[-1:], "one number for each feature of x")
+    added = float(epsilon)
+    if not 0 <= added < math.inf:
+        refuse(function, "epsilon", epsilon, "a finite number of at least 0")
+    return axes, cast_varying(x, axes), cast_varying(scale, axes), added
+
+
+def _root(squares: Block) -> Block:
+    """The square root, with the derivative 0 at 0: of a NaN it is NaN."""
+    zero = squares == 0
+    return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, squares)))
+
+
+def _squares(x: Block) -> Block:
+    return jnp.sum(jnp.square(x.astype(accumulator(x))), axis=-1, keepdims=True)
+
+
+def _normalised(x: Block, squares: Block, scale: Block, epsilon: float, axes: tuple[str, ...]) -> Block:
+    features = max(1, x.shape[-1] * lax.axis_size(axes))
+    wide = accumulator(x, scale)
+    rooted = jnp.sqrt(squares.astype(wide) / features + epsilon)
+    return (x.astype(wide) / rooted * scale.astype(wide)).astype(jnp.result_type(x, scale))

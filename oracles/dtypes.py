@@ -124,6 +124,13 @@ def sum_error_bound(magnitude: np.ndarray, roundings: np.ndarray | int, dtype: n
     return np.asarray(np.where((magnitude == 0) & np.isinf(gamma), n * tiny(dtype), bound))
 
 
+def half_spacing(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """How far a number of at most that size may be from the nearest number of a floating-point `dtype`: half an ulp."""
+    _, exponent = np.frexp(np.abs(x).astype(np.float64))
+    finite = np.where(np.isfinite(x), np.ldexp(unit_roundoff(dtype), exponent - 1), np.inf)
+    return np.asarray(np.maximum(finite, tiny(dtype)))
+
+
 def tiny(dtype: np.dtype) -> float:
     """How far one rounding to a floating-point `dtype` may be off below its normal range."""
     return float(ml_dtypes.finfo(real_of(dtype)).smallest_subnormal) / 2

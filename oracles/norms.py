@@ -47,7 +47,7 @@ class RmsNorm:
         """Every feature by the root of its token's mean square, times its scale."""
         x, scale = widened(operands)
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-            return [x / self._root(x, mesh, axes, epsilon) * per_feature(scale, x, mesh)]
+            return [x / self.root(x, mesh, axes, epsilon) * per_feature(scale, x, mesh)]
 
     def pushforward(
         self,
@@ -62,8 +62,8 @@ class RmsNorm:
         (x, scale), (dx, dscale) = widened(operands), widened(tangents)
         s, ds = per_feature(scale, x, mesh), per_feature(dscale, x, mesh)
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-            r = self._root(x, mesh, axes, epsilon)
-            dr = self._mean(x * dx, mesh, axes) / r
+            r = self.root(x, mesh, axes, epsilon)
+            dr = self.mean(x * dx, mesh, axes) / r
             return [(dx / r - x * dr / r**2) * s + x / r * ds]
 
     def pullback(
@@ -79,14 +79,15 @@ class RmsNorm:
         (x, scale), (ct,) = widened(operands), widened(cotangents)
         tokens = tuple(range(len(mesh.sizes), x.ndim - 1))
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-            r = self._root(x, mesh, axes, epsilon)
+            r = self.root(x, mesh, axes, epsilon)
             g = ct * per_feature(scale, x, mesh)
-            return [g / r - x * self._mean(g * x, mesh, axes) / r**3, (ct * x / r).sum(axis=tokens)]
+            return [g / r - x * self.mean(g * x, mesh, axes) / r**3, (ct * x / r).sum(axis=tokens)]
 
-    def _root(self, x: Blocks, mesh: MeshCase, axes: Axes, epsilon: float) -> Blocks:
-        return np.sqrt(self._mean(x * x, mesh, axes) + epsilon)
+    def root(self, x: Blocks, mesh: MeshCase, axes: Axes, epsilon: float) -> Blocks:
+        """The root of the mean square of each token, of its features on all participants: `[*mesh.sizes, T, 1]`."""
+        return np.sqrt(self.mean(x * x, mesh, axes) + epsilon)
 
-    def _mean(self, x: Blocks, mesh: MeshCase, axes: Axes) -> Blocks:
+    def mean(self, x: Blocks, mesh: MeshCase, axes: Axes) -> Blocks:
         """The mean over all features of all participants, for each token: `[*mesh.sizes, T, 1]`."""
         features = max(1, x.shape[-1] * mesh.axis_size(axes))
         return all_reduce(x.sum(axis=-1, keepdims=True), mesh, axes) / features

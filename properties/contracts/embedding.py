@@ -24,21 +24,34 @@ def _arguments(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
         at = draw(st.integers(0, 2), label="which")
         rows, columns, count = (size if i == at else n for i, n in enumerate((rows, columns, count)))
     integers = draw(st.sampled_from(("int32", "int32", "uint16", "int16")), label="dtype of the ids")
-    # an index along with which rows go out of range is drawn for those that support it
-    params = {}
-    return [Described((rows, columns)), Described((count,), integers, varies=False)], params
+    return [Described((rows, columns)), Described((count,), integers, varies=False)], {}
+
+
+def _kinds(scope: Scope) -> tuple[str, ...]:
+    usual = ("distinct", "exact", "real", "scaled", "real")
+    return (*usual, "special") if "invalid_indices" in scope.features else usual
 
 
 def _in_range(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """Ids of rows of the whole table, all of them alike now and then, so that many gradients meet in one row."""
+    """Ids of rows of the whole table, all of them alike now and then, so that many gradients meet in one row.
+
+    Where there are extremes of their dtype, which only `special` data has, they are out of range: far out, or just so.
+    Rows are finite: the product with a one-hot matrix is a right lookup, and makes NaN of another row's infinity.
+    """
     table, ids = arrays
+    info = np.iinfo(ids.dtype)
+    far, before, behind = (ids == extreme for extreme in (info.max, info.min, info.max - 1))
     rows = case.members * case.operands[0].block[0]
     style = int(np.abs(ids.astype(np.int64)).sum()) % 4
     # spread over all rows, whatever numbers were drawn
     spread = (ids.astype(np.int64) * 7919 + np.arange(ids.size).reshape(ids.shape) * 31) % rows
     if style == 1:
         spread = np.full_like(spread, spread.flat[0])
-    return [table, spread.astype(ids.dtype)]
+    finite = np.where(np.isfinite(table.astype(np.float64)), table, np.ones((), table.dtype))
+    if info.min:
+        spread = np.where(before, -1 - spread, spread)
+    chosen = np.where(far, ids, np.where(behind, rows + spread % 2, spread))
+    return [finite, chosen.astype(ids.dtype)]
 
 
 def _numbers(case: Case) -> st.SearchStrategy[Case]:
@@ -56,7 +69,7 @@ CONTRACT: Contract = operation(
     operands=("table", "ids"),
     auxiliary=frozenset({"ids"}),
     invariant=True,
-    kinds=("distinct", "exact", "real", "scaled", "real"),
+    kinds=_kinds,
     features=FEATURES,
     violations=(Violation("ids", _numbers),),
     adapt=_in_range,

@@ -65,6 +65,10 @@ Dtypes = Callable[[Scope, int], st.SearchStrategy[str]]
 """The dtypes of a case, given how many terms a result or a gradient may add up."""
 
 
+Kinds = Callable[[Scope], Sequence[str]]
+"""The kinds of data of a case."""
+
+
 def floats(scope: Scope, terms: int) -> st.SearchStrategy[str]:
     """Real floats of 16 and 32 bits, and of 64 where they are supported; shrinks to float32."""
     usual = st.sampled_from(FLOATS)
@@ -80,7 +84,7 @@ def operation_cases(
     scope: Scope,
     arguments: Arguments,
     dtypes: Dtypes,
-    kinds: Sequence[str],
+    kinds: Kinds,
     reads: int,
     most: int | None,
 ) -> Case:
@@ -103,6 +107,7 @@ def operation_cases(
         automatic = [axis for axis in mesh.axis_names if axis not in manual]
         placed = [without(placement, automatic) for placement in placed]
     seed = draw(st.integers(0, 2**16), label="seed")
+    chosen = kinds(scope)
     return Case(
         contract=name,
         mesh=mesh,
@@ -111,7 +116,7 @@ def operation_cases(
             Operand(one.block, one.dtype or dtype, placement) for one, placement in zip(described, placed, strict=True)
         ),
         params=tuple(params.items()),
-        data=tuple(Data(kinds[i % len(kinds)], seed + i) for i in range(2 if scope.large else max(5, len(kinds)))),
+        data=tuple(Data(chosen[i % len(chosen)], seed + i) for i in range(2 if scope.large else max(5, len(chosen)))),
         around=around,
         manual=manual,
     )
@@ -129,7 +134,7 @@ def operation(
     auxiliary: frozenset[str] = frozenset(),
     invariant: bool = False,
     dtypes: Dtypes = floats,
-    kinds: Sequence[str] = ("exact", "distinct", "real", "scaled", "real"),
+    kinds: Sequence[str] | Kinds = ("exact", "distinct", "real", "scaled", "real"),
     features: frozenset[str] = frozenset({"explained_errors", "replicated_operands", "x64"}),
     violations: tuple[Violation, ...] = (),
     reads: int | Callable[[Case], int] = 1,
@@ -137,7 +142,7 @@ def operation(
     adapt: Callable[[Case, list[np.ndarray]], list[np.ndarray]] = lambda case, arrays: arrays,
     **more: Any,
 ) -> Contract:
-    """A contract whose oracle takes the blocks of all arguments, on at most `most` devices; `more` is as in `Contract`."""
+    """A contract whose oracle takes the blocks of all arguments, on at most `most` devices; `more` is of `Contract`."""
 
     def moving(case: Case) -> list[int]:
         return [i for i, operand in enumerate(operands) if operand not in auxiliary]
@@ -152,10 +157,11 @@ def operation(
         pulled = oracle.pullback(xs, cotangents, case.mesh, case.axes, **case.keywords)
         return [pulled[i] for i in moving(case)]
 
+    all_kinds: Kinds = kinds if callable(kinds) else lambda scope: kinds
     least_reads = reads if isinstance(reads, int) else 1
     return Contract(
         name=name,
-        cases=lambda scope: operation_cases(name, scope, arguments, dtypes, kinds, least_reads, most),
+        cases=lambda scope: operation_cases(name, scope, arguments, dtypes, all_kinds, least_reads, most),
         oracle=lambda case, xs: list(oracle.value(xs, case.mesh, case.axes, **case.keywords)),
         pushforward=pushforward,
         pullback=pullback,

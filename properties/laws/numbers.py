@@ -10,6 +10,7 @@ from oracles.collectives import axis_index
 from oracles.dtypes import (
     exact_limit,
     finest,
+    half_spacing,
     is_float,
     largest_finite,
     rounded,
@@ -241,7 +242,7 @@ def _value_bound(
     for _ in range(stages - 1):
         error = error + u * (partial + error) + floor * case.members
     overflows = (magnitudes if stages > 1 else np.abs(exact)) + error > largest_finite(dtype)
-    error = error + u * (np.abs(exact) + error) + tiny(dtype)
+    error = error + half_spacing(np.abs(exact) + error, dtype)
     return np.where(overflows, -error, error)
 
 
@@ -283,10 +284,11 @@ def smooth_reference(
     assert contract.smooth is not None
     mesh = case.mesh
     replicas = max(mesh.size // mesh.axis_size(mesh.in_mesh_order(o.placement.axes)) for o in case.operands)
-    once = 1 + replicas * derivative
     held = contract.accumulator(dtype)
     error = sum_error_bound(sums, contract.smooth.roundings(case), held)
-    return Reference(exact, dtype, error + sum_error_bound(sums + error, once, dtype))
+    if derivative:
+        error = error + sum_error_bound(sums + error, replicas, dtype)
+    return Reference(exact, dtype, error + half_spacing(np.abs(exact) + error, dtype))
 
 
 def _divides_exactly(case: Case) -> bool:

@@ -2,49 +2,15 @@
 
 A suite that cannot fail proves nothing: each wrong one must be reported, by the law that is meant for
 it and on the smallest mesh that shows it. A suite that cries wolf proves nothing either: of the right
-ones, none may be.
+ones, none may be. Every module of this package enters its functions into the catalogue by being there.
 """
 
-from properties.mutants import (  # each module enters its functions into the catalogue
-    claims,
-    communication,
-    conditions,
-    doublings,
-    exchanges,
-    gathers,
-    gradients,
-    large,
-    products,
-    products_both_ways,
-    reductions,
-    rings,
-    rounding,
-    runtime,
-    scatters,
-    shifts,
-    types,
-)
+import pkgutil
+from importlib import import_module
+
 from properties.mutants.catalogue import MUTANTS, Mutant, mutant
 
-__all__ = [
-    "MUTANTS",
-    "Mutant",
-    "claims",
-    "communication",
-    "conditions",
-    "doublings",
-    "exchanges",
-    "gathers",
-    "gradients",
-    "large",
-    "mutant",
-    "products",
-    "products_both_ways",
-    "reductions",
-    "rings",
-    "rounding",
-    "runtime",
-    "scatters",
-    "shifts",
-    "types",
-]
+for _module in pkgutil.iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")
+
+__all__ = ["MUTANTS", "Mutant", "mutant"]

@@ -69,6 +69,11 @@ MUTANTS: dict[str, Mutant] = {}
 """Every planted bug by its name."""
 
 
+def _form_of(contract: str) -> str:
+    """The form of a contract's implementations, where it names them itself; else that of what a user brings."""
+    return "operation" if contract in CONTRACTS and CONTRACTS[contract].implementations else "user"
+
+
 def mutant(
     contract: str,
     *,
@@ -102,7 +107,7 @@ def mutant(
             communication,
             claims,
             expectation,
-            form or FORMS.get(function.__module__.rpartition(".")[2], "user"),
+            form or FORMS.get(function.__module__.rpartition(".")[2], _form_of(contract)),
         )
         return function
 

@@ -1,27 +1,14 @@
-"""Right implementations that look odd: other algorithms, other types, loops, maps, gradients of their own."""
+"""Right implementations that look odd: other algorithms, other types, loops, maps, gradients of their own.
 
-from properties.mutants.right import (  # each module enters its functions into the catalogue
-    exchanges,
-    gathers,
-    products,
-    reductions,
-    rounding,
-    scatters,
-    shifts,
-    unusual,
-)
+Every module of this package enters its functions into the catalogue by being there.
+"""
+
+import pkgutil
+from importlib import import_module
+
 from properties.mutants.right.catalogue import RIGHT_ONES, RightOne, right
 
-__all__ = [
-    "RIGHT_ONES",
-    "RightOne",
-    "exchanges",
-    "gathers",
-    "products",
-    "reductions",
-    "right",
-    "rounding",
-    "scatters",
-    "shifts",
-    "unusual",
-]
+for _module in pkgutil.iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")
+
+__all__ = ["RIGHT_ONES", "RightOne", "right"]

@@ -1,0 +1,64 @@
+"""Planted bugs of embedding_lookup."""
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from impl import embedding
+from impl.collectives import all_gather_invariant, cast_varying
+from properties.mutants.axes import AxisName, in_mesh_order, names
+from properties.mutants.catalogue import mutant
+
+
+@mutant("embedding_lookup", smallest=(2,))
+def lookup_without_the_base(table: Array, ids: Array, axis_name: AxisName) -> Array:
+    """Looks up global ids in the local rows, so that every participant finds the first ones."""
+    rows = ids.astype(jnp.int32)
+    held = rows < table.shape[0]
+    found = jnp.where(held[..., None], jnp.take(table, jnp.where(held, rows, 0), axis=0), 0)
+    return lax.psum(cast_varying(found.astype(table.dtype), names(axis_name)), names(axis_name))
+
+
+@mutant("embedding_lookup", smallest=(2, 2))
+def lookup_in_mesh_order(table: Array, ids: Array, axis_name: AxisName) -> Array:
+    """Numbers the parts of the table in mesh order."""
+    return embedding.embedding_lookup(table, ids, in_mesh_order(axis_name))
+
+
+@mutant("embedding_lookup", smallest=(2,))
+def lookup_without_a_mask(table: Array, ids: Array, axis_name: AxisName) -> Array:
+    """Adds the row that clamping ends at, of participants that do not have the id."""
+    axes = names(axis_name)
+    rows = ids.astype(jnp.int32) - lax.axis_index(axes) * table.shape[0]
+    found = jnp.take(cast_varying(table, axes), rows, axis=0, mode="clip")
+    return lax.psum(found, axes)
+
+
+@mutant("embedding_lookup", smallest=(2,))
+def lookup_one_row_too_many(table: Array, ids: Array, axis_name: AxisName) -> Array:
+    """Takes the first row of the next part for the last of its own as well."""
+    axes = names(axis_name)
+    rows = ids.astype(jnp.int32) - lax.axis_index(axes) * table.shape[0]
+    held = (rows >= 0) & (rows <= table.shape[0])
+    found = jnp.take(cast_varying(table, axes), rows, axis=0, mode="clip")
+    return lax.psum(jnp.where(held[..., None], found, 0).astype(table.dtype), axes)
+
+
+@mutant("embedding_lookup", smallest=(1,), law="gradient")
+def lookup_whose_duplicates_count_once(table: Array, ids: Array, axis_name: AxisName) -> Array:
+    """Gives a row that is looked up twice the gradient of one of the two places."""
+    found = embedding.embedding_lookup(table, ids, axis_name)
+    rows = ids.astype(jnp.int32)
+    again = (rows[:, None] == rows[None, :]) & (jnp.arange(len(rows))[None, :] < jnp.arange(len(rows))[:, None])
+    return jnp.where(again.any(axis=1)[:, None], lax.stop_gradient(found), found)
+
+
+@mutant("embedding_lookup", smallest=(1,), claims=("invalid_indices",))
+def lookup_that_wraps(table: Array, ids: Array, axis_name: AxisName) -> Array:
+    """Counts negative ids from the back of the table, as NumPy does."""
+    axes = names(axis_name)
+    whole = all_gather_invariant(cast_varying(table, axes), axes, tiled=True)
+    rows = ids.astype(jnp.int32)
+    v = whole.shape[0]
+    inside = (rows >= -v) & (rows < v)
+    found = jnp.take(whole, jnp.where(inside, rows % v, 0), axis=0)
+    return jnp.where(inside[:, None], found, 0).astype(table.dtype)

@@ -1,0 +1,72 @@
+"""Planted bugs of halo_exchange."""
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from impl import halo
+from impl.collectives import permute
+from properties.mutants.axes import AxisName, in_mesh_order, names
+from properties.mutants.catalogue import mutant
+
+
+@mutant("halo_exchange", smallest=(1,))
+def halo_sides_swapped(x: Array, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Array:
+    """Attaches as many rows in front as belong behind."""
+    return halo.halo_exchange(x, axis_name, before=after, after=before, axis=axis)
+
+
+@mutant("halo_exchange", smallest=(3,))
+def halo_from_the_wrong_side(x: Array, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Array:
+    """Takes the rows in front from the participant behind: of two participants both are the same."""
+    n, p = x.shape[axis], lax.axis_size(axis_name)
+    whole = halo.halo_exchange(x, axis_name, before=before, after=after, axis=axis)
+    if not 0 < before <= n:
+        return whole
+    behind = permute(x, axis_name, perm=[(i, (i - 1) % p) for i in range(p)])
+    front = lax.slice_in_dim(behind, n - before, n, axis=axis)
+    return jnp.concatenate([front, lax.slice_in_dim(whole, before, None, axis=axis)], axis)
+
+
+@mutant("halo_exchange", smallest=(2, 2))
+def halo_in_mesh_order(x: Array, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Array:
+    """Takes the neighbours of a tuple in mesh order for those in the tuple's."""
+    return halo.halo_exchange(x, in_mesh_order(axis_name), before=before, after=after, axis=axis)
+
+
+@mutant("halo_exchange", smallest=(2,))
+def halo_that_does_not_wrap(x: Array, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Array:
+    """Gives the first participant zeros in front, as at an open end."""
+    whole = halo.halo_exchange(x, axis_name, before=before, after=after, axis=axis)
+    rows = lax.broadcasted_iota(jnp.int32, whole.shape, axis % whole.ndim)
+    outside = (lax.axis_index(names(axis_name)) == 0) & (rows < before)
+    return jnp.where(outside, jnp.zeros_like(whole), whole) if lax.axis_size(axis_name) > 1 else whole
+
+
+@mutant("halo_exchange", smallest=(3,))
+def halo_of_the_nearest_only(x: Array, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Array:
+    """Takes rows of the nearest neighbour again where the halo reaches past it."""
+    n, p = x.shape[axis], lax.axis_size(axis_name)
+    whole = halo.halo_exchange(x, axis_name, before=before, after=after, axis=axis)
+    if not n < before <= 2 * n or p < 3:
+        return whole
+    near = lax.slice_in_dim(whole, before - n, before, axis=axis)
+    again = lax.slice_in_dim(near, 2 * n - before, n, axis=axis)
+    return jnp.concatenate([again, lax.slice_in_dim(whole, before - n, None, axis=axis)], axis)
+
+
+@mutant("halo_exchange", smallest=(1,))
+def halo_along_the_first_dimension(x: Array, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Array:
+    """Attaches rows along dimension 0, whatever the dimension, where the block is square."""
+    square = x.ndim > 1 and x.shape[0] == x.shape[axis] and (before, after) == (0, 0)
+    if square:
+        return jnp.swapaxes(x, 0, axis)
+    return halo.halo_exchange(x, axis_name, before=before, after=after, axis=axis)
+
+
+@mutant("halo_exchange", smallest=(1,), law="gradient")
+def halo_without_its_gradient(x: Array, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Array:
+    """Stops the gradient of the rows that are attached."""
+    whole = halo.halo_exchange(x, axis_name, before=before, after=after, axis=axis)
+    rows = lax.broadcasted_iota(jnp.int32, whole.shape, axis % whole.ndim)
+    own = (rows >= before) & (rows < before + x.shape[axis])
+    return jnp.where(own, whole, lax.stop_gradient(whole))

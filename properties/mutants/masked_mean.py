@@ -1,0 +1,65 @@
+"""Planted bugs of masked_mean."""
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from impl import masked_mean
+from impl.collectives import cast_varying
+from properties.mutants.axes import AxisName, names
+from properties.mutants.catalogue import mutant
+
+
+@mutant("masked_mean", smallest=(2,))
+def mean_of_means(values: Array, mask: Array, axis_name: AxisName) -> Array:
+    """Takes the mean of the participants' own means, which count different numbers of elements."""
+    kept = jnp.where(mask, values.astype(jnp.promote_types(values.dtype, jnp.float32)), 0)
+    own = jnp.sum(kept) / jnp.maximum(jnp.sum(mask), 1).astype(kept.dtype)
+    return lax.pmean(cast_varying(own, names(axis_name)), axis_name).astype(values.dtype)
+
+
+@mutant("masked_mean", smallest=(1,))
+def mean_over_all_elements(values: Array, mask: Array, axis_name: AxisName) -> Array:
+    """Divides by the number of all elements, masked ones included."""
+    count = values.size * lax.axis_size(axis_name)
+    total = masked_mean.masked_mean(jnp.where(mask, values, 0), jnp.ones_like(mask), axis_name)
+    return total * jnp.asarray(values.size * lax.axis_size(axis_name) / count, values.dtype)
+
+
+@mutant("masked_mean", smallest=(1,))
+def mean_of_the_masked(values: Array, mask: Array, axis_name: AxisName) -> Array:
+    """Counts the elements where the mask is False."""
+    return masked_mean.masked_mean(values, ~mask, axis_name)
+
+
+@mutant("masked_mean", smallest=(1,))
+def mean_with_a_masked_nan(values: Array, mask: Array, axis_name: AxisName) -> Array:
+    """Multiplies by the mask, so that a masked NaN is in the mean."""
+    product = values * mask.astype(values.dtype)
+    return masked_mean.masked_mean(product, mask, axis_name) + 0 * jnp.where(
+        lax.psum(cast_varying(jnp.isnan(product).any(), names(axis_name)), axis_name), jnp.nan, 0
+    ).astype(values.dtype)
+
+
+@mutant("masked_mean", smallest=(1,))
+def mean_of_nothing(values: Array, mask: Array, axis_name: AxisName) -> Array:
+    """Divides by zero where everything is masked."""
+    mean = masked_mean.masked_mean(values, mask, axis_name)
+    count = lax.psum(cast_varying(jnp.sum(mask), names(axis_name)), axis_name)
+    return jnp.where(count == 0, jnp.asarray(jnp.nan, mean.dtype), mean)
+
+
+@mutant("masked_mean", smallest=(1,), law="gradient")
+def mean_whose_gradient_is_nan(values: Array, mask: Array, axis_name: AxisName) -> Array:
+    """Selects after squaring a root, so that a masked NaN is in the gradient, and nowhere else."""
+    kept = jnp.where(mask, values * (values / jnp.where(values == 0, 1, values)), 0)
+    return masked_mean.masked_mean(kept, mask, axis_name)
+
+
+@mutant("masked_mean", smallest=(1,))
+def mean_in_sixteen_bits(values: Array, mask: Array, axis_name: AxisName) -> Array:
+    """Adds up 16-bit floats in 16 bits, one after the other."""
+    kept = jnp.where(mask, values, 0)
+    total, _ = lax.scan(lambda carry, x: (carry + x, None), kept[0], kept[1:])
+    axes = names(axis_name)
+    count = lax.psum(cast_varying(jnp.sum(mask), axes), axes)
+    return (lax.psum(cast_varying(total, axes), axes) / jnp.maximum(count, 1)).astype(values.dtype)

@@ -1,0 +1,114 @@
+"""Planted bugs of global_norm and rms_norm."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from impl import norms
+from impl.collectives import cast_varying
+from properties.mutants.axes import AxisName, names
+from properties.mutants.catalogue import mutant
+
+
+def _wide(x: Array) -> Array:
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+@mutant("global_norm", smallest=(2,))
+def norm_of_norms_added(x: Array, axis_name: AxisName) -> Array:
+    """Adds up the participants' norms, and not their squares."""
+    own = jnp.sqrt(jnp.sum(jnp.square(_wide(x))))
+    return lax.psum(cast_varying(own, names(axis_name)), axis_name).astype(x.dtype)
+
+
+@mutant("global_norm", smallest=(2,))
+def norm_of_the_own_part(x: Array, axis_name: AxisName) -> Array:
+    """Takes the mean of the squares of all participants for their sum."""
+    squares = lax.pmean(cast_varying(jnp.sum(jnp.square(_wide(x))), names(axis_name)), axis_name)
+    return jnp.sqrt(squares).astype(x.dtype)
+
+
+@mutant("global_norm", smallest=(2, 2))
+def norm_over_the_first_axis(x: Array, axis_name: AxisName) -> Array:
+    """Adds up over the first axis of the tuple, and takes the maximum over the others."""
+    first, *others = names(axis_name)
+    squares = lax.psum(cast_varying(jnp.sum(jnp.square(_wide(x))), names(axis_name)), first)
+    held = lax.stop_gradient(lax.pmax(lax.stop_gradient(squares), tuple(others))) if others else squares
+    return jnp.sqrt(held).astype(x.dtype)
+
+
+@mutant("global_norm", smallest=(1,))
+def norm_of_squares_in_sixteen_bits(x: Array, axis_name: AxisName) -> Array:
+    """Squares 16-bit floats in 16 bits, where they overflow or lose their digits."""
+    return norms.global_norm(_wide(jnp.square(x)) ** 0.5, axis_name).astype(x.dtype)
+
+
+@mutant("global_norm", smallest=(1,), law="gradient")
+def norm_without_its_half(x: Array, axis_name: AxisName) -> Array:
+    """Has twice the gradient: the derivative of the square without that of the root's half."""
+    norm = norms.global_norm(x, axis_name)
+    return 2 * norm - lax.stop_gradient(norm)
+
+
+@mutant("rms_norm", smallest=(2,))
+def rms_of_the_own_features(x: Array, scale: Array, axis_name: AxisName, *, epsilon: float) -> Array:
+    """Normalises by the features that are here, and not by those of all participants."""
+    wide = _wide(x)
+    root = jnp.sqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + epsilon)
+    return cast_varying((wide / root * _wide(scale)).astype(x.dtype), names(axis_name))
+
+
+@mutant("rms_norm", smallest=(1,))
+def rms_with_epsilon_outside(x: Array, scale: Array, axis_name: AxisName, *, epsilon: float) -> Array:
+    """Adds epsilon to the root, and not to the mean under it."""
+    axes = names(axis_name)
+    wide = _wide(cast_varying(x, axes))
+    total = lax.psum(jnp.sum(jnp.square(wide), axis=-1, keepdims=True), axes)
+    root = jnp.sqrt(total / (x.shape[-1] * lax.axis_size(axes))) + epsilon
+    return (wide / root * _wide(scale)).astype(x.dtype)
+
+
+@mutant("rms_norm", smallest=(2,))
+def rms_by_the_own_number(x: Array, scale: Array, axis_name: AxisName, *, epsilon: float) -> Array:
+    """Divides the sum over all participants by the number of features that are here."""
+    axes = names(axis_name)
+    wide = _wide(cast_varying(x, axes))
+    total = lax.psum(jnp.sum(jnp.square(wide), axis=-1, keepdims=True), axes)
+    return (wide / jnp.sqrt(total / x.shape[-1] + epsilon) * _wide(scale)).astype(x.dtype)
+
+
+@mutant("rms_norm", smallest=(1,), law="gradient")
+def rms_with_a_constant_root(x: Array, scale: Array, axis_name: AxisName, *, epsilon: float) -> Array:
+    """Takes the root for a constant in the gradient."""
+    axes = names(axis_name)
+    wide = _wide(cast_varying(x, axes))
+    total = lax.psum(jnp.sum(jnp.square(wide), axis=-1, keepdims=True), axes)
+    root = lax.stop_gradient(jnp.sqrt(total / (x.shape[-1] * lax.axis_size(axes)) + epsilon))
+    return (wide / root * _wide(scale)).astype(x.dtype)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _rms(x: Array, scale: Array, axis_name: AxisName, epsilon: float) -> Array:
+    return norms.rms_norm(x, scale, axis_name, epsilon=epsilon)
+
+
+def _rms_forward(x: Array, scale: Array, axis_name: AxisName, epsilon: float) -> tuple[Array, Any]:
+    return jax.vjp(lambda *xs: norms.rms_norm(*xs, axis_name, epsilon=epsilon), x, scale)
+
+
+def _rms_backward(axis_name: AxisName, epsilon: float, pullback: Any, ct: Array) -> tuple[Array, Array]:
+    of_x, of_scale = pullback(ct)
+    return of_x, of_scale / ct.shape[0]
+
+
+_rms.defvjp(_rms_forward, _rms_backward)
+
+
+@mutant("rms_norm", smallest=(1,), law="gradient")
+def rms_whose_scale_learns_slowly(x: Array, scale: Array, axis_name: AxisName, *, epsilon: float) -> Array:
+    """Takes the mean over the tokens for the gradient of the scale, and not their sum."""
+    axes = names(axis_name)
+    return _rms(cast_varying(x, axes), cast_varying(scale, axes), axis_name, epsilon)

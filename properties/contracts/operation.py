@@ -3,12 +3,11 @@
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
-from oracles.mesh import MeshCase
 from properties.cases import Case, Operand, Placement
 from properties.contracts.collectives import AXES, placements
 from properties.contracts.contract import Claim, Contract, Option, Scope, Violation
@@ -22,22 +21,6 @@ Blocks = Sequence[np.ndarray]
 FLOATS = ("float32", "bfloat16", "float16")
 WIDER = {"bfloat16": "float32", "float16": "float32"}
 """What 16-bit floats are added up in."""
-
-
-class Oracle(Protocol):
-    """Values and both derivatives, blocks `[*mesh.sizes, *block]` to blocks, in the precision of what comes in.
-
-    `tangents` are of the operands that have a gradient; the cotangents of others, if given back, are None.
-    """
-
-    def value(self, operands: Blocks, mesh: MeshCase, axes: Any, **params: Any) -> list[np.ndarray]:
-        """The results' blocks."""
-
-    def pushforward(self, operands: Blocks, tangents: Any, mesh: MeshCase, axes: Any, **params: Any) -> Any:
-        """The results' tangent blocks; of operands that have no gradient the tangent is None."""
-
-    def pullback(self, operands: Blocks, cotangents: Blocks, mesh: MeshCase, axes: Any, **params: Any) -> Any:
-        """The operands' cotangent blocks, None for those that have no gradient."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +107,7 @@ def operation_cases(
 
 def operation(
     name: str,
-    oracle: Oracle,
+    oracle: Any,
     arguments: Arguments,
     *,
     operands: tuple[str, ...],
@@ -142,7 +125,13 @@ def operation(
     adapt: Callable[[Case, list[np.ndarray]], list[np.ndarray]] = lambda case, arrays: arrays,
     **more: Any,
 ) -> Contract:
-    """A contract whose oracle takes the blocks of all arguments, on at most `most` devices; `more` is of `Contract`."""
+    """A contract whose oracle takes the blocks of all arguments, on at most `most` devices; `more` is of `Contract`.
+
+    The oracle is an object with three methods, of which each gets the mesh, the axes, and the keyword arguments:
+    `value(operands)` gives the results' blocks, `pushforward(operands, tangents)` their tangents, and
+    `pullback(operands, cotangents)` the operands' cotangents; of operands that have no gradient they are None. Blocks
+    `[*mesh.sizes, *block]` come in, and go out, in a dtype that loses nothing that matters.
+    """
 
     def moving(case: Case) -> list[int]:
         return [i for i, operand in enumerate(operands) if operand not in auxiliary]

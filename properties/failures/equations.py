@@ -24,12 +24,17 @@ def is_finite(scene: Scene, device: int) -> bool:
     return bool(held and all(np.isfinite(x.astype(wide(x.dtype))).all() for x in scene.inputs))
 
 
+def _solvable(array: np.ndarray) -> np.ndarray:
+    """The array in a dtype that linear algebra takes, which are none longer than double precision."""
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+
+
 def solution(
     columns: Sequence[np.ndarray], chosen: Sequence[int], sums: Sequence[np.ndarray], slack: float = 0.0
 ) -> np.ndarray | None:
     """The whole numbers (or minus one, …) by which columns add up to the sums, if only one choice does and not zero."""
-    a = np.concatenate([c[chosen].reshape(len(chosen), -1).T for c in columns])
-    b = np.concatenate([s.ravel() for s in sums])
+    a = _solvable(np.concatenate([c[chosen].reshape(len(chosen), -1).T for c in columns]))
+    b = _solvable(np.concatenate([s.ravel() for s in sums]))
     if len(b) <= len(chosen):  # any sum could be made of so many columns
         return None
     rows = np.random.default_rng(0).permutation(len(b))[: 4 * len(chosen)]  # enough to solve; all are checked

@@ -13,6 +13,7 @@ from properties.laws.gradient import (
     gradient_references,
     pulled_terms,
     tangent_references,
+    tangents_of,
 )
 from properties.laws.numbers import Reference, operands, references
 from properties.laws.running import Ready, traced

@@ -16,7 +16,7 @@ from properties.arithmetic import flops_of
 from properties.cases import Case
 from properties.communication.products import product_case
 from properties.contracts import CONTRACTS
-from properties.contracts.matmul import MATMULS
+from properties.contracts.matmul import CONTRACTS as MATMULS
 from properties.costs import gathered_again, product_flops
 from properties.implementations import OVERLAPPED, PRODUCTS, Implementation
 from properties.meta.test_algorithms import check_forward, cost_of, recorded, without, without_tangents

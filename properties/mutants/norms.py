@@ -96,7 +96,7 @@ def _rms(x: Array, scale: Array, axis_name: AxisName, epsilon: float) -> Array:
 
 
 def _rms_forward(x: Array, scale: Array, axis_name: AxisName, epsilon: float) -> tuple[Array, Any]:
-    return jax.vjp(lambda *xs: norms.rms_norm(*xs, axis_name, epsilon=epsilon), x, scale)
+    return jax.vjp(lambda x, scale: norms.rms_norm(x, scale, axis_name, epsilon=epsilon), x, scale)
 
 
 def _rms_backward(axis_name: AxisName, epsilon: float, pullback: Any, ct: Array) -> tuple[Array, Array]:

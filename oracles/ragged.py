@@ -7,12 +7,13 @@ rows they have, and `output_offsets` where they begin in *j's* output; of the sl
 from j, `recv_sizes` says how many rows they have.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, NoReturn
 
 import numpy as np
 
 from oracles.collectives import Axes, Blocks, Groups
+from oracles.dtypes import wide
 from oracles.layout import device_name
 from oracles.mesh import MeshCase, as_axes
 
@@ -160,3 +161,43 @@ def ragged_all_to_all(
         if s.size:
             result[s.destination, s.target : s.target + s.size] = source[s.source, s.start : s.start + s.size]
     return result.reshape(output.shape)
+
+
+class RaggedAllToAll:
+    """The exchange with its derivatives with respect to operand and output; the lists have none.
+
+    Operands are operand, output, input_offsets, send_sizes, output_offsets and recv_sizes. Derivatives are exact, in
+    `oracles.dtypes.wide`, and their transpose is taken over all blocks of all devices: each has its own cotangent
+    (see `oracles.transposes`). Everything raises RaggedMismatch if the lists contradict each other.
+    """
+
+    def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> list[Blocks]:
+        """Every slice lands where its sender says; all other rows keep the output."""
+        operand, output, *lists = operands
+        rows = (x.astype(wide(x.dtype)) for x in (operand, output))
+        return [ragged_all_to_all(*rows, *lists, mesh=mesh, axes=axes)]
+
+    def pushforward(
+        self, operands: Sequence[Blocks], tangents: Sequence[Blocks | None], mesh: MeshCase, axes: Axes
+    ) -> list[Blocks]:
+        """Rows only move, so tangents move as they do."""
+        return self.value([*map(np.asarray, tangents[:2]), *operands[2:]], mesh, axes)
+
+    def pullback(
+        self, operands: Sequence[Blocks], cotangents: Sequence[Blocks], mesh: MeshCase, axes: Axes
+    ) -> list[Blocks | None]:
+        """A sent row gets the cotangents of all places that it was sent to; one of output, unless written, its own."""
+        (operand, output, *lists), (ct,) = operands, cotangents
+        check_metadata(operand, output, *lists, mesh=mesh, axes=axes)
+        rank = len(mesh.sizes)
+        kept = ct.astype(wide(ct.dtype)).reshape(mesh.size, *ct.shape[rank:]).copy()
+        returned = np.zeros((mesh.size, *operand.shape[rank:]), kept.dtype)
+        for s in slices(*lists, mesh=mesh, axes=axes):
+            if s.size:
+                written = kept[s.destination, s.target : s.target + s.size]
+                returned[s.source, s.start : s.start + s.size] += written
+                written[...] = 0
+        return [returned.reshape(operand.shape), kept.reshape(output.shape), None, None, None, None]
+
+
+differentiable = RaggedAllToAll()

@@ -1,0 +1,220 @@
+"""Ragged all-to-all: slices of different lengths, from every participant to every other.
+
+Both forms run inside `jax.shard_map`, over one axis or a tuple of axes in any order, and mean what
+`jax.lax.ragged_all_to_all` means. The lists have K = k p entries, k for each of the p participants: entry e belongs to
+participant e // k, in logical order. Of the slices *sent* to it, `input_offsets` says where they begin in this
+participant's operand, `send_sizes` how many rows they have, and `output_offsets` where they begin in *its* output; of
+the slices *received* from it, `recv_sizes` says how many rows they have.
+
+Slices of the operand may overlap; those of an output must not. An empty slice may begin anywhere.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from impl.arguments import AxisName, check_axes, check_kind, check_shape, refuse, refuse_for_now
+from impl.collective_matmul.operands import accumulator
+from impl.collectives import Block, all_gather, all_to_all, cast_varying, varying
+
+Axes = tuple[str, ...]
+Lists = tuple[Block, Block, Block, Block]
+
+
+def ragged_all_to_all(
+    operand: Block,
+    output: Block,
+    input_offsets: Block,
+    send_sizes: Block,
+    output_offsets: Block,
+    recv_sizes: Block,
+    *,
+    axis_name: AxisName,
+) -> Block:
+    """`operand [N, …]`, `output [M, …]` to `[M, …]`, typed varying: the collective of XLA, of which CPU has none.
+
+    The derivatives are its own, as JAX's are wrong where slices of the operand overlap, and where an empty slice
+    begins where another one does. Backward, cotangents arrive in a buffer of min(K N, p M) rows.
+
+    Arguments:
+        operand: rows to send, of any dtype.
+        output: what the result holds in rows that nothing is written to; of the dtype and row shape of `operand`.
+        input_offsets: integers [K].
+        send_sizes: integers [K]; entry e on participant i is that of `recv_sizes` of i on participant e // k.
+        output_offsets: integers [K].
+        recv_sizes: integers [K].
+        axis_name: the axis or axis tuple over which rows are exchanged.
+
+    Raises:
+        ValueError: for an unknown axis, rows of two shapes or dtypes, or lists that are no integers, differ in
+            length, or have no multiple of p entries. What lists say is not known before they are run.
+        NotImplementedError: for a derivative under `jax.vmap`, which JAX cannot map.
+    """
+    axes, lists = _checked(
+        "ragged_all_to_all", operand, output, (input_offsets, send_sizes, output_offsets, recv_sizes), axis_name
+    )
+    along = sorted({*axes, *varying(operand), *varying(output), *(name for one in lists for name in varying(one))})
+    operand, output = cast_varying(operand, along), cast_varying(output, along)
+    if not (operand.size and output.size and lists[0].size):
+        return output
+    return _differentiable(axes)(operand, output, cast_varying(lists, along))
+
+
+def gathered_ragged_all_to_all(
+    operand: Block,
+    output: Block,
+    input_offsets: Block,
+    send_sizes: Block,
+    output_offsets: Block,
+    recv_sizes: Block,
+    *,
+    axis_name: AxisName,
+) -> Block:
+    """`operand [N, …]`, `output [M, …]` to `[M, …]`, typed varying, on every platform: gathers all operands.
+
+    Arguments are those of `ragged_all_to_all`. Every participant holds all p N rows, and takes its own out of them.
+
+    Raises:
+        ValueError: as `ragged_all_to_all`.
+    """
+    lists = (input_offsets, send_sizes, output_offsets, recv_sizes)
+    axes, (begin, _, target, sizes) = _checked("gathered_ragged_all_to_all", operand, output, lists, axis_name)
+    output = cast_varying(output, axes)
+    if not (operand.size and output.size and begin.size):
+        return output
+    rows = operand.shape[0]
+    starts, targets = all_to_all(jnp.stack([begin, target]), axes, split_axis=1, concat_axis=1, tiled=True)
+    sender = jnp.arange(starts.size) // (starts.size // lax.axis_size(axes))
+    written, entry, within = _slices(targets, sizes, output.shape[0])
+    source = jnp.where(written, (sender * rows + starts)[entry] + within, 0)
+    whole = all_gather(operand, axes, tiled=True)
+    # widened before rows are taken, so that the cotangents of rows sent twice are added up in float32
+    taken = jnp.take(whole.astype(accumulator(whole)), source, axis=0, mode="clip").astype(operand.dtype)
+    return jnp.where(_beside(written, output), taken, output)
+
+
+def _checked(
+    function: str, operand: Block, output: Block, lists: Lists, axis_name: AxisName
+) -> tuple[Axes, tuple[Block, ...]]:
+    """The axis tuple, and the lists in one dtype that holds every row number."""
+    axes = check_axes(function, axis_name)
+    for argument, rows in (("operand", operand), ("output", output)):
+        if not rows.ndim:
+            refuse(
+                function, argument, str(jax.typeof(rows)), "an array of at least 1 dimension, the first of them rows"
+            )
+    check_shape(function, "output", output, (output.shape[0], *operand.shape[1:]), "with rows as those of operand")
+    if output.dtype != operand.dtype:
+        refuse(function, "output", str(jax.typeof(output)), f"an array of {operand.dtype}, the dtype of operand")
+    p, entries = lax.axis_size(axes), lists[0].shape[:1]
+    names = ("input_offsets", "send_sizes", "output_offsets", "recv_sizes")
+    for argument, one in zip(names, lists, strict=True):
+        check_kind(function, argument, one, jnp.integer, "integers")
+        check_shape(function, argument, one, entries or (p,), "the length of input_offsets" if entries else "a list")
+        if one.size % p:
+            refuse(function, argument, str(jax.typeof(one)), f"a multiple of {p} entries, as many for each participant")
+    dtype = jnp.int64 if any(one.dtype.itemsize > 4 for one in lists) else jnp.int32
+    return axes, tuple(one.astype(dtype) for one in lists)
+
+
+def _slices(starts: Block, sizes: Block, rows: int) -> tuple[Block, Block, Block]:
+    """Of so many rows: whether a slice has them, which one (the first), and how far from its start. Each `[rows]`."""
+    at = jnp.arange(rows)[:, None]
+    inside = (at >= starts) & (at < starts + sizes)
+    entry = jnp.argmax(inside, axis=1)
+    return inside.any(axis=1), entry, at[:, 0] - starts[entry]
+
+
+def _beside(mask: Block, rows: Block) -> Block:
+    """A mask of rows, as one of whatever they hold."""
+    return mask.reshape(mask.shape + (1,) * (rows.ndim - 1))
+
+
+def _differentiable(axes: Axes) -> "jax.custom_jvp[Block]":
+    """The exchange with derivatives of its own: linear in operand and output, with the transpose of `_returned`."""
+
+    def forward(lists: Lists, rows: tuple[Block, Block]) -> Block:
+        return _exchange(*rows, *lists, axes=axes)
+
+    @jax.custom_jvp
+    def exchange(operand: Block, output: Block, lists: Lists) -> Block:
+        return forward(lists, (operand, output))
+
+    @exchange.defjvp
+    def _(primals: tuple[Block, Block, Lists], tangents: tuple[Block, Block, Lists]) -> tuple[Block, Block]:
+        operand, output, lists = primals
+        _refuse_batches((operand, output, lists), axes)
+
+        def backward(lists: Lists, ct: Block) -> tuple[Block, Block]:
+            return _returned(ct, lists, operand.shape[0], axes)
+
+        tangent = jax.custom_derivatives.linear_call(forward, backward, lists, tangents[:2])
+        return exchange(operand, output, lists), tangent
+
+    return exchange
+
+
+def _returned(ct: Block, lists: Lists, rows: int, axes: Axes) -> tuple[Block, Block]:
+    """The cotangents of operand and output: those of written rows go back, and add up where slices overlap."""
+    begin, sent, target, received = lists
+    p = lax.axis_size(axes)
+    # where slices overlap they cannot be written to the operand's rows: they are packed one behind the other
+    packed = jnp.cumsum(sent) - sent
+    back, places = all_to_all(jnp.stack([target, packed]), axes, split_axis=1, concat_axis=1, tiled=True)
+    buffer = jnp.zeros((min(sent.size * rows, p * ct.shape[0]), *ct.shape[1:]), ct.dtype)
+    arrived = _exchange(ct, cast_varying(buffer, varying(ct)), back, received, places, sent, axes=axes)
+    used, entry, within = _slices(packed, sent, buffer.shape[0])
+    origin = jnp.where(used, begin[entry] + within, rows)
+    total = cast_varying(jnp.zeros((rows, *ct.shape[1:]), accumulator(ct)), varying(ct))
+    operand = total.at[origin].add(arrived.astype(total.dtype), mode="drop").astype(ct.dtype)
+    written, _, _ = _slices(back, received, ct.shape[0])
+    return operand, jnp.where(_beside(written, ct), 0, ct)
+
+
+def _exchange(
+    operand: Block,
+    output: Block,
+    input_offsets: Block,
+    send_sizes: Block,
+    output_offsets: Block,
+    recv_sizes: Block,
+    *,
+    axes: Axes,
+) -> Block:
+    """The collective, with a rule for `jax.vmap`: JAX's own fails unless all operands are mapped."""
+
+    @jax.custom_batching.custom_vmap
+    def exchange(operand: Block, output: Block, lists: Lists) -> Block:
+        return lax.ragged_all_to_all(operand, output, *lists, axis_name=axes)
+
+    @exchange.def_vmap
+    def _(size: int, batched: Any, *operands: Any) -> tuple[Block, bool]:
+        operand, output, *lists = (
+            x if mapped else jnp.broadcast_to(x, (size, *x.shape))
+            for x, mapped in zip(jax.tree.leaves(operands), jax.tree.leaves(batched), strict=True)
+        )
+        begin, sent, target, received = (
+            jnp.moveaxis(one.reshape(size, lax.axis_size(axes), -1), 0, 1) for one in lists
+        )
+        element = jnp.arange(size)[None, :, None]
+        lists = [begin + element * operand.shape[1], sent, target + element * output.shape[1], received]
+        joined, into = (rows.reshape(math.prod(rows.shape[:2]), *rows.shape[2:]) for rows in (operand, output))
+        result = exchange(joined, into, tuple(one.ravel() for one in lists))
+        return result.reshape(output.shape), True
+
+    return exchange(operand, output, (input_offsets, send_sizes, output_offsets, recv_sizes))
+
+
+def _refuse_batches(operands: tuple[Block, Block, Lists], axes: Axes) -> None:
+    @jax.custom_batching.custom_vmap
+    def unmapped(operands: tuple[Block, Block, Lists]) -> Block:
+        return jnp.zeros(())
+
+    @unmapped.def_vmap
+    def _(size: int, batched: Any, operands: Any) -> tuple[Block, bool]:
+        refuse_for_now("ragged_all_to_all", "axis_name", axes, "a derivative outside of jax.vmap")
+
+    unmapped(lax.stop_gradient(operands))

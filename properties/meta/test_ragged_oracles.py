@@ -1,0 +1,275 @@
+"""Ragged all-to-all: the derivatives of the oracle as a matrix, and both implementations against it."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import PartitionSpec
+
+from impl.ragged import gathered_ragged_all_to_all, ragged_all_to_all
+from oracles.mesh import MeshCase
+from oracles.ragged import RaggedMismatch, differentiable
+from properties.engines.simulate import simulate
+from properties.engines.xla import abstract_mesh
+from properties.meta import small_meshes
+from properties.meta.blockwise import (
+    PLACES,
+    derivatives,
+    inner,
+    on_devices,
+    participants,
+    simulated,
+)
+
+FORMS = (ragged_all_to_all, gathered_ragged_all_to_all)
+REVERSED = (MeshCase(("dp", "tp"), (2, 3)), ("tp", "dp"))
+Arrays = list[np.ndarray]
+
+
+def exchange_of(mesh: MeshCase, axes: tuple[str, ...], k: int, largest: int, seed: int) -> Arrays:
+    """Operand, output and lists that agree: k slices from each to each, in any places, with gaps and empty slices.
+
+    Slices of an operand overlap as they happen to; in an output they are put one behind the other, in any order,
+    with gaps, and an empty one begins where another one does.
+    """
+    random = np.random.default_rng(seed)
+    p, rows = mesh.axis_size(axes), 2 * largest + 1
+    lists = {name: np.zeros((*mesh.sizes, p * k), np.int32) for name in ("begin", "sent", "target", "received")}
+    most = 1
+    for device in np.ndindex(*mesh.sizes):
+        ring = participants(mesh, axes, device)
+        me, at = ring.index(device), 0
+        for place in random.permutation(p * k).tolist():  # the slices that come here: number j of sender i
+            i, j = divmod(place, k)
+            size = int(random.integers(0, largest + 1)) * int(random.integers(0, 2))
+            lists["received"][(*device, place)] = size
+            theirs = (*ring[i], me * k + j)
+            lists["sent"][theirs], lists["target"][theirs] = size, at
+            lists["begin"][theirs] = random.integers(0, rows - size + 1)
+            at += size + (size and int(random.integers(0, 2)))
+        most = max(most, at + 1)
+    operand = np.arange(1, 2 * rows * mesh.size + 1).reshape(*mesh.sizes, rows, 2)
+    output = -np.arange(1, 2 * most * mesh.size + 1).reshape(*mesh.sizes, most, 2)
+    return [operand, output, *lists.values()]
+
+
+@st.composite
+def exchanges(draw: st.DrawFn) -> tuple[MeshCase, tuple[str, ...], Arrays]:
+    """A mesh, some of its axes in any order, and arguments that agree. Shrinks towards one device sending nothing."""
+    mesh = draw(small_meshes())
+    axes = tuple(draw(st.lists(st.sampled_from(mesh.axis_names), unique=True, min_size=1)))
+    k, largest, seed = draw(st.integers(1, 3)), draw(st.integers(0, 3)), draw(st.integers(0, 2**16))
+    return mesh, axes, exchange_of(mesh, axes, k, largest, seed)
+
+
+def row_by_row(mesh: MeshCase, axes: tuple[str, ...], arguments: Arrays) -> np.ndarray:
+    """What every device holds, each of its rows fetched from the one slice that covers it, if one does."""
+    operand, output, begin, sent, target, _ = arguments
+    result = output.copy()
+    for device in np.ndindex(*mesh.sizes):
+        ring = participants(mesh, axes, device)
+        k = begin.shape[-1] // len(ring)
+        for row in range(output.shape[len(mesh.sizes)]):
+            for sender in ring:
+                for entry in range(ring.index(device) * k, (ring.index(device) + 1) * k):
+                    past = row - target[sender][entry]
+                    if 0 <= past < sent[sender][entry]:
+                        result[device][row] = operand[sender][begin[sender][entry] + past]
+    return result
+
+
+@given(case=exchanges())
+def test_every_row_comes_from_the_slice_that_covers_it(case: Any) -> None:
+    """The oracle's rows are those of the slices that cover them, and the output's where none does."""
+    mesh, axes, arguments = case
+    np.testing.assert_array_equal(differentiable.value(arguments, mesh, axes)[0], row_by_row(mesh, axes, arguments))
+
+
+@given(case=exchanges())
+def test_the_pullback_is_the_adjoint(case: Any) -> None:
+    """<J d, c> = <d, J^T c> exactly, J d being the rows of tangents that a walk finds."""
+    mesh, axes, arguments = case
+    tangents = [x * x % 11 for x in arguments[:2]]
+    pushed = differentiable.pushforward(arguments, [*tangents, None, None, None, None], mesh, axes)
+    np.testing.assert_array_equal(pushed[0], row_by_row(mesh, axes, [*tangents, *arguments[2:]]))
+    cotangent = np.arange(pushed[0].size).reshape(pushed[0].shape) % 7
+    pulled = differentiable.pullback(arguments, [cotangent], mesh, axes)
+    assert pulled[2:] == [None] * 4
+    assert inner(pushed, [cotangent]) == inner(tangents, [np.asarray(one) for one in pulled[:2]])
+
+
+@given(case=exchanges())
+def test_contradictions_have_no_derivative(case: Any) -> None:
+    """Lists that contradict each other are refused by value and derivatives alike."""
+    mesh, axes, (operand, output, begin, sent, target, received) = case
+    arguments = [operand, output, begin, sent, target, received + 1]
+    with pytest.raises(RaggedMismatch, match="which expects"):
+        differentiable.value(arguments, mesh, axes)
+    with pytest.raises(RaggedMismatch, match="which expects"):
+        differentiable.pullback(arguments, [output], mesh, axes)
+
+
+def check_derivatives(form: Any, mesh: MeshCase, axes: tuple[str, ...], arguments: Arrays, **keywords: bool) -> None:
+    """The tangent and both cotangents of a form are the oracle's."""
+    rows, lists = [x.astype(np.float32) for x in arguments[:2]], arguments[2:]
+    cotangent = np.arange(rows[1].size, dtype=np.float32).reshape(rows[1].shape) % 64
+    local = functools.partial(form, axis_name=axes)
+    pushed, pulled = derivatives(local, mesh, rows, [x + 1 for x in rows], cotangent, lists, **keywords)
+    tangents = [*(x + 1 for x in rows), None, None, None, None]
+    np.testing.assert_array_equal(pushed, differentiable.pushforward(arguments, tangents, mesh, axes)[0])
+    expected = differentiable.pullback(arguments, [cotangent], mesh, axes)
+    for found, wanted in zip(pulled, expected[:2], strict=True):
+        np.testing.assert_array_equal(found, np.asarray(wanted))
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
+@pytest.mark.parametrize(("mesh", "axes"), PLACES, ids=str)
+def test_forms_equal_the_oracle(form: Any, mesh: MeshCase, axes: tuple[str, ...]) -> None:
+    """Both forms give the oracle's rows and derivatives, interpreted; slices overlap, are empty and leave gaps."""
+    arguments = exchange_of(mesh, axes, 2, 2, 1)
+    found = simulated(functools.partial(form, axis_name=axes), mesh, *arguments)
+    np.testing.assert_array_equal(found, differentiable.value(arguments, mesh, axes)[0])
+    check_derivatives(form, mesh, axes, arguments, interpreted=True)
+
+
+@settings(max_examples=10)
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
+@given(case=exchanges())
+def test_forms_have_the_derivatives_of_the_oracle(form: Any, case: Any) -> None:
+    """Tangents and cotangents are the oracle's on drawn meshes and lists."""
+    check_derivatives(form, *case, interpreted=True)
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_the_gathered_form_on_devices(checked: bool) -> None:
+    """What can run on CPU gives the oracle's rows and derivatives, over a tuple in the reverse of mesh order."""
+    mesh, axes = REVERSED
+    arguments = exchange_of(mesh, axes, 2, 2, 5)
+    local = functools.partial(gathered_ragged_all_to_all, axis_name=axes)
+    found = on_devices(local, mesh, *(x.astype(np.int32) for x in arguments), checked=checked)
+    np.testing.assert_array_equal(found, differentiable.value(arguments, mesh, axes)[0])
+    check_derivatives(gathered_ragged_all_to_all, mesh, axes, arguments, checked=checked)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
+@pytest.mark.parametrize("mapped", [(True,) * 6, (True, False, *(False,) * 4), (False, True, *(True,) * 4)], ids=str)
+def test_forms_under_vmap(form: Any, mapped: tuple[bool, ...]) -> None:
+    """A batch of exchanges is each of them by itself, whatever is mapped."""
+    mesh, axes = REVERSED
+    first, second = (exchange_of(mesh, axes, 2, 2, seed) for seed in (5, 6))
+    for one in (first, second):
+        one[1] = np.resize(one[1], (*mesh.sizes, 40, 2))
+    batches = [np.stack([a, b if m else a], axis=2) for a, b, m in zip(first, second, mapped, strict=True)]
+
+    def local(*blocks: Any) -> Any:
+        given = [block if m else block[0] for block, m in zip(blocks, mapped, strict=True)]
+        return jax.vmap(functools.partial(form, axis_name=axes), in_axes=[0 if m else None for m in mapped])(*given)
+
+    expected = [differentiable.value([batch[:, :, i] for batch in batches], mesh, axes)[0] for i in range(2)]
+    np.testing.assert_array_equal(simulated(local, mesh, *batches), np.stack(expected, axis=2))
+
+
+def test_a_derivative_under_vmap() -> None:
+    """The gathered form has one; the native one says that it has not."""
+    mesh, axes = REVERSED
+    arguments = [x.astype(np.float32) if i < 2 else x for i, x in enumerate(exchange_of(mesh, axes, 1, 2, 5))]
+
+    def local(form: Any, operand: Any, output: Any, *lists: Any) -> Any:
+        send = functools.partial(form, axis_name=axes)
+        return jax.grad(lambda x: jnp.sum(jax.vmap(lambda x: send(x, output, *lists))(x)))(operand[None])[0]
+
+    ones = np.ones(arguments[1].shape)
+    expected = differentiable.pullback(arguments, [ones], mesh, axes)[0]
+    found = simulated(functools.partial(local, gathered_ragged_all_to_all), mesh, *arguments)
+    np.testing.assert_array_equal(found, np.asarray(expected))
+    with pytest.raises(NotImplementedError, match=r"ragged_all_to_all: .*: expected a derivative outside of jax.vmap"):
+        simulated(functools.partial(local, ragged_all_to_all), mesh, *arguments)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
+def test_overlapping_cotangents_are_rounded_once(form: Any) -> None:
+    """The cotangents of a row that was sent often are added up in float32 before they are rounded to bfloat16."""
+    mesh, axes = MeshCase(("x",), (1,)), ("x",)
+    count = 301
+    rows = [np.zeros((1, n, 1), ml_dtypes.bfloat16) for n in (1, count)]
+    lists = [np.zeros(count), np.ones(count), np.arange(count), np.ones(count)]
+    others = [one.astype(np.int32)[None] for one in lists]
+    local = functools.partial(form, axis_name=axes)
+    _, pulled = derivatives(local, mesh, rows, rows, rows[1] + 1, others, interpreted=True)
+    np.testing.assert_array_equal(pulled[0], np.array([[[300]]]).astype(ml_dtypes.bfloat16), strict=True)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
+def test_the_result_varies(form: Any) -> None:
+    """A result of operands that are typed invariant, along the axes or others, may not leave as if it were one."""
+    mesh, axes = REVERSED
+    shape = abstract_mesh(mesh)
+    for names, spec in ((axes, PartitionSpec()), (("tp",), PartitionSpec("tp")), (("dp",), PartitionSpec("dp"))):
+        lists = [jnp.zeros(mesh.axis_size(names), jnp.int32)] * 4
+
+        def body(rows: Any, lists: Any = lists, names: Any = names) -> Any:
+            return form(rows, jnp.zeros((2, 1)), *lists, axis_name=names)
+
+        rows = jnp.zeros((6, 1))
+        specs = PartitionSpec() if names == axes else PartitionSpec(("dp", "tp"))
+        with pytest.raises(ValueError, match="out_specs"):
+            jax.make_jaxpr(jax.shard_map(body, mesh=shape, in_specs=specs, out_specs=spec))(rows)
+        jax.make_jaxpr(jax.shard_map(body, mesh=shape, in_specs=specs, out_specs=PartitionSpec(("dp", "tp"))))(rows)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
+def test_where_nothing_can_be_sent(form: Any) -> None:
+    """Of an operand without rows, or without lists, the output is left as it is."""
+    mesh, axes = REVERSED
+    arguments = exchange_of(mesh, axes, 1, 2, 0)
+    none = np.zeros((2, 3, 0), np.int32)
+    for operand, lists in ((arguments[0], [none] * 4), (arguments[0][:, :, :0], [np.zeros((2, 3, 6), np.int32)] * 4)):
+        found = simulated(functools.partial(form, axis_name=axes), mesh, operand, arguments[1], *lists)
+        np.testing.assert_array_equal(found, arguments[1])
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
+def test_what_is_refused(form: Any) -> None:
+    """Rows that differ in shape or dtype, and lists that differ in length, are no integers or do not divide."""
+    mesh, axes = REVERSED
+    operand, output, *lists = exchange_of(mesh, axes, 1, 2, 0)
+    real, short = [one * 1.0 for one in lists], [one[..., 1:] for one in lists]
+    cases: list[tuple[Arrays, Any, str]] = [
+        (
+            [operand, output[..., :1], *lists],
+            axes,
+            r"output='int32.*': expected an array of shape \(\d+, 2\), with rows",
+        ),
+        (
+            [operand, output * 1.0, *lists],
+            axes,
+            r"output='float32.*': expected an array of int32, the dtype of operand",
+        ),
+        ([operand, output, *lists[:2], real[2], lists[3]], axes, r"output_offsets='float32.*': expected .* integers"),
+        (
+            [operand, output, *lists[:3], short[3]],
+            axes,
+            r"recv_sizes='int32\[5\].*': expected an array of shape \(6,\)",
+        ),
+        ([operand, output, *short], axes, r"input_offsets='int32\[5\].*': expected a multiple of 6 entries, as many"),
+        ([operand, output, *lists], ("tp", "x"), r"axis_name=\('tp', 'x'\): expected bound axis names"),
+    ]
+    for arguments, axis_name, message in cases:
+        with pytest.raises(ValueError, match=f"^{form.__name__}: {message}"):
+            simulated(functools.partial(form, axis_name=axis_name), mesh, *arguments)
+
+
+def test_an_interpreted_program_takes_globals() -> None:
+    """The example of JAX's documentation, on two participants: rows 1 | 2 2 and 3 | 4 arrive as they say there."""
+    mesh = abstract_mesh(MeshCase(("x",), (2,)))
+    spec = PartitionSpec("x")
+    arguments = [[1, 2, 2, 3, 4, 0], [0] * 8, [0, 1, 0, 1], [1, 2, 1, 1], [0, 0, 1, 2], [1, 1, 2, 1]]
+    for form in FORMS:
+        program = jax.shard_map(functools.partial(form, axis_name="x"), mesh=mesh, in_specs=spec, out_specs=spec)
+        assert simulate(program, *(np.array(one) for one in arguments)).tolist() == [1, 3, 0, 0, 2, 2, 4, 0]

@@ -133,7 +133,8 @@ def check_signature(contract: str, function: Callable[..., Any], features: Colle
     """
     operands, keywords = CONTRACTS[contract].operands, list(CONTRACTS[contract].parameters)
     keywords += ["axis_index_groups"] if {"groups", "uneven_groups"} & set(features) else []
-    wanted = f"({', '.join([*operands, 'axis_name', *(['*', *keywords] if keywords else [])])})"
+    by_keyword = CONTRACTS[contract].keyword_axis
+    wanted = _listed([*operands, *([] if by_keyword else ["axis_name"])], ["axis_name"] * by_keyword + keywords)
     if not callable(function):
         raise GivenError(f"{contract}: {function!r} is not callable: expected a function {wanted}")
     try:
@@ -142,7 +143,8 @@ def check_signature(contract: str, function: Callable[..., Any], features: Colle
         return
     name = getattr(function, "__name__", repr(function))
     try:
-        signature.bind(*operands, "axis_name", **dict.fromkeys(keywords))
+        axis = {"axis_name": None} if by_keyword else {}
+        signature.bind(*operands, *([] if by_keyword else ["axis_name"]), **axis, **dict.fromkeys(keywords))
     except TypeError as error:
         raise GivenError(f"{contract}: {name}{signature} cannot be called as {wanted}: {error}") from error
     for keyword, right in defaults(contract).items():
@@ -162,7 +164,13 @@ def signature_of(contract: str) -> str:
     """How a contract's functions are called: `(x, axis_name, *, op='sum')`."""
     known = defaults(contract)
     keywords = [name if known[name] is inspect.Parameter.empty else f"{name}={known[name]!r}" for name in known]
-    return f"({', '.join([*CONTRACTS[contract].operands, 'axis_name', *(['*', *keywords] if keywords else [])])})"
+    operands, by_keyword = CONTRACTS[contract].operands, CONTRACTS[contract].keyword_axis
+    return _listed([*operands, *([] if by_keyword else ["axis_name"])], ["axis_name"] * by_keyword + keywords)
+
+
+def _listed(by_place: Sequence[str], by_keyword: Sequence[str]) -> str:
+    """A list of parameters: `(x, axis_name, *, op='sum')`."""
+    return f"({', '.join([*by_place, *(['*', *by_keyword] if by_keyword else [])])})"
 
 
 def _reference(contract: str) -> Callable[..., Any]:

@@ -76,7 +76,8 @@ def local_function(case: Case, implementation: Implementation) -> Callable[..., 
 
     def call(*blocks: jax.Array) -> list[jax.Array]:
         given = [{"first": blocks[0], "rest": [*blocks[1:]]}] if case.tree else blocks
-        result = implementation.function(*given, case.axis_name, **case.keywords)
+        by_place, by_keyword = CONTRACTS[case.contract].axis(case)
+        result = implementation.function(*given, *by_place, **by_keyword, **case.keywords)
         leaves: list[Any] = jax.tree.leaves(result)
         if not _same_tree(result, given[0]):
             wanted = f"a tree like its operand, {shown(given[0])}" if case.tree else "an array"

@@ -157,6 +157,7 @@ class Contract:
         auxiliary: the operands that have no gradient and are not added up: indices, masks, metadata.
         reads: how often, at most, one device's result reads an element of an operand, in this case.
         even: whether dividing the sums, if anything does, is exact: by a power of two.
+        keyword_axis: whether `axis_name` is passed by keyword, as `jax.lax.ragged_all_to_all` takes it.
         options: what its keyword arguments may be, where they are not listed elsewhere.
         weighs: whether terms are weighed by factors that are no arguments, so that what is infinite may become NaN:
             derivatives are taken along finite directions only.
@@ -187,10 +188,15 @@ class Contract:
     auxiliary: frozenset[str] = frozenset()
     reads: Callable[[Case], int] = lambda case: 1
     even: Callable[[Case], bool] = lambda case: True
+    keyword_axis: bool = False
     options: Mapping[str, Option] = field(default_factory=dict)
     weighs: bool = False
     smooth: Smooth | None = None
     implementations: Mapping[str, Claim] = field(default_factory=dict)
+
+    def axis(self, case: Case) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """How `axis_name` is passed in a case: by its place, or by keyword."""
+        return ((), {"axis_name": case.axis_name}) if self.keyword_axis else ((case.axis_name,), {})
 
     def moving(self, case: Case) -> tuple[int, ...]:
         """The places of the operands that have a gradient: all but the auxiliary ones."""

@@ -172,9 +172,12 @@ def operation(
 
 
 def changed(case: Case, place: int, **fields: Any) -> Case:
-    """The case with another block or dtype of an operand."""
+    """The case with another block or dtype of an operand; further dimensions are not sharded."""
     operands = list(case.operands)
-    operands[place] = dataclasses.replace(operands[place], **fields)
+    new = dataclasses.replace(operands[place], **fields)
+    more = len(new.block) - len(new.placement.spec)
+    placement = dataclasses.replace(new.placement, spec=(*new.placement.spec, *[()] * more))
+    operands[place] = dataclasses.replace(new, placement=placement)
     return dataclasses.replace(case, operands=tuple(operands))
 
 

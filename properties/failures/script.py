@@ -186,7 +186,8 @@ class Script:
         if case.tree:
             given = f'{{"first": {self.names[0]}, "rest": [{", ".join(self.names[1:])}]}}'
         keywords = "".join(f", {name}={value!r}" for name, value in case.params)
-        call = f"{self.source.name}({given}, {case.axis_name!r}{keywords})"
+        axis = f"axis_name={case.axis_name!r}" if CONTRACTS[case.contract].keyword_axis else repr(case.axis_name)
+        call = f"{self.source.name}({given}, {axis}{keywords})"
         return [
             f"def call({names}):",
             '    """One device\'s part: its block in, its block out."""',

@@ -16,6 +16,7 @@ from properties.contracts import CONTRACTS
 from properties.data import Data, generate
 from properties.engines import Engine
 from properties.implementations import Implementation
+from properties.laws.numbers import operands
 from properties.laws.running import check_results, differentiating, traced
 from properties.laws.violation import LawViolation, NotRun
 from properties.programs import Program, Seen, forward, pullback
@@ -44,7 +45,9 @@ def communication_of(implementation: Implementation, case: Case, engine: Engine,
         seen = Seen()
         with differentiating():
             program = program_of(implementation, case, engine, backward=backward, seen=seen)
-            arrays = [generate(DATA, a.shape, np.dtype(a.dtype), terms=case.mesh.size) for a in program.arguments]
+            given = operands(case, DATA, case.mesh.size)
+            rest = program.arguments[len(given) :]  # the cotangents, of a gradient
+            arrays = [*given, *(generate(DATA, a.shape, np.dtype(a.dtype), terms=case.mesh.size) for a in rest)]
             counted = engine.count(program, case.mesh, arrays)
         check_results(case, seen)
         _counted[key] = counted

@@ -1,0 +1,125 @@
+"""The contract of ragged_all_to_all: slices of different lengths from every participant to every other.
+
+The four lists are drawn together, and are consistent: with empty slices, gaps in the output, slices of the operand that
+overlap, and several slices for each participant.
+"""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from impl import ragged as implementations
+from oracles import ragged
+from oracles.layout import unshard
+from properties.cases import Case
+from properties.contracts.contract import Claim, Contract, Scope, Violation
+from properties.contracts.operation import Described, Drawn, changed, operation
+from properties.strategies import dtypes
+
+FEATURES = frozenset({"explained_errors", "x64"})
+
+LISTS = ("input_offsets", "send_sizes", "output_offsets", "recv_sizes")
+
+MOST_MEMBERS = 64
+"""The largest mesh: there is a slice for every pair of participants."""
+
+
+def _arguments(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+    small = st.integers(1, 3 if scope.large else 6)
+    rows_in, rows_out = draw(st.tuples(small, small), label="rows of operand and output")
+    row = tuple(draw(st.lists(st.integers(1, 2), max_size=2), label="row"))
+    each = draw(st.sampled_from((1, 1, 2, 3)), label="slices for each participant")
+    first = Described((each * members,), "int32")
+    rest = [Described((each * members,), "int32", like=2) for _ in LISTS[1:]]
+    return [Described((rows_in, *row)), Described((rows_out, *row)), first, *rest], {}
+
+
+def consistent(
+    rng: np.random.Generator, members: int, each: int, rows_in: int, rows_out: int
+) -> tuple[np.ndarray, ...]:
+    """The four lists of all participants, `[p, p * each]` each, that agree with one another.
+
+    Every output gets slices of random lengths in random order, with gaps between them and at its ends; an empty slice
+    has an offset as well, often that of another slice.
+    """
+    begin, send, target, receive = (np.zeros((members, members * each), np.int32) for _ in LISTS)
+    slots = members * each
+    for destination in range(members):
+        weights = rng.random(slots) ** 3
+        lengths = rng.multinomial(rng.integers(0, rows_out + 1), weights / weights.sum())
+        lengths = np.minimum(lengths, rows_in)
+        gaps = rng.multinomial(rows_out - lengths.sum(), np.full(slots + 1, 1 / (slots + 1)))
+        order = rng.permutation(slots)
+        ends = np.cumsum(gaps[:-1] + lengths[order])
+        starts = np.zeros(slots, np.int64)
+        starts[order] = ends - lengths[order]
+        receive[destination] = lengths
+        for source in range(members):
+            theirs, mine = (
+                slice(source * each, (source + 1) * each),
+                slice(destination * each, (destination + 1) * each),
+            )
+            send[source, mine], target[source, mine] = lengths[theirs], starts[theirs]
+            begin[source, mine] = rng.integers(0, rows_in - lengths[theirs] + 1)
+    return begin, send, target, receive
+
+
+def _agreeing(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """Lists that agree within every process group, drawn from what was drawn for its participants."""
+    operand, output, *drawn = arrays
+    placement, mesh = case.operands[2].placement, case.mesh
+    batched = drawn[0].ndim > len(placement.stacked) + 1
+    held = [case.blocks(2 + i, one, batched=batched) for i, one in enumerate(drawn)]
+    lead = len(mesh.sizes)
+    flat = [h.reshape(mesh.size, -1, h.shape[-1]) for h in held]  # [device, batch, entry]
+    result = [np.zeros_like(h) for h in flat]
+    rows_in, rows_out = (o.block[0] for o in case.operands[:2])
+    for group in ragged.process_groups(mesh, case.axes):
+        for at in range(flat[0].shape[1]):
+            seed = [int(v) % 2**32 for v in flat[0][group, at].ravel()]
+            lists = consistent(
+                np.random.default_rng(seed), case.members, case.operands[2].block[0] // case.members, rows_in, rows_out
+            )
+            for one, values in zip(result, lists, strict=True):
+                one[group, at] = values
+    ones = (1,) * len(placement.stacked)
+    spread = [r.reshape(*mesh.sizes, *ones, *h.shape[lead:]) for r, h in zip(result, held, strict=True)]
+    return [operand, output, *(unshard(s, mesh, placement.partition(batched=batched)) for s in spread)]
+
+
+def _other_length(case: Case) -> st.SearchStrategy[Case]:
+    (entries,) = case.operands[3].block
+    return st.just(changed(case, 3, block=(entries + 1,)))
+
+
+def _other_rows(case: Case) -> st.SearchStrategy[Case]:
+    return st.just(changed(case, 1, block=(*case.operands[1].block, 2)))
+
+
+def _numbers(case: Case) -> st.SearchStrategy[Case]:
+    return st.just(changed(case, 2, dtype="float32"))
+
+
+CONTRACT: Contract = operation(
+    "ragged_all_to_all",
+    ragged.differentiable,
+    _arguments,
+    operands=("operand", "output", *LISTS),
+    auxiliary=frozenset(LISTS),
+    keyword_axis=True,
+    dtypes=lambda scope, terms: dtypes(floating=scope.floating, terms=terms, wide="x64" in scope.features),
+    kinds=("distinct", "exact", "real", "special", "nan", "scaled"),
+    features=FEATURES,
+    violations=(
+        Violation("send_sizes", _other_length),
+        Violation("output", _other_rows),
+        Violation("input_offsets", _numbers),
+    ),
+    adapt=_agreeing,
+    weighs=True,
+    most=MOST_MEMBERS,
+    reads=lambda case: case.operands[2].block[0],
+    implementations={
+        "native": Claim(implementations.ragged_all_to_all, FEATURES),
+        "gathered": Claim(implementations.gathered_ragged_all_to_all, FEATURES),
+    },
+)

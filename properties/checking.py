@@ -122,10 +122,13 @@ def check(
                 found.tally.outcome, found.tally.failure = "failed", reports[-1]
                 continue
             try:
-                require_held(law, implementation, found.tally)
+                if inapplicable := require_held(law, implementation, found.tally):
+                    found.tally.skip(inapplicable)
             except HeldOnNothing as error:
                 found.tally.outcome = "failed"
                 empty.append(str(error))
+    if not reports and not empty and not any(t.verifies and not LAWS[t.law].partial for t in tallies):
+        empty += [reason for t in tallies if t.outcome == "skipped" for reason in t.findings]
     summary = Summary(implementation, tuple(tallies), tuple(devices_note(devices)))
     if reports or empty:
         __tracebackhide__ = True  # the report says what is wrong; the code that looked for it is no part of that

@@ -5,6 +5,9 @@ from pathlib import Path
 from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
+NAMES = ("dev", "ci", "matrix", "nightly", "debug")
+"""The profiles of this project."""
+
 
 def register(devices: int) -> None:
     """Registers the profiles, with one example database for each number of devices.

@@ -5,7 +5,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from oracles.collectives import axis_index
-from properties.failures.equations import MOST_OWNERS, blocks_of, enough, moving, remembered, result_of, solution
+from properties.failures.equations import (
+    MOST_NUMBERS,
+    MOST_OWNERS,
+    blocks_of,
+    enough,
+    moving,
+    remembered,
+    result_of,
+    solution,
+)
 from properties.failures.scene import Scene
 
 PARTS = {
@@ -17,9 +26,6 @@ PARTS = {
 
 MOST_SIDES = 256
 """Of how many rows or columns it is looked for how often each is added up: a system of so many unknowns is solved."""
-
-MOST_NUMBERS = 2**22
-"""How many numbers may be computed for one system of equations: of large blocks they are too many to wait for."""
 
 
 def met(scenes: Sequence[Scene], device: int, members: Sequence[int], rest: Sequence[np.ndarray]) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 import pytest
-from hypothesis import Phase, is_hypothesis_test, settings
+from hypothesis import Phase, is_hypothesis_test, seed, settings
 from hypothesis.errors import InvalidArgument, Unsatisfiable
 
 from properties import profiles
@@ -110,8 +110,9 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
         namespace.confcutdir = str(HERE)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Makes the devices, before JAX's backends start, and registers the Hypothesis profiles."""
+    """Makes the devices, before JAX's backends start, and registers the profiles, before Hypothesis loads one."""
     devices, platform = config.getoption("--devices"), config.getoption("--platform")
     if devices < 1:
         raise pytest.UsageError(f"--devices={devices}: expected at least 1")
@@ -150,7 +151,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def load_profile(name: str | None) -> None:
-    """Loads the profile that was asked for, or the default: before Hypothesis does, which has no line for an unknown one.
+    """Loads the profile that was asked for, or the default, before Hypothesis does, which ends in a traceback.
 
     Raises:
         pytest.UsageError: if there is no such profile.
@@ -250,7 +251,13 @@ def engines() -> dict[str, Engine]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Any:
-    """Takes what Hypothesis has found and shrunk to the smallest mesh, with data that shows the mistake."""
+    """Takes what Hypothesis has found and shrunk to the smallest mesh, with data that shows the mistake.
+
+    Under one `--hypothesis-seed` each implementation, law and engine draws cases of its own.
+    """
+    law, run = pyfuncitem.get_closest_marker("law"), pyfuncitem.config.getoption("--hypothesis-seed", default=None)
+    if law is not None and run is not None and is_hypothesis_test(pyfuncitem.obj):
+        seed(profiles.seed_of(run, pyfuncitem.funcargs.get("implementation"), *law.args))(pyfuncitem.obj)
     try:
         result = yield
     except Unsatisfiable:  # everything drawn was rejected

@@ -13,7 +13,7 @@ from properties.communication.sizes import names_of
 from properties.contracts import Scope
 from properties.engines import engine_named
 from properties.failures.causes import by_cause, told
-from properties.given import check_contract, check_signature, claimed
+from properties.given import check_contract, check_examples, check_signature, claimed, named
 from properties.implementations import Implementation
 from properties.judging import ENOUGH, require_held
 from properties.laws.violation import LawViolation, SuiteError
@@ -42,11 +42,11 @@ def check(
     contract: str,
     function: Callable[..., Any],
     *,
-    laws: str | Iterable[str] = tuple(LAWS),
+    laws: str | Iterable[str] | None = None,
     max_examples: int = 100,
     random_seed: int | None = None,
     communication: str = "",
-    claims: str | Iterable[str] = (),
+    claims: str | Iterable[str] | None = None,
 ) -> Summary:
     """Checks a device-local function against a contract, simulated and on the devices at hand; for use in any test.
 
@@ -55,13 +55,13 @@ def check(
     Arguments:
         contract: the contract's name, `"all_gather"` say.
         function: what satisfies it, called as `function(x, axis_name, **parameters)` in `shard_map`.
-        laws: the laws to check, all by default.
-        max_examples: the structures that a law of share 1 draws to be simulated; fewer are compiled.
+        laws: the laws to check; None: all of them.
+        max_examples: the structures that a law of share 1 draws to be simulated, at least 1; fewer are compiled.
         random_seed: another seed draws other cases; None draws the same every time.
         communication: what it sends, as `--expect-communication` takes it: `"permute=p-1,bytes=(p-1)*n/p"`, and
             after `;grad:` what its gradient sends.
         claims: what it supports beyond the contract's signature (see `FEATURES`): `("bool_sum", "groups")`, or
-            `("all",)`. What it does not claim is not drawn.
+            `("all",)`; None: nothing. What it does not claim is not drawn.
 
     Returns:
         What was checked, law by law: `print` it for a table of what held, and of what was left out and why.
@@ -69,17 +69,18 @@ def check(
     Raises:
         AssertionError: with the whole report, if a law does not hold, or held on nothing. An oracle or a law that fails
             itself is in it as an error of this suite; the other laws are checked all the same.
-        ValueError: if there is no such contract, law or feature, no law at all, the function cannot be called as they
-            demand, or the expectation cannot be read.
+        ValueError: if there is no such contract, law or feature, no law or example at all, the function cannot be
+            called as they demand, or the expectation cannot be read.
 
     Example:
         >>> from jax import lax
         >>> check("all_gather", lax.all_gather, laws=["value"], max_examples=5)
     """
     check_contract(contract)
-    features = claimed(contract, claims.split(",") if isinstance(claims, str) else claims)
+    check_examples(max_examples)
+    features = claimed(contract, named("claims", claims, ()))
     check_signature(contract, function, features)
-    laws = (laws,) if isinstance(laws, str) else tuple(laws)
+    laws = named("laws", laws, LAWS)
     unknown = [name for name in laws if name not in LAWS]
     if unknown or not laws:
         raise ValueError(f"laws={unknown[0] if unknown else laws!r}: expected some of {', '.join(LAWS)}")
@@ -122,10 +123,13 @@ def check(
                 found.tally.outcome, found.tally.failure = "failed", reports[-1]
                 continue
             try:
-                require_held(law, implementation, found.tally)
+                if inapplicable := require_held(law, implementation, found.tally):
+                    found.tally.skip(inapplicable)
             except HeldOnNothing as error:
                 found.tally.outcome = "failed"
                 empty.append(str(error))
+    if not reports and not empty and not any(t.verifies and not LAWS[t.law].partial for t in tallies):
+        empty += [reason for t in tallies if t.outcome == "skipped" for reason in t.findings]
     summary = Summary(implementation, tuple(tallies), tuple(devices_note(devices)))
     if reports or empty:
         __tracebackhide__ = True  # the report says what is wrong; the code that looked for it is no part of that

@@ -8,6 +8,8 @@
 - *special*: what implementations forget: negative zeros and infinities among small integers in
   floats; the extremes of the range in integers, whose sums wrap around.
 - *nan*: NaN among small integers, in floats.
+  Of the terms of a product few are special or NaN, so that most sums have none, and next to one that is not finite
+  there is one that is.
 - *scaled*: exact data times a power of two, up to near the largest finite number of the dtype or down to
   near the smallest with all its digits: sums and products are exact where the dtype has their range.
 - *partial*: integers as large as one participant's own sum of products permits: that is exact in the dtype,
@@ -57,7 +59,8 @@ def generate(data: Data, shape: tuple[int, ...], dtype: np.dtype, *, terms: int 
         values = rng.standard_normal(shape)  # of the narrower dtypes, those of float32
         return values if dtype == np.float64 else values.astype(np.float32).astype(dtype)
     if data.kind in ("special", "nan"):
-        return _special(rng, shape, dtype, largest, data)
+        share = 0.5 / max(terms, 1) if degree > 1 and is_float(dtype) else 0.3
+        return _special(rng, shape, dtype, largest, data, share)
     if data.kind == "distinct":
         return _distinct(data.seed, shape, dtype)
     if data.kind == "partial":
@@ -99,7 +102,9 @@ def _distinct(seed: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return np.reshape(values, shape).astype(dtype)
 
 
-def _special(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype, largest: int, data: Data) -> np.ndarray:
+def _special(
+    rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype, largest: int, data: Data, share: float
+) -> np.ndarray:
     values = _small_integers(rng, shape, dtype, largest)
     if is_float(dtype):
         choices = np.array([np.nan] if data.kind == "nan" else [-0.0, np.inf, -np.inf], np.float32).astype(dtype)
@@ -112,7 +117,7 @@ def _special(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype, 
     else:
         return values
     picked = choices[rng.integers(0, len(choices), shape)]
-    result = np.where(rng.random(shape) < 0.3, picked, values).astype(dtype)
+    result = np.where(rng.random(shape) < share, picked, values).astype(dtype)
     if result.size:  # at least one, which stays what and where it is when the array gets smaller
         result.flat[-(data.seed % 2)] = choices[data.seed % len(choices)]
     return result

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -84,12 +85,39 @@ def parse_all(functions: Sequence[str], expectations: Sequence[str], claims: Seq
     """What `--impl` names, the first with the first `--expect-communication` and `--claims`, and so on.
 
     Raises:
-        GivenError: if one cannot be read, or there are more expectations or claims than functions.
+        GivenError: if one cannot be read, or there are more expectations or claims than functions, or no function.
     """
     for option, texts in (("--expect-communication", expectations), ("--claims", claims)):
+        if texts and not functions:
+            raise GivenError(f"{option}={texts[0]}: expected --impl as well, whose function it is said of")
         if len(texts) > len(functions):
             raise GivenError(f"{option}={texts[len(functions)]}: expected no more of them than of --impl")
     return [Given.parse(*one) for one in zip_longest(functions, expectations, claims)]
+
+
+def named(argument: str, names: str | Iterable[str] | None, default: Iterable[str]) -> tuple[str, ...]:
+    """The names that an argument of `check` lists, or its one name; None stands for the default.
+
+    Raises:
+        GivenError: if it is neither a name nor some.
+    """
+    if names is None:
+        return tuple(default)
+    if isinstance(names, str):
+        return tuple(part for name in names.split(",") if (part := name.strip()))
+    if not isinstance(names, Iterable):
+        raise GivenError(f"{argument}={names!r}: expected a name, some names, or None for the default")
+    return tuple(names)
+
+
+def check_examples(max_examples: object) -> None:
+    """`max_examples` is a positive whole number.
+
+    Raises:
+        GivenError: if it is not.
+    """
+    if isinstance(max_examples, bool) or not isinstance(max_examples, Integral) or max_examples < 1:
+        raise GivenError(f"max_examples={max_examples!r}: expected a whole number, at least 1")
 
 
 def claimed(contract: str, names: Iterable[str]) -> frozenset[str]:

@@ -17,10 +17,11 @@ from properties.known_defects import DEFECTS, Defect, aborting, at_fault, excuse
 from properties.laws import check_gradient, check_value
 from properties.laws.agreement import differentiable
 from properties.laws.communication import communication_of, held_to
+from properties.laws.running import traced
 from properties.laws.violation import LawViolation, NotRun, SuiteError
 from properties.precision import precision_of
-from properties.programs import WrongResult
-from properties.tally import Tally, traits
+from properties.programs import Seen, WrongResult, forward
+from properties.tally import DECLINED, Tally, traits
 from properties.verdict import Enough, HeldOnNothing, Verdict
 from properties.verification import Check, Law
 
@@ -144,7 +145,7 @@ def _judged(law: Law, implementation: Implementation, case: Case, engine: Engine
         frames = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
         if frames[-1].endswith("interpreters.mlir"):  # the platform has no lowering, whoever asks for it
             return Verdict("not run", first)
-        return Verdict("unsupported", first)
+        return Verdict("unsupported", first, declined=law.partial and declines(implementation, case, engine))
     except Exception as error:
         verdict = excused(law.name, in_the_interpreter(law), implementation, case, engine, error)
         if verdict is not None:
@@ -170,6 +171,15 @@ def _ended(law: Law, implementation: Implementation, case: Case, engine: Engine,
     return spared(defect, in_the_interpreter(law), implementation, case)
 
 
+def declines(implementation: Implementation, case: Case, engine: Engine) -> bool:
+    """Whether the function raises NotImplementedError for a case, traced as it is, without any derivative."""
+    try:
+        traced(forward(case, implementation, Seen()), case, engine)
+    except NotImplementedError:
+        return True
+    return False
+
+
 def own(error: Exception) -> bool:
     """Whether an exception comes from this suite, and not from what it judges.
 
@@ -192,26 +202,29 @@ def _values_and_gradients(implementation: Implementation, case: Case, engine: En
     return checked
 
 
-def require_held(law: Law, implementation: Implementation, tally: Tally) -> None:
-    """A law that no case broke must have held on one.
+def require_held(law: Law, implementation: Implementation, tally: Tally) -> str:
+    """A law that no case broke must have held on one, or not apply; returns why it does not, empty if it does.
 
     What a known defect excuses held without it. Where the law needs the interpreter, or what is sent cannot be told and
-    the user expects nothing of it, that nothing could be run is reported, and no failure.
+    the user expects nothing of it, that nothing could be run is reported, and no failure. A law of a part of the cases
+    does not apply to a function that declines all of that part: an `all_reduce` of maxima has no gradients.
 
     Raises:
         HeldOnNothing: if it held on none; the message says what became of them.
     """
+    told = f"{implementation}: {law.name} ({tally.engine})"
     declined = tally.exchanging.get("unsupported", 0)
     if tally.structures and declined and not {"held", "excused"} & set(tally.exchanging):
-        raise HeldOnNothing(
-            f"{implementation}: {law.name} ({tally.engine}): held only on single participants: "
-            f"{declined:,} cases with more were unsupported"
-        )
+        if law.partial and declined == tally.exchanging.get(DECLINED, 0):
+            return f"{told}: applies to single participants only: {declined:,} cases with more were declined"
+        raise HeldOnNothing(f"{told}: held only on single participants: {declined:,} cases with more were unsupported")
     if tally.structures or tally.defects:
-        return
+        return ""
     only_reported = law.interpreted or (law.name == "communication" and implementation.expectation is None)
     if tally.not_run and not tally.unsupported and only_reported:
-        return
-    what = "nothing ran it" if tally.not_run and not tally.unsupported else "held on no case"
+        return ""
     counted = "; ".join(tally.left_out()) or "none was drawn"
-    raise HeldOnNothing(f"{implementation}: {law.name} ({tally.engine}): {what}: {counted}")
+    if law.partial and not tally.not_run and 0 < tally.declined == sum(tally.unsupported.values()):
+        return f"{told}: does not apply: every case was declined: {counted}"
+    what = "nothing ran it" if tally.not_run and not tally.unsupported else "held on no case"
+    raise HeldOnNothing(f"{told}: {what}: {counted}")

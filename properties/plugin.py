@@ -9,8 +9,8 @@ from typing import Any
 
 import jax
 import pytest
-from hypothesis import Phase, is_hypothesis_test, settings
-from hypothesis.errors import Unsatisfiable
+from hypothesis import Phase, is_hypothesis_test, seed, settings
+from hypothesis.errors import InvalidArgument, Unsatisfiable
 
 from properties import profiles
 from properties.contracts import Scope
@@ -110,8 +110,9 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
         namespace.confcutdir = str(HERE)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Makes the devices, before JAX's backends start, and registers the Hypothesis profiles."""
+    """Makes the devices, before JAX's backends start, and registers the profiles, before Hypothesis loads one."""
     devices, platform = config.getoption("--devices"), config.getoption("--platform")
     if devices < 1:
         raise pytest.UsageError(f"--devices={devices}: expected at least 1")
@@ -137,8 +138,7 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(str(error)) from None
     jax.config.update("jax_platforms", BACKENDS[platform])
     profiles.register(devices)
-    if not config.getoption("--hypothesis-profile", default=None):
-        settings.load_profile("ci" if os.environ.get("CI") else "dev")
+    load_profile(config.getoption("--hypothesis-profile", default=None))
     config.stash[TALLIES] = []
     try:  # a module may use JAX when it is imported, so the devices come first
         config.stash[GIVEN] = [one.load() for one in given]
@@ -148,6 +148,20 @@ def pytest_configure(config: pytest.Config) -> None:
         config.args = [str(HERE / GIVEN_TESTS)]  # wherever pytest runs, these are the tests that were asked for
     config.addinivalue_line("markers", "law(name, engine): the law that a test checks, and what runs it")
     config.addinivalue_line("markers", "needs_devices(n): a case on a fixed mesh of n devices; left out with fewer")
+
+
+def load_profile(name: str | None) -> None:
+    """Loads the profile that was asked for, or the default, before Hypothesis does, which ends in a traceback.
+
+    Raises:
+        pytest.UsageError: if there is no such profile.
+    """
+    chosen = name or ("ci" if os.environ.get("CI") else "dev")
+    try:
+        settings.load_profile(chosen)
+    except InvalidArgument:
+        known = ", ".join(profiles.NAMES)
+        raise pytest.UsageError(f"--hypothesis-profile={chosen}: expected one of {known}") from None
 
 
 def mark(law: str, engine: str) -> pytest.MarkDecorator:
@@ -237,7 +251,13 @@ def engines() -> dict[str, Engine]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Any:
-    """Takes what Hypothesis has found and shrunk to the smallest mesh, with data that shows the mistake."""
+    """Takes what Hypothesis has found and shrunk to the smallest mesh, with data that shows the mistake.
+
+    Under one `--hypothesis-seed` each implementation, law and engine draws cases of its own.
+    """
+    law, run = pyfuncitem.get_closest_marker("law"), pyfuncitem.config.getoption("--hypothesis-seed", default=None)
+    if law is not None and run is not None and is_hypothesis_test(pyfuncitem.obj):
+        seed(profiles.seed_of(run, pyfuncitem.funcargs.get("implementation"), *law.args))(pyfuncitem.obj)
     try:
         result = yield
     except Unsatisfiable:  # everything drawn was rejected
@@ -258,12 +278,15 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Any:
 
 
 def _require_held(item: pytest.Function) -> None:
-    """A law that was drawn cases for held on one."""
+    """A law that was drawn cases for held on one; skips the test if it does not apply."""
     law = item.get_closest_marker("law")
     assert law is not None
     given: dict[str, Any] = item.funcargs
     if {"tally", "implementation"} <= set(given) and law.args[0] in LAWS:
-        require_held(LAWS[law.args[0]], given["implementation"], given["tally"])
+        reason = require_held(LAWS[law.args[0]], given["implementation"], given["tally"])
+        if reason:
+            given["tally"].skip(reason)
+            pytest.skip(reason)
 
 
 @pytest.fixture
@@ -312,8 +335,19 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """A run that was to check a given function and checked none is an error."""
     config = session.config
     asked = config.stash[GIVEN] and not config.option.collectonly and not hasattr(config, "workerinput")
-    if asked and not config.stash[TALLIES] and session.exitstatus == pytest.ExitCode.OK:
-        session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+    if asked and session.exitstatus == pytest.ExitCode.OK:
+        if not config.stash[TALLIES]:
+            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+        elif inapplicable(config):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def inapplicable(config: pytest.Config) -> list[str]:
+    """The given functions that a law was skipped for because it does not apply, and that nothing else held of."""
+    tallies: list[Tally] = config.stash[TALLIES]
+    skipped = {(t.contract, t.implementation) for t in tallies if t.outcome == "skipped"}
+    verified = {(t.contract, t.implementation) for t in tallies if t.verifies and not LAWS[t.law].partial}
+    return [str(one) for one in config.stash[GIVEN] if (one.contract, one.name) in skipped - verified]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -325,6 +359,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(
             f"ERROR: --impl: nothing checked {names}: no law was collected from {where}", red=True
         )
+    for name in inapplicable(config):
+        told = f"ERROR: --impl: nothing checked {name}: laws that do not apply, and none of all cases that held"
+        terminalreporter.write_line(told, red=True)
     if tallies:
         print_table(tallies, terminalreporter, given=bool(config.stash[GIVEN]))
     for path in config.getoption("--report"):

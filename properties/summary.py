@@ -10,6 +10,9 @@ from properties.tally import Tally, merge
 VERDICTS = ("law", "engine", "outcome", "held", "unsupported", "excused", "not run", "excluded")
 """The columns that say what became of the structures that were drawn."""
 
+OUTCOMES = {"passed": "held", "skipped": "does not apply", "failed": "VIOLATED"}
+"""What is said of a law by the outcome of its test."""
+
 FEW = 0.5
 """An implementation that supports a smaller share of what was drawn is named."""
 
@@ -48,7 +51,7 @@ def notes(tallies: Iterable[Tally]) -> list[str]:
         f"supports few: {t.contract}[{t.implementation}]: {t.law} ({t.engine}): "
         f"{t.supported:.0%} of {t.drawn_structures:,} structures drawn"
         for t in by_law
-        if t.supported < FEW
+        if t.supported < FEW and t.outcome != "skipped"
     ]
     for tally in tallies:
         name, sent = f"{tally.contract}[{tally.implementation}]", tally.communication
@@ -69,8 +72,7 @@ def verdict_row(tally: Tally) -> tuple[str, ...]:
     kinds = (tally.structures, *(sum(c.values()) for c in (tally.unsupported, tally.defects, tally.not_run)))
     whole = max(tally.drawn_structures, 1)
     shares = [f"{count:,} ({count / whole:.0%})" if count else "0" for count in kinds]
-    outcome = "held" if tally.outcome == "passed" else "VIOLATED"
-    return (tally.law, tally.engine, outcome, *shares, f"{tally.excluded:,}")
+    return (tally.law, tally.engine, OUTCOMES[tally.outcome], *shares, f"{tally.excluded:,}")
 
 
 def verdict_table(tallies: Iterable[Tally]) -> str:

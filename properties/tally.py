@@ -9,6 +9,9 @@ from typing import Any
 from properties.cases import Case
 from properties.verdict import Verdict
 
+DECLINED = "declined"
+"""Beside the verdicts, what is counted of unsupported cases: those that are so without any derivative."""
+
 
 def traits(case: Case) -> dict[str, str]:
     """What a case is like, by the traits whose histograms show a blind spot of the strategies."""
@@ -50,13 +53,14 @@ class Tally:
         instead: what kept the engine from running structures that the other engine ran, and how many.
         not_run: what kept every engine from running a structure, and how many.
         broken: whether a case was found that breaks the law.
-        exchanging: how many structures of each verdict have more than one participant.
+        declined: how many of the unsupported structures are so without any derivative.
+        exchanging: how many structures of each verdict have more than one participant, and how many are `DECLINED`.
         excluded: how many drawn cases were dropped because the implementation is not asked to serve them.
         findings: what is worth knowing and breaks no law, each with a first case.
         communication: what the largest case sends: `bytes` of its full vector, `cost`, `case`, and what it is
             held to (`against`: a formula, an expectation, or only the lower bound).
         unclaimed: the features that a user's function does not claim, so that they were not drawn.
-        outcome: `passed` or `failed`.
+        outcome: `passed`, `failed`, or `skipped` where the law does not apply.
         failure: what a person needs of a failure: its headline, text, script and case.
     """
 
@@ -77,6 +81,7 @@ class Tally:
     instead: dict[str, int] = field(default_factory=dict)
     not_run: dict[str, int] = field(default_factory=dict)
     broken: bool = False
+    declined: int = 0
     exchanging: dict[str, int] = field(default_factory=dict)
     excluded: int = 0
     findings: dict[str, str] = field(default_factory=dict)
@@ -105,7 +110,9 @@ class Tally:
     def note(self, verdict: Verdict, case: Case) -> None:
         """Counts the verdict on one structure."""
         if set(case.axes) <= set(case.mesh.axis_names) and case.members > 1:
-            self.exchanging[verdict.kind] = self.exchanging.get(verdict.kind, 0) + 1
+            for kind in (verdict.kind, *([DECLINED] if verdict.declined else [])):
+                self.exchanging[kind] = self.exchanging.get(kind, 0) + 1
+        self.declined += verdict.declined
         if verdict.instead:
             self.instead[verdict.instead] = self.instead.get(verdict.instead, 0) + 1
         if verdict.kind == "held":
@@ -138,12 +145,23 @@ class Tally:
         """Notes what is worth knowing and breaks no law."""
         self.findings.setdefault(what, where)
 
+    @property
+    def verifies(self) -> bool:
+        """Whether something held, by a law that applies."""
+        return self.outcome == "passed" and self.structures > 0
+
+    def skip(self, reason: str) -> None:
+        """Notes why the law does not apply."""
+        self.outcome = "skipped"
+        self.finding(next(iter(self.first.values()), "no case"), reason)
+
     def add(self, other: "Tally") -> None:
         """Adds what another tally counted."""
         self.cases += other.cases
         self.structures += other.structures
         self.compilations += other.compilations
         self.seconds += other.seconds
+        self.declined += other.declined
         self.meshes |= other.meshes
         for name, histogram in other.drawn.items():
             for value, times in histogram.items():
@@ -198,6 +216,6 @@ def merge(tallies: Iterable[Tally]) -> list[Tally]:
         )
         into.law = ", ".join(dict.fromkeys(filter(None, (*into.law.split(", "), tally.law))))
         into.add(tally)
-        if tally.outcome != "passed":
-            into.outcome = tally.outcome
+        if tally.outcome == "failed":
+            into.outcome = "failed"
     return list(merged.values())

@@ -6,7 +6,6 @@ from hypothesis import settings
 from properties.contracts import Scope
 from properties.implementations import Implementation
 from properties.isolation import Task, check_isolated, unending
-from properties.judging import require_held
 from properties.tally import Tally
 from properties.verification import LAWS
 
@@ -38,5 +37,4 @@ def test_given(
     tally.add(found.tally)
     tally.unclaimed = implementation.unclaimed
     if found.violation is not None:
-        raise found.violation
-    require_held(LAWS[given_law], implementation, tally)
+        raise found.violation  # and that it held on something is for the plugin to see, as of every law

@@ -17,12 +17,14 @@ class Verdict:
         reason: why it is not held: the exception, the name of the defect, what the engine lacks.
         checked: how many data sets were checked.
         instead: why another engine ran it than the one that was asked to.
+        declined: of an unsupported case, whether it is so without any derivative, so that the law has nothing to say.
     """
 
     kind: Kind
     reason: str = ""
     checked: int = 0
     instead: str = ""
+    declined: bool = False
 
 
 class Enough(BaseException):

@@ -47,6 +47,11 @@ class Law:
     large: bool = False
     interpreted: bool = False
 
+    @property
+    def partial(self) -> bool:
+        """Whether it draws only a part of what the law of values draws: a function may support none of that part."""
+        return self.floating or self.large
+
     def examples(self, profile: settings, engine: str, form: str = "user") -> int:
         """How many structures a profile grants it on an engine, for an implementation of that form."""
         return structures(profile.max_examples, self.name, self.share, form, engine)

@@ -1,4 +1,9 @@
-"""The contracts of collective matrix products, from gathered operands to the transformer block."""
+"""The contracts of collective matrix products, from gathered operands to the transformer block.
+
+An element of a result is the sum of its own terms, NaN and infinite ones included: it is NaN where a term is, or where
+infinities of both signs meet, and no other row or column notices. Where it is infinite NaN is right as well: a form
+that multiplies its blocks by the zeros of a mask or of padding has a term more, zero times infinity.
+"""
 
 import dataclasses
 import math
@@ -18,7 +23,7 @@ from properties.contracts.drawing import manual_axes, meshes_and_axes, without
 from properties.data import Data
 from properties.strategies import specs
 from properties.strategies.dtypes import WIDE_IN, as_dtype
-from properties.strategies.shapes import LONG
+from properties.strategies.shapes import BOTH_LONG, LONG
 
 FLOATS = ("float32", "bfloat16", "float16")
 OTHERS = ("complex64", "int32", "int8")
@@ -86,9 +91,13 @@ def matmul_cases(draw: st.DrawFn, name: str, scope: Scope, layout: Layout) -> Ca
     mesh, axis_name, axes = draw(meshes_and_axes(scope, around, most=MOST_MEMBERS))
     p = mesh.axis_size(axes)
     m, k, n = draw(st.tuples(*[st.integers(1, 1 if scope.large else 3)] * 3), label="m, k, n")
-    kind = draw(st.sampled_from(("small",) * 21 + ("long", "long", "long", "empty")), label="small, long or empty")
-    if (kind == "long" and not scope.large) or (kind == "empty" and "empty_blocks" in scope.features):
-        at = draw(st.integers(0, 2), label="which")
+    kinds: tuple[str, ...] = ("small",) * 41 + ("long",) * 5 + ("both long",) * 2 + ("empty",) * 2
+    kind = draw(st.sampled_from(kinds), label="small, long, both long or empty")
+    at = draw(st.integers(0, 2), label="which")
+    if kind == "both long" and not scope.large and not scope.floating:  # of which a gradient takes seconds
+        both = draw(st.tuples(*[st.sampled_from(BOTH_LONG)] * 2), label="two long sides")
+        m, k, n = (other if at == i else both[i - (i > at)] for i, other in enumerate((m, k, n)))
+    elif (kind == "long" and not scope.large) or (kind == "empty" and "empty_blocks" in scope.features):
         side = 0 if kind == "empty" else draw(st.sampled_from(LONG), label="long side")
         m, k, n = (side if at == i else other for i, other in enumerate((m, k, n)))
     params: dict[str, Any] = {}
@@ -112,9 +121,7 @@ def matmul_cases(draw: st.DrawFn, name: str, scope: Scope, layout: Layout) -> Ca
         for lead, (block, spec) in zip((batch, (), ()), layout(p, (m, k, n), axes, rows, z), strict=False)
     ]
     seed = draw(st.integers(0, 2**16), label="seed")
-    kinds: tuple[str, ...] = ("exact", "distinct", "special")
-    if is_float(as_dtype(dtype)):  # the block's weights get signs that its relu can tell at one scale only
-        kinds = ("exact", "real") if name == "transformer_block" else ("exact", "real", "scaled", "partial", "real")
+    kinds = _kinds(name, as_dtype(dtype), seed)
     data = tuple(Data(kinds[i % len(kinds)], seed + i) for i in range(2 if scope.large else 5))
     manual: tuple[str, ...] = ()
     if around == "partial_manual":
@@ -131,6 +138,16 @@ def matmul_cases(draw: st.DrawFn, name: str, scope: Scope, layout: Layout) -> Ca
         around=around,
         manual=manual,
     )
+
+
+def _kinds(name: str, dtype: np.dtype, seed: int) -> tuple[str, ...]:
+    """The kinds of data, the last of floats not finite: NaN, or infinite, which times a complex number is undefined."""
+    if not is_float(dtype):
+        return ("exact", "distinct", "special")
+    last = "special" if seed % 2 and dtype.kind != "c" else "nan"
+    if name == "transformer_block":  # its weights get signs that its relu can tell at one scale only
+        return ("exact", "real", "exact", "real", last)
+    return ("exact", "real", "scaled", "partial", last)
 
 
 def _inner(case: Case) -> int:
@@ -169,6 +186,7 @@ def _signed(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     At zero, relu has no derivative and implementations choose one. A row of X has one sign, a column of W_in
     another, so each product of them has the product of the two signs in all terms. Wherever the sums stay well
     away from zero, every other row of W_in has the opposite sign: partial sums differ in sign from whole ones.
+    Both are finite, since implementations choose what relu makes of NaN; W_out need not be.
     """
     x, w_in, *rest = (a.copy() for a in arrays)
     for array, axis in ((x, -2), (w_in, -1)):
@@ -177,7 +195,8 @@ def _signed(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
         signs = np.where(index % 3 == 1, -1.0, 1.0)
         shape = [1] * array.ndim
         shape[axis] = -1
-        array[...] = (np.where(sizes == 0, 1, sizes) * signs.reshape(shape)).astype(array.dtype)
+        clear_of_zero = np.where(np.isfinite(sizes) & (sizes > 0), sizes, 1)
+        array[...] = (clear_of_zero * signs.reshape(shape)).astype(array.dtype)
     for some_x, some_w in zip(x, w_in, strict=True) if w_in.ndim == 3 else [(x, w_in)]:
         rows = some_x.reshape(math.prod(some_x.shape[:-1]), some_x.shape[-1]).astype(np.float64)
         columns = some_w.astype(np.float64)

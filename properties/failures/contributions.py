@@ -11,6 +11,7 @@ import numpy as np
 from oracles.dtypes import wide
 from properties.contracts import CONTRACTS
 from properties.failures.equations import (
+    MOST_NUMBERS,
     MOST_OWNERS,
     blocks_of,
     is_finite,
@@ -36,7 +37,7 @@ def contributions(scenes: Sequence[Scene], device: int) -> str | None:
         return None
     if case.keywords.get("op") in ("max", "min"):
         return _extreme(scenes, device, str(case.keywords["op"]))
-    if case.mesh.size < 2 or not first.held(device).size:
+    if case.mesh.size < 2 or not first.held(device).size or case.mesh.size * first.actual.size > MOST_NUMBERS:
         return None
     members = members_of(first, device)
     strangers = [d for d in range(case.mesh.size) if d not in members]

@@ -11,6 +11,9 @@ from properties.failures.scene import Scene
 MOST_TIMES = 16
 """How often a term is in a sum, at most."""
 
+MOST_NUMBERS = 2**20
+"""How many numbers may be computed for one system of equations: of large blocks they are too many to wait for."""
+
 MOST_OWNERS = 3
 """Of how many devices it is said that their terms are in the wrong sum, at most."""
 

@@ -5,7 +5,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from oracles.collectives import axis_index
-from properties.failures.equations import MOST_OWNERS, blocks_of, enough, moving, remembered, result_of, solution
+from properties.failures.equations import (
+    MOST_NUMBERS,
+    MOST_OWNERS,
+    blocks_of,
+    enough,
+    moving,
+    remembered,
+    result_of,
+    solution,
+)
 from properties.failures.scene import Scene
 
 PARTS = {
@@ -15,10 +24,16 @@ PARTS = {
 """Products in which blocks of one operand meet parts of the other: which, its position, and where it has the parts."""
 
 
+MOST_SIDES = 256
+"""Of how many rows or columns it is looked for how often each is added up: a system of so many unknowns is solved."""
+
+
 def met(scenes: Sequence[Scene], device: int, members: Sequence[int], rest: Sequence[np.ndarray]) -> str | None:
     """Says which block of a product met which part of the operand that stays, where that is not its own."""
     case, p = scenes[0].case, len(members)
     if case.contract not in PARTS or scenes[0].went_in != "block" or p * p > sum(r.size for r in rest) or p < 2:
+        return None
+    if p * p * scenes[0].actual.size > MOST_NUMBERS:
         return None
     travels, _, _, stays, _ = PARTS[case.contract]
     chosen = enough(scenes, rest, 2 * p * p)
@@ -48,6 +63,8 @@ def sides(scenes: Sequence[Scene], device: int, members: Sequence[int], rest: Se
     kind = "column" if index == 0 else "row"
     size = scenes[0].inputs[index].shape[_side(index)]
     if scenes[0].went_in != "block" or size < 2 or p * size > sum(r.size for _, r in alike):
+        return None
+    if p * size > MOST_SIDES or p * size * scenes[0].actual.size > MOST_NUMBERS:
         return None
     alike = enough([s for s, _ in alike], [r for _, r in alike], 2 * p * size)
     columns = [s.part(device, remembered(s, "sides", _all_sides)[:, device]) for s, _ in alike]

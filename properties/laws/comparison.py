@@ -25,7 +25,7 @@ def compare(
     """Blocks agree: in shape, in dtype, and bit for bit, or within `bound` of `exact`.
 
     `expected` is what `exact` is rounded to, and always right. Where the bound is negative, a sum may overflow on
-    its way: what is not finite is right as well.
+    its way: what is not finite is right as well, but where `exact` is infinite not the other infinity.
 
     Raises:
         LawViolation: if they do not.
@@ -52,9 +52,10 @@ def compare(
     same = nan_equal(actual, expected)
     if bound is not None:
         with np.errstate(invalid="ignore", over="ignore"):
-            right = expected if exact is None else exact
-            same |= np.abs(actual.astype(wide(actual.dtype)) - right.astype(wide(right.dtype))) <= np.abs(bound)
-            same |= (bound < 0) & ~np.isfinite(actual.astype(wide(actual.dtype)))
+            right = (expected if exact is None else exact).astype(wide(expected.dtype))
+            found = actual.astype(wide(actual.dtype))
+            same |= np.abs(found - right) <= np.abs(bound)
+            same |= (bound < 0) & ~np.isfinite(found) & (np.isnan(found) | ~np.isinf(right))
     if not same.all():
         sizes = case.mesh.sizes
         wrong = ~same.reshape(*sizes, -1).all(axis=-1)

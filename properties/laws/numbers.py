@@ -41,7 +41,8 @@ class Reference:
         exact: the oracle's result in a dtype that loses nothing that matters.
         dtype: the dtype that the result must have.
         bound: elementwise, how far a result may be from `exact`; negative where a sum may overflow in one order
-            or another: it may be so far off, or not finite. None: it is `exact`, rounded, bit for bit.
+            or another: it may be so far off, or not finite; where `exact` is infinite, NaN. None: it is `exact`,
+            rounded, bit for bit.
     """
 
     exact: np.ndarray
@@ -56,7 +57,7 @@ class Reference:
     @property
     def tells(self) -> bool:
         """Whether some result is told from right: not where so many terms are added up that no digit is certain."""
-        if self.bound is None or self.exact.size == 0:
+        if self.bound is None or self.exact.size == 0 or not np.isfinite(self.exact).all():
             return True
         return bool((np.abs(self.bound) < np.abs(self.exact).max()).any())
 
@@ -176,7 +177,7 @@ def references(case: Case, arrays: Arrays, features: frozenset[str] = frozenset(
         return [smooth_reference(case, *one) for one in zip(exact, sums, dtypes, strict=True)]
     terms = contract.terms(case)
     if is_moved(case) or is_exact(case, arrays, terms):
-        return [Reference(e, dtype, None) for e, dtype in zip(exact, dtypes, strict=True)]
+        return [Reference(e, dtype, with_infinite(case, e, None)) for e, dtype in zip(exact, dtypes, strict=True)]
     moving = contract.moving(case)
     sums = reference_blocks(case, magnitudes_of(case, blocks))
     unit = math.prod(finest(arrays[i]) for i in moving) if contract.degree > 1 else 0.0
@@ -191,16 +192,29 @@ def references(case: Case, arrays: Arrays, features: frozenset[str] = frozenset(
         stages = 1 if contract.degree == 2 and _is_exact(dtype, sent, known.unit) else contract.stages
         rounded_once = partial_sums(case, blocks) if stages == 2 and held != dtype else magnitudes
         bound = _value_bound(case, right, known, dtype, held, stages, largest, rounded_once)
-        found.append(Reference(right, dtype, bound))
+        found.append(Reference(right, dtype, with_infinite(case, right, bound)))
     return found
+
+
+def with_infinite(case: Case, exact: np.ndarray, bound: np.ndarray | None) -> np.ndarray | None:
+    """The bound of a product's result, of which NaN is as right as infinity.
+
+    A form that multiplies by the zeros of padding has zero times infinity among its terms.
+    """
+    infinite = np.isinf(exact)
+    if CONTRACTS[case.contract].degree == 1 or not infinite.any():
+        return bound
+    return np.where(infinite, -1.0, 0.0 if bound is None else bound)
 
 
 def partial_sums(case: Case, blocks: Arrays) -> np.ndarray:
     """Elementwise, what the participants add up by themselves, as the sum of the absolute values of their sums.
 
     Each of these is what is rounded before it is sent, and may be much smaller than its terms are in all.
-    Of many participants an upper bound is enough: the sum of the absolute values of all terms.
+    Of many participants an upper bound is enough: the sum of the absolute values of all terms. What is not finite
+    counts as zero.
     """
+    blocks = [np.where(np.isfinite(b), b, 0).astype(b.dtype) for b in blocks]
     if case.members > FEW_PARTICIPANTS:
         return reference_blocks(case, magnitudes_of(case, blocks))[0]
     index = axis_index(case.mesh, case.axes)
@@ -241,8 +255,9 @@ def _value_bound(
     floor = tiny(dtype) * (terms * max(largest, 1.0) ** (contract.degree - 2) if contract.degree > 2 else 1)
     for _ in range(stages - 1):
         error = error + u * (partial + error) + floor * case.members
-    overflows = (magnitudes if stages > 1 else np.abs(exact)) + error > largest_finite(dtype)
-    error = error + half_spacing(np.abs(exact) + error, dtype)
+    result = magnitude(exact)
+    overflows = (magnitudes if stages > 1 else result) + error > largest_finite(dtype)
+    error = error + half_spacing(result + error, dtype)
     return np.where(overflows, -error, error)
 
 

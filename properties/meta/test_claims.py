@@ -138,7 +138,9 @@ def test_claims_belong_to_functions_in_order() -> None:
     first, second = parse_all(["ring_shift=a:b", "broadcast=c:d"], [], ["", "x64, trees"])
     assert sorted(first.features) == []
     assert sorted(second.features) == ["trees", "x64"]
-    with pytest.raises(GivenError, match=r"^--claims=x64: expected no more of them than of --impl$"):
+    with pytest.raises(GivenError, match=r"^--claims=trees: expected no more of them than of --impl$"):
+        parse_all(["ring_shift=a:b"], [], ["x64", "trees"])
+    with pytest.raises(GivenError, match=r"^--claims=x64: expected --impl as well, whose function it is said of$"):
         parse_all([], [], ["x64"])
 
 

@@ -19,6 +19,7 @@ from properties.checking import user_implementation
 from properties.contracts import Scope
 from properties.engines import engine_named
 from properties.engines.simulate import RULES
+from properties.given import GivenError, named
 from properties.judging import ENOUGH, own, require_held
 from properties.known_defects import DEFECTS
 from properties.laws.violation import SuiteError
@@ -57,13 +58,23 @@ def few(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
 
 @pytest.mark.parametrize("law", [law for law in LAWS if law != "eager"])
 def test_what_supports_nothing_does_not_pass(law: str) -> None:
-    """A function that only raises NotImplementedError is held to nothing, by no law, that of errors included."""
+    """A function that only raises NotImplementedError is held to nothing, by no law, that of errors included.
+
+    Those of a part of the cases do not apply to it, which is no pass either if nothing else held.
+    """
     finding = found("ring_shift", declines, law, LAWS[law].engines[0], 2)
     assert finding.violation is None
     assert finding.tally.structures == 0
     assert sum(finding.tally.unsupported.values()) <= ENOUGH
-    with pytest.raises(HeldOnNothing, match=r"held on no case: \d+ unsupported \(NotImplementedError: nothing is supp"):
-        require_held(LAWS[law], user_implementation("ring_shift", declines), finding.tally)
+    implementation = user_implementation("ring_shift", declines)
+    why = r"\d+ unsupported \(NotImplementedError: nothing is supp"
+    if LAWS[law].partial:
+        assert re.search(
+            f"does not apply: every case was declined: {why}", require_held(LAWS[law], implementation, finding.tally)
+        )
+        return
+    with pytest.raises(HeldOnNothing, match=f"held on no case: {why}"):
+        require_held(LAWS[law], implementation, finding.tally)
 
 
 def test_words_of_an_exception_declare_nothing() -> None:
@@ -90,6 +101,35 @@ def test_no_law_is_no_check() -> None:
         check("ring_shift", few, laws=iter(()))
     with pytest.raises(AssertionError, match="held on no case"):
         check("ring_shift", declines, laws=iter(["value"]), max_examples=2)
+
+
+@pytest.mark.parametrize("laws", [[], ""])
+def test_no_laws_are_told_from_all(laws: Any) -> None:
+    """An empty choice of laws is refused; None means all of them, and no claims."""
+    with pytest.raises(ValueError, match=r"laws=\(\): expected some of value, "):
+        check("ring_shift", few, laws=laws)
+    assert named("laws", None, LAWS) == tuple(LAWS)
+    summary = check("ring_shift", few, laws="value, error", claims=None, max_examples=1)
+    assert {tally.law for tally in summary.tallies} == {"value", "error"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"max_examples": 0}, "max_examples=0: expected a whole number, at least 1"),
+        ({"max_examples": -3}, "max_examples=-3: expected a whole number, at least 1"),
+        ({"max_examples": 2.5}, "max_examples=2.5: expected a whole number, at least 1"),
+        ({"max_examples": True}, "max_examples=True: expected a whole number, at least 1"),
+        ({"max_examples": None}, "max_examples=None: expected a whole number, at least 1"),
+        ({"laws": 7}, "laws=7: expected a name, some names, or None for the default"),
+        ({"claims": 7}, "claims=7: expected a name, some names, or None for the default"),
+    ],
+    ids=str,
+)
+def test_a_wrong_argument_of_check_is_named(arguments: dict[str, Any], message: str) -> None:
+    """What `check` cannot use is refused before anything runs, with the argument, its value and what was expected."""
+    with pytest.raises(GivenError, match=f"^{re.escape(message)}$"):
+        check("ring_shift", few, **arguments)
 
 
 def returning(change: Function) -> Function:

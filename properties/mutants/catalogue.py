@@ -62,7 +62,13 @@ class Mutant:
         return f"{self.contract}[{self.name}]"
 
 
-FORMS = {"doublings": "algorithm", "rings": "algorithm", "products": "overlapped", "products_both_ways": "overlapped"}
+FORMS = {
+    "doublings": "algorithm",
+    "not_finite": "overlapped",
+    "products": "overlapped",
+    "products_both_ways": "overlapped",
+    "rings": "algorithm",
+}
 """The form that the bugs of a module are bugs of, where it is not a user's function."""
 
 MUTANTS: dict[str, Mutant] = {}

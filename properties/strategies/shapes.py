@@ -6,6 +6,12 @@ from hypothesis.errors import InvalidArgument
 LONG = (5, 6, 7, 8, 9, 12, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 100, 127, 128, 129, 200, 255, 256, 257, 300)
 """Long sides: beside the powers of two, at which tiles, chunks and narrow indices end."""
 
+BOTH_LONG = (128, 129, 130, 136, 144, 160)
+"""The sides of a matrix with two long ones, around the side of a tile."""
+
+LARGE = (512, 1000, 1023, 1024, 1025, 1500, 2047, 2048, 2049, 3000, 4097)
+"""The longest sides of large blocks, of some thousands of elements."""
+
 
 @st.composite
 def shapes(
@@ -13,8 +19,9 @@ def shapes(
 ) -> tuple[int, ...]:
     """Shapes of `min_rank` to `max_rank` dimensions with sides from `min_side` to `max_side`.
 
-    One in 25 is empty, where `min_side` is 0. If `long`, two in 25 have one side of `LONG`, and no other above 2.
-    Shrinks to `min_rank` ones. Draws such as `()`, `(2,)`, `(3, 1)`, `(1, 2, 0, 3)`, `(2, 129)`.
+    One in 25 is empty, where `min_side` is 0. If `long`, three in 50 have one side of `LONG`, and one in 50 has one of
+    `LARGE`, and no other is above 2. Shrinks to `min_rank` ones. Draws such as `()`, `(2,)`, `(3, 1)`, `(1, 2, 0, 3)`,
+    `(2, 129)`, `(1, 2049)`.
 
     Raises:
         InvalidArgument: if a maximum is below its minimum.
@@ -24,11 +31,13 @@ def shapes(
     side = st.integers(min(max(1, min_side), max_side), max_side)
     rank = draw(st.integers(min_rank, max_rank), label="rank")
     shape = draw(st.lists(side, min_size=max_rank, max_size=max_rank), label="sides")[:rank]
-    kind = draw(st.sampled_from(("small",) * 22 + ("long", "long", "empty")), label="small, long or empty")
+    kinds = ("small",) * 44 + ("long",) * 3 + ("large",) + ("empty",) * 2
+    kind = draw(st.sampled_from(kinds), label="small, long, large or empty")
     if kind == "empty" and min_side == 0 and shape:
         shape[draw(st.integers(0, len(shape) - 1), label="empty dimension")] = 0
-    elif kind == "long" and long and shape:
+    elif kind in ("long", "large") and long and shape:
         shape = [min(side, max(min_side, 2)) for side in shape]
         at = draw(st.integers(0, len(shape) - 1), label="long dimension")
-        shape[at] = draw(st.sampled_from([side for side in LONG if side > max_side]), label="long side")
+        sides = LONG if kind == "long" else LARGE
+        shape[at] = draw(st.sampled_from([side for side in sides if side > max_side]), label="long side")
     return tuple(shape)

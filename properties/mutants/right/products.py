@@ -35,6 +35,19 @@ def contract_round_an_unrolled_ring(lhs: Array, rhs: Array, axis_name: AxisName)
     return total.astype(lhs.dtype)
 
 
+@right("all_gather_matmul_lhs_contracting")
+def contract_padded_blocks(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Multiplies every block, with zeros around it, by the whole right operand: zero times infinity is a term more."""
+    axes, p, k = names(axis_name), lax.axis_size(axis_name), lhs.shape[1]
+    empty = jnp.zeros((lhs.shape[0], p * k), lhs.dtype)
+    total = multiplied("mk,kn->mn", lhs[:, :0], rhs[:0])
+    for step in range(p):
+        at = (lax.axis_index(axes) + step) % p * k
+        total = total + multiplied("mk,kn->mn", lax.dynamic_update_slice_in_dim(empty, lhs, at, 1), rhs)
+        lhs = collectives.ring_shift(lhs, axes, offset=-1)
+    return total.astype(lhs.dtype)
+
+
 @right("all_gather_matmul_lhs")
 def gather_the_products(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Multiplies every row by all columns of all members, so that each can pick its own ones later."""
@@ -48,6 +61,15 @@ def multiply_row_by_row(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Maps a product of a vector over the rows that it gathered."""
     rows = collectives.all_gather(lhs, axis_name, tiled=True)
     return jax.vmap(lambda row: multiplied("k,kn->n", row, rhs))(rows).astype(lhs.dtype)
+
+
+@right("all_gather_matmul_lhs")
+def gather_padded_rows(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Adds up blocks that have zeros in place of the others' rows, so that all members get the same rows."""
+    axes, m = names(axis_name), lhs.shape[0]
+    empty = collectives.cast_varying(jnp.zeros((m * lax.axis_size(axes), lhs.shape[1]), lhs.dtype), axes)
+    rows = lax.psum(lax.dynamic_update_slice_in_dim(empty, lhs, lax.axis_index(axes) * m, 0), axes)
+    return multiplied("mk,kn->mn", rows, rhs).astype(lhs.dtype)
 
 
 @right("all_gather_matmul_rhs")

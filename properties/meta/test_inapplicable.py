@@ -1,0 +1,142 @@
+"""A law of a part of the cases does not apply to a function that declines all of that part, and that is no failure."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+from jax import Array, lax
+
+from impl import collectives
+from properties import check
+from properties.checking import user_implementation
+from properties.contracts import Scope
+from properties.engines import engine_named
+from properties.judging import require_held
+from properties.meta.test_given import run
+from properties.search import Finding, find_violation
+from properties.verdict import HeldOnNothing
+from properties.verification import LAWS
+
+SMALL = Scope(max_devices=4, available=4, large=24)
+PARTIAL = [law.name for law in LAWS.values() if law.partial]
+
+
+def extreme(x: Array, axis_name: Any, *, op: str = "sum") -> Array:
+    """Maxima and minima alone."""
+    if op not in ("max", "min"):
+        raise NotImplementedError("only max and min")
+    return collectives.all_reduce(x, axis_name, op=op)
+
+
+def extreme_of_several(x: Array, axis_name: Any, *, op: str = "sum") -> Array:
+    """Maxima and minima alone, and of a single participant anything."""
+    if lax.axis_size(axis_name) == 1 and x.dtype != bool:
+        return collectives.all_reduce(x, axis_name, op=op)
+    return extreme(x, axis_name, op=op)
+
+
+@jax.custom_jvp
+def same(x: Array) -> Array:
+    """The identity, without a derivative."""
+    return x
+
+
+@same.defjvp
+def _same_has_no_derivative(primals: Any, tangents: Any) -> Any:
+    raise NotImplementedError("no derivative")
+
+
+def underived(x: Array, axis_name: Any, *, op: str = "sum") -> Array:
+    """Right, and without a derivative."""
+    return same(collectives.all_reduce(x, axis_name, op=op))
+
+
+def at_most_eight(x: Array, axis_name: Any, *, op: str = "sum") -> Array:
+    """Right for up to eight participants."""
+    if lax.axis_size(axis_name) > 8:
+        raise NotImplementedError("more than eight participants")
+    return collectives.all_reduce(x, axis_name, op=op)
+
+
+def found(function: Callable[..., Array], law: str) -> Finding:
+    """What a law finds in an all-reduce."""
+    return find_violation(
+        LAWS[law],
+        user_implementation("all_reduce", function),
+        engine_named(LAWS[law].engines[0]),
+        SMALL,
+        max_examples=4,
+        random_seed=1,
+        shrink=False,
+        patience=40,
+    )
+
+
+def held(function: Callable[..., Array], law: str) -> str:
+    """Why a law does not apply, if nothing breaks it."""
+    finding = found(function, law)
+    assert finding.violation is None
+    return require_held(LAWS[law], user_implementation("all_reduce", function), finding.tally)
+
+
+def test_the_laws_of_a_part_of_the_cases() -> None:
+    """These are the laws of gradients, and that of large meshes."""
+    assert PARTIAL == ["gradient", "transformed gradient", "scale"]
+
+
+@pytest.mark.parametrize("law", ["gradient", "transformed gradient"])
+def test_what_declines_all_with_a_gradient_has_none(law: str) -> None:
+    """Of a function that supports maxima alone a law of gradients says nothing, and the law of values holds."""
+    assert f"{law} (simulate): does not apply: every case was declined: " in held(extreme, law)
+    assert held(extreme, "value") == ""
+    assert "applies to single participants only" in held(extreme_of_several, law)
+
+
+@pytest.mark.parametrize("law", ["gradient", "transformed gradient"])
+def test_what_has_values_and_no_derivative_fails(law: str) -> None:
+    """Where the forward pass works and differentiation raises NotImplementedError, the law held on nothing."""
+    with pytest.raises(HeldOnNothing, match=r"held on no case: .* unsupported .NotImplementedError: no derivative"):
+        held(underived, law)
+
+
+def test_what_declines_large_meshes_is_not_held_to_them() -> None:
+    """The law of large meshes says nothing of a function for eight participants that declines more."""
+    finding = found(at_most_eight, "scale")
+    tally = finding.tally
+    assert finding.violation is None
+    assert tally.declined == sum(tally.unsupported.values()) > 0
+
+
+def test_check_reports_laws_that_do_not_apply() -> None:
+    """The summary says which laws do not apply and why, beside one of values that held."""
+    text = str(check("all_reduce", extreme, laws=["value", "gradient"], max_examples=8))
+    assert "gradient  simulate  does not apply" in text
+    assert "finding: all_reduce[extreme]: all_reduce[extreme]: gradient (simulate): does not apply: every case" in text
+    assert "value     simulate  held" in text
+
+
+def test_laws_that_do_not_apply_verify_nothing() -> None:
+    """Where no law of all cases held, that laws do not apply is no pass."""
+    with pytest.raises(AssertionError, match="does not apply: every case was declined"):
+        check("all_reduce", extreme, laws=["gradient"], max_examples=8)
+
+
+def test_pytest_skips_laws_that_do_not_apply(tmp_path: Path) -> None:
+    """With `--impl` such a law is skipped, with its reason, and a run of nothing else fails."""
+    (tmp_path / "mine.py").write_text(
+        "from impl.collectives import all_reduce\n\n\n"
+        "def extreme(x, axis_name, *, op='sum'):\n"
+        "    if op not in ('max', 'min'):\n"
+        "        raise NotImplementedError('only max and min')\n"
+        "    return all_reduce(x, axis_name, op=op)\n"
+    )
+    arguments = ("--impl=all_reduce=mine:extreme", "--engine=simulate", "-rs", "-k")
+    done = run(tmp_path, *arguments, "value or (gradient and not transformed)")
+    assert done.returncode == pytest.ExitCode.OK, done.stdout
+    assert "1 passed, 1 skipped" in done.stdout
+    assert "gradient (simulate): does not apply: every case was declined: " in done.stdout
+    done = run(tmp_path, *arguments, "gradient and not transformed")
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout
+    assert "ERROR: --impl: nothing checked all_reduce[extreme]: laws that do not apply" in done.stdout

@@ -1,0 +1,111 @@
+"""NaN and infinities in products: what the definition makes of them, what is drawn, and what is as right."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from oracles.mesh import MeshCase
+from properties.cases import Case, Operand, Placement
+from properties.checking import user_implementation
+from properties.contracts import CONTRACTS, Scope
+from properties.data import Data
+from properties.engines import ENGINES
+from properties.laws import check_value
+from properties.laws.numbers import operands, references
+from properties.laws.violation import LawViolation
+from properties.meta.test_strategies import drawn
+from properties.verification import LAWS
+
+PRODUCTS = sorted(name for name, contract in CONTRACTS.items() if contract.degree > 1)
+SIMULATE = ENGINES["simulate"]()
+
+
+def a_product(kind: str, seed: int = 0) -> Case:
+    """Rows of two devices times a replicated matrix of three columns."""
+    lhs = Operand((2, 3), "float32", Placement((("tp",), ())))
+    rhs = Operand((3, 3), "float32", Placement(((), ())))
+    return Case("all_gather_matmul_lhs", MeshCase(("tp",), (2,)), "tp", (lhs, rhs), data=(Data(kind, seed),))
+
+
+def planted(lhs: dict[tuple[int, int], float], rhs: dict[tuple[int, int], float]) -> list[np.ndarray]:
+    """Ones, and in them these numbers."""
+    arrays = [np.ones((4, 3), np.float32), np.ones((3, 3), np.float32)]
+    for array, numbers in zip(arrays, (lhs, rhs), strict=True):
+        for at, number in numbers.items():
+            array[at] = number
+    return arrays
+
+
+INF, NAN = float("inf"), float("nan")
+
+
+@pytest.mark.parametrize(
+    ("lhs", "rhs", "row", "column"),
+    [
+        ({(0, 1): NAN}, {}, [NAN, NAN, NAN], [NAN, 3, 3, 3]),
+        ({(0, 1): INF}, {}, [INF, INF, INF], [INF, 3, 3, 3]),
+        ({(0, 1): INF, (0, 2): -INF}, {}, [NAN, NAN, NAN], [NAN, 3, 3, 3]),
+        ({(0, 1): INF}, {(1, 0): 0, (1, 1): -1}, [NAN, -INF, INF], [NAN, 2, 2, 2]),
+        ({}, {(2, 0): -INF}, [-INF, 3, 3], [-INF] * 4),
+    ],
+)
+def test_the_definition_says_what_is_not_finite(lhs: Any, rhs: Any, row: list[float], column: list[float]) -> None:
+    """NaN, infinity, their difference and zero times infinity are in their own row or column, and nowhere else."""
+    (reference,) = references(a_product("special"), planted(lhs, rhs))
+    for device in range(2):
+        np.testing.assert_array_equal(reference.rounded[device, 0], row)
+        np.testing.assert_array_equal(reference.rounded[device, :, 0], column)
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_are_drawn_with_what_is_not_finite(name: str) -> None:
+    """Among the results of a product on NaN and on infinities some are not finite, and some are."""
+    law = LAWS["value"]
+    kinds = set()
+    finite = []
+    for case in drawn(law.cases(user_implementation(name, print), Scope()), 60):
+        for data in case.data:
+            if data.kind in ("nan", "special") and case.operands[0].dtype in ("float32", "bfloat16", "float16"):
+                kinds.add(data.kind)
+                found = np.isfinite(references(case, operands(case, data))[0].exact)
+                assert not found.all() or data.kind == "special"
+                finite.append(found.ravel())
+    assert kinds == {"nan", "special"}
+    assert 0.05 < np.concatenate(finite).mean() < 0.95
+
+
+@pytest.mark.parametrize(
+    ("change", "right"),
+    [
+        (lambda y: jnp.where(jnp.isinf(y), jnp.nan, y), True),
+        (lambda y: jnp.where(jnp.isinf(y), -y, y), False),
+        (lambda y: jnp.nan_to_num(y, nan=jnp.nan), False),
+        (lambda y: jnp.where(jnp.isnan(y), jnp.inf, y), False),
+        (lambda y: jnp.where(jnp.isnan(y), 0, y), False),
+    ],
+    ids=["NaN for infinity", "the other infinity", "the largest number", "infinity for NaN", "zero for NaN"],
+)
+def test_where_infinity_is_right_nan_is_as_well(change: Any, right: bool) -> None:
+    """Zeros of padding may make NaN of infinity: nothing else may take its place, and nothing that of NaN."""
+
+    def product(lhs: Any, rhs: Any, axis_name: Any) -> Any:
+        rows = jnp.concatenate([lhs, lhs])
+        del axis_name
+        return change(rows @ rhs)
+
+    lhs = Operand((2, 3), "float32", Placement(((), ())))
+    case = Case(
+        "all_gather_matmul_lhs",
+        MeshCase(("tp",), (2,)),
+        "tp",
+        (lhs, Operand((3, 3), "float32", Placement(((), ())))),
+        data=tuple(Data("special", seed) for seed in range(8)),
+    )
+    implementation = user_implementation("all_gather_matmul_lhs", product)
+    if right:
+        assert check_value(implementation, case, SIMULATE) == 8
+    else:
+        with pytest.raises(LawViolation, match="of 2 blocks wrong"):
+            check_value(implementation, case, SIMULATE)

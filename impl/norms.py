@@ -9,6 +9,7 @@ participants, a second collective.
 import math
 from typing import SupportsFloat
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -96,7 +97,7 @@ def _operands(
     axes = _checked(function, x, axis_name)
     check_kind(function, "scale", scale, jnp.floating, "real floating-point numbers")
     if not x.ndim:
-        refuse(function, "x", x, "an array of at least 1 dimension, the last of them the features")
+        refuse(function, "x", str(jax.typeof(x)), "an array of at least 1 dimension, the last of them the features")
     check_shape(function, "scale", scale, x.shape[-1:], "one number for each feature of x")
     added = float(epsilon)
     if not 0 <= added < math.inf:

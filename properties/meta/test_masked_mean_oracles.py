@@ -4,17 +4,20 @@ import functools
 import math
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jax.sharding import PartitionSpec
 
 from impl.masked_mean import gathered_masked_mean
 from impl.masked_mean import masked_mean as added_masked_mean
 from oracles.masked_mean import masked_mean
 from oracles.mesh import MeshCase
+from properties.engines.xla import device_mesh
 from properties.meta import small_meshes
 from properties.meta.blockwise import (
     PLACES,
@@ -137,6 +140,21 @@ def test_forms_on_devices(form: Any, checked: bool) -> None:
     pushed, pulled = derivatives(local, mesh, [values], [values], cotangent, [mask], checked=checked)
     np.testing.assert_allclose(pushed, expected, rtol=1e-6)
     np.testing.assert_allclose(pulled[0], pulled_back(values, mask, cotangent, mesh, axes), rtol=1e-6)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
+@pytest.mark.parametrize("checked", [True, False])
+def test_a_loss_for_all(form: Any, checked: bool) -> None:
+    """The mean leaves as one number, and its gradient is a share for each element that counts."""
+    mesh, axes = REVERSED
+    values, mask = np.arange(12, dtype=np.float32), np.arange(12) % 3 == 0
+    spec, local = PartitionSpec(axes), functools.partial(form, axis_name=axes)
+    loss = jax.shard_map(
+        local, mesh=device_mesh(mesh), in_specs=(spec, spec), out_specs=PartitionSpec(), check_vma=checked
+    )
+    mean, gradient = jax.jit(jax.value_and_grad(loss))(values, mask)
+    np.testing.assert_allclose(mean, values[~mask].mean(), rtol=1e-6)
+    np.testing.assert_allclose(gradient, np.where(mask, 0, 1 / 8), rtol=1e-6)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)

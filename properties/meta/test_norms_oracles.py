@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jax.sharding import PartitionSpec
 
 from impl import norms as forms
 from oracles import norms
 from oracles.mesh import MeshCase
+from properties.engines.xla import device_mesh
 from properties.meta import small_meshes
 from properties.meta.blockwise import (
     PLACES,
@@ -145,6 +147,34 @@ def test_forms_on_devices(form: Any, checked: bool) -> None:
     np.testing.assert_allclose(pushed, wanted, rtol=1e-4, atol=1e-5)
     for found, one in zip(pulled, oracle.pullback(operands, [ct], mesh, axes, **keywords), strict=True):
         np.testing.assert_allclose(found, one, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", GLOBAL, ids=lambda form: form.__name__)
+@pytest.mark.parametrize("checked", [True, False])
+def test_a_norm_for_all(form: Any, checked: bool) -> None:
+    """The norm leaves as one number, and its gradient is the unit vector."""
+    mesh, axes = REVERSED
+    x = np.arange(12, dtype=np.float32)
+    local, spec = functools.partial(form, axis_name=axes), PartitionSpec(axes)
+    norm = jax.shard_map(local, mesh=device_mesh(mesh), in_specs=spec, out_specs=PartitionSpec(), check_vma=checked)
+    value, gradient = jax.jit(jax.value_and_grad(norm))(x)
+    np.testing.assert_allclose(value, np.linalg.norm(x), rtol=1e-6)
+    np.testing.assert_allclose(gradient, x / np.linalg.norm(x), rtol=1e-6)
+
+
+@pytest.mark.parametrize("form", RMS, ids=lambda form: form.__name__)
+@pytest.mark.parametrize("checked", [True, False])
+def test_a_scale_for_all(form: Any, checked: bool) -> None:
+    """The gradient of a scale that data-parallel participants share is the sum over all of their tokens."""
+    mesh = REVERSED[0]
+    x, scale, ct = (np.random.default_rng(i).normal(size=shape) for i, shape in enumerate([(4, 6), (6,), (4, 6)]))
+    local = functools.partial(form, axis_name="tp", epsilon=0.5)
+    specs = PartitionSpec("dp", "tp"), PartitionSpec("tp")
+    norm = jax.shard_map(local, mesh=device_mesh(mesh), in_specs=specs, out_specs=specs[0], check_vma=checked)
+    found, pulled = jax.vjp(norm, x.astype(np.float32), scale.astype(np.float32))
+    normalised = x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + 0.5)
+    np.testing.assert_allclose(found, normalised * scale, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(pulled(ct.astype(np.float32))[1], (ct * normalised).sum(axis=0), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("form", GLOBAL, ids=lambda form: form.__name__)

@@ -16,7 +16,7 @@ from impl.ragged import gathered_ragged_all_to_all, ragged_all_to_all
 from oracles.mesh import MeshCase
 from oracles.ragged import RaggedMismatch, differentiable
 from properties.engines.simulate import simulate
-from properties.engines.xla import abstract_mesh
+from properties.engines.xla import abstract_mesh, device_mesh
 from properties.meta import small_meshes
 from properties.meta.blockwise import (
     PLACES,
@@ -203,6 +203,24 @@ def test_overlapping_cotangents_are_rounded_once(form: Any) -> None:
     local = functools.partial(form, axis_name=axes)
     _, pulled = derivatives(local, mesh, rows, rows, rows[1] + 1, others, interpreted=True)
     np.testing.assert_array_equal(pulled[0], np.array([[[300]]]).astype(ml_dtypes.bfloat16), strict=True)
+
+
+@pytest.mark.parametrize("platform", ["tpu", "cuda"])
+def test_the_native_form_is_the_collective(platform: str) -> None:
+    """For TPU and CUDA, value and gradient are one ragged all-to-all each, its participants in logical order."""
+    mesh, axes = REVERSED
+    spec = PartitionSpec(axes)
+    local = functools.partial(ragged_all_to_all, axis_name=axes)
+    function = jax.shard_map(local, mesh=device_mesh(mesh), in_specs=spec, out_specs=spec)
+    rows, lists = [jnp.zeros((12, 4)), jnp.zeros((24, 4))], [jnp.zeros(36, jnp.int32)] * 4
+
+    def gradient(rows: Any, cotangent: Any) -> Any:
+        return jax.vjp(lambda *rows: function(*rows, *lists), *rows)[1](cotangent)
+
+    for program, arguments in ((function, (*rows, *lists)), (gradient, (rows, rows[1]))):
+        text = jax.jit(program).trace(*arguments).lower(lowering_platforms=(platform,)).as_text()
+        [call] = [line for line in text.splitlines() if "@ragged_all_to_all(" in line and "custom_call" in line]
+        assert "replica_groups = dense<[[0, 3, 1, 4, 2, 5]]>" in call
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)

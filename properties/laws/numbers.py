@@ -29,6 +29,10 @@ from properties.transformations import TRANSFORMATIONS
 
 Arrays = Sequence[np.ndarray]
 
+USES = 4
+"""How often a function may use an operand whose derivative is no sum of products: JAX rounds the cotangent of each use
+to the operand's dtype, and adds it up there."""
+
 FEW_PARTICIPANTS = 16
 """So many sums of participants are computed one by one for a bound."""
 
@@ -302,7 +306,7 @@ def smooth_reference(
     held = contract.accumulator(dtype)
     error = sum_error_bound(sums, contract.smooth.roundings(case), held)
     if derivative:
-        error = error + sum_error_bound(sums + error, replicas, dtype)
+        error = error + sum_error_bound(sums + error, replicas + 2 * USES, dtype)
     return Reference(exact, dtype, error + half_spacing(np.abs(exact) + error, dtype))
 
 

@@ -55,12 +55,12 @@ def halo_of_the_nearest_only(x: Array, axis_name: AxisName, *, before: int, afte
 
 
 @mutant("halo_exchange", smallest=(1,))
-def halo_along_the_first_dimension(x: Array, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Array:
-    """Attaches rows along dimension 0, whatever the dimension, where the block is square."""
-    square = x.ndim > 1 and x.shape[0] == x.shape[axis] and (before, after) == (0, 0)
-    if square:
-        return jnp.swapaxes(x, 0, axis)
-    return halo.halo_exchange(x, axis_name, before=before, after=after, axis=axis)
+def halo_backwards(x: Array, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Array:
+    """Attaches the rows behind in reverse order."""
+    whole = halo.halo_exchange(x, axis_name, before=before, after=after, axis=axis)
+    end = before + x.shape[axis]
+    front, behind = lax.slice_in_dim(whole, 0, end, axis=axis), lax.slice_in_dim(whole, end, None, axis=axis)
+    return jnp.concatenate([front, jnp.flip(behind, axis)], axis)
 
 
 @mutant("halo_exchange", smallest=(1,), law="gradient")

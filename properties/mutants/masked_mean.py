@@ -55,11 +55,11 @@ def mean_whose_gradient_is_nan(values: Array, mask: Array, axis_name: AxisName) 
     return masked_mean.masked_mean(kept, mask, axis_name)
 
 
-@mutant("masked_mean", smallest=(1,))
-def mean_in_sixteen_bits(values: Array, mask: Array, axis_name: AxisName) -> Array:
-    """Adds up 16-bit floats in 16 bits, one after the other."""
-    kept = jnp.where(mask, values, 0)
-    total, _ = lax.scan(lambda carry, x: (carry + x, None), kept[0], kept[1:])
+@mutant("masked_mean", smallest=(2,))
+def mean_of_rounded_sums(values: Array, mask: Array, axis_name: AxisName) -> Array:
+    """Rounds every participant's sum to the dtype of the values before it is sent."""
     axes = names(axis_name)
+    kept = jnp.where(mask, values.astype(jnp.promote_types(values.dtype, jnp.float32)), 0)
+    total = lax.psum(cast_varying(jnp.sum(kept).astype(values.dtype).astype(kept.dtype), axes), axes)
     count = lax.psum(cast_varying(jnp.sum(mask), axes), axes)
-    return (lax.psum(cast_varying(total, axes), axes) / jnp.maximum(count, 1)).astype(values.dtype)
+    return (total / jnp.maximum(count, 1)).astype(values.dtype)

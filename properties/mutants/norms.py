@@ -31,7 +31,7 @@ def norm_of_the_own_part(x: Array, axis_name: AxisName) -> Array:
     return jnp.sqrt(squares).astype(x.dtype)
 
 
-@mutant("global_norm", smallest=(2, 2))
+@mutant("global_norm", smallest=(1, 2))
 def norm_over_the_first_axis(x: Array, axis_name: AxisName) -> Array:
     """Adds up over the first axis of the tuple, and takes the maximum over the others."""
     first, *others = names(axis_name)

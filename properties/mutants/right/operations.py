@@ -1,0 +1,299 @@
+"""Right forms of the operations that contracts describe one by one: halos, means, lookups, norms, ragged exchanges."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from impl import collectives
+from properties.mutants.axes import AxisName, names
+from properties.mutants.right.catalogue import right
+
+
+def _wide(x: Array) -> Array:
+    return x.astype(jnp.float32) if jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize < 4 else x
+
+
+def _root(total: Array) -> Array:
+    return jnp.where(total == 0, 0, jnp.sqrt(jnp.where(total == 0, 1, total)))
+
+
+def _ids(ids: Array) -> Array:
+    return ids.astype(jnp.int64 if ids.dtype.itemsize > 4 else jnp.int32)
+
+
+@right("halo_exchange")
+def halo_row_by_row(x: Array, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Array:
+    """Every missing row by a permute of its own."""
+    n = x.shape[axis]
+    x = collectives.cast_varying(x, names(axis_name))
+    rows = []
+    for place in range(-before, n + after):
+        away, row = divmod(place, n)
+        one = lax.slice_in_dim(x, row, row + 1, axis=axis)
+        rows.append(collectives.ring_shift(one, axis_name, offset=-away) if away else one)
+    return jnp.concatenate(rows, axis) if rows else x
+
+
+@right("halo_exchange")
+def halo_added_up(x: Array, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Array:
+    """Every block is put in its place in zeros, and all of them are added up."""
+    p, n = lax.axis_size(axis_name), x.shape[axis]
+    axes = names(axis_name)
+    x = collectives.cast_varying(x, axes)
+    if x.size == 0:
+        shape = list(x.shape)
+        shape[axis] = before + n + after
+        return collectives.cast_varying(jnp.zeros(shape, x.dtype), collectives.varying(x))
+    i = lax.axis_index(axes)
+    front = jnp.moveaxis(x, axis, 0)
+    at = jnp.arange(p).reshape(p, *(1,) * front.ndim) == i
+    whole = lax.psum(jnp.where(at, front[None], jnp.zeros((), x.dtype)), axes).astype(x.dtype)
+    whole = whole.reshape(p * n, *front.shape[1:])
+    whole = jnp.roll(jnp.concatenate([whole, whole, whole]), -(i * n - before + p * n), axis=0)
+    return jnp.moveaxis(whole[: before + n + after], 0, axis)
+
+
+@right("halo_exchange")
+def halo_one_axis_after_the_other(x: Array, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Array:
+    """Gathers over the last axis, then over the one before it, and so on; then rolls."""
+    axes = names(axis_name)
+    n, i = x.shape[axis], lax.axis_index(axes)
+    whole = x
+    for name in reversed(axes):
+        whole = collectives.all_gather(whole, name, axis=axis, tiled=True)
+    if n == 0:
+        return whole
+    rolled = jnp.roll(whole, before - i * n, axis=axis)
+    while rolled.shape[axis] < before + n + after:
+        rolled = jnp.concatenate([rolled, jnp.roll(whole, before - i * n, axis=axis)], axis)
+    return lax.slice_in_dim(rolled, 0, before + n + after, axis=axis)
+
+
+@right("masked_mean")
+def masked_mean_one_axis_after_the_other(values: Array, mask: Array, axis_name: AxisName) -> Array:
+    """Adds up over one axis, then over the next."""
+    values, mask = collectives.cast_varying((values, mask), names(axis_name))
+    both = jnp.sum(_wide(values), where=mask), jnp.sum(mask, dtype=jnp.int32)
+    for name in names(axis_name):
+        both = lax.psum(both, name)
+    return jnp.where(both[1] == 0, 0, both[0] / jnp.where(both[1] == 0, 1, both[1])).astype(values.dtype)
+
+
+@right("masked_mean")
+def masked_mean_weighted_means(values: Array, mask: Array, axis_name: AxisName) -> Array:
+    """The weight of an element is 1 by the global count, which travels first."""
+    axes = names(axis_name)
+    values, mask = collectives.cast_varying((values, mask), axes)
+    count = lax.psum(jnp.sum(mask, dtype=jnp.int32), axes)
+    share = jnp.where(mask, _wide(values), 0) / jnp.maximum(count, 1)
+    return lax.psum(jnp.sum(share), axes).astype(values.dtype)
+
+
+@right("masked_mean")
+def masked_mean_pairs_gathered(values: Array, mask: Array, axis_name: AxisName) -> Array:
+    """Every participant's sum and count are gathered, and added up everywhere."""
+    axes = names(axis_name)
+    values, mask = collectives.cast_varying((values, mask), axes)
+    totals = collectives.all_gather_invariant(jnp.sum(jnp.where(mask, _wide(values), 0)), axes)
+    counts = collectives.all_gather_invariant(jnp.sum(mask, dtype=jnp.int32), axes)
+    return (jnp.sum(totals) / jnp.maximum(jnp.sum(counts), 1)).astype(values.dtype)
+
+
+@right("embedding_lookup")
+def embedding_one_hot(table: Array, ids: Array, axis_name: AxisName) -> Array:
+    """Every row is compared with every id, selected and added up."""
+    table = collectives.cast_varying(table, names(axis_name))
+    mine = lax.axis_index(names(axis_name)) * table.shape[0] + jnp.arange(table.shape[0])
+    chosen = (_ids(ids)[..., None] == mine)[..., None]
+    rows = jnp.sum(jnp.where(chosen, _wide(table), 0), axis=-2).astype(table.dtype)
+    return lax.psum(rows, names(axis_name))
+
+
+@right("embedding_lookup")
+def embedding_filled(table: Array, ids: Array, axis_name: AxisName) -> Array:
+    """The gathered table gets a row of zeros behind its last one, to which all others are sent."""
+    whole = collectives.all_gather_invariant(
+        collectives.cast_varying(table, names(axis_name)), names(axis_name), tiled=True
+    )
+    longer = jnp.pad(_wide(whole), ((0, 1), (0, 0)))
+    ids, v = _ids(ids), whole.shape[0]
+    return longer[jnp.where((ids >= 0) & (ids < v), ids, v)].astype(table.dtype)
+
+
+@right("embedding_lookup")
+def embedding_from_the_owner(table: Array, ids: Array, axis_name: AxisName) -> Array:
+    """All look up modulo their rows; of the answers, that of the owner is taken."""
+    axes = names(axis_name)
+    table, ids = collectives.cast_varying(table, axes), _ids(ids)
+    n, p = table.shape[0], lax.axis_size(axes)
+    answers = jnp.take(_wide(table), ids % n, axis=0, mode="clip")
+    all_of_them = collectives.all_gather_invariant(answers, axes)
+    owner = jnp.where((ids >= 0) & (ids < p * n), ids // n, p)
+    mine = owner == jnp.arange(p).reshape(p, *(1,) * ids.ndim)
+    return jnp.sum(jnp.where(mine[..., None], all_of_them, 0), axis=0).astype(table.dtype)
+
+
+@right("global_norm")
+def norm_scaled(x: Array, axis_name: AxisName) -> Array:
+    """By the largest magnitude, so that no square overflows."""
+    axes = names(axis_name)
+    wide = _wide(collectives.cast_varying(x, axes))
+    largest = lax.pmax(lax.stop_gradient(jnp.max(jnp.abs(wide), initial=0)), axes)
+    unit = jnp.where((largest > 0) & (largest < jnp.inf), largest, 1)
+    return (_root(lax.psum(jnp.sum(jnp.square(wide / unit)), axes)) * unit).astype(x.dtype)
+
+
+@right("global_norm")
+def norm_norms_gathered(x: Array, axis_name: AxisName) -> Array:
+    """The norm of all participants' norms."""
+    axes = names(axis_name)
+    own = _root(jnp.sum(jnp.square(_wide(collectives.cast_varying(x, axes)))))
+    return _root(jnp.sum(jnp.square(collectives.all_gather_invariant(own, axes)))).astype(x.dtype)
+
+
+@right("global_norm")
+def norm_one_axis_after_the_other(x: Array, axis_name: AxisName) -> Array:
+    """The squares' sums over one axis, then over the next; a product with itself for a square."""
+    wide = _wide(collectives.cast_varying(x, names(axis_name))).ravel()
+    total = jnp.sum(wide * wide)
+    for name in names(axis_name):
+        total = lax.psum(total, name)
+    return _root(total).astype(x.dtype)
+
+
+@right("rms_norm")
+def rms_mean_of_means(x: Array, scale: Array, axis_name: AxisName, *, epsilon: float) -> Array:
+    """All participants have as many features, so the mean is that of their means; by the reciprocal root."""
+    x, scale = collectives.cast_varying((x, scale), names(axis_name))
+    if not x.size:
+        return x
+    mean = lax.pmean(jnp.mean(jnp.square(_wide(x)), -1, keepdims=True), names(axis_name))
+    return (_wide(scale) * (_wide(x) * lax.rsqrt(mean + epsilon))).astype(x.dtype)
+
+
+@right("rms_norm")
+def rms_sums_gathered(x: Array, scale: Array, axis_name: AxisName, *, epsilon: float) -> Array:
+    """Every participant's sums of squares are gathered."""
+    axes = names(axis_name)
+    x, scale = collectives.cast_varying((x, scale), axes)
+    own = jnp.einsum("...d,...d->...", _wide(x), _wide(x))[..., None]
+    squares = jnp.sum(collectives.all_gather(own, axes, axis=-1, tiled=True), -1, keepdims=True)
+    features = max(1, x.shape[-1] * lax.axis_size(axes))
+    return (_wide(x) / jnp.sqrt(squares / features + epsilon) * _wide(scale)).astype(x.dtype)
+
+
+@right("rms_norm")
+def rms_tokens_scattered(x: Array, scale: Array, axis_name: AxisName, *, epsilon: float) -> Array:
+    """The sums of the tokens are scattered, their roots taken by one participant each, and gathered."""
+    axes = names(axis_name)
+    x, scale = collectives.cast_varying((x, scale), axes)
+    p, features = lax.axis_size(axes), max(1, x.shape[-1] * lax.axis_size(axes))
+    own = jnp.sum(jnp.square(_wide(x)), -1).ravel()
+    padded = jnp.pad(own, (0, -own.size % p))
+    mine = collectives.reduce_scatter(padded, axes, tiled=True) / features
+    real = lax.axis_index(axes) * mine.size + jnp.arange(mine.size) < own.size  # what was filled up has no root
+    roots = jnp.sqrt(jnp.where(real, mine + epsilon, 1))
+    all_roots = collectives.all_gather(roots, axes, tiled=True)[: own.size].reshape(*x.shape[:-1], 1)
+    return (_wide(x) / all_roots * _wide(scale)).astype(x.dtype)
+
+
+def _typed(axis_name: AxisName, *arrays: Array) -> Any:
+    return collectives.cast_varying(arrays, names(axis_name))
+
+
+def _exchanged(x: Array, axes: tuple[str, ...]) -> Array:
+    return collectives.all_to_all(x, axes, split_axis=0, concat_axis=0, tiled=True)
+
+
+@right("ragged_all_to_all")
+def ragged_padded(
+    operand: Array,
+    output: Array,
+    input_offsets: Array,
+    send_sizes: Array,
+    output_offsets: Array,
+    recv_sizes: Array,
+    *,
+    axis_name: AxisName,
+) -> Array:
+    """Slices as long as the operand go by an ordinary all-to-all, and those rows that count are written."""
+    axes = names(axis_name)
+    operand, output, begin, target, sizes = _typed(
+        axis_name, operand, output, input_offsets, output_offsets, recv_sizes
+    )
+    if not (operand.size and output.size and begin.size):
+        return output
+    n, m, k = operand.shape[0], output.shape[0], begin.size
+    rows = begin[:, None] + jnp.arange(n)
+    arrived = _exchanged(jnp.take(operand, rows, axis=0, mode="clip"), axes)
+    places = _exchanged(target, axes)[:, None] + jnp.arange(n)
+    places = jnp.where(jnp.arange(n) < sizes[:, None], places, m)
+    longer = jnp.concatenate([output, output[:1]])
+    result = longer.at[places.ravel()].set(arrived.reshape(k * n, *operand.shape[1:]))
+    return result[:m]
+
+
+@right("ragged_all_to_all")
+def ragged_sender_after_sender(
+    operand: Array,
+    output: Array,
+    input_offsets: Array,
+    send_sizes: Array,
+    output_offsets: Array,
+    recv_sizes: Array,
+    *,
+    axis_name: AxisName,
+) -> Array:
+    """Operands and lists go round the ring, and everyone takes what is for it as they come by."""
+    axes = names(axis_name)
+    operand, output, begin, sent, target = _typed(axis_name, operand, output, input_offsets, send_sizes, output_offsets)
+    if not (operand.size and output.size and begin.size):
+        return output
+    p, me = lax.axis_size(axes), lax.axis_index(axes)
+    k, at = begin.size // p, jnp.arange(output.shape[0])
+    result, held = output, (operand, begin, sent, target)
+    for distance in range(p):
+        rows, *lists = held
+        starts, sizes, places = (lax.dynamic_slice_in_dim(one, me * k, k) for one in lists)
+        for j in range(k):
+            inside = (at >= places[j]) & (at < places[j] + sizes[j])
+            source = jnp.where(inside, at - places[j] + starts[j], 0)
+            taken = jnp.take(rows, source, axis=0, mode="clip")
+            result = jnp.where(inside.reshape(-1, *(1,) * (result.ndim - 1)), taken, result)
+        if distance < p - 1:
+            held = collectives.ring_shift(held, axes)
+    return result
+
+
+@right("ragged_all_to_all")
+def ragged_added_up(
+    operand: Array,
+    output: Array,
+    input_offsets: Array,
+    send_sizes: Array,
+    output_offsets: Array,
+    recv_sizes: Array,
+    *,
+    axis_name: AxisName,
+) -> Array:
+    """Everyone writes its rows into zeros in the form of all outputs, and these are added up and scattered."""
+    axes = names(axis_name)
+    operand, output, begin, sent, target = _typed(axis_name, operand, output, input_offsets, send_sizes, output_offsets)
+    if not (operand.size and output.size and begin.size):
+        return output
+    dtype = output.dtype
+    operand = operand.astype(jnp.int8) if dtype == jnp.bool_ else operand
+    p, m, n = lax.axis_size(axes), output.shape[0], operand.shape[0]
+    to = jnp.arange(begin.size) // (begin.size // p)
+    rows = jnp.where(jnp.arange(n) < sent[:, None], begin[:, None] + jnp.arange(n), 0)
+    places = jnp.where(jnp.arange(n) < sent[:, None], to[:, None] * m + target[:, None] + jnp.arange(n), p * m).ravel()
+    buffer = collectives.cast_varying(
+        jnp.zeros((p * m, *output.shape[1:]), operand.dtype), collectives.varying(operand) | set(axes)
+    )
+    marks = collectives.cast_varying(jnp.zeros(p * m, jnp.int32), collectives.varying(places) | set(axes))
+    values = buffer.at[places].set(jnp.take(operand, rows.ravel(), axis=0, mode="clip"), mode="drop")
+    marks = marks.at[places].set(1, mode="drop")
+    total = collectives.reduce_scatter(values, axes, tiled=True)
+    written = collectives.reduce_scatter(marks, axes, tiled=True) > 0
+    return jnp.where(written.reshape(-1, *(1,) * (output.ndim - 1)), total.astype(dtype), output)

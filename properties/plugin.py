@@ -334,12 +334,16 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """A run that was to check a given function and checked none is an error."""
     config = session.config
-    asked = config.stash[GIVEN] and not config.option.collectonly and not hasattr(config, "workerinput")
-    if asked and session.exitstatus == pytest.ExitCode.OK:
+    if must_check(config) and not hasattr(config, "workerinput") and session.exitstatus == pytest.ExitCode.OK:
         if not config.stash[TALLIES]:
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
         elif inapplicable(config):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def must_check(config: pytest.Config) -> bool:
+    """Whether laws are to be checked of given functions: beside `--replay` these are only what may be imported."""
+    return bool(config.stash[GIVEN]) and not config.option.collectonly and not config.getoption("--replay")
 
 
 def inapplicable(config: pytest.Config) -> list[str]:
@@ -353,7 +357,7 @@ def inapplicable(config: pytest.Config) -> list[str]:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Prints what was verified, and writes it where `--report` says."""
     tallies = config.stash[TALLIES]
-    if config.stash[GIVEN] and not tallies and not config.option.collectonly:
+    if must_check(config) and not tallies:
         names = ", ".join(str(one) for one in config.stash[GIVEN])
         where = HERE / GIVEN_TESTS
         terminalreporter.write_line(

@@ -91,8 +91,8 @@ def matmul_cases(draw: st.DrawFn, name: str, scope: Scope, layout: Layout) -> Ca
     mesh, axis_name, axes = draw(meshes_and_axes(scope, around, most=MOST_MEMBERS))
     p = mesh.axis_size(axes)
     m, k, n = draw(st.tuples(*[st.integers(1, 1 if scope.large else 3)] * 3), label="m, k, n")
-    kinds: tuple[str, ...] = ("small",) * 41 + ("long",) * 5 + ("both long",) * 2 + ("empty",) * 2
-    kind = draw(st.sampled_from(kinds), label="small, long, both long or empty")
+    blocks = ("small",) * 41 + ("long",) * 5 + ("both long",) * 2 + ("empty",) * 2
+    kind = draw(st.sampled_from(blocks), label="small, long, both long or empty")
     at = draw(st.integers(0, 2), label="which")
     if kind == "both long" and not scope.large and not scope.floating:  # of which a gradient takes seconds
         both = draw(st.tuples(*[st.sampled_from(BOTH_LONG)] * 2), label="two long sides")

@@ -13,6 +13,7 @@ import pytest
 from _pytest._code.code import ReprEntryNative, ReprExceptionInfo, ReprFileLocation, ReprTraceback, TerminalRepr
 from _pytest._io import TerminalWriter
 
+from properties.engines import ENGINES
 from properties.failures.causes import by_cause, others
 from properties.failures.files import replace
 from properties.failures.lookup import Lookup, NotAFailure, built_in
@@ -23,6 +24,7 @@ from properties.given import GivenError
 from properties.laws.violation import LawViolation
 from properties.reading import one_line
 from properties.report import FAILURE
+from properties.verification import LAWS
 
 PROPERTY = "shardproof headline"
 REPLAYED = pytest.StashKey[frozenset[Path]]()
@@ -89,7 +91,9 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--replay: {error}") from error
     except GivenError as error:  # which begins with the option that it is about
         raise pytest.UsageError(str(error)) from error
-    recorded = list(readable(paths))
+    found = dict(readable(paths))
+    recorded = list(found.values())
+    paths.sort(key=lambda path: order_of(found.get(path)))
     config.stash[IMPORTED] = imports(Lookup(one.implementation, functions) for one in recorded)
     config.stash[REPLAYED] = frozenset(paths)
     config.args = [str(path) for path in paths]
@@ -97,11 +101,18 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.devices = max([config.option.devices, *map(devices_needed, recorded)])
 
 
-def readable(paths: Iterable[Path]) -> Iterator[Recorded]:
+def readable(paths: Iterable[Path]) -> Iterator[tuple[Path, Recorded]]:
     """The failures in files; what is refused fails when it is run."""
     for path in paths:
         with contextlib.suppress(NotAFailure):
-            yield read(path)
+            yield path, read(path)
+
+
+def order_of(recorded: Recorded | None) -> tuple[int, int]:
+    """The place of a failure among those of a folder: as in a run, values come first; what is refused comes last."""
+    if recorded is None:
+        return len(LAWS), 0
+    return list(LAWS).index(recorded.law), list(ENGINES).index(recorded.engine)
 
 
 def imports(lookups: Iterable[Lookup]) -> list[str]:

@@ -12,15 +12,11 @@ from properties.meta.test_plugin import run_pytest
 from properties.profiles import seed_of
 
 MINE = """
-from impl.collectives import ring_shift
+from impl import collectives
 
 
-def right(x, axis_name, *, offset=1):
-    return ring_shift(x, axis_name, offset=offset)
-
-
-def wrong(x, axis_name, *, offset=1):
-    return ring_shift(x, axis_name, offset=offset + 1)
+def shift(x, axis_name, *, offset=1):
+    return collectives.ring_shift(x, axis_name, offset=offset + 1)
 """
 
 
@@ -43,21 +39,31 @@ def test_an_option_that_cannot_be_used_is_one_line(option: str, message: str, tm
 
 
 def test_a_replay_judges_the_function_that_is_given(tmp_path: Path) -> None:
-    """With `--impl` a saved failure is checked of that function: it fails while that is wrong, and passes else."""
-    (tmp_path / "mine.py").write_text(MINE)
-    options = ("--engine=simulate", "--hypothesis-profile=matrix", "-k", "value")
-    failed = pytest_run("--impl=ring_shift=mine:wrong", *options, folder=tmp_path)
+    """A failure of a module from elsewhere is checked of that with `--impl` alone: it fails while that is wrong."""
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    for folder in (here, elsewhere):
+        folder.mkdir()
+    module = elsewhere / "mine.py"
+    module.write_text(MINE)
+    given = ("--impl=ring_shift=mine:shift", "-o", f"pythonpath={elsewhere}")
+    chosen = ("--engine=simulate", "--hypothesis-profile=matrix", "-k", "value")
+    failed = pytest_run(*given, *chosen, folder=here)
     assert failed.returncode == pytest.ExitCode.TESTS_FAILED, failed.stdout
-    (saved,) = (tmp_path / ".shardproof" / "failures").glob("ring_shift-*-value-*.json")
+    (saved,) = (here / ".shardproof" / "failures").glob("ring_shift-*-value-*.json")
 
-    (tmp_path / "mine.py").rename(tmp_path / "other.py")  # which the file does not name
-    assert "mine" in pytest_run(f"--replay={saved}", folder=tmp_path).stdout
-    again = pytest_run(f"--replay={saved}", "--impl=ring_shift=other:wrong", folder=tmp_path)
+    refused = pytest_run(f"--replay={saved}", *given[1:], folder=here)
+    assert refused.returncode == pytest.ExitCode.TESTS_FAILED
+    assert f"mine:shift is not defined below {here}" in refused.stdout
+    again = pytest_run(f"--replay={saved}", *given, folder=here)
     assert again.returncode == pytest.ExitCode.TESTS_FAILED, again.stdout
-    (line,) = re.findall(r"^ring_shift\[wrong\]: value: .*$", failed.stdout, re.MULTILINE)[:1]
-    assert f"\n{line}\n" in again.stdout
-    fixed = pytest_run(f"--replay={saved}", "--impl=ring_shift=other:right", folder=tmp_path)
+    headline = re.search(r"^ring_shift\[shift\]: value: .*$", failed.stdout, re.MULTILINE)
+    assert headline is not None
+    assert f"\n{headline[0]}\n" in again.stdout
+    assert "ERROR" not in again.stdout
+    module.write_text(MINE.replace("offset + 1", "offset"))
+    fixed = pytest_run(f"--replay={saved}", *given, folder=here)
     assert fixed.returncode == pytest.ExitCode.OK, fixed.stdout
+    assert "ERROR" not in fixed.stdout
 
 
 def drawn(folder: Path, *options: str) -> dict[str, Any]:
@@ -87,3 +93,14 @@ def test_a_seed_is_that_of_a_test() -> None:
     assert seed_of(1, "a", "value", "xla") == seed_of("1", "a", "value", "xla")
     others = {seed_of(1, "a", "value", "xla"), seed_of(2, "a", "value", "xla"), seed_of(1, "b", "value", "xla")}
     assert len({*others, seed_of(1, "a", "type", "xla"), seed_of(1, "a", "value", "simulate")}) == 5
+
+
+def test_a_folder_is_told_as_a_run_is(tmp_path: Path) -> None:
+    """Of a folder of failures those of values come before those of gradients, whatever their files' names."""
+    (tmp_path / "mine.py").write_text(MINE)
+    chosen = ("--engine=simulate", "--hypothesis-profile=matrix", "-k", "value or (gradient and not transformed)")
+    pytest_run("--impl=ring_shift=mine:shift", *chosen, folder=tmp_path)
+    folder = tmp_path / ".shardproof" / "failures"
+    assert sorted(path.stem.split("-")[2] for path in folder.glob("*.json")) == ["gradient", "value"]
+    done = pytest_run(f"--replay={folder}", "-v", folder=tmp_path)
+    assert re.findall(r"::ring_shift-shift-(\w+)\S* FAILED", done.stdout) == ["value", "gradient"], done.stdout

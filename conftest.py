@@ -1,3 +1,3 @@
 """Makes this checkout's options, header and report part of every pytest run from it."""
 
-pytest_plugins = ["properties.plugin"]
+pytest_plugins = ["shardproof.properties.plugin"]

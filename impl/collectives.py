@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Int, PyTree, Shaped
 
-from impl.arguments import (
+from shardproof.impl.arguments import (
     AxisName,
     check_axes,
     check_dimension,

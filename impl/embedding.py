@@ -8,9 +8,9 @@ gradient; an id that appears twice adds up in the gradient of the table.
 import jax.numpy as jnp
 from jax import lax
 
-from impl.arguments import AxisName, check_axes, check_kind, check_rank
-from impl.collective_matmul.operands import accumulator
-from impl.collectives import Block, all_gather_invariant, axis_index, cast_varying, varying
+from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_rank
+from shardproof.impl.collective_matmul.operands import accumulator
+from shardproof.impl.collectives import Block, all_gather_invariant, axis_index, cast_varying, varying
 
 
 def embedding_lookup(table: Block, ids: Block, axis_name: AxisName) -> Block:

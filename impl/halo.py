@@ -7,8 +7,8 @@ array is a circle: behind the last participant's rows come those of the first.
 import jax.numpy as jnp
 from jax import lax
 
-from impl.arguments import AxisName, check_axes, check_dimension, check_extent
-from impl.collectives import Block, all_gather, axis_index, cast_varying, ring_shift
+from shardproof.impl.arguments import AxisName, check_axes, check_dimension, check_extent
+from shardproof.impl.collectives import Block, all_gather, axis_index, cast_varying, ring_shift
 
 
 def halo_exchange(x: Block, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Block:

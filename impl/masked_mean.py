@@ -8,9 +8,9 @@ it is NaN: neither in the mean nor in its gradient, which is zero there.
 import jax.numpy as jnp
 from jax import lax
 
-from impl.arguments import AxisName, check_axes, check_kind, check_shape
-from impl.collective_matmul.operands import accumulator
-from impl.collectives import Block, all_gather_invariant, cast_varying
+from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_shape
+from shardproof.impl.collective_matmul.operands import accumulator
+from shardproof.impl.collectives import Block, all_gather_invariant, cast_varying
 
 
 def masked_mean(values: Block, mask: Block, axis_name: AxisName) -> Block:

@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from impl.arguments import AxisName, check_axes, check_kind, check_shape, refuse
-from impl.collective_matmul.operands import accumulator
-from impl.collectives import Block, all_gather, all_gather_invariant, cast_varying
+from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_shape, refuse
+from shardproof.impl.collective_matmul.operands import accumulator
+from shardproof.impl.collectives import Block, all_gather, all_gather_invariant, cast_varying
 
 
 def global_norm(x: Block, axis_name: AxisName) -> Block:

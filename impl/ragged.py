@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from impl.arguments import AxisName, check_axes, check_kind, check_shape, refuse, refuse_for_now
-from impl.collective_matmul.operands import accumulator
-from impl.collectives import Block, all_gather, all_to_all, cast_varying, varying
+from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_shape, refuse, refuse_for_now
+from shardproof.impl.collective_matmul.operands import accumulator
+from shardproof.impl.collectives import Block, all_gather, all_to_all, cast_varying, varying
 
 Axes = tuple[str, ...]
 Lists = tuple[Block, Block, Block, Block]

@@ -18,7 +18,7 @@ the inverse pairs, so the gradient of each costs what the algorithm itself does:
 import math
 from collections.abc import Iterable, Sequence
 
-from oracles.communication import Cost
+from shardproof.oracles.communication import Cost
 
 
 def ceil_log2(p: int) -> int:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from oracles import transposes
-from oracles.collectives import Axes, Blocks, all_gather, all_reduce, reduce_scatter
-from oracles.dtypes import rounded, wide
-from oracles.mesh import MeshCase
+from shardproof.oracles import transposes
+from shardproof.oracles.collectives import Axes, Blocks, all_gather, all_reduce, reduce_scatter
+from shardproof.oracles.dtypes import rounded, wide
+from shardproof.oracles.mesh import MeshCase
 
 Map = Callable[..., Blocks]
 

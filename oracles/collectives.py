@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Shaped
 
-from oracles.dtypes import is_float, wide
-from oracles.mesh import MeshCase, as_axes
+from shardproof.oracles.dtypes import is_float, wide
+from shardproof.oracles.mesh import MeshCase, as_axes
 
 Blocks = Shaped[np.ndarray, "..."]
 Axes = str | Iterable[str]

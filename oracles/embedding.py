@@ -1,18 +1,18 @@
 """What an embedding lookup means: row `ids[t]` of the whole table, for ids within it, and zeros for all others.
 
 Operands are blocks `table [*mesh.sizes, V / p, D]` and `ids [*mesh.sizes, …]`, integers. Derivatives are exact, in
-`oracles.dtypes.wide`, and their transpose is taken over all blocks of all devices: each has its own cotangent (see
-`oracles.transposes`). The ids have none.
+`shardproof.oracles.dtypes.wide`, and their transpose is taken over all blocks of all devices: each has its own cotangent (see
+`shardproof.oracles.transposes`). The ids have none.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from oracles.collectives import Axes, Blocks, all_gather
-from oracles.dtypes import wide
-from oracles.mesh import MeshCase
-from oracles.transposes import all_gather_transpose
+from shardproof.oracles.collectives import Axes, Blocks, all_gather
+from shardproof.oracles.dtypes import wide
+from shardproof.oracles.mesh import MeshCase
+from shardproof.oracles.transposes import all_gather_transpose
 
 
 class EmbeddingLookup:

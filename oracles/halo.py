@@ -1,16 +1,16 @@
 """What a halo exchange means: the array is a circle, and every participant gets its own rows and those around them.
 
-Derivatives are exact, in `oracles.dtypes.wide`, and their transpose is taken over all blocks of all devices: each
-has its own cotangent (see `oracles.transposes`).
+Derivatives are exact, in `shardproof.oracles.dtypes.wide`, and their transpose is taken over all blocks of all devices: each
+has its own cotangent (see `shardproof.oracles.transposes`).
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from oracles.collectives import Axes, Blocks, among_members
-from oracles.dtypes import wide
-from oracles.mesh import MeshCase
+from shardproof.oracles.collectives import Axes, Blocks, among_members
+from shardproof.oracles.dtypes import wide
+from shardproof.oracles.mesh import MeshCase
 
 
 def rows_held(n: int, p: int, before: int, after: int) -> np.ndarray:

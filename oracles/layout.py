@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Shaped
 
-from oracles.mesh import MeshCase, as_axes
+from shardproof.oracles.mesh import MeshCase, as_axes
 
 Spec = Sequence[str | Sequence[str] | None] | Any
 """One entry per dimension: a PartitionSpec, or tuples of axis names."""

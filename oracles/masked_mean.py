@@ -1,17 +1,17 @@
 """What a masked mean means: the mean over all elements of all participants where the mask is True.
 
 Operands are blocks `values [*mesh.sizes, *block]` and `mask`, bool of the same shape, True where an element counts.
-Derivatives are exact, in `oracles.dtypes.wide`, and their transpose is taken over all blocks of all devices: each
-has its own cotangent (see `oracles.transposes`). The mask has none.
+Derivatives are exact, in `shardproof.oracles.dtypes.wide`, and their transpose is taken over all blocks of all devices: each
+has its own cotangent (see `shardproof.oracles.transposes`). The mask has none.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from oracles.collectives import Axes, Blocks, all_reduce
-from oracles.dtypes import wide
-from oracles.mesh import MeshCase
+from shardproof.oracles.collectives import Axes, Blocks, all_reduce
+from shardproof.oracles.dtypes import wide
+from shardproof.oracles.mesh import MeshCase
 
 
 class MaskedMean:

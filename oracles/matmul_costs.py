@@ -2,7 +2,7 @@
 
 Source: Wang et al., "Overlap Communication with Dependent Computation via Decomposition in Large Deep Learning
 Models", 2023, sections 5.1 and 5.4 (one ring, and two of half the block); the counts are those of the
-all-gathers and reduce-scatters that the products take the place of (see `oracles.algorithms`).
+all-gathers and reduce-scatters that the products take the place of (see `shardproof.oracles.algorithms`).
 
 Formulas are in p, the number of members; `piece`, the elements that one member contributes to what is
 gathered or receives of what is scattered; `rows`, its size in the dimension that is gathered or scattered,
@@ -15,8 +15,8 @@ gradient that is computed alone needs the gathered operand as well, which costs 
 import math
 from collections.abc import Callable
 
-from oracles import algorithms
-from oracles.communication import Cost, built_in, built_in_backward
+from shardproof.oracles import algorithms
+from shardproof.oracles.communication import Cost, built_in, built_in_backward
 
 WAYS = ("naive", "ring", "bidirectional", "shorter_way", "joined", "nested")
 """How the pieces come together."""

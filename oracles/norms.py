@@ -1,16 +1,16 @@
 """What norms of sharded arrays mean: the global norm, and RMS normalisation over all features of a token.
 
-Operands are blocks `[*mesh.sizes, *block]`. Derivatives are exact, in `oracles.dtypes.wide`, and their transpose is
-taken over all blocks of all devices: each has its own cotangent (see `oracles.transposes`).
+Operands are blocks `[*mesh.sizes, *block]`. Derivatives are exact, in `shardproof.oracles.dtypes.wide`, and their transpose is
+taken over all blocks of all devices: each has its own cotangent (see `shardproof.oracles.transposes`).
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from oracles.collectives import Axes, Blocks, all_reduce
-from oracles.dtypes import wide
-from oracles.mesh import MeshCase
+from shardproof.oracles.collectives import Axes, Blocks, all_reduce
+from shardproof.oracles.dtypes import wide
+from shardproof.oracles.mesh import MeshCase
 
 
 class GlobalNorm:

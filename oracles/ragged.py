@@ -12,10 +12,10 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from oracles.collectives import Axes, Blocks, Groups
-from oracles.dtypes import wide
-from oracles.layout import device_name
-from oracles.mesh import MeshCase, as_axes
+from shardproof.oracles.collectives import Axes, Blocks, Groups
+from shardproof.oracles.dtypes import wide
+from shardproof.oracles.layout import device_name
+from shardproof.oracles.mesh import MeshCase, as_axes
 
 
 class RaggedMismatch(ValueError):
@@ -167,8 +167,8 @@ class RaggedAllToAll:
     """The exchange with its derivatives with respect to operand and output; the lists have none.
 
     Operands are operand, output, input_offsets, send_sizes, output_offsets and recv_sizes. Derivatives are exact, in
-    `oracles.dtypes.wide`, and their transpose is taken over all blocks of all devices: each has its own cotangent
-    (see `oracles.transposes`). Everything raises RaggedMismatch if the lists contradict each other.
+    `shardproof.oracles.dtypes.wide`, and their transpose is taken over all blocks of all devices: each has its own cotangent
+    (see `shardproof.oracles.transposes`). Everything raises RaggedMismatch if the lists contradict each other.
     """
 
     def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> list[Blocks]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from oracles.collectives import (
+from shardproof.oracles.collectives import (
     Axes,
     Blocks,
     Groups,
@@ -24,9 +24,9 @@ from oracles.collectives import (
     reduce_scatter,
     ring_shift,
 )
-from oracles.dtypes import rounded, wide
-from oracles.layout import Spec, shard, sharded_axes, unshard
-from oracles.mesh import MeshCase
+from shardproof.oracles.dtypes import rounded, wide
+from shardproof.oracles.layout import Spec, shard, sharded_axes, unshard
+from shardproof.oracles.mesh import MeshCase
 
 
 def enter(cotangent: np.ndarray, mesh: MeshCase, spec: Spec) -> Blocks:

@@ -3,7 +3,7 @@
 `check` verifies one function of yours inside a test of yours; `no_communication` asserts that one sends nothing.
 """
 
-from properties.checking import check
-from properties.communication.claims import no_communication
+from shardproof.properties.checking import check
+from shardproof.properties.communication.claims import no_communication
 
 __all__ = ["check", "no_communication"]

@@ -7,9 +7,9 @@ import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.sharding import NamedSharding
 
-from oracles.mesh import MeshCase
-from properties.engines.xla import abstract_mesh
-from properties.programs import Program
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.engines.xla import abstract_mesh
+from shardproof.properties.programs import Program
 
 
 def equations(jaxpr: Jaxpr, times: int = 1) -> list[tuple[Any, int]]:

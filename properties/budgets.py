@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 XLA = 0.06
 """XLA's part of a law's structures: compiling one costs many times what interpreting it does (`python -m
-properties.benchmark simulate`), and the law of agreement has a larger share."""
+shardproof.properties.benchmark simulate`), and the law of agreement has a larger share."""
 
 LEAST = 2
 """What everything gets: a single structure may be a trivial one."""
@@ -24,7 +24,7 @@ SHARES: Mapping[str, Mapping[str, float]] = {
     "overlapped": {"simulate": 0.02, "xla": 0.02, "value": 0.05, "communication": 0.05},
 }
 """What a form of implementation gets of what a law grants, by engine, and in the interpreter more for a law that finds
-bugs of this form late: as much as catches all that are planted (`properties.mutants`), with five seeds each."""
+bugs of this form late: as much as catches all of `shardproof.properties.mutants`, with five seeds each."""
 
 
 def structures(examples: int, law: str, granted: float, form: str, engine: str) -> int:

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from oracles.layout import shard
-from oracles.mesh import MOST_AXES, MOST_DEVICES, MeshCase, as_axes
-from properties import reading
-from properties.data import Data, generate
-from properties.strategies.dtypes import as_dtype
+from shardproof.oracles.layout import shard
+from shardproof.oracles.mesh import MOST_AXES, MOST_DEVICES, MeshCase, as_axes
+from shardproof.properties import reading
+from shardproof.properties.data import Data, generate
+from shardproof.properties.strategies.dtypes import as_dtype
 
 FORMAT = 1
 """The version of the JSON form; a reader refuses a newer one."""
@@ -87,7 +87,7 @@ class Case:
         operands: its array arguments; more than one per parameter when `tree` is set.
         params: its keyword arguments.
         data: the data sets, each run through the one compiled structure.
-        around: the transformation put around the call (see `properties.transformations`).
+        around: the transformation put around the call (see `shardproof.properties.transformations`).
         manual: the axes that `shard_map` makes manual; empty means all.
         tree: whether the operands are passed as one pytree.
         out: how the result leaves `shard_map`, where a law asks for it.

@@ -7,22 +7,22 @@ from typing import Any
 import jax
 from hypothesis import settings
 
-from properties import failures
-from properties.communication.expectation import Expectation
-from properties.communication.sizes import names_of
-from properties.contracts import Scope
-from properties.engines import engine_named
-from properties.failures.causes import by_cause, told
-from properties.given import check_contract, check_examples, check_signature, claimed, named
-from properties.implementations import Implementation
-from properties.judging import ENOUGH, require_held
-from properties.laws.violation import LawViolation, SuiteError
-from properties.progress import Progress, devices_note
-from properties.search import find_violation
-from properties.summary import Summary
-from properties.tally import Tally
-from properties.verdict import HeldOnNothing
-from properties.verification import LAWS
+from shardproof.properties import failures
+from shardproof.properties.communication.expectation import Expectation
+from shardproof.properties.communication.sizes import names_of
+from shardproof.properties.contracts import Scope
+from shardproof.properties.engines import engine_named
+from shardproof.properties.failures.causes import by_cause, told
+from shardproof.properties.given import check_contract, check_examples, check_signature, claimed, named
+from shardproof.properties.implementations import Implementation
+from shardproof.properties.judging import ENOUGH, require_held
+from shardproof.properties.laws.violation import LawViolation, SuiteError
+from shardproof.properties.progress import Progress, devices_note
+from shardproof.properties.search import find_violation
+from shardproof.properties.summary import Summary
+from shardproof.properties.tally import Tally
+from shardproof.properties.verdict import HeldOnNothing
+from shardproof.properties.verification import LAWS
 
 PATIENCE = 40
 """How many unsupported cases end a law where another has held on none already."""

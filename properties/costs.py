@@ -5,11 +5,11 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from oracles import algorithms, matmul_costs
-from oracles.communication import Cost, built_in, built_in_backward
-from oracles.dtypes import width
-from properties.cases import Case, Operand
-from properties.contracts import CONTRACTS
+from shardproof.oracles import algorithms, matmul_costs
+from shardproof.oracles.communication import Cost, built_in, built_in_backward
+from shardproof.oracles.dtypes import width
+from shardproof.properties.cases import Case, Operand
+from shardproof.properties.contracts import CONTRACTS
 
 Communication = Callable[[Case, bool], Cost]
 """The cost of a case, forward (`False`) or of its gradient alone (`True`)."""
@@ -93,9 +93,9 @@ def of_algorithm(name: str) -> Communication:
 
 
 def of_product(way: str) -> Communication:
-    """The cost of a collective matrix product whose pieces come together that way: see `oracles.matmul_costs`.
+    """The cost of a collective matrix product whose pieces come together that way.
 
-    A gradient alone gathers again what the forward pass would have left it.
+    A gradient alone gathers again what the forward pass would have left it. See `shardproof.oracles.matmul_costs`.
     """
 
     def cost(case: Case, backward: bool) -> Cost:

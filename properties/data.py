@@ -22,7 +22,15 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
-from oracles.dtypes import exact_limit, is_float, is_integer, is_signed, largest_finite, real_of, smallest_normal
+from shardproof.oracles.dtypes import (
+    exact_limit,
+    is_float,
+    is_integer,
+    is_signed,
+    largest_finite,
+    real_of,
+    smallest_normal,
+)
 
 KINDS = ("exact", "distinct", "real", "special", "nan", "scaled", "partial")
 """In this order, which is part of what seeds a generator: a new kind comes last, and old data stay what they are."""

@@ -11,11 +11,11 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from properties.communication.expectation import Expectation, ExpectationError
-from properties.communication.sizes import names_of
-from properties.contracts import CONTRACTS
-from properties.contracts.contract import CONCESSIONS, FEATURES
-from properties.implementations import IMPLEMENTATIONS, Implementation
+from shardproof.properties.communication.expectation import Expectation, ExpectationError
+from shardproof.properties.communication.sizes import names_of
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.contracts.contract import CONCESSIONS, FEATURES
+from shardproof.properties.implementations import IMPLEMENTATIONS, Implementation
 
 ALL = "all"
 """What claims every feature of a contract."""

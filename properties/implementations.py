@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from impl import algorithms, collective_matmul, collectives
-from properties.cases import Case
-from properties.communication.expectation import Expectation
-from properties.contracts import CONTRACTS, matmul
-from properties.contracts.contract import CONCESSIONS, Claim, Contract
-from properties.costs import Communication, of_algorithm, of_built_in, of_product
+from shardproof.impl import algorithms, collective_matmul, collectives
+from shardproof.properties.cases import Case
+from shardproof.properties.communication.expectation import Expectation
+from shardproof.properties.contracts import CONTRACTS, matmul
+from shardproof.properties.contracts.contract import CONCESSIONS, Claim, Contract
+from shardproof.properties.costs import Communication, of_algorithm, of_built_in, of_product
 
 
 @dataclass(frozen=True)

@@ -21,23 +21,23 @@ from typing import Any, Protocol
 
 import jax
 
-from properties.cases import Case
-from properties.contracts import Scope
-from properties.engines import engine_named
-from properties.failures.lookup import NotAFailure
-from properties.failures.preconditions import check_oracle
-from properties.failures.stuck import GAVE_UP, patience
-from properties.failures.text import diagnosed, origin
-from properties.implementations import Implementation
-from properties.judging import ABORTS, verify
-from properties.known_defects import fatal
-from properties.laws.violation import LawViolation
-from properties.platforms import BACKENDS
-from properties.reading import one_line
-from properties.search import Finding, find_violation
-from properties.tally import Tally
-from properties.verification import LAWS
-from properties.watching import AGAIN_SECONDS, BUSY_SECONDS, Death, Watch, die_with_parent
+from shardproof.properties.cases import Case
+from shardproof.properties.contracts import Scope
+from shardproof.properties.engines import engine_named
+from shardproof.properties.failures.lookup import NotAFailure
+from shardproof.properties.failures.preconditions import check_oracle
+from shardproof.properties.failures.stuck import GAVE_UP, patience
+from shardproof.properties.failures.text import diagnosed, origin
+from shardproof.properties.implementations import Implementation
+from shardproof.properties.judging import ABORTS, verify
+from shardproof.properties.known_defects import fatal
+from shardproof.properties.laws.violation import LawViolation
+from shardproof.properties.platforms import BACKENDS
+from shardproof.properties.reading import one_line
+from shardproof.properties.search import Finding, find_violation
+from shardproof.properties.tally import Tally
+from shardproof.properties.verification import LAWS
+from shardproof.properties.watching import AGAIN_SECONDS, BUSY_SECONDS, Death, Watch, die_with_parent
 
 RENDEZVOUS_SECONDS = (5, 15)
 """After the first, XLA:CPU warns of a collective that some devices do not reach; after the second more, it gives up."""

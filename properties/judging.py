@@ -8,35 +8,35 @@ from traceback import walk_tb
 import jax
 from hypothesis import currently_in_test_context, event, reject
 
-from properties.cases import Case
-from properties.communication.bounds import full_bytes
-from properties.engines import ENGINES, Engine
-from properties.engines.simulate import OF_THE_PROGRAM, InterpreterLimit, raised_in
-from properties.implementations import Implementation
-from properties.known_defects import DEFECTS, Defect, aborting, at_fault, excused, spared
-from properties.laws import check_gradient, check_value
-from properties.laws.agreement import differentiable
-from properties.laws.communication import communication_of, held_to
-from properties.laws.running import traced
-from properties.laws.violation import LawViolation, NotRun, SuiteError
-from properties.precision import precision_of
-from properties.programs import Seen, WrongResult, forward
-from properties.tally import DECLINED, Tally, traits
-from properties.verdict import Enough, HeldOnNothing, Verdict
-from properties.verification import Check, Law
+from shardproof.properties.cases import Case
+from shardproof.properties.communication.bounds import full_bytes
+from shardproof.properties.engines import ENGINES, Engine
+from shardproof.properties.engines.simulate import OF_THE_PROGRAM, InterpreterLimit, raised_in
+from shardproof.properties.implementations import Implementation
+from shardproof.properties.known_defects import DEFECTS, Defect, aborting, at_fault, excused, spared
+from shardproof.properties.laws import check_gradient, check_value
+from shardproof.properties.laws.agreement import differentiable
+from shardproof.properties.laws.communication import communication_of, held_to
+from shardproof.properties.laws.running import traced
+from shardproof.properties.laws.violation import LawViolation, NotRun, SuiteError
+from shardproof.properties.precision import precision_of
+from shardproof.properties.programs import Seen, WrongResult, forward
+from shardproof.properties.tally import DECLINED, Tally, traits
+from shardproof.properties.verdict import Enough, HeldOnNothing, Verdict
+from shardproof.properties.verification import Check, Law
 
 COMPILER = ENGINES["xla"]()
 """What runs a case that the interpreter cannot."""
 
 OWN = (
-    "oracles.",
-    "properties.laws.",
-    "properties.contracts.",
-    "properties.data",
-    "properties.engines.",
-    "properties.cases",
-    "properties.communication.",
-    "properties.transformations",
+    "shardproof.oracles.",
+    "shardproof.properties.laws.",
+    "shardproof.properties.contracts.",
+    "shardproof.properties.data",
+    "shardproof.properties.engines.",
+    "shardproof.properties.cases",
+    "shardproof.properties.communication.",
+    "shardproof.properties.transformations",
 )
 """Where no exception is the implementation's, but for what says that a program, or what it returns, is wrong."""
 

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from properties.contracts import Scope
-from properties.engines import Engine
-from properties.implementations import Implementation
-from properties.judging import verify
-from properties.reach import LARGEST
-from properties.tally import Tally
-from properties.verification import LAWS
+from shardproof.properties.contracts import Scope
+from shardproof.properties.engines import Engine
+from shardproof.properties.implementations import Implementation
+from shardproof.properties.judging import verify
+from shardproof.properties.reach import LARGEST
+from shardproof.properties.tally import Tally
+from shardproof.properties.verification import LAWS
 
 ENOUGH = ("agreement", "communication")
 """With the laws in the interpreter, what implies them on XLA."""
@@ -29,7 +29,7 @@ def law_test(
     """The test `test_<law>_<engine>` that checks a law on drawn cases of each implementation.
 
     It gets what the law grants their form of the examples of the Hypothesis profile that is in force (see
-    `properties.budgets`). `largest` bounds the meshes of the law of scale.
+    `shardproof.properties.budgets`). `largest` bounds the meshes of the law of scale.
 
     Raises:
         ValueError: if the engine cannot check the law, or the implementations are of several forms.

@@ -12,23 +12,23 @@ import pytest
 from hypothesis import Phase, is_hypothesis_test, seed, settings
 from hypothesis.errors import InvalidArgument, Unsatisfiable
 
-from properties import profiles
-from properties.contracts import Scope
-from properties.contracts.contract import FEATURES
-from properties.destinations import DestinationError, check_destination, write_somewhere
-from properties.engines import ENGINES, Engine, engine_named
-from properties.given import GivenError, parse_all
-from properties.implementations import IMPLEMENTATIONS, Implementation
-from properties.judging import require_held
-from properties.laws.violation import LawViolation
-from properties.platforms import BACKENDS, TooFewDevices, check_devices
-from properties.report import FAILURE, print_table, report_text
-from properties.search import smallest
-from properties.tally import Tally
-from properties.verdict import Enough
-from properties.verification import LAWS
+from shardproof.properties import profiles
+from shardproof.properties.contracts import Scope
+from shardproof.properties.contracts.contract import FEATURES
+from shardproof.properties.destinations import DestinationError, check_destination, write_somewhere
+from shardproof.properties.engines import ENGINES, Engine, engine_named
+from shardproof.properties.given import GivenError, parse_all
+from shardproof.properties.implementations import IMPLEMENTATIONS, Implementation
+from shardproof.properties.judging import require_held
+from shardproof.properties.laws.violation import LawViolation
+from shardproof.properties.platforms import BACKENDS, TooFewDevices, check_devices
+from shardproof.properties.report import FAILURE, print_table, report_text
+from shardproof.properties.search import smallest
+from shardproof.properties.tally import Tally
+from shardproof.properties.verdict import Enough
+from shardproof.properties.verification import LAWS
 
-pytest_plugins = ("properties.failures.plugin",)
+pytest_plugins = ("shardproof.properties.failures.plugin",)
 TALLIES = pytest.StashKey[list[Tally]]()
 GIVEN = pytest.StashKey[list[Implementation]]()
 COUNTED = pytest.StashKey[Tally]()
@@ -104,7 +104,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Loaded by hand (`-p properties.plugin`), for a given function: no conftest is needed, nor this checkout's."""
+    """For a given function no conftest is needed, nor this checkout's."""
     namespace = early_config.known_args_namespace
     if namespace.impl:
         namespace.confcutdir = str(HERE)

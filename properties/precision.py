@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 import jax
 
-from properties.cases import Case
-from properties.strategies.dtypes import WIDE
+from shardproof.properties.cases import Case
+from shardproof.properties.strategies.dtypes import WIDE
 
 
 def is_wide(case: Case) -> bool:

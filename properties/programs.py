@@ -14,10 +14,10 @@ import jax
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from properties.cases import Case, Placement
-from properties.contracts import CONTRACTS
-from properties.implementations import Implementation
-from properties.transformations import TRANSFORMATIONS, Transformation
+from shardproof.properties.cases import Case, Placement
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.implementations import Implementation
+from shardproof.properties.transformations import TRANSFORMATIONS, Transformation
 
 Global = Callable[..., Any]
 

@@ -5,13 +5,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from oracles.mesh import MeshCase
-from properties.cases import Case
-from properties.communication.examples import example
-from properties.data import Data, generate
-from properties.engines.simulated import SimulateEngine
-from properties.implementations import Implementation
-from properties.programs import Seen, forward
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases import Case
+from shardproof.properties.communication.examples import example
+from shardproof.properties.data import Data, generate
+from shardproof.properties.engines.simulated import SimulateEngine
+from shardproof.properties.implementations import Implementation
+from shardproof.properties.programs import Seen, forward
 
 PROBES = (((8,), (16,), (32,)), ((2, 4), (4, 4), (4, 8)))
 """Meshes, each twice as large as the one before: of the first row that the function supports, its equations tell."""

@@ -1,14 +1,14 @@
-"""`python -m properties.readme REPORT.md FAILURE.txt`: writes into the README what only the suite can say."""
+"""`python -m shardproof.properties.readme REPORT.md FAILURE.txt`: writes the README's generated sections."""
 
 import argparse
 from pathlib import Path
 
-from properties.benchmark.products import markdown
-from properties.contracts import CONTRACTS
-from properties.contracts.contract import FEATURES
-from properties.given import signature_of
-from properties.known_defects import DEFECTS
-from properties.verification import LAWS
+from shardproof.properties.benchmark.products import markdown
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.contracts.contract import FEATURES
+from shardproof.properties.given import signature_of
+from shardproof.properties.known_defects import DEFECTS
+from shardproof.properties.verification import LAWS
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -67,7 +67,7 @@ def verified(report: str) -> str:
 
 def main() -> None:
     """Rewrites the sections of the README; those whose source is not given stay as they are."""
-    parser = argparse.ArgumentParser(prog="python -m properties.readme", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m shardproof.properties.readme", description=__doc__)
     parser.add_argument("report", nargs="?", type=Path, help="what `pytest --report FILE.md` wrote")
     parser.add_argument("failure", nargs="?", type=Path, help="a failure as it was printed")
     options = parser.parse_args()

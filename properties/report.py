@@ -10,12 +10,12 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from properties.communication import table
-from properties.failures.causes import by_cause, told
-from properties.implementations import IMPLEMENTATIONS
-from properties.summary import VERDICTS, notes, verdict_row, verdict_table
-from properties.tally import Tally, merge
-from properties.verification import LAWS
+from shardproof.properties.communication import table
+from shardproof.properties.failures.causes import by_cause, told
+from shardproof.properties.implementations import IMPLEMENTATIONS
+from shardproof.properties.summary import VERDICTS, notes, verdict_row, verdict_table
+from shardproof.properties.tally import Tally, merge
+from shardproof.properties.verification import LAWS
 
 FAILURE = pytest.StashKey[dict[str, str]]()
 """What a person needs of a test's failure: headline, text, and where script and case were written."""

@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import Unsatisfiable
 
-from properties import budgets
-from properties.cases import Case
-from properties.contracts import Scope
-from properties.data import Data
-from properties.engines import Engine
-from properties.implementations import Implementation
-from properties.judging import ABORTS, ENOUGH, verify
-from properties.laws.violation import LawViolation
-from properties.reach import reach
-from properties.tally import Tally
-from properties.verdict import Enough
-from properties.verification import LAWS, Law
+from shardproof.properties import budgets
+from shardproof.properties.cases import Case
+from shardproof.properties.contracts import Scope
+from shardproof.properties.data import Data
+from shardproof.properties.engines import Engine
+from shardproof.properties.implementations import Implementation
+from shardproof.properties.judging import ABORTS, ENOUGH, verify
+from shardproof.properties.laws.violation import LawViolation
+from shardproof.properties.reach import reach
+from shardproof.properties.tally import Tally
+from shardproof.properties.verdict import Enough
+from shardproof.properties.verification import LAWS, Law
 
 SMALLER = {"simulate": 60, "xla": 15}
 """How many cases on the next smaller mesh are tried, per engine, before it is taken to be right there."""

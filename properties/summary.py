@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from properties.implementations import Implementation
-from properties.known_defects import DEFECTS
-from properties.tally import Tally, merge
+from shardproof.properties.implementations import Implementation
+from shardproof.properties.known_defects import DEFECTS
+from shardproof.properties.tally import Tally, merge
 
 VERDICTS = ("law", "engine", "outcome", "held", "unsupported", "excused", "not run", "excluded")
 """The columns that say what became of the structures that were drawn."""

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from properties.cases import Case
-from properties.verdict import Verdict
+from shardproof.properties.cases import Case
+from shardproof.properties.verdict import Verdict
 
 DECLINED = "declined"
 """Beside the verdicts, what is counted of unsupported cases: those that are so without any derivative."""

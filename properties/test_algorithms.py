@@ -5,13 +5,13 @@ from collections.abc import Iterator, Mapping
 import pytest
 from hypothesis import settings
 
-from oracles.mesh import MeshCase
-from properties.cases import Case
-from properties.communication.examples import example
-from properties.engines import Engine
-from properties.implementations import ALGORITHMS, Implementation
-from properties.law_tests import law_tests
-from properties.laws import check_communication
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases import Case
+from shardproof.properties.communication.examples import example
+from shardproof.properties.engines import Engine
+from shardproof.properties.implementations import ALGORITHMS, Implementation
+from shardproof.properties.law_tests import law_tests
+from shardproof.properties.laws import check_communication
 
 globals().update(law_tests(ALGORITHMS, derived=True))
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impl.collectives import axis_index
-from oracles import collectives as oracle
-from oracles.mesh import MeshCase
-from properties.contracts import Scope
-from properties.engines import Engine
-from properties.programs import Program, partition_spec
-from properties.strategies import axis_names, meshes
+from shardproof.impl.collectives import axis_index
+from shardproof.oracles import collectives as oracle
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.contracts import Scope
+from shardproof.properties.engines import Engine
+from shardproof.properties.programs import Program, partition_spec
+from shardproof.properties.strategies import axis_names, meshes
 
 
 def program(mesh: MeshCase, axis_name: str | tuple[str, ...]) -> Program:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from impl import baselines
-from properties.data import Data, generate
+from shardproof.impl import baselines
+from shardproof.properties.data import Data, generate
 
 MESHES = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 2), (2, 4))
 SPECS = (P(), P("X"), P(None, "Y"), P("X", "Y"), P("Y", "X"), P(("X", "Y")), P(None, ("Y", "X")))

@@ -3,11 +3,11 @@
 import pytest
 from hypothesis import settings
 
-from properties.contracts import Scope
-from properties.implementations import Implementation
-from properties.isolation import Task, check_isolated, unending
-from properties.tally import Tally
-from properties.verification import LAWS
+from shardproof.properties.contracts import Scope
+from shardproof.properties.implementations import Implementation
+from shardproof.properties.isolation import Task, check_isolated, unending
+from shardproof.properties.tally import Tally
+from shardproof.properties.verification import LAWS
 
 
 def test_given(

@@ -17,14 +17,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 
-from impl import local
-from oracles import local as oracle
-from properties.communication.claims import compiled_collectives, no_communication
-from properties.contracts import Scope
-from properties.data import Data, generate
-from properties.engines.xla import device_mesh
-from properties.strategies import meshes
-from properties.tally import Tally
+from shardproof.impl import local
+from shardproof.oracles import local as oracle
+from shardproof.properties.communication.claims import compiled_collectives, no_communication
+from shardproof.properties.contracts import Scope
+from shardproof.properties.data import Data, generate
+from shardproof.properties.engines.xla import device_mesh
+from shardproof.properties.strategies import meshes
+from shardproof.properties.tally import Tally
 
 
 @dataclass(frozen=True)

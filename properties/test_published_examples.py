@@ -19,7 +19,7 @@ import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from impl.collectives import (
+from shardproof.impl.collectives import (
     all_gather,
     all_gather_invariant,
     all_reduce,

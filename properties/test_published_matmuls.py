@@ -21,7 +21,7 @@ from hypothesis import settings
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from impl import collective_matmul as products
+from shardproof.impl import collective_matmul as products
 
 GUIDE = {"dp": 4, "tp": 2}
 BOOK = {"X": 2, "Y": 4}

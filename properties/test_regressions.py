@@ -2,9 +2,9 @@
 
 import pytest
 
-from properties.failures.lookup import Lookup
-from properties.failures.record import Recorded, died
-from properties.failures.replay import devices_needed, regressions, run, run_isolated
+from shardproof.properties.failures.lookup import Lookup
+from shardproof.properties.failures.record import Recorded, died
+from shardproof.properties.failures.replay import devices_needed, regressions, run, run_isolated
 
 RECORDED = [
     pytest.param(recorded, id=path.stem, marks=pytest.mark.needs_devices(devices_needed(recorded)))

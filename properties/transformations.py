@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from properties.cases import BATCH
+from shardproof.properties.cases import BATCH
 
 Local = Callable[..., list[jax.Array]]
 """Blocks in, a list of result blocks out."""

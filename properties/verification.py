@@ -8,15 +8,22 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from oracles.dtypes import is_float
-from properties.budgets import structures
-from properties.cases import Case
-from properties.contracts import CONTRACTS, Scope
-from properties.contracts.collectives import placements
-from properties.engines import Engine
-from properties.implementations import Implementation
-from properties.laws import check_agreement, check_communication, check_error, check_gradient, check_type, check_value
-from properties.transformations import TRANSFORMATIONS
+from shardproof.oracles.dtypes import is_float
+from shardproof.properties.budgets import structures
+from shardproof.properties.cases import Case
+from shardproof.properties.contracts import CONTRACTS, Scope
+from shardproof.properties.contracts.collectives import placements
+from shardproof.properties.engines import Engine
+from shardproof.properties.implementations import Implementation
+from shardproof.properties.laws import (
+    check_agreement,
+    check_communication,
+    check_error,
+    check_gradient,
+    check_type,
+    check_value,
+)
+from shardproof.properties.transformations import TRANSFORMATIONS
 
 Check = Callable[[Implementation, Case, Engine], int]
 

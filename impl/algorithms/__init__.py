@@ -1,17 +1,17 @@
 """The collectives by hand: every classical algorithm, out of permutes alone.
 
-Each function has the signature of its collective in `impl.collectives` and the same meaning. Where one
+Each function has the signature of its collective in `shardproof.impl.collectives` and the same meaning. Where one
 does not serve what the collective allows, it raises NotImplementedError and says what it expects.
 """
 
-from impl.algorithms.all_gather import (
+from shardproof.impl.algorithms.all_gather import (
     bidirectional_all_gather,
     bruck_all_gather,
     recursive_doubling_all_gather,
     ring_all_gather,
     shorter_way_all_gather,
 )
-from impl.algorithms.all_reduce import (
+from shardproof.impl.algorithms.all_reduce import (
     bidirectional_all_reduce,
     hierarchical_all_reduce,
     rabenseifner_all_reduce,
@@ -20,9 +20,9 @@ from impl.algorithms.all_reduce import (
     torus_all_reduce,
     tree_all_reduce,
 )
-from impl.algorithms.all_to_all import bruck_all_to_all, pairwise_all_to_all, two_phase_all_to_all
-from impl.algorithms.broadcast import scatter_all_gather_broadcast, tree_broadcast
-from impl.algorithms.reduce_scatter import (
+from shardproof.impl.algorithms.all_to_all import bruck_all_to_all, pairwise_all_to_all, two_phase_all_to_all
+from shardproof.impl.algorithms.broadcast import scatter_all_gather_broadcast, tree_broadcast
+from shardproof.impl.algorithms.reduce_scatter import (
     bidirectional_reduce_scatter,
     recursive_halving_reduce_scatter,
     ring_reduce_scatter,

@@ -6,7 +6,7 @@ Bruck); Bruck et al., "Efficient Algorithms for All-to-All Communications in Mul
 Message-Passing Systems", 1997.
 
 All of them: `[M_Y, …]` to `[M, …]`, typed varying, over one axis or a tuple of axes in any order,
-for trees and for every dtype, with the arguments and the ValueErrors of `impl.collectives.all_gather`.
+for trees and for every dtype, with the arguments and the ValueErrors of `shardproof.impl.collectives.all_gather`.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Shaped
 
-from impl.algorithms.pieces import (
+from shardproof.impl.algorithms.pieces import (
     WAYS,
     Axes,
     Requirement,
@@ -29,8 +29,8 @@ from impl.algorithms.pieces import (
     shift,
     swap,
 )
-from impl.arguments import AxisName, check_axes, check_dimension, check_power_of_two
-from impl.collectives import Block, Blocks, axis_index, cast_varying
+from shardproof.impl.arguments import AxisName, check_axes, check_dimension, check_power_of_two
+from shardproof.impl.collectives import Block, Blocks, axis_index, cast_varying
 
 Gathered = Shaped[Array, "p ..."]
 Algorithm = Callable[[Block, Axes], Gathered]

@@ -7,7 +7,7 @@ Collective Reduction Operations", 2004; Thakur, Rabenseifner and Gropp, 2005 (do
 
 All of them: `[…]` varying to `[…]`, typed varying, since nothing casts varying back to invariant;
 over one axis or a tuple of axes in any order, for trees and for every dtype and shape (elements are
-filled up to a multiple of p), with the arguments and the ValueErrors of `impl.collectives.all_reduce`.
+filled up to a multiple of p), with the arguments and the ValueErrors of `shardproof.impl.collectives.all_reduce`.
 They add up in the dtype of the block: sums of bool count in int32, means of exact dtypes are float32.
 """
 
@@ -17,10 +17,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from impl.algorithms import all_gather, broadcast, reduce_scatter
-from impl.algorithms.pieces import Axes, Combine, Requirement, anywhere, cut, distances, send, swap, uncut
-from impl.arguments import AxisName, check_axes, check_axis_count, check_op, check_power_of_two, check_varies
-from impl.collectives import Block, Blocks, axis_index, cast_varying
+from shardproof.impl.algorithms import all_gather, broadcast, reduce_scatter
+from shardproof.impl.algorithms.pieces import Axes, Combine, Requirement, anywhere, cut, distances, send, swap, uncut
+from shardproof.impl.arguments import AxisName, check_axes, check_axis_count, check_op, check_power_of_two, check_varies
+from shardproof.impl.collectives import Block, Blocks, axis_index, cast_varying
 
 Algorithm = Callable[[Block, Axes, Combine], Block]
 

@@ -5,7 +5,7 @@ Bruck et al., "Efficient Algorithms for All-to-All Communications in Multiport M
 Systems", 1997.
 
 All of them: `[M_Y, N]` to `[M, N_Y]`, typed varying, over one axis or a tuple of axes in any order, for
-trees and for every dtype, with the arguments and the ValueErrors of `impl.collectives.all_to_all`.
+trees and for every dtype, with the arguments and the ValueErrors of `shardproof.impl.collectives.all_to_all`.
 """
 
 from collections.abc import Callable
@@ -16,9 +16,9 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Shaped
 
-from impl.algorithms.pieces import Axes, Requirement, anywhere, distances, join, reorder, shift, split
-from impl.arguments import AxisName, check_axes, check_axis_count, check_dimension, check_divides
-from impl.collectives import Block, Blocks, axis_index, cast_varying
+from shardproof.impl.algorithms.pieces import Axes, Requirement, anywhere, distances, join, reorder, shift, split
+from shardproof.impl.arguments import AxisName, check_axes, check_axis_count, check_dimension, check_divides
+from shardproof.impl.collectives import Block, Blocks, axis_index, cast_varying
 
 Pieces = Shaped[Array, "p ..."]
 Algorithm = Callable[[Pieces, Axes], Pieces]

@@ -4,7 +4,7 @@ p is the number of members, n the bytes of a block. Sources: Thakur, Rabenseifne
 et al., "Collective communication: theory, practice, and experience", 2007.
 
 All of them: `[…]` to `[…]`, typed varying, over one axis or a tuple of axes in any order, for trees and
-for every dtype, with the arguments and the ValueErrors of `impl.collectives.broadcast`.
+for every dtype, with the arguments and the ValueErrors of `shardproof.impl.collectives.broadcast`.
 """
 
 from collections.abc import Callable
@@ -14,10 +14,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Int
 
-from impl.algorithms import all_gather
-from impl.algorithms.pieces import Axes, cut, distances, send, uncut
-from impl.arguments import AxisName, check_axes, check_index
-from impl.collectives import Block, Blocks, axis_index, cast_varying
+from shardproof.impl.algorithms import all_gather
+from shardproof.impl.algorithms.pieces import Axes, cut, distances, send, uncut
+from shardproof.impl.arguments import AxisName, check_axes, check_index
+from shardproof.impl.collectives import Block, Blocks, axis_index, cast_varying
 
 Algorithm = Callable[[Block, Axes, int], Block]
 

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Int, Shaped
 
-from impl.arguments import AxisName
-from impl.collectives import Block, permute
+from shardproof.impl.arguments import AxisName
+from shardproof.impl.collectives import Block, permute
 
 Axes = tuple[str, ...]
 Combine = Callable[[Block, Block], Block]

@@ -5,7 +5,7 @@ Patarasuk and Yuan, "Bandwidth Optimal All-reduce Algorithms for Clusters of Wor
 
 All of them: `[M, …]` to `[M_Y, …]`, typed varying, over one axis or a tuple of axes in any order, for
 trees and every numeric dtype, in which they add up, with the arguments and the ValueErrors of
-`impl.collectives.reduce_scatter`.
+`shardproof.impl.collectives.reduce_scatter`.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Shaped
 
-from impl.algorithms.pieces import (
+from shardproof.impl.algorithms.pieces import (
     WAYS,
     Axes,
     Combine,
@@ -29,8 +29,15 @@ from impl.algorithms.pieces import (
     split,
     swap,
 )
-from impl.arguments import AxisName, check_axes, check_dimension, check_divides, check_power_of_two, check_varies
-from impl.collectives import Block, Blocks, axis_index, cast_varying
+from shardproof.impl.arguments import (
+    AxisName,
+    check_axes,
+    check_dimension,
+    check_divides,
+    check_power_of_two,
+    check_varies,
+)
+from shardproof.impl.collectives import Block, Blocks, axis_index, cast_varying
 
 Pieces = Shaped[Array, "p ..."]
 Algorithm = Callable[[Pieces, Axes, Combine], Block]

@@ -5,7 +5,7 @@ operand may have leading batch dimensions. Sums of 16-bit floats are accumulated
 across devices as well, and rounded once.
 """
 
-from impl.collective_matmul.all_gather import (
+from shardproof.impl.collective_matmul.all_gather import (
     bidirectional_all_gather_matmul_lhs,
     bidirectional_all_gather_matmul_lhs_contracting,
     bidirectional_all_gather_matmul_rhs,
@@ -22,17 +22,17 @@ from impl.collective_matmul.all_gather import (
     shorter_way_all_gather_matmul_lhs_contracting,
     shorter_way_all_gather_matmul_rhs,
 )
-from impl.collective_matmul.all_reduce import (
+from shardproof.impl.collective_matmul.all_reduce import (
     bidirectional_matmul_all_reduce,
     ring_matmul_all_reduce,
     tiled_matmul_all_reduce,
 )
-from impl.collective_matmul.block import (
+from shardproof.impl.collective_matmul.block import (
     bidirectional_transformer_block,
     nested_transformer_block,
     overlapped_transformer_block,
 )
-from impl.collective_matmul.naive import (
+from shardproof.impl.collective_matmul.naive import (
     all_gather_matmul_lhs,
     all_gather_matmul_lhs_contracting,
     all_gather_matmul_rhs,
@@ -40,8 +40,8 @@ from impl.collective_matmul.naive import (
     matmul_reduce_scatter,
     transformer_block,
 )
-from impl.collective_matmul.operands import accumulator, aligned, multiply
-from impl.collective_matmul.reduce_scatter import (
+from shardproof.impl.collective_matmul.operands import accumulator, aligned, multiply
+from shardproof.impl.collective_matmul.reduce_scatter import (
     bidirectional_matmul_reduce_scatter,
     joined_matmul_reduce_scatter,
     nested_matmul_reduce_scatter,

@@ -11,10 +11,10 @@ gathered operand go round the same rings, in that operand's dtype, in which JAX 
 All raise ValueError for an unknown axis, and for operands whose contracted sizes differ.
 """
 
-from impl.arguments import AxisName
-from impl.collective_matmul import gathered
-from impl.collective_matmul.gathered import COLUMNS_OF_LHS, ROWS_OF_LHS, ROWS_OF_RHS
-from impl.collective_matmul.operands import Left, Result, Right
+from shardproof.impl.arguments import AxisName
+from shardproof.impl.collective_matmul import gathered
+from shardproof.impl.collective_matmul.gathered import COLUMNS_OF_LHS, ROWS_OF_LHS, ROWS_OF_RHS
+from shardproof.impl.collective_matmul.operands import Left, Result, Right
 
 
 def ring_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
-from impl.algorithms import all_gather, pieces
-from impl.arguments import AxisName
-from impl.collective_matmul import reduced
-from impl.collective_matmul.operands import Axes, Left, Result, Right, aligned, check_whole, multiply
-from impl.collectives import Block, all_reduce
+from shardproof.impl.algorithms import all_gather, pieces
+from shardproof.impl.arguments import AxisName
+from shardproof.impl.collective_matmul import reduced
+from shardproof.impl.collective_matmul.operands import Axes, Left, Result, Right, aligned, check_whole, multiply
+from shardproof.impl.collectives import Block, all_reduce
 
 
 def tiled_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:

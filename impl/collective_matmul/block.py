@@ -1,7 +1,7 @@
 """Transformer blocks, overlapped: a ring that gathers and multiplies, relu, and a ring that multiplies and reduces.
 
 All of them: `X[…, B, D_Y] W_in[D, F_Y] -> relu -> W_out[F_Y, D] -> [B, D_Y]`, typed varying, with the rounding
-and the derivative of `impl.collective_matmul.naive.transformer_block`.
+and the derivative of `shardproof.impl.collective_matmul.naive.transformer_block`.
 """
 
 from collections.abc import Callable
@@ -9,9 +9,9 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from impl.arguments import AxisName, check_axis_count
-from impl.collective_matmul import gathered, reduced
-from impl.collective_matmul.operands import Axes, Left, Result, Right, check_block, check_scattered
+from shardproof.impl.arguments import AxisName, check_axis_count
+from shardproof.impl.collective_matmul import gathered, reduced
+from shardproof.impl.collective_matmul.operands import Axes, Left, Result, Right, check_block, check_scattered
 
 
 def overlapped_transformer_block(x: Left, w_in: Right, w_out: Right, axis_name: AxisName) -> Result:

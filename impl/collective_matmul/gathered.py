@@ -13,9 +13,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
-from impl.algorithms.pieces import WAYS, shift
-from impl.arguments import AxisName, check_axis_count
-from impl.collective_matmul.operands import (
+from shardproof.impl.algorithms.pieces import WAYS, shift
+from shardproof.impl.arguments import AxisName, check_axis_count
+from shardproof.impl.collective_matmul.operands import (
     Axes,
     Left,
     Result,
@@ -26,7 +26,7 @@ from impl.collective_matmul.operands import (
     check_whole,
     multiply,
 )
-from impl.collectives import Block, axis_index, cast_varying, varying
+from shardproof.impl.collectives import Block, axis_index, cast_varying, varying
 
 Arrivals = Sequence[tuple[Block, Array]]
 """Parts of blocks, each with the row at which it starts in the gathered dimension."""

@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-from impl.arguments import AxisName
-from impl.collective_matmul.operands import (
+from shardproof.impl.arguments import AxisName
+from shardproof.impl.collective_matmul.operands import (
     Left,
     Result,
     Right,
@@ -16,7 +16,7 @@ from impl.collective_matmul.operands import (
     check_whole,
     multiply,
 )
-from impl.collectives import all_gather, all_reduce, cast_varying, reduce_scatter
+from shardproof.impl.collectives import all_gather, all_reduce, cast_varying, reduce_scatter
 
 
 def all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Shaped
 
-from impl.arguments import AxisName, check_axes, check_divides, refuse
-from impl.collectives import cast_varying, varying
+from shardproof.impl.arguments import AxisName, check_axes, check_divides, refuse
+from shardproof.impl.collectives import cast_varying, varying
 
 Axes = tuple[str, ...]
 Left = Shaped[Array, "*batch _ _"]

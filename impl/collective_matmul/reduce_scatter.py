@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 
-from impl.arguments import AxisName, check_axis_count
-from impl.collective_matmul import reduced
-from impl.collective_matmul.operands import Axes, Left, Result, Right, check_scattered
+from shardproof.impl.arguments import AxisName, check_axis_count
+from shardproof.impl.collective_matmul import reduced
+from shardproof.impl.collective_matmul.operands import Axes, Left, Result, Right, check_scattered
 
 Algorithm = Callable[[reduced.Reducing, Axes], Result]
 

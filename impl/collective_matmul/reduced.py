@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
-from impl.algorithms.pieces import WAYS, shift
-from impl.collective_matmul.operands import Axes, Left, Result, Right, aligned, multiply
-from impl.collectives import Block, axis_index
+from shardproof.impl.algorithms.pieces import WAYS, shift
+from shardproof.impl.collective_matmul.operands import Axes, Left, Result, Right, aligned, multiply
+from shardproof.impl.collectives import Block, axis_index
 
 Ranges = Sequence[tuple[Array, int]]
 """Where ranges of rows (or columns) of the product start, and how many they are."""

@@ -1,11 +1,11 @@
-"""`python -m properties.benchmark [SECTION …]`: measures, and prints one table per section."""
+"""`python -m shardproof.properties.benchmark [SECTION …]`: measures, and prints one table per section."""
 
 import argparse
 from collections.abc import Callable
 
 import jax
 
-from properties.benchmark import diagnoses, drawing, planted, products, simulating, verdicts
+from shardproof.properties.benchmark import diagnoses, drawing, planted, products, simulating, verdicts
 
 SECTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "drawing": lambda options: drawing.measure(options.devices),
@@ -19,7 +19,7 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
 
 def main() -> None:
     """Runs the sections named on the command line, or all."""
-    parser = argparse.ArgumentParser(prog="python -m properties.benchmark", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m shardproof.properties.benchmark", description=__doc__)
     parser.add_argument("section", nargs="*", help=f"one of {', '.join(SECTIONS)} (default: all)")
     parser.add_argument("--devices", type=int, default=8, help="virtual CPU devices (default: 8)")
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds to hunt planted bugs with (default: 1)")

@@ -7,9 +7,9 @@ from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
-from properties.mutants import MUTANTS, Mutant
-from properties.mutants.hunt import hunt, is_smallest
-from properties.search import Finding
+from shardproof.properties.mutants import MUTANTS, Mutant
+from shardproof.properties.mutants.hunt import hunt, is_smallest
+from shardproof.properties.search import Finding
 
 COLUMNS = ("planted bug", "law", "cases", "seconds to catch", "to shrink", "shrunk to", "smallest")
 

@@ -9,15 +9,15 @@ from jax.sharding import AxisType, NamedSharding
 from rich.console import Console
 from rich.table import Table
 
-from oracles.mesh import MeshCase
-from properties.arithmetic import flops_of
-from properties.cases import Case
-from properties.communication.products import product_case
-from properties.data import Data, generate
-from properties.engines.simulate import prepare
-from properties.engines.xla import abstract_mesh
-from properties.implementations import OVERLAPPED, PRODUCTS, Implementation
-from properties.programs import Program, Seen, forward
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.arithmetic import flops_of
+from shardproof.properties.cases import Case
+from shardproof.properties.communication.products import product_case
+from shardproof.properties.data import Data, generate
+from shardproof.properties.engines.simulate import prepare
+from shardproof.properties.engines.xla import abstract_mesh
+from shardproof.properties.implementations import OVERLAPPED, PRODUCTS, Implementation
+from shardproof.properties.programs import Program, Seen, forward
 
 COLUMNS = ("product", "form", "collectives", "bytes of operands", "of the gradient's", "MFLOP", "peak bytes")
 SMALL = (8, 32, 16)

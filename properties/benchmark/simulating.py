@@ -13,13 +13,13 @@ from jax import Array
 from rich.console import Console
 from rich.table import Table
 
-from impl import collective_matmul, collectives
-from impl.algorithms import all_gather
-from oracles.mesh import MeshCase
-from properties.engines import Engine, SimulateEngine, XlaEngine
-from properties.mutants import MUTANTS
-from properties.mutants.hunt import hunt
-from properties.programs import Argument, Program
+from shardproof.impl import collective_matmul, collectives
+from shardproof.impl.algorithms import all_gather
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.engines import Engine, SimulateEngine, XlaEngine
+from shardproof.properties.mutants import MUTANTS
+from shardproof.properties.mutants.hunt import hunt
+from shardproof.properties.programs import Argument, Program
 
 COMPARED = (8, 64)
 GROWTH = (8, 64, 512, 4096)

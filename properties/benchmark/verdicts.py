@@ -8,9 +8,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import track
 
-from properties.checking import check
-from properties.mutants import MUTANTS
-from properties.mutants.right import RIGHT_ONES
+from shardproof.properties.checking import check
+from shardproof.properties.mutants import MUTANTS
+from shardproof.properties.mutants.right import RIGHT_ONES
 
 SAMPLED = 20
 """How many functions of each kind are timed: every so many of the catalogue, so that all contracts are among them."""

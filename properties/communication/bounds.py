@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from oracles.communication import lower_bound as least
-from oracles.dtypes import width
-from properties.cases import Case
+from shardproof.oracles.communication import lower_bound as least
+from shardproof.oracles.dtypes import width
+from shardproof.properties.cases import Case
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def operand_bits(case: Case, *, packed: bool) -> int:
 
 
 def full_bytes(case: Case) -> int:
-    """n: the bytes of the full vector, as `oracles.communication` defines it."""
+    """n: the bytes of the full vector, as `shardproof.oracles.communication` defines it."""
     gathers = case.contract in ("all_gather", "all_gather_invariant")
     return math.ceil(operand_bits(case, packed=False) / 8) * (members(case) if gathers else 1)
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import jax
 
-from properties.communication.hlo import collectives
-from properties.engines.simulate.divergence import COLLECTIVE_KINDS, axes_of
-from properties.engines.simulate.liveness import opened, subjaxprs
-from properties.engines.simulate.location import location
+from shardproof.properties.communication.hlo import collectives
+from shardproof.properties.engines.simulate.divergence import COLLECTIVE_KINDS, axes_of
+from shardproof.properties.engines.simulate.liveness import opened, subjaxprs
+from shardproof.properties.engines.simulate.location import location
 
 
 def no_communication(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> None:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from oracles.communication import Cost
-from properties.communication.hlo import Branch, CompiledCollective, Loop, collectives
+from shardproof.oracles.communication import Cost
+from shardproof.properties.communication.hlo import Branch, CompiledCollective, Loop, collectives
 
 if TYPE_CHECKING:
-    from properties.engines.simulate.record import Record
+    from shardproof.properties.engines.simulate.record import Record
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`python -m properties.communication.draw NAME --mesh tp=4`: prints and draws who sends what to whom, step by step."""
+"""`python -m shardproof.properties.communication.draw NAME --mesh tp=4`: prints and draws who sends what to whom."""
 
 import argparse
 import difflib
@@ -8,12 +8,12 @@ from pathlib import Path
 
 import jax
 
-from oracles.mesh import MeshCase
-from properties.communication import steps, svg
-from properties.communication.examples import PARAMETERS, example
-from properties.communication.products import SHARDED
-from properties.given import Given, GivenError
-from properties.implementations import IMPLEMENTATIONS, Implementation
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.communication import steps, svg
+from shardproof.properties.communication.examples import PARAMETERS, example
+from shardproof.properties.communication.products import SHARDED
+from shardproof.properties.given import Given, GivenError
+from shardproof.properties.implementations import IMPLEMENTATIONS, Implementation
 
 LONGEST = 120
 """The most characters of a function's name in that of its picture."""
@@ -80,7 +80,7 @@ def parse_axes(text: str, mesh: MeshCase) -> tuple[str, ...]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the steps and writes the picture; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m properties.communication.draw", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m shardproof.properties.communication.draw", description=__doc__)
     parser.add_argument("name", help=NAME)
     parser.add_argument("--mesh", default="tp=4", metavar="AXES", help="names and sizes of axes (default: tp=4)")
     parser.add_argument("--axis", default="", metavar="NAMES", help="the axis tuple, as in tp,dp (default: all axes)")

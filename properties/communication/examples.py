@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from oracles.mesh import MeshCase
-from properties.cases import Case, Operand, Placement
-from properties.communication.products import SHARDED, product_case
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases import Case, Operand, Placement
+from shardproof.properties.communication.products import SHARDED, product_case
 
 ROWS, COLUMNS = 2, 4
 """A block's rows (for what is cut into parts: rows of each part) and columns; of float32."""

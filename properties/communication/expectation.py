@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from oracles.communication import KINDS
-from properties.reading import one_line
+from shardproof.oracles.communication import KINDS
+from shardproof.properties.reading import one_line
 
 OPERATORS: dict[type[ast.AST], Callable[..., Fraction]] = {
     ast.Add: operator.add,
@@ -90,7 +90,7 @@ class Expectation:
         """Reads `KIND=EXPRESSION,…,bytes=EXPRESSION,steps=EXPRESSION`, and after `;grad:` the same of the gradient.
 
         An expression is made of numbers, p (the number of members), n (the bytes of the full vector, as
-        in `oracles.communication`), the bytes of a device's block of an operand or of the result (`lhs`,
+        in `shardproof.oracles.communication`), the bytes of a device's block of an operand or of the result (`lhs`,
         `rhs`, `x`, `out`, …), + - * / // **, parentheses, ceil(…) and log2(…). `exactly:` in front of all asks
         for just as much where nothing must move.
 

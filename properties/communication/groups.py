@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from properties.communication.text import HloError, closing, split
+from shardproof.properties.communication.text import HloError, closing, split
 
 Groups = tuple[tuple[int, ...], ...]
 

@@ -9,10 +9,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from properties.communication.groups import Groups, lists, replica_groups
-from properties.communication.promotion import promoted_from
-from properties.communication.shapes import Shape, arrays
-from properties.communication.text import Computation, HloError, Instruction, Module, bare, read, split
+from shardproof.properties.communication.groups import Groups, lists, replica_groups
+from shardproof.properties.communication.promotion import promoted_from
+from shardproof.properties.communication.shapes import Shape, arrays
+from shardproof.properties.communication.text import Computation, HloError, Instruction, Module, bare, read, split
 
 OPCODES = {
     "all-reduce": "all_reduce",
@@ -23,7 +23,7 @@ OPCODES = {
     "collective-broadcast": "broadcast",
     "ragged-all-to-all": "ragged_all_to_all",
 }
-"""The kinds of `oracles.communication`, as HLO spells them."""
+"""The kinds of `shardproof.oracles.communication`, as HLO spells them."""
 
 LATER = ("-done", "-update")
 """What ends or goes on with an operation whose start has been counted."""
@@ -55,7 +55,7 @@ class CompiledCollective:
     """One collective at one place of a compiled program.
 
     Arguments:
-        kind: one of `oracles.communication.KINDS`.
+        kind: one of `shardproof.oracles.communication.KINDS`.
         name: what the text calls it.
         operand_bytes: the bytes of all its operands on one device, as they are sent.
         own_bytes: the bytes that the program asked for: fewer where the compiler promoted the type.

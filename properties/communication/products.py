@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from oracles.mesh import MeshCase
-from properties.cases import Case, Operand, Placement
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases import Case, Operand, Placement
 
 SHARDED: dict[str, tuple[int, ...]] = {
     "all_gather_matmul_lhs_contracting": (1, 1),

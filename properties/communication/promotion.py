@@ -8,8 +8,8 @@ widens, moves and narrows by itself may still be taken for one whose type was pr
 name), which is why both numbers are kept.
 """
 
-from properties.communication.shapes import arrays, element_bits
-from properties.communication.text import Computation, Instruction, Module, bare
+from shardproof.properties.communication.shapes import arrays, element_bits
+from shardproof.properties.communication.text import Computation, Instruction, Module, bare
 
 MOVES = frozenset(
     {"bitcast", "copy", "reshape", "transpose", "slice", "dynamic-slice", "get-tuple-element", "optimization-barrier"}

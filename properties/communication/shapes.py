@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from properties.communication.text import HloError, closing, split
+from shardproof.properties.communication.text import HloError, closing, split
 
 BITS = {
     "pred": 8, "token": 0, "opaque": 0,

@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 
-from oracles.dtypes import width
-from properties.cases import Case
-from properties.communication.bounds import full_bytes, members
-from properties.contracts import CONTRACTS
+from shardproof.oracles.dtypes import width
+from shardproof.properties.cases import Case
+from shardproof.properties.communication.bounds import full_bytes, members
+from shardproof.properties.contracts import CONTRACTS
 
 OUT = "out"
 

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from properties.cases import Case
-from properties.data import Data, generate
-from properties.engines import SimulateEngine
-from properties.engines.simulate import Collective
-from properties.implementations import Implementation
-from properties.programs import Seen, forward
+from shardproof.properties.cases import Case
+from shardproof.properties.data import Data, generate
+from shardproof.properties.engines import SimulateEngine
+from shardproof.properties.engines.simulate import Collective
+from shardproof.properties.implementations import Implementation
+from shardproof.properties.programs import Seen, forward
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from oracles.layout import device_name, logical_index
-from oracles.mesh import MeshCase
-from properties.communication.steps import Step
+from shardproof.oracles.layout import device_name, logical_index
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.communication.steps import Step
 
 COLUMN, ROW, MARGIN, HEAD = 70, 80, 40, 58
 UP, DOWN, NEUTRAL = "#0072b2", "#d55e00", "#999999"

@@ -6,15 +6,15 @@ from fractions import Fraction
 
 import numpy as np
 
-from oracles.communication import Cost
-from oracles.mesh import MeshCase
-from properties.communication.bounds import Bound, moved, needed
-from properties.communication.examples import COLUMNS as WIDTH
-from properties.communication.examples import PARAMETERS, ROWS, example
-from properties.data import Data, generate
-from properties.engines import SimulateEngine
-from properties.implementations import Implementation
-from properties.programs import Seen, forward
+from shardproof.oracles.communication import Cost
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.communication.bounds import Bound, moved, needed
+from shardproof.properties.communication.examples import COLUMNS as WIDTH
+from shardproof.properties.communication.examples import PARAMETERS, ROWS, example
+from shardproof.properties.data import Data, generate
+from shardproof.properties.engines import SimulateEngine
+from shardproof.properties.implementations import Implementation
+from shardproof.properties.programs import Seen, forward
 
 MEMBERS = (8, 5)
 """A power of two, and a number that is none."""

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from fractions import Fraction
 
-from oracles.communication import Cost
-from properties.communication.expectation import Expectation, Terms
+from shardproof.oracles.communication import Cost
+from shardproof.properties.communication.expectation import Expectation, Terms
 
 
 def worded(cost: Cost, *, beside: Cost | None = None) -> str:

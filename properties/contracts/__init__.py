@@ -6,7 +6,7 @@ A module of this package that has a `CONTRACT`, or several `CONTRACTS`, adds the
 import pkgutil
 from importlib import import_module
 
-from properties.contracts.contract import Contract, Scope, Violation
+from shardproof.properties.contracts.contract import Contract, Scope, Violation
 
 
 def _found() -> dict[str, Contract]:

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from oracles import collectives as values
-from oracles import transposes
-from oracles.dtypes import is_integer
-from oracles.mesh import MeshCase
-from properties.cases import Case, Operand, Placement
-from properties.contracts.contract import Contract, Scope, Violation
-from properties.contracts.drawing import manual_axes, meshes_and_axes, without
-from properties.data import Data
-from properties.strategies import (
+from shardproof.oracles import collectives as values
+from shardproof.oracles import transposes
+from shardproof.oracles.dtypes import is_integer
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases import Case, Operand, Placement
+from shardproof.properties.contracts.contract import Contract, Scope, Violation
+from shardproof.properties.contracts.drawing import manual_axes, meshes_and_axes, without
+from shardproof.properties.data import Data
+from shardproof.properties.strategies import (
     data_sets,
     dtypes,
     index_groups,
@@ -23,8 +23,8 @@ from properties.strategies import (
     shapes,
     specs,
 )
-from properties.strategies.axes import MAX_AXES, in_some_order
-from properties.strategies.dtypes import as_dtype
+from shardproof.properties.strategies.axes import MAX_AXES, in_some_order
+from shardproof.properties.strategies.dtypes import as_dtype
 
 Params = dict[str, Any]
 Drawn = tuple[tuple[int, ...], Params]

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from oracles.communication import Cost
-from properties.cases import Case
+from shardproof.oracles.communication import Cost
+from shardproof.properties.cases import Case
 
 Blocks = np.ndarray
 FEATURES: dict[str, str] = {

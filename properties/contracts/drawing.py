@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from oracles.mesh import MeshCase
-from properties.cases import Placement
-from properties.contracts.contract import Scope
-from properties.strategies import axis_names, large_meshes, meshes
-from properties.strategies.axes import MAX_AXES
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases import Placement
+from shardproof.properties.contracts.contract import Scope
+from shardproof.properties.strategies import axis_names, large_meshes, meshes
+from shardproof.properties.strategies.axes import MAX_AXES
 
 AxisName = str | tuple[str, ...]
 

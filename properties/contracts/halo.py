@@ -5,13 +5,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from impl import halo as implementations
-from oracles import halo
-from properties.cases import Case
-from properties.contracts.collectives import blocks, dimension
-from properties.contracts.contract import Claim, Contract, Option, Scope, Violation
-from properties.contracts.operation import Described, Drawn, operation, rewritten
-from properties.strategies import dtypes
+from shardproof.impl import halo as implementations
+from shardproof.oracles import halo
+from shardproof.properties.cases import Case
+from shardproof.properties.contracts.collectives import blocks, dimension
+from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation
+from shardproof.properties.contracts.operation import Described, Drawn, operation, rewritten
+from shardproof.properties.strategies import dtypes
 
 MOST_ROWS = 12
 """So many rows are attached on a side, at most, unless a block has more; on large meshes 3."""

@@ -3,12 +3,12 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from impl import masked_mean as implementations
-from oracles import masked_mean
-from properties.cases import Case
-from properties.contracts.contract import Claim, Contract, Scope, Violation
-from properties.contracts.operation import WIDER, Described, Drawn, changed, operation
-from properties.strategies.shapes import LONG
+from shardproof.impl import masked_mean as implementations
+from shardproof.oracles import masked_mean
+from shardproof.properties.cases import Case
+from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
+from shardproof.properties.contracts.operation import WIDER, Described, Drawn, changed, operation
+from shardproof.properties.strategies.shapes import LONG
 
 FEATURES = frozenset({"explained_errors", "replicated_operands", "x64"})
 

@@ -13,17 +13,17 @@ from typing import Any, Protocol
 import numpy as np
 from hypothesis import strategies as st
 
-from oracles import collective_matmul as values
-from oracles.dtypes import is_float
-from oracles.mesh import MeshCase
-from properties.cases import Case, Operand, Placement
-from properties.contracts.collectives import AXES
-from properties.contracts.contract import Contract, Scope, Violation
-from properties.contracts.drawing import manual_axes, meshes_and_axes, without
-from properties.data import Data
-from properties.strategies import specs
-from properties.strategies.dtypes import WIDE_IN, as_dtype
-from properties.strategies.shapes import BOTH_LONG, LONG
+from shardproof.oracles import collective_matmul as values
+from shardproof.oracles.dtypes import is_float
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases import Case, Operand, Placement
+from shardproof.properties.contracts.collectives import AXES
+from shardproof.properties.contracts.contract import Contract, Scope, Violation
+from shardproof.properties.contracts.drawing import manual_axes, meshes_and_axes, without
+from shardproof.properties.data import Data
+from shardproof.properties.strategies import specs
+from shardproof.properties.strategies.dtypes import WIDE_IN, as_dtype
+from shardproof.properties.strategies.shapes import BOTH_LONG, LONG
 
 FLOATS = ("float32", "bfloat16", "float16")
 OTHERS = ("complex64", "int32", "int8")

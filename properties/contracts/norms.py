@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from impl import norms as implementations
-from oracles import norms
-from properties.cases import Case
-from properties.contracts.contract import Claim, Contract, Option, Scope, Smooth, Violation
-from properties.contracts.operation import WIDER, Described, Drawn, changed, operation, rewritten
-from properties.strategies.shapes import LONG
+from shardproof.impl import norms as implementations
+from shardproof.oracles import norms
+from shardproof.properties.cases import Case
+from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Smooth, Violation
+from shardproof.properties.contracts.operation import WIDER, Described, Drawn, changed, operation, rewritten
+from shardproof.properties.strategies.shapes import LONG
 
 Blocks = Sequence[np.ndarray]
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from properties.cases import Case, Operand, Placement
-from properties.contracts.collectives import AXES, placements
-from properties.contracts.contract import Claim, Contract, Option, Scope, Violation
-from properties.contracts.drawing import manual_axes, meshes_and_axes, without
-from properties.data import Data
-from properties.strategies.dtypes import WIDE_IN
+from shardproof.properties.cases import Case, Operand, Placement
+from shardproof.properties.contracts.collectives import AXES, placements
+from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation
+from shardproof.properties.contracts.drawing import manual_axes, meshes_and_axes, without
+from shardproof.properties.data import Data
+from shardproof.properties.strategies.dtypes import WIDE_IN
 
 Params = dict[str, Any]
 Blocks = Sequence[np.ndarray]

@@ -7,13 +7,13 @@ overlap, and several slices for each participant.
 import numpy as np
 from hypothesis import strategies as st
 
-from impl import ragged as implementations
-from oracles import ragged
-from oracles.layout import unshard
-from properties.cases import Case
-from properties.contracts.contract import Claim, Contract, Scope, Violation
-from properties.contracts.operation import Described, Drawn, changed, operation
-from properties.strategies import dtypes
+from shardproof.impl import ragged as implementations
+from shardproof.oracles import ragged
+from shardproof.oracles.layout import unshard
+from shardproof.properties.cases import Case
+from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
+from shardproof.properties.contracts.operation import Described, Drawn, changed, operation
+from shardproof.properties.strategies import dtypes
 
 FEATURES = frozenset({"explained_errors", "x64"})
 

@@ -1,8 +1,8 @@
 """Engines: what runs a program. A law never knows which one ran; an engine never knows which law asked."""
 
-from properties.engines.engine import Engine, Prepared
-from properties.engines.simulated import SimulateEngine
-from properties.engines.xla import XlaEngine
+from shardproof.properties.engines.engine import Engine, Prepared
+from shardproof.properties.engines.simulated import SimulateEngine
+from shardproof.properties.engines.xla import XlaEngine
 
 ENGINES: dict[str, type[Engine]] = {"simulate": SimulateEngine, "xla": XlaEngine}
 

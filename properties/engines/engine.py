@@ -5,9 +5,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from oracles.mesh import MeshCase
-from properties.communication.counted import Counted
-from properties.programs import Program
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.communication.counted import Counted
+from shardproof.properties.programs import Program
 
 Prepared = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 """A program made ready: global arrays in, global arrays out."""

@@ -7,12 +7,12 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, NamedSharding
 
-from oracles.mesh import MeshCase
-from properties.communication.counted import Counted, of_record
-from properties.engines import simulate
-from properties.engines.engine import Prepared
-from properties.engines.xla import abstract_mesh
-from properties.programs import Program
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.communication.counted import Counted, of_record
+from shardproof.properties.engines import simulate
+from shardproof.properties.engines.engine import Prepared
+from shardproof.properties.engines.xla import abstract_mesh
+from shardproof.properties.programs import Program
 
 
 @contextmanager
@@ -27,7 +27,7 @@ def failing_as_a_limit() -> Iterator[None]:
     except simulate.OF_THE_PROGRAM:
         raise
     except Exception as error:
-        if not simulate.raised_in(error).startswith(("properties.engines.simulate.", "oracles.")):
+        if not simulate.raised_in(error).startswith(("shardproof.properties.engines.simulate.", "shardproof.oracles.")):
             raise
         first = str(error).partition("\n")[0]
         what = f"this program, for an error of its own ({type(error).__name__}: {first})"

@@ -7,10 +7,10 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
-from oracles.mesh import MeshCase
-from properties.communication.counted import Counted, of_compiled
-from properties.engines.engine import Prepared
-from properties.programs import Program
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.communication.counted import Counted, of_compiled
+from shardproof.properties.engines.engine import Prepared
+from shardproof.properties.programs import Program
 
 AXIS_TYPES = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}
 

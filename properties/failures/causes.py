@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from properties.failures.record import died
-from properties.laws.violation import LawViolation
+from shardproof.properties.failures.record import died
+from shardproof.properties.laws.violation import LawViolation
 
 ROUNDING = "rounding"
 SITE = re.compile(r'File "([^"]*)", line (\d+)')

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from properties.cases import Case
-from properties.data import Data
-from properties.failures.expectations import Gradients, data_of, result_values
-from properties.failures.large import compared_at, text_of
-from properties.failures.literals import array_text, bound_text, comment, dtype_text, spec_text, tuple_text
-from properties.laws.gradient import pushed
-from properties.laws.numbers import Reference
-from properties.laws.running import is_batched
-from properties.laws.violation import Difference
+from shardproof.properties.cases import Case
+from shardproof.properties.data import Data
+from shardproof.properties.failures.expectations import Gradients, data_of, result_values
+from shardproof.properties.failures.large import compared_at, text_of
+from shardproof.properties.failures.literals import array_text, bound_text, comment, dtype_text, spec_text, tuple_text
+from shardproof.properties.laws.gradient import pushed
+from shardproof.properties.laws.numbers import Reference
+from shardproof.properties.laws.running import is_batched
+from shardproof.properties.laws.violation import Difference
 
 if TYPE_CHECKING:
-    from properties.failures.script import Script
+    from shardproof.properties.failures.script import Script
 
 DIFFERS = '''def differs(name, actual, expected):
     """Prints where two arrays differ, and returns whether they do."""

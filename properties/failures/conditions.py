@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 import ml_dtypes
 import numpy as np
 
-from oracles.dtypes import is_float, is_integer, is_signed, unit_roundoff, wide
-from properties.failures.scene import Scene
+from shardproof.oracles.dtypes import is_float, is_integer, is_signed, unit_roundoff, wide
+from shardproof.properties.failures.scene import Scene
 
 ENOUGH = 3
 """How many right elements of the other kind there are, at least, before a kind is called the condition."""

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from oracles.dtypes import wide
-from properties.contracts import CONTRACTS
-from properties.failures.equations import (
+from shardproof.oracles.dtypes import wide
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.failures.equations import (
     MOST_NUMBERS,
     MOST_OWNERS,
     blocks_of,
@@ -22,8 +22,8 @@ from properties.failures.equations import (
     result_of,
     solution,
 )
-from properties.failures.products import PARTS, met, sides
-from properties.failures.scene import CLEAR, Scene
+from shardproof.properties.failures.products import PARTS, met, sides
+from shardproof.properties.failures.scene import CLEAR, Scene
 
 MOST = 32
 """The most devices whose contributions are looked for."""

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from properties.contracts import CONTRACTS
-from properties.failures.conditions import condition, rounding, starts_from_zero
-from properties.failures.explanations import EXPLANATIONS, LAST, Explanation
-from properties.failures.regions import boxes, words
-from properties.failures.scene import Scene
-from properties.failures.variants import right_for, right_shape_for
-from properties.failures.witnesses import scenes_of
-from properties.laws.violation import Difference, LawViolation
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.failures.conditions import condition, rounding, starts_from_zero
+from shardproof.properties.failures.explanations import EXPLANATIONS, LAST, Explanation
+from shardproof.properties.failures.regions import boxes, words
+from shardproof.properties.failures.scene import Scene
+from shardproof.properties.failures.variants import right_for, right_shape_for
+from shardproof.properties.failures.witnesses import scenes_of
+from shardproof.properties.laws.violation import Difference, LawViolation
 
 LISTED = 6
 """How many devices are named one by one."""

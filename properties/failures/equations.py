@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from oracles.dtypes import wide
-from oracles.layout import logical_index
-from properties.failures.scene import Scene
+from shardproof.oracles.dtypes import wide
+from shardproof.oracles.layout import logical_index
+from shardproof.properties.failures.scene import Scene
 
 MOST_TIMES = 16
 """How often a term is in a sum, at most."""

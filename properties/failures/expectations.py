@@ -4,20 +4,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from properties.cases import Case, Placement
-from properties.data import Data
-from properties.engines import XlaEngine
-from properties.implementations import Implementation
-from properties.laws.gradient import (
+from shardproof.properties.cases import Case, Placement
+from shardproof.properties.data import Data
+from shardproof.properties.engines import XlaEngine
+from shardproof.properties.implementations import Implementation
+from shardproof.properties.laws.gradient import (
     cotangents,
     gradient_references,
     pulled_terms,
     tangent_references,
     tangents_of,
 )
-from properties.laws.numbers import Reference, operands, references
-from properties.laws.running import Ready, traced
-from properties.programs import Seen, derivatives, forward
+from shardproof.properties.laws.numbers import Reference, operands, references
+from shardproof.properties.laws.running import Ready, traced
+from shardproof.properties.programs import Seen, derivatives, forward
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from oracles.dtypes import is_float, unit_roundoff, wide
-from properties.failures.contributions import contributions
-from properties.failures.pieces import elements, pieces
-from properties.failures.scene import Scene
+from shardproof.oracles.dtypes import is_float, unit_roundoff, wide
+from shardproof.properties.failures.contributions import contributions
+from shardproof.properties.failures.pieces import elements, pieces
+from shardproof.properties.failures.scene import Scene
 
 Phrases = Callable[[Scene, int], Iterable[str]]
 

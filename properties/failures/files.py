@@ -6,15 +6,15 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from properties.failures.lookup import Lookup, NotAFailure, importable, named
-from properties.failures.record import identity, record
-from properties.failures.script import script
-from properties.laws.violation import LawViolation
+from shardproof.properties.failures.lookup import Lookup, NotAFailure, importable, named
+from shardproof.properties.failures.record import identity, record
+from shardproof.properties.failures.script import script
+from shardproof.properties.laws.violation import LawViolation
 
 FOLDER = Path(".shardproof") / "failures"
 """Where failures are written, below the working directory."""
 REPLAY = "pytest --replay"
-ANYWHERE = "pytest -p properties.plugin --replay"
+ANYWHERE = "pytest -p shardproof.properties.plugin --replay"
 """The same where this project's conftest.py is not in force: in a user's own tests."""
 
 

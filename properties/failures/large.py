@@ -4,10 +4,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from oracles.dtypes import is_float
-from properties.data import KINDS
-from properties.failures.literals import array_text, dtype_text
-from properties.laws.violation import Difference
+from shardproof.oracles.dtypes import is_float
+from shardproof.properties.data import KINDS
+from shardproof.properties.failures.literals import array_text, dtype_text
+from shardproof.properties.laws.violation import Difference
 
 WRITTEN = 5_000
 """The most elements of an array that is written out, compressed."""

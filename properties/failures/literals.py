@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from properties.reading import one_line
+from shardproof.properties.reading import one_line
 
 MOST = 600
 """The most elements that are written out one by one; more are compressed."""

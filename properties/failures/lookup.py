@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from properties import reading
-from properties.communication.expectation import Expectation
-from properties.given import Given, GivenError, check_signature
-from properties.implementations import IMPLEMENTATIONS, Implementation
+from shardproof.properties import reading
+from shardproof.properties.communication.expectation import Expectation
+from shardproof.properties.given import Given, GivenError, check_signature
+from shardproof.properties.implementations import IMPLEMENTATIONS, Implementation
 
 
 class NotAFailure(ValueError):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from oracles.mesh import MeshCase
+from shardproof.oracles.mesh import MeshCase
 
 WRONG = "✗"
 RIGHT = "·"

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from properties.failures.scene import Scene
+from shardproof.properties.failures.scene import Scene
 
 MOST = 4
 """How many pieces are named one by one."""

@@ -13,18 +13,26 @@ import pytest
 from _pytest._code.code import ReprEntryNative, ReprExceptionInfo, ReprFileLocation, ReprTraceback, TerminalRepr
 from _pytest._io import TerminalWriter
 
-from properties.engines import ENGINES
-from properties.failures.causes import by_cause, others
-from properties.failures.files import replace
-from properties.failures.lookup import Lookup, NotAFailure, built_in
-from properties.failures.record import Recorded
-from properties.failures.replay import REGRESSIONS, ReplayFile, devices_needed, files, given_to, read, text_of
-from properties.failures.text import coloured, report
-from properties.given import GivenError
-from properties.laws.violation import LawViolation
-from properties.reading import one_line
-from properties.report import FAILURE
-from properties.verification import LAWS
+from shardproof.properties.engines import ENGINES
+from shardproof.properties.failures.causes import by_cause, others
+from shardproof.properties.failures.files import replace
+from shardproof.properties.failures.lookup import Lookup, NotAFailure, built_in
+from shardproof.properties.failures.record import Recorded
+from shardproof.properties.failures.replay import (
+    REGRESSIONS,
+    ReplayFile,
+    devices_needed,
+    files,
+    given_to,
+    read,
+    text_of,
+)
+from shardproof.properties.failures.text import coloured, report
+from shardproof.properties.given import GivenError
+from shardproof.properties.laws.violation import LawViolation
+from shardproof.properties.reading import one_line
+from shardproof.properties.report import FAILURE
+from shardproof.properties.verification import LAWS
 
 PROPERTY = "shardproof headline"
 REPLAYED = pytest.StashKey[frozenset[Path]]()

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from oracles.dtypes import is_float
-from properties.cases import MOST_ELEMENTS, Case, Placement
-from properties.contracts import CONTRACTS
-from properties.contracts.collectives import is_divisible
-from properties.contracts.contract import Option
-from properties.transformations import TRANSFORMATIONS
-from properties.verification import LAWS
+from shardproof.oracles.dtypes import is_float
+from shardproof.properties.cases import MOST_ELEMENTS, Case, Placement
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.contracts.collectives import is_divisible
+from shardproof.properties.contracts.contract import Option
+from shardproof.properties.transformations import TRANSFORMATIONS
+from shardproof.properties.verification import LAWS
 
 
 def _is_number(value: Any) -> bool:

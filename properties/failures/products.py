@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from oracles.collectives import axis_index
-from properties.failures.equations import (
+from shardproof.oracles.collectives import axis_index
+from shardproof.properties.failures.equations import (
     MOST_NUMBERS,
     MOST_OWNERS,
     blocks_of,
@@ -15,7 +15,7 @@ from properties.failures.equations import (
     result_of,
     solution,
 )
-from properties.failures.scene import Scene
+from shardproof.properties.failures.scene import Scene
 
 PARTS = {
     "all_gather_matmul_lhs_contracting": ("lhs", 1, "rows", "rhs", -2),

@@ -7,19 +7,19 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from properties import reading
-from properties.cases import Case
-from properties.communication.expectation import Expectation
-from properties.communication.sizes import names_of
-from properties.contracts import CONTRACTS
-from properties.contracts.contract import FEATURES
-from properties.engines import ENGINES
-from properties.engines.simulate import UnwrittenRead
-from properties.failures.lookup import Named, NotAFailure, named
-from properties.failures.preconditions import check_case
-from properties.laws.violation import LawViolation
-from properties.transformations import TRANSFORMATIONS
-from properties.verification import LAWS
+from shardproof.properties import reading
+from shardproof.properties.cases import Case
+from shardproof.properties.communication.expectation import Expectation
+from shardproof.properties.communication.sizes import names_of
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.contracts.contract import FEATURES
+from shardproof.properties.engines import ENGINES
+from shardproof.properties.engines.simulate import UnwrittenRead
+from shardproof.properties.failures.lookup import Named, NotAFailure, named
+from shardproof.properties.failures.preconditions import check_case
+from shardproof.properties.laws.violation import LawViolation
+from shardproof.properties.transformations import TRANSFORMATIONS
+from shardproof.properties.verification import LAWS
 
 FORMAT = 1
 """The version of the JSON form; a reader refuses a newer one."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from properties.failures.scene import Scene
+from shardproof.properties.failures.scene import Scene
 
 Box = tuple[np.ndarray, ...]
 

@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from properties.contracts import Scope
-from properties.engines import engine_named
-from properties.failures.lookup import Lookup, NotAFailure, built_in
-from properties.failures.record import Recorded, parse
-from properties.given import Given, parse_all
-from properties.implementations import Implementation
-from properties.isolation import Task, check_isolated
-from properties.judging import verify
-from properties.reading import one_line
-from properties.tally import Tally
-from properties.verdict import HeldOnNothing
-from properties.verification import LAWS
+from shardproof.properties.contracts import Scope
+from shardproof.properties.engines import engine_named
+from shardproof.properties.failures.lookup import Lookup, NotAFailure, built_in
+from shardproof.properties.failures.record import Recorded, parse
+from shardproof.properties.given import Given, parse_all
+from shardproof.properties.implementations import Implementation
+from shardproof.properties.isolation import Task, check_isolated
+from shardproof.properties.judging import verify
+from shardproof.properties.reading import one_line
+from shardproof.properties.tally import Tally
+from shardproof.properties.verdict import HeldOnNothing
+from shardproof.properties.verification import LAWS
 
 MOST_BYTES = 2**20
 """The largest file that is read; a permutation of 4,096 devices takes a tenth of that."""

@@ -7,11 +7,11 @@ from functools import cached_property
 
 import numpy as np
 
-from oracles.dtypes import wide
-from oracles.layout import device_name, nan_equal
-from properties.cases import Case
-from properties.laws.running import is_batched
-from properties.laws.violation import Difference
+from shardproof.oracles.dtypes import wide
+from shardproof.oracles.layout import device_name, nan_equal
+from shardproof.properties.cases import Case
+from shardproof.properties.laws.running import is_batched
+from shardproof.properties.laws.violation import Difference
 
 Oracle = Callable[[Case, list[np.ndarray]], np.ndarray]
 """The right blocks `[*mesh.sizes, *block]` of a case, given the blocks that go in."""

@@ -4,20 +4,20 @@ from pathlib import Path
 
 import jax
 
-from properties.cases import Placement
-from properties.contracts import CONTRACTS
-from properties.engines.simulate.errors import CollectiveMismatch
-from properties.failures import checks, sent, verdicts
-from properties.failures.expectations import data_of, gradient_values
-from properties.failures.literals import docstring, quoted, spec_text, tuple_text
-from properties.failures.record import died, unwritten
-from properties.failures.source import Source, source_of
-from properties.failures.stuck import GAVE_UP, patience
-from properties.failures.surroundings import LISTS, called, definitions
-from properties.laws.violation import LawViolation
-from properties.precision import is_wide, precision_of
-from properties.programs import manual_axes
-from properties.transformations import TRANSFORMATIONS
+from shardproof.properties.cases import Placement
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.engines.simulate.errors import CollectiveMismatch
+from shardproof.properties.failures import checks, sent, verdicts
+from shardproof.properties.failures.expectations import data_of, gradient_values
+from shardproof.properties.failures.literals import docstring, quoted, spec_text, tuple_text
+from shardproof.properties.failures.record import died, unwritten
+from shardproof.properties.failures.source import Source, source_of
+from shardproof.properties.failures.stuck import GAVE_UP, patience
+from shardproof.properties.failures.surroundings import LISTS, called, definitions
+from shardproof.properties.laws.violation import LawViolation
+from shardproof.properties.precision import is_wide, precision_of
+from shardproof.properties.programs import manual_axes
+from shardproof.properties.transformations import TRANSFORMATIONS
 
 NEEDS = "Needs JAX, NumPy and the implementation. Exits with 1 while the bug is there, with 0 once it is fixed."
 SIMULATED = [

@@ -14,24 +14,24 @@ import jax
 import jax.numpy as jnp
 from jax.interpreters import partial_eval
 
-from oracles.communication import KINDS as ALL_KINDS
-from oracles.dtypes import NARROW
-from properties.communication.bounds import NOTHING, needed, nothing_must_move
-from properties.communication.sizes import sizes_of
-from properties.data import Data
-from properties.engines import SimulateEngine
-from properties.engines.simulate.divergence import COLLECTIVE_KINDS as KINDS
-from properties.failures.checks import operands
-from properties.failures.expectations import result_values
-from properties.failures.literals import comment, spec_text
-from properties.laws.communication import communication_of, has_half_bytes
-from properties.laws.running import traced
-from properties.programs import Seen, forward
+from shardproof.oracles.communication import KINDS as ALL_KINDS
+from shardproof.oracles.dtypes import NARROW
+from shardproof.properties.communication.bounds import NOTHING, needed, nothing_must_move
+from shardproof.properties.communication.sizes import sizes_of
+from shardproof.properties.data import Data
+from shardproof.properties.engines import SimulateEngine
+from shardproof.properties.engines.simulate.divergence import COLLECTIVE_KINDS as KINDS
+from shardproof.properties.failures.checks import operands
+from shardproof.properties.failures.expectations import result_values
+from shardproof.properties.failures.literals import comment, spec_text
+from shardproof.properties.laws.communication import communication_of, has_half_bytes
+from shardproof.properties.laws.running import traced
+from shardproof.properties.programs import Seen, forward
 
 if TYPE_CHECKING:
-    from properties.cases import Case
-    from properties.failures.script import Script
-    from properties.laws.violation import LawViolation
+    from shardproof.properties.cases import Case
+    from shardproof.properties.failures.script import Script
+    from shardproof.properties.laws.violation import LawViolation
 
 Number = int | float | Fraction
 Limits = dict[str, tuple[Number, Number]]

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from properties.failures.literals import comment, quoted
-from properties.failures.lookup import importable, named, source_root
-from properties.implementations import Implementation
+from shardproof.properties.failures.literals import comment, quoted
+from shardproof.properties.failures.lookup import importable, named, source_root
+from shardproof.properties.implementations import Implementation
 
 TAKEN = frozenset(
     {"call", "local", "mesh", "program", "wrong", "differs", "jax", "jnp", "np", "lax", "sys", "P", "Mesh"}

@@ -7,14 +7,14 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from oracles.layout import device_name, logical_index
-from properties.contracts import CONTRACTS
-from properties.failures.causes import cause, entry
-from properties.failures.diagnosis import diagnose
-from properties.failures.files import write_if_possible, written
-from properties.failures.picture import WRONG, picture
-from properties.laws.running import is_batched
-from properties.laws.violation import Difference, LawViolation
+from shardproof.oracles.layout import device_name, logical_index
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.failures.causes import cause, entry
+from shardproof.properties.failures.diagnosis import diagnose
+from shardproof.properties.failures.files import write_if_possible, written
+from shardproof.properties.failures.picture import WRONG, picture
+from shardproof.properties.laws.running import is_batched
+from shardproof.properties.laws.violation import Difference, LawViolation
 
 RED, BOLD, PLAIN = "\x1b[31m", "\x1b[1m", "\x1b[0m"
 PROPERTIES = Path(__file__).parents[1]

@@ -8,17 +8,17 @@ from functools import partial
 import ml_dtypes
 import numpy as np
 
-from oracles import collective_matmul
-from oracles.collectives import axis_index
-from oracles.dtypes import is_integer, wide
-from oracles.layout import nan_equal
-from properties.cases import Case
-from properties.failures.products import PARTS
-from properties.failures.scene import CLEAR, Scene
-from properties.laws.numbers import operands
-from properties.laws.running import is_batched, oracle_blocks
-from properties.laws.violation import LawViolation, SuiteError
-from properties.strategies.dtypes import as_dtype
+from shardproof.oracles import collective_matmul
+from shardproof.oracles.collectives import axis_index
+from shardproof.oracles.dtypes import is_integer, wide
+from shardproof.oracles.layout import nan_equal
+from shardproof.properties.cases import Case
+from shardproof.properties.failures.products import PARTS
+from shardproof.properties.failures.scene import CLEAR, Scene
+from shardproof.properties.laws.numbers import operands
+from shardproof.properties.laws.running import is_batched, oracle_blocks
+from shardproof.properties.laws.violation import LawViolation, SuiteError
+from shardproof.properties.strategies.dtypes import as_dtype
 
 Made = Callable[[], np.ndarray]
 Change = Callable[[np.ndarray], np.ndarray]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from oracles.layout import unshard
-from properties.data import Data
-from properties.failures.checks import EXIT, assign, compared, differs, operands, results
-from properties.failures.expectations import result_values
-from properties.failures.literals import dtype_text, spec_text
-from properties.laws.numbers import Reference
-from properties.laws.running import oracle_blocks
-from properties.laws.type import declared_varying
+from shardproof.oracles.layout import unshard
+from shardproof.properties.data import Data
+from shardproof.properties.failures.checks import EXIT, assign, compared, differs, operands, results
+from shardproof.properties.failures.expectations import result_values
+from shardproof.properties.failures.literals import dtype_text, spec_text
+from shardproof.properties.laws.numbers import Reference
+from shardproof.properties.laws.running import oracle_blocks
+from shardproof.properties.laws.type import declared_varying
 
 if TYPE_CHECKING:
-    from properties.failures.script import Script
+    from shardproof.properties.failures.script import Script
 
 
 def types(script: Script, data: Data) -> list[str]:

@@ -10,18 +10,18 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from oracles.dtypes import width
-from oracles.transposes import enter, leave
-from properties.cases import Case
-from properties.contracts import CONTRACTS
-from properties.data import Data
-from properties.engines import Engine, engine_named
-from properties.failures.scene import Oracle, Scene
-from properties.laws import check_gradient, check_value
-from properties.laws.gradient import cotangents, named, pulled_terms, tangents_of
-from properties.laws.numbers import is_moved, operands
-from properties.laws.running import is_batched, oracle_blocks, over_batch, ready
-from properties.laws.violation import Difference, LawViolation
+from shardproof.oracles.dtypes import width
+from shardproof.oracles.transposes import enter, leave
+from shardproof.properties.cases import Case
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.data import Data
+from shardproof.properties.engines import Engine, engine_named
+from shardproof.properties.failures.scene import Oracle, Scene
+from shardproof.properties.laws import check_gradient, check_value
+from shardproof.properties.laws.gradient import cotangents, named, pulled_terms, tangents_of
+from shardproof.properties.laws.numbers import is_moved, operands
+from shardproof.properties.laws.running import is_batched, oracle_blocks, over_batch, ready
+from shardproof.properties.laws.violation import Difference, LawViolation
 
 MOST = 64
 """The largest mesh on which the function is run on larger blocks, and on more than one further data set."""

@@ -9,8 +9,8 @@ from typing import Any
 
 import jax
 
-from properties.cases import Case
-from properties.engines import Engine
+from shardproof.properties.cases import Case
+from shardproof.properties.engines import Engine
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,16 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from properties.cases import Case
-from properties.engines import ENGINES, Engine
-from properties.engines.simulate import InterpreterLimit, raised_in
-from properties.implementations import Implementation
-from properties.known_defects.defect import Defect
-from properties.known_defects.registry import DEFECTS
-from properties.laws.running import traced
-from properties.laws.violation import NotRun, SuiteError
-from properties.programs import Seen, derivatives, forward
-from properties.verdict import Verdict
+from shardproof.properties.cases import Case
+from shardproof.properties.engines import ENGINES, Engine
+from shardproof.properties.engines.simulate import InterpreterLimit, raised_in
+from shardproof.properties.implementations import Implementation
+from shardproof.properties.known_defects.defect import Defect
+from shardproof.properties.known_defects.registry import DEFECTS
+from shardproof.properties.laws.running import traced
+from shardproof.properties.laws.violation import NotRun, SuiteError
+from shardproof.properties.programs import Seen, derivatives, forward
+from shardproof.properties.verdict import Verdict
 
 Check = Callable[[Implementation, Case, Engine], int]
 

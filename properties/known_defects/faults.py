@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from jax.extend import core
 
-from properties.cases import Case
-from properties.engines.simulate.liveness import equations, opened, subjaxprs
+from shardproof.properties.cases import Case
+from shardproof.properties.engines.simulate.liveness import equations, opened, subjaxprs
 
 SUMS = ("psum", "psum_invariant", "reduce_scatter")
 REDUCTIONS = (*SUMS, "pmax", "pmin")

@@ -2,10 +2,10 @@
 
 import jax
 
-from properties.cases import Case
-from properties.known_defects import faults, repairs
-from properties.known_defects.defect import Defect
-from properties.laws.violation import LawViolation
+from shardproof.properties.cases import Case
+from shardproof.properties.known_defects import faults, repairs
+from shardproof.properties.known_defects.defect import Defect
+from shardproof.properties.laws.violation import LawViolation
 
 
 def _complex(case: Case) -> bool:

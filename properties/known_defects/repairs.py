@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.interpreters import ad, batching
 
-from properties.laws import communication, running
+from shardproof.properties.laws import communication, running
 
 
 def forget() -> None:

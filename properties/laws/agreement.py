@@ -4,16 +4,16 @@ from contextlib import suppress
 
 import numpy as np
 
-from oracles.dtypes import is_float, wide
-from properties.cases import Case
-from properties.contracts import CONTRACTS
-from properties.engines import ENGINES, Engine
-from properties.implementations import Implementation
-from properties.laws.comparison import compare
-from properties.laws.gradient import cotangents, has_gradient, pulled_terms
-from properties.laws.numbers import is_exact, operands, references
-from properties.laws.running import all_blocks, check_results, is_batched, ready
-from properties.transformations import TRANSFORMATIONS
+from shardproof.oracles.dtypes import is_float, wide
+from shardproof.properties.cases import Case
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.engines import ENGINES, Engine
+from shardproof.properties.implementations import Implementation
+from shardproof.properties.laws.comparison import compare
+from shardproof.properties.laws.gradient import cotangents, has_gradient, pulled_terms
+from shardproof.properties.laws.numbers import is_exact, operands, references
+from shardproof.properties.laws.running import all_blocks, check_results, is_batched, ready
+from shardproof.properties.transformations import TRANSFORMATIONS
 
 REFERENCE = ENGINES["simulate"]()
 

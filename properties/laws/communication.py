@@ -4,22 +4,22 @@ from collections import OrderedDict
 
 import numpy as np
 
-from oracles.communication import KINDS, Cost
-from oracles.dtypes import NARROW, is_float
-from properties.cases import Case
-from properties.communication.bounds import NOTHING, moved, needed, nothing_must_move
-from properties.communication.counted import Counted
-from properties.communication.expectation import Terms
-from properties.communication.sizes import sizes_of
-from properties.communication.wording import worded, worded_expectation
-from properties.contracts import CONTRACTS
-from properties.data import Data, generate
-from properties.engines import Engine
-from properties.implementations import Implementation
-from properties.laws.numbers import operands
-from properties.laws.running import check_results, differentiating, traced
-from properties.laws.violation import LawViolation, NotRun
-from properties.programs import Program, Seen, forward, pullback
+from shardproof.oracles.communication import KINDS, Cost
+from shardproof.oracles.dtypes import NARROW, is_float
+from shardproof.properties.cases import Case
+from shardproof.properties.communication.bounds import NOTHING, moved, needed, nothing_must_move
+from shardproof.properties.communication.counted import Counted
+from shardproof.properties.communication.expectation import Terms
+from shardproof.properties.communication.sizes import sizes_of
+from shardproof.properties.communication.wording import worded, worded_expectation
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.data import Data, generate
+from shardproof.properties.engines import Engine
+from shardproof.properties.implementations import Implementation
+from shardproof.properties.laws.numbers import operands
+from shardproof.properties.laws.running import check_results, differentiating, traced
+from shardproof.properties.laws.violation import LawViolation, NotRun
+from shardproof.properties.programs import Program, Seen, forward, pullback
 
 KEPT = 64
 DATA = Data("exact", 0)

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from oracles.dtypes import wide
-from oracles.layout import nan_equal
-from properties.cases import Case
-from properties.data import Data
-from properties.implementations import Implementation
-from properties.laws.violation import Difference, LawViolation
+from shardproof.oracles.dtypes import wide
+from shardproof.oracles.layout import nan_equal
+from shardproof.properties.cases import Case
+from shardproof.properties.data import Data
+from shardproof.properties.implementations import Implementation
+from shardproof.properties.laws.violation import Difference, LawViolation
 
 
 def compare(

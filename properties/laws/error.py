@@ -1,11 +1,11 @@
 """The law of errors: what the contract forbids raises while tracing, with a message that says it all."""
 
-from properties.cases import Case
-from properties.engines import Engine
-from properties.implementations import Implementation
-from properties.laws.running import traced
-from properties.laws.violation import LawViolation
-from properties.programs import Seen, WrongResult, forward
+from shardproof.properties.cases import Case
+from shardproof.properties.engines import Engine
+from shardproof.properties.implementations import Implementation
+from shardproof.properties.laws.running import traced
+from shardproof.properties.laws.violation import LawViolation
+from shardproof.properties.programs import Seen, WrongResult, forward
 
 
 def check_error(implementation: Implementation, case: Case, engine: Engine) -> int:

@@ -5,15 +5,15 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from oracles.dtypes import finest, wide
-from oracles.transposes import enter, leave
-from properties.cases import Case, Placement
-from properties.contracts import CONTRACTS
-from properties.data import Data, generate
-from properties.engines import Engine
-from properties.implementations import Implementation
-from properties.laws.comparison import compare
-from properties.laws.numbers import (
+from shardproof.oracles.dtypes import finest, wide
+from shardproof.oracles.transposes import enter, leave
+from shardproof.properties.cases import Case, Placement
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.data import Data, generate
+from shardproof.properties.engines import Engine
+from shardproof.properties.implementations import Implementation
+from shardproof.properties.laws.comparison import compare
+from shardproof.properties.laws.numbers import (
     Reference,
     Sums,
     checked_sets,
@@ -25,8 +25,8 @@ from properties.laws.numbers import (
     operands,
     smooth_reference,
 )
-from properties.laws.running import MODES, Ready, is_batched, over_batch, placed_blocks, ready, widened
-from properties.laws.violation import LawViolation
+from shardproof.properties.laws.running import MODES, Ready, is_batched, over_batch, placed_blocks, ready, widened
+from shardproof.properties.laws.violation import LawViolation
 
 Map = Callable[[Case, Sequence[np.ndarray], Sequence[np.ndarray]], list[np.ndarray]]
 """A contract's pushforward or pullback."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from oracles.collectives import axis_index
-from oracles.dtypes import (
+from shardproof.oracles.collectives import axis_index
+from shardproof.oracles.dtypes import (
     exact_limit,
     finest,
     half_spacing,
@@ -20,12 +20,12 @@ from oracles.dtypes import (
     unit_roundoff,
     wide,
 )
-from properties.cases import Case
-from properties.contracts import CONTRACTS
-from properties.data import Data
-from properties.laws.running import is_batched, over_batch, reference_blocks, widened_operands
-from properties.laws.violation import NotRun
-from properties.transformations import TRANSFORMATIONS
+from shardproof.properties.cases import Case
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.data import Data
+from shardproof.properties.laws.running import is_batched, over_batch, reference_blocks, widened_operands
+from shardproof.properties.laws.violation import NotRun
+from shardproof.properties.transformations import TRANSFORMATIONS
 
 Arrays = Sequence[np.ndarray]
 

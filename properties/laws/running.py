@@ -12,16 +12,16 @@ import numpy as np
 from jax import lax
 from jax.interpreters import ad
 
-from oracles.dtypes import is_float, rounded, wide
-from oracles.layout import shard
-from properties.cases import BATCH, Case, Placement
-from properties.contracts import CONTRACTS
-from properties.engines import Engine, Prepared
-from properties.engines.simulate.liveness import equations
-from properties.implementations import Implementation
-from properties.laws.violation import NotDifferentiable, SuiteError
-from properties.programs import Program, Seen, WrongResult, derivatives, forward
-from properties.transformations import TRANSFORMATIONS
+from shardproof.oracles.dtypes import is_float, rounded, wide
+from shardproof.oracles.layout import shard
+from shardproof.properties.cases import BATCH, Case, Placement
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.engines import Engine, Prepared
+from shardproof.properties.engines.simulate.liveness import equations
+from shardproof.properties.implementations import Implementation
+from shardproof.properties.laws.violation import NotDifferentiable, SuiteError
+from shardproof.properties.programs import Program, Seen, WrongResult, derivatives, forward
+from shardproof.properties.transformations import TRANSFORMATIONS
 
 KEPT = 32
 """How many structures stay compiled: Hypothesis tries one again and again while it shrinks."""

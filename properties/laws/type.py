@@ -2,17 +2,17 @@
 
 import numpy as np
 
-from oracles.layout import ReplicaMismatch, check_replicas, unshard
-from properties.cases import Case
-from properties.contracts import CONTRACTS
-from properties.data import Data
-from properties.engines import Engine
-from properties.implementations import Implementation
-from properties.laws.comparison import compare
-from properties.laws.numbers import is_exact, operands
-from properties.laws.running import check_results, oracle_blocks, ready, traced
-from properties.laws.violation import Difference, LawViolation
-from properties.programs import Seen, forward
+from shardproof.oracles.layout import ReplicaMismatch, check_replicas, unshard
+from shardproof.properties.cases import Case
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.data import Data
+from shardproof.properties.engines import Engine
+from shardproof.properties.implementations import Implementation
+from shardproof.properties.laws.comparison import compare
+from shardproof.properties.laws.numbers import is_exact, operands
+from shardproof.properties.laws.running import check_results, oracle_blocks, ready, traced
+from shardproof.properties.laws.violation import Difference, LawViolation
+from shardproof.properties.programs import Seen, forward
 
 
 def declared_varying(implementation: Implementation, case: Case) -> list[frozenset[str]] | None:

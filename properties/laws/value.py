@@ -1,11 +1,11 @@
 """The law of values: the implementation's blocks equal the oracle's, on every device."""
 
-from properties.cases import Case
-from properties.engines import Engine
-from properties.implementations import Implementation
-from properties.laws.comparison import compare
-from properties.laws.numbers import checked_sets, operands, references
-from properties.laws.running import all_blocks, ready
+from shardproof.properties.cases import Case
+from shardproof.properties.engines import Engine
+from shardproof.properties.implementations import Implementation
+from shardproof.properties.laws.comparison import compare
+from shardproof.properties.laws.numbers import checked_sets, operands, references
+from shardproof.properties.laws.running import all_blocks, ready
 
 
 def check_value(implementation: Implementation, case: Case, engine: Engine, *, law: str = "value") -> int:

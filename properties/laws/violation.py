@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from oracles.dtypes import is_float, unit_roundoff, wide
-from oracles.layout import nan_equal
-from properties.cases import Case
-from properties.data import Data
-from properties.implementations import Implementation
+from shardproof.oracles.dtypes import is_float, unit_roundoff, wide
+from shardproof.oracles.layout import nan_equal
+from shardproof.properties.cases import Case
+from shardproof.properties.data import Data
+from shardproof.properties.implementations import Implementation
 
 ROUNDINGS = 16
 """By how many roundings of the largest value a difference may be taken for one of rounding."""
@@ -119,6 +119,8 @@ class LawViolation(AssertionError):
         return f"{self.implementation}: {self.law}: mesh {self.case.mesh}, axis {self.case.axis_name!r}: {self.finding}"
 
     def __str__(self) -> str:
-        from properties.failures.text import render  # the text is about violations, so it imports this module
+        from shardproof.properties.failures.text import (
+            render,  # the text is about violations, so it imports this module
+        )
 
         return render(self)

@@ -8,7 +8,7 @@ import math
 
 from hypothesis import strategies as st
 
-from oracles.mesh import MeshCase
+from shardproof.oracles.mesh import MeshCase
 
 AXIS_NAMES = ("dp", "tp", "ep", "pp")
 

@@ -13,10 +13,10 @@ import jax
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from impl.collectives import cast_varying
-from oracles.mesh import MeshCase
-from properties.engines.simulate import simulate
-from properties.engines.xla import abstract_mesh, device_mesh
+from shardproof.impl.collectives import cast_varying
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.engines.simulate import simulate
+from shardproof.properties.engines.xla import abstract_mesh, device_mesh
 
 Local = Callable[..., Any]
 Arrays = Sequence[np.ndarray]

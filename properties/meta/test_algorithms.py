@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 
-from impl import algorithms as functions
-from oracles.communication import KINDS, Cost
-from oracles.mesh import MeshCase
-from properties.cases import Case, Operand, Placement
-from properties.contracts import CONTRACTS
-from properties.data import Data, generate
-from properties.engines.simulate import prepare
-from properties.engines.simulate.record import Record
-from properties.engines.xla import abstract_mesh
-from properties.implementations import ALGORITHMS, BUILT_IN, Implementation
-from properties.law_tests import law_test
-from properties.programs import Program, Seen, derivatives, forward
+from shardproof.impl import algorithms as functions
+from shardproof.oracles.communication import KINDS, Cost
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases import Case, Operand, Placement
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.data import Data, generate
+from shardproof.properties.engines.simulate import prepare
+from shardproof.properties.engines.simulate.record import Record
+from shardproof.properties.engines.xla import abstract_mesh
+from shardproof.properties.implementations import ALGORITHMS, BUILT_IN, Implementation
+from shardproof.properties.law_tests import law_test
+from shardproof.properties.programs import Program, Seen, derivatives, forward
 
 BY_NAME = {i.name: i for i in ALGORITHMS}
 POWERS_OF_TWO = {

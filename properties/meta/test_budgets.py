@@ -3,15 +3,15 @@
 import pytest
 from hypothesis import settings
 
-from oracles.mesh import MeshCase
-from properties.budgets import LEAST, SHARES, structures
-from properties.cases import Case
-from properties.communication.examples import example
-from properties.implementations import ALGORITHMS, IMPLEMENTATIONS, OVERLAPPED
-from properties.mutants import MUTANTS
-from properties.report import COLUMNS, by_contract, by_implementation
-from properties.tally import Tally
-from properties.verification import LAWS
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.budgets import LEAST, SHARES, structures
+from shardproof.properties.cases import Case
+from shardproof.properties.communication.examples import example
+from shardproof.properties.implementations import ALGORITHMS, IMPLEMENTATIONS, OVERLAPPED
+from shardproof.properties.mutants import MUTANTS
+from shardproof.properties.report import COLUMNS, by_contract, by_implementation
+from shardproof.properties.tally import Tally
+from shardproof.properties.verification import LAWS
 
 
 @pytest.mark.parametrize(

@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 from jax import lax
 
-from impl import collectives
-from oracles.mesh import MeshCase
-from properties.cases import Case, Operand, Placement
-from properties.checking import check, user_implementation
-from properties.contracts import Scope
-from properties.data import Data
-from properties.engines import SimulateEngine
-from properties.failures import report
-from properties.failures.causes import by_cause, told
-from properties.failures.files import paths
-from properties.laws.violation import Difference, LawViolation
-from properties.search import find_violation
-from properties.verification import LAWS
+from shardproof.impl import collectives
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases import Case, Operand, Placement
+from shardproof.properties.checking import check, user_implementation
+from shardproof.properties.contracts import Scope
+from shardproof.properties.data import Data
+from shardproof.properties.engines import SimulateEngine
+from shardproof.properties.failures import report
+from shardproof.properties.failures.causes import by_cause, told
+from shardproof.properties.failures.files import paths
+from shardproof.properties.laws.violation import Difference, LawViolation
+from shardproof.properties.search import find_violation
+from shardproof.properties.verification import LAWS
 
 ROOT = Path(__file__).parents[2]
 CASE = Case(
@@ -142,7 +142,7 @@ def test_what_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_run_shows_a_cause_once(tmp_path: Path) -> None:
     """The terminal and the report have one picture, and name every law; pytest counts all failures."""
     (tmp_path / "mine.py").write_text(
-        "from impl.collectives import ring_shift as right\n\n\n"
+        "from shardproof.impl.collectives import ring_shift as right\n\n\n"
         "def shift(x, axis_name, *, offset=1):\n    return right(x, axis_name, offset=offset + 1)\n"
     )
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml")]
@@ -162,7 +162,7 @@ def test_a_run_shows_a_cause_once(tmp_path: Path) -> None:
 def test_check_says_what_it_does(tmp_path: Path) -> None:
     """Its progress is on standard error, with the devices that XLA runs on; what it raises shows none of its code."""
     (tmp_path / "test_mine.py").write_text(
-        "from properties import check, progress\n"
+        "from shardproof import check\nfrom shardproof.properties import progress\n"
         f"from {__name__} import wrong_everywhere\n\n"
         "progress.QUIET_SECONDS = 0.0\n\n\n"
         "def test_shift():\n    check('ring_shift', wrong_everywhere, laws=['value', 'type'], max_examples=10)\n"

@@ -11,25 +11,25 @@ import jax.numpy as jnp
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from impl import collectives
-from oracles.mesh import MeshCase
-from properties import check
-from properties.cases import Case
-from properties.checking import user_implementation
-from properties.communication.examples import example
-from properties.contracts import CONTRACTS, Scope
-from properties.contracts.contract import CONCESSIONS, FEATURES
-from properties.engines import engine_named
-from properties.failures.lookup import implementation_of, named
-from properties.given import GivenError, claimed, parse_all
-from properties.implementations import IMPLEMENTATIONS
-from properties.judging import verify
-from properties.precision import is_wide, precision_of
-from properties.readme import README, features
-from properties.strategies import index_groups
-from properties.summary import notes
-from properties.tally import Tally
-from properties.verification import LAWS
+from shardproof import check
+from shardproof.impl import collectives
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases import Case
+from shardproof.properties.checking import user_implementation
+from shardproof.properties.communication.examples import example
+from shardproof.properties.contracts import CONTRACTS, Scope
+from shardproof.properties.contracts.contract import CONCESSIONS, FEATURES
+from shardproof.properties.engines import engine_named
+from shardproof.properties.failures.lookup import implementation_of, named
+from shardproof.properties.given import GivenError, claimed, parse_all
+from shardproof.properties.implementations import IMPLEMENTATIONS
+from shardproof.properties.judging import verify
+from shardproof.properties.precision import is_wide, precision_of
+from shardproof.properties.readme import README, features
+from shardproof.properties.strategies import index_groups
+from shardproof.properties.summary import notes
+from shardproof.properties.tally import Tally
+from shardproof.properties.verification import LAWS
 
 DRAWS = 60
 MOST = 600
@@ -185,7 +185,7 @@ def test_a_claim_reaches_the_check(tmp_path: Path) -> None:
     """`--claims` is read beside `--impl`: what it names is drawn, and what it does not is said."""
     root = README.parent
     (tmp_path / "mine.py").write_text(
-        "from impl import collectives\n\n\n"
+        "from shardproof.impl import collectives\n\n\n"
         "def narrow(x, axis_name, *, offset=1):\n"
         "    sent = x.astype('int32') if x.dtype == 'int64' else x\n"
         "    return collectives.ring_shift(sent, axis_name, offset=offset).astype(x.dtype)\n"

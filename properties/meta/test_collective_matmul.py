@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from oracles import matmul_costs
-from oracles.communication import Cost
-from oracles.layout import unshard
-from oracles.mesh import MeshCase
-from properties.arithmetic import flops_of
-from properties.cases import Case
-from properties.communication.products import product_case
-from properties.contracts import CONTRACTS
-from properties.contracts.matmul import CONTRACTS as MATMULS
-from properties.costs import gathered_again, product_flops
-from properties.implementations import OVERLAPPED, PRODUCTS, Implementation
-from properties.meta.test_algorithms import check_forward, cost_of, recorded, without, without_tangents
-from properties.programs import Program, Seen, derivatives, forward
+from shardproof.oracles import matmul_costs
+from shardproof.oracles.communication import Cost
+from shardproof.oracles.layout import unshard
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.arithmetic import flops_of
+from shardproof.properties.cases import Case
+from shardproof.properties.communication.products import product_case
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.contracts.matmul import CONTRACTS as MATMULS
+from shardproof.properties.costs import gathered_again, product_flops
+from shardproof.properties.implementations import OVERLAPPED, PRODUCTS, Implementation
+from shardproof.properties.meta.test_algorithms import check_forward, cost_of, recorded, without, without_tangents
+from shardproof.properties.programs import Program, Seen, derivatives, forward
 
 BY_NAME = {i.name: i for i in OVERLAPPED}
 GATHERS = ("all_gather_matmul_lhs_contracting", "all_gather_matmul_lhs", "all_gather_matmul_rhs")

@@ -1,4 +1,4 @@
-"""Laws of `oracles.collectives` and `oracles.transposes`: every operation once more, device by device.
+"""Laws of `shardproof.oracles.collectives` and `shardproof.oracles.transposes`: every operation again, by device.
 
 A definition here says what one member receives, given its place among the members and the blocks
 that they hold, in plain loops; the transposes follow from the operations by the adjoint identity.
@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oracles import collectives, transposes
-from oracles.layout import shard, sharded_axes, unshard
-from oracles.mesh import MeshCase
-from properties.meta import small_meshes
+from shardproof.oracles import collectives, transposes
+from shardproof.oracles.layout import shard, sharded_axes, unshard
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.meta import small_meshes
 
 Groups = tuple[tuple[int, ...], ...] | None
 Device = tuple[int, ...]

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from jax import lax
 
-from impl import collectives
-from oracles.communication import Cost
-from oracles.mesh import MeshCase
-from properties.cases import Case, Operand, Placement
-from properties.communication import table
-from properties.communication.bounds import (
+from shardproof.impl import collectives
+from shardproof.oracles.communication import Cost
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases import Case, Operand, Placement
+from shardproof.properties.communication import table
+from shardproof.properties.communication.bounds import (
     NOTHING,
     Bound,
     full_bytes,
@@ -29,25 +29,25 @@ from properties.communication.bounds import (
     needed,
     nothing_must_move,
 )
-from properties.communication.counted import of_record
-from properties.communication.examples import PARAMETERS, example
-from properties.communication.expectation import Expectation, ExpectationError
-from properties.communication.sizes import names_of, sizes_of
-from properties.contracts import Scope
-from properties.engines import Engine, engine_named, simulate
-from properties.failures.script import script
-from properties.implementations import IMPLEMENTATIONS, Implementation
-from properties.judging import verify
-from properties.laws import check_communication
-from properties.laws.communication import communication_of
-from properties.laws.running import oracle_blocks
-from properties.laws.violation import LawViolation
-from properties.mutants import MUTANTS
-from properties.readme import README
-from properties.search import find_violation
-from properties.summary import notes
-from properties.tally import Tally
-from properties.verification import LAWS
+from shardproof.properties.communication.counted import of_record
+from shardproof.properties.communication.examples import PARAMETERS, example
+from shardproof.properties.communication.expectation import Expectation, ExpectationError
+from shardproof.properties.communication.sizes import names_of, sizes_of
+from shardproof.properties.contracts import Scope
+from shardproof.properties.engines import Engine, engine_named, simulate
+from shardproof.properties.failures.script import script
+from shardproof.properties.implementations import IMPLEMENTATIONS, Implementation
+from shardproof.properties.judging import verify
+from shardproof.properties.laws import check_communication
+from shardproof.properties.laws.communication import communication_of
+from shardproof.properties.laws.running import oracle_blocks
+from shardproof.properties.laws.violation import LawViolation
+from shardproof.properties.mutants import MUTANTS
+from shardproof.properties.readme import README
+from shardproof.properties.search import find_violation
+from shardproof.properties.summary import notes
+from shardproof.properties.tally import Tally
+from shardproof.properties.verification import LAWS
 
 FOUR = MeshCase(("dp",), (4,))
 GATHER = example("all_gather", FOUR, "dp")
@@ -411,10 +411,12 @@ def test_a_script_needs_no_devices_to_be_written(contract: str, tmp_path: Path) 
     code, said = exits(tmp_path, text)
     assert (code, "expected" in said) == (1, True), said
     right = {
-        "ring_shift": "impl.collectives import ring_shift",
-        "all_gather": "impl.algorithms import bidirectional_all_gather",
+        "ring_shift": "shardproof.impl.collectives import ring_shift",
+        "all_gather": "shardproof.impl.algorithms import bidirectional_all_gather",
     }
-    repaired = text.replace(f"properties.mutants.communication import {name}", f"{right[contract]} as {name}")
+    repaired = text.replace(
+        f"shardproof.properties.mutants.communication import {name}", f"{right[contract]} as {name}"
+    )
     assert repaired != text
     code, said = exits(tmp_path, repaired)
     assert code == 0, said

@@ -14,19 +14,19 @@ from jax import lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from impl.collectives import ring_shift
-from oracles.mesh import MeshCase
-from properties import check, no_communication
-from properties.communication import draw, svg
-from properties.communication.examples import example
-from properties.communication.expectation import Expectation, ExpectationError, value
-from properties.communication.steps import Step, steps
-from properties.given import Given, GivenError, parse_all
-from properties.implementations import Implementation
-from properties.readme import README
-from properties.search import Finding
-from properties.tally import Tally
-from properties.verification import Law
+from shardproof import check, no_communication
+from shardproof.impl.collectives import ring_shift
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.communication import draw, svg
+from shardproof.properties.communication.examples import example
+from shardproof.properties.communication.expectation import Expectation, ExpectationError, value
+from shardproof.properties.communication.steps import Step, steps
+from shardproof.properties.given import Given, GivenError, parse_all
+from shardproof.properties.implementations import Implementation
+from shardproof.properties.readme import README
+from shardproof.properties.search import Finding
+from shardproof.properties.tally import Tally
+from shardproof.properties.verification import Law
 
 ROOT = README.parent
 
@@ -86,7 +86,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_an_expectation_reaches_the_check(tmp_path: Path) -> None:
     """A function that sends what is expected passes, one that does not fails, and the report says what was sent."""
     (tmp_path / "mine.py").write_text(
-        "from impl.collectives import ring_shift as once\n\n\n"
+        "from shardproof.impl.collectives import ring_shift as once\n\n\n"
         "def right(x, axis_name, *, offset=1):\n    return once(x, axis_name, offset=offset)\n\n\n"
         "def twice(x, axis_name, *, offset=1):\n"
         "    return once(once(x, axis_name, offset=offset - 1), axis_name, offset=1)\n"
@@ -114,7 +114,7 @@ def test_check_takes_an_expectation(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.append(implementation.expectation)
         return Finding(law.name, None, Tally("ring_shift", "mine", law.name, structures=1))
 
-    monkeypatch.setattr("properties.checking.find_violation", find)
+    monkeypatch.setattr("shardproof.properties.checking.find_violation", find)
     check("ring_shift", ring_shift, laws=["communication"], communication="permute=1,bytes=n")
     assert seen == [Expectation.parse("permute=1,bytes=n")] * 2
     with pytest.raises(ValueError, match=r"^--expect-communication=permutes=2: "):
@@ -232,11 +232,11 @@ def test_a_function_of_a_user_is_drawn(
     """A function is named as for `--impl`; one that is not there is said so in one line."""
     pytest.importorskip("drawsvg", reason="the extra `draw` is not installed")
     monkeypatch.chdir(tmp_path)
-    assert draw.main(["ring_shift=impl.collectives:ring_shift", "--mesh", "tp=3"]) == 0
+    assert draw.main(["ring_shift=shardproof.impl.collectives:ring_shift", "--mesh", "tp=3"]) == 0
     assert (tmp_path / "ring_shift-ring_shift.svg").exists()
-    assert draw.main(["ring_shift=impl.collectives:ring_shif"]) == 2
+    assert draw.main(["ring_shift=shardproof.impl.collectives:ring_shif"]) == 2
     assert capsys.readouterr().err == (
-        "error: ring_shift=impl.collectives:ring_shif: module impl.collectives has no ring_shif\n"
+        "error: ring_shift=shardproof.impl.collectives:ring_shif: module shardproof.impl.collectives has no ring_shif\n"
     )
 
 

@@ -19,13 +19,13 @@ from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from oracles.communication import Cost
-from properties.communication.counted import of_compiled, of_record
-from properties.communication.groups import lists, replica_groups
-from properties.communication.hlo import Branch, CompiledCollective, collectives
-from properties.communication.shapes import Shape, arrays
-from properties.communication.text import HloError, read, split
-from properties.engines import simulate
+from shardproof.oracles.communication import Cost
+from shardproof.properties.communication.counted import of_compiled, of_record
+from shardproof.properties.communication.groups import lists, replica_groups
+from shardproof.properties.communication.hlo import Branch, CompiledCollective, collectives
+from shardproof.properties.communication.shapes import Shape, arrays
+from shardproof.properties.communication.text import HloError, read, split
+from shardproof.properties.engines import simulate
 
 SAVED = Path(__file__).parent / "saved_hlo"
 ALONG_B = ((0, 1, 2, 3), (4, 5, 6, 7))

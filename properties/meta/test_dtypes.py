@@ -1,4 +1,4 @@
-"""Laws of `oracles.dtypes`: what a dtype holds exactly, and bounds on what it does not."""
+"""Laws of `shardproof.oracles.dtypes`: what a dtype holds exactly, and bounds on what it does not."""
 
 import math
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oracles.dtypes import (
+from shardproof.oracles.dtypes import (
     exact_limit,
     finest,
     is_float,
@@ -23,7 +23,7 @@ from oracles.dtypes import (
     unit_roundoff,
     wide,
 )
-from properties.data import Data, generate
+from shardproof.properties.data import Data, generate
 
 FLOATS = tuple(map(np.dtype, (ml_dtypes.float8_e4m3fn, np.float16, ml_dtypes.bfloat16, np.float32)))
 INTEGERS = tuple(map(np.dtype, (ml_dtypes.int4, ml_dtypes.uint4, np.int8, np.uint8, np.int16, np.uint16)))

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import PartitionSpec
 
-from impl.embedding import embedding_lookup as added_embedding_lookup
-from impl.embedding import gathered_embedding_lookup
-from oracles.embedding import embedding_lookup
-from oracles.mesh import MeshCase
-from properties.engines.xla import device_mesh
-from properties.meta import small_meshes
-from properties.meta.blockwise import PLACES, derivatives, inner, on_devices, participants, simulated
+from shardproof.impl.embedding import embedding_lookup as added_embedding_lookup
+from shardproof.impl.embedding import gathered_embedding_lookup
+from shardproof.oracles.embedding import embedding_lookup
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.engines.xla import device_mesh
+from shardproof.properties.meta import small_meshes
+from shardproof.properties.meta.blockwise import PLACES, derivatives, inner, on_devices, participants, simulated
 
 FORMS = (added_embedding_lookup, gathered_embedding_lookup)
 REVERSED = (MeshCase(("dp", "tp"), (2, 3)), ("tp", "dp"))

@@ -14,18 +14,18 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from jax import Array, lax
 
-from impl import collectives
-from properties.cases import Case
-from properties.checking import user_implementation
-from properties.contracts import Scope
-from properties.engines import engine_named
-from properties.given import Given
-from properties.isolation import Task, check_isolated
-from properties.judging import verify
-from properties.known_defects import DEFECTS, at_fault, excused
-from properties.laws.violation import LawViolation, NotRun, SuiteError
-from properties.tally import Tally
-from properties.verification import LAWS
+from shardproof.impl import collectives
+from shardproof.properties.cases import Case
+from shardproof.properties.checking import user_implementation
+from shardproof.properties.contracts import Scope
+from shardproof.properties.engines import engine_named
+from shardproof.properties.given import Given
+from shardproof.properties.isolation import Task, check_isolated
+from shardproof.properties.judging import verify
+from shardproof.properties.known_defects import DEFECTS, at_fault, excused
+from shardproof.properties.laws.violation import LawViolation, NotRun, SuiteError
+from shardproof.properties.tally import Tally
+from shardproof.properties.verification import LAWS
 
 Function = Callable[..., Any]
 SMALL = Scope(max_devices=4, available=4, large=24)

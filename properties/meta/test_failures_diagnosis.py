@@ -8,21 +8,21 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from oracles.mesh import MeshCase
-from properties.cases import Case, Operand, Placement
-from properties.checking import user_implementation
-from properties.contracts import CONTRACTS
-from properties.data import Data
-from properties.engines import engine_named
-from properties.failures.diagnosis import diagnose
-from properties.failures.picture import picture
-from properties.failures.text import coloured, render
-from properties.implementations import IMPLEMENTATIONS, Implementation
-from properties.laws import check_value
-from properties.laws.comparison import compare
-from properties.laws.running import oracle_blocks
-from properties.laws.violation import LawViolation
-from properties.mutants import MUTANTS
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases import Case, Operand, Placement
+from shardproof.properties.checking import user_implementation
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.data import Data
+from shardproof.properties.engines import engine_named
+from shardproof.properties.failures.diagnosis import diagnose
+from shardproof.properties.failures.picture import picture
+from shardproof.properties.failures.text import coloured, render
+from shardproof.properties.implementations import IMPLEMENTATIONS, Implementation
+from shardproof.properties.laws import check_value
+from shardproof.properties.laws.comparison import compare
+from shardproof.properties.laws.running import oracle_blocks
+from shardproof.properties.laws.violation import LawViolation
+from shardproof.properties.mutants import MUTANTS
 
 Plant = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """The right blocks and the inputs, `[*mesh.sizes, *block]` both, to wrong blocks."""

@@ -12,26 +12,26 @@ from typing import Any
 
 import pytest
 
-from impl import collectives
-from oracles.mesh import MeshCase
-from properties.cases import Case, Operand, Placement
-from properties.data import Data
-from properties.engines import XlaEngine
-from properties.failures import replay, write
-from properties.failures.files import replace
-from properties.failures.lookup import NotAFailure, implementation_of, named
-from properties.failures.record import failing_case, identity, parse, record
-from properties.failures.replay import files, read, regressions, run
-from properties.implementations import IMPLEMENTATIONS, Implementation
-from properties.judging import verify
-from properties.laws.violation import LawViolation
-from properties.tally import Tally
-from properties.verification import LAWS
+from shardproof.impl import collectives
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases import Case, Operand, Placement
+from shardproof.properties.data import Data
+from shardproof.properties.engines import XlaEngine
+from shardproof.properties.failures import replay, write
+from shardproof.properties.failures.files import replace
+from shardproof.properties.failures.lookup import NotAFailure, implementation_of, named
+from shardproof.properties.failures.record import failing_case, identity, parse, record
+from shardproof.properties.failures.replay import files, read, regressions, run
+from shardproof.properties.implementations import IMPLEMENTATIONS, Implementation
+from shardproof.properties.judging import verify
+from shardproof.properties.laws.violation import LawViolation
+from shardproof.properties.tally import Tally
+from shardproof.properties.verification import LAWS
 
 ROOT = Path(__file__).parents[2]
 MINE = '''
 """A user's module."""
-from impl.collectives import permute
+from shardproof.impl.collectives import permute
 
 
 def ring_shift(x, axis_name, *, offset=1):
@@ -247,7 +247,7 @@ def pytest_run(*options: str, folder: Path, root: Path = ROOT) -> subprocess.Com
     environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "500", "PYTHONDONTWRITEBYTECODE": "1"}
     if not any(option.startswith("--color") for option in options):
         environment["NO_COLOR"] = "1"
-    plugins = ["-p", "no:cacheprovider", *(["-p", "properties.plugin"] if root != folder else [])]
+    plugins = ["-p", "no:cacheprovider", *(["-p", "shardproof.properties.plugin"] if root != folder else [])]
     command = [sys.executable, "-m", "pytest", *plugins, *options]
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=600
@@ -273,7 +273,7 @@ def test_a_replay_fails_the_same_way_until_it_is_fixed(tmp_path: Path, monkeypat
     assert re.search(rf"FAILED \S*{case.stem}.json::{case.stem} - {re.escape(headline)}\n", done.stdout), done.stdout
     assert "Traceback" not in done.stdout
     assert "\x1b" not in done.stdout
-    again = f"  pytest -p properties.plugin --replay .shardproof/failures/{case.name}\n"
+    again = f"  pytest -p shardproof.properties.plugin --replay .shardproof/failures/{case.name}\n"
     assert again in done.stdout
     assert len(done.stdout.splitlines()) < 60
     assert f"\nreplay imports mesh_order_shift:ring_shift from {module}\n" in done.stdout

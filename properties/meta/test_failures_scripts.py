@@ -18,26 +18,26 @@ import numpy as np
 import pytest
 from jax import lax
 
-from impl import collectives
-from oracles.mesh import MeshCase
-from properties.cases import Case, Operand, Placement
-from properties.contracts import Scope
-from properties.data import Data
-from properties.engines import SimulateEngine, XlaEngine
-from properties.failures import write
-from properties.failures.large import compared_at
-from properties.failures.literals import MOST, array_text
-from properties.failures.script import script
-from properties.failures.source import source_of
-from properties.failures.text import render
-from properties.implementations import Implementation
-from properties.judging import verify
-from properties.laws.numbers import operands
-from properties.laws.violation import LawViolation
-from properties.mutants import runtime
-from properties.strategies.dtypes import ALL, as_dtype
-from properties.tally import Tally
-from properties.verification import LAWS
+from shardproof.impl import collectives
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases import Case, Operand, Placement
+from shardproof.properties.contracts import Scope
+from shardproof.properties.data import Data
+from shardproof.properties.engines import SimulateEngine, XlaEngine
+from shardproof.properties.failures import write
+from shardproof.properties.failures.large import compared_at
+from shardproof.properties.failures.literals import MOST, array_text
+from shardproof.properties.failures.script import script
+from shardproof.properties.failures.source import source_of
+from shardproof.properties.failures.text import render
+from shardproof.properties.implementations import Implementation
+from shardproof.properties.judging import verify
+from shardproof.properties.laws.numbers import operands
+from shardproof.properties.laws.violation import LawViolation
+from shardproof.properties.mutants import runtime
+from shardproof.properties.strategies.dtypes import ALL, as_dtype
+from shardproof.properties.tally import Tally
+from shardproof.properties.verification import LAWS
 
 FORBIDDEN = re.compile(r"^\s*(?:from|import) (?:properties|oracles)\b", re.MULTILINE)
 SCOPE = Scope()
@@ -151,7 +151,7 @@ def test_a_script_tells_the_wrong_function_from_the_right_one(
     """With the wrong function it exits with 1 and says where; with the right one in its place, with 0."""
     function, law, case, told = FOUND[name]
     text = script(violation_of(getattr(Wrong, function), case, law))
-    assert not FORBIDDEN.search(text.replace("from properties.meta.test_failures_scripts import Wrong", ""))
+    assert not FORBIDDEN.search(text.replace("from shardproof.properties.meta.test_failures_scripts import Wrong", ""))
     code, output = runs(text, tmp_path)
     assert (code, told in output) == (1, True), output
     monkeypatch.setattr(
@@ -224,7 +224,7 @@ def test_a_function_that_is_nowhere_to_be_found_is_asked_for() -> None:
 
 
 MINE = """
-from impl.collectives import ring_shift as right
+from shardproof.impl.collectives import ring_shift as right
 
 
 def ring_shift(x, axis_name, *, offset=1):

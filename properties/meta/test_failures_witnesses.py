@@ -11,21 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import Array, custom_batching, lax, vmap
 
-from impl import collectives
-from oracles.mesh import MeshCase
-from properties.cases import Case, Operand, Placement
-from properties.checking import user_implementation
-from properties.contracts import Scope
-from properties.data import Data
-from properties.engines import engine_named
-from properties.failures.diagnosis import diagnose
-from properties.failures.witnesses import enlarged
-from properties.laws import check_gradient, check_value
-from properties.laws.violation import LawViolation
-from properties.mutants import MUTANTS
-from properties.mutants.axes import AxisName
-from properties.plugin import pytest_pyfunc_call
-from properties.search import on_telling_data
+from shardproof.impl import collectives
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases import Case, Operand, Placement
+from shardproof.properties.checking import user_implementation
+from shardproof.properties.contracts import Scope
+from shardproof.properties.data import Data
+from shardproof.properties.engines import engine_named
+from shardproof.properties.failures.diagnosis import diagnose
+from shardproof.properties.failures.witnesses import enlarged
+from shardproof.properties.laws import check_gradient, check_value
+from shardproof.properties.laws.violation import LawViolation
+from shardproof.properties.mutants import MUTANTS
+from shardproof.properties.mutants.axes import AxisName
+from shardproof.properties.plugin import pytest_pyfunc_call
+from shardproof.properties.search import on_telling_data
 
 Function = Callable[..., Any]
 

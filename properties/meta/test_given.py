@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from properties.mutants import MUTANTS
-from properties.readme import README
+from shardproof.properties.mutants import MUTANTS
+from shardproof.properties.readme import README
 
 ROOT = README.parent
 FUNCTIONS = {
@@ -18,7 +18,7 @@ from jax import lax
 
 
 def right(x, axis_name, *, offset=1):
-    from impl.collectives import ring_shift
+    from shardproof.impl.collectives import ring_shift
 
     return ring_shift(x, axis_name, offset=offset)
 
@@ -46,7 +46,7 @@ def ragged(x, axis_name, *, offset=1):
 
 
 def summed(x, axis_name, *, op="sum"):
-    from impl.collectives import all_reduce
+    from shardproof.impl.collectives import all_reduce
 
     nothing = lax.psum(jnp.zeros_like(x), axis_name)
     result = all_reduce(x, axis_name, op=op)
@@ -54,7 +54,7 @@ def summed(x, axis_name, *, op="sum"):
 
 
 def through_a_maximum(x, axis_name, *, op="sum"):
-    from impl.collectives import all_reduce
+    from shardproof.impl.collectives import all_reduce
 
     result = all_reduce(x, axis_name, op=op)
     return lax.pmax(result, axis_name) if jnp.issubdtype(result.dtype, jnp.floating) else result
@@ -123,7 +123,9 @@ def test_what_the_compiler_gets_wrong_is_not_held_against_a_function(project: Pa
 
 def test_crashes_hangs_and_gaps_are_results(project: Path) -> None:
     """What hangs, aborts, recurses or eats memory is reported with its case and script; every other result is kept."""
-    crashes = [f"{m.contract}=properties.mutants.runtime:{m.name}" for m in MUTANTS.values() if m.runs == "isolated"]
+    crashes = [
+        f"{m.contract}=shardproof.properties.mutants.runtime:{m.name}" for m in MUTANTS.values() if m.runs == "isolated"
+    ]
     given = [*crashes, "ring_shift=mine:declines", "ring_shift=mine:right"]
     done = run(
         project, *[f"--impl={one}" for one in given], "-k", "value-xla or (value-simulate and (hangs or aborts))"
@@ -150,7 +152,7 @@ def test_crashes_hangs_and_gaps_are_results(project: Path) -> None:
 def test_check_works_in_a_project_of_its_own(project: Path) -> None:
     """`check` passes a right function, and raises an AssertionError with the whole report for a wrong one."""
     (project / "test_mine.py").write_text(
-        "import pytest\n\nimport mine\nfrom properties import check\n\n\n"
+        "import pytest\n\nimport mine\nfrom shardproof import check\n\n\n"
         "def test_right():\n    check('ring_shift', mine.right, max_examples=10)\n\n\n"
         "def test_wrong():\n    check('ring_shift', mine.wrong, laws=['value'], max_examples=20)\n\n\n"
         "def test_names():\n"

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from jax import Array, P, lax
 
-from impl.collectives import all_reduce
-from oracles import collectives
-from oracles.mesh import MeshCase
-from properties.cases import Case, Operand, Placement
-from properties.checking import user_implementation
-from properties.data import Data
-from properties.engines import engine_named
-from properties.laws import check_value
-from properties.laws.violation import LawViolation
-from properties.meta.test_strategies import drawn
-from properties.strategies import index_groups
+from shardproof.impl.collectives import all_reduce
+from shardproof.oracles import collectives
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases import Case, Operand, Placement
+from shardproof.properties.checking import user_implementation
+from shardproof.properties.data import Data
+from shardproof.properties.engines import engine_named
+from shardproof.properties.laws import check_value
+from shardproof.properties.laws.violation import LawViolation
+from shardproof.properties.meta.test_strategies import drawn
+from shardproof.properties.strategies import index_groups
 
 GROUPS = ((2, 0), (1,))
 CASE = Case(

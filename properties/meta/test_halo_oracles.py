@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impl.halo import gathered_halo_exchange
-from impl.halo import halo_exchange as permuted_halo_exchange
-from oracles.halo import halo_exchange
-from oracles.mesh import MeshCase
-from properties.engines.simulate import prepare
-from properties.engines.xla import abstract_mesh
-from properties.meta import small_meshes
-from properties.meta.blockwise import (
+from shardproof.impl.halo import gathered_halo_exchange
+from shardproof.impl.halo import halo_exchange as permuted_halo_exchange
+from shardproof.oracles.halo import halo_exchange
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.engines.simulate import prepare
+from shardproof.properties.engines.xla import abstract_mesh
+from shardproof.properties.meta import small_meshes
+from shardproof.properties.meta.blockwise import (
     PLACES,
     derivatives,
     floats,

@@ -8,16 +8,16 @@ import jax
 import pytest
 from jax import Array, lax
 
-from impl import collectives
-from properties import check
-from properties.checking import user_implementation
-from properties.contracts import Scope
-from properties.engines import engine_named
-from properties.judging import require_held
-from properties.meta.test_given import run
-from properties.search import Finding, find_violation
-from properties.verdict import HeldOnNothing
-from properties.verification import LAWS
+from shardproof import check
+from shardproof.impl import collectives
+from shardproof.properties.checking import user_implementation
+from shardproof.properties.contracts import Scope
+from shardproof.properties.engines import engine_named
+from shardproof.properties.judging import require_held
+from shardproof.properties.meta.test_given import run
+from shardproof.properties.search import Finding, find_violation
+from shardproof.properties.verdict import HeldOnNothing
+from shardproof.properties.verification import LAWS
 
 SMALL = Scope(max_devices=4, available=4, large=24)
 PARTIAL = [law.name for law in LAWS.values() if law.partial]
@@ -126,7 +126,7 @@ def test_laws_that_do_not_apply_verify_nothing() -> None:
 def test_pytest_skips_laws_that_do_not_apply(tmp_path: Path) -> None:
     """With `--impl` such a law is skipped, with its reason, and a run of nothing else fails."""
     (tmp_path / "mine.py").write_text(
-        "from impl.collectives import all_reduce\n\n\n"
+        "from shardproof.impl.collectives import all_reduce\n\n\n"
         "def extreme(x, axis_name, *, op='sum'):\n"
         "    if op not in ('max', 'min'):\n"
         "        raise NotImplementedError('only max and min')\n"

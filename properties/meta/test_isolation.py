@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 from jax import lax
 
-from impl import collectives
-from oracles.mesh import MeshCase
-from properties import isolation, watching
-from properties.communication.examples import example
-from properties.contracts import Scope
-from properties.given import Given
-from properties.implementations import Implementation
-from properties.isolation import NeverBegan, Task, check_isolated, unending
-from properties.laws.violation import LawViolation
-from properties.search import Finding
-from properties.tally import Tally
-from properties.watching import Death, Watch
+from shardproof.impl import collectives
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties import isolation, watching
+from shardproof.properties.communication.examples import example
+from shardproof.properties.contracts import Scope
+from shardproof.properties.given import Given
+from shardproof.properties.implementations import Implementation
+from shardproof.properties.isolation import NeverBegan, Task, check_isolated, unending
+from shardproof.properties.laws.violation import LawViolation
+from shardproof.properties.search import Finding
+from shardproof.properties.tally import Tally
+from shardproof.properties.watching import Death, Watch
 
 ROOT = Path(__file__).parents[2]
 
@@ -117,7 +117,7 @@ def test_a_slow_import_is_no_slow_case(tmp_path: Path, monkeypatch: pytest.Monke
     """What a module computes while it is imported does not count against the first case."""
     (tmp_path / "slow_to_import.py").write_text(
         "import multiprocessing, time\n"
-        "from impl.collectives import ring_shift\n"
+        "from shardproof.impl.collectives import ring_shift\n"
         "while multiprocessing.parent_process() and time.process_time() < 12:\n"
         "    pass\n"
     )
@@ -158,7 +158,7 @@ def test_a_killed_run_leaves_no_process() -> None:
     """When the process that checks is killed, the one that runs the cases ends as well."""
     program = (
         f"import sys; sys.path.insert(0, {os.fspath(ROOT)!r})\n"
-        "from properties.isolation import check_isolated\n"
+        "from shardproof.properties.isolation import check_isolated\n"
         f"from {__name__} import task\n"
         "if __name__ == '__main__':\n"
         "    check_isolated(task('says_who_it_is_and_waits'))\n"

@@ -8,8 +8,8 @@ import sys
 import jax
 import pytest
 
-from properties.known_defects import DEFECTS, Defect, release
-from properties.meta.test_rooms import imported
+from shardproof.properties.known_defects import DEFECTS, Defect, release
+from shardproof.properties.meta.test_rooms import imported
 
 FOLDER = next(iter(DEFECTS.values())).script.parent
 REGISTRY = {"__init__", "defect", "excuses", "faults", "registry", "repairs"}

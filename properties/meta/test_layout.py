@@ -1,4 +1,4 @@
-"""Laws of `oracles.layout` and `oracles.mesh`: two derivations of every block, and every message."""
+"""Laws of `shardproof.oracles.layout` and `shardproof.oracles.mesh`: two derivations of every block, and messages."""
 
 import itertools
 import json
@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from oracles.layout import (
+from shardproof.oracles.layout import (
     ReplicaMismatch,
     block_shape,
     check_replicas,
@@ -27,8 +27,8 @@ from oracles.layout import (
     spec_entries,
     unshard,
 )
-from oracles.mesh import MeshCase, as_axes
-from properties.meta import small_meshes
+from shardproof.oracles.mesh import MeshCase, as_axes
+from shardproof.properties.meta import small_meshes
 
 SpecEntry = str | tuple[str, ...] | None
 

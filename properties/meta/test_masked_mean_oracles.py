@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import PartitionSpec
 
-from impl.masked_mean import gathered_masked_mean
-from impl.masked_mean import masked_mean as added_masked_mean
-from oracles.masked_mean import masked_mean
-from oracles.mesh import MeshCase
-from properties.engines.xla import device_mesh
-from properties.meta import small_meshes
-from properties.meta.blockwise import (
+from shardproof.impl.masked_mean import gathered_masked_mean
+from shardproof.impl.masked_mean import masked_mean as added_masked_mean
+from shardproof.oracles.masked_mean import masked_mean
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.engines.xla import device_mesh
+from shardproof.properties.meta import small_meshes
+from shardproof.properties.meta.blockwise import (
     PLACES,
     central_difference,
     derivatives,

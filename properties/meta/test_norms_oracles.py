@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import PartitionSpec
 
-from impl import norms as forms
-from oracles import norms
-from oracles.mesh import MeshCase
-from properties.engines.xla import device_mesh
-from properties.meta import small_meshes
-from properties.meta.blockwise import (
+from shardproof.impl import norms as forms
+from shardproof.oracles import norms
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.engines.xla import device_mesh
+from shardproof.properties.meta import small_meshes
+from shardproof.properties.meta.blockwise import (
     PLACES,
     central_difference,
     derivatives,

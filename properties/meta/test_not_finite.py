@@ -6,17 +6,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from oracles.mesh import MeshCase
-from properties.cases import Case, Operand, Placement
-from properties.checking import user_implementation
-from properties.contracts import CONTRACTS, Scope
-from properties.data import Data
-from properties.engines import ENGINES
-from properties.laws import check_value
-from properties.laws.numbers import operands, references
-from properties.laws.violation import LawViolation
-from properties.meta.test_strategies import drawn
-from properties.verification import LAWS
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases import Case, Operand, Placement
+from shardproof.properties.checking import user_implementation
+from shardproof.properties.contracts import CONTRACTS, Scope
+from shardproof.properties.data import Data
+from shardproof.properties.engines import ENGINES
+from shardproof.properties.laws import check_value
+from shardproof.properties.laws.numbers import operands, references
+from shardproof.properties.laws.violation import LawViolation
+from shardproof.properties.meta.test_strategies import drawn
+from shardproof.properties.verification import LAWS
 
 PRODUCTS = sorted(name for name, contract in CONTRACTS.items() if contract.degree > 1)
 SIMULATE = ENGINES["simulate"]()

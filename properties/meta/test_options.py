@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from properties.meta.test_failures_replay import pytest_run
-from properties.meta.test_plugin import run_pytest
-from properties.profiles import seed_of
+from shardproof.properties.meta.test_failures_replay import pytest_run
+from shardproof.properties.meta.test_plugin import run_pytest
+from shardproof.properties.profiles import seed_of
 
 MINE = """
-from impl import collectives
+from shardproof.impl import collectives
 
 
 def shift(x, axis_name, *, offset=1):

@@ -12,8 +12,8 @@ from pathlib import Path
 import jax
 import pytest
 
-from properties.destinations import DestinationError, check_destination, write_somewhere
-from properties.platforms import TooFewDevices, check_devices
+from shardproof.properties.destinations import DestinationError, check_destination, write_somewhere
+from shardproof.properties.platforms import TooFewDevices, check_devices
 
 ROOT = Path(__file__).parents[2]
 LAWS = "test_value_xla and (broadcast or ring_shift)"  # the cheapest law of the two cheapest contracts

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import PartitionSpec
 
-from impl.ragged import gathered_ragged_all_to_all, ragged_all_to_all
-from oracles.mesh import MeshCase
-from oracles.ragged import RaggedMismatch, differentiable
-from properties.engines.simulate import simulate
-from properties.engines.xla import abstract_mesh, device_mesh
-from properties.meta import small_meshes
-from properties.meta.blockwise import (
+from shardproof.impl.ragged import gathered_ragged_all_to_all, ragged_all_to_all
+from shardproof.oracles.mesh import MeshCase
+from shardproof.oracles.ragged import RaggedMismatch, differentiable
+from shardproof.properties.engines.simulate import simulate
+from shardproof.properties.engines.xla import abstract_mesh, device_mesh
+from shardproof.properties.meta import small_meshes
+from shardproof.properties.meta.blockwise import (
     PLACES,
     derivatives,
     inner,

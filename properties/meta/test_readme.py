@@ -3,10 +3,10 @@
 import re
 from collections import Counter
 
-from properties.benchmark.products import markdown
-from properties.implementations import IMPLEMENTATIONS
-from properties.readme import README, defects, laws, section
-from properties.report import COLUMNS
+from shardproof.properties.benchmark.products import markdown
+from shardproof.properties.implementations import IMPLEMENTATIONS
+from shardproof.properties.readme import README, defects, laws, section
+from shardproof.properties.report import COLUMNS
 
 TEXT = README.read_text()
 

@@ -14,26 +14,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from impl import collectives
-from oracles.mesh import MeshCase
-from properties.cases import Case, Operand, Placement
-from properties.communication.expectation import Expectation, ExpectationError
-from properties.contracts import CONTRACTS, Scope
-from properties.data import Data
-from properties.failures import sent
-from properties.failures.literals import comment, docstring, quoted
-from properties.failures.lookup import Lookup, Named, NotAFailure
-from properties.failures.plugin import KEPT_NAME
-from properties.failures.preconditions import PARAMETERS, check_oracle
-from properties.failures.record import Recorded, parse, record
-from properties.failures.replay import MOST_BYTES, REGRESSIONS, files, read
-from properties.failures.script import script
-from properties.given import Given
-from properties.implementations import IMPLEMENTATIONS, Implementation
-from properties.laws.violation import LawViolation
-from properties.meta.hostile import MARK, PAYLOADS, hostile_files, watched
-from properties.meta.test_failures_replay import pytest_run
-from properties.verification import LAWS
+from shardproof.impl import collectives
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases import Case, Operand, Placement
+from shardproof.properties.communication.expectation import Expectation, ExpectationError
+from shardproof.properties.contracts import CONTRACTS, Scope
+from shardproof.properties.data import Data
+from shardproof.properties.failures import sent
+from shardproof.properties.failures.literals import comment, docstring, quoted
+from shardproof.properties.failures.lookup import Lookup, Named, NotAFailure
+from shardproof.properties.failures.plugin import KEPT_NAME
+from shardproof.properties.failures.preconditions import PARAMETERS, check_oracle
+from shardproof.properties.failures.record import Recorded, parse, record
+from shardproof.properties.failures.replay import MOST_BYTES, REGRESSIONS, files, read
+from shardproof.properties.failures.script import script
+from shardproof.properties.given import Given
+from shardproof.properties.implementations import IMPLEMENTATIONS, Implementation
+from shardproof.properties.laws.violation import LawViolation
+from shardproof.properties.meta.hostile import MARK, PAYLOADS, hostile_files, watched
+from shardproof.properties.meta.test_failures_replay import pytest_run
+from shardproof.properties.verification import LAWS
 
 MESH = MeshCase(("dp", "tp"), (2, 2), (3, 1, 0, 2), ("auto", "explicit"))
 SMALL = Operand((2,), "float32", Placement((("tp",),), ("dp",)))
@@ -248,10 +248,10 @@ def test_a_function_below_the_working_directory_is_imported(tmp_path: Path, monk
     assert lookup.load().function.__module__ == "shifts_below"
     with pytest.raises(NotAFailure, match="cannot be called as"):
         Lookup(named(module="shifts_below", qualname="other")).load()
-    installed = named(module="impl.collectives", qualname="ring_shift")
-    with pytest.raises(NotAFailure, match=r"--impl ring_shift=impl.collectives:ring_shift"):
+    installed = named(module="shardproof.impl.collectives", qualname="ring_shift")
+    with pytest.raises(NotAFailure, match=r"--impl ring_shift=shardproof.impl.collectives:ring_shift"):
         Lookup(installed).load()
-    given = Given.parse("ring_shift=impl.collectives:ring_shift")
+    given = Given.parse("ring_shift=shardproof.impl.collectives:ring_shift")
     assert Lookup(installed, (given,)).load().function is collectives.ring_shift
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
-from properties.engines.simulate import simulate
-from properties.meta.test_simulate_elementwise import REAL, check
+from shardproof.properties.engines.simulate import simulate
+from shardproof.properties.meta.test_simulate_elementwise import REAL, check
 
 DTYPES = ("float32", "bfloat16", "int32", "uint8")
 

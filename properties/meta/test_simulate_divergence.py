@@ -13,8 +13,8 @@ from jax import lax
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
-from oracles.layout import ReplicaMismatch
-from properties.engines.simulate import CollectiveMismatch, simulate
+from shardproof.oracles.layout import ReplicaMismatch
+from shardproof.properties.engines.simulate import CollectiveMismatch, simulate
 
 MESH = AbstractMesh((2, 4), ("dp", "tp"), axis_types=(AxisType.Auto, AxisType.Auto))
 X = np.arange(16, dtype=np.float32).reshape(8, 2)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from properties.engines.simulate import simulate
+from shardproof.properties.engines.simulate import simulate
 
 FLOATS = ("float32", "bfloat16", "float16")
 SIGNED = ("int8", "int16", "int32")

@@ -12,8 +12,8 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
-from oracles.mesh import MeshCase
-from properties.engines.simulate import (
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.engines.simulate import (
     RULES,
     Recorder,
     SimulationError,
@@ -23,11 +23,11 @@ from properties.engines.simulate import (
     rule,
     simulate,
 )
-from properties.meta import test_simulate_arrays as arrays
-from properties.meta import test_simulate_elementwise as elementwise
-from properties.meta import test_simulate_indexing as indexing
-from properties.meta import test_simulate_programs as programs
-from properties.meta import test_simulate_shard_map as mapped
+from shardproof.properties.meta import test_simulate_arrays as arrays
+from shardproof.properties.meta import test_simulate_elementwise as elementwise
+from shardproof.properties.meta import test_simulate_indexing as indexing
+from shardproof.properties.meta import test_simulate_programs as programs
+from shardproof.properties.meta import test_simulate_shard_map as mapped
 
 BOTH = ("dp", "tp")
 
@@ -178,14 +178,14 @@ def test_unknown_primitive() -> None:
     assert text.startswith("no rule for the primitive 'conv_general_dilated' (at ")
     assert "test_simulate_engine.py" in text
     assert text.endswith(
-        "`--engine xla`, or register a rule with `@properties.engines.simulate.rule('conv_general_dilated')`"
+        "`--engine xla`, or register a rule with `@shardproof.properties.engines.simulate.rule('conv_general_dilated')`"
     )
     assert "\n" not in text
 
 
 def test_a_rule_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rule that a user registers is used, and is held to the traced shape and dtype."""
-    monkeypatch.setattr("properties.engines.simulate.rules.RULES", RULES)
+    monkeypatch.setattr("shardproof.properties.engines.simulate.rules.RULES", RULES)
     monkeypatch.delitem(RULES, "cholesky", raising=False)
     x = np.eye(3, dtype=np.float32) * 4
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from jax import lax
 from jax.lax import GatherScatterMode as Mode
 
-from properties.meta.test_simulate_arrays import block, distinct
-from properties.meta.test_simulate_elementwise import check
+from shardproof.properties.meta.test_simulate_arrays import block, distinct
+from shardproof.properties.meta.test_simulate_elementwise import check
 
 MODES = (Mode.CLIP, Mode.FILL_OR_DROP, Mode.PROMISE_IN_BOUNDS)
 SCATTERS: dict[str, Callable[..., Any]] = {

@@ -11,9 +11,9 @@ from jax import lax
 from jax.custom_derivatives import linear_call
 from jax.sharding import PartitionSpec as P
 
-from properties.engines.simulate import prepare, simulate
-from properties.meta.test_simulate_arrays import block, distinct
-from properties.meta.test_simulate_elementwise import check, same
+from shardproof.properties.engines.simulate import prepare, simulate
+from shardproof.properties.meta.test_simulate_arrays import block, distinct
+from shardproof.properties.meta.test_simulate_elementwise import check, same
 
 
 @jax.custom_vjp

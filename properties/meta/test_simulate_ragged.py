@@ -12,8 +12,8 @@ from jax import lax
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
-from oracles.ragged import RaggedMismatch
-from properties.engines.simulate import prepare, simulate
+from shardproof.oracles.ragged import RaggedMismatch
+from shardproof.properties.engines.simulate import prepare, simulate
 
 
 def exchange(p: int, **options: Any) -> Any:

@@ -13,10 +13,10 @@ from jax import lax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from impl import collectives
-from properties.engines.simulate import prepare, simulate
-from properties.meta.test_simulate_arrays import block
-from properties.meta.test_simulate_elementwise import same
+from shardproof.impl import collectives
+from shardproof.properties.engines.simulate import prepare, simulate
+from shardproof.properties.meta.test_simulate_arrays import block
+from shardproof.properties.meta.test_simulate_elementwise import same
 
 Axes = tuple[str, ...]
 BOTH: Axes = ("dp", "tp")

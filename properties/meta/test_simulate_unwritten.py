@@ -9,8 +9,8 @@ import pytest
 from jax import Array, lax
 from jax.sharding import PartitionSpec as P
 
-from properties.engines.simulate import UnwrittenRead, simulate
-from properties.meta.test_simulate_elementwise import same
+from shardproof.properties.engines.simulate import UnwrittenRead, simulate
+from shardproof.properties.meta.test_simulate_elementwise import same
 
 DTYPES = (jnp.float32, jnp.bfloat16, jnp.float8_e4m3fn, jnp.complex64, jnp.int8, jnp.uint32, jnp.bool_)
 

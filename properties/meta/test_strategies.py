@@ -13,15 +13,15 @@ from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import InvalidArgument
 
-from oracles.dtypes import exact_limit, is_float, is_integer, is_signed, wide
-from oracles.mesh import MeshCase
-from properties.cases import Case, Operand, Placement
-from properties.checking import user_implementation
-from properties.communication.bounds import members, nothing_must_move
-from properties.contracts import CONTRACTS, Scope
-from properties.data import KINDS, Data, generate
-from properties.implementations import BUILT_IN, Implementation
-from properties.strategies import (
+from shardproof.oracles.dtypes import exact_limit, is_float, is_integer, is_signed, wide
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases import Case, Operand, Placement
+from shardproof.properties.checking import user_implementation
+from shardproof.properties.communication.bounds import members, nothing_must_move
+from shardproof.properties.contracts import CONTRACTS, Scope
+from shardproof.properties.data import KINDS, Data, generate
+from shardproof.properties.implementations import BUILT_IN, Implementation
+from shardproof.properties.strategies import (
     AXIS_NAMES,
     arrays,
     axis_names,
@@ -35,8 +35,8 @@ from properties.strategies import (
     shapes,
     specs,
 )
-from properties.strategies.dtypes import ALL, WIDE, WIDE_IN, as_dtype
-from properties.verification import LAWS, Law
+from shardproof.properties.strategies.dtypes import ALL, WIDE, WIDE_IN, as_dtype
+from shardproof.properties.verification import LAWS, Law
 
 T = TypeVar("T")
 EXAMPLES = 500

@@ -13,19 +13,20 @@ from jax import Array, lax
 from jax.experimental import io_callback
 from jax.experimental import pallas as pl
 
-from impl import collectives
-from properties import budgets, check
-from properties.checking import user_implementation
-from properties.contracts import Scope
-from properties.engines import engine_named
-from properties.engines.simulate import RULES
-from properties.given import GivenError, named
-from properties.judging import ENOUGH, own, require_held
-from properties.known_defects import DEFECTS
-from properties.laws.violation import SuiteError
-from properties.search import Finding, find_violation
-from properties.verdict import HeldOnNothing
-from properties.verification import LAWS
+from shardproof import check
+from shardproof.impl import collectives
+from shardproof.properties import budgets
+from shardproof.properties.checking import user_implementation
+from shardproof.properties.contracts import Scope
+from shardproof.properties.engines import engine_named
+from shardproof.properties.engines.simulate import RULES
+from shardproof.properties.given import GivenError, named
+from shardproof.properties.judging import ENOUGH, own, require_held
+from shardproof.properties.known_defects import DEFECTS
+from shardproof.properties.laws.violation import SuiteError
+from shardproof.properties.search import Finding, find_violation
+from shardproof.properties.verdict import HeldOnNothing
+from shardproof.properties.verification import LAWS
 
 Function = Callable[..., Any]
 SMALL = Scope(max_devices=4, available=4, large=24)

@@ -8,7 +8,7 @@ ones, none may be. Every module of this package enters its functions into the ca
 import pkgutil
 from importlib import import_module
 
-from properties.mutants.catalogue import MUTANTS, Mutant, mutant
+from shardproof.properties.mutants.catalogue import MUTANTS, Mutant, mutant
 
 for _module in pkgutil.iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")

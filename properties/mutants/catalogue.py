@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from oracles.communication import Cost
-from properties.budgets import SHARES
-from properties.cases import Case
-from properties.contracts import CONTRACTS
-from properties.verification import LAWS
+from shardproof.oracles.communication import Cost
+from shardproof.properties.budgets import SHARES
+from shardproof.properties.cases import Case
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.verification import LAWS
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Formula = Callable[[Case, bool], Cost]

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from impl import collective_matmul, collectives
-from properties.mutants.axes import AxisName, names
-from properties.mutants.catalogue import mutant
+from shardproof.impl import collective_matmul, collectives
+from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.properties.mutants.catalogue import mutant
 
 
 @mutant("all_reduce", smallest=(1,), claims=("bool_sum",))

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from impl import collectives
-from impl.algorithms import all_gather, pieces
-from properties.costs import of_algorithm, of_built_in
-from properties.mutants.axes import AxisName, names
-from properties.mutants.catalogue import mutant
+from shardproof.impl import collectives
+from shardproof.impl.algorithms import all_gather, pieces
+from shardproof.properties.costs import of_algorithm, of_built_in
+from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.properties.mutants.catalogue import mutant
 
 
 @mutant("ring_shift", law="communication", smallest=(2,), communication=of_built_in("ring_shift"))

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.sharding import AxisType
 
-from impl import collectives
-from properties.mutants.axes import AxisName, mesh_names, names
-from properties.mutants.catalogue import mutant
+from shardproof.impl import collectives
+from shardproof.properties.mutants.axes import AxisName, mesh_names, names
+from shardproof.properties.mutants.catalogue import mutant
 
 
 @mutant("ring_shift", law="transformation", smallest=(2,))

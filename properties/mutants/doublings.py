@@ -3,10 +3,10 @@
 import jax.numpy as jnp
 from jax import Array, lax
 
-from impl import collectives
-from impl.algorithms import all_gather, broadcast, pieces
-from properties.mutants.axes import AxisName, names
-from properties.mutants.catalogue import mutant
+from shardproof.impl import collectives
+from shardproof.impl.algorithms import all_gather, broadcast, pieces
+from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.properties.mutants.catalogue import mutant
 
 
 def partners(p: int, distance: int) -> list[tuple[int, int]]:

@@ -3,10 +3,10 @@
 import jax.numpy as jnp
 from jax import Array, lax
 
-from impl import embedding
-from impl.collectives import all_gather_invariant, cast_varying
-from properties.mutants.axes import AxisName, in_mesh_order, names
-from properties.mutants.catalogue import mutant
+from shardproof.impl import embedding
+from shardproof.impl.collectives import all_gather_invariant, cast_varying
+from shardproof.properties.mutants.axes import AxisName, in_mesh_order, names
+from shardproof.properties.mutants.catalogue import mutant
 
 
 @mutant("embedding_lookup", smallest=(2,))

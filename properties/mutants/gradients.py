@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from impl import collectives
-from properties.mutants.axes import AxisName
-from properties.mutants.catalogue import mutant
+from shardproof.impl import collectives
+from shardproof.properties.mutants.axes import AxisName
+from shardproof.properties.mutants.catalogue import mutant
 
 
 def with_gradient(value: Callable[[Array], Array], gradient: Callable[[Array], Array], x: Array) -> Array:

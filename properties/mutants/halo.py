@@ -3,10 +3,10 @@
 import jax.numpy as jnp
 from jax import Array, lax
 
-from impl import halo
-from impl.collectives import permute
-from properties.mutants.axes import AxisName, in_mesh_order, names
-from properties.mutants.catalogue import mutant
+from shardproof.impl import halo
+from shardproof.impl.collectives import permute
+from shardproof.properties.mutants.axes import AxisName, in_mesh_order, names
+from shardproof.properties.mutants.catalogue import mutant
 
 
 @mutant("halo_exchange", smallest=(1,))

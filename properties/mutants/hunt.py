@@ -4,15 +4,15 @@ from dataclasses import replace
 
 from hypothesis import settings
 
-from properties.checking import user_implementation
-from properties.communication.expectation import Expectation
-from properties.communication.sizes import names_of
-from properties.contracts import Scope
-from properties.engines import engine_named
-from properties.implementations import Implementation
-from properties.mutants.catalogue import Mutant
-from properties.search import Finding, find_violation
-from properties.verification import LAWS
+from shardproof.properties.checking import user_implementation
+from shardproof.properties.communication.expectation import Expectation
+from shardproof.properties.communication.sizes import names_of
+from shardproof.properties.contracts import Scope
+from shardproof.properties.engines import engine_named
+from shardproof.properties.implementations import Implementation
+from shardproof.properties.mutants.catalogue import Mutant
+from shardproof.properties.search import Finding, find_violation
+from shardproof.properties.verification import LAWS
 
 STRUCTURES = 200
 """What a run in the default profile draws for a law of share 1."""

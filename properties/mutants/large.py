@@ -3,10 +3,10 @@
 import jax.numpy as jnp
 from jax import Array, lax
 
-from impl import collectives
-from properties.mutants.axes import AxisName, mesh_names, mesh_size
-from properties.mutants.catalogue import mutant
-from properties.mutants.gradients import with_gradient
+from shardproof.impl import collectives
+from shardproof.properties.mutants.axes import AxisName, mesh_names, mesh_size
+from shardproof.properties.mutants.catalogue import mutant
+from shardproof.properties.mutants.gradients import with_gradient
 
 
 @mutant("broadcast", law="scale", smallest=(17,), runs="large")

@@ -3,9 +3,9 @@
 import jax.numpy as jnp
 from jax import Array
 
-from impl import collective_matmul, collectives
-from properties.mutants.axes import AxisName
-from properties.mutants.catalogue import mutant
+from shardproof.impl import collective_matmul, collectives
+from shardproof.properties.mutants.axes import AxisName
+from shardproof.properties.mutants.catalogue import mutant
 
 TILE = 128
 """The side of a tile."""

@@ -3,10 +3,10 @@
 import jax.numpy as jnp
 from jax import Array, lax
 
-from impl import masked_mean
-from impl.collectives import cast_varying
-from properties.mutants.axes import AxisName, names
-from properties.mutants.catalogue import mutant
+from shardproof.impl import masked_mean
+from shardproof.impl.collectives import cast_varying
+from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.properties.mutants.catalogue import mutant
 
 
 @mutant("masked_mean", smallest=(2,))

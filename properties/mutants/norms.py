@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from impl import norms
-from impl.collectives import cast_varying
-from properties.mutants.axes import AxisName, names
-from properties.mutants.catalogue import mutant
+from shardproof.impl import norms
+from shardproof.impl.collectives import cast_varying
+from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.properties.mutants.catalogue import mutant
 
 
 def _wide(x: Array) -> Array:

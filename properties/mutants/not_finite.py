@@ -3,12 +3,12 @@
 import jax.numpy as jnp
 from jax import Array, lax
 
-from impl import collective_matmul, collectives
-from impl.collective_matmul import multiply
-from properties.mutants.axes import AxisName, names
-from properties.mutants.catalogue import mutant
-from properties.mutants.products import came
-from properties.mutants.rings import passed
+from shardproof.impl import collective_matmul, collectives
+from shardproof.impl.collective_matmul import multiply
+from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.properties.mutants.catalogue import mutant
+from shardproof.properties.mutants.products import came
+from shardproof.properties.mutants.rings import passed
 
 
 @mutant("all_gather_matmul_lhs_contracting", smallest=(1,))

@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from impl import collective_matmul, collectives
-from impl.collective_matmul import multiply
-from properties.costs import of_product
-from properties.mutants.axes import AxisName, names
-from properties.mutants.catalogue import mutant
-from properties.mutants.rings import passed
+from shardproof.impl import collective_matmul, collectives
+from shardproof.impl.collective_matmul import multiply
+from shardproof.properties.costs import of_product
+from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.properties.mutants.catalogue import mutant
+from shardproof.properties.mutants.rings import passed
 
 Chunk = Callable[[Any, int, int], Any]
 """Given the index, how far a block came, and p: whose block it is taken for."""

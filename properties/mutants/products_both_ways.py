@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from impl import collective_matmul, collectives
-from impl.collective_matmul import multiply
-from properties.mutants.axes import AxisName, names
-from properties.mutants.catalogue import mutant
-from properties.mutants.rings import passed
+from shardproof.impl import collective_matmul, collectives
+from shardproof.impl.collective_matmul import multiply
+from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.properties.mutants.catalogue import mutant
+from shardproof.properties.mutants.rings import passed
 
 Ranges = Callable[[int], tuple[slice, slice]]
 """Given the rows of a block: what is sent to the right, and what to the left."""

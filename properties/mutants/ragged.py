@@ -5,10 +5,10 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
-from impl import ragged
-from impl.collectives import axis_index
-from properties.mutants.axes import AxisName, in_mesh_order
-from properties.mutants.catalogue import mutant
+from shardproof.impl import ragged
+from shardproof.impl.collectives import axis_index
+from shardproof.properties.mutants.axes import AxisName, in_mesh_order
+from shardproof.properties.mutants.catalogue import mutant
 
 
 def _sent(operand: Array, output: Array, *lists: Array, axis_name: AxisName) -> Array:

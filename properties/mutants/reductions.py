@@ -3,9 +3,9 @@
 import jax.numpy as jnp
 from jax import Array, lax
 
-from impl import collectives
-from properties.mutants.axes import AxisName, mesh_names, mesh_size, names, other_names
-from properties.mutants.catalogue import mutant
+from shardproof.impl import collectives
+from shardproof.properties.mutants.axes import AxisName, mesh_names, mesh_size, names, other_names
+from shardproof.properties.mutants.catalogue import mutant
 
 
 @mutant("all_reduce", smallest=(1, 2))

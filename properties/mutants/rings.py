@@ -3,10 +3,10 @@
 import jax.numpy as jnp
 from jax import Array, lax
 
-from impl import collectives
-from impl.algorithms import all_gather, all_reduce, all_to_all, pieces, reduce_scatter
-from properties.mutants.axes import AxisName, names
-from properties.mutants.catalogue import mutant
+from shardproof.impl import collectives
+from shardproof.impl.algorithms import all_gather, all_reduce, all_to_all, pieces, reduce_scatter
+from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.properties.mutants.catalogue import mutant
 
 
 def passed(x: Array, axis_name: AxisName, steps: int, way: int = 1) -> list[Array]:

@@ -3,11 +3,11 @@
 import jax.numpy as jnp
 from jax import Array, lax
 
-from impl import collectives
-from impl.collective_matmul import multiply
-from properties.mutants.axes import AxisName, names
-from properties.mutants.catalogue import mutant
-from properties.mutants.gradients import with_gradient
+from shardproof.impl import collectives
+from shardproof.impl.collective_matmul import multiply
+from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.properties.mutants.catalogue import mutant
+from shardproof.properties.mutants.gradients import with_gradient
 
 
 def first_only(x: Array, changed: Array, axis_name: AxisName) -> Array:

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from impl import collectives
-from properties.mutants.axes import AxisName
-from properties.mutants.catalogue import mutant
+from shardproof.impl import collectives
+from shardproof.properties.mutants.axes import AxisName
+from shardproof.properties.mutants.catalogue import mutant
 
 
 @mutant("ring_shift", smallest=(2,), runs="isolated")

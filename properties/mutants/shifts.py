@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 from jax import Array, lax
 
-from impl import collectives
-from properties.mutants.axes import AxisName, in_mesh_order, mesh_names, names
-from properties.mutants.catalogue import mutant
+from shardproof.impl import collectives
+from shardproof.properties.mutants.axes import AxisName, in_mesh_order, mesh_names, names
+from shardproof.properties.mutants.catalogue import mutant
 
 Pairs = Sequence[tuple[int, int]]
 

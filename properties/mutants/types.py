@@ -7,9 +7,9 @@ branch or a loop for as invariant as what goes in, even where the devices disagr
 import jax.numpy as jnp
 from jax import Array, lax
 
-from impl import collectives
-from properties.mutants.axes import AxisName
-from properties.mutants.catalogue import mutant
+from shardproof.impl import collectives
+from shardproof.properties.mutants.axes import AxisName
+from shardproof.properties.mutants.catalogue import mutant
 
 Pairs = list[tuple[int, int]]
 

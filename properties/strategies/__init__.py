@@ -6,12 +6,12 @@ sides, float32, the first seed. Alternatives are listed in that order and drawn 
 Hypothesis reaches the smallest mesh on which something fails.
 """
 
-from properties.strategies.arrays import arrays, data_sets
-from properties.strategies.axes import axis_names, axis_tuples, index_groups, permutations_of_members
-from properties.strategies.dtypes import dtypes
-from properties.strategies.meshes import AXIS_NAMES, factorisations, large_meshes, meshes
-from properties.strategies.shapes import shapes
-from properties.strategies.specs import specs
+from shardproof.properties.strategies.arrays import arrays, data_sets
+from shardproof.properties.strategies.axes import axis_names, axis_tuples, index_groups, permutations_of_members
+from shardproof.properties.strategies.dtypes import dtypes
+from shardproof.properties.strategies.meshes import AXIS_NAMES, factorisations, large_meshes, meshes
+from shardproof.properties.strategies.shapes import shapes
+from shardproof.properties.strategies.specs import specs
 
 __all__ = [
     "AXIS_NAMES",

@@ -5,15 +5,15 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import strategies as st
 
-from oracles.dtypes import is_float
-from properties.data import Data, generate
-from properties.strategies.dtypes import as_dtype
+from shardproof.oracles.dtypes import is_float
+from shardproof.properties.data import Data, generate
+from shardproof.properties.strategies.dtypes import as_dtype
 
 
 def arrays(
     shape: Sequence[int], dtype: str, *, kinds: Sequence[str] = ("exact", "distinct", "real"), terms: int = 1
 ) -> st.SearchStrategy[np.ndarray]:
-    """Arrays of a shape and dtype, of any of `kinds` (see `properties.data`).
+    """Arrays of a shape and dtype, of any of `kinds` (see `shardproof.properties.data`).
 
     Shrinks to the first kind and the first seed.
     """

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from oracles.mesh import MeshCase
+from shardproof.oracles.mesh import MeshCase
 
 MAX_AXES = 4
 """The most axes of a drawn mesh."""

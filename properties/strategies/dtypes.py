@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 from hypothesis import strategies as st
 
-from oracles.dtypes import exact_limit, is_float
+from shardproof.oracles.dtypes import exact_limit, is_float
 
 ALL = (
     "float32",

@@ -6,7 +6,7 @@ from functools import lru_cache
 from hypothesis import strategies as st
 from hypothesis.errors import InvalidArgument
 
-from oracles.mesh import MeshCase
+from shardproof.oracles.mesh import MeshCase
 
 AXIS_NAMES = ("dp", "tp", "pp", "ep", "sp", "fsdp")
 """Data, tensor, pipeline, expert, sequence and fully sharded data parallelism."""

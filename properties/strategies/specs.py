@@ -5,8 +5,8 @@ from collections.abc import Collection
 from hypothesis import strategies as st
 from hypothesis.errors import InvalidArgument
 
-from oracles.mesh import MeshCase
-from properties.strategies.axes import MAX_AXES, in_some_order
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.strategies.axes import MAX_AXES, in_some_order
 
 Entries = tuple[tuple[str, ...], ...]
 

@@ -1,10 +1,10 @@
 """The simulate engine: a traced program, run in NumPy for every device of its meshes at once.
 
 No device and no compilation is needed, so meshes of thousands of devices cost as little as their
-data. Every collective goes to `oracles.collectives`, the one definition of what it means.
+data. Every collective goes to `shardproof.oracles.collectives`, the one definition of what it means.
 """
 
-from properties.engines.simulate import (  # each module registers its rules
+from shardproof.properties.engines.simulate import (  # each module registers its rules
     bits,
     collectives,
     control,
@@ -17,7 +17,7 @@ from properties.engines.simulate import (  # each module registers its rules
     shard_map,
     sorting,
 )
-from properties.engines.simulate.errors import (
+from shardproof.properties.engines.simulate.errors import (
     OF_THE_PROGRAM,
     CollectiveMismatch,
     InterpreterLimit,
@@ -26,9 +26,9 @@ from properties.engines.simulate.errors import (
     UnwrittenRead,
     raised_in,
 )
-from properties.engines.simulate.prepare import Simulated, interpret, prepare, simulate
-from properties.engines.simulate.record import Collective, Record, Recorder
-from properties.engines.simulate.rules import RULES, Rule, rule
+from shardproof.properties.engines.simulate.prepare import Simulated, interpret, prepare, simulate
+from shardproof.properties.engines.simulate.record import Collective, Record, Recorder
+from shardproof.properties.engines.simulate.rules import RULES, Rule, rule
 
 __all__ = [
     "OF_THE_PROGRAM",

@@ -7,10 +7,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from oracles.dtypes import is_float, is_integer, is_signed, width
-from properties.engines.simulate.elementwise import aligned, bits_of
-from properties.engines.simulate.env import Env
-from properties.engines.simulate.rules import result_dtype, rule
+from shardproof.oracles.dtypes import is_float, is_integer, is_signed, width
+from shardproof.properties.engines.simulate.elementwise import aligned, bits_of
+from shardproof.properties.engines.simulate.env import Env
+from shardproof.properties.engines.simulate.rules import result_dtype, rule
 
 
 def shift(operands: Sequence[np.ndarray], kind: str) -> np.ndarray:

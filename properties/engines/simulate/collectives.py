@@ -1,4 +1,4 @@
-"""Collectives: what they mean is in `oracles.collectives`; here they find their operands."""
+"""Collectives: what they mean is in `shardproof.oracles.collectives`; here they find their operands."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -6,16 +6,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from oracles import collectives, ragged
-from oracles.collectives import Groups
-from oracles.dtypes import wide
-from oracles.mesh import MeshCase
-from properties.engines.simulate.divergence import COLLECTIVE_KINDS, axes_of, check_agreement
-from properties.engines.simulate.env import Env
-from properties.engines.simulate.errors import SimulationError
-from properties.engines.simulate.location import location
-from properties.engines.simulate.record import Collective, Traffic, bytes_of, participants
-from properties.engines.simulate.rules import rule
+from shardproof.oracles import collectives, ragged
+from shardproof.oracles.collectives import Groups
+from shardproof.oracles.dtypes import wide
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.engines.simulate.divergence import COLLECTIVE_KINDS, axes_of, check_agreement
+from shardproof.properties.engines.simulate.env import Env
+from shardproof.properties.engines.simulate.errors import SimulationError
+from shardproof.properties.engines.simulate.location import location
+from shardproof.properties.engines.simulate.record import Collective, Traffic, bytes_of, participants
+from shardproof.properties.engines.simulate.rules import rule
 
 Oracle = Callable[..., np.ndarray]
 

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from properties.engines.simulate.env import Elsewhere, Env, common_lead
-from properties.engines.simulate.interpreter import evaluate
-from properties.engines.simulate.rules import rule
+from shardproof.properties.engines.simulate.env import Elsewhere, Env, common_lead
+from shardproof.properties.engines.simulate.interpreter import evaluate
+from shardproof.properties.engines.simulate.rules import rule
 
 
 @rule("jit", "eval_jaxpr", "remat2", "custom_jvp_call", "custom_vjp_call", "custom_vmap_call", "composite")

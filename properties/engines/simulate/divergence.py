@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from oracles.collectives import Groups, among_members
-from oracles.layout import device_name
-from oracles.mesh import MeshCase
-from properties.engines.simulate.env import Env
-from properties.engines.simulate.errors import CollectiveMismatch
-from properties.engines.simulate.liveness import equations
-from properties.engines.simulate.location import location
+from shardproof.oracles.collectives import Groups, among_members
+from shardproof.oracles.layout import device_name
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.engines.simulate.env import Env
+from shardproof.properties.engines.simulate.errors import CollectiveMismatch
+from shardproof.properties.engines.simulate.liveness import equations
+from shardproof.properties.engines.simulate.location import location
 
 COLLECTIVE_KINDS: dict[str, str] = {
     "psum": "all_reduce",

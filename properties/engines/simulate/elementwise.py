@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import scipy.special
 
-from oracles.dtypes import NARROW, is_float, is_integer, is_signed, wide
-from properties.engines.simulate.env import Env
-from properties.engines.simulate.rules import Rule, result_dtype, rule
+from shardproof.oracles.dtypes import NARROW, is_float, is_integer, is_signed, wide
+from shardproof.properties.engines.simulate.env import Env
+from shardproof.properties.engines.simulate.rules import Rule, result_dtype, rule
 
 Function = Callable[..., Any]
 Numbers = Any  # an array, or the scalar that NumPy makes of a zero-dimensional one

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from oracles.mesh import MeshCase
-from properties.engines.simulate.location import location
-from properties.engines.simulate.record import Recorder
-from properties.engines.simulate.unwritten import Left
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.engines.simulate.location import location
+from shardproof.properties.engines.simulate.record import Recorder
+from shardproof.properties.engines.simulate.unwritten import Left
 
 
 @dataclass(frozen=True)

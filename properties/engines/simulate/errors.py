@@ -2,9 +2,9 @@
 
 from traceback import walk_tb
 
-from oracles.collectives import GroupMismatch
-from oracles.layout import ReplicaMismatch
-from oracles.ragged import RaggedMismatch
+from shardproof.oracles.collectives import GroupMismatch
+from shardproof.oracles.layout import ReplicaMismatch
+from shardproof.oracles.ragged import RaggedMismatch
 
 
 class SimulationError(Exception):
@@ -25,7 +25,7 @@ class UnknownPrimitive(InterpreterLimit):
     def __init__(self, name: str, location: str) -> None:
         super().__init__(
             f"no rule for the primitive {name!r} (at {location}): run it with `--engine xla`, or register a rule "
-            f"with `@properties.engines.simulate.rule({name!r})`",
+            f"with `@shardproof.properties.engines.simulate.rule({name!r})`",
             name,
         )
 

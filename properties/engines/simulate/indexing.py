@@ -9,10 +9,10 @@ from jax.extend.core import ClosedJaxpr
 from jax.lax import GatherScatterMode
 from numpy.lib.stride_tricks import as_strided
 
-from oracles.dtypes import is_float, is_integer, is_signed, wide
-from properties.engines.simulate.env import Env, common_lead, lead_index
-from properties.engines.simulate.interpreter import evaluate
-from properties.engines.simulate.rules import Dimensions, rule
+from shardproof.oracles.dtypes import is_float, is_integer, is_signed, wide
+from shardproof.properties.engines.simulate.env import Env, common_lead, lead_index
+from shardproof.properties.engines.simulate.interpreter import evaluate
+from shardproof.properties.engines.simulate.rules import Dimensions, rule
 
 
 def windows(env: Env, x: np.ndarray, sizes: Dimensions, writeable: bool = False) -> np.ndarray:

@@ -9,11 +9,11 @@ import numpy as np
 from jax import dtypes
 from jax.extend import core
 
-from properties.engines.simulate.env import Env
-from properties.engines.simulate.errors import SimulationError, UnknownPrimitive
-from properties.engines.simulate.liveness import last_reads, opened
-from properties.engines.simulate.location import location
-from properties.engines.simulate.rules import RULES, Rule
+from shardproof.properties.engines.simulate.env import Env
+from shardproof.properties.engines.simulate.errors import SimulationError, UnknownPrimitive
+from shardproof.properties.engines.simulate.liveness import last_reads, opened
+from shardproof.properties.engines.simulate.location import location
+from shardproof.properties.engines.simulate.rules import RULES, Rule
 
 
 class Step(NamedTuple):

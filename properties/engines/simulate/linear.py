@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from oracles.dtypes import wide
-from properties.engines.simulate.env import Env, common_lead
-from properties.engines.simulate.rules import Dimensions, block_rank, result_dtype, rule
+from shardproof.oracles.dtypes import wide
+from shardproof.properties.engines.simulate.env import Env, common_lead
+from shardproof.properties.engines.simulate.rules import Dimensions, block_rank, result_dtype, rule
 
 Contraction = tuple[tuple[Dimensions, Dimensions], tuple[Dimensions, Dimensions]]
 

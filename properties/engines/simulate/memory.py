@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from jax.extend import core
 
-from properties.engines.simulate.control import scan_counts
-from properties.engines.simulate.liveness import opened, subjaxprs
-from properties.engines.simulate.record import bytes_of
+from shardproof.properties.engines.simulate.control import scan_counts
+from shardproof.properties.engines.simulate.liveness import opened, subjaxprs
+from shardproof.properties.engines.simulate.record import bytes_of
 
 SAME = frozenset({"squeeze", "expand_dims", "reshape", "convert_element_type", "pvary"})
 VIEWS = SAME | {"slice", "dynamic_slice", "split", "transpose", "broadcast_in_dim"}

@@ -11,10 +11,10 @@ from jax.extend import core
 from jax.interpreters.partial_eval import dce_jaxpr
 from jaxtyping import PyTree
 
-from properties.engines.simulate.env import Env
-from properties.engines.simulate.interpreter import as_value, evaluate
-from properties.engines.simulate.record import Record, Recorder
-from properties.engines.simulate.unwritten import Left, allocates, check_written
+from shardproof.properties.engines.simulate.env import Env
+from shardproof.properties.engines.simulate.interpreter import as_value, evaluate
+from shardproof.properties.engines.simulate.record import Record, Recorder
+from shardproof.properties.engines.simulate.unwritten import Left, allocates, check_written
 
 Meshes = jax.sharding.Mesh | jax.sharding.AbstractMesh
 

@@ -8,10 +8,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from properties.engines.simulate.elementwise import aligned
-from properties.engines.simulate.env import Env
-from properties.engines.simulate.interpreter import evaluate, held_as, key_dtype
-from properties.engines.simulate.rules import rule
+from shardproof.properties.engines.simulate.elementwise import aligned
+from shardproof.properties.engines.simulate.env import Env
+from shardproof.properties.engines.simulate.interpreter import evaluate, held_as, key_dtype
+from shardproof.properties.engines.simulate.rules import rule
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from oracles.dtypes import NARROW
-from oracles.mesh import MeshCase
+from shardproof.oracles.dtypes import NARROW
+from shardproof.oracles.mesh import MeshCase
 
 Pairs = tuple[tuple[int, int], ...]
 Traffic = tuple[tuple[int, int, int], ...]

@@ -6,10 +6,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from oracles.dtypes import is_float, wide
-from properties.engines.simulate.env import Env
-from properties.engines.simulate.interpreter import evaluate
-from properties.engines.simulate.rules import Rule, result_dtype, rule, shifted
+from shardproof.oracles.dtypes import is_float, wide
+from shardproof.properties.engines.simulate.env import Env
+from shardproof.properties.engines.simulate.interpreter import evaluate
+from shardproof.properties.engines.simulate.rules import Rule, result_dtype, rule, shifted
 
 
 def extreme(dtype: np.dtype, largest: bool) -> np.ndarray:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from properties.engines.simulate.env import Env
+from shardproof.properties.engines.simulate.env import Env
 
 Results = np.ndarray | Sequence[np.ndarray]
 Rule = Callable[..., Results]

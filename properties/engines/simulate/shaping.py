@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from properties.engines.simulate.env import Env, common_lead
-from properties.engines.simulate.interpreter import held_as
-from properties.engines.simulate.rules import block_rank, result_dtype, rule, shifted
-from properties.engines.simulate.unwritten import ALLOCATES, contents
+from shardproof.properties.engines.simulate.env import Env, common_lead
+from shardproof.properties.engines.simulate.interpreter import held_as
+from shardproof.properties.engines.simulate.rules import block_rank, result_dtype, rule, shifted
+from shardproof.properties.engines.simulate.unwritten import ALLOCATES, contents
 
 
 def traced_shape(env: Env, equation: Any, lead: tuple[int, ...], index: int = 0) -> tuple[int, ...]:

@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from oracles.dtypes import wide
-from oracles.layout import shard, sharded_axes, unshard
-from oracles.mesh import MeshCase
-from properties.engines.simulate.env import Env
-from properties.engines.simulate.errors import InterpreterLimit
-from properties.engines.simulate.interpreter import evaluate
-from properties.engines.simulate.memory import peak_bytes
-from properties.engines.simulate.rules import rule
+from shardproof.oracles.dtypes import wide
+from shardproof.oracles.layout import shard, sharded_axes, unshard
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.engines.simulate.env import Env
+from shardproof.properties.engines.simulate.errors import InterpreterLimit
+from shardproof.properties.engines.simulate.interpreter import evaluate
+from shardproof.properties.engines.simulate.memory import peak_bytes
+from shardproof.properties.engines.simulate.rules import rule
 
 
 def widened(env: Env, mesh: Any, manual: frozenset[str]) -> tuple[Env, MeshCase, list[int]]:

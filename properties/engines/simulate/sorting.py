@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from properties.engines.simulate.env import Env, common_lead
-from properties.engines.simulate.rules import result_dtype, rule
+from shardproof.properties.engines.simulate.env import Env, common_lead
+from shardproof.properties.engines.simulate.rules import result_dtype, rule
 
 
 def comparable(x: np.ndarray) -> np.ndarray:

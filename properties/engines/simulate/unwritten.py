@@ -12,12 +12,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from oracles.dtypes import is_float, is_integer, largest_finite
-from oracles.layout import device_name, nan_equal
-from oracles.mesh import MeshCase
-from properties.engines.simulate.errors import UnwrittenRead
-from properties.engines.simulate.liveness import equations
-from properties.engines.simulate.location import location
+from shardproof.oracles.dtypes import is_float, is_integer, largest_finite
+from shardproof.oracles.layout import device_name, nan_equal
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.engines.simulate.errors import UnwrittenRead
+from shardproof.properties.engines.simulate.liveness import equations
+from shardproof.properties.engines.simulate.location import location
 
 ALLOCATES = ("empty", "empty2")
 

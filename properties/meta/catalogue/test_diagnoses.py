@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from properties.failures.text import diagnosed
-from properties.mutants import MUTANTS
-from properties.mutants.hunt import hunt
+from shardproof.properties.failures.text import diagnosed
+from shardproof.properties.mutants import MUTANTS
+from shardproof.properties.mutants.hunt import hunt
 
 CASES = ((1, False), (2, False), (3, True))
 """Seeds, and whether the case is shrunk: of long sides it cannot be told where one goes wrong, of short ones it is."""

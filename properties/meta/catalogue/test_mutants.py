@@ -6,18 +6,18 @@ import jax.numpy as jnp
 import pytest
 from jax import Array
 
-from impl.collectives import ring_shift
-from properties.checking import user_implementation
-from properties.contracts import Scope
-from properties.engines import engine_named
-from properties.engines.simulate import RULES
-from properties.implementations import BUILT_IN
-from properties.mutants import MUTANTS, Mutant
-from properties.mutants.axes import AxisName
-from properties.mutants.catalogue import mutant
-from properties.mutants.hunt import hunt, is_smallest
-from properties.search import find_violation
-from properties.verification import LAWS
+from shardproof.impl.collectives import ring_shift
+from shardproof.properties.checking import user_implementation
+from shardproof.properties.contracts import Scope
+from shardproof.properties.engines import engine_named
+from shardproof.properties.engines.simulate import RULES
+from shardproof.properties.implementations import BUILT_IN
+from shardproof.properties.mutants import MUTANTS, Mutant
+from shardproof.properties.mutants.axes import AxisName
+from shardproof.properties.mutants.catalogue import mutant
+from shardproof.properties.mutants.hunt import hunt, is_smallest
+from shardproof.properties.search import find_violation
+from shardproof.properties.verification import LAWS
 
 DRAWN = [m for m in MUTANTS.values() if m.runs != "isolated"]
 SEED = 0

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import settings
 
-from properties.checking import user_implementation
-from properties.contracts import CONTRACTS, Scope
-from properties.engines import XlaEngine, engine_named
-from properties.mutants import MUTANTS
-from properties.mutants.right import RIGHT_ONES, RightOne
-from properties.mutants.right.catalogue import enter
-from properties.search import find_violation
-from properties.verification import LAWS
+from shardproof.properties.checking import user_implementation
+from shardproof.properties.contracts import CONTRACTS, Scope
+from shardproof.properties.engines import XlaEngine, engine_named
+from shardproof.properties.mutants import MUTANTS
+from shardproof.properties.mutants.right import RIGHT_ONES, RightOne
+from shardproof.properties.mutants.right.catalogue import enter
+from shardproof.properties.search import find_violation
+from shardproof.properties.verification import LAWS
 
 SEED = 0
 EAGER = ("gather_with_lax", "reduce_with_lax", "shift_with_lax")

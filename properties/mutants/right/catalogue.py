@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from properties.contracts import CONTRACTS
+from shardproof.properties.contracts import CONTRACTS
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -5,9 +5,9 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
-from impl import collectives
-from properties.mutants.axes import AxisName, names
-from properties.mutants.right.catalogue import right
+from shardproof.impl import collectives
+from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.properties.mutants.right.catalogue import right
 
 
 def _wide(x: Array) -> Array:

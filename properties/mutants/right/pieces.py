@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 from jax import Array, lax
 
-from impl import collectives
-from properties.mutants.axes import AxisName, names
+from shardproof.impl import collectives
+from shardproof.properties.mutants.axes import AxisName, names
 
 
 def join(blocks: Array, axis: int, tiled: bool) -> Array:

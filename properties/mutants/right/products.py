@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from impl import collectives
-from impl.collective_matmul import naive
-from properties.mutants.axes import AxisName, names
-from properties.mutants.right.catalogue import right
+from shardproof.impl import collectives
+from shardproof.impl.collective_matmul import naive
+from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.properties.mutants.right.catalogue import right
 
 
 def multiplied(spec: str, lhs: Array, rhs: Array) -> Array:

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from impl import collectives
-from properties.mutants.axes import AxisName, names
-from properties.mutants.right.catalogue import enter, right
-from properties.mutants.right.pieces import accumulator, added, combined, divided, power_of_two, spread
+from shardproof.impl import collectives
+from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.properties.mutants.right.catalogue import enter, right
+from shardproof.properties.mutants.right.pieces import accumulator, added, combined, divided, power_of_two, spread
 
 
 def whole(x: Array, op: str) -> Array:

@@ -3,11 +3,11 @@
 import jax.numpy as jnp
 from jax import Array, lax
 
-from impl import collectives
-from impl.collective_matmul import multiply
-from properties.mutants.axes import AxisName, names
-from properties.mutants.right.catalogue import right
-from properties.mutants.right.pieces import accumulator, divided, spread
+from shardproof.impl import collectives
+from shardproof.impl.collective_matmul import multiply
+from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.properties.mutants.right.catalogue import right
+from shardproof.properties.mutants.right.pieces import accumulator, divided, spread
 
 
 def reduced(x: Array, axis_name: AxisName, op: str, add: object) -> Array:

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from impl import collectives
-from properties.mutants.axes import AxisName, names
-from properties.mutants.right.catalogue import right
-from properties.mutants.right.pieces import accumulator, added, cut, join, own, power_of_two, spread
+from shardproof.impl import collectives
+from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.properties.mutants.right.catalogue import right
+from shardproof.properties.mutants.right.pieces import accumulator, added, cut, join, own, power_of_two, spread
 
 
 @right("reduce_scatter")

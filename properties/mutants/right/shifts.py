@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from impl import collectives
-from properties.mutants.axes import AxisName, in_mesh_order, names
-from properties.mutants.right.catalogue import right
-from properties.mutants.right.pieces import spread
+from shardproof.impl import collectives
+from shardproof.properties.mutants.axes import AxisName, in_mesh_order, names
+from shardproof.properties.mutants.right.catalogue import right
+from shardproof.properties.mutants.right.pieces import spread
 
 Pairs = Sequence[tuple[int, int]]
 

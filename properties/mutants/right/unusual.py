@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from impl import collectives
-from properties.mutants.axes import AxisName, names
-from properties.mutants.right.catalogue import enter, right
-from properties.mutants.right.pieces import accumulator, combined, cut, divided, join, spread
-from properties.mutants.right.products import multiplied
-from properties.mutants.right.reductions import whole
-from properties.mutants.right.shifts import Pairs
+from shardproof.impl import collectives
+from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.properties.mutants.right.catalogue import enter, right
+from shardproof.properties.mutants.right.pieces import accumulator, combined, cut, divided, join, spread
+from shardproof.properties.mutants.right.products import multiplied
+from shardproof.properties.mutants.right.reductions import whole
+from shardproof.properties.mutants.right.shifts import Pairs
 
 BITS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
 LANES = 128

@@ -1,7 +1,7 @@
 """What a halo exchange means: the array is a circle, and every participant gets its own rows and those around them.
 
-Derivatives are exact, in `shardproof.oracles.dtypes.wide`, and their transpose is taken over all blocks of all devices: each
-has its own cotangent (see `shardproof.oracles.transposes`).
+Derivatives are exact, in `wide` floats, and their transpose is taken over all blocks of all devices: each
+has its own cotangent (see `oracles.transposes`).
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
 """What a masked mean means: the mean over all elements of all participants where the mask is True.
 
 Operands are blocks `values [*mesh.sizes, *block]` and `mask`, bool of the same shape, True where an element counts.
-Derivatives are exact, in `shardproof.oracles.dtypes.wide`, and their transpose is taken over all blocks of all devices: each
-has its own cotangent (see `shardproof.oracles.transposes`). The mask has none.
+Derivatives are exact, in `wide` floats, and their transpose is taken over all blocks of all devices: each
+has its own cotangent (see `oracles.transposes`). The mask has none.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """What norms of sharded arrays mean: the global norm, and RMS normalisation over all features of a token.
 
-Operands are blocks `[*mesh.sizes, *block]`. Derivatives are exact, in `shardproof.oracles.dtypes.wide`, and their transpose is
-taken over all blocks of all devices: each has its own cotangent (see `shardproof.oracles.transposes`).
+Operands are blocks `[*mesh.sizes, *block]`. Derivatives are exact, in `wide` floats, and their transpose is
+taken over all blocks of all devices: each has its own cotangent (see `oracles.transposes`).
 """
 
 from collections.abc import Sequence

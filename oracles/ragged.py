@@ -167,8 +167,8 @@ class RaggedAllToAll:
     """The exchange with its derivatives with respect to operand and output; the lists have none.
 
     Operands are operand, output, input_offsets, send_sizes, output_offsets and recv_sizes. Derivatives are exact, in
-    `shardproof.oracles.dtypes.wide`, and their transpose is taken over all blocks of all devices: each has its own cotangent
-    (see `shardproof.oracles.transposes`). Everything raises RaggedMismatch if the lists contradict each other.
+    `oracles.dtypes.wide`, and their transpose is taken over all blocks of all devices: each has its own cotangent
+    (see `oracles.transposes`). Everything raises RaggedMismatch if the lists contradict each other.
     """
 
     def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> list[Blocks]:

@@ -28,13 +28,14 @@ from shardproof.properties.tally import Tally
 from shardproof.properties.verdict import Enough
 from shardproof.properties.verification import LAWS
 
-pytest_plugins = ("shardproof.properties.failures.plugin",)
+pytest_plugins = ("shardproof.properties.collecting", "shardproof.properties.failures.plugin")
 TALLIES = pytest.StashKey[list[Tally]]()
 GIVEN = pytest.StashKey[list[Implementation]]()
 COUNTED = pytest.StashKey[Tally]()
 OUTCOME = pytest.StashKey[str]()
 GIVEN_TESTS = "test_given.py"
 HERE = Path(__file__).parent
+"""Where the tests of given functions are imported from: in a checkout, a link."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -100,14 +101,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FILE",
         help="write the table of what was verified to FILE.json or FILE.md; may be given more than once",
     )
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """For a given function no conftest is needed, nor this checkout's."""
-    namespace = early_config.known_args_namespace
-    if namespace.impl:
-        namespace.confcutdir = str(HERE)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -218,7 +211,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         too_large = marker is not None and marker.args[0] > devices
         other = law is not None and engine not in (law.args[1], "all")
         # with --impl only the given functions are checked, without it only the built-in ones
-        other |= item.path.parent == HERE and (item.path.name == GIVEN_TESTS) != bool(config.stash[GIVEN])
+        own = item.path.resolve().parent == HERE.resolve()
+        other |= own and (item.path.name == GIVEN_TESTS) != bool(config.stash[GIVEN])
         (dropped if too_large or other else kept).append(item)
     if dropped:
         config.hook.pytest_deselected(items=dropped)

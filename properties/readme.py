@@ -10,7 +10,7 @@ from shardproof.properties.given import signature_of
 from shardproof.properties.known_defects import DEFECTS
 from shardproof.properties.verification import LAWS
 
-README = Path(__file__).parent.parent / "README.md"
+README = Path(__file__).resolve().parents[1] / "README.md"
 
 
 def laws() -> str:

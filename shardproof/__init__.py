@@ -1,1 +1,27 @@
-"""x."""
+"""A property-based verification suite for distributed JAX.
+
+`check` verifies a device-local function of yours inside a test of yours, `no_communication` asserts that one sends
+nothing, and `simulate` runs a program on meshes of thousands of devices, without any. What is verified is in
+`CONTRACTS`, what it is verified on is drawn by `strategies`. Implementations are in `shardproof.impl`, what they
+are compared with in `shardproof.oracles`.
+"""
+
+from typing import TYPE_CHECKING
+
+__all__ = ["CONTRACTS", "check", "no_communication", "simulate", "strategies"]
+
+if TYPE_CHECKING:
+    from shardproof.properties import CONTRACTS, check, no_communication, simulate, strategies
+else:
+
+    def __getattr__(name: str) -> object:
+        """A public name, imported when it is first used: pytest imports this package wherever it is installed."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        import shardproof.properties as public
+
+        return getattr(public, name)
+
+    def __dir__() -> list[str]:
+        """The public names, imported or not."""
+        return sorted({*globals(), *__all__})

@@ -14,8 +14,6 @@ from shardproof.properties.laws.violation import LawViolation
 FOLDER = Path(".shardproof") / "failures"
 """Where failures are written, below the working directory."""
 REPLAY = "pytest --replay"
-ANYWHERE = "pytest -p shardproof.properties.plugin --replay"
-"""The same where this project's conftest.py is not in force: in a user's own tests."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +35,8 @@ class Written:
     @property
     def commands(self) -> list[str]:
         """The commands that show the failure again."""
-        here = Path.cwd().resolve() == Path(__file__).resolve().parents[2]
         impl = f" --impl {self.impl}" if self.impl else ""
-        replay = [f"{REPLAY if here else ANYWHERE} {self.case}{impl}"] if self.replays else []
+        replay = [f"{REPLAY} {self.case}{impl}"] if self.replays else []
         return [f"python {self.script}", *replay]
 
 

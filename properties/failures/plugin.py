@@ -148,7 +148,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The regressions run first."""
-    items.sort(key=lambda item: item.path != REGRESSIONS.with_name("test_regressions.py"))
+    items.sort(key=lambda item: item.path.resolve() != REGRESSIONS.with_name("test_regressions.py"))
 
 
 def violations_in(error: BaseException | None) -> Iterator[LawViolation]:

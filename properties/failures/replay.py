@@ -21,7 +21,7 @@ from shardproof.properties.verification import LAWS
 MOST_BYTES = 2**20
 """The largest file that is read; a permutation of 4,096 devices takes a tenth of that."""
 
-REGRESSIONS = Path(__file__).parents[1] / "regressions"
+REGRESSIONS = Path(__file__).resolve().parents[1] / "regressions"
 """Failures that were once there; they are checked before anything else."""
 
 

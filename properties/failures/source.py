@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import shardproof
 from shardproof.properties.failures.literals import comment, quoted
 from shardproof.properties.failures.lookup import importable, named, source_root
 from shardproof.properties.implementations import Implementation
@@ -37,7 +38,7 @@ def source_of(implementation: Implementation) -> Source:
         first, _, rest = name.qualname.partition(".")
         own = first if first not in TAKEN and not first.startswith("_") else "implementation"
         renamed = "" if own == first else f" as {own}"
-        folder = source_root(name) if name.path else str(Path(__file__).resolve().parents[2])
+        folder = source_root(name) if name.path else str(Path(shardproof.__file__).resolve().parents[1])
         return Source(f"{own}.{rest}" if rest else own, [f"from {name.module} import {first}{renamed}"], folder)
     found = _embedded(implementation.function)
     if found is not None:

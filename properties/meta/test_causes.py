@@ -26,7 +26,7 @@ from shardproof.properties.laws.violation import Difference, LawViolation
 from shardproof.properties.search import find_violation
 from shardproof.properties.verification import LAWS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).resolve().parents[2]
 CASE = Case(
     "all_reduce",
     MeshCase(("dp",), (2,)),

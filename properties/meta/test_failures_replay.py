@@ -28,7 +28,7 @@ from shardproof.properties.laws.violation import LawViolation
 from shardproof.properties.tally import Tally
 from shardproof.properties.verification import LAWS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).resolve().parents[2]
 MINE = '''
 """A user's module."""
 from shardproof.impl.collectives import permute
@@ -212,9 +212,10 @@ def test_a_failure_becomes_a_regression(tmp_path: Path, monkeypatch: pytest.Monk
     case = write(found()).case.resolve()
     checkout = tmp_path / "checkout"
     checkout.mkdir()
-    for part in ("conftest.py", "pyproject.toml", "impl", "oracles", "properties"):
-        copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
-        copy(ROOT / part, checkout / part)
+    for part in ("conftest.py", "pyproject.toml"):
+        shutil.copy(ROOT / part, checkout / part)
+    for part in ("impl", "oracles", "properties", "shardproof"):
+        shutil.copytree(ROOT / part, checkout / part, symlinks=True)
     kept = checkout / "properties" / "regressions"
     before = {path.name for path in kept.iterdir()}
 
@@ -247,7 +248,7 @@ def pytest_run(*options: str, folder: Path, root: Path = ROOT) -> subprocess.Com
     environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "500", "PYTHONDONTWRITEBYTECODE": "1"}
     if not any(option.startswith("--color") for option in options):
         environment["NO_COLOR"] = "1"
-    plugins = ["-p", "no:cacheprovider", *(["-p", "shardproof.properties.plugin"] if root != folder else [])]
+    plugins = ["-p", "no:cacheprovider", *(["-p", "shardproof.plugin"] if root != folder else [])]
     command = [sys.executable, "-m", "pytest", *plugins, *options]
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=600
@@ -273,7 +274,7 @@ def test_a_replay_fails_the_same_way_until_it_is_fixed(tmp_path: Path, monkeypat
     assert re.search(rf"FAILED \S*{case.stem}.json::{case.stem} - {re.escape(headline)}\n", done.stdout), done.stdout
     assert "Traceback" not in done.stdout
     assert "\x1b" not in done.stdout
-    again = f"  pytest -p shardproof.properties.plugin --replay .shardproof/failures/{case.name}\n"
+    again = f"  pytest --replay .shardproof/failures/{case.name}\n"
     assert again in done.stdout
     assert len(done.stdout.splitlines()) < 60
     assert f"\nreplay imports mesh_order_shift:ring_shift from {module}\n" in done.stdout

@@ -26,7 +26,7 @@ from shardproof.properties.search import Finding
 from shardproof.properties.tally import Tally
 from shardproof.properties.watching import Death, Watch
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def computes_for_ever(x: Any, axis_name: Any, *, offset: int = 1) -> Any:

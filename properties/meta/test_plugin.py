@@ -15,7 +15,7 @@ import pytest
 from shardproof.properties.destinations import DestinationError, check_destination, write_somewhere
 from shardproof.properties.platforms import TooFewDevices, check_devices
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).resolve().parents[2]
 LAWS = "test_value_xla and (broadcast or ring_shift)"  # the cheapest law of the two cheapest contracts
 CONTRACTS = ("broadcast", "ring_shift")
 

@@ -91,7 +91,7 @@ def written_script(recorded: Recorded) -> str:
 
 
 IMPORTED = {
-    "base64", "collections", "fractions", "impl", "jax", "math", "numpy", "os", "resource", "subprocess", "sys",
+    "base64", "collections", "fractions", "jax", "math", "numpy", "os", "resource", "shardproof", "subprocess", "sys",
     "typing", "zlib",
 }  # fmt: skip
 

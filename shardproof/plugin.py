@@ -1,0 +1,60 @@
+"""The pytest plugin that is there wherever shardproof is installed: it loads the suite's own if a run asks for it.
+
+A run that does not ask is as if shardproof were not installed: no option, marker, fixture, header or profile is added,
+and neither JAX nor Hypothesis is imported.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+SUITE = "shardproof.properties.plugin"
+ASKING = ("--impl", "--replay", "--keep-regression")
+"""The options that ask for the suite. The others belong to these: alone they mean nothing outside of its checkout."""
+OPTIONS = (
+    *ASKING,
+    "--claims",
+    "--devices",
+    "--engine",
+    "--expect-communication",
+    "--mesh-devices",
+    "--platform",
+    "--report",
+)
+"""All of the suite's options. Each has a value."""
+TESTS = Path(__file__).parent / "properties"
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser, args: Sequence[str]
+) -> Iterator[None]:
+    """Loads the suite, once the run's own plugins and conftest.py have said which options are theirs."""
+    asked = [name for name in ASKING if any(text.partition("=")[0] == name for text in args)]
+    if asked:
+        _find_conftests(early_config, args)
+    result = yield
+    if not asked or early_config.pluginmanager.has_plugin(SUITE):
+        return result
+    known = vars(parser.parse_known_args(args))
+    taken = [name for name in OPTIONS if name.strip("-").replace("-", "_") in known]
+    if set(asked) <= set(taken):  # so it is another's option that was given
+        return result
+    if taken:
+        raise pytest.UsageError(
+            f"{asked[0]}: shardproof cannot add its option {taken[0]}, because another plugin or a conftest.py has one "
+            "of that name: expected a run without it, by -p no:NAME or --noconftest"
+        )
+    early_config.pluginmanager.import_plugin(SUITE)
+    return result
+
+
+def _find_conftests(early_config: pytest.Config, args: Sequence[str]) -> None:
+    """Looks for conftest.py in the user's project alone: not where the suite is, nor beside a file that is replayed."""
+    namespace = early_config.known_args_namespace
+    values = {value for name, value in pairwise(args) if name in OPTIONS}
+    namespace.file_or_dir = [path for path in namespace.file_or_dir if path not in values]
+    if early_config.rootpath not in TESTS.parents:
+        namespace.confcutdir = str(TESTS)

@@ -23,13 +23,24 @@ class SuiteModule(pytest.Module):
     """A file of tests of the suite."""
 
     def _getobj(self) -> object:
-        inside = self.path.resolve().relative_to(HERE).with_suffix("")
-        return importlib.import_module(".".join((PACKAGE, *inside.parts)))
+        return importlib.import_module(".".join((PACKAGE, *_inside(self.path).with_suffix("").parts)))
+
+    def funcnamefilter(self, name: str) -> bool:
+        """What is a test here, whatever the settings of the project say in which pytest runs."""
+        return name.startswith("test_")
+
+
+def _inside(path: Path) -> Path:
+    return path.resolve().relative_to(HERE)
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
     """A file of tests has one name, wherever the run was started and however the file was given."""
-    return SuiteModule.from_parent(parent, path=module_path) if is_of_the_suite(module_path) else None
+    if not is_of_the_suite(module_path):
+        return None
+    outside = parent.config.rootpath not in module_path.parents  # pytest has no name for what is not below its root
+    told = "/".join((*PACKAGE.split("."), *_inside(module_path).parts)) if outside else None
+    return SuiteModule.from_parent(parent, path=module_path, nodeid=told)
 
 
 def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Dir | None:

@@ -120,7 +120,10 @@ class Lookup:
 
     def _built_in(self) -> Implementation | None:
         own = built_in(self.name)
-        return own if own is not None and own.function.__module__ == self.name.module else None
+        modules = [self.name.module]
+        if not self.name.path:  # in files from before this project was a package, `impl.collectives` is its own
+            modules.append(f"shardproof.{self.name.module}")
+        return own if own is not None and own.function.__module__ in modules else None
 
     def _named_by_user(self) -> Given | None:
         wanted = (self.name.contract, self.name.module, self.name.qualname)

@@ -12,6 +12,7 @@ from pathlib import Path
 import jax
 import pytest
 
+from shardproof.plugin import OPTIONS
 from shardproof.properties.destinations import DestinationError, check_destination, write_somewhere
 from shardproof.properties.platforms import TooFewDevices, check_devices
 
@@ -205,10 +206,11 @@ def test_a_driver_that_hangs_is_no_device(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_readme_has_every_option() -> None:
-    """The options in the README's table are those that `--help` shows, no more and no fewer."""
+    """The options in the README's table are those that `--help` shows, no more and no fewer; so are the plugin's."""
     section = re.search(r"^shardproof: .*?(?=^\S|\Z)", run_pytest("--help").output, re.MULTILINE | re.DOTALL)
     assert section
     shown = set(re.findall(r"^  (--[a-z-]+)", section[0], re.MULTILINE))
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert "--devices" in shown
+    assert set(OPTIONS) == shown
     assert set(re.findall(r"^\| *`(--[a-z-]+)", readme, re.MULTILINE)) == shown

@@ -1,0 +1,305 @@
+"""What is installed is one package, beside which other projects stay as they are; the checkout is that package too."""
+
+import fcntl
+import importlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import pytest
+
+import shardproof
+from shardproof import properties
+from shardproof.properties.readme import README
+
+ROOT = README.parent
+ROOMS = ("impl", "oracles", "properties")
+PROJECT = {
+    **{f"{room}/__init__.py": "MINE = True\n" for room in ROOMS},
+    "mine.py": """
+from jax import lax
+
+import impl, oracles, properties
+
+assert impl.MINE and oracles.MINE and properties.MINE
+
+
+def gather(x, axis_name, *, axis=0, tiled=False):
+    return lax.all_gather(x, axis_name, axis=axis, tiled=tiled)
+
+
+def shift(x, axis_name, *, offset=1):
+    p = lax.axis_size(axis_name)
+    return lax.ppermute(x, axis_name, [(i, (i + offset + 1) % p) for i in range(p)])
+""",
+    "pytest.ini": "[pytest]\naddopts = --strict-markers --strict-config\nfilterwarnings = error\ntestpaths = tests\npython_functions = own_*\n",
+    "conftest.py": """
+import pytest
+
+
+def pytest_addoption(parser):
+    parser.addoption("--mesh", default="dp=2")
+
+
+@pytest.fixture
+def mesh(request):
+    return request.config.getoption("--mesh")
+""",
+    "tests/test_own.py": """
+import sys
+
+import impl, oracles, properties
+
+
+def own_rooms(mesh):
+    assert impl.MINE and oracles.MINE and properties.MINE and mesh == "dp=2"
+    print("imported:", *sorted(m for m in sys.modules if m.partition(".")[0] in ("hypothesis", "jax", "shardproof")))
+""",
+}
+"""A project that has packages of its own by the names of this checkout's folders, and its own settings of pytest."""
+
+
+def started(folder: Path, command: list[str], path: str = "") -> subprocess.CompletedProcess[str]:
+    """A Python process in a folder, to which nothing but `path` is known of the run that this test is in."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "PYTHON", "CI", "JAX_", "XLA_"))}
+    environment = {**inherited, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu", "COLUMNS": "200", "NO_COLOR": "1"}
+    return subprocess.run(
+        [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=600
+    )
+
+
+def build(folder: Path) -> None:
+    """Builds the wheel of this checkout in a folder, and installs it there, in `installed`.
+
+    With the setuptools at hand if they can; otherwise with those that pip finds.
+    """
+    tree = folder / "tree"
+    tree.mkdir()
+    for part in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / part, tree / part)
+    for part in (*ROOMS, "shardproof"):
+        shutil.copytree(ROOT / part, tree / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    try:
+        able = int(version("setuptools").partition(".")[0]) >= 77  # as pyproject.toml demands
+    except PackageNotFoundError:
+        able = False
+    pip = ["-m", "pip", "--disable-pip-version-check"]
+    alone = ["--no-build-isolation"] if able else []
+    done = started(folder, [*pip, "wheel", "--no-deps", *alone, "--wheel-dir", str(folder), str(tree)])
+    assert done.returncode == 0, done.stderr
+    (wheel,) = map(str, folder.glob("*.whl"))
+    done = started(folder, [*pip, "install", "--no-deps", "--no-index", "--target", str(folder / "installed"), wheel])
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel and an `installed` one, made once for all workers."""
+    shared = tmp_path_factory.getbasetemp()
+    folder = (shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared) / "packaging"
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            unfinished = folder.with_suffix(".unfinished")
+            unfinished.mkdir()
+            build(unfinished)
+            unfinished.rename(folder)
+    return folder
+
+
+@pytest.fixture
+def installed(built: Path) -> str:
+    """What `sys.path` needs for an installed shardproof."""
+    return str(built / "installed")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Somebody else's project."""
+    write(tmp_path, PROJECT)
+    return tmp_path
+
+
+def write(folder: Path, files: Mapping[str, str]) -> None:
+    """Writes files by their paths in a folder."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def test_the_wheel_is_one_package(built: Path) -> None:
+    """It has the three rooms below `shardproof`, typed and with the regressions, and nothing beside it."""
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"shardproof"}
+    kept = [path.relative_to(ROOT) for room in ROOMS for path in (ROOT / room).rglob("*.py")]
+    wanted = {f"shardproof/{path.as_posix()}" for path in kept if path.parts[:2] != ("properties", "meta")}
+    assert {name for name in names if name.startswith("shardproof/") and name.endswith(".py")} == {
+        *wanted, "shardproof/__init__.py", "shardproof/plugin.py",
+    }  # fmt: skip
+    saved = {
+        f"shardproof/properties/regressions/{path.name}" for path in (ROOT / "properties").rglob("regressions/*.json")
+    }
+    assert {"shardproof/py.typed", *saved} <= names
+
+
+def test_public_names_are_imported_when_they_are_used(installed: str, project: Path) -> None:
+    """`import shardproof` imports nothing else; its names are those of `shardproof.properties`, and no others."""
+    assert shardproof.__all__ == properties.__all__
+    assert set(shardproof.__all__) <= set(dir(shardproof))
+    for name in shardproof.__all__:
+        assert getattr(shardproof, name) is getattr(properties, name)
+    with pytest.raises(AttributeError, match="module 'shardproof' has no attribute 'chek'"):
+        _ = shardproof.chek  # type: ignore[attr-defined]
+    program = (
+        "import sys; before = set(sys.modules); import shardproof\n"
+        "new = {m.partition('.')[0] for m in set(sys.modules) - before}\n"
+        "print(new - sys.stdlib_module_names, shardproof.__file__)\n"
+        "from shardproof import CONTRACTS, check, no_communication, simulate, strategies\n"
+        "print(*sorted(m for m in sys.modules if m in ('impl', 'oracles', 'properties')))\n"
+    )
+    done = started(project, ["-c", program], installed)
+    assert done.stdout == f"{{'shardproof'}} {installed}/shardproof/__init__.py\n\n", done.stderr
+
+
+def test_a_run_that_does_not_ask_is_untouched(installed: str, project: Path) -> None:
+    """A project's own tests print what they print without shardproof, and import nothing of it but the plugin."""
+    command = ["-m", "pytest", "-p", "no:cacheprovider", "-rA"]
+    done = started(project, command, installed)
+    without = started(project, [*command, "-p", "no:shardproof.plugin"], installed)
+    assert done.returncode == 0, done.stdout
+    assert "\nimported: shardproof shardproof.plugin\n" in done.stdout
+    assert "\nimported:\n" in without.stdout
+    told = re.compile(r"^(plugins|imported):.*\n|in [\d.]+s", re.MULTILINE)  # pytest lists the plugins that there are
+    assert told.sub("", done.stdout) == told.sub("", without.stdout)
+    assert (done.stderr, without.stderr) == ("", "")
+    for option in ("--devices=4", "--engine=xla", "--report=report.md"):
+        alone = started(project, [*command, option], installed)
+        assert alone.returncode == pytest.ExitCode.USAGE_ERROR
+        assert f"unrecognized arguments: {option}" in alone.stderr
+
+
+def test_the_options_of_a_project_are_its_own(installed: str, project: Path) -> None:
+    """A project's own `--impl` is not taken for this one; where another option is in the way, one line says so."""
+    command = ["-m", "pytest", "-p", "no:cacheprovider", "--collect-only", "-q"]
+    conftest = "def pytest_addoption(parser):\n    parser.addoption({!r})\n"
+    (project / "tests" / "test_own.py").write_text(
+        "import sys\n\n\ndef own_options(pytestconfig):\n"
+        "    assert pytestconfig.getoption('--impl') == 'fast'\n    assert 'jax' not in sys.modules\n"
+    )
+    (project / "conftest.py").write_text(conftest.format("--impl"))
+    done = started(project, [*command[:-2], "--impl", "fast"], installed)
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+
+    (project / "conftest.py").write_text(conftest.format("--devices"))
+    taken = started(project, [*command, "--impl=all_gather=mine:gather"], installed)
+    assert taken.returncode == pytest.ExitCode.USAGE_ERROR
+    (line,) = [text for text in taken.stderr.splitlines() if text.strip()]
+    assert line.startswith("ERROR: --impl: shardproof cannot add its option --devices, because another plugin or ")
+    free = started(project, [*command, "--impl=all_gather=mine:gather", "--noconftest"], installed)
+    assert "test_given[all_gather[gather]-value-simulate]" in free.stdout, free.stderr
+
+
+def test_a_given_function_is_checked_and_replayed(installed: str, project: Path) -> None:
+    """`--impl`, `--replay` and the script of a failure work in a project with packages of the same names."""
+    command = ["-m", "pytest", "-p", "no:cacheprovider", "--hypothesis-profile=matrix"]
+    given = ["--impl", "all_gather=mine:gather", "--impl", "ring_shift=mine:shift", "-k", "value-simulate"]
+    done = started(project, [*command, *given], installed)
+    assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
+    assert "FAILED shardproof/properties/test_given.py::test_given[ring_shift[shift]-value-simulate]" in done.stdout
+    told = re.search(r"\n  python (\S+\.py)\n  (pytest --replay \S+\.json)\n", done.stdout)
+    assert told
+    headline = re.search(r"\n(ring_shift\[shift\]: value: mesh .*)\n", done.stdout)
+    assert headline
+    for arguments in ([told[1]], ["-m", *told[2].split(), "-p", "no:cacheprovider"]):
+        again = started(project, arguments, installed)
+        assert again.returncode == 1, again.stdout + again.stderr
+        assert again.stderr == ""
+    assert headline[1] in again.stdout
+    (project / "mine.py").write_text(PROJECT["mine.py"].replace("offset + 1", "offset"))
+    assert started(project, [told[1]], installed).returncode == 0
+
+
+def test_check_works_beside_packages_of_the_same_names(installed: str, project: Path) -> None:
+    """`from shardproof import check`, in a test of a project whose warnings are errors."""
+    (project / "tests" / "test_check.py").write_text(
+        "import pytest\nfrom shardproof import check\nimport mine\n\n\n"
+        "def own_right():\n    print(check('all_gather', mine.gather, laws='value', max_examples=5))\n\n\n"
+        "def own_wrong():\n    with pytest.raises(AssertionError, match='2 of 2 blocks wrong'):\n"
+        "        check('ring_shift', mine.shift, laws='value', max_examples=20)\n"
+    )
+    done = started(project, ["-m", "pytest", "-p", "no:cacheprovider"], installed)
+    assert "3 passed" in done.stdout, done.stdout
+
+
+def test_a_script_about_an_own_function_finds_it(installed: str, project: Path) -> None:
+    """The script of a failure of one of this project's implementations imports it from where it is installed."""
+    program = (
+        "from pathlib import Path\n"
+        "from shardproof.oracles.mesh import MeshCase\n"
+        "from shardproof.properties.communication.examples import example\n"
+        "from shardproof.properties.failures.script import script\n"
+        "from shardproof.properties.implementations import BUILT_IN\n"
+        "from shardproof.properties.laws.violation import LawViolation\n"
+        "(own,) = [i for i in BUILT_IN if i.contract == 'ring_shift']\n"
+        "case = example('ring_shift', MeshCase(('tp',), (2,)), 'tp')\n"
+        "Path('script.py').write_text(script(LawViolation(own, 'value', case, 'aborts the process')))\n"
+    )
+    done = started(project, ["-c", program], installed)
+    assert done.returncode == 0, done.stderr
+    text = (project / "script.py").read_text()
+    assert f'sys.path.insert(0, "{installed}")\nfrom shardproof.impl.collectives import ring_shift' in text
+    assert started(project, ["script.py"]).returncode == 0
+
+
+def test_commands_of_the_readme_are_there(installed: str, project: Path) -> None:
+    """What the README calls with `python -m` is there in a checkout, and where shardproof is installed."""
+    modules = sorted(set(re.findall(r"python -m (shardproof[\w.]+)", README.read_text(encoding="utf-8"))))
+    assert len(modules) >= 2
+    for module in modules:
+        for folder, path in ((ROOT, ""), (project, installed)):
+            done = started(folder, ["-m", module, "--help"], path)
+            assert done.returncode == 0, done.stderr
+            assert f"usage: python -m {module} " in done.stdout
+
+
+LOADED = """
+import json, os, sys
+import pytest
+
+code = pytest.main([*sys.argv[1:], "-p", "no:cacheprovider", "--collect-only", "-q"])
+files = {n: os.path.realpath(m.__file__) for n, m in list(sys.modules.items()) if getattr(m, "__file__", None)}
+print("\\n" + json.dumps([int(code), files]))
+"""
+"""Collects tests, and prints of all modules where they are from."""
+
+
+@pytest.mark.parametrize(
+    ("folder", "arguments"),
+    [
+        (".", ["."]),
+        (".", ["properties/meta/test_rooms.py"]),
+        (".", ["shardproof/properties"]),
+        ("properties", ["meta"]),
+    ],
+    ids=str,
+)
+def test_no_module_is_there_twice(folder: str, arguments: list[str]) -> None:
+    """However the tests of a checkout are given to pytest, each of its files is one module, of `shardproof`."""
+    done = started(ROOT / folder, ["-c", LOADED, *arguments], str(ROOT))
+    code, files = json.loads(done.stdout.splitlines()[-1])
+    assert code == 0, done.stdout
+    own = {name: path for name, path in files.items() if Path(path).is_relative_to(ROOT) and name != "conftest"}
+    assert all(name.partition(".")[0] == "shardproof" for name in own)
+    assert len(set(own.values())) == len(own)
+    assert any(name.startswith("shardproof.properties.meta.test_") for name in own)
+    assert not {name.partition(".")[0] for name in files} & set(ROOMS)
+    assert importlib.import_module(__name__) is sys.modules["shardproof.properties.meta.test_packaging"]

@@ -39,7 +39,13 @@ def shift(x, axis_name, *, offset=1):
     p = lax.axis_size(axis_name)
     return lax.ppermute(x, axis_name, [(i, (i + offset + 1) % p) for i in range(p)])
 """,
-    "pytest.ini": "[pytest]\naddopts = --strict-markers --strict-config\nfilterwarnings = error\ntestpaths = tests\npython_functions = own_*\n",
+    "pytest.ini": """
+[pytest]
+addopts = --strict-markers --strict-config
+filterwarnings = error
+python_functions = own_*
+testpaths = tests
+""",
     "conftest.py": """
 import pytest
 

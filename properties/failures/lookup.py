@@ -169,7 +169,8 @@ def _import_from(path: Path, name: Named) -> Any:
     except ValueError:  # what is loaded already does not say where from
         spec = None
     places = [] if spec is None else list(spec.submodule_search_locations or [spec.origin or "/"])
-    if not places or not all(Path(place).resolve() in (path, *path.parents) for place in places):
+    above = {place.resolve() for place in (path, *path.parents)}
+    if not places or not all(Path(place).resolve() in above for place in places):
         raise NotAFailure(f"{_told(name)}: Python finds another module {first!r} than that of {path}")
     try:
         module = importlib.import_module(name.module)
@@ -210,7 +211,7 @@ def source_file(name: Named) -> Path:
     for root in (source_root(name), str(Path.cwd()), *sys.path):
         for path in (Path(root, f"{inside}.py"), Path(root, inside, "__init__.py")):
             if root and is_below_here(path) and _defines(path, name.qualname):
-                return path.resolve()
+                return path.absolute()  # a link that the module is found by is part of its place
     raise NotAFailure(
         f"{_told(name)} is not defined below {Path.cwd()}, from where alone a file may have it imported: "
         f"name it with --impl {name.contract}={_told(name)}"

@@ -19,12 +19,13 @@ from shardproof.properties.data import Data
 from shardproof.properties.engines import XlaEngine
 from shardproof.properties.failures import replay, write
 from shardproof.properties.failures.files import replace
-from shardproof.properties.failures.lookup import NotAFailure, implementation_of, named
+from shardproof.properties.failures.lookup import Named, NotAFailure, implementation_of, named
 from shardproof.properties.failures.record import failing_case, identity, parse, record
 from shardproof.properties.failures.replay import files, read, regressions, run
 from shardproof.properties.implementations import IMPLEMENTATIONS, Implementation
 from shardproof.properties.judging import verify
 from shardproof.properties.laws.violation import LawViolation
+from shardproof.properties.mutants import runtime
 from shardproof.properties.tally import Tally
 from shardproof.properties.verification import LAWS
 
@@ -67,6 +68,19 @@ def test_a_failure_survives_its_json() -> None:
     assert recorded.implementation == named(LAX)
     assert recorded.case == failing_case(violation) == dataclasses.replace(CASE, data=(Data("distinct", 1),))
     assert implementation_of(recorded.implementation) is LAX
+
+
+def test_this_projects_own_functions_are_found_by_their_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Files from before this project was a package are of the same function, and a checkout is a working directory."""
+    earlier = parse(changed(implementation__module="impl.collectives")).implementation
+    assert implementation_of(earlier) is LAX
+    planted = Named("ring_shift", "shift_hangs", runtime.__name__, "shift_hangs")
+    monkeypatch.chdir(ROOT)
+    assert implementation_of(planted).function is runtime.shift_hangs
+    monkeypatch.chdir(tmp_path)
+    for theirs in (dataclasses.replace(earlier, path=str(tmp_path / "impl" / "collectives.py")), planted):
+        with pytest.raises(NotAFailure, match="is not defined below"):
+            implementation_of(theirs)
 
 
 def test_the_name_of_a_failure_is_readable_and_stable() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import shardproof
-from shardproof import properties
+import shardproof.properties
 from shardproof.properties.readme import README
 
 ROOT = README.parent
@@ -159,10 +159,10 @@ def test_the_wheel_is_one_package(built: Path) -> None:
 
 def test_public_names_are_imported_when_they_are_used(installed: str, project: Path) -> None:
     """`import shardproof` imports nothing else; its names are those of `shardproof.properties`, and no others."""
-    assert shardproof.__all__ == properties.__all__
+    assert shardproof.__all__ == shardproof.properties.__all__
     assert set(shardproof.__all__) <= set(dir(shardproof))
     for name in shardproof.__all__:
-        assert getattr(shardproof, name) is getattr(properties, name)
+        assert getattr(shardproof, name) is getattr(shardproof.properties, name)
     with pytest.raises(AttributeError, match="module 'shardproof' has no attribute 'chek'"):
         _ = shardproof.chek  # type: ignore[attr-defined]
     program = (

@@ -44,7 +44,7 @@ def excused(
         if not defect.is_in(engine) or not defect.shows(case, error):
             continue
         primitive = at_fault(defect, law, implementation, case, engine)
-        if primitive is not None and (verdict := _without(defect, primitive, check, implementation, case, engine)):
+        if primitive is not None and (verdict := _without(defect, primitive, law, check, implementation, case, engine)):
             return verdict
     return None
 
@@ -120,9 +120,18 @@ def _programs(law: str, implementation: Implementation, case: Case, engine: Engi
 
 
 def _without(
-    defect: Defect, primitive: Any, check: Check, implementation: Implementation, case: Case, engine: Engine
+    defect: Defect,
+    primitive: Any,
+    law: str,
+    check: Check,
+    implementation: Implementation,
+    case: Case,
+    engine: Engine,
 ) -> Verdict | None:
-    """The verdict without the defect: in the interpreter, or where that lacks a rule, by the compiler and repaired."""
+    """The verdict without the defect: in the interpreter, or where that lacks a rule, by the compiler and repaired.
+
+    A case may meet a defect of the compiler and one of JAX: without the one, the other has to explain what is left.
+    """
     inside_jax = not defect.engine and not defect.platform
     repaired = defect.repair(primitive) if defect.repair is not None else None
     try:
@@ -150,6 +159,8 @@ def _without(
         if inside_jax and repaired is None and defect.shows(case, error) and raised_in(error).startswith("jax."):
             what = f"known defect {defect.name}: {defect.sentence.rstrip('.')}"
             return Verdict("not run", f"{what}; and JAX cannot trace it")
-        # without the defect it fails as well, so the defect explains nothing
-        return None
+        # without the defect it fails as well, so the defect explains nothing, unless another one explains the rest
+        if inside_jax or engine.name == INTERPRETER.name:
+            return None
+        return excused(law, check, implementation, case, INTERPRETER, error)
     return Verdict("excused", defect.name)

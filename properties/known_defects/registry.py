@@ -2,6 +2,7 @@
 
 import jax
 
+from shardproof.oracles.ragged import RaggedMismatch
 from shardproof.properties.cases import Case
 from shardproof.properties.known_defects import faults, repairs
 from shardproof.properties.known_defects.defect import Defect
@@ -23,6 +24,22 @@ def _loses_nan(case: Case, error: Exception) -> bool:
 def _by_compiler(error: Exception, words: str) -> bool:
     return isinstance(error, jax.errors.JaxRuntimeError) and words in str(error)
 
+
+def _backward(case: Case, error: Exception) -> bool:
+    """Whether a gradient is wrong, or the exchange that computes it contradicts itself."""
+    if isinstance(error, RaggedMismatch):
+        return True
+    return isinstance(error, LawViolation) and error.finding.removeprefix("gradient: ").startswith(GRADIENT)
+
+
+def _typed_invariant(case: Case, error: Exception) -> bool:
+    """Whether a result varies that is typed invariant, or JAX finds its cotangent to be of another type."""
+    if isinstance(error, LawViolation):
+        return error.finding.startswith("typed invariant along ")
+    return type(error) is ValueError and str(error).startswith("Expected cotangent type")
+
+
+GRADIENT = ("gradient", "raises RaggedMismatch", "<J d, c>")
 
 DEFECTS: dict[str, Defect] = {
     defect.name: defect
@@ -112,7 +129,7 @@ DEFECTS: dict[str, Defect] = {
             ("0.10.2", "0.12.0.1"),
             at_fault=faults.ragged_exchange,
             shows=lambda case, error: "vmap" in case.around and type(error) is AssertionError,
-            repair=repairs.ragged_exchange_batched,
+            repair=repairs.ragged_exchange,
         ),
         Defect(
             "varying_predicate_type",
@@ -178,11 +195,25 @@ DEFECTS: dict[str, Defect] = {
             "ragged_all_to_all_type",
             "ragged_all_to_all is typed as its `output` operand alone, so a varying result passes as invariant.",
             ("0.10.2", "0.12.0.1"),
+            at_fault=faults.ragged_exchange,
+            shows=_typed_invariant,
+            repair=repairs.ragged_exchange,
         ),
         Defect(
             "ragged_all_to_all_output_gradient",
             "The gradient of ragged_all_to_all by `output` is wrong where an empty slice has the offset of another.",
             ("0.10.2", "0.12.0.1"),
+            at_fault=faults.ragged_exchange,
+            shows=lambda case, error: _backward(case, error) and not isinstance(error, RaggedMismatch),
+            repair=repairs.ragged_exchange,
+        ),
+        Defect(
+            "ragged_all_to_all_operand_gradient",
+            "The gradient of ragged_all_to_all by `operand` keeps one cotangent of a row that was sent several times.",
+            ("0.10.2", "0.12.0.1"),
+            at_fault=faults.ragged_exchange,
+            shows=_backward,
+            repair=repairs.ragged_exchange,
         ),
         Defect(
             "int2_all_gather",

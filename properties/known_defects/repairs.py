@@ -13,7 +13,10 @@ import jax.numpy as jnp
 from jax import lax
 from jax.interpreters import ad, batching
 
+from shardproof.impl.collectives import cast_varying, varying
+from shardproof.impl.ragged import gathered_ragged_all_to_all
 from shardproof.properties.laws import communication, running
+from shardproof.properties.transformations import zeros_of_type
 
 
 def forget() -> None:
@@ -79,6 +82,54 @@ def ragged_exchange_batched(primitive: Any) -> Iterator[None]:
         return original(axis_data, every, [0] * len(every), **params)
 
     with _in_place(batching.fancy_primitive_batchers, primitive, batch):
+        yield
+
+
+@contextmanager
+def ragged_exchange(primitive: Any) -> Iterator[None]:
+    """A ragged_all_to_all without any of its defects: a function that meets one of them may meet another."""
+    with ragged_exchange_typed(primitive), ragged_exchange_transposed(primitive), ragged_exchange_batched(primitive):
+        yield
+
+
+@contextmanager
+def ragged_exchange_typed(primitive: Any) -> Iterator[None]:
+    """The result of a ragged_all_to_all varies along all axes along which any of its operands does."""
+    original = primitive.bind
+
+    def bind(*operands: Any, **params: Any) -> Any:
+        along = frozenset[str]().union(*(varying(one) for one in operands))
+        return original(*(cast_varying(one, along) for one in operands), **params)
+
+    forget()
+    primitive.bind = bind
+    try:
+        yield
+    finally:
+        del primitive.bind
+        forget()
+
+
+@contextmanager
+def ragged_exchange_transposed(primitive: Any) -> Iterator[None]:
+    """The transpose of a ragged_all_to_all is that of the gathered form, in which what was sent twice adds up."""
+    original = ad.primitive_transposes[primitive]
+
+    def transpose(cotangent: Any, operand: Any, output: Any, *lists: Any, axis_name: Any, **params: Any) -> list[Any]:
+        rows = (operand, output)
+        linear = [i for i, one in enumerate(rows) if ad.is_undefined_primal(one)]
+        if type(cotangent) is ad.Zero or params.get("axis_index_groups") is not None:
+            return list(original(cotangent, operand, output, *lists, axis_name=axis_name, **params))
+
+        def exchange(*given: Any) -> Any:
+            whole = dict(enumerate(rows)) | dict(zip(linear, given, strict=True))
+            return gathered_ragged_all_to_all(whole[0], whole[1], *lists, axis_name=axis_name)
+
+        result, pullback = jax.vjp(exchange, *(zeros_of_type(rows[i].aval) for i in linear))
+        pulled = dict(zip(linear, pullback(cast_varying(cotangent, varying(result))), strict=True))
+        return [pulled.get(0), pulled.get(1), None, None, None, None]
+
+    with _in_place(ad.primitive_transposes, primitive, transpose):
         yield
 
 

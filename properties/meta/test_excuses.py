@@ -89,6 +89,11 @@ def ragged(x: Array, axis_name: Any, *, offset: int = 1, extra: int = 0) -> Arra
     return lax.ragged_all_to_all(x, jnp.zeros_like(x), zeros, sent, zeros, received, axis_name=axis_name)
 
 
+def exchanged(operand: Array, output: Array, *lists: Array, axis_name: Any) -> Array:
+    """JAX's own, its output typed as the operand is along the axis tuple alone."""
+    return lax.ragged_all_to_all(operand, output, *lists, axis_name=axis_name)
+
+
 def product(lhs: Array, rhs: Array, axis_name: Any) -> Array:
     """The gathered rows of a product that is not asked whether it is empty."""
     wide = jnp.float32 if lhs.dtype in (jnp.bfloat16, jnp.float16) else lhs.dtype
@@ -125,6 +130,15 @@ PAIRS = {
     ),
     "complex_constant_sum": Pair("ring_shift", with_nothing, partial(with_nothing, extra=1), "value", "xla"),
     "ragged_all_to_all_cpu": Pair("ring_shift", ragged, partial(ragged, extra=1), "value", "xla"),
+    "ragged_all_to_all_type": Pair(
+        "ragged_all_to_all", exchanged, after(exchanged, in_another_dtype), "type", "simulate"
+    ),
+    "ragged_all_to_all_output_gradient": Pair(
+        "ragged_all_to_all", exchanged, after(exchanged, twice_the_gradient), "gradient", "simulate"
+    ),
+    "ragged_all_to_all_operand_gradient": Pair(
+        "ragged_all_to_all", exchanged, after(exchanged, twice_the_gradient), "gradient", "simulate"
+    ),
     "ragged_all_to_all_vmap": Pair("ring_shift", ragged, partial(ragged, extra=1), "transformation", "simulate"),
 }
 

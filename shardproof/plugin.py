@@ -11,14 +11,12 @@ from pathlib import Path
 import pytest
 
 SUITE = "shardproof.properties.plugin"
-ASKING = ("--impl", "--replay", "--keep-regression")
+ASKING = ("--impl", "--replay", "--keep-regression", "--claims", "--expect-communication")
 """The options that ask for the suite. The others belong to these: alone they mean nothing outside of its checkout."""
 OPTIONS = (
     *ASKING,
-    "--claims",
     "--devices",
     "--engine",
-    "--expect-communication",
     "--mesh-devices",
     "--platform",
     "--report",

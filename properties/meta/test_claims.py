@@ -46,6 +46,7 @@ SHOWN: dict[str, tuple[str, str, Callable[[Case], bool]]] = {
     "bool_sum": ("all_reduce", "value", lambda c: c.operands[0].dtype == "bool" and c.keywords["op"] == "sum"),
     "empty_blocks": ("all_to_all", "value", lambda case: 0 in case.operands[0].block),
     "groups": ("reduce_scatter", "value", lambda case: "axis_index_groups" in case.keywords),
+    "invalid_indices": ("embedding_lookup", "value", lambda case: any(d.kind == "special" for d in case.data)),
     "negative_dimensions": ("all_gather", "value", negative),
     "replicated_operands": ("broadcast", "value", lambda c: not set(c.axes) <= c.operands[0].placement.axes),
     "trees": ("ring_shift", "value", lambda case: case.tree),

@@ -337,6 +337,7 @@ def test_a_law_test_reports_data_that_shows_every_wrong_block() -> None:
         obj=drawn,
         get_closest_marker=lambda name: pytest.mark.law("value", "simulate").mark,
         funcargs={"scope": Scope(), "engines": {"simulate": engine_named("simulate")}},
+        config=SimpleNamespace(getoption=lambda name, default=None: default),
     )
     running = pytest_pyfunc_call(item)
     next(running)

@@ -16,7 +16,7 @@ from shardproof.properties.strategies.shapes import LONG
 Blocks = Sequence[np.ndarray]
 
 FEATURES = frozenset({"explained_errors", "replicated_operands", "x64"})
-KINDS = ("exact", "real", "distinct", "scaled", "real")
+KINDS = ("exact", "real", "distinct", "scaled", "nan")
 
 FEW = 16
 """Roundings beside those of sums: of squares, products, quotients, and of a root that is off by some units."""

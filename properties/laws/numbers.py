@@ -303,11 +303,11 @@ def smooth_reference(
     assert contract.smooth is not None
     mesh = case.mesh
     replicas = max(mesh.size // mesh.axis_size(mesh.in_mesh_order(o.placement.axes)) for o in case.operands)
-    held = contract.accumulator(dtype)
+    held, sums = contract.accumulator(dtype), magnitude(sums)
     error = sum_error_bound(sums, contract.smooth.roundings(case), held)
     if derivative:
         error = error + sum_error_bound(sums + error, replicas + 2 * USES, dtype)
-    return Reference(exact, dtype, error + half_spacing(np.abs(exact) + error, dtype))
+    return Reference(exact, dtype, error + half_spacing(magnitude(exact) + error, dtype))
 
 
 def _divides_exactly(case: Case) -> bool:

@@ -46,6 +46,12 @@ def norm_of_squares_in_sixteen_bits(x: Array, axis_name: AxisName) -> Array:
     return norms.global_norm(_wide(jnp.square(x)) ** 0.5, axis_name).astype(x.dtype)
 
 
+@mutant("global_norm", smallest=(1,))
+def norm_without_nan(x: Array, axis_name: AxisName) -> Array:
+    """Leaves out what is NaN, so that a diverged step passes for a good one."""
+    return norms.global_norm(jnp.where(jnp.isnan(x), jnp.zeros_like(x), x), axis_name)
+
+
 @mutant("global_norm", smallest=(1,), law="gradient")
 def norm_without_its_half(x: Array, axis_name: AxisName) -> Array:
     """Has twice the gradient: the derivative of the square without that of the root's half."""

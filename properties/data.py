@@ -50,6 +50,11 @@ class Data:
 
 def generate(data: Data, shape: tuple[int, ...], dtype: np.dtype, *, terms: int = 1, degree: int = 1) -> np.ndarray:
     """The array of a data set; a result may add up `terms` products of `degree` elements."""
+    # of no dimensions NumPy makes a scalar, where an array is meant
+    return np.asarray(_generated(data, shape, dtype, terms, degree))
+
+
+def _generated(data: Data, shape: tuple[int, ...], dtype: np.dtype, terms: int, degree: int) -> np.ndarray:
     rng = np.random.default_rng([KINDS.index(data.kind), data.seed, len(shape), *shape])
     dtype = np.dtype(dtype)
     if dtype == bool:

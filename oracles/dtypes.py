@@ -127,7 +127,8 @@ def sum_error_bound(magnitude: np.ndarray, roundings: np.ndarray | int, dtype: n
 def half_spacing(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """How far a number of at most that size may be from the nearest number of a floating-point `dtype`: half an ulp."""
     _, exponent = np.frexp(np.abs(x).astype(np.float64))
-    finite = np.where(np.isfinite(x), np.ldexp(unit_roundoff(dtype), exponent - 1), np.inf)
+    normal = np.where(x == 0, 0.0, np.ldexp(unit_roundoff(dtype), exponent - 1))  # the exponent of zero is that of 1/2
+    finite = np.where(np.isfinite(x), normal, np.inf)
     return np.asarray(np.maximum(finite, tiny(dtype)))
 
 

@@ -19,8 +19,14 @@ class EmbeddingLookup:
     """`table [V_Y, D]`, `ids […]` to `[…, D]`, which is the same on all participants if the ids are."""
 
     def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> list[Blocks]:
-        """Every device takes the rows that its ids name out of the whole table."""
+        """Every device takes the rows that its ids name out of the whole table.
+
+        Raises:
+            ValueError: for ids that are no integers.
+        """
         table, ids = operands
+        if ids.dtype.kind not in "iu":
+            raise ValueError(f"ids: {ids.dtype}: expected integers")
         whole = all_gather(table.astype(wide(table.dtype)), mesh, axes, tiled=True)
         result = np.zeros((*ids.shape, table.shape[-1]), whole.dtype)
         named = within(ids, whole.shape[-2])

@@ -18,8 +18,14 @@ class MaskedMean:
     """`values [T_Y]`, `mask [T_Y]` to a scalar that all participants hold; 0 where everything is masked."""
 
     def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> list[Blocks]:
-        """The sum of what is not masked by how many elements that are."""
+        """The sum of what is not masked by how many elements that are.
+
+        Raises:
+            ValueError: for a mask of another shape than the values, or of numbers.
+        """
         values, mask = operands
+        if mask.shape != values.shape or mask.dtype != np.bool_:
+            raise ValueError(f"mask: {mask.dtype}{list(mask.shape)}: expected bool{list(values.shape)}")
         kept = np.where(mask, values.astype(wide(values.dtype)), 0)
         with np.errstate(invalid="ignore"):
             total = all_reduce(per_device(kept, mesh).sum(axis=-1), mesh, axes)

@@ -88,7 +88,7 @@ def check_metadata(
 ) -> None:
     """The lists of all members agree, every slice lies inside its buffers, and no row is written twice.
 
-    An empty slice may begin anywhere.
+    Rows of operand and output have one shape, and lists are of integers. An empty slice may begin anywhere.
 
     Raises:
         RaggedMismatch: naming the devices and the numbers that contradict each other.
@@ -103,6 +103,13 @@ def check_metadata(
     def refuse(text: str) -> NoReturn:
         raise RaggedMismatch(f"ragged_all_to_all over {as_axes(axes)} on the mesh {mesh}: {text}")
 
+    row, place = operand.shape[len(mesh.sizes) + 1 :], output.shape[len(mesh.sizes) + 1 :]
+    if row != place:
+        refuse(
+            f"rows of the operand have shape {row}, those of the output {place}: expected the same (operand, output)"
+        )
+    if any(entries.dtype.kind not in "iu" for entries in lists):
+        refuse(f"lists of {', '.join(str(entries.dtype) for entries in lists)}: expected integers")
     for s in slices(*lists, mesh=mesh, axes=axes, groups=groups):
         if s.size != s.announced:
             refuse(

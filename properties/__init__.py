@@ -3,10 +3,10 @@
 What is public is imported from `shardproof`.
 """
 
-from shardproof.properties import strategies
-from shardproof.properties.checking import check
-from shardproof.properties.communication.claims import no_communication
+from shardproof.properties.cases import strategies
 from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.counting.claims import no_communication
 from shardproof.properties.engines.simulate import simulate
+from shardproof.properties.reports.checking import check
 
 __all__ = ["CONTRACTS", "check", "no_communication", "simulate", "strategies"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-SUITE = "shardproof.properties.plugin"
+SUITE = "shardproof.properties.reports.plugin"
 ASKING = ("--impl", "--replay", "--keep-regression", "--claims", "--expect-communication")
 """The options that ask for the suite. The others belong to these: alone they mean nothing outside of its checkout."""
 OPTIONS = (
@@ -32,6 +32,7 @@ def pytest_load_initial_conftests(
     """Loads the suite, once the run's own plugins and conftest.py have said which options are theirs."""
     asked = [name for name in ASKING if any(text.partition("=")[0] == name for text in args)]
     if asked:
+        _check_settings(early_config, args)
         _find_conftests(early_config, args)
     result = yield
     if not asked or early_config.pluginmanager.has_plugin(SUITE):
@@ -47,6 +48,21 @@ def pytest_load_initial_conftests(
         )
     early_config.pluginmanager.import_plugin(SUITE)
     return result
+
+
+def _check_settings(early_config: pytest.Config, args: Sequence[str]) -> None:
+    """The settings are those of the user's project: pytest, which knew no option `--replay`, looked beside FILE too.
+
+    Raises:
+        pytest.UsageError: if pytest found some there.
+    """
+    found, here = early_config.inipath, early_config.invocation_params.dir
+    named = early_config.known_args_namespace.inifilename
+    if "--replay" in args and found and not named and found.parent not in (here, *here.parents):
+        raise pytest.UsageError(
+            f"--replay: pytest has taken its settings from {found}, which is neither in the working directory nor "
+            "above it: expected --replay=FILE, with the equals sign, so that it looks for none beside FILE"
+        )
 
 
 def _find_conftests(early_config: pytest.Config, args: Sequence[str]) -> None:

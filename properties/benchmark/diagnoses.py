@@ -3,9 +3,9 @@
 from rich.console import Console
 from rich.progress import track
 
-from shardproof.properties.failures.text import diagnosed
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.hunt import hunt
+from shardproof.properties.reports.failures.text import diagnosed
 
 UNEXPLAINED = "other values"
 """How a diagnosis begins that explains nothing."""

@@ -8,14 +8,14 @@ from hypothesis import HealthCheck, given, settings
 from rich.console import Console
 from rich.table import Table
 
-from shardproof.properties.cases import Case
+from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import XlaEngine
-from shardproof.properties.implementations import IMPLEMENTATIONS
+from shardproof.properties.laws.law import LAWS
 from shardproof.properties.laws.running import oracle_blocks
-from shardproof.properties.programs import Seen, forward
-from shardproof.properties.search import find_violation
-from shardproof.properties.verification import LAWS
+from shardproof.properties.programs.implementations import IMPLEMENTATIONS
+from shardproof.properties.programs.program import Seen, forward
+from shardproof.properties.runner.search import find_violation
 
 EXAMPLES = 150
 MEASURED = (("all_gather", "value"), ("all_reduce", "value"), ("all_to_all", "gradient"))

@@ -10,14 +10,14 @@ from rich.console import Console
 from rich.table import Table
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.arithmetic import flops_of
-from shardproof.properties.cases import Case
-from shardproof.properties.communication.products import product_case
-from shardproof.properties.data import Data, generate
+from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.data import Data, generate
+from shardproof.properties.counting.arithmetic import flops_of
+from shardproof.properties.counting.products import product_case
 from shardproof.properties.engines.simulate import prepare
 from shardproof.properties.engines.xla import abstract_mesh
-from shardproof.properties.implementations import OVERLAPPED, PRODUCTS, Implementation
-from shardproof.properties.programs import Program, Seen, forward
+from shardproof.properties.programs.implementations import OVERLAPPED, PRODUCTS, Implementation
+from shardproof.properties.programs.program import Program, Seen, forward
 
 COLUMNS = ("product", "form", "collectives", "bytes of operands", "of the gradient's", "MFLOP", "peak bytes")
 SMALL = (8, 32, 16)
@@ -79,11 +79,7 @@ def peak(program: Program, case: Case) -> int:
     """The most bytes of blocks alive at one time, as a compiler would arrange them."""
     mesh = abstract_mesh(case.mesh)
     arrays = [generate(Data("exact", i), a.shape, np.dtype(a.dtype)) for i, a in enumerate(program.arguments)]
-    avals = [
-        jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=NamedSharding(mesh, a.partition_spec))
-        for a in program.arguments
-    ]
-    return int(prepare(program.build(mesh), *avals).run_recorded(*arrays)[1].peak_bytes)
+    return int(prepare(program.build(mesh), *program.abstract_arguments(mesh)).run_recorded(*arrays)[1].peak_bytes)
 
 
 def seconds(one: Implementation, case: Case) -> float:

@@ -19,7 +19,7 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines import Engine, SimulateEngine, XlaEngine
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.hunt import hunt
-from shardproof.properties.programs import Argument, Program
+from shardproof.properties.programs.program import Argument, Program
 
 COMPARED = (8, 64)
 GROWTH = (8, 64, 512, 4096)

@@ -1,6 +1,5 @@
 """The contracts of the collectives, from `all_reduce` to `broadcast`."""
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,41 +9,18 @@ from hypothesis import strategies as st
 from shardproof.oracles import collectives as values
 from shardproof.oracles import transposes
 from shardproof.oracles.dtypes import is_integer
-from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.cases import Case, Operand, Placement
+from shardproof.properties.cases.case import Case, Operand
+from shardproof.properties.cases.data import Data
+from shardproof.properties.cases.strategies import data_sets, dtypes, index_groups, permutations_of_members, shapes
+from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.contracts.contract import Contract, Scope, Violation
-from shardproof.properties.contracts.drawing import manual_axes, meshes_and_axes, without
-from shardproof.properties.data import Data
-from shardproof.properties.strategies import (
-    data_sets,
-    dtypes,
-    index_groups,
-    permutations_of_members,
-    shapes,
-    specs,
-)
-from shardproof.properties.strategies.axes import MAX_AXES, in_some_order
-from shardproof.properties.strategies.dtypes import as_dtype
+from shardproof.properties.contracts.drawing import made_manual, meshes_and_axes, placements, without
+from shardproof.properties.contracts.forbidden import AXES, GROUPS, OP, PARTLY, PERM, ROOT, indivisible, out_of_range
 
 Params = dict[str, Any]
 Drawn = tuple[tuple[int, ...], Params]
 Arguments = Callable[[st.DrawFn, int, Scope], Drawn]
 """Given the number of members, draws the block's shape and the keyword arguments."""
-
-
-@st.composite
-def placements(draw: st.DrawFn, mesh: MeshCase, rank: int, *, required: Sequence[str] = ()) -> Placement:
-    """Placements of blocks of `rank` dimensions that vary at least along `required`.
-
-    Shrinks to all of `required` on the first dimension, or stacked where there is none.
-    """
-    stacks = draw(st.integers(0, 4), label="stacked") == 4 or rank == 0
-    extra = draw(st.lists(st.integers(0, MAX_AXES - 1), max_size=MAX_AXES), label="more stacked axes")
-    chosen = [n for i, n in enumerate(mesh.axis_names) if n in required or i in extra]
-    stacked = tuple(draw(in_some_order(chosen))) if stacks else ()
-    left = [name for name in mesh.axis_names if name not in stacked]
-    spec = draw(specs(mesh, rank, required=[n for n in required if n in left], allowed=left))
-    return Placement(spec, stacked)
 
 
 @st.composite
@@ -84,18 +60,14 @@ def collective_cases(draw: st.DrawFn, name: str, scope: Scope, arguments: Argume
     reduces = name in ("all_reduce", "reduce_scatter")
     if replicated and reduces:  # which refuse what varies along a part of the tuple
         placement = without(placement, axes)
-    operands: tuple[Operand, ...] = (Operand(block, dtype, placement),)
+    leaves = [Operand(block, dtype, placement)]
     tree = "trees" in scope.features and draw(st.integers(0, 9), label="tree") == 9
     if tree:
-        operands += (dataclasses.replace(operands[0], dtype="float32" if scope.floating or op == "mean" else "int32"),)
+        leaves.append(Operand(block, "float32" if scope.floating or op == "mean" else "int32", placement))
     data = draw(data_sets(dtype, count=2 if scope.large else 6))
     if op == "mean":
         data = tuple(d if is_divisible(d, as_dtype(dtype)) else Data("exact", d.seed) for d in data)
-    manual: tuple[str, ...] = ()
-    if around == "partial_manual":
-        manual = draw(manual_axes(mesh, axes))
-        kept = without(placement, [n for n in mesh.axis_names if n not in manual])
-        operands = tuple(dataclasses.replace(operand, placement=kept) for operand in operands)
+    manual, operands = draw(made_manual(around, mesh, axes, leaves))
     return Case(
         contract=name,
         mesh=mesh,
@@ -186,86 +158,6 @@ def divides_exactly(case: Case) -> bool:
     return all(n & (n - 1) == 0 for n in sizes)
 
 
-def group_size(case: Case) -> int:
-    """How many members exchange with one another, at most: all, or those of the largest group."""
-    groups = case.keywords.get("axis_index_groups")
-    return case.members if groups is None else max(map(len, groups))
-
-
-def _rewrite(case: Case, **params: Any) -> Case:
-    return dataclasses.replace(case, params=tuple({**case.keywords, **params}.items()))
-
-
-def _unbound_axis(case: Case) -> st.SearchStrategy[Case]:
-    return st.just(dataclasses.replace(case, axis_name=(*case.axes, "no_such_axis")))
-
-
-def _repeated_axis(case: Case) -> st.SearchStrategy[Case]:
-    return st.just(dataclasses.replace(case, axis_name=(*case.axes, case.axes[0])))
-
-
-def _no_axis(case: Case) -> st.SearchStrategy[Case]:
-    return st.just(dataclasses.replace(case, axis_name=()))
-
-
-def _out_of_range(argument: str, *, stacks: bool = False) -> Callable[[Case], st.SearchStrategy[Case]]:
-    def cases(case: Case) -> st.SearchStrategy[Case]:
-        rank = len(case.operands[0].block) + (stacks and not case.keywords["tiled"])
-        return st.sampled_from((rank, -rank - 1, rank + 3)).map(lambda at: _rewrite(case, **{argument: at}))
-
-    return cases
-
-
-def _indivisible(argument: str) -> Callable[[Case], st.SearchStrategy[Case]]:
-    def cases(case: Case) -> st.SearchStrategy[Case]:
-        if group_size(case) == 1 and case.keywords["tiled"]:
-            return st.nothing()
-        operand = case.operands[0]
-        at = case.keywords[argument] % len(operand.block)
-        block = tuple(n + (i == at) for i, n in enumerate(operand.block))
-        return st.just(dataclasses.replace(case, operands=(dataclasses.replace(operand, block=block),), tree=False))
-
-    return cases
-
-
-def _bad_op(case: Case) -> st.SearchStrategy[Case]:
-    return st.sampled_from(("median", "", "SUM")).map(lambda op: _rewrite(case, op=op))
-
-
-def _bad_root(case: Case) -> st.SearchStrategy[Case]:
-    return st.sampled_from((case.members, -1)).map(lambda root: _rewrite(case, root=root))
-
-
-def _bad_perm(case: Case) -> st.SearchStrategy[Case]:
-    n = case.members
-    return st.sampled_from((((0, n),), ((-1, 0),), ((0, 0), (0, 0)))).map(lambda perm: _rewrite(case, perm=perm))
-
-
-def _bad_groups(case: Case) -> st.SearchStrategy[Case]:
-    n = case.members
-    wrong = [((0,) * n,) if n > 1 else ((0, 0),), (tuple(range(n + 1)),), ((), tuple(range(n)))]
-    if n > 2 and case.contract != "all_reduce":
-        wrong.append(((0,), tuple(range(1, n))))
-    return st.sampled_from(wrong).map(lambda groups: _rewrite(case, axis_index_groups=groups))
-
-
-def _partly_varying(case: Case) -> st.SearchStrategy[Case]:
-    operand = case.operands[0]
-    if len(case.axes) < 2 or case.axes[0] not in operand.placement.axes:  # a replica varies along no part at all
-        return st.nothing()
-    kept = without(operand.placement, case.axes[1:])
-    return st.just(dataclasses.replace(case, operands=(dataclasses.replace(operand, placement=kept),), tree=False))
-
-
-AXES = (
-    Violation("axis_name", _unbound_axis, everyone=True),
-    Violation("axis_name", _repeated_axis),
-    Violation("axis_name", _no_axis),
-)
-GROUPS = Violation("axis_index_groups", _bad_groups)
-PARTLY = Violation("x", _partly_varying)
-
-
 def _collective(
     name: str,
     arguments: Arguments,
@@ -298,7 +190,7 @@ def _collective(
         pullback=lambda case, blocks, cotangents: transposed(case, cotangents),
         differentiable=lambda case: case.keywords.get("op", "sum") in ("sum", "mean"),
         result_dtype=lambda case, dtype: values.reduced_dtype(dtype, case.keywords.get("op", "")),
-        terms=lambda case: group_size(case) if sums(case) else 1,
+        terms=lambda case: case.group_size if sums(case) else 1,
         divides=lambda case: case.keywords.get("op") == "mean",
         even=divides_exactly,
         invariant=invariant,
@@ -320,14 +212,14 @@ CONTRACTS = (
         features=frozenset({"bool_sum", "groups", "uneven_groups"}),
         sums=lambda case: case.keywords["op"] in ("sum", "mean"),
         invariant=True,
-        violations=(Violation("op", _bad_op), GROUPS, PARTLY),
+        violations=(OP, GROUPS, PARTLY),
     ),
     _collective(
         "all_gather",
         _gather,
         ("axis", "tiled"),
         features=WITH_DIMENSIONS | WITH_GROUPS,
-        violations=(Violation("axis", _out_of_range("axis", stacks=True)), GROUPS),
+        violations=(out_of_range("axis", stacks=True), GROUPS),
     ),
     _collective(
         "all_gather_invariant",
@@ -335,7 +227,7 @@ CONTRACTS = (
         ("axis", "tiled"),
         invariant=True,
         features=WITH_DIMENSIONS,
-        violations=(Violation("axis", _out_of_range("axis", stacks=True)),),
+        violations=(out_of_range("axis", stacks=True),),
     ),
     _collective(
         "reduce_scatter",
@@ -344,8 +236,8 @@ CONTRACTS = (
         features=WITH_DIMENSIONS | WITH_GROUPS,
         sums=lambda case: True,
         violations=(
-            Violation("scatter_dimension", _out_of_range("scatter_dimension")),
-            Violation("scatter_dimension", _indivisible("scatter_dimension")),
+            out_of_range("scatter_dimension"),
+            indivisible("scatter_dimension"),
             GROUPS,
             PARTLY,
         ),
@@ -356,13 +248,13 @@ CONTRACTS = (
         ("split_axis", "concat_axis", "tiled"),
         features=WITH_DIMENSIONS | WITH_GROUPS,
         violations=(
-            Violation("split_axis", _out_of_range("split_axis")),
-            Violation("concat_axis", _out_of_range("concat_axis")),
-            Violation("split_axis", _indivisible("split_axis")),
+            out_of_range("split_axis"),
+            out_of_range("concat_axis"),
+            indivisible("split_axis"),
             GROUPS,
         ),
     ),
-    _collective("permute", _permute, ("perm",), violations=(Violation("perm", _bad_perm),)),
+    _collective("permute", _permute, ("perm",), violations=(PERM,)),
     _collective("ring_shift", _shift, ("offset",)),
-    _collective("broadcast", _broadcast, ("root",), violations=(Violation("root", _bad_root),)),
+    _collective("broadcast", _broadcast, ("root",), violations=(ROOT,)),
 )

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from shardproof.oracles.communication import Cost
-from shardproof.properties.cases import Case
+from shardproof.properties.cases.case import Case
 
 Blocks = np.ndarray
 FEATURES: dict[str, str] = {
@@ -76,6 +76,11 @@ class Violation:
     everyone: bool = False
 
 
+def of_type(kind: type) -> Callable[[Any], bool]:
+    """Whether a value is of just this type: a bool is no int."""
+    return lambda value: type(value) is kind
+
+
 @dataclass(frozen=True)
 class Option:
     """A keyword argument, as it may stand in a case.
@@ -87,26 +92,6 @@ class Option:
 
     holds: Callable[[Any], bool]
     accepts: Callable[[Case, Any], bool] = lambda case, value: True
-
-
-@dataclass(frozen=True)
-class Smooth:
-    """What bounds the error of an operation that is no sum of products, such as a norm.
-
-    Each of its results and derivatives is a sum of terms that are themselves products, quotients and roots: an
-    implementation is off by no more than `roundings` roundings of the sum of the terms' absolute values.
-
-    Arguments:
-        value: blocks of the operands to those sums, one array per result.
-        pushforward: as the contract's, and its sums.
-        pullback: as the contract's, and its sums.
-        roundings: how often a term is rounded, at most, in this case.
-    """
-
-    value: Callable[[Case, Sequence[Blocks]], list[Blocks]]
-    pushforward: Callable[[Case, Sequence[Blocks], Sequence[Blocks]], list[Blocks]]
-    pullback: Callable[[Case, Sequence[Blocks], Sequence[Blocks]], list[Blocks]]
-    roundings: Callable[[Case], int]
 
 
 @dataclass(frozen=True)
@@ -140,13 +125,13 @@ class Contract:
             the results.
         pullback: blocks of the operands and cotangent blocks of the results to cotangent blocks of the operands that
             have a gradient.
-        differentiable: whether there are such derivatives in this case.
-        terms: how many terms a result element adds up in this case; 1 if data is only moved.
-        divides: whether a division follows the sum in this case (a mean).
         invariant: whether the reference's result is typed invariant along the axis tuple.
         parameters: the keyword arguments, with defaults where they have one.
         violations: what it forbids.
         operands: the names of the array arguments, which come first.
+        differentiable: whether there are such derivatives in this case.
+        terms: how many terms a result element adds up in this case; 1 if data is only moved.
+        divides: whether a division follows the sum in this case (a mean).
         degree: of how many operands' elements each term is the product.
         partial: how many terms each participant adds up by itself, before the sums are sent.
         stages: how often a result is rounded to the operands' dtype on its way.
@@ -157,12 +142,13 @@ class Contract:
         auxiliary: the operands that have no gradient and are not added up: indices, masks, metadata.
         reads: how often, at most, one device's result reads an element of an operand, in this case.
         even: whether dividing the sums, if anything does, is exact: by a power of two.
-        keyword_axis: whether `axis_name` is passed by keyword, as `jax.lax.ragged_all_to_all` takes it.
+        local: whether every device computes its own result of its own blocks, so that it gets no `axis_name`.
+        keyword_axis: whether `axis_name` is passed by keyword, as some functions of `jax.lax` take it.
         options: what its keyword arguments may be, where they are not listed elsewhere.
         weighs: whether terms are weighed by factors that are no arguments, so that what is infinite may become NaN:
             derivatives are taken along finite directions only.
-        smooth: what bounds the error of one that is no sum of products; then `degree` is how many factors the data
-            leaves room for, and nothing is compared bit for bit.
+        nonlinear: whether it is no sum of products: its implementations are run in double precision, and nothing is
+            compared bit for bit; then `degree` is how many factors the data leaves room for.
         implementations: this project's own, by their names, where they are not listed elsewhere.
     """
 
@@ -171,13 +157,13 @@ class Contract:
     oracle: Callable[[Case, Sequence[Blocks]], list[Blocks]]
     pushforward: Callable[[Case, Sequence[Blocks], Sequence[Blocks]], list[Blocks]]
     pullback: Callable[[Case, Sequence[Blocks], Sequence[Blocks]], list[Blocks]]
-    differentiable: Callable[[Case], bool]
-    terms: Callable[[Case], int]
-    divides: Callable[[Case], bool]
     invariant: bool
     parameters: tuple[str, ...]
     violations: tuple[Violation, ...]
     operands: tuple[str, ...] = ("x",)
+    differentiable: Callable[[Case], bool] = lambda case: True
+    terms: Callable[[Case], int] = lambda case: 1
+    divides: Callable[[Case], bool] = lambda case: False
     degree: int = 1
     partial: Callable[[Case], int] = lambda case: 1
     stages: int = 1
@@ -188,15 +174,28 @@ class Contract:
     auxiliary: frozenset[str] = frozenset()
     reads: Callable[[Case], int] = lambda case: 1
     even: Callable[[Case], bool] = lambda case: True
+    local: bool = False
     keyword_axis: bool = False
     options: Mapping[str, Option] = field(default_factory=dict)
     weighs: bool = False
-    smooth: Smooth | None = None
+    nonlinear: bool = False
     implementations: Mapping[str, Claim] = field(default_factory=dict)
 
+    @property
+    def form(self) -> str:
+        """The form of the implementations that it names, which their budget depends on."""
+        return "nonlinear" if self.nonlinear else "operation"
+
+    @property
+    def axis_names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What the parameters for axes are called: those that are passed by their place, and those by keyword."""
+        names = () if self.local else ("axis_name",)
+        return ((), names) if self.keyword_axis else (names, ())
+
     def axis(self, case: Case) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """How `axis_name` is passed in a case: by its place, or by keyword."""
-        return ((), {"axis_name": case.axis_name}) if self.keyword_axis else ((case.axis_name,), {})
+        """How `axis_name` is passed in a case: by its place, by keyword, or not at all."""
+        by_place, by_keyword = self.axis_names
+        return tuple(case.axis_name for _ in by_place), dict.fromkeys(by_keyword, case.axis_name)
 
     def moving(self, case: Case) -> tuple[int, ...]:
         """The places of the operands that have a gradient: all but the auxiliary ones."""

@@ -1,14 +1,15 @@
-"""What the cases of all contracts have in common: a mesh within a scope, and which of its axes are manual."""
+"""What the cases of all contracts have in common: a mesh within a scope, placements on it, and its manual axes."""
 
+import dataclasses
 from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.cases import Placement
+from shardproof.properties.cases.case import Operand, Placement
+from shardproof.properties.cases.strategies import axis_names, large_meshes, meshes, specs
+from shardproof.properties.cases.strategies.axes import MAX_AXES, in_some_order
 from shardproof.properties.contracts.contract import Scope
-from shardproof.properties.strategies import axis_names, large_meshes, meshes
-from shardproof.properties.strategies.axes import MAX_AXES
 
 AxisName = str | tuple[str, ...]
 
@@ -33,6 +34,33 @@ def meshes_and_axes(
     if around == "partial_manual" and 1 < len(axes) == len(mesh.axis_names):
         axis_name = axes = axes[:-1]
     return mesh, axis_name, axes
+
+
+@st.composite
+def placements(draw: st.DrawFn, mesh: MeshCase, rank: int, *, required: Sequence[str] = ()) -> Placement:
+    """Placements of blocks of `rank` dimensions that vary at least along `required`.
+
+    Shrinks to all of `required` on the first dimension, or stacked where there is none.
+    """
+    stacks = draw(st.integers(0, 4), label="stacked") == 4 or rank == 0
+    extra = draw(st.lists(st.integers(0, MAX_AXES - 1), max_size=MAX_AXES), label="more stacked axes")
+    chosen = [n for i, n in enumerate(mesh.axis_names) if n in required or i in extra]
+    stacked = tuple(draw(in_some_order(chosen))) if stacks else ()
+    left = [name for name in mesh.axis_names if name not in stacked]
+    spec = draw(specs(mesh, rank, required=[n for n in required if n in left], allowed=left))
+    return Placement(spec, stacked)
+
+
+@st.composite
+def made_manual(
+    draw: st.DrawFn, around: str, mesh: MeshCase, axes: Sequence[str], operands: Sequence[Operand]
+) -> tuple[tuple[str, ...], tuple[Operand, ...]]:
+    """The axes that are manual, which are named under `partial_manual` alone, and operands that vary along no other."""
+    if around != "partial_manual":
+        return (), tuple(operands)
+    manual = draw(manual_axes(mesh, axes))
+    automatic = [axis for axis in mesh.axis_names if axis not in manual]
+    return manual, tuple(dataclasses.replace(o, placement=without(o.placement, automatic)) for o in operands)
 
 
 @st.composite

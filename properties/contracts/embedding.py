@@ -5,10 +5,12 @@ from hypothesis import strategies as st
 
 from shardproof.impl import embedding as implementations
 from shardproof.oracles import embedding
-from shardproof.properties.cases import Case
+from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
-from shardproof.properties.contracts.operation import WIDER, Described, Drawn, changed, operation
-from shardproof.properties.strategies.shapes import LONG
+from shardproof.properties.contracts.floats import float32_accumulator
+from shardproof.properties.contracts.forbidden import changed
+from shardproof.properties.contracts.operation import Described, Drawn, operation
 
 FEATURES = frozenset({"explained_errors", "invalid_indices", "replicated_operands", "x64"})
 
@@ -76,7 +78,7 @@ CONTRACT: Contract = operation(
     weighs=True,
     most=MOST_MEMBERS,
     reads=lambda case: max(1, case.operands[1].block[0]),
-    accumulator=lambda dtype: np.dtype(WIDER.get(dtype.name, dtype)),
+    accumulator=float32_accumulator,
     implementations={
         "masked": Claim(implementations.embedding_lookup, FEATURES),
         "gathered": Claim(implementations.gathered_embedding_lookup, FEATURES),

@@ -1,17 +1,15 @@
 """The contract of halo_exchange: every participant's block, with its neighbours' edges attached."""
 
-from collections.abc import Callable
-from typing import Any
-
 from hypothesis import strategies as st
 
 from shardproof.impl import halo as implementations
 from shardproof.oracles import halo
-from shardproof.properties.cases import Case
+from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.strategies import dtypes
 from shardproof.properties.contracts.collectives import blocks, dimension
-from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation
-from shardproof.properties.contracts.operation import Described, Drawn, operation, rewritten
-from shardproof.properties.strategies import dtypes
+from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
+from shardproof.properties.contracts.forbidden import out_of_range
+from shardproof.properties.contracts.operation import Described, Drawn, operation
 
 MOST_ROWS = 12
 """So many rows are attached on a side, at most, unless a block has more; on large meshes 3."""
@@ -37,28 +35,28 @@ def _rows_of_all(case: Case) -> int:
     return case.members * case.operands[0].block[case.keywords["axis"]]
 
 
-def _rows(argument: str) -> Callable[[Case], st.SearchStrategy[Case]]:
+def _too_many(argument: str) -> Violation:
     def cases(case: Case) -> st.SearchStrategy[Case]:
-        return st.sampled_from((-1, _rows_of_all(case) + 1)).map(lambda rows: rewritten(case, **{argument: rows}))
+        return st.sampled_from((-1, _rows_of_all(case) + 1)).map(lambda rows: case.with_params(**{argument: rows}))
 
-    return cases
-
-
-def _out_of_range(case: Case) -> st.SearchStrategy[Case]:
-    rank = len(case.operands[0].block)
-    return st.sampled_from((rank, -rank - 1)).map(lambda axis: rewritten(case, axis=axis))
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) is int
-
-
-ROWS = Option(_is_number, lambda case, value: 0 <= value <= _rows_of_all(case))
+    return Violation(argument, cases)
 
 
 def _axis(case: Case, value: int) -> bool:
     rank = len(case.operands[0].block)
     return -rank <= value < rank
+
+
+def _number_of_rows(case: Case, value: int) -> bool:
+    """Whether there are so many; of which rows, a wrong axis does not say, and is what is wrong then."""
+    return value >= 0 and (not _axis(case, case.keywords["axis"]) or value <= _rows_of_all(case))
+
+
+ROWS = Option(of_type(int), _number_of_rows)
+
+
+def _dtypes(scope: Scope, terms: int) -> st.SearchStrategy[str]:
+    return dtypes(floating=scope.floating, terms=terms * READS, wide="x64" in scope.features)
 
 
 CONTRACT: Contract = operation(
@@ -67,16 +65,12 @@ CONTRACT: Contract = operation(
     _arguments,
     operands=("x",),
     parameters=("before", "after", "axis"),
-    options={"axis": Option(_is_number, _axis), "before": ROWS, "after": ROWS},
-    dtypes=lambda scope, terms: dtypes(floating=scope.floating, terms=terms, wide="x64" in scope.features),
+    options={"axis": Option(of_type(int), _axis), "before": ROWS, "after": ROWS},
+    dtypes=_dtypes,
     kinds=("distinct", "exact", "real", "special", "nan", "scaled"),
     features=FEATURES,
-    violations=(
-        Violation("before", _rows("before")),
-        Violation("after", _rows("after")),
-        Violation("axis", _out_of_range),
-    ),
-    reads=READS,
+    violations=(_too_many("before"), _too_many("after"), out_of_range("axis")),
+    reads=lambda case: READS,
     implementations={
         "permutes": Claim(implementations.halo_exchange, FEATURES),
         "gathered": Claim(implementations.gathered_halo_exchange, FEATURES),

@@ -5,10 +5,12 @@ from hypothesis import strategies as st
 
 from shardproof.impl import masked_mean as implementations
 from shardproof.oracles import masked_mean
-from shardproof.properties.cases import Case
+from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
-from shardproof.properties.contracts.operation import WIDER, Described, Drawn, changed, operation
-from shardproof.properties.strategies.shapes import LONG
+from shardproof.properties.contracts.floats import float32_accumulator
+from shardproof.properties.contracts.forbidden import changed
+from shardproof.properties.contracts.operation import Described, Drawn, operation
 
 FEATURES = frozenset({"explained_errors", "replicated_operands", "x64"})
 
@@ -62,7 +64,7 @@ CONTRACT: Contract = operation(
     terms=lambda case: case.operands[0].block[0] * case.members,
     divides=lambda case: True,
     even=lambda case: False,  # it divides by how many count, which only the mask tells
-    accumulator=lambda dtype: np.dtype(WIDER.get(dtype.name, dtype)),
+    accumulator=float32_accumulator,
     implementations={
         "sums": Claim(implementations.masked_mean, FEATURES),
         "gathered": Claim(implementations.gathered_masked_mean, FEATURES),

@@ -5,7 +5,6 @@ infinities of both signs meet, and no other row or column notices. Where it is i
 that multiplies its blocks by the zeros of a mask or of padding has a term more, zero times infinity.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -16,16 +15,16 @@ from hypothesis import strategies as st
 from shardproof.oracles import collective_matmul as values
 from shardproof.oracles.dtypes import is_float
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.cases import Case, Operand, Placement
-from shardproof.properties.contracts.collectives import AXES
+from shardproof.properties.cases.case import Case, Operand, Placement
+from shardproof.properties.cases.data import Data
+from shardproof.properties.cases.strategies import specs
+from shardproof.properties.cases.strategies.dtypes import WIDE_IN, as_dtype
+from shardproof.properties.cases.strategies.shapes import BOTH_LONG, LONG
 from shardproof.properties.contracts.contract import Contract, Scope, Violation
-from shardproof.properties.contracts.drawing import manual_axes, meshes_and_axes, without
-from shardproof.properties.data import Data
-from shardproof.properties.strategies import specs
-from shardproof.properties.strategies.dtypes import WIDE_IN, as_dtype
-from shardproof.properties.strategies.shapes import BOTH_LONG, LONG
+from shardproof.properties.contracts.drawing import made_manual, meshes_and_axes
+from shardproof.properties.contracts.floats import FLOATS, float32_accumulator
+from shardproof.properties.contracts.forbidden import AXES, changed
 
-FLOATS = ("float32", "bfloat16", "float16")
 OTHERS = ("complex64", "int32", "int8")
 """Of which only complex numbers have a gradient."""
 
@@ -33,9 +32,6 @@ FEATURES = frozenset({"batch_dimensions", "empty_blocks", "explained_errors", "n
 
 MOST_MEMBERS = 512
 """The largest mesh for products: a gathered operand has as many copies as it has parts."""
-
-ACCUMULATORS = {"bfloat16": "float32", "float16": "float32"}
-"""Products of 16-bit floats are added up in float32, to the end: no rounding at every hop."""
 
 Spec = tuple[str, ...]
 Sizes = tuple[int, int, int]
@@ -123,16 +119,12 @@ def matmul_cases(draw: st.DrawFn, name: str, scope: Scope, layout: Layout) -> Ca
     seed = draw(st.integers(0, 2**16), label="seed")
     kinds = _kinds(name, as_dtype(dtype), seed)
     data = tuple(Data(kinds[i % len(kinds)], seed + i) for i in range(2 if scope.large else 5))
-    manual: tuple[str, ...] = ()
-    if around == "partial_manual":
-        manual = draw(manual_axes(mesh, axes))
-        automatic = [a for a in mesh.axis_names if a not in manual]
-        operands = [dataclasses.replace(o, placement=without(o.placement, automatic)) for o in operands]
+    manual, placed = draw(made_manual(around, mesh, axes, operands))
     return Case(
         contract=name,
         mesh=mesh,
         axis_name=axis_name,
-        operands=tuple(operands),
+        operands=placed,
         params=tuple(params.items()),
         data=data,
         around=around,
@@ -159,13 +151,12 @@ def _inner(case: Case) -> int:
 
 
 def _mismatched(case: Case) -> st.SearchStrategy[Case]:
-    first, rhs, *rest = case.operands
-    taller = dataclasses.replace(rhs, block=(rhs.block[0] + 1, *rhs.block[1:]))
-    return st.just(dataclasses.replace(case, operands=(first, taller, *rest)))
+    rows, *columns = case.operands[1].block
+    return st.just(changed(case, 1, block=(rows + 1, *columns)))
 
 
 def _out_of_range(case: Case) -> st.SearchStrategy[Case]:
-    return st.sampled_from((2, -1, 5)).map(lambda at: dataclasses.replace(case, params=(("scatter_dimension", at),)))
+    return st.sampled_from((2, -1, 5)).map(lambda at: case.with_params(scatter_dimension=at))
 
 
 def _indivisible(case: Case) -> st.SearchStrategy[Case]:
@@ -173,11 +164,9 @@ def _indivisible(case: Case) -> st.SearchStrategy[Case]:
         return st.nothing()
     at = case.keywords["scatter_dimension"]
     index, dimension = (0, len(case.operands[0].block) - 2) if at == 0 else (1, 1)
-    changed = list(case.operands)
-    block = list(changed[index].block)
+    block = list(case.operands[index].block)
     block[dimension] += 1
-    changed[index] = dataclasses.replace(changed[index], block=tuple(block))
-    return st.just(dataclasses.replace(case, operands=tuple(changed)))
+    return st.just(changed(case, index, block=tuple(block)))
 
 
 def _signed(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
@@ -229,10 +218,8 @@ def _matmul(
         oracle=lambda case, blocks: [operation(case).value(blocks, case.mesh, case.axes)],
         pushforward=lambda case, xs, ds: [operation(case).pushforward(xs, ds, case.mesh, case.axes)],
         pullback=pullback,
-        differentiable=lambda case: True,
         terms=terms,
         partial=lambda case: max(case.operands[0].block[-1], 1) if stages == 2 else 1,
-        divides=lambda case: False,
         invariant=invariant,
         parameters=parameters,
         violations=(*AXES, Violation("rhs" if degree == 2 else "w_in", _mismatched), *violations),
@@ -240,7 +227,7 @@ def _matmul(
         degree=degree,
         stages=stages,
         features=FEATURES,
-        accumulator=lambda dtype: np.dtype(ACCUMULATORS.get(dtype.name, dtype)),
+        accumulator=float32_accumulator,
         adapt=adapt,
     )
 

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from shardproof.impl import ragged as implementations
 from shardproof.oracles import ragged
 from shardproof.oracles.layout import unshard
-from shardproof.properties.cases import Case
+from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.strategies import dtypes
 from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
-from shardproof.properties.contracts.operation import Described, Drawn, changed, operation
-from shardproof.properties.strategies import dtypes
+from shardproof.properties.contracts.forbidden import changed
+from shardproof.properties.contracts.operation import Described, Drawn, operation
 
 FEATURES = frozenset({"explained_errors", "x64"})
 

@@ -6,8 +6,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.communication.counted import Counted
-from shardproof.properties.programs import Program
+from shardproof.properties.engines.simulate.record import Record
+from shardproof.properties.programs.program import Program
 
 Prepared = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 """A program made ready: global arrays in, global arrays out."""
@@ -26,5 +26,5 @@ class Engine(Protocol):
     def prepare(self, program: Program, mesh: MeshCase) -> Prepared:
         """Traces (and compiles) a program for a mesh."""
 
-    def count(self, program: Program, mesh: MeshCase, arrays: Sequence[np.ndarray]) -> Counted:
-        """What the program sends, forward or whatever it computes, on these global arrays."""
+    def evidence(self, program: Program, mesh: MeshCase, arrays: Sequence[np.ndarray]) -> Record | str:
+        """What says what the program sends: what was seen executed on these global arrays, or the compiled text."""

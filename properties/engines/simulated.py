@@ -5,14 +5,12 @@ from contextlib import contextmanager
 
 import jax
 import numpy as np
-from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import AbstractMesh
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.communication.counted import Counted, of_record
 from shardproof.properties.engines import simulate
-from shardproof.properties.engines.engine import Prepared
 from shardproof.properties.engines.xla import abstract_mesh
-from shardproof.properties.programs import Program
+from shardproof.properties.programs.program import Program
 
 
 @contextmanager
@@ -34,6 +32,35 @@ def failing_as_a_limit() -> Iterator[None]:
         raise simulate.InterpreterLimit(f"the interpreter cannot run {what}", what) from error
 
 
+class Interpreted:
+    """A program that is traced: global arrays in, global arrays out.
+
+    Arguments:
+        traced: the program.
+    """
+
+    def __init__(self, traced: simulate.Simulated) -> None:
+        self.traced = traced
+
+    def __call__(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The results in the dtypes that were traced."""
+        with failing_as_a_limit():
+            return [np.asarray(result) for result in jax.tree.leaves(self.traced.run(*arrays))]
+
+    def wide(self, arrays: Sequence[np.ndarray], rounding: simulate.Rounding = simulate.OWN) -> list[simulate.Wide]:
+        """The results in double precision, with how far off those in the traced dtypes may be.
+
+        Arguments:
+            arrays: the global arrays.
+            rounding: what each operation may be off by; by default that of its own dtype.
+
+        Raises:
+            InterpreterLimit: if the program has an operation whose error no rule says.
+        """
+        with failing_as_a_limit():
+            return self.traced.run_wide(*arrays, rounding=rounding)
+
+
 class SimulateEngine:
     """Traces each structure once, then interprets it on as many data sets as it is given."""
 
@@ -49,21 +76,11 @@ class SimulateEngine:
         """The mesh to trace under."""
         return abstract_mesh(mesh)
 
-    def prepare(self, program: Program, mesh: MeshCase) -> Prepared:
+    def prepare(self, program: Program, mesh: MeshCase) -> Interpreted:
         """Traces a program for a mesh; nothing is compiled."""
-        traced = self._traced(program, mesh)
+        return Interpreted(self._traced(program, mesh))
 
-        def run(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-            with failing_as_a_limit():
-                return [np.asarray(result) for result in jax.tree.leaves(traced.run(*arrays))]
-
-        return run
-
-    def count(self, program: Program, mesh: MeshCase, arrays: Sequence[np.ndarray]) -> Counted:
-        """What is executed on these arrays, less what `jit` would not run because nothing reads it."""
-        return of_record(self.record(program, mesh, arrays))
-
-    def record(self, program: Program, mesh: MeshCase, arrays: Sequence[np.ndarray]) -> simulate.Record:
+    def evidence(self, program: Program, mesh: MeshCase, arrays: Sequence[np.ndarray]) -> simulate.Record:
         """What a run does besides computing, less what `jit` would not run because nothing reads it."""
         traced = self._traced(program, mesh)
         with failing_as_a_limit():
@@ -71,11 +88,7 @@ class SimulateEngine:
 
     def _traced(self, program: Program, mesh: MeshCase) -> simulate.Simulated:
         devices = abstract_mesh(mesh)
-        avals = [
-            jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=NamedSharding(devices, a.partition_spec))
-            for a in program.arguments
-        ]
         self.traces += 1
         if self.traces % self.clear_after == 0:
             jax.clear_caches()
-        return simulate.prepare(program.build(devices), *avals)
+        return simulate.prepare(program.build(devices), *program.abstract_arguments(devices))

@@ -5,12 +5,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.communication.counted import Counted, of_compiled
 from shardproof.properties.engines.engine import Prepared
-from shardproof.properties.programs import Program
+from shardproof.properties.programs.program import Program
 
 AXIS_TYPES = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}
 
@@ -54,36 +53,28 @@ class XlaEngine:
 
     def prepare(self, program: Program, mesh: MeshCase) -> Prepared:
         """Traces and compiles a program for a mesh."""
-        function, shardings, avals = self._built(program, mesh)
+        function, avals = self._built(program, mesh)
         if program.compiled:
             function.trace(*avals)  # what tracing refuses is refused here; compiled at the first run
 
         def run(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-            placed: list[Any] = jax.device_put(list(arrays), shardings)
+            placed: list[Any] = jax.device_put(list(arrays), [aval.sharding for aval in avals])
             return [to_numpy(result) for result in function(*placed)]
 
         return run
 
-    def count(self, program: Program, mesh: MeshCase, arrays: Sequence[np.ndarray]) -> Counted:
-        """What the compiled text says; the arrays are not looked at."""
-        return of_compiled(self.text(program, mesh))
-
-    def text(self, program: Program, mesh: MeshCase) -> str:
-        """The compiled program as text."""
-        function, _, avals = self._built(program, mesh)
+    def evidence(self, program: Program, mesh: MeshCase, arrays: Sequence[np.ndarray]) -> str:
+        """The compiled program as text; the arrays are not looked at."""
+        function, avals = self._built(program, mesh)
         kept = jax.jit(function, keep_unused=True)  # the arguments say which devices there are
         return str(kept.lower(*avals).compile().as_text())
 
-    def _built(self, program: Program, mesh: MeshCase) -> tuple[Any, list[NamedSharding], list[jax.ShapeDtypeStruct]]:
-        """The function, under `jit` where the program is, and how its arguments are laid out."""
+    def _built(self, program: Program, mesh: MeshCase) -> tuple[Any, list[jax.ShapeDtypeStruct]]:
+        """The function, under `jit` where the program is, and its arguments without their values."""
         devices = device_mesh(mesh)
         function: Any = program.build(devices)
-        shardings = [NamedSharding(devices, argument.partition_spec) for argument in program.arguments]
+        avals = program.abstract_arguments(devices)
         self.compilations += 1
         if self.compilations % self.clear_after == 0:
             jax.clear_caches()
-        avals = [
-            jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s)
-            for a, s in zip(program.arguments, shardings, strict=True)
-        ]
-        return jax.jit(function) if program.compiled else function, shardings, avals
+        return jax.jit(function) if program.compiled else function, avals

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from shardproof.properties.cases import Case
+from shardproof.properties.cases.case import Case
 from shardproof.properties.engines import Engine
 
 

@@ -2,35 +2,34 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from shardproof.properties.cases import Case
+from shardproof.properties.cases.case import Case
 from shardproof.properties.engines import ENGINES, Engine
 from shardproof.properties.engines.simulate import InterpreterLimit, raised_in
-from shardproof.properties.implementations import Implementation
 from shardproof.properties.known_defects.defect import Defect
 from shardproof.properties.known_defects.registry import DEFECTS
+from shardproof.properties.laws.law import Check, Law
 from shardproof.properties.laws.running import traced
 from shardproof.properties.laws.violation import NotRun, SuiteError
-from shardproof.properties.programs import Seen, derivatives, forward
-from shardproof.properties.verdict import Verdict
-
-Check = Callable[[Implementation, Case, Engine], int]
+from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.program import Seen, derivatives, forward
+from shardproof.properties.runner.verdict import Verdict
 
 INTERPRETER = ENGINES["simulate"]()
-BACKWARD = ("gradient", "transformed gradient", "agreement", "communication", "scale")
-"""The laws that differentiate."""
 
 
-def excused(
-    law: str, check: Check, implementation: Implementation, case: Case, engine: Engine, error: Exception
-) -> Verdict | None:
+def in_the_interpreter(law: Law) -> Check:
+    """What checks a law by the interpreter alone: of the agreement of both engines, its part."""
+    return law.alone or law.check
+
+
+def excused(law: Law, implementation: Implementation, case: Case, engine: Engine, error: Exception) -> Verdict | None:
     """Whether a known defect, and nothing else, makes a law fail on a case.
 
     Arguments:
-        law: the law's name.
-        check: what checks the law, on any engine.
+        law: the law.
         implementation: the implementation.
         case: the case.
         engine: the engine on which it fails.
@@ -44,12 +43,12 @@ def excused(
         if not defect.is_in(engine) or not defect.shows(case, error):
             continue
         primitive = at_fault(defect, law, implementation, case, engine)
-        if primitive is not None and (verdict := _without(defect, primitive, law, check, implementation, case, engine)):
+        if primitive is not None and (verdict := _without(defect, primitive, law, implementation, case, engine)):
             return verdict
     return None
 
 
-def aborting(law: str, implementation: Implementation, case: Case, engine: Engine) -> Defect | None:
+def aborting(law: Law, implementation: Implementation, case: Case, engine: Engine) -> Defect | None:
     """The known defect that would end the process on this case, if there is one.
 
     A user's function that runs in this process is not risked where the defect is only suspected: it would take
@@ -77,14 +76,14 @@ def fatal(case: Case, words: bytes) -> Defect | None:
     return None
 
 
-def spared(defect: Defect, check: Check, implementation: Implementation, case: Case) -> Verdict:
+def spared(defect: Defect, law: Law, implementation: Implementation, case: Case) -> Verdict:
     """The verdict on a case that is not run because a defect would end the process: the interpreter's, if it has one.
 
     Raises:
         Exception: whatever the law raises there: then it does not hold, and the defect is not what is wrong.
     """
     try:
-        check(implementation, case, INTERPRETER)
+        in_the_interpreter(law)(implementation, case, INTERPRETER)
     except InterpreterLimit as limit:
         return _undecided(defect, limit)
     return Verdict("excused", defect.name)
@@ -96,7 +95,7 @@ def _undecided(defect: Defect, limit: InterpreterLimit) -> Verdict:
 
 
 def at_fault(
-    defect: Defect, law: str, implementation: Implementation, case: Case, engine: Engine, *, ended: bool = False
+    defect: Defect, law: Law, implementation: Implementation, case: Case, engine: Engine, *, ended: bool = False
 ) -> Any:
     """The primitive at fault, if it is in one of the programs of the case; `ended`: it ended a process, or may."""
     condition = defect.suspect if ended and defect.suspect is not None else defect.at_fault
@@ -104,7 +103,7 @@ def at_fault(
     return next((primitive for primitive in found if primitive is not None), None)
 
 
-def _programs(law: str, implementation: Implementation, case: Case, engine: Engine) -> Iterator[Any]:
+def _programs(law: Law, implementation: Implementation, case: Case, engine: Engine) -> Iterator[Any]:
     """The traced programs of a case: forward, under its transformation where JAX can trace that, and backward."""
     seen = Seen()
     try:
@@ -114,7 +113,7 @@ def _programs(law: str, implementation: Implementation, case: Case, engine: Engi
         with contextlib.suppress(Exception):  # it fails without any: then no defect is at fault
             yield traced(forward(plain, implementation, seen), plain, engine)
         return
-    if law in BACKWARD:
+    if law.derives:
         with contextlib.suppress(Exception):  # what is at fault in it may be that it cannot be traced
             yield traced(derivatives(case, implementation, seen, forward_mode=False)[0], case, engine)
 
@@ -122,8 +121,7 @@ def _programs(law: str, implementation: Implementation, case: Case, engine: Engi
 def _without(
     defect: Defect,
     primitive: Any,
-    law: str,
-    check: Check,
+    law: Law,
     implementation: Implementation,
     case: Case,
     engine: Engine,
@@ -134,6 +132,7 @@ def _without(
     """
     inside_jax = not defect.engine and not defect.platform
     repaired = defect.repair(primitive) if defect.repair is not None else None
+    check = in_the_interpreter(law)
     try:
         if inside_jax and repaired is not None:
             with repaired:
@@ -162,5 +161,5 @@ def _without(
         # without the defect it fails as well, so the defect explains nothing, unless another one explains the rest
         if inside_jax or engine.name == INTERPRETER.name:
             return None
-        return excused(law, check, implementation, case, INTERPRETER, error)
+        return excused(law, implementation, case, INTERPRETER, error)
     return Verdict("excused", defect.name)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jax.extend import core
 
-from shardproof.properties.cases import Case
+from shardproof.properties.cases.case import Case
 from shardproof.properties.engines.simulate.liveness import equations, opened, subjaxprs
 
 SUMS = ("psum", "psum_invariant", "reduce_scatter")
@@ -70,9 +70,16 @@ def bfloat16_beside_automatic(case: Case, program: Any) -> Any:
     return first(program, lambda e: e.primitive.name in REDUCTIONS and _dtype(e).name == "bfloat16")
 
 
-def empty_product(case: Case, program: Any) -> Any:
-    """A product over an empty dimension."""
-    return first(program, _is_empty_product)
+def of_nothing(case: Case, program: Any) -> Any:
+    """A `shard_map` that has a result and reads operands, none of which has an element; XLA refuses some of these."""
+
+    def empty(equation: Any) -> bool:
+        if equation.primitive.name != "shard_map":
+            return False
+        operands = _read(opened(equation.params["jaxpr"])[0])
+        return bool(operands) and not any(map(_elements, operands)) and any(map(_elements, equation.outvars))
+
+    return first(program, empty)
 
 
 def sum_of_complex_constant(case: Case, program: Any) -> Any:
@@ -119,6 +126,20 @@ def _follow(jaxpr: Any, known: Sequence[bool], found: list[Any]) -> list[bool]:
                 outputs = flags
         constant.update(v for v, is_known in zip(equation.outvars, outputs, strict=True) if is_known)
     return [is_constant(atom) for atom in body.outvars]
+
+
+def _read(body: Any) -> list[Any]:
+    """The arguments of a jaxpr that its results depend on: what has no element depends on none that has one."""
+    alive = {v for v in body.outvars if not isinstance(v, core.Literal)}
+    for equation in reversed(body.eqns):
+        if found := alive.intersection(equation.outvars):
+            some = any(map(_elements, found))
+            alive.update(v for v in equation.invars if not isinstance(v, core.Literal) and (some or not _elements(v)))
+    return [v for v in body.invars if v in alive]
+
+
+def _elements(variable: Any) -> int:
+    return math.prod(variable.aval.shape)
 
 
 def _is_empty_product(equation: Any) -> bool:

@@ -3,10 +3,10 @@
 import jax
 
 from shardproof.oracles.ragged import RaggedMismatch
-from shardproof.properties.cases import Case
+from shardproof.properties.cases.case import Case
 from shardproof.properties.known_defects import faults, repairs
 from shardproof.properties.known_defects.defect import Defect
-from shardproof.properties.laws.violation import LawViolation
+from shardproof.properties.laws.violation import Broken
 
 
 def _complex(case: Case) -> bool:
@@ -15,7 +15,7 @@ def _complex(case: Case) -> bool:
 
 def _loses_nan(case: Case, error: Exception) -> bool:
     """Whether elements are wrong only where they should be NaN."""
-    difference = error.difference if isinstance(error, LawViolation) else None
+    difference = error.difference if isinstance(error, Broken) else None
     if difference is None or not difference.comparable:
         return False
     return bool((difference.expected[difference.wrong] != difference.expected[difference.wrong]).all())
@@ -27,19 +27,17 @@ def _by_compiler(error: Exception, words: str) -> bool:
 
 def _backward(case: Case, error: Exception) -> bool:
     """Whether a gradient is wrong, or the exchange that computes it contradicts itself."""
-    if isinstance(error, RaggedMismatch):
-        return True
-    return isinstance(error, LawViolation) and error.finding.removeprefix("gradient: ").startswith(GRADIENT)
+    if isinstance(error, Broken):
+        return error.of == "gradient" and error.kind != "communication"
+    return isinstance(error, RaggedMismatch)
 
 
 def _typed_invariant(case: Case, error: Exception) -> bool:
     """Whether a result varies that is typed invariant, or JAX finds its cotangent to be of another type."""
-    if isinstance(error, LawViolation):
-        return error.finding.startswith("typed invariant along ")
+    if isinstance(error, Broken):
+        return error.kind == "replicas"
     return type(error) is ValueError and str(error).startswith("Expected cotangent type")
 
-
-GRADIENT = ("gradient", "raises RaggedMismatch", "<J d, c>")
 
 DEFECTS: dict[str, Defect] = {
     defect.name: defect
@@ -99,10 +97,10 @@ DEFECTS: dict[str, Defect] = {
         ),
         Defect(
             "empty_product",
-            "A shard_map whose results come from products over an empty dimension fails while XLA compiles it.",
+            "A shard_map of several operands, all of them empty, that has a result fails while XLA compiles it.",
             ("0.10.2", "0.12.0.1"),
             engine="xla",
-            at_fault=faults.empty_product,
+            at_fault=faults.of_nothing,
             shows=lambda case, error: _by_compiler(error, "expected at least one operand of"),
         ),
         Defect(

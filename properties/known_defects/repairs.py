@@ -16,7 +16,7 @@ from jax.interpreters import ad, batching
 from shardproof.impl.collectives import cast_varying, varying
 from shardproof.impl.ragged import gathered_ragged_all_to_all
 from shardproof.properties.laws import communication, running
-from shardproof.properties.transformations import zeros_of_type
+from shardproof.properties.programs.transformations import zeros_of_type
 
 
 def forget() -> None:

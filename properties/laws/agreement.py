@@ -5,15 +5,16 @@ from contextlib import suppress
 import numpy as np
 
 from shardproof.oracles.dtypes import is_float, wide
-from shardproof.properties.cases import Case
+from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import ENGINES, Engine
-from shardproof.properties.implementations import Implementation
 from shardproof.properties.laws.comparison import compare
 from shardproof.properties.laws.gradient import cotangents, has_gradient, pulled_terms
-from shardproof.properties.laws.numbers import is_exact, operands, references
+from shardproof.properties.laws.numbers import is_exact, operands
 from shardproof.properties.laws.running import all_blocks, check_results, is_batched, ready
-from shardproof.properties.transformations import TRANSFORMATIONS
+from shardproof.properties.laws.wide import value_references
+from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.transformations import TRANSFORMATIONS
 
 REFERENCE = ENGINES["simulate"]()
 
@@ -25,7 +26,7 @@ def check_agreement(implementation: Implementation, case: Case, engine: Engine) 
     compared forward only, within twice the bound of a rounded sum, one for each engine.
 
     Raises:
-        LawViolation: if they differ.
+        Broken: if they differ.
         WrongResult: if the result has another tree, shape or dtype than it should.
     """
     ours = ready("value", implementation, case, engine)
@@ -33,7 +34,7 @@ def check_agreement(implementation: Implementation, case: Case, engine: Engine) 
     check_results(case, ours.seen)
     for data in case.data:
         arrays = operands(case, data)
-        right = references(case, arrays, implementation.features)
+        right = value_references(implementation, case, arrays)
         for i, (got, expected) in enumerate(zip(ours.prepared(arrays), theirs.prepared(arrays), strict=True)):
             bound, blocks = right[i].bound, all_blocks(case, expected)
             actual = all_blocks(case, got)
@@ -41,14 +42,14 @@ def check_agreement(implementation: Implementation, case: Case, engine: Engine) 
                 overflows = (bound < 0) & ~np.isinf(right[i].exact)
                 blocks = np.where(overflows & ~np.isfinite(blocks.astype(wide(blocks.dtype))), actual, blocks)
             compare(
-                implementation,
-                "agreement",
                 case,
                 data,
+                "result",
                 f"result of {engine.name}",
                 expected=blocks,
                 actual=actual,
                 bound=None if bound is None else 2 * bound,
+                leaf=i,
             )
     if differentiable(case):
         # the values agree, and a function without reverse mode has no gradients that could differ
@@ -77,11 +78,11 @@ def _check_gradients(implementation: Implementation, case: Case, engine: Engine)
         got, expected = (ran.prepared(inputs)[-len(moving) :] for ran in (ours, theirs))
         for i, left, right in zip(moving, got, expected, strict=True):
             compare(
-                implementation,
-                "agreement",
                 case,
                 data,
+                "gradient",
                 f"gradient of {engine.name}",
                 expected=case.blocks(i, np.asarray(right), batched=batched),
                 actual=case.blocks(i, np.asarray(left), batched=batched),
+                leaf=i,
             )

@@ -6,20 +6,20 @@ import numpy as np
 
 from shardproof.oracles.communication import KINDS, Cost
 from shardproof.oracles.dtypes import NARROW, is_float
-from shardproof.properties.cases import Case
-from shardproof.properties.communication.bounds import NOTHING, moved, needed, nothing_must_move
-from shardproof.properties.communication.counted import Counted
-from shardproof.properties.communication.expectation import Terms
-from shardproof.properties.communication.sizes import sizes_of
-from shardproof.properties.communication.wording import worded, worded_expectation
+from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.data import Data, generate
+from shardproof.properties.counting.bounds import NOTHING, moved, needed, nothing_must_move
+from shardproof.properties.counting.counted import Counted, count
+from shardproof.properties.counting.sizes import sizes_of
+from shardproof.properties.counting.wording import worded, worded_expectation
 from shardproof.properties.engines import Engine
-from shardproof.properties.implementations import Implementation
 from shardproof.properties.laws.numbers import operands
 from shardproof.properties.laws.running import check_results, differentiating, traced
-from shardproof.properties.laws.violation import LawViolation, NotRun
-from shardproof.properties.programs import Program, Seen, forward, pullback
+from shardproof.properties.laws.violation import Broken, NotRun
+from shardproof.properties.programs.expectation import Terms
+from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.program import Program, Seen, forward, pullback
 
 KEPT = 64
 DATA = Data("exact", 0)
@@ -27,6 +27,9 @@ DATA = Data("exact", 0)
 
 WIDER = {"bfloat16": 2, "float8_e4m3fn": 4, "float8_e5m2": 4, "int4": 2, "uint4": 2}
 """How many times as many bytes a compiler may send that has no collectives of a type (XLA:CPU: see `promotion`)."""
+
+GRADIENT = "gradient: "
+"""How a finding begins that is about reverse mode."""
 
 WAITING = "must wait for one another"
 
@@ -48,9 +51,9 @@ def communication_of(implementation: Implementation, case: Case, engine: Engine,
             given = operands(case, DATA, case.mesh.size)
             rest = program.arguments[len(given) :]  # the cotangents, of a gradient
             arrays = [*given, *(generate(DATA, a.shape, np.dtype(a.dtype), terms=case.mesh.size) for a in rest)]
-            counted = engine.count(program, case.mesh, arrays)
+            found = count(engine, program, case.mesh, arrays)
         check_results(case, seen)
-        _counted[key] = counted
+        _counted[key] = found
         if len(_counted) > KEPT:
             _counted.popitem(last=False)
     return _counted[key]
@@ -79,19 +82,19 @@ def check_communication(implementation: Implementation, case: Case, engine: Engi
     Returns how many of the forward pass and the gradient were checked.
 
     Raises:
-        LawViolation: if one does not.
+        Broken: if one does not.
         NotRun: if what it sends cannot be told.
         WrongResult: if the result has another tree, shape or dtype than it should.
     """
     counted = communication_of(implementation, case, engine)
     if counted.cost is None:
         raise NotRun(f"communication is not known: {counted.unknown}")
-    _check_bound(implementation, case, counted)
+    _check_bound(case, counted)
     expected, formula = implementation.expectation, implementation.communication
     if expected is not None and expected.forward is not None:
         _check_expectation(implementation, case, counted, expected.forward)
     if formula is not None:
-        _check_formula(implementation, case, counted, formula(case, False), "formula")
+        _check_formula(case, counted, formula(case, False))
     of_gradient = None if expected is None else expected.backward
     if (formula is None and of_gradient is None) or not has_own_gradient(case):
         return 1
@@ -104,7 +107,7 @@ def check_communication(implementation: Implementation, case: Case, engine: Engi
     if of_gradient is not None:
         _check_expectation(implementation, case, counted, of_gradient, backward=True)
     if formula is not None:
-        _check_formula(implementation, case, counted, formula(case, True), "formula of the gradient")
+        _check_formula(case, counted, formula(case, True), backward=True)
     return 2
 
 
@@ -127,7 +130,7 @@ def held_to(implementation: Implementation) -> str:
     return "lower bound" if implementation.expectation is None else f"expectation {implementation.expectation}"
 
 
-def _check_bound(implementation: Implementation, case: Case, counted: Counted) -> None:
+def _check_bound(case: Case, counted: Counted) -> None:
     bound = needed(case)
     passed = moved(counted.members)
     if bound == NOTHING or passed is None:
@@ -136,15 +139,14 @@ def _check_bound(implementation: Implementation, case: Case, counted: Counted) -
     assert cost is not None
     if passed < bound.bytes:
         least = f"{float(bound.bytes):g} bytes must pass every device (lower bound)"
-        raise LawViolation(implementation, "communication", case, f"{worded(cost)}: {least}")
+        raise Broken("communication", f"{worded(cost)}: {least}")
     steps = bound.steps
     if set(dict(cost.counts)) == {"permute"} and cost.count("permute") < steps:
-        raise LawViolation(
-            implementation, "communication", case, f"{worded(cost)}: expected at least {steps} (lower bound)"
-        )
+        raise Broken("communication", f"{worded(cost)}: expected at least {steps} (lower bound)")
 
 
-def _check_formula(implementation: Implementation, case: Case, counted: Counted, formula: Cost, source: str) -> None:
+def _check_formula(case: Case, counted: Counted, formula: Cost, *, backward: bool = False) -> None:
+    source = "formula of the gradient" if backward else "formula"
     counts = {kind: formula.count(kind) for kind in KINDS}
     cost = counted.cost
     assert cost is not None
@@ -155,18 +157,17 @@ def _check_formula(implementation: Implementation, case: Case, counted: Counted,
     if laid_out_by_jax(case, counted) or (less and nothing_must_move(case)):
         return
     if all(_agrees(case, counted, kind, counts[kind], formula.bytes_in(kind)) for kind in KINDS):
-        _check_rounds(implementation, case, counted, formula, source)
+        _check_rounds(counted, formula, source, backward=backward)
         return
     where = " in the compiled program" if counted.rewritten else ""
-    raise LawViolation(
-        implementation,
+    raise Broken(
         "communication",
-        case,
-        f"{_direction(source)}{worded(cost)}{where}: expected {worded(formula, beside=cost)} ({source})",
+        f"{GRADIENT * backward}{worded(cost)}{where}: expected {worded(formula, beside=cost)} ({source})",
+        of="gradient" if backward else "result",
     )
 
 
-def _check_rounds(implementation: Implementation, case: Case, counted: Counted, formula: Cost, source: str) -> None:
+def _check_rounds(counted: Counted, formula: Cost, source: str, *, backward: bool) -> None:
     """What can go both ways at the same time does not wait.
 
     The steps of a formula may be more than those that wait for one another: a member may only have one port.
@@ -175,21 +176,16 @@ def _check_rounds(implementation: Implementation, case: Case, counted: Counted, 
         return
     if counted.rounds > formula.steps:
         assert counted.cost is not None
-        raise LawViolation(
-            implementation,
+        raise Broken(
             "communication",
-            case,
-            f"{_direction(source)}{worded(counted.cost)}, {_one_by_one(counted)}: "
+            f"{GRADIENT * backward}{worded(counted.cost)}, {_one_by_one(counted)}: "
             f"expected at most {formula.steps} steps ({source})",
+            of="gradient" if backward else "result",
         )
 
 
 def _one_by_one(counted: Counted) -> str:
     return f"{counted.rounds} of which {WAITING}"
-
-
-def _direction(source: str) -> str:
-    return "gradient: " if source != "formula" else ""
 
 
 def laid_out_by_jax(case: Case, counted: Counted) -> bool:
@@ -263,10 +259,8 @@ def _check_expectation(
     slow = steps is not None and counted.rounds is not None and counted.rounds > steps
     if slow or (not right and not laid_out_by_jax(case, counted)):
         waiting = f", {_one_by_one(counted)}" if slow else ""
-        raise LawViolation(
-            implementation,
+        raise Broken(
             "communication",
-            case,
-            f"{'gradient: ' if backward else ''}{worded(cost)}{waiting}: "
-            f"expected {worded_expectation(expectation, terms, sizes)}",
+            f"{GRADIENT * backward}{worded(cost)}{waiting}: expected {worded_expectation(expectation, terms, sizes)}",
+            of="gradient" if backward else "result",
         )

@@ -4,50 +4,46 @@ import numpy as np
 
 from shardproof.oracles.dtypes import wide
 from shardproof.oracles.layout import nan_equal
-from shardproof.properties.cases import Case
-from shardproof.properties.data import Data
-from shardproof.properties.implementations import Implementation
-from shardproof.properties.laws.violation import Difference, LawViolation
+from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.data import Data
+from shardproof.properties.laws.violation import Broken, Difference, Of
 
 
 def compare(
-    implementation: Implementation,
-    law: str,
     case: Case,
     data: Data,
+    of: Of,
     what: str,
     *,
     expected: np.ndarray,
     actual: np.ndarray,
     bound: np.ndarray | None = None,
     exact: np.ndarray | None = None,
+    leaf: int = 0,
 ) -> None:
     """Blocks agree: in shape, in dtype, and bit for bit, or within `bound` of `exact`.
 
     `expected` is what `exact` is rounded to, and always right. Where the bound is negative, a sum may overflow on
-    its way: what is not finite is right as well, but where `exact` is infinite not the other infinity.
+    its way: what is not finite is right as well, but where `exact` is infinite not the other infinity. `leaf` is which
+    of the results, or operands, the blocks belong to.
 
     Raises:
-        LawViolation: if they do not.
+        Broken: if they do not.
     """
     if actual.shape != expected.shape:
         lead = len(case.mesh.sizes)
-        raise LawViolation(
-            implementation,
-            law,
-            case,
+        raise Broken(
+            "shape",
             f"{what} has blocks of shape {actual.shape[lead:]}: expected {expected.shape[lead:]}",
             data=data,
-            difference=Difference.between(what, expected, actual),
+            difference=Difference.between(of, what, expected, actual, leaf=leaf),
         )
     if actual.dtype != expected.dtype:
-        raise LawViolation(
-            implementation,
-            law,
-            case,
+        raise Broken(
+            "dtype",
             f"{what} has dtype {actual.dtype}: expected {expected.dtype}",
             data=data,
-            difference=Difference.between(what, expected, actual),
+            difference=Difference.between(of, what, expected, actual, leaf=leaf),
         )
     same = nan_equal(actual, expected)
     if bound is not None:
@@ -61,5 +57,5 @@ def compare(
         wrong = ~same.reshape(*sizes, -1).all(axis=-1)
         count = f"{int(wrong.sum())} of {case.mesh.size} blocks wrong"
         finding = count if what == "result" else f"{what}: {count}"
-        difference = Difference(what, expected, actual, ~same, bound)
-        raise LawViolation(implementation, law, case, finding, data=data, difference=difference)
+        difference = Difference(of, what, expected, actual, ~same, bound, leaf)
+        raise Broken("values", finding, data=data, difference=difference)

@@ -1,11 +1,11 @@
 """The law of errors: what the contract forbids raises while tracing, with a message that says it all."""
 
-from shardproof.properties.cases import Case
+from shardproof.properties.cases.case import Case
 from shardproof.properties.engines import Engine
-from shardproof.properties.implementations import Implementation
 from shardproof.properties.laws.running import traced
-from shardproof.properties.laws.violation import LawViolation
-from shardproof.properties.programs import Seen, WrongResult, forward
+from shardproof.properties.laws.violation import Broken
+from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.program import Seen, WrongResult, forward
 
 
 def check_error(implementation: Implementation, case: Case, engine: Engine) -> int:
@@ -15,7 +15,7 @@ def check_error(implementation: Implementation, case: Case, engine: Engine) -> i
     NotImplementedError refuses nothing: it says that the case is not supported.
 
     Raises:
-        LawViolation: if nothing is raised, or the message lacks something.
+        Broken: if nothing is raised, or the message lacks something.
         NotImplementedError: if the implementation raises it.
     """
     argument = case.forbidden
@@ -28,9 +28,9 @@ def check_error(implementation: Implementation, case: Case, engine: Engine) -> i
         pass
     except Exception as error:
         if "explained_errors" in implementation.features:
-            _check_message(implementation, case, argument, value, error)
+            _check_message(case, argument, value, error)
         return 1
-    raise LawViolation(implementation, "error", case, f"{argument}={value} is accepted: expected an error")
+    raise Broken("accepted", f"{argument}={value} is accepted: expected an error")
 
 
 def _value(case: Case, argument: str) -> str:
@@ -39,7 +39,7 @@ def _value(case: Case, argument: str) -> str:
     return repr(case.keywords[argument]) if argument in case.keywords else ""
 
 
-def _check_message(implementation: Implementation, case: Case, argument: str, value: str, error: Exception) -> None:
+def _check_message(case: Case, argument: str, value: str, error: Exception) -> None:
     text = str(error)
     mesh = "(" + ", ".join(f"{name}={size}" for name, size in case.mesh.shape.items()) + ")"
     plain = value.replace("(", "[").replace(")", "]").replace(",]", "]")
@@ -58,9 +58,7 @@ def _check_message(implementation: Implementation, case: Case, argument: str, va
         if not there
     ]
     if missing:
-        raise LawViolation(
-            implementation,
-            "error",
-            case,
+        raise Broken(
+            "message",
             f"{type(error).__name__} does not name {' and '.join(missing)}: {text.partition(chr(10))[0]}",
         ) from error

@@ -1,48 +1,44 @@
 """The law of gradients, for linear operations: forward and reverse mode are the oracle's map and its transpose."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from shardproof.oracles.dtypes import finest, wide
 from shardproof.oracles.transposes import enter, leave
-from shardproof.properties.cases import Case, Placement
+from shardproof.properties.cases.case import Case, Placement
+from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.data import Data, generate
 from shardproof.properties.engines import Engine
-from shardproof.properties.implementations import Implementation
 from shardproof.properties.laws.comparison import compare
 from shardproof.properties.laws.numbers import (
-    Reference,
     Sums,
     checked_sets,
-    derivative,
     is_exact,
     is_moved,
     magnitude,
     magnitudes_of,
     operands,
-    smooth_reference,
 )
+from shardproof.properties.laws.references import Reference, derivative
 from shardproof.properties.laws.running import MODES, Ready, is_batched, over_batch, placed_blocks, ready, widened
-from shardproof.properties.laws.violation import LawViolation
-
-Map = Callable[[Case, Sequence[np.ndarray], Sequence[np.ndarray]], list[np.ndarray]]
-"""A contract's pushforward or pullback."""
+from shardproof.properties.laws.violation import Broken
+from shardproof.properties.laws.wide import both, check_mathematics, gradients_held, tangents_held
+from shardproof.properties.programs.implementations import Implementation
 
 TANGENT_SEED = 104729
 """What is added to the seed of the operands for that of the tangents."""
 
 
-def check_gradient(implementation: Implementation, case: Case, engine: Engine, *, law: str = "gradient") -> int:
+def check_gradient(implementation: Implementation, case: Case, engine: Engine) -> int:
     """J d and J^T c equal the oracle's, and <J d, c> = <d, J^T c> exactly; returns the data sets checked.
 
     The inner products are those of the global arrays: a result that is invariant along an axis
     counts once, a varying one once per device; a replicated operand counts once.
 
     Raises:
-        LawViolation: if one does not hold.
+        Broken: if one does not hold.
         NotImplementedError: if the implementation is differentiable in neither mode.
         WrongResult: if the result has another tree, shape or dtype than it should.
     """
@@ -51,7 +47,7 @@ def check_gradient(implementation: Implementation, case: Case, engine: Engine, *
         try:
             program = ready(kind, implementation, case, engine)
             chosen = [data for data in case.data if has_gradient(case, data)]
-            told = [_check(implementation, case, program, data, law, *MODES[kind]) for data in chosen]
+            told = [_check(kind, implementation, case, program, data) for data in chosen]
         except NotImplementedError as error:
             first = first or error
         else:
@@ -115,12 +111,8 @@ def gradient_references(
     contract = CONTRACTS[case.contract]
     exact = _pulled(case, placements, primal, cts)
     moving = [primal[i] for i in contract.moving(case)]
-    if contract.smooth is not None:
-        bounds = _pulled(case, placements, primal, [magnitude(c) for c in cts], contract.smooth.pullback)
-        return [
-            smooth_reference(case, e, s, x.dtype, derivative=True)
-            for e, s, x in zip(exact, bounds, moving, strict=True)
-        ]
+    if contract.nonlinear:
+        return [Reference(e, x.dtype, None) for e, x in zip(exact, moving, strict=True)]
     if is_exact(case, primal, pulled_terms(case), cts):
         return [Reference(e, x.dtype, None) for e, x in zip(exact, moving, strict=True)]
     sums = _pulled(case, placements, magnitudes_of(case, primal), [magnitude(c) for c in cts])
@@ -151,11 +143,9 @@ def _pulled(
     placements: Sequence[Placement],
     primal: Sequence[np.ndarray],
     cts: Sequence[np.ndarray],
-    pullback: Map | None = None,
 ) -> list[np.ndarray]:
     """J^T c, not rounded: into the results' blocks, through the pullback, out of the operands'."""
     mesh, batched, contract = case.mesh, is_batched(case), CONTRACTS[case.contract]
-    pullback = pullback or contract.pullback
     moving = contract.moving(case)
     blocks = []
     for ct, placement in zip(cts, placements, strict=True):
@@ -165,7 +155,7 @@ def _pulled(
     held_primal = [
         case.blocks(i, widened(array) if i in moving else array, batched=batched) for i, array in enumerate(primal)
     ]
-    pulled = over_batch(case, [*held_primal, *blocks], lambda b: pullback(case, b[:count], b[count:]))
+    pulled = over_batch(case, [*held_primal, *blocks], lambda b: contract.pullback(case, b[:count], b[count:]))
     return [
         leave(
             t.reshape(*mesh.sizes, *(1 for _ in o.placement.stacked), *t.shape[len(mesh.sizes) :]),
@@ -182,9 +172,8 @@ def tangent_references(case: Case, primal: Sequence[np.ndarray], tangents: Seque
     moving = [primal[i] for i in contract.moving(case)]
     exact = _pushed(case, primal, tangents)
     dtypes = [tangents[i % len(tangents)].dtype for i in range(len(exact))]
-    if contract.smooth is not None:
-        bounds = _pushed(case, primal, tangents, contract.smooth.pushforward)
-        return [smooth_reference(case, *one, derivative=True) for one in zip(exact, bounds, dtypes, strict=True)]
+    if contract.nonlinear:
+        return [Reference(e, dtype, None) for e, dtype in zip(exact, dtypes, strict=True)]
     if is_moved(case) or is_exact(case, primal, pushed_terms(case), tangents):
         return [Reference(e, dtype, None) for e, dtype in zip(exact, dtypes, strict=True)]
     sums = _pushed(case, magnitudes_of(case, primal), [magnitude(d) for d in tangents])
@@ -198,17 +187,14 @@ def tangent_references(case: Case, primal: Sequence[np.ndarray], tangents: Seque
     ]
 
 
-def _pushed(
-    case: Case, primal: Sequence[np.ndarray], tangents: Sequence[np.ndarray], pushforward: Map | None = None
-) -> list[np.ndarray]:
+def _pushed(case: Case, primal: Sequence[np.ndarray], tangents: Sequence[np.ndarray]) -> list[np.ndarray]:
     """J d, not rounded."""
     batched, count, contract = is_batched(case), len(primal), CONTRACTS[case.contract]
-    pushforward = pushforward or contract.pushforward
     moving = contract.moving(case)
     held = [widened(array) if i in moving else array for i, array in enumerate(primal)]
     blocks = [case.blocks(i, array, batched=batched) for i, array in enumerate(held)]
     blocks += [case.blocks(i, widened(d), batched=batched) for i, d in zip(moving, tangents, strict=True)]
-    return over_batch(case, blocks, lambda b: pushforward(case, b[:count], b[count:]))
+    return over_batch(case, blocks, lambda b: contract.pushforward(case, b[:count], b[count:]))
 
 
 def inner(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> complex:
@@ -218,16 +204,32 @@ def inner(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> complex:
     )
 
 
-def _check(
+def held(
+    kind: str,
     implementation: Implementation,
     case: Case,
-    program: Ready,
-    data: Data,
-    law: str,
-    forward_mode: bool,
-    reverse_mode: bool,
-) -> bool:
+    placements: Sequence[Placement],
+    primal: Sequence[np.ndarray],
+    tangents: Sequence[np.ndarray],
+    cts: Sequence[np.ndarray],
+) -> tuple[list[Reference], list[Reference]]:
+    """What the oracle says of tangents, as blocks, and of gradients, as global arrays; in modes that `kind` lacks, too.
+
+    Raises:
+        InterpreterLimit: if how far off they may be takes a wide run, and the interpreter cannot.
+    """
+    pushed, pulled = tangent_references(case, primal, tangents), gradient_references(case, placements, primal, cts)
+    if CONTRACTS[case.contract].nonlinear:
+        forward_mode, reverse_mode = MODES[kind]
+        runs = both(kind, implementation, case, [*primal, *tangents, *cts])
+        pushed = tangents_held(case, pushed, runs[len(cts) : 2 * len(cts)], placements) if forward_mode else pushed
+        pulled = gradients_held(pulled, runs[-len(pulled) :]) if reverse_mode else pulled
+    return pushed, pulled
+
+
+def _check(kind: str, implementation: Implementation, case: Case, program: Ready, data: Data) -> bool:
     """Whether the data set tells right from wrong."""
+    forward_mode, reverse_mode = MODES[kind]
     batched, moving = is_batched(case), CONTRACTS[case.contract].moving(case)
     primal, tangents = operands(case, data, pulled_terms(case)), tangents_of(case, data)
     cts = cotangents(case, program, data)
@@ -235,40 +237,37 @@ def _check(
     got_tangents = outputs[len(cts) : 2 * len(cts)] if forward_mode else []
     got_gradients = outputs[-len(moving) :] if reverse_mode else []
 
-    pushed_right = tangent_references(case, primal, tangents)
+    pushed_right, pulled_right = held(kind, implementation, case, program.placements, primal, tangents, cts)
     for i, (tangent, placement) in enumerate(zip(got_tangents, program.placements, strict=False)):
         compare(
-            implementation, law, case, data, "tangent (forward mode)",
+            case, data, "tangent", "tangent (forward mode)",
             expected=pushed_right[i].rounded, actual=placed_blocks(case, tangent, placement),
-            bound=pushed_right[i].bound, exact=pushed_right[i].exact,
+            bound=pushed_right[i].bound, exact=pushed_right[i].exact, leaf=i,
         )  # fmt: skip
+        check_mathematics(case, data, "tangent", "tangent (forward mode)", pushed_right[i], leaf=i)
 
-    pulled_right = gradient_references(case, program.placements, primal, cts)
     for i, gradient, right in zip(moving, got_gradients, pulled_right, strict=False):
         if gradient.shape != right.exact.shape:
-            raise LawViolation(
-                implementation,
-                law,
-                case,
-                f"gradient has shape {gradient.shape}: expected {right.exact.shape}",
-                data=data,
-            )
+            told = f"gradient has shape {gradient.shape}: expected {right.exact.shape}"
+            raise Broken("shape", told, of="gradient", data=data)
         compare(
-            implementation, law, case, data, named(case, i),
+            case, data, "gradient", named(case, i),
             expected=case.blocks(i, right.rounded, batched=batched),
             actual=case.blocks(i, gradient, batched=batched),
             bound=None if right.bound is None else case.blocks(i, right.bound, batched=batched),
             exact=case.blocks(i, right.exact, batched=batched),
+            leaf=i,
         )  # fmt: skip
+        check_mathematics(case, data, "gradient", named(case, i), right, leaf=i, operand=i)
     pairs = ((got_tangents, cts), (tangents, got_gradients))
     exact = all(right.bound is None for right in (*pushed_right, *pulled_right))
     if forward_mode and reverse_mode and exact and all(_exact_inner(*pair) for pair in pairs):
         left, right_ = (inner(*pair) for pair in pairs)
         if left != right_:
-            raise LawViolation(
-                implementation, law, case, f"<J d, c> = {left} differs from <d, J^T c> = {right_}", data=data
-            )
-    return any(right.tells for right in (*pushed_right, *pulled_right))
+            told = f"<J d, c> = {left} differs from <d, J^T c> = {right_}"
+            raise Broken("adjoint", told, of="gradient", data=data)
+    checked = [*pushed_right[: len(got_tangents)], *pulled_right[: len(got_gradients)]]
+    return any(right.tells for right in checked)
 
 
 def _exact_inner(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> bool:

@@ -14,14 +14,14 @@ from jax.interpreters import ad
 
 from shardproof.oracles.dtypes import is_float, rounded, wide
 from shardproof.oracles.layout import shard
-from shardproof.properties.cases import BATCH, Case, Placement
+from shardproof.properties.cases.case import BATCH, Case, Placement
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine, Prepared
 from shardproof.properties.engines.simulate.liveness import equations
-from shardproof.properties.implementations import Implementation
 from shardproof.properties.laws.violation import NotDifferentiable, SuiteError
-from shardproof.properties.programs import Program, Seen, WrongResult, derivatives, forward
-from shardproof.properties.transformations import TRANSFORMATIONS
+from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.program import Program, Seen, WrongResult, derivatives, forward
+from shardproof.properties.programs.transformations import TRANSFORMATIONS
 
 KEPT = 32
 """How many structures stay compiled: Hypothesis tries one again and again while it shrinks."""
@@ -44,11 +44,7 @@ class Ready:
 def traced(program: Program, case: Case, engine: Engine) -> Any:
     """The jaxpr of a program under an abstract mesh: what it must refuse is refused here, before anything runs."""
     mesh = engine.abstract_mesh(case.mesh)
-    sharding = jax.sharding.NamedSharding
-    avals = [
-        jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding(mesh, a.partition_spec)) for a in program.arguments
-    ]
-    return jax.make_jaxpr(program.build(mesh))(*avals)
+    return jax.make_jaxpr(program.build(mesh))(*program.abstract_arguments(mesh))
 
 
 def contains(jaxpr: Any, primitive: str) -> bool:

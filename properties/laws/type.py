@@ -3,16 +3,16 @@
 import numpy as np
 
 from shardproof.oracles.layout import ReplicaMismatch, check_replicas, unshard
-from shardproof.properties.cases import Case
+from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.data import Data
 from shardproof.properties.engines import Engine
-from shardproof.properties.implementations import Implementation
 from shardproof.properties.laws.comparison import compare
 from shardproof.properties.laws.numbers import is_exact, operands
 from shardproof.properties.laws.running import check_results, oracle_blocks, ready, traced
-from shardproof.properties.laws.violation import Difference, LawViolation
-from shardproof.properties.programs import Seen, forward
+from shardproof.properties.laws.violation import Broken, Difference
+from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.program import Seen, forward
 
 
 def declared_varying(implementation: Implementation, case: Case) -> list[frozenset[str]] | None:
@@ -33,7 +33,7 @@ def check_type(implementation: Implementation, case: Case, engine: Engine) -> in
     devices along it. Returns the number of data sets checked.
 
     Raises:
-        LawViolation: if one does not hold.
+        Broken: if one does not hold.
         WrongResult: if the result has another tree, shape or dtype than it should.
     """
     program = ready("value", implementation, case, engine)
@@ -42,9 +42,7 @@ def check_type(implementation: Implementation, case: Case, engine: Engine) -> in
     declared = declared_varying(implementation, case)
     if declared is not None and varying != declared:
         texts = [", ".join(sorted(map(str, axes))) or "nothing" for axes in (varying[0], declared[0])]
-        raise LawViolation(
-            implementation, "type", case, f"result is typed varying over {texts[0]}: expected {texts[1]}"
-        )
+        raise Broken("type", f"result is typed varying over {texts[0]}: expected {texts[1]}")
     for data in case.data:
         for blocks, axes in zip(program.prepared(operands(case, data)), varying, strict=True):
             try:
@@ -52,13 +50,11 @@ def check_type(implementation: Implementation, case: Case, engine: Engine) -> in
             except ReplicaMismatch as error:
                 invariant = [n for n in case.mesh.axis_names if n not in axes]
                 first = blocks[tuple(slice(None) if n in axes else slice(1) for n in case.mesh.axis_names)]
-                raise LawViolation(
-                    implementation,
-                    "type",
-                    case,
+                raise Broken(
+                    "replicas",
                     f"typed invariant along {', '.join(invariant)}, but {error}",
                     data=data,
-                    difference=Difference.between("replica", np.broadcast_to(first, blocks.shape), blocks),
+                    difference=Difference.between("replica", "replica", np.broadcast_to(first, blocks.shape), blocks),
                 ) from error
     if case.out is not None:
         _check_acceptance(implementation, case, engine, varying)
@@ -81,9 +77,7 @@ def _check_acceptance(
     if sound == (refusal is not None):
         verdict = "accepted" if refusal is None else "refused"
         axes = ", ".join(sorted(varying[0])) or "nothing"
-        raise LawViolation(
-            implementation, "type", case, f"out_specs {out.partition()} {verdict} for a result varying over {axes}"
-        )
+        raise Broken("out_specs", f"out_specs {out.partition()} {verdict} for a result varying over {axes}")
     if refusal is not None:
         return
     data = Data("exact", case.data[0].seed)
@@ -98,7 +92,7 @@ def _check_acceptance(
         ones = (1,) * lead
         if whole.shape != result.shape or not np.array_equal(whole, result, equal_nan=result.dtype.kind in "fc"):
             compare(
-                implementation, "type", case, data, f"result under out_specs {out.partition()}",
+                case, data, "array", f"result under out_specs {out.partition()}",
                 expected=np.broadcast_to(whole, (*case.mesh.sizes, *whole.shape)),
                 actual=np.broadcast_to(result.reshape(*ones, *result.shape), (*case.mesh.sizes, *result.shape)),
             )  # fmt: skip

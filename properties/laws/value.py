@@ -1,18 +1,21 @@
 """The law of values: the implementation's blocks equal the oracle's, on every device."""
 
-from shardproof.properties.cases import Case
+from shardproof.properties.cases.case import Case
 from shardproof.properties.engines import Engine
-from shardproof.properties.implementations import Implementation
 from shardproof.properties.laws.comparison import compare
-from shardproof.properties.laws.numbers import checked_sets, operands, references
+from shardproof.properties.laws.numbers import checked_sets, operands
 from shardproof.properties.laws.running import all_blocks, ready
+from shardproof.properties.laws.wide import check_mathematics, value_references
+from shardproof.properties.programs.implementations import Implementation
 
 
-def check_value(implementation: Implementation, case: Case, engine: Engine, *, law: str = "value") -> int:
-    """Every block of every data set equals the oracle's; returns how many data sets were checked.
+def check_value(implementation: Implementation, case: Case, engine: Engine) -> int:
+    """Every block of every data set equals the oracle's, of what is no sum of products in double precision as well.
+
+    Returns how many data sets were checked.
 
     Raises:
-        LawViolation: if one does not.
+        Broken: if one does not.
         WrongResult: if the result has another tree than it should.
         NotRun: if no data set tells right from wrong.
     """
@@ -20,18 +23,20 @@ def check_value(implementation: Implementation, case: Case, engine: Engine, *, l
     told = []
     for data in case.data:
         arrays = operands(case, data)
-        right = references(case, arrays, implementation.features)
+        right = value_references(implementation, case, arrays)
         told.append(any(reference.tells for reference in right))
         for i, result in enumerate(program.prepared(arrays)):
+            what = "result" if not case.tree else f"result leaf {i}"
             compare(
-                implementation,
-                law,
                 case,
                 data,
-                "result" if not case.tree else f"result leaf {i}",
+                "result",
+                what,
                 expected=right[i].rounded,
                 actual=all_blocks(case, result),
                 bound=right[i].bound,
                 exact=right[i].exact,
+                leaf=i,
             )
+            check_mathematics(case, data, "result", what, right[i], leaf=i)
     return checked_sets(told, case)

@@ -1,17 +1,53 @@
-"""What a law raises when it does not hold."""
+"""What a law raises when it does not hold: data, of which the text, the picture and the script are made later."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from shardproof.oracles.dtypes import is_float, unit_roundoff, wide
 from shardproof.oracles.layout import nan_equal
-from shardproof.properties.cases import Case
-from shardproof.properties.data import Data
-from shardproof.properties.implementations import Implementation
+from shardproof.properties.cases.data import Data
 
 ROUNDINGS = 16
 """By how many roundings of the largest value a difference may be taken for one of rounding."""
+
+Of = Literal["result", "tangent", "gradient", "replica", "array"]
+"""What was looked at: an array is what `out_specs` puts together, a replica what must equal another one."""
+
+Kind = Literal[
+    "values",
+    "shape",
+    "dtype",
+    "tree",
+    "adjoint",
+    "type",
+    "replicas",
+    "out_specs",
+    "accepted",
+    "message",
+    "communication",
+    "raises",
+    "deadlock",
+    "unwritten",
+    "aborts",
+    "ended",
+    "unfinished",
+    "memory",
+]
+"""What is wrong.
+
+A result's values, shape, dtype or tree; forward and reverse mode contradict each other; a result's type, replicas of
+one value that differ, what `out_specs` is accepted for; a forbidden argument is accepted, or refused without a reason;
+what is sent; an exception, because devices wait for one another for ever, or read memory that was never written; a
+process that aborts, did so before on this very case, does not end, or takes all memory.
+"""
+
+RAISED: tuple[Kind, ...] = ("raises", "deadlock", "unwritten")
+"""What is wrong where something was raised in the implementation's own code, or because of it."""
+
+DEATHS: tuple[Kind, ...] = ("aborts", "ended", "unfinished", "memory")
+"""What is wrong where the process that ran the case did not survive it."""
 
 
 class NotRun(Exception):
@@ -31,19 +67,23 @@ class Difference:
     """Blocks that differ from the oracle's.
 
     Arguments:
-        what: what the blocks are: a result, a tangent, a gradient.
+        of: what the blocks are.
+        what: the same in words: `gradient (reverse mode) of lhs`.
         expected: the oracle's blocks `[*mesh.sizes, *block]`.
         actual: the implementation's, whose shape and dtype may be others.
         wrong: elementwise, where they differ; all of them where they cannot be compared.
         bound: elementwise, how far they may be from the right result before it was rounded (negative: or not finite,
             where a sum may overflow); None: they are equal bit for bit.
+        leaf: which of the results it is, of a gradient which of the operands.
     """
 
+    of: Of
     what: str
     expected: np.ndarray
     actual: np.ndarray
     wrong: np.ndarray
     bound: np.ndarray | None = None
+    leaf: int = 0
 
     @property
     def comparable(self) -> bool:
@@ -63,64 +103,40 @@ class Difference:
         return bool(np.all(off <= scale * min(ROUNDINGS * unit_roundoff(dtype), 1 / ROUNDINGS)))
 
     @classmethod
-    def between(cls, what: str, expected: np.ndarray, actual: np.ndarray) -> "Difference":
+    def between(cls, of: Of, what: str, expected: np.ndarray, actual: np.ndarray, *, leaf: int = 0) -> "Difference":
         """The difference of blocks that must be equal bit for bit."""
         same = nan_equal(actual, expected) if actual.shape == expected.shape else np.zeros(expected.shape, bool)
-        return cls(what, expected, actual, ~same)
+        return cls(of, what, expected, actual, ~same, leaf=leaf)
 
 
-class LawViolation(AssertionError):
-    """An implementation breaks a law on a case.
+class Broken(AssertionError):
+    """A law does not hold of a case.
 
     Arguments:
-        implementation: the implementation.
-        law: the law, and the transformation around the call where there is one.
-        case: the case.
-        finding: what is wrong, in a few words.
+        kind: what is wrong.
+        finding: the same in a few words.
+        of: what was looked at.
         data: the data set on which it shows, if it depends on one.
         difference: the blocks that are wrong, where blocks were compared.
-
-    What passes it on fills in `engine`, the name of the engine that ran it, `registered`, the name under
-    which the law is registered, and `origin`, the text of the implementation's own traceback where the
-    exception (`__cause__`) cannot travel, and `diagnosis`, what is wrong in words, once that is known.
     """
-
-    engine: str = "xla"
-    registered: str = ""
-    origin: str = ""
-    diagnosis: list[str] | None = None
 
     def __init__(
         self,
-        implementation: Implementation,
-        law: str,
-        case: Case,
+        kind: Kind,
         finding: str,
         *,
+        of: Of = "result",
         data: Data | None = None,
         difference: Difference | None = None,
     ) -> None:
-        self.implementation = implementation
-        self.law = law
-        self.case = case
-        self.finding = finding
-        self.data = data
-        self.difference = difference
-        super().__init__(self.headline)
-
-    @property
-    def rounding(self) -> bool:
-        """Whether values differ by no more than rounding may make them."""
-        return self.difference is not None and self.difference.rounding
-
-    @property
-    def headline(self) -> str:
-        """Implementation, law, mesh, axis, and what is wrong, in one line."""
-        return f"{self.implementation}: {self.law}: mesh {self.case.mesh}, axis {self.case.axis_name!r}: {self.finding}"
+        self.kind, self.finding, self.data, self.difference = kind, finding, data, difference
+        self.of: Of = of if difference is None else difference.of
+        super().__init__(kind, finding)  # what unpickling it takes: the rest travels as its attributes
 
     def __str__(self) -> str:
-        from shardproof.properties.failures.text import (
-            render,  # the text is about violations, so it imports this module
-        )
+        return self.finding
 
-        return render(self)
+    @property
+    def of_derivative(self) -> bool:
+        """Whether a derivative is wrong."""
+        return self.of in ("tangent", "gradient")

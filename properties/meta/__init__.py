@@ -12,6 +12,9 @@ from shardproof.oracles.mesh import MeshCase
 
 AXIS_NAMES = ("dp", "tp", "ep", "pp")
 
+REVERSED = (MeshCase(("dp", "tp"), (2, 3)), ("tp", "dp"))
+"""A mesh, and all of its axes in the other order."""
+
 
 def mesh_sizes(max_devices: int) -> list[tuple[int, ...]]:
     """All sizes of meshes of one to four axes over at most `max_devices`, the simplest first."""
@@ -29,3 +32,11 @@ def small_meshes(draw: st.DrawFn, *, max_devices: int = 8, min_devices: int = 1)
     names = draw(st.permutations(AXIS_NAMES))[: len(sizes)]
     devices = draw(st.permutations(range(max_devices)))[: math.prod(sizes)]
     return MeshCase(tuple(names), sizes, tuple(devices))
+
+
+@st.composite
+def places(draw: st.DrawFn) -> tuple[MeshCase, tuple[str, ...], int]:
+    """A mesh, some of its axes in any order, and a seed. Shrinks towards one device."""
+    mesh = draw(small_meshes())
+    axes = tuple(draw(st.lists(st.sampled_from(mesh.axis_names), unique=True, min_size=1)))
+    return mesh, axes, draw(st.integers(0, 2**16))

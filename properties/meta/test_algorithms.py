@@ -12,15 +12,15 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from shardproof.impl import algorithms as functions
 from shardproof.oracles.communication import KINDS, Cost
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.cases import Case, Operand, Placement
+from shardproof.properties.cases.case import Case, Operand, Placement
+from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.data import Data, generate
 from shardproof.properties.engines.simulate import prepare
 from shardproof.properties.engines.simulate.record import Record
 from shardproof.properties.engines.xla import abstract_mesh
-from shardproof.properties.implementations import ALGORITHMS, BUILT_IN, Implementation
-from shardproof.properties.law_tests import law_test
-from shardproof.properties.programs import Program, Seen, derivatives, forward
+from shardproof.properties.programs.implementations import ALGORITHMS, BUILT_IN, Implementation
+from shardproof.properties.programs.program import Program, Seen, derivatives, forward
+from shardproof.properties.runner.law_tests import law_test
 
 BY_NAME = {i.name: i for i in ALGORITHMS}
 POWERS_OF_TWO = {

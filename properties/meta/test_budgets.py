@@ -1,17 +1,16 @@
 """Budgets: what each form of implementation gets is said in one place, and the report says what was checked."""
 
 import pytest
-from hypothesis import settings
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.budgets import LEAST, SHARES, structures
-from shardproof.properties.cases import Case
-from shardproof.properties.communication.examples import example
-from shardproof.properties.implementations import ALGORITHMS, IMPLEMENTATIONS, OVERLAPPED
+from shardproof.properties.cases.case import Case
+from shardproof.properties.counting.examples import example
+from shardproof.properties.laws.law import LAWS
 from shardproof.properties.mutants import MUTANTS
-from shardproof.properties.report import COLUMNS, by_contract, by_implementation
-from shardproof.properties.tally import Tally
-from shardproof.properties.verification import LAWS
+from shardproof.properties.programs.implementations import ALGORITHMS, IMPLEMENTATIONS, OVERLAPPED
+from shardproof.properties.reports.report import COLUMNS, by_contract, by_implementation
+from shardproof.properties.runner.budgets import LEAST, SHARES, structures
+from shardproof.properties.runner.tally import Tally
 
 
 @pytest.mark.parametrize(
@@ -27,8 +26,7 @@ from shardproof.properties.verification import LAWS
 )
 def test_budgets(law: str, form: str, engine: str, count: int) -> None:
     """A law grants a form its share, on an engine, in the interpreter more where its bugs are found late."""
-    assert LAWS[law].examples(settings(max_examples=200), engine, form) == count
-    assert structures(200, law, LAWS[law].share, form, engine) == count
+    assert structures(LAWS[law], 200, engine, form) == count
 
 
 def test_every_form_has_a_budget() -> None:

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,18 @@ from jax import lax
 
 from shardproof.impl import collectives
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.cases import Case, Operand, Placement
-from shardproof.properties.checking import check, user_implementation
+from shardproof.properties.cases.case import Case, Operand, Placement
+from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import Scope
-from shardproof.properties.data import Data
 from shardproof.properties.engines import SimulateEngine
-from shardproof.properties.failures import report
-from shardproof.properties.failures.causes import by_cause, told
-from shardproof.properties.failures.files import paths
-from shardproof.properties.laws.violation import Difference, LawViolation
-from shardproof.properties.search import find_violation
-from shardproof.properties.verification import LAWS
+from shardproof.properties.laws.law import LAWS
+from shardproof.properties.laws.violation import Broken, Difference, Kind, Of
+from shardproof.properties.reports.checking import check, user_implementation
+from shardproof.properties.reports.failures import report
+from shardproof.properties.reports.failures.causes import by_cause, told
+from shardproof.properties.reports.failures.files import paths
+from shardproof.properties.runner.search import find_violation
+from shardproof.properties.runner.violation import LawViolation
 
 ROOT = Path(__file__).resolve().parents[2]
 CASE = Case(
@@ -51,17 +53,25 @@ def wrong_everywhere(x: Any, axis_name: Any, *, offset: int = 1) -> Any:
     return collectives.ring_shift(x, axis_name, offset=offset + 1)
 
 
-def violation(law: str, finding: str, *, off: float | None = None, what: str = "result") -> LawViolation:
+def violation(
+    law: str,
+    finding: str,
+    *,
+    off: float | None = None,
+    of: Of = "result",
+    kind: Kind = "values",
+    origin: Sequence[str] = (),
+) -> LawViolation:
     """A violation of a sum, of which a value may be off by a factor."""
     difference = None
     if off is not None:
         expected = np.ones((2, 2), np.float32)
-        difference = Difference.between(what, expected, (expected * off).astype(np.float32))
-    made = LawViolation(
-        user_implementation("all_reduce", rounds_and_doubles), law, CASE, finding, difference=difference
+        difference = Difference.between(of, of, expected, (expected * off).astype(np.float32))
+    found, implementation = (
+        Broken(kind, finding, difference=difference),
+        user_implementation("all_reduce", rounds_and_doubles),
     )
-    made.registered = law
-    return made
+    return LawViolation(implementation, LAWS[law], CASE, "xla", found, origin=origin)
 
 
 def test_rounding_does_not_hide_what_is_worse() -> None:
@@ -91,11 +101,11 @@ def test_failures_of_one_cause_are_together(tmp_path: Path, monkeypatch: pytest.
     entries = [
         report(one)
         for one in (
-            violation("gradient", "off", off=1 + 2**-22, what="gradient of x"),
+            violation("gradient", "off", off=1 + 2**-22, of="gradient"),
             violation("value", "1 block", off=2.0),
             violation("communication", "2 permutes"),
             violation("transformation", "2 blocks", off=3.0),
-            violation("value", "raises ValueError: one"),
+            violation("value", "raises ValueError: one", kind="raises"),
         )
     ]
     groups = by_cause(entries)
@@ -109,7 +119,7 @@ def test_failures_of_one_cause_are_together(tmp_path: Path, monkeypatch: pytest.
     text = told(groups[0])
     assert text.count("first wrong element") == 1
     assert (
-        "  wrong in the same way under 1 more check:\n    transformation: mesh (dp=2), axis 'dp': 2 blocks [xla]: "
+        "  wrong in the same way under 1 more check:\n    value under jit: mesh (dp=2), axis 'dp': 2 blocks [xla]: "
         in text
     )
 
@@ -122,7 +132,13 @@ def test_a_long_name_is_a_file_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return x
 
     function.__name__ = "reduce" * 100
-    made = LawViolation(user_implementation("all_reduce", function), "value", CASE, "wrong", data=CASE.data[0])
+    made = LawViolation(
+        user_implementation("all_reduce", function),
+        LAWS["value"],
+        CASE,
+        "xla",
+        Broken("values", "wrong", data=CASE.data[0]),
+    )
     assert "script" in report(made)
     assert len(paths(made).script.name) < 200
 
@@ -146,7 +162,7 @@ def test_a_run_shows_a_cause_once(tmp_path: Path) -> None:
         "def shift(x, axis_name, *, offset=1):\n    return right(x, axis_name, offset=offset + 1)\n"
     )
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml")]
-    command += ["--rootdir", str(ROOT), str(ROOT / "properties" / "test_given.py"), "--hypothesis-profile=matrix"]
+    command += ["--rootdir", str(ROOT), str(ROOT / "properties/suite/test_given.py"), "--hypothesis-profile=matrix"]
     command += ["--impl=ring_shift=mine:shift", "--expect-communication=permute=p", "--report=report.md"]
     command += ["-k", "value or transformation or communication-simulate"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=500)
@@ -162,7 +178,7 @@ def test_a_run_shows_a_cause_once(tmp_path: Path) -> None:
 def test_check_says_what_it_does(tmp_path: Path) -> None:
     """Its progress is on standard error, with the devices that XLA runs on; what it raises shows none of its code."""
     (tmp_path / "test_mine.py").write_text(
-        "from shardproof import check\nfrom shardproof.properties import progress\n"
+        "from shardproof import check\nfrom shardproof.properties.reports import progress\n"
         f"from {__name__} import wrong_everywhere\n\n"
         "progress.QUIET_SECONDS = 0.0\n\n\n"
         "def test_shift():\n    check('ring_shift', wrong_everywhere, laws=['value', 'type'], max_examples=10)\n"

@@ -14,22 +14,22 @@ from hypothesis import HealthCheck, Phase, given, settings
 from shardproof import check
 from shardproof.impl import collectives
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.cases import Case
-from shardproof.properties.checking import user_implementation
-from shardproof.properties.communication.examples import example
+from shardproof.properties.benchmark.readme import README, features
+from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.strategies import index_groups
 from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.contracts.contract import CONCESSIONS, FEATURES
+from shardproof.properties.counting.examples import example
 from shardproof.properties.engines import engine_named
-from shardproof.properties.failures.lookup import implementation_of, named
-from shardproof.properties.given import GivenError, claimed, parse_all
-from shardproof.properties.implementations import IMPLEMENTATIONS
-from shardproof.properties.judging import verify
-from shardproof.properties.precision import is_wide, precision_of
-from shardproof.properties.readme import README, features
-from shardproof.properties.strategies import index_groups
-from shardproof.properties.summary import notes
-from shardproof.properties.tally import Tally
-from shardproof.properties.verification import LAWS
+from shardproof.properties.laws.law import LAWS
+from shardproof.properties.programs.implementations import IMPLEMENTATIONS
+from shardproof.properties.programs.precision import is_wide, precision_of
+from shardproof.properties.reports.checking import user_implementation
+from shardproof.properties.reports.summary import notes
+from shardproof.properties.runner.given import GivenError, claimed, parse_all
+from shardproof.properties.runner.judging import verify
+from shardproof.properties.runner.lookup import implementation_of, named
+from shardproof.properties.runner.tally import Tally
 
 DRAWS = 60
 MOST = 600
@@ -192,7 +192,7 @@ def test_a_claim_reaches_the_check(tmp_path: Path) -> None:
         "    return collectives.ring_shift(sent, axis_name, offset=offset).astype(x.dtype)\n"
     )
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", str(root / "pyproject.toml")]
-    rooted = ["--rootdir", str(root), str(root / "properties" / "test_given.py"), "-k", "value-simulate"]
+    rooted = ["--rootdir", str(root), str(root / "properties" / "suite" / "test_given.py"), "-k", "value-simulate"]
     given_twice = ["--impl=ring_shift=mine:narrow", "--claims=x64"]
     done = subprocess.run([*command, *rooted, *given_twice], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1, done.stdout + done.stderr

@@ -12,15 +12,15 @@ from shardproof.oracles import matmul_costs
 from shardproof.oracles.communication import Cost
 from shardproof.oracles.layout import unshard
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.arithmetic import flops_of
-from shardproof.properties.cases import Case
-from shardproof.properties.communication.products import product_case
+from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.matmul import CONTRACTS as MATMULS
-from shardproof.properties.costs import gathered_again, product_flops
-from shardproof.properties.implementations import OVERLAPPED, PRODUCTS, Implementation
+from shardproof.properties.counting.arithmetic import flops_of
+from shardproof.properties.counting.products import product_case
 from shardproof.properties.meta.test_algorithms import check_forward, cost_of, recorded, without, without_tangents
-from shardproof.properties.programs import Program, Seen, derivatives, forward
+from shardproof.properties.programs.costs import gathered_again, product_flops
+from shardproof.properties.programs.implementations import OVERLAPPED, PRODUCTS, Implementation
+from shardproof.properties.programs.program import Program, Seen, derivatives, forward
 
 BY_NAME = {i.name: i for i in OVERLAPPED}
 GATHERS = ("all_gather_matmul_lhs_contracting", "all_gather_matmul_lhs", "all_gather_matmul_rhs")

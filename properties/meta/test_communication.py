@@ -8,9 +8,9 @@ import pytest
 
 from shardproof.oracles import algorithms as formulas
 from shardproof.oracles.communication import Cost, built_in, built_in_backward, lower_bound
-from shardproof.properties.costs import HALVING
-from shardproof.properties.implementations import ALGORITHMS
 from shardproof.properties.meta.test_algorithms import AXES, SIZES, serves
+from shardproof.properties.programs.costs import HALVING
+from shardproof.properties.programs.implementations import ALGORITHMS
 
 CONTRACT = {i.name: i.contract for i in ALGORITHMS}
 BOTH_LINKS = (*HALVING, "bidirectional_all_reduce", "shorter_way_all_gather")

@@ -17,9 +17,10 @@ from jax import lax
 from shardproof.impl import collectives
 from shardproof.oracles.communication import Cost
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.cases import Case, Operand, Placement
-from shardproof.properties.communication import table
-from shardproof.properties.communication.bounds import (
+from shardproof.properties.benchmark.readme import README
+from shardproof.properties.cases.case import Case, Operand, Placement
+from shardproof.properties.contracts import Scope
+from shardproof.properties.counting.bounds import (
     NOTHING,
     Bound,
     full_bytes,
@@ -29,25 +30,24 @@ from shardproof.properties.communication.bounds import (
     needed,
     nothing_must_move,
 )
-from shardproof.properties.communication.counted import of_record
-from shardproof.properties.communication.examples import PARAMETERS, example
-from shardproof.properties.communication.expectation import Expectation, ExpectationError
-from shardproof.properties.communication.sizes import names_of, sizes_of
-from shardproof.properties.contracts import Scope
+from shardproof.properties.counting.counted import of_record
+from shardproof.properties.counting.examples import PARAMETERS, example
+from shardproof.properties.counting.sizes import names_of, sizes_of
 from shardproof.properties.engines import Engine, engine_named, simulate
-from shardproof.properties.failures.script import script
-from shardproof.properties.implementations import IMPLEMENTATIONS, Implementation
-from shardproof.properties.judging import verify
-from shardproof.properties.laws import check_communication
-from shardproof.properties.laws.communication import communication_of
+from shardproof.properties.laws.communication import check_communication, communication_of
+from shardproof.properties.laws.law import LAWS
 from shardproof.properties.laws.running import oracle_blocks
-from shardproof.properties.laws.violation import LawViolation
+from shardproof.properties.laws.violation import Broken
 from shardproof.properties.mutants import MUTANTS
-from shardproof.properties.readme import README
-from shardproof.properties.search import find_violation
-from shardproof.properties.summary import notes
-from shardproof.properties.tally import Tally
-from shardproof.properties.verification import LAWS
+from shardproof.properties.programs.expectation import Expectation, ExpectationError
+from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
+from shardproof.properties.reports import communication as table
+from shardproof.properties.reports.scripts.script import script
+from shardproof.properties.reports.summary import notes
+from shardproof.properties.runner.judging import verify
+from shardproof.properties.runner.search import find_violation
+from shardproof.properties.runner.tally import Tally
+from shardproof.properties.runner.violation import LawViolation
 
 FOUR = MeshCase(("dp",), (4,))
 GATHER = example("all_gather", FOUR, "dp")
@@ -118,11 +118,11 @@ def mine(function: Callable[..., Any], contract: str = "all_gather", **fields: A
 
 
 def check(implementation: Implementation, case: Case, engine: str) -> str:
-    """The headline of what the law finds; empty if nothing."""
+    """What the law finds; empty if nothing."""
     try:
         check_communication(implementation, case, engine_named(engine))
-    except LawViolation as violation:
-        return violation.headline
+    except Broken as found:
+        return found.finding
     return ""
 
 
@@ -145,10 +145,7 @@ def test_a_violation_says_what_was_sent_and_what_was_expected() -> None:
         return ring_gather(collectives.ring_shift(whole, axis_name, offset=-1), axis_name, **parameters)
 
     wasted = mine(one_too_many, communication=ring_cost)
-    assert check(wasted, case, "simulate") == (
-        "all_gather[mine]: communication: mesh (dp=4), axis 'dp': "
-        "5 permutes of 80 bytes in all: expected 3 of 48 (formula)"
-    )
+    assert check(wasted, case, "simulate") == ("5 permutes of 80 bytes in all: expected 3 of 48 (formula)")
     only_backward = mine(
         ring_gather, communication=lambda case, backward: Cost() if backward else ring_cost(case, backward)
     )
@@ -321,7 +318,7 @@ def test_a_gradient_is_expected_by_itself() -> None:
         ("grad:reduce_scatter=1", ""),
         ("grad:reduce_scatter=p", "gradient: 1 reduce_scatter of 128 bytes: expected reduce_scatter=4"),
         ("all_gather=1;grad:all_reduce=1", "gradient: 1 reduce_scatter of 128 bytes: expected all_reduce=1"),
-        ("all_gather=2;grad:reduce_scatter=1", "communication: mesh (dp=4), axis 'dp': 1 all_gather of 32 bytes"),
+        ("all_gather=2;grad:reduce_scatter=1", "1 all_gather of 32 bytes"),
     ):
         headline = check(mine(collectives.all_gather, expectation=Expectation.parse(text)), case, "simulate")
         assert finding in headline if finding else headline == "", text
@@ -390,9 +387,9 @@ def exits(folder: Path, source: str) -> tuple[int, str]:
 
 def violation_of(implementation: Implementation, case: Case) -> LawViolation:
     """What the law of communication raises in the interpreter."""
-    with pytest.raises(LawViolation) as raised:
+    with pytest.raises(Broken) as raised:
         check_communication(implementation, case, engine_named("simulate"))
-    return raised.value
+    return LawViolation(implementation, LAWS["communication"], case, "simulate", raised.value)
 
 
 EXPECTED = {
@@ -435,8 +432,9 @@ def test_a_script_counts_what_runs_in_a_loop(tmp_path: Path) -> None:
 def test_no_script_says_fixed_while_the_bug_is_there() -> None:
     """Where what the script would count is right, or cannot be counted, there is none, and the reason is told."""
     right = mine(ring_gather, communication=ring_cost)
+    found = Broken("communication", "3 permutes of 48 bytes in all: expected 1")
     with pytest.raises(ValueError, match="the traced program sends what is right"):
-        script(LawViolation(right, "communication", GATHER, "3 permutes of 48 bytes in all: expected 1"))
+        script(LawViolation(right, LAWS["communication"], GATHER, "simulate", found))
 
     def unbounded(x: jax.Array, axis_name: Any, *, axis: int = 0, tiled: bool = False) -> jax.Array:
         step = lambda held: (held[0] + 1, collectives.ring_shift(held[1], axis_name))  # noqa: E731
@@ -465,5 +463,5 @@ def test_counts_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     engine: Engine = engine_named("simulate")
     case = example("broadcast", MeshCase(("kept",), (3,)), "kept")
     first = communication_of(IMPLEMENTATIONS[7], case, engine)
-    monkeypatch.setattr(type(engine), "count", lambda *_: pytest.fail("counted again"))
+    monkeypatch.setattr(type(engine), "evidence", lambda *_: pytest.fail("counted again"))
     assert communication_of(IMPLEMENTATIONS[7], case, engine) is first

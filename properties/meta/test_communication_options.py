@@ -17,16 +17,16 @@ from jax.sharding import PartitionSpec as P
 from shardproof import check, no_communication
 from shardproof.impl.collectives import ring_shift
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.communication import draw, svg
-from shardproof.properties.communication.examples import example
-from shardproof.properties.communication.expectation import Expectation, ExpectationError, value
-from shardproof.properties.communication.steps import Step, steps
-from shardproof.properties.given import Given, GivenError, parse_all
-from shardproof.properties.implementations import Implementation
-from shardproof.properties.readme import README
-from shardproof.properties.search import Finding
-from shardproof.properties.tally import Tally
-from shardproof.properties.verification import Law
+from shardproof.properties.benchmark.readme import README
+from shardproof.properties.counting.examples import example
+from shardproof.properties.counting.steps import Step, steps
+from shardproof.properties.laws.law import Law
+from shardproof.properties.programs.expectation import Expectation, ExpectationError, value
+from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.reports import draw, svg
+from shardproof.properties.runner.given import Given, GivenError, parse_all
+from shardproof.properties.runner.search import Finding
+from shardproof.properties.runner.tally import Tally
 
 ROOT = README.parent
 
@@ -78,7 +78,7 @@ def test_expectations_belong_to_functions_in_order() -> None:
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Pytest on the given functions, from another folder."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml")]
-    rooted = ["--rootdir", str(ROOT), str(ROOT / "properties" / "test_given.py"), "--hypothesis-profile=matrix"]
+    rooted = ["--rootdir", str(ROOT), str(ROOT / "properties/suite/test_given.py"), "--hypothesis-profile=matrix"]
     selected = ["-k", "communication-simulate", *arguments]
     return subprocess.run([*command, *rooted, *selected], cwd=folder, capture_output=True, text=True, timeout=300)
 
@@ -114,7 +114,7 @@ def test_check_takes_an_expectation(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.append(implementation.expectation)
         return Finding(law.name, None, Tally("ring_shift", "mine", law.name, structures=1))
 
-    monkeypatch.setattr("shardproof.properties.checking.find_violation", find)
+    monkeypatch.setattr("shardproof.properties.reports.checking.find_violation", find)
     check("ring_shift", ring_shift, laws=["communication"], communication="permute=1,bytes=n")
     assert seen == [Expectation.parse("permute=1,bytes=n")] * 2
     with pytest.raises(ValueError, match=r"^--expect-communication=permutes=2: "):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from shardproof.oracles.dtypes import (
     exact_limit,
     finest,
+    half_spacing,
     is_float,
     is_integer,
     is_signed,
@@ -23,7 +24,7 @@ from shardproof.oracles.dtypes import (
     unit_roundoff,
     wide,
 )
-from shardproof.properties.data import Data, generate
+from shardproof.properties.cases.data import Data, generate
 
 FLOATS = tuple(map(np.dtype, (ml_dtypes.float8_e4m3fn, np.float16, ml_dtypes.bfloat16, np.float32)))
 INTEGERS = tuple(map(np.dtype, (ml_dtypes.int4, ml_dtypes.uint4, np.int8, np.uint8, np.int16, np.uint16)))
@@ -58,6 +59,15 @@ def test_exact_limit_holds_for_negative_integers(dtype: np.dtype) -> None:
 def test_exact_limit_of_other_dtypes(dtype: str, limit: int) -> None:
     """The limit of an integer dtype is its largest number, and that of a complex one is its parts'."""
     assert exact_limit(np.dtype(dtype)) == limit
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32], ids=lambda dtype: dtype.__name__)
+@given(number=st.floats(-60000, 60000, width=16) | st.sampled_from([0.0, 1.0, 0.5, 2.0**-14]))
+def test_half_spacing_is_half_the_gap_behind(dtype: Any, number: float) -> None:
+    """Half of the way from a number to the next one that is larger, of zero to the smallest one."""
+    x = np.abs(np.asarray(number).astype(dtype))
+    gap = float(np.nextafter(x, np.asarray(np.inf, dtype))) - float(x)
+    assert half_spacing(x, np.dtype(dtype)) == gap / 2
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

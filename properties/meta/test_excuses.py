@@ -1,5 +1,6 @@
 """A known defect excuses the program that it is in, and never the same program with a bug of its own."""
 
+import dataclasses
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,20 +13,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
-from jax import Array, lax
+from jax import Array, P, lax
 
-from shardproof.impl import collectives
-from shardproof.properties.cases import Case
-from shardproof.properties.checking import user_implementation
+from shardproof.impl import collectives, norms
+from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import engine_named
-from shardproof.properties.given import Given
-from shardproof.properties.isolation import Task, check_isolated
-from shardproof.properties.judging import verify
 from shardproof.properties.known_defects import DEFECTS, at_fault, excused
-from shardproof.properties.laws.violation import LawViolation, NotRun, SuiteError
-from shardproof.properties.tally import Tally
-from shardproof.properties.verification import LAWS
+from shardproof.properties.laws.law import LAWS
+from shardproof.properties.laws.violation import NotRun, SuiteError
+from shardproof.properties.reports.checking import user_implementation
+from shardproof.properties.runner.given import Given
+from shardproof.properties.runner.isolation import check_isolated
+from shardproof.properties.runner.judging import verify
+from shardproof.properties.runner.tally import Tally
+from shardproof.properties.runner.task import Task
+from shardproof.properties.runner.verdict import Verdict
+from shardproof.properties.runner.violation import LawViolation
 
 Function = Callable[..., Any]
 SMALL = Scope(max_devices=4, available=4, large=24)
@@ -101,6 +105,12 @@ def product(lhs: Array, rhs: Array, axis_name: Any) -> Array:
     return lax.all_gather(y, axis_name, axis=lhs.ndim - 2, tiled=True)
 
 
+def rooted(x: Array, axis_name: Any) -> Array:
+    """A norm whose derivative at zero is NaN, also where there is no x that it could be of."""
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    return jnp.sqrt(lax.psum(jnp.sum(wide * wide), axis_name)).astype(x.dtype)
+
+
 @dataclass(frozen=True)
 class Pair:
     """A right function that meets a defect, and the same program with a bug of its own."""
@@ -128,6 +138,7 @@ PAIRS = {
         "value",
         "xla",
     ),
+    "empty_product: a derivative": Pair("global_norm", norms.global_norm, rooted, "gradient", "xla"),
     "complex_constant_sum": Pair("ring_shift", with_nothing, partial(with_nothing, extra=1), "value", "xla"),
     "ragged_all_to_all_cpu": Pair("ring_shift", ragged, partial(ragged, extra=1), "value", "xla"),
     "ragged_all_to_all_type": Pair(
@@ -147,7 +158,8 @@ def test_every_defect_that_excuses_has_a_pair() -> None:
     """A defect that can excuse a case is met by a right function and by a wrong one."""
     entry = next(iter(DEFECTS.values()))
     default = type(entry).__dataclass_fields__["at_fault"].default
-    assert set(PAIRS) == {name for name, defect in DEFECTS.items() if defect.at_fault is not default}
+    met = {of.partition(":")[0] for of in PAIRS}
+    assert met == {name for name, defect in DEFECTS.items() if defect.at_fault is not default}
 
 
 def drawn(pair: Pair, examples: int = 400) -> list[Case]:
@@ -173,7 +185,7 @@ def drawn(pair: Pair, examples: int = 400) -> list[Case]:
 
 def features(pair: Pair) -> tuple[str, ...]:
     """What the functions claim: empty blocks, which some of the defects are about."""
-    return ("empty_blocks",) if pair.right in (gather, product) else ()
+    return ("empty_blocks",) if pair.right in (gather, product, norms.global_norm) else ()
 
 
 def judged(pair: Pair, function: Function, case: Case) -> tuple[Tally, LawViolation | None]:
@@ -187,15 +199,16 @@ def judged(pair: Pair, function: Function, case: Case) -> tuple[Tally, LawViolat
     return tally, None
 
 
-@pytest.mark.parametrize("name", PAIRS)
-def test_a_defect_excuses_the_right_one_and_not_the_wrong_one(name: str) -> None:
+@pytest.mark.parametrize("of", PAIRS)
+def test_a_defect_excuses_the_right_one_and_not_the_wrong_one(of: str) -> None:
     """Where a defect shows, the right program is excused and the wrong one is reported, on the very same case."""
-    pair, defect = PAIRS[name], DEFECTS[name]
+    pair, name = PAIRS[of], of.partition(":")[0]
+    defect = DEFECTS[name]
     implementation = user_implementation(pair.contract, pair.right, features(pair))
     engine = engine_named(pair.engine)
     reported = False
     for case in drawn(pair):
-        if at_fault(defect, pair.law, implementation, case, engine) is None:
+        if at_fault(defect, LAWS[pair.law], implementation, case, engine) is None:
             continue
         tally, violation = judged(pair, pair.right, case)
         assert violation is None, str(violation)
@@ -208,6 +221,44 @@ def test_a_defect_excuses_the_right_one_and_not_the_wrong_one(name: str) -> None
         if reported:
             break
     assert reported == defect.in_version(jax.__version__)
+
+
+@dataclass(frozen=True)
+class OfNothing:
+    """A program of a, b [0] and c [1], whether it may be at fault, and whether XLA refuses it."""
+
+    function: Function
+    fault: bool = True
+    refused: bool = True
+
+
+OF_NOTHING = {
+    "sums": OfNothing(lambda a, b, c: (a.sum() + b.sum())[None]),
+    "product": OfNothing(lambda a, b, c: (a @ b)[None]),
+    "places": OfNothing(lambda a, b, c: (a.sum() + b.sum())[None] + lax.axis_index("d")),
+    "one operand": OfNothing(lambda a, b, c: a.sum()[None], refused=False),
+    "another for its shape": OfNothing(lambda a, b, c: (a.sum() + c[:0].sum())[None], refused=False),
+    "another": OfNothing(lambda a, b, c: a.sum() + b.sum() + c, fault=False, refused=False),
+    "no element": OfNothing(lambda a, b, c: a + b, fault=False, refused=False),
+    "constant": OfNothing(lambda a, b, c: jnp.ones(1), fault=False, refused=False),
+}
+
+
+@pytest.mark.parametrize("name", OF_NOTHING)
+def test_what_xla_refuses_of_nothing_is_at_fault(name: str) -> None:
+    """A program that reads nothing is at fault if it has a result; on a JAX that has the defect XLA refuses some."""
+    program, defect = OF_NOTHING[name], DEFECTS["empty_product"]
+    (case,) = drawn(PAIRS["empty_product"], 1)
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    compiled = jax.jit(jax.shard_map(program.function, mesh=mesh, in_specs=P("d"), out_specs=P("d"), check_vma=False))
+    operands = jnp.ones(0), jnp.ones(0), jnp.ones(2)
+    assert (defect.at_fault(case, jax.make_jaxpr(compiled)(*operands)) is not None) == program.fault
+    if program.refused and defect.in_version(jax.__version__):
+        with pytest.raises(jax.errors.JaxRuntimeError) as caught:
+            compiled(*operands)
+        assert defect.shows(case, caught.value)
+    else:
+        compiled(*operands)
 
 
 def lacking(y: Array) -> Array:
@@ -270,15 +321,19 @@ def test_an_error_of_the_suite_ends_no_excuse() -> None:
     pair = PAIRS["all_to_all_untiled_transpose"]
     implementation, engine = user_implementation(pair.contract, pair.right), engine_named("simulate")
     defect = DEFECTS["all_to_all_untiled_transpose"]
-    case = next(c for c in drawn(pair) if at_fault(defect, "gradient", implementation, c, engine) is not None)
+    case = next(c for c in drawn(pair) if at_fault(defect, LAWS["gradient"], implementation, c, engine) is not None)
     error = ValueError("Expected cotangent type")
 
     def fails(kind: type[Exception], *ignored: object) -> int:
         raise kind("there is no oracle")
 
+    def judged_by(kind: type[Exception]) -> Verdict | None:
+        law = dataclasses.replace(LAWS["gradient"], check=partial(fails, kind))
+        return excused(law, implementation, case, engine, error)
+
     with pytest.raises(SuiteError, match="there is no oracle"):
-        excused("gradient", partial(fails, SuiteError), implementation, case, engine, error)
-    verdict = excused("gradient", partial(fails, NotRun), implementation, case, engine, error)
+        judged_by(SuiteError)
+    verdict = judged_by(NotRun)
     assert verdict is not None
     assert (verdict.kind, verdict.reason.partition(",")[0]) == ("not run", "there is no oracle")
-    assert excused("gradient", partial(fails, ValueError), implementation, case, engine, error) is None
+    assert judged_by(ValueError) is None

@@ -9,23 +9,29 @@ import numpy as np
 import pytest
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.cases import Case, Operand, Placement
-from shardproof.properties.checking import user_implementation
+from shardproof.properties.cases.case import Case, Operand, Placement
+from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.data import Data
 from shardproof.properties.engines import engine_named
-from shardproof.properties.failures.diagnosis import diagnose
-from shardproof.properties.failures.picture import picture
-from shardproof.properties.failures.text import coloured, render
-from shardproof.properties.implementations import IMPLEMENTATIONS, Implementation
-from shardproof.properties.laws import check_value
 from shardproof.properties.laws.comparison import compare
+from shardproof.properties.laws.law import LAWS
 from shardproof.properties.laws.running import oracle_blocks
-from shardproof.properties.laws.violation import LawViolation
+from shardproof.properties.laws.value import check_value
+from shardproof.properties.laws.violation import Broken, Difference, Of
 from shardproof.properties.mutants import MUTANTS
+from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
+from shardproof.properties.reports.checking import user_implementation
+from shardproof.properties.reports.diagnosis.diagnosis import diagnose
+from shardproof.properties.reports.failures.picture import picture
+from shardproof.properties.reports.failures.text import coloured, render
+from shardproof.properties.runner.violation import LawViolation
 
 Plant = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """The right blocks and the inputs, `[*mesh.sizes, *block]` both, to wrong blocks."""
+
+
+OUT = Placement((("tp", "dp"),))
+"""Device (dp, tp) holds part 2 tp + dp of an array."""
 
 
 def a_case(
@@ -38,7 +44,7 @@ def a_case(
     return Case(contract, mesh, axis_name, (operand,), tuple(given.items()), (data,))
 
 
-def broken(case: Case, plant: Plant, *, what: str = "result", name: str = "mine") -> LawViolation:
+def broken(case: Case, plant: Plant, *, of: Of = "result", name: str = "mine") -> LawViolation:
     """The violation that an implementation with these blocks raises."""
     data = case.data[0]
     terms = CONTRACTS[case.contract].terms(case)
@@ -46,10 +52,10 @@ def broken(case: Case, plant: Plant, *, what: str = "result", name: str = "mine"
     expected = oracle_blocks(case, [blocks])[0]
     own = next(i for i in IMPLEMENTATIONS if i.contract == case.contract)
     implementation = Implementation(case.contract, name, own.function)
-    law = "value" if what == "result" else "gradient"
-    with pytest.raises(LawViolation) as caught:
-        compare(implementation, law, case, data, what, expected=expected, actual=plant(expected.copy(), blocks))
-    return caught.value
+    what = {"gradient": "gradient (reverse mode)"}.get(of, of)
+    with pytest.raises(Broken) as caught:
+        compare(case, data, of, what, expected=expected, actual=plant(expected.copy(), blocks))
+    return LawViolation(implementation, LAWS["value" if of == "result" else "gradient"], case, "xla", caught.value)
 
 
 def only(device: tuple[int, ...], change: Callable[[np.ndarray], Any]) -> Plant:
@@ -175,10 +181,12 @@ def test_what_met_what_in_a_product_is_told(name: str, part: str) -> None:
     operands = [Operand(b, "float32", at) for b, at in zip([(2, 2), (6, 3)], layouts, strict=True)]
     contract = "all_gather_matmul_lhs_contracting"
     case = Case(contract, mesh, "x", tuple(operands), (), (Data("exact", 5),))
-    with pytest.raises(LawViolation) as caught:
-        check_value(user_implementation(contract, MUTANTS[name].function), case, engine_named("simulate"))
+    implementation = user_implementation(contract, MUTANTS[name].function)
+    with pytest.raises(Broken) as caught:
+        check_value(implementation, case, engine_named("simulate"))
+    violation = LawViolation(implementation, LAWS["value"], case, "simulate", caught.value)
     told = f"if block j of lhs met rows {part} mod 3 of rhs on member i, instead of rows j"
-    assert diagnose(caught.value)[-1] == f"the blocks are the right ones {told}"
+    assert diagnose(violation)[-1] == f"the blocks are the right ones {told}"
 
 
 def test_blocks_that_are_wrong_in_different_ways_are_told_apart() -> None:
@@ -198,7 +206,7 @@ def test_blocks_that_are_wrong_in_different_ways_are_told_apart() -> None:
 
 def test_gradients_are_explained_by_the_right_gradients_of_others() -> None:
     """A gradient that belongs to another device is permuted."""
-    violation = broken(LINE, swap((0,), (3,)), what="gradient (reverse mode)")
+    violation = broken(LINE, swap((0,), (3,)), of="gradient")
     text = render(violation)
     assert "gradient (reverse mode): 2 of 4 blocks wrong" in text
     assert "permuted: each wrong block is the right one of another device" in text
@@ -281,3 +289,15 @@ def test_a_text_is_short_enough_to_be_read() -> None:
     case = a_case("ring_shift", {"dp": 32, "tp": 32}, ("tp", "dp"), offset=1, block=(1, 1))
     text = render(broken(case, lambda right, own: own))
     assert len(text.splitlines()) <= 40
+
+
+def test_the_parts_of_an_array_are_shown_where_they_lie() -> None:
+    """Of an array that `out_specs` puts together, the devices are marked that hold a wrong part."""
+    case = dataclasses.replace(a_case("ring_shift", {"dp": 2, "tp": 2}, "dp", block=(1,), offset=1), out=OUT)
+    whole = np.zeros((2, 2, 4), np.float32)
+    wrong = whole.copy()
+    wrong[..., 2] = 1
+    difference = Difference.between("array", "result under out_specs", whole, wrong)
+    own = next(i for i in IMPLEMENTATIONS if i.contract == "ring_shift")
+    violation = LawViolation(own, LAWS["type"], case, "xla", Broken("values", "1 wrong", difference=difference))
+    assert "    dp=0  0 ·  1 ✗\n    dp=1  2 ·  3 ·\n" in render(violation)

@@ -14,20 +14,21 @@ import pytest
 
 from shardproof.impl import collectives
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.cases import Case, Operand, Placement
-from shardproof.properties.data import Data
+from shardproof.properties.cases.case import Case, Operand, Placement
+from shardproof.properties.cases.data import Data
 from shardproof.properties.engines import XlaEngine
-from shardproof.properties.failures import replay, write
-from shardproof.properties.failures.files import replace
-from shardproof.properties.failures.lookup import Named, NotAFailure, implementation_of, named
-from shardproof.properties.failures.record import failing_case, identity, parse, record
-from shardproof.properties.failures.replay import files, read, regressions, run
-from shardproof.properties.implementations import IMPLEMENTATIONS, Implementation
-from shardproof.properties.judging import verify
-from shardproof.properties.laws.violation import LawViolation
+from shardproof.properties.laws.law import LAWS
+from shardproof.properties.laws.violation import Broken
 from shardproof.properties.mutants import runtime
-from shardproof.properties.tally import Tally
-from shardproof.properties.verification import LAWS
+from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
+from shardproof.properties.reports.failures import replay, write
+from shardproof.properties.reports.failures.files import replace
+from shardproof.properties.reports.failures.record import failing_case, identity, parse, record
+from shardproof.properties.reports.failures.replay import files, read, regressions, run
+from shardproof.properties.runner.judging import verify
+from shardproof.properties.runner.lookup import Named, NotAFailure, implementation_of, named
+from shardproof.properties.runner.tally import Tally
+from shardproof.properties.runner.violation import LawViolation
 
 ROOT = Path(__file__).resolve().parents[2]
 MINE = '''
@@ -53,11 +54,11 @@ CASE = Case(
 LAX = next(i for i in IMPLEMENTATIONS if i.contract == "ring_shift")
 
 
-def found(implementation: Implementation = LAX, case: Case = CASE) -> LawViolation:
+def found(
+    implementation: Implementation = LAX, case: Case = CASE, finding: str = "2 of 4 blocks wrong"
+) -> LawViolation:
     """A violation of the law of values, on the second data set."""
-    violation = LawViolation(implementation, "value", case, "2 of 4 blocks wrong", data=case.data[1])
-    violation.registered = "value"
-    return violation
+    return LawViolation(implementation, LAWS["value"], case, "xla", Broken("values", finding, data=case.data[1]))
 
 
 def test_a_failure_survives_its_json() -> None:
@@ -68,6 +69,24 @@ def test_a_failure_survives_its_json() -> None:
     assert recorded.implementation == named(LAX)
     assert recorded.case == failing_case(violation) == dataclasses.replace(CASE, data=(Data("distinct", 1),))
     assert implementation_of(recorded.implementation) is LAX
+
+
+@pytest.mark.parametrize(
+    ("finding", "violated"),
+    [
+        ("2 of 4 blocks wrong", "values"),
+        ("aborts the process (SIGABRT)", "aborts"),
+        ("does not finish: it waits, and has computed nothing for 30 s", "unfinished"),
+        ("takes more than 6 GiB of memory", "memory"),
+    ],
+)
+def test_the_first_format_is_read(finding: str, violated: str) -> None:
+    """A file of the first format says in words alone what a process did not survive."""
+    content = record(found(finding=finding)) | {"format": 1}
+    del content["violated"]
+    assert parse(json.dumps(content)).violated == violated
+    with pytest.raises(NotAFailure, match="violated"):
+        parse(json.dumps(content | {"format": 2}))
 
 
 def test_this_projects_own_functions_are_found_by_their_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -87,15 +106,16 @@ def test_the_name_of_a_failure_is_readable_and_stable() -> None:
     """The same function, law and case have the same name, whatever was found; others have another."""
     violation = found()
     name = identity(violation)
-    violation.finding = "3 of 4 blocks wrong"
-    assert identity(violation) == name
+    assert identity(found(finding="3 of 4 blocks wrong")) == name
     assert name.startswith("ring_shift-lax-value-")
     assert identity(found(case=dataclasses.replace(CASE, axis_name=("dp", "tp")))) != name
 
 
 def test_a_law_under_a_transformation_is_found_again() -> None:
-    """A violation that names the transformation is recorded under the law that drew it."""
-    violation = LawViolation(LAX, "gradient under vmap", CASE, "raises ValueError: no")
+    """A violation is told with the transformation, and recorded under the law that drew it."""
+    case = dataclasses.replace(CASE, around="vmap")
+    violation = LawViolation(LAX, LAWS["transformed gradient"], case, "xla", Broken("raises", "raises ValueError: no"))
+    assert violation.title == "gradient under vmap"
     assert record(violation)["law"] == "transformed gradient"
 
 
@@ -115,7 +135,7 @@ DAMAGED = {
     "half a file": ('{"kind": "shardproof fail', "not JSON"),
     "another kind": ("[1, 2]", "not a failure of this suite"),
     "a report": ('{"header": []}', "not a failure of this suite"),
-    "newer": (changed(format=2), "format=2: expected at most 1; a newer version wrote this"),
+    "newer": (changed(format=3), "format=3: expected at most 2; a newer version wrote this"),
     "newer case": (changed(case__format=99), "format=99: expected"),
     "no law": (changed(law="speed"), "law='speed': expected one of"),
     "no contract": (changed(case__contract="gather"), "contract='gather': expected one of"),
@@ -240,7 +260,7 @@ def test_a_failure_becomes_a_regression(tmp_path: Path, monkeypatch: pytest.Monk
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{case} is now a regression: {kept / case.name}\n"
     assert [recorded.case for path, recorded in regressions(kept) if path.name == case.name] == [failing_case(found())]
-    later = pytest_run("-v", "properties/test_regressions.py", folder=checkout, root=checkout)
+    later = pytest_run("-v", "properties/suite/test_regressions.py", folder=checkout, root=checkout)
     assert f"test_regression[{case.stem}] PASSED" in later.stdout, later.stdout
 
     for text, reason in ((changed(implementation__name="mine"), "'mine' is not an implementation"), ("{", "not JSON")):
@@ -288,7 +308,7 @@ def test_a_replay_fails_the_same_way_until_it_is_fixed(tmp_path: Path, monkeypat
     assert re.search(rf"FAILED \S*{case.stem}.json::{case.stem} - {re.escape(headline)}\n", done.stdout), done.stdout
     assert "Traceback" not in done.stdout
     assert "\x1b" not in done.stdout
-    again = f"  pytest --replay .shardproof/failures/{case.name}\n"
+    again = f"  pytest --replay=.shardproof/failures/{case.name}\n"
     assert again in done.stdout
     assert len(done.stdout.splitlines()) < 60
     assert f"\nreplay imports mesh_order_shift:ring_shift from {module}\n" in done.stdout
@@ -332,6 +352,6 @@ def test_a_damaged_file_fails_alone(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(changed(format=7))
     (tmp_path / "b.json").write_text(changed())
     done = pytest_run(f"--replay={tmp_path}", folder=tmp_path)
-    reason = f"{tmp_path}/a.json: format=7: expected at most 1; a newer version wrote this"
+    reason = f"{tmp_path}/a.json: format=7: expected at most 2; a newer version wrote this"
     assert (done.returncode, done.stdout.count("1 failed, 1 passed")) == (1, 1), done.stdout
     assert f"\n{reason}\n" in done.stdout

@@ -20,24 +20,25 @@ from jax import lax
 
 from shardproof.impl import collectives
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.cases import Case, Operand, Placement
+from shardproof.properties.cases.case import Case, Operand, Placement
+from shardproof.properties.cases.data import Data
+from shardproof.properties.cases.strategies.dtypes import ALL, as_dtype
 from shardproof.properties.contracts import Scope
-from shardproof.properties.data import Data
 from shardproof.properties.engines import SimulateEngine, XlaEngine
-from shardproof.properties.failures import write
-from shardproof.properties.failures.large import compared_at
-from shardproof.properties.failures.literals import MOST, array_text
-from shardproof.properties.failures.script import script
-from shardproof.properties.failures.source import source_of
-from shardproof.properties.failures.text import render
-from shardproof.properties.implementations import Implementation
-from shardproof.properties.judging import verify
+from shardproof.properties.laws.law import LAWS
 from shardproof.properties.laws.numbers import operands
-from shardproof.properties.laws.violation import LawViolation
+from shardproof.properties.laws.violation import Broken
 from shardproof.properties.mutants import runtime
-from shardproof.properties.strategies.dtypes import ALL, as_dtype
-from shardproof.properties.tally import Tally
-from shardproof.properties.verification import LAWS
+from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.reports.failures import write
+from shardproof.properties.reports.failures.text import render
+from shardproof.properties.reports.scripts.large import compared_at
+from shardproof.properties.reports.scripts.literals import MOST, array_text
+from shardproof.properties.reports.scripts.script import script
+from shardproof.properties.reports.scripts.source import source_of
+from shardproof.properties.runner.judging import verify
+from shardproof.properties.runner.tally import Tally
+from shardproof.properties.runner.violation import LawViolation
 
 FORBIDDEN = re.compile(r"^\s*(?:from|import) shardproof\.(?:properties|oracles)\b", re.MULTILINE)
 SCOPE = Scope()
@@ -165,10 +166,12 @@ def test_a_type_that_decides_wrongly_is_told(tmp_path: Path) -> None:
     """A script about `out_specs` accepts just what the type of the result allows, one about a type says which it is."""
     case = a_case("ring_shift", out=Placement(((),), ("dp", "tp")), offset=1)
     mine = Implementation("ring_shift", "mine", collectives.ring_shift)
-    violation = LawViolation(mine, "type", case, "out_specs … refused", data=case.data[0])
+    violation = LawViolation(
+        mine, LAWS["type"], case, "xla", Broken("out_specs", "out_specs … refused", data=case.data[0])
+    )
     assert runs(script(violation), tmp_path) == (0, "")
     declared = Implementation("ring_shift", "mine", collectives.ring_shift, invariant=True)
-    violation = LawViolation(declared, "type", case, "result is typed varying over dp, tp: expected dp")
+    violation = LawViolation(declared, LAWS["type"], case, "xla", Broken("type", "result is typed …"))
     assert runs(script(violation), tmp_path) == (1, "typed varying over ['dp', 'tp'], expected ['dp']\n")
 
 
@@ -242,7 +245,7 @@ def test_a_script_runs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     violation = violation_of(my_shift.ring_shift, a_case("ring_shift", offset=1), "value")
     files = write(violation)
-    assert render(violation).endswith(f"--replay {files.case}")
+    assert render(violation).endswith(f"--replay={files.case}")
     assert json.loads(files.case.read_text())["implementation"]["module"] == "my_shift"
     root = Path(collectives.__file__).parents[2]
 
@@ -263,8 +266,9 @@ def test_a_script_about_a_crash_survives_it(tmp_path: Path) -> None:
     def aborts(x: Any, axis_name: Any, *, offset: int = 1) -> Any:
         __import__("os").abort()
 
+    implementation = Implementation("ring_shift", "mine", aborts)
     violation = LawViolation(
-        Implementation("ring_shift", "mine", aborts), "value", case, "aborts the process (SIGABRT)"
+        implementation, LAWS["value"], case, "xla", Broken("aborts", "aborts the process (SIGABRT)")
     )
     path = tmp_path / "crash.py"
     path.write_text(script(violation))

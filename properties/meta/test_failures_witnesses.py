@@ -13,19 +13,22 @@ from jax import Array, custom_batching, lax, vmap
 
 from shardproof.impl import collectives
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.cases import Case, Operand, Placement
-from shardproof.properties.checking import user_implementation
+from shardproof.properties.cases.case import Case, Operand, Placement
+from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import Scope
-from shardproof.properties.data import Data
 from shardproof.properties.engines import engine_named
-from shardproof.properties.failures.diagnosis import diagnose
-from shardproof.properties.failures.witnesses import enlarged
-from shardproof.properties.laws import check_gradient, check_value
-from shardproof.properties.laws.violation import LawViolation
+from shardproof.properties.laws.gradient import check_gradient
+from shardproof.properties.laws.law import LAWS
+from shardproof.properties.laws.value import check_value
+from shardproof.properties.laws.violation import Broken
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.axes import AxisName
-from shardproof.properties.plugin import pytest_pyfunc_call
-from shardproof.properties.search import on_telling_data
+from shardproof.properties.reports.checking import user_implementation
+from shardproof.properties.reports.diagnosis.diagnosis import diagnose
+from shardproof.properties.reports.diagnosis.witnesses import enlarged
+from shardproof.properties.reports.plugin import pytest_pyfunc_call
+from shardproof.properties.runner.search import on_telling_data
+from shardproof.properties.runner.violation import LawViolation
 
 Function = Callable[..., Any]
 
@@ -47,11 +50,11 @@ def a_product(contract: str, p: int, blocks: list[tuple[int, int]], specs: list[
 
 def violation_of(function: Function, case: Case, check: Any = check_value) -> LawViolation:
     """How the function breaks its law on a case."""
-    with pytest.raises(LawViolation) as caught:
-        check(user_implementation(case.contract, function), case, engine_named("simulate"))
-    caught.value.engine = "simulate"
-    caught.value.registered = "value" if check is check_value else "gradient"
-    return caught.value
+    implementation = user_implementation(case.contract, function)
+    with pytest.raises(Broken) as caught:
+        check(implementation, case, engine_named("simulate"))
+    law = LAWS["value" if check is check_value else "gradient"]
+    return LawViolation(implementation, law, case, "simulate", caught.value)
 
 
 def told(function: Function, case: Case, check: Any = check_value) -> str:
@@ -62,14 +65,12 @@ def told(function: Function, case: Case, check: Any = check_value) -> str:
 def every_seed(function: Function, case: Case, *, most: int = 30) -> Iterator[str]:
     """What is said on each of the first data sets on which the function is wrong."""
     for seed in range(most):
+        implementation = user_implementation(case.contract, function)
+        one = dataclasses.replace(case, data=(Data(case.data[0].kind, seed),))
         try:
-            check_value(
-                user_implementation(case.contract, function),
-                dataclasses.replace(case, data=(Data(case.data[0].kind, seed),)),
-                engine_named("simulate"),
-            )
-        except LawViolation as violation:
-            yield "\n".join(diagnose(violation))
+            check_value(implementation, one, engine_named("simulate"))
+        except Broken as found:
+            yield "\n".join(diagnose(LawViolation(implementation, LAWS["value"], one, "simulate", found)))
 
 
 def through_bfloat16(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:

@@ -12,14 +12,14 @@ from jax import Array, P, lax
 from shardproof.impl.collectives import all_reduce
 from shardproof.oracles import collectives
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.cases import Case, Operand, Placement
-from shardproof.properties.checking import user_implementation
-from shardproof.properties.data import Data
+from shardproof.properties.cases.case import Case, Operand, Placement
+from shardproof.properties.cases.data import Data
+from shardproof.properties.cases.strategies import index_groups
 from shardproof.properties.engines import engine_named
-from shardproof.properties.laws import check_value
-from shardproof.properties.laws.violation import LawViolation
+from shardproof.properties.laws.value import check_value
+from shardproof.properties.laws.violation import Broken
 from shardproof.properties.meta.test_strategies import drawn
-from shardproof.properties.strategies import index_groups
+from shardproof.properties.reports.checking import user_implementation
 
 GROUPS = ((2, 0), (1,))
 CASE = Case(
@@ -69,7 +69,7 @@ def test_a_mean_divided_by_the_first_groups_length_is_reported() -> None:
     def mean(x: Array, axis_name: Any, *, op: str, axis_index_groups: Any) -> Array:
         return lax.pmean(x, axis_name, axis_index_groups=axis_index_groups)
 
-    with pytest.raises(LawViolation, match="1 of 3 blocks wrong"):
+    with pytest.raises(Broken, match="1 of 3 blocks wrong"):
         check_value(user_implementation("all_reduce", mean), with_op("mean"), engine_named("simulate"))
 
 

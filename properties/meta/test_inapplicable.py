@@ -10,14 +10,14 @@ from jax import Array, lax
 
 from shardproof import check
 from shardproof.impl import collectives
-from shardproof.properties.checking import user_implementation
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import engine_named
-from shardproof.properties.judging import require_held
+from shardproof.properties.laws.law import LAWS
 from shardproof.properties.meta.test_given import run
-from shardproof.properties.search import Finding, find_violation
-from shardproof.properties.verdict import HeldOnNothing
-from shardproof.properties.verification import LAWS
+from shardproof.properties.reports.checking import user_implementation
+from shardproof.properties.runner.judging import require_held
+from shardproof.properties.runner.search import Finding, find_violation
+from shardproof.properties.runner.verdict import HeldOnNothing
 
 SMALL = Scope(max_devices=4, available=4, large=24)
 PARTIAL = [law.name for law in LAWS.values() if law.partial]

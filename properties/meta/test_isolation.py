@@ -15,16 +15,19 @@ from jax import lax
 
 from shardproof.impl import collectives
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties import isolation, watching
-from shardproof.properties.communication.examples import example
 from shardproof.properties.contracts import Scope
-from shardproof.properties.given import Given
-from shardproof.properties.implementations import Implementation
-from shardproof.properties.isolation import NeverBegan, Task, check_isolated, unending
-from shardproof.properties.laws.violation import LawViolation
-from shardproof.properties.search import Finding
-from shardproof.properties.tally import Tally
-from shardproof.properties.watching import Death, Watch
+from shardproof.properties.counting.examples import example
+from shardproof.properties.laws.law import LAWS
+from shardproof.properties.laws.violation import Broken
+from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.runner import isolation, watching
+from shardproof.properties.runner.given import Given
+from shardproof.properties.runner.isolation import NeverBegan, check_isolated, unending
+from shardproof.properties.runner.search import Finding
+from shardproof.properties.runner.tally import Tally
+from shardproof.properties.runner.task import Task
+from shardproof.properties.runner.violation import LawViolation
+from shardproof.properties.runner.watching import Death, Watch
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -133,9 +136,11 @@ def test_a_retry_that_never_begins_takes_no_result_away(monkeypatch: pytest.Monk
     """A crash that was found stays found when the process that tries fewer devices ends before its first case."""
     case = example("ring_shift", MeshCase(("tp",), (3,)), "tp")
     implementation = Implementation("ring_shift", "mine", collectives.ring_shift)
-    violation = LawViolation(implementation, "value", case, "aborts the process (SIGABRT)")
+    violation = LawViolation(
+        implementation, LAWS["value"], case, "simulate", Broken("aborts", "aborts the process (SIGABRT)")
+    )
     crash = Finding("value", violation, Tally("ring_shift", "mine", "value", "simulate", 1, largest=3))
-    runs = [(crash, Death("aborts the process (SIGABRT)"))]
+    runs = [(crash, Death("aborts the process (SIGABRT)", "aborts"))]
 
     def run(task: Task) -> tuple[Finding, Death | None]:
         if not runs:
@@ -158,7 +163,7 @@ def test_a_killed_run_leaves_no_process() -> None:
     """When the process that checks is killed, the one that runs the cases ends as well."""
     program = (
         f"import sys; sys.path.insert(0, {os.fspath(ROOT)!r})\n"
-        "from shardproof.properties.isolation import check_isolated\n"
+        "from shardproof.properties.runner.isolation import check_isolated\n"
         f"from {__name__} import task\n"
         "if __name__ == '__main__':\n"
         "    check_isolated(task('says_who_it_is_and_waits'))\n"

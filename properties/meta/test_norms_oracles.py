@@ -17,7 +17,7 @@ from shardproof.impl import norms as forms
 from shardproof.oracles import norms
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.xla import device_mesh
-from shardproof.properties.meta import small_meshes
+from shardproof.properties.meta import REVERSED, places
 from shardproof.properties.meta.blockwise import (
     PLACES,
     central_difference,
@@ -31,15 +31,6 @@ from shardproof.properties.meta.blockwise import (
 
 GLOBAL = (forms.global_norm, forms.gathered_global_norm)
 RMS = (forms.rms_norm, forms.gathered_rms_norm)
-REVERSED = (MeshCase(("dp", "tp"), (2, 3)), ("tp", "dp"))
-
-
-@st.composite
-def places(draw: st.DrawFn) -> tuple[MeshCase, tuple[str, ...], int]:
-    """A mesh, some of its axes in any order, and a seed. Shrinks towards one device."""
-    mesh = draw(small_meshes())
-    axes = tuple(draw(st.lists(st.sampled_from(mesh.axis_names), unique=True, min_size=1)))
-    return mesh, axes, draw(st.integers(0, 2**16))
 
 
 def norms_of_wholes(mesh: MeshCase, axes: tuple[str, ...], x: np.ndarray) -> np.ndarray:

@@ -7,18 +7,19 @@ import numpy as np
 import pytest
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.cases import Case, Operand, Placement
-from shardproof.properties.checking import user_implementation
+from shardproof.properties.cases.case import Case, Operand, Placement
+from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS, Scope
-from shardproof.properties.data import Data
 from shardproof.properties.engines import ENGINES
-from shardproof.properties.laws import check_value
-from shardproof.properties.laws.numbers import operands, references
-from shardproof.properties.laws.violation import LawViolation
+from shardproof.properties.laws.law import LAWS
+from shardproof.properties.laws.numbers import operands
+from shardproof.properties.laws.references import references
+from shardproof.properties.laws.value import check_value
+from shardproof.properties.laws.violation import Broken
 from shardproof.properties.meta.test_strategies import drawn
-from shardproof.properties.verification import LAWS
+from shardproof.properties.reports.checking import user_implementation
 
-PRODUCTS = sorted(name for name, contract in CONTRACTS.items() if contract.degree > 1 and contract.smooth is None)
+PRODUCTS = sorted(name for name, contract in CONTRACTS.items() if contract.degree > 1 and not contract.nonlinear)
 SIMULATE = ENGINES["simulate"]()
 
 
@@ -107,5 +108,5 @@ def test_where_infinity_is_right_nan_is_as_well(change: Any, right: bool) -> Non
     if right:
         assert check_value(implementation, case, SIMULATE) == 8
     else:
-        with pytest.raises(LawViolation, match="of 2 blocks wrong"):
+        with pytest.raises(Broken, match="of 2 blocks wrong"):
             check_value(implementation, case, SIMULATE)

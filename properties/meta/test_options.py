@@ -9,7 +9,7 @@ import pytest
 
 from shardproof.properties.meta.test_failures_replay import pytest_run
 from shardproof.properties.meta.test_plugin import run_pytest
-from shardproof.properties.profiles import seed_of
+from shardproof.properties.runner.profiles import seed_of
 
 MINE = """
 from shardproof.impl import collectives
@@ -34,7 +34,7 @@ def test_an_option_that_cannot_be_used_is_one_line(option: str, message: str, tm
     done = pytest_run(option, *asking, folder=tmp_path)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert [line for line in done.stderr.splitlines() if line.strip()] == [f"ERROR: {option}: {message}"]
-    run = run_pytest("properties/test_collectives.py", option)
+    run = run_pytest("properties/suite/test_collectives.py", option)
     assert run.code == pytest.ExitCode.USAGE_ERROR
     assert [line for line in run.output.splitlines() if line.strip()] == [f"ERROR: {option}: {message}"]
 
@@ -71,7 +71,7 @@ def drawn(folder: Path, *options: str) -> dict[str, Any]:
     """What the law of values drew for each form of a product."""
     report = folder / "report.json"
     chosen = ("--engine=simulate", "-k", "test_value_simulate and all_gather_matmul_rhs", f"--report={report}")
-    run = run_pytest("properties/test_overlapped_matmul.py", *chosen, *options)
+    run = run_pytest("properties/suite/test_overlapped_matmul.py", *chosen, *options)
     assert run.code == pytest.ExitCode.OK, run.output
     entries = json.loads(report.read_text())["verified"]
     return {entry["implementation"]: (entry["meshes"], entry["drawn"]) for entry in entries}

@@ -17,7 +17,7 @@ import pytest
 
 import shardproof
 import shardproof.properties
-from shardproof.properties.readme import README
+from shardproof.properties.benchmark.readme import README
 
 ROOT = README.parent
 ROOMS = ("impl", "oracles", "properties")
@@ -220,8 +220,10 @@ def test_a_given_function_is_checked_and_replayed(installed: str, project: Path)
     given = ["--impl", "all_gather=mine:gather", "--impl", "ring_shift=mine:shift", "-k", "value-simulate"]
     done = started(project, [*command, *given], installed)
     assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
-    assert "FAILED shardproof/properties/test_given.py::test_given[ring_shift[shift]-value-simulate]" in done.stdout
-    told = re.search(r"\n  python (\S+\.py)\n  (pytest --replay \S+\.json)\n", done.stdout)
+    assert (
+        "FAILED shardproof/properties/suite/test_given.py::test_given[ring_shift[shift]-value-simulate]" in done.stdout
+    )
+    told = re.search(r"\n  python (\S+\.py)\n  (pytest --replay=\S+\.json)\n", done.stdout)
     assert told
     headline = re.search(r"\n(ring_shift\[shift\]: value: mesh .*)\n", done.stdout)
     assert headline
@@ -251,13 +253,16 @@ def test_a_script_about_an_own_function_finds_it(installed: str, project: Path) 
     program = (
         "from pathlib import Path\n"
         "from shardproof.oracles.mesh import MeshCase\n"
-        "from shardproof.properties.communication.examples import example\n"
-        "from shardproof.properties.failures.script import script\n"
-        "from shardproof.properties.implementations import BUILT_IN\n"
-        "from shardproof.properties.laws.violation import LawViolation\n"
+        "from shardproof.properties.counting.examples import example\n"
+        "from shardproof.properties.reports.scripts.script import script\n"
+        "from shardproof.properties.programs.implementations import BUILT_IN\n"
+        "from shardproof.properties.laws.law import LAWS\n"
+        "from shardproof.properties.laws.violation import Broken\n"
+        "from shardproof.properties.runner.violation import LawViolation\n"
         "(own,) = [i for i in BUILT_IN if i.contract == 'ring_shift']\n"
         "case = example('ring_shift', MeshCase(('tp',), (2,)), 'tp')\n"
-        "Path('script.py').write_text(script(LawViolation(own, 'value', case, 'aborts the process')))\n"
+        "found = LawViolation(own, LAWS['value'], case, 'xla', Broken('aborts', 'aborts the process'))\n"
+        "Path('script.py').write_text(script(found))\n"
     )
     done = started(project, ["-c", program], installed)
     assert done.returncode == 0, done.stderr

@@ -13,8 +13,8 @@ import jax
 import pytest
 
 from shardproof.plugin import OPTIONS
-from shardproof.properties.destinations import DestinationError, check_destination, write_somewhere
-from shardproof.properties.platforms import TooFewDevices, check_devices
+from shardproof.properties.reports.destinations import DestinationError, check_destination, write_somewhere
+from shardproof.properties.runner.platforms import TooFewDevices, check_devices
 
 ROOT = Path(__file__).resolve().parents[2]
 LAWS = "test_value_xla and (broadcast or ring_shift)"  # the cheapest law of the two cheapest contracts
@@ -66,7 +66,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def checked(reports: Path) -> Run:
     """A run that checks two contracts and writes both reports."""
     files = [f"--report={reports / name}" for name in ("report.json", "report.md")]
-    return run_pytest("properties/test_collectives.py", "-k", LAWS, "--hypothesis-profile=matrix", *files)
+    return run_pytest("properties/suite/test_collectives.py", "-k", LAWS, "--hypothesis-profile=matrix", *files)
 
 
 def test_the_header_says_what_is_verified_on_what(checked: Run) -> None:
@@ -137,7 +137,7 @@ def test_the_written_reports_are_announced(checked: Run, reports: Path) -> None:
 
 def test_workers_verify_what_one_process_verifies(checked: Run) -> None:
     """With two workers the table is that of one process, except for the time."""
-    spread = run_pytest("properties/test_collectives.py", "-k", LAWS, "--hypothesis-profile=matrix", "-n", "2")
+    spread = run_pytest("properties/suite/test_collectives.py", "-k", LAWS, "--hypothesis-profile=matrix", "-n", "2")
     assert spread.code == 0, spread.output
     assert spread.headings == checked.headings
     time = checked.headings.index("time")
@@ -159,7 +159,7 @@ def test_workers_verify_what_one_process_verifies(checked: Run) -> None:
 )
 def test_a_wrong_option_is_one_clear_line(arguments: tuple[str, ...], message: str) -> None:
     """A wrong value of an option is a usage error, said in one line with the option, its value and what is expected."""
-    run = run_pytest("properties/test_collectives.py", *arguments)
+    run = run_pytest("properties/suite/test_collectives.py", *arguments)
     assert run.code == pytest.ExitCode.USAGE_ERROR
     assert [line for line in run.output.splitlines() if line.strip()] == [message]
 
@@ -186,7 +186,9 @@ def test_a_report_is_not_lost(tmp_path: Path) -> None:
 def test_a_missing_platform_is_a_usage_error_with_a_reason() -> None:
     """Without a GPU, `--platform gpu` says in one line how many devices were expected and found; nothing is run."""
     hidden = {"CUDA_VISIBLE_DEVICES": "-1"}
-    run = run_pytest("properties/test_collectives.py", "-k", "test_value_xla and broadcast", "--platform=gpu", **hidden)
+    run = run_pytest(
+        "properties/suite/test_collectives.py", "-k", "test_value_xla and broadcast", "--platform=gpu", **hidden
+    )
     assert run.code == pytest.ExitCode.USAGE_ERROR, run.output
     (line,) = [line for line in run.output.splitlines() if line.strip()]
     assert line.startswith("ERROR: --devices=8 --platform=gpu: expected 8 devices, found 0; ")

@@ -11,29 +11,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from shardproof.impl import collectives
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.cases import Case, Operand, Placement
-from shardproof.properties.communication.expectation import Expectation, ExpectationError
+from shardproof.properties.cases.case import Case, Operand, Placement
+from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS, Scope
-from shardproof.properties.data import Data
-from shardproof.properties.failures import sent
-from shardproof.properties.failures.literals import comment, docstring, quoted
-from shardproof.properties.failures.lookup import Lookup, Named, NotAFailure
-from shardproof.properties.failures.plugin import KEPT_NAME
-from shardproof.properties.failures.preconditions import PARAMETERS, check_oracle
-from shardproof.properties.failures.record import Recorded, parse, record
-from shardproof.properties.failures.replay import MOST_BYTES, REGRESSIONS, files, read
-from shardproof.properties.failures.script import script
-from shardproof.properties.given import Given
-from shardproof.properties.implementations import IMPLEMENTATIONS, Implementation
-from shardproof.properties.laws.violation import LawViolation
+from shardproof.properties.laws.law import LAWS
+from shardproof.properties.laws.violation import Broken, Kind
 from shardproof.properties.meta.hostile import MARK, PAYLOADS, hostile_files, watched
 from shardproof.properties.meta.test_failures_replay import pytest_run
-from shardproof.properties.verification import LAWS
+from shardproof.properties.programs.expectation import Expectation, ExpectationError
+from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
+from shardproof.properties.reports.failures.plugin import KEPT_NAME
+from shardproof.properties.reports.failures.record import Recorded, parse, record
+from shardproof.properties.reports.failures.replay import MOST_BYTES, REGRESSIONS, files, read
+from shardproof.properties.reports.scripts import sent
+from shardproof.properties.reports.scripts.literals import comment, docstring, quoted
+from shardproof.properties.reports.scripts.script import script
+from shardproof.properties.runner.given import Given
+from shardproof.properties.runner.lookup import Lookup, Named, NotAFailure
+from shardproof.properties.runner.preconditions import PARAMETERS, check_oracle
+from shardproof.properties.runner.violation import LawViolation
 
 MESH = MeshCase(("dp", "tp"), (2, 2), (3, 1, 0, 2), ("auto", "explicit"))
 SMALL = Operand((2,), "float32", Placement((("tp",),), ("dp",)))
@@ -49,19 +50,21 @@ PRODUCT = (
     Operand((2, 1), "bfloat16", Placement(((), ("dp", "tp")))),
     Operand((1, 3), "bfloat16", Placement((("dp", "tp"), ()))),
 )
-FOUND: tuple[tuple[str, str, Case, str], ...] = (
-    ("value", "xla", BASE, "2 of 4 blocks wrong"),
-    ("value", "simulate", a_case("permute", params=(("perm", ((0, 1), (2, 0))),)), "aborts the process (SIGABRT)"),
-    ("gradient", "simulate", a_case("all_reduce", params=(("op", "sum"),)), "3 of 4 tangent blocks wrong"),
-    ("transformation", "xla", a_case("ring_shift", around="vmap"), "raises ValueError: no"),
-    ("error", "simulate", a_case("ring_shift", axis_name=("tp", "no_such_axis"), forbidden="axis_name"), "is accepted"),
-    ("type", "xla", a_case("ring_shift", out=Placement(((),), ("dp", "tp"))), "out_specs is refused"),
-    ("communication", "simulate", a_case("broadcast", params=(("root", 1),)), "sends 3 permutes: expected 1"),
+SHIFT = "ring_shift"
+FOUND: tuple[tuple[str, str, Case, Kind, str], ...] = (
+    ("value", "xla", BASE, "values", "2 of 4 blocks wrong"),
+    ("value", "simulate", a_case("permute", params=(("perm", ((0, 1), (2, 0))),)), "aborts", "aborts the process"),
+    ("gradient", "simulate", a_case("all_reduce", params=(("op", "sum"),)), "values", "3 of 4 tangent blocks wrong"),
+    ("transformation", "xla", a_case(SHIFT, around="vmap"), "raises", "raises ValueError: no"),
+    ("error", "simulate", a_case(SHIFT, axis_name=("tp", "no_such"), forbidden="axis_name"), "accepted", "is accepted"),
+    ("type", "xla", a_case(SHIFT, out=Placement(((),), ("dp", "tp"))), "out_specs", "out_specs is refused"),
+    ("communication", "simulate", a_case("broadcast", params=(("root", 1),)), "communication", "sends 3 permutes"),
     (
         "value", "simulate",
-        a_case("all_gather", params=(("axis", 0), ("tiled", True), ("axis_index_groups", ((0, 2), (1, 3))))), "wrong",
+        a_case("all_gather", params=(("axis", 0), ("tiled", True), ("axis_index_groups", ((0, 2), (1, 3))))),
+        "values", "wrong",
     ),
-    ("value", "simulate", a_case("matmul_all_reduce", operands=PRODUCT, params=()), "1 of 4 blocks wrong"),
+    ("value", "simulate", a_case("matmul_all_reduce", operands=PRODUCT, params=()), "values", "1 of 4 blocks wrong"),
 )  # fmt: skip
 
 
@@ -74,9 +77,9 @@ def own(contract: str) -> Implementation:
 def originals() -> tuple[str, ...]:
     """Failures as they are written: of every kind of script, on both engines."""
     texts = []
-    for law, engine, case, finding in FOUND:
-        violation = LawViolation(own(case.contract), law, case, finding, data=case.data[0])
-        violation.engine, violation.registered = engine, law
+    for law, engine, case, kind, finding in FOUND:
+        broken = Broken(kind, finding, data=case.data[0])
+        violation = LawViolation(own(case.contract), LAWS[law], case, engine, broken)
         texts.append(json.dumps(record(violation), indent=1))
     return tuple(texts)
 
@@ -85,9 +88,8 @@ def written_script(recorded: Recorded) -> str:
     """The script that would be written of a file, with all of its texts in it."""
     function = own(recorded.case.contract).function
     implementation = Implementation(recorded.case.contract, recorded.implementation.name, function)
-    violation = LawViolation(implementation, recorded.law, recorded.case, recorded.finding)
-    violation.engine = recorded.engine
-    return script(violation)
+    broken = Broken(recorded.violated, recorded.finding)
+    return script(LawViolation(implementation, LAWS[recorded.law], recorded.case, recorded.engine, broken))
 
 
 IMPORTED = {
@@ -286,12 +288,25 @@ def test_what_a_law_draws_can_be_read_again(data: st.DataObject) -> None:
     """No case of any law, of any implementation, is refused once it is written down."""
     implementation = data.draw(st.sampled_from(IMPLEMENTATIONS))
     law = data.draw(st.sampled_from(list(LAWS.values())))
+    assume(law.asks(implementation))
     case = data.draw(law.cases(implementation, Scope(large=4096 if law.large else 0)))
-    violation = LawViolation(implementation, law.name, case, "wrong")
-    violation.engine, violation.registered = law.engines[0], law.name
+    violation = LawViolation(implementation, law, case, law.engines[0], Broken("values", "wrong"))
     assert parse(json.dumps(record(violation))).case == case
     if case.mesh.size < 64:
         check_oracle(law.name, case)
+
+
+@pytest.mark.parametrize("contract", [name for name, contract in CONTRACTS.items() if contract.violations])
+def test_what_is_forbidden_can_be_read_again(contract: str) -> None:
+    """Whatever a case of the law of errors has wrong is found to be wrong, on the smallest shapes as well."""
+    law, implementation = LAWS["error"], next(i for i in IMPLEMENTATIONS if i.contract == contract)
+
+    @settings(max_examples=60, derandomize=True, database=None, deadline=None)
+    @given(law.cases(implementation, Scope()))
+    def check(case: Case) -> None:
+        check_oracle("error", case)
+
+    check()
 
 
 def test_every_parameter_is_checked() -> None:

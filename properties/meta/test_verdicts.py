@@ -15,18 +15,18 @@ from jax.experimental import pallas as pl
 
 from shardproof import check
 from shardproof.impl import collectives
-from shardproof.properties import budgets
-from shardproof.properties.checking import user_implementation
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import engine_named
 from shardproof.properties.engines.simulate import RULES
-from shardproof.properties.given import GivenError, named
-from shardproof.properties.judging import ENOUGH, own, require_held
 from shardproof.properties.known_defects import DEFECTS
+from shardproof.properties.laws.law import LAWS
 from shardproof.properties.laws.violation import SuiteError
-from shardproof.properties.search import Finding, find_violation
-from shardproof.properties.verdict import HeldOnNothing
-from shardproof.properties.verification import LAWS
+from shardproof.properties.reports.checking import user_implementation
+from shardproof.properties.runner import budgets
+from shardproof.properties.runner.given import GivenError, named
+from shardproof.properties.runner.judging import ENOUGH, own, require_held
+from shardproof.properties.runner.search import Finding, find_violation
+from shardproof.properties.runner.verdict import HeldOnNothing
 
 Function = Callable[..., Any]
 SMALL = Scope(max_devices=4, available=4, large=24)

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from shardproof.oracles.communication import Cost
-from shardproof.properties.budgets import SHARES
-from shardproof.properties.cases import Case
+from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.verification import LAWS
+from shardproof.properties.laws.law import LAWS
+from shardproof.properties.runner.budgets import SHARES
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Formula = Callable[[Case, bool], Cost]
@@ -77,7 +77,7 @@ MUTANTS: dict[str, Mutant] = {}
 
 def _form_of(contract: str) -> str:
     """The form of a contract's implementations, where it names them itself; else that of what a user brings."""
-    return "operation" if contract in CONTRACTS and CONTRACTS[contract].implementations else "user"
+    return CONTRACTS[contract].form if contract in CONTRACTS and CONTRACTS[contract].implementations else "user"
 
 
 def mutant(

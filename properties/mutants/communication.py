@@ -9,9 +9,9 @@ from jax import Array, lax
 
 from shardproof.impl import collectives
 from shardproof.impl.algorithms import all_gather, pieces
-from shardproof.properties.costs import of_algorithm, of_built_in
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import mutant
+from shardproof.properties.programs.costs import of_algorithm, of_built_in
 
 
 @mutant("ring_shift", law="communication", smallest=(2,), communication=of_built_in("ring_shift"))

@@ -2,17 +2,16 @@
 
 from dataclasses import replace
 
-from hypothesis import settings
-
-from shardproof.properties.checking import user_implementation
-from shardproof.properties.communication.expectation import Expectation
-from shardproof.properties.communication.sizes import names_of
 from shardproof.properties.contracts import Scope
+from shardproof.properties.counting.sizes import names_of
 from shardproof.properties.engines import engine_named
-from shardproof.properties.implementations import Implementation
+from shardproof.properties.laws.law import LAWS
 from shardproof.properties.mutants.catalogue import Mutant
-from shardproof.properties.search import Finding, find_violation
-from shardproof.properties.verification import LAWS
+from shardproof.properties.programs.expectation import Expectation
+from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.reports.checking import user_implementation
+from shardproof.properties.runner.budgets import structures
+from shardproof.properties.runner.search import Finding, find_violation
 
 STRUCTURES = 200
 """What a run in the default profile draws for a law of share 1."""
@@ -44,7 +43,7 @@ def hunt(mutant: Mutant, *, seed: int, shrink: bool = True, engine: str | None =
         implementation_of(mutant),
         engine_named(name),
         Scope(large=1024),
-        max_examples=law.examples(settings(max_examples=STRUCTURES), name, mutant.form),
+        max_examples=structures(law, STRUCTURES, name, mutant.form),
         random_seed=seed,
         shrink=shrink,
     )

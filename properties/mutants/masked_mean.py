@@ -20,9 +20,7 @@ def mean_of_means(values: Array, mask: Array, axis_name: AxisName) -> Array:
 @mutant("masked_mean", smallest=(1,))
 def mean_over_all_elements(values: Array, mask: Array, axis_name: AxisName) -> Array:
     """Divides by the number of all elements, masked ones included."""
-    count = values.size * lax.axis_size(axis_name)
-    total = masked_mean.masked_mean(jnp.where(mask, values, 0), jnp.ones_like(mask), axis_name)
-    return total * jnp.asarray(values.size * lax.axis_size(axis_name) / count, values.dtype)
+    return masked_mean.masked_mean(jnp.where(mask, values, 0), jnp.ones_like(mask), axis_name)
 
 
 @mutant("masked_mean", smallest=(1,))
@@ -33,11 +31,11 @@ def mean_of_the_masked(values: Array, mask: Array, axis_name: AxisName) -> Array
 
 @mutant("masked_mean", smallest=(1,))
 def mean_with_a_masked_nan(values: Array, mask: Array, axis_name: AxisName) -> Array:
-    """Multiplies by the mask, so that a masked NaN is in the mean."""
-    product = values * mask.astype(values.dtype)
-    return masked_mean.masked_mean(product, mask, axis_name) + 0 * jnp.where(
-        lax.psum(cast_varying(jnp.isnan(product).any(), names(axis_name)), axis_name), jnp.nan, 0
-    ).astype(values.dtype)
+    """Multiplies by the mask, so that a masked NaN or infinity makes the mean NaN."""
+    axes = names(axis_name)
+    kept = values.astype(jnp.promote_types(values.dtype, jnp.float32)) * mask
+    total, count = lax.psum(cast_varying((jnp.sum(kept), jnp.sum(mask)), axes), axes)
+    return (total / jnp.maximum(count, 1)).astype(values.dtype)
 
 
 @mutant("masked_mean", smallest=(1,))
@@ -50,8 +48,8 @@ def mean_of_nothing(values: Array, mask: Array, axis_name: AxisName) -> Array:
 
 @mutant("masked_mean", smallest=(1,), law="gradient")
 def mean_whose_gradient_is_nan(values: Array, mask: Array, axis_name: AxisName) -> Array:
-    """Selects after squaring a root, so that a masked NaN is in the gradient, and nowhere else."""
-    kept = jnp.where(mask, values * (values / jnp.where(values == 0, 1, values)), 0)
+    """Selects after a function of what is masked, so that a masked NaN is in the gradient, and nowhere else."""
+    kept = jnp.where(mask, values + jnp.tanh(jnp.where(mask, 0, values)), 0)
     return masked_mean.masked_mean(kept, mask, axis_name)
 
 

@@ -118,3 +118,59 @@ def rms_whose_scale_learns_slowly(x: Array, scale: Array, axis_name: AxisName, *
     """Takes the mean over the tokens for the gradient of the scale, and not their sum."""
     axes = names(axis_name)
     return _rms(cast_varying(x, axes), cast_varying(scale, axes), axis_name, epsilon)
+
+
+TRIFLE = 2.0**-21
+"""Half a millionth: less than the roundings of a norm in float32 may make, and more than any of a double."""
+
+
+@mutant("rms_norm", smallest=(1,))
+def rms_with_a_trifle_more(x: Array, scale: Array, axis_name: AxisName, *, epsilon: float) -> Array:
+    """Scales by half a millionth too much, less than roundings of float32 may make."""
+    return norms.rms_norm(x, scale, axis_name, epsilon=epsilon) * (1 + TRIFLE)
+
+
+@mutant("global_norm", smallest=(1,))
+def norm_with_a_trifle_outside(x: Array, axis_name: AxisName) -> Array:
+    """Adds half a millionth of the norm to it, less than roundings of float32 may make."""
+    norm = norms.global_norm(x, axis_name)
+    return norm + norm * TRIFLE
+
+
+@mutant("global_norm", smallest=(1,), law="gradient")
+def norm_with_a_trifle_in_its_gradient(x: Array, axis_name: AxisName) -> Array:
+    """Has a gradient that is half a millionth too large, and the right value."""
+    norm = norms.global_norm(x, axis_name)
+    return norm + TRIFLE * (norm - lax.stop_gradient(norm))
+
+
+@mutant("global_norm", smallest=(1,))
+def norm_added_up_in_sixteen_bits(x: Array, axis_name: AxisName) -> Array:
+    """Adds up the participants' squares in the operand's own 16 bits."""
+    axes = names(axis_name)
+    own = jnp.sum(jnp.square(_wide(cast_varying(x, axes))))
+    return jnp.sqrt(lax.psum(own.astype(x.dtype), axes).astype(own.dtype)).astype(x.dtype)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _narrow(x: Array, axis_name: AxisName) -> Array:
+    return norms.global_norm(x, axis_name)
+
+
+def _narrow_forward(x: Array, axis_name: AxisName) -> tuple[Array, Any]:
+    norm = _narrow(x, axis_name)
+    return norm, (x, norm)
+
+
+def _narrow_backward(axis_name: AxisName, kept: tuple[Array, Array], ct: Array) -> tuple[Array]:
+    x, norm = kept
+    return (x * ct * (1 / norm),)
+
+
+_narrow.defvjp(_narrow_forward, _narrow_backward)
+
+
+@mutant("global_norm", smallest=(1,), law="gradient")
+def norm_whose_gradient_is_sixteen_bits(x: Array, axis_name: AxisName) -> Array:
+    """Computes its gradient in the operand's own 16 bits, and not in float32."""
+    return _narrow(cast_varying(x, names(axis_name)), axis_name)

@@ -9,10 +9,10 @@ from jax import Array, lax
 
 from shardproof.impl import collective_matmul, collectives
 from shardproof.impl.collective_matmul import multiply
-from shardproof.properties.costs import of_product
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import mutant
 from shardproof.properties.mutants.rings import passed
+from shardproof.properties.programs.costs import of_product
 
 Chunk = Callable[[Any, int, int], Any]
 """Given the index, how far a block came, and p: whose block it is taken for."""

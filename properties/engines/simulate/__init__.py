@@ -16,6 +16,7 @@ from shardproof.properties.engines.simulate import (  # each module registers it
     shaping,
     shard_map,
     sorting,
+    wide,
 )
 from shardproof.properties.engines.simulate.errors import (
     OF_THE_PROGRAM,
@@ -26,29 +27,35 @@ from shardproof.properties.engines.simulate.errors import (
     UnwrittenRead,
     raised_in,
 )
-from shardproof.properties.engines.simulate.prepare import Simulated, interpret, prepare, simulate
+from shardproof.properties.engines.simulate.prepare import Simulated, interpret, interpret_wide, prepare, simulate
 from shardproof.properties.engines.simulate.record import Collective, Record, Recorder
 from shardproof.properties.engines.simulate.rules import RULES, Rule, rule
+from shardproof.properties.engines.simulate.wide import DOUBLES, OWN, Rounding, Wide
 
 __all__ = [
+    "DOUBLES",
     "OF_THE_PROGRAM",
+    "OWN",
     "RULES",
     "Collective",
     "CollectiveMismatch",
     "InterpreterLimit",
     "Record",
     "Recorder",
+    "Rounding",
     "Rule",
     "Simulated",
     "SimulationError",
     "UnknownPrimitive",
     "UnwrittenRead",
+    "Wide",
     "bits",
     "collectives",
     "control",
     "elementwise",
     "indexing",
     "interpret",
+    "interpret_wide",
     "linear",
     "prepare",
     "raised_in",
@@ -59,4 +66,5 @@ __all__ = [
     "shard_map",
     "simulate",
     "sorting",
+    "wide",
 ]

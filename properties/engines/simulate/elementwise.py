@@ -14,7 +14,7 @@ Function = Callable[..., Any]
 Numbers = Any  # an array, or the scalar that NumPy makes of a zero-dimensional one
 
 
-def aligned(env: Env, equation: Any, operands: tuple[np.ndarray, ...]) -> list[np.ndarray]:
+def aligned(env: Env, equation: Any, operands: tuple[Any, ...]) -> list[Any]:
     """The operands at the result's rank: a scalar may stand beside arrays, and broadcasts in the block."""
     rank = env.lead + len(equation.outvars[0].aval.shape)
     return [x if x.ndim == rank else x.reshape(x.shape + (1,) * (rank - x.ndim)) for x in operands]

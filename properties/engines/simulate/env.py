@@ -9,10 +9,11 @@ does the rest.
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from shardproof.oracles.dtypes import wide
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.simulate.location import location
 from shardproof.properties.engines.simulate.record import Recorder
@@ -41,6 +42,27 @@ class Elsewhere:
         return f"{self.name} ({location(self.equation)})"
 
 
+@runtime_checkable
+class Arithmetic(Protocol):
+    """Numbers that are not held as the program holds them."""
+
+    @property
+    def rounding(self) -> Any:
+        """What each operation may be off by."""
+
+    def held(self, dtype: np.dtype) -> np.dtype:
+        """The dtype of the elements that hold numbers of a traced one."""
+
+    def constant(self, value: np.ndarray) -> np.ndarray:
+        """A constant of the program."""
+
+    def decided(self, env: "Env", holds: np.ndarray, equation: Any) -> np.ndarray:
+        """A loop's predicate `[*lead]`, as booleans."""
+
+    def run(self, env: "Env", rule: Any, equation: Any, operands: list[np.ndarray]) -> Any:
+        """The results of an equation, of which `rule` is the rule in the program's own arithmetic."""
+
+
 @dataclass(frozen=True)
 class Env:
     """The surroundings of an equation.
@@ -55,6 +77,7 @@ class Env:
         recorder: what the executed collectives are written to.
         left: what the blocks that `shard_map`s leave are written to.
         other_contents: whether unwritten memory holds the other one of its two contents.
+        arithmetic: how numbers are held and computed; None: as the program does.
     """
 
     mesh: MeshCase = MeshCase((), ())
@@ -64,11 +87,16 @@ class Env:
     recorder: Recorder | None = None
     left: Left | None = None
     other_contents: bool = False
+    arithmetic: Arithmetic | None = None
 
     @property
     def operand_rounds(self) -> list[int] | None:
         """The rounds after which each operand of the equation under way is known, if they are recorded."""
         return None if self.recorder is None else self.recorder.operands
+
+    def exact(self, dtype: np.dtype) -> np.dtype:
+        """In what sums of a dtype lose nothing that matters: doubles that stand for shorter floats have room enough."""
+        return wide(dtype) if self.arithmetic is None else np.dtype(dtype)
 
     def mapped(self, dimensions: int) -> "Env":
         """For scalar computations over an array: that many leading dimensions more."""

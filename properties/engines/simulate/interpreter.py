@@ -120,8 +120,10 @@ def evaluate(env: Env, jaxpr: Any, args: Sequence[np.ndarray], rounds: Sequence[
     plan = plan_of(jaxpr)
     values: list[Any] = [None] * plan.slots
     ones = (1,) * env.lead
+    arithmetic = env.arithmetic
     for position, constant in plan.constants:
-        values[position] = constant.reshape(ones + constant.shape)
+        own = constant if arithmetic is None else arithmetic.constant(constant)
+        values[position] = own.reshape(ones + constant.shape)
     for position, argument in zip(plan.arguments, args, strict=True):
         values[position] = argument
     recorder = env.recorder
@@ -129,9 +131,14 @@ def evaluate(env: Env, jaxpr: Any, args: Sequence[np.ndarray], rounds: Sequence[
     for step in plan.steps:
         if recorder is not None:
             recorder.begin([known[i] for i in step.reads], known[-1])
-        result = step.run(env, step.equation, *[values[i] for i in step.reads])
+        operands = [values[i] for i in step.reads]
+        if arithmetic is None:
+            result = step.run(env, step.equation, *operands)
+        else:
+            result = arithmetic.run(env, step.run, step.equation, operands)
         results = (result,) if isinstance(result, np.ndarray) else result
-        for position, shape, dtype, value in zip(step.writes, step.shapes, step.types, results, strict=True):
+        types = step.types if arithmetic is None else tuple(map(arithmetic.held, step.types))
+        for position, shape, dtype, value in zip(step.writes, step.shapes, types, results, strict=True):
             if value.shape[env.lead :] != shape or value.dtype != dtype or value.ndim != env.lead + len(shape):
                 refuse(env, step.equation, f"{dtype}{list(shape)}", value)
             values[position] = value

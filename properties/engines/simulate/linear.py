@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from shardproof.oracles.dtypes import wide
 from shardproof.properties.engines.simulate.env import Env, common_lead
 from shardproof.properties.engines.simulate.rules import Dimensions, block_rank, result_dtype, rule
 
@@ -30,7 +29,7 @@ def dot(env: Env, lhs: np.ndarray, rhs: np.ndarray, dimensions: Contraction) -> 
     lhs_free = remaining(block_rank(env, lhs), lhs_contract, lhs_batch)
     rhs_free = remaining(block_rank(env, rhs), rhs_contract, rhs_batch)
     block = [lhs.shape[env.lead + d] for d in (*lhs_batch, *lhs_free)] + [rhs.shape[env.lead + d] for d in rhs_free]
-    dtype = np.result_type(wide(lhs.dtype), wide(rhs.dtype))
+    dtype = np.result_type(env.exact(lhs.dtype), env.exact(rhs.dtype))
     left = flattened(lhs, env.lead, lhs_batch, lhs_free, lhs_contract).astype(dtype)
     right = flattened(rhs, env.lead, rhs_batch, rhs_contract, rhs_free).astype(dtype)
     return np.asarray(np.matmul(left, right)).reshape((*common_lead(env, lhs, rhs), *block))

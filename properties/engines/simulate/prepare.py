@@ -15,6 +15,7 @@ from shardproof.properties.engines.simulate.env import Env
 from shardproof.properties.engines.simulate.interpreter import as_value, evaluate
 from shardproof.properties.engines.simulate.record import Record, Recorder
 from shardproof.properties.engines.simulate.unwritten import Left, allocates, check_written
+from shardproof.properties.engines.simulate.wide import OWN, Rounding, Wide, WideArithmetic
 
 Meshes = jax.sharding.Mesh | jax.sharding.AbstractMesh
 
@@ -46,6 +47,24 @@ def interpret(closed_jaxpr: Any, *args: Any, record: Recorder | None = None) -> 
         return results
 
 
+def interpret_wide(closed_jaxpr: Any, *args: Any, rounding: Rounding = OWN) -> list[Wide]:
+    """The results of a closed jaxpr in double precision, and how far off the program's own may be.
+
+    Arguments:
+        closed_jaxpr: what `jax.make_jaxpr` returns.
+        *args: one global array per argument of the jaxpr.
+        rounding: what each operation may be off by.
+
+    Raises:
+        InterpreterLimit: if nothing says how far off a primitive's result may be, or rounding ends a loop.
+        Whatever `interpret` raises, but for `UnwrittenRead`: of unwritten memory nothing is claimed.
+    """
+    arithmetic = WideArithmetic(rounding)
+    with np.errstate(all="ignore"):
+        values = [arithmetic.argument(as_value(x)) for x in args]
+        return [arithmetic.result(x) for x in evaluate(Env(arithmetic=arithmetic), closed_jaxpr, values)]
+
+
 class Simulated:
     """A traced program.
 
@@ -68,12 +87,25 @@ class Simulated:
             Whatever `interpret` raises.
         """
         values = [as_value(leaf) for leaf in jax.tree.leaves(args)]
+        return jax.tree.unflatten(self.structure, interpret(self.closed_jaxpr, *self._typed(values), record=record))
+
+    def run_wide(self, *args: PyTree, rounding: Rounding = OWN) -> list[Wide]:
+        """The results on one data set, flat, in double precision, with how far off the program's own may be.
+
+        Raises:
+            TypeError: if an argument's shape is not what was traced.
+            Whatever `interpret_wide` raises.
+        """
+        values = [as_value(leaf) for leaf in jax.tree.leaves(args)]
+        return interpret_wide(self.closed_jaxpr, *self._typed(values), rounding=rounding)
+
+    def _typed(self, values: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Arguments in the dtypes that were traced, once their shapes are those that were."""
         if [v.shape for v in values] != [tuple(a.shape) for a in self.avals]:
             raise TypeError(
                 f"args: shapes {[v.shape for v in values]}: expected {[tuple(a.shape) for a in self.avals]}, as traced"
             )
-        typed = [v if keylike(a) else v.astype(a.dtype, copy=False) for v, a in zip(values, self.avals, strict=True)]
-        return jax.tree.unflatten(self.structure, interpret(self.closed_jaxpr, *typed, record=record))
+        return [v if keylike(a) else v.astype(a.dtype, copy=False) for v, a in zip(values, self.avals, strict=True)]
 
     def run_recorded(self, *args: PyTree) -> tuple[PyTree, Record]:
         """The results on one data set, and what the run did besides computing."""

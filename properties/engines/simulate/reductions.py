@@ -6,7 +6,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from shardproof.oracles.dtypes import is_float, wide
+from shardproof.oracles.dtypes import is_float
 from shardproof.properties.engines.simulate.env import Env
 from shardproof.properties.engines.simulate.interpreter import evaluate
 from shardproof.properties.engines.simulate.rules import Rule, result_dtype, rule, shifted
@@ -30,7 +30,7 @@ def reduction(function: Callable[..., Any]) -> Rule:
 
     def run(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
         axes = shifted(env, equation.params["axes"])
-        exact = x if x.dtype == bool else x.astype(wide(x.dtype), copy=False)
+        exact = x if x.dtype == bool else x.astype(env.exact(x.dtype), copy=False)
         return np.asarray(function(exact, axis=axes)).astype(result_dtype(equation))
 
     return run
@@ -73,7 +73,7 @@ def cumulative(function: Callable[..., Any]) -> Rule:
 
     def run(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
         axis = env.lead + equation.params["axis"]
-        exact = x if x.dtype == bool else x.astype(wide(x.dtype), copy=False)
+        exact = x if x.dtype == bool else x.astype(env.exact(x.dtype), copy=False)
         exact = np.flip(exact, axis) if equation.params["reverse"] else exact
         result = function(exact, axis=axis)
         return (np.flip(result, axis) if equation.params["reverse"] else result).astype(result_dtype(equation))

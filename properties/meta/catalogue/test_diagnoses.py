@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from shardproof.properties.failures.text import diagnosed
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.hunt import hunt
+from shardproof.properties.reports.failures.text import diagnosed
 
 CASES = ((1, False), (2, False), (3, True))
 """Seeds, and whether the case is shrunk: of long sides it cannot be told where one goes wrong, of short ones it is."""
@@ -23,15 +23,33 @@ SAID = {
     "gather_of_a_hundred_elements": r"\] holds zeros",
     "gather_stops_a_step_early": "lacks the block of",
     "gather_with_an_unreduced_gradient": "has the cotangent of",
+    "halo_sides_swapped": r"the blocks are the right ones for before=\d+, after=\d+",
     "halves_overlap_at_the_odd_row": r"has (row \d+|the block of .*) twice",
     "halves_without_the_odd_row": r"lacks (row \d+ of|the block of)",
+    "lookup_that_wraps": "if negative ids count from the back of table",
+    "lookup_whose_duplicates_count_once": "zeros wherever it is wrong|has zeros in place of",
+    "lookup_without_the_base": r"the sum over \(.*\) of what each participant has alone",
     "max_ignores_nan": "NaN: wrong only where the right value or an input is NaN",
     "max_of_magnitudes": "with its magnitude in place of each number that goes in",
     "mean_of_integers_is_whole": "the blocks hold the whole number below in place of the right value",
+    "mean_of_means": r"the mean over \(.*\) of what each participant has alone",
+    "mean_of_the_masked": "the opposite of mask",
+    "mean_over_all_elements": "zeros in values where mask is False, which count",
+    "mean_with_a_masked_nan": "NaN: holds NaN where the right value is none",
+    "norm_of_norms_added": r"the sum over \(.*\) of what each participant has alone",
+    "norm_of_squares_in_sixteen_bits": "overflow: holds infinities where the right value is finite",
+    "norm_of_the_own_part": r"1 by the root of \d+ times the right values",
+    "norm_over_the_first_axis": "the maximum over",
+    "norm_without_its_half": "doubled: .* holds 2 times the right values",
     "product_one_step_long": "twice|2 times",
     "product_with_one_chunk": r"if block j of lhs met rows \(i\) mod",
+    "ragged_from_the_start": "zeros in place of input_offsets",
+    "ragged_one_row_short": "what its own output has there, wherever it is wrong",
+    "ragged_without_its_output": "zeros in place of output",
     "ring_reduce_counts_the_opposite_twice": "twice",
     "ring_scatter_travels_in_bfloat16": "rounded too much: off by up to",
+    "rms_of_the_own_features": "the right ones of each participant alone",
+    "rms_whose_scale_learns_slowly": r"1/n of the right values \(n is the length of dimension 0 of x\)",
     "scatter_of_float16_is_whole": "the blocks hold its whole part, the fraction cut off in place of the right value",
     "scatter_without_the_last_term": "lacks the block of",
     "shift_in_tiles_of_eight": r"at \[.*\] holds its own input, unchanged",

@@ -7,17 +7,17 @@ import pytest
 from jax import Array
 
 from shardproof.impl.collectives import ring_shift
-from shardproof.properties.checking import user_implementation
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import engine_named
 from shardproof.properties.engines.simulate import RULES
-from shardproof.properties.implementations import BUILT_IN
+from shardproof.properties.laws.law import LAWS
 from shardproof.properties.mutants import MUTANTS, Mutant
 from shardproof.properties.mutants.axes import AxisName
 from shardproof.properties.mutants.catalogue import mutant
 from shardproof.properties.mutants.hunt import hunt, is_smallest
-from shardproof.properties.search import find_violation
-from shardproof.properties.verification import LAWS
+from shardproof.properties.programs.implementations import BUILT_IN
+from shardproof.properties.reports.checking import user_implementation
+from shardproof.properties.runner.search import find_violation
 
 DRAWN = [m for m in MUTANTS.values() if m.runs != "isolated"]
 SEED = 0

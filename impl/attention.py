@@ -1,0 +1,158 @@
+"""Attention over a sharded sequence: gathered, round a ring, and by heads.
+
+All forms run inside `jax.shard_map`, over one axis or a tuple of axes in any order (`Y`, in logical order):
+participant i holds the i-th contiguous piece of the sequence. Logits are scaled by 1 / sqrt(D), and the softmax is
+taken over the whole sequence, or up to and including the query's own position in it (`causal`). Of 16-bit floats,
+logits, weights and sums are carried in float32 and the result is rounded once; what travels keeps its dtype, so that
+gradients of keys and values are added up in 16 bits where participants meet.
+"""
+
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from shardproof.impl.algorithms.pieces import shift
+from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_rank, check_shape, refuse_for_now
+from shardproof.impl.collective_matmul.operands import accumulator
+from shardproof.impl.collectives import Block, all_gather, all_to_all, axis_index, cast_varying, varying
+
+Heads: TypeAlias = Float[Array, "h s d"]
+"""Queries, keys, values or results, heads first: of every head, positions and features."""
+
+Logits: TypeAlias = Float[Array, "h s t"]
+"""Of every head, each query by each key."""
+
+State = tuple[Float[Array, "h s 1"], Float[Array, "h s 1"], Heads]
+"""Of what has come by: the largest logit, the sum of the weights, and the weighted sum of the values."""
+
+
+def gathered_attention(q: Block, k: Block, v: Block, axis_name: AxisName, *, causal: bool = False) -> Block:
+    """`q, k, v [S_Y, H, D]` to `[S_Y, H, D]`, typed varying: gathers keys and values, attends with its own queries.
+
+    Arguments:
+        q: floating-point blocks of queries.
+        k: floating-point blocks of keys, of the shape of `q`.
+        v: floating-point blocks of values, of the shape of `q`.
+        axis_name: the axis or axis tuple over which the sequence is sharded.
+        causal: whether a query sees only keys of its own position and of those before it; the values that it does
+            not see must be finite.
+
+    Returns:
+        Blocks of the shape of `q`, in the dtype that q, k and v promote to, computed in float32 or wider.
+
+    Raises:
+        ValueError: for an unknown axis, operands that are not floating, q of other than 3 dimensions, or k or v of
+            another shape.
+    """
+    axes, q, k, v = _operands("gathered_attention", q, k, v, axis_name)
+    keys, values = (all_gather(x, axes, tiled=True) for x in (k, v))
+    return _attended(q, keys, values, axis_index(axes) * q.shape[0] if causal else None)
+
+
+def ring_attention(q: Block, k: Block, v: Block, axis_name: AxisName, *, causal: bool = False) -> Block:
+    """`q, k, v [S_Y, H, D]` to `[S_Y, H, D]`, typed varying: keys and values go round the ring, in p - 1 steps.
+
+    The softmax is taken block by block, its maximum and sums corrected on the way (Milakov and Gimelshein, Online
+    normalizer calculation for softmax, 2018, algorithm 3; Liu, Zaharia and Abbeel, Ring Attention, 2023). A block
+    travels on while it is attended to. Under `causal`, blocks of later positions travel as well.
+
+    Arguments and result are those of `gathered_attention`.
+
+    Raises:
+        ValueError: as `gathered_attention`.
+    """
+    axes, q, k, v = _operands("ring_attention", q, k, v, axis_name)
+    p, mine = lax.axis_size(axes), axis_index(axes)
+    q, k, v = (jnp.swapaxes(x, 0, 1) for x in (q, k, v))
+    state = _seen(_logits(q, k, 0 if causal else None, accumulator(q, k, v)), v)
+
+    def attend(state: State, k: Heads, v: Heads, step: Int[Array, ""] | int) -> State:
+        logits = _logits(q, k, None, accumulator(q, k, v))
+        if causal:  # a block that has passed from the last participant to the first one is of later positions
+            logits = jnp.where(step <= mine, logits, -jnp.inf)
+        return _updated(state, logits, v)
+
+    def hop(carried: Any, step: Int[Array, ""]) -> tuple[Any, None]:
+        state, k, v = carried
+        return (attend(state, k, v, step), shift(k, axes, 1), shift(v, axes, 1)), None
+
+    if p > 1:
+        (state, k, v), _ = lax.scan(hop, (state, shift(k, axes, 1), shift(v, axes, 1)), jnp.arange(1, p - 1))
+        state = attend(state, k, v, p - 1)
+    _, total, weighted = state
+    return jnp.swapaxes(weighted / total, 0, 1).astype(jnp.result_type(q, k, v))
+
+
+def heads_attention(q: Block, k: Block, v: Block, axis_name: AxisName, *, causal: bool = False) -> Block:
+    """`q, k, v [S_Y, H, D]` to `[S_Y, H, D]`, typed varying: whole sequences of H / p heads each, by all-to-alls.
+
+    Four of them: one of each operand, and one of the result (Jacobs et al., DeepSpeed Ulysses, 2023).
+
+    Arguments and result are those of `gathered_attention`.
+
+    Raises:
+        ValueError: as `gathered_attention`.
+        NotImplementedError: if H is not a multiple of p.
+    """
+    axes, q, k, v = _operands("heads_attention", q, k, v, axis_name)
+    p = lax.axis_size(axes)
+    if q.shape[1] % p:
+        refuse_for_now("heads_attention", "q", str(jax.typeof(q)), f"a number of heads that is a multiple of {p}")
+    q, k, v = (all_to_all(x, axes, split_axis=1, concat_axis=0, tiled=True) for x in (q, k, v))
+    return all_to_all(_attended(q, k, v, 0 if causal else None), axes, split_axis=0, concat_axis=1, tiled=True)
+
+
+def _operands(
+    function: str, q: Block, k: Block, v: Block, axis_name: AxisName
+) -> tuple[tuple[str, ...], Block, Block, Block]:
+    """The axis tuple, and the operands, typed varying along it and along whatever one of the others varies along."""
+    axes = check_axes(function, axis_name)
+    check_rank(function, "q", q, 3)
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        check_kind(function, name, x, jnp.floating, "real floating-point numbers")
+        check_shape(function, name, x, q.shape, "that of q: positions, heads, features")
+    along = {*axes, *varying(q), *varying(k), *varying(v)}
+    ordered = [name for name in jax.sharding.get_abstract_mesh().axis_names if name in along]
+    return axes, *cast_varying((q, k, v), ordered)
+
+
+def _logits(q: Heads, k: Float[Array, "h t d"], first_query: Int[Array, ""] | int | None, wide: Any) -> Logits:
+    """Of every head, each query by each key; minus infinity for keys behind it, if its position among them is given."""
+    products = lax.dot_general(q, k, (((2,), (2,)), ((0,), (0,))), preferred_element_type=wide)
+    logits = products / jnp.sqrt(jnp.asarray(q.shape[-1], wide))
+    if first_query is None:
+        return logits
+    visible = (first_query + jnp.arange(q.shape[1]))[:, None] >= jnp.arange(k.shape[1])
+    return jnp.where(visible, logits, -jnp.inf)
+
+
+def _weighted(weights: Logits, v: Float[Array, "h t d"]) -> Heads:
+    return lax.dot_general(weights, v.astype(weights.dtype), (((2,), (1,)), ((0,), (0,))))
+
+
+def _attended(q: Block, k: Block, v: Block, first_query: Int[Array, ""] | int | None) -> Block:
+    """Attention of queries to whole sequences of keys and values."""
+    q, k, v = (jnp.swapaxes(x, 0, 1) for x in (q, k, v))
+    weights = jax.nn.softmax(_logits(q, k, first_query, accumulator(q, k, v)), axis=-1)
+    return jnp.swapaxes(_weighted(weights, v), 0, 1).astype(jnp.result_type(q, k, v))
+
+
+def _seen(logits: Logits, v: Float[Array, "h t d"]) -> State:
+    """The state after the first block, which is a participant's own: every query sees a key of it.
+
+    The maximum has no gradient, as the result does not depend on it.
+    """
+    highest = lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
+    weights = jnp.exp(logits - highest)
+    return highest, jnp.sum(weights, axis=-1, keepdims=True), _weighted(weights, v)
+
+
+def _updated(state: State, logits: Logits, v: Float[Array, "h t d"]) -> State:
+    """The state after one more block: what was added up is by the old maximum, and is made to be by the new one."""
+    highest, total, weighted = state
+    above = lax.stop_gradient(jnp.maximum(highest, jnp.max(logits, axis=-1, keepdims=True)))
+    weights, kept = jnp.exp(logits - above), jnp.exp(highest - above)
+    return above, total * kept + jnp.sum(weights, axis=-1, keepdims=True), weighted * kept + _weighted(weights, v)

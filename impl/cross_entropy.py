@@ -1,0 +1,217 @@
+"""The loss of a classifier whose classes are sharded: vocabulary-parallel, as the last layer of a large model has it.
+
+All forms run inside `jax.shard_map`, over one axis or a tuple of axes in any order (`Y`, in logical order:
+participant i holds the i-th contiguous part of the V classes). The loss of a token is
+`(1 - s) * -log p[label] + s * mean over all V classes of -log p`, with p the softmax of its logits and s the label
+smoothing. The largest logit is subtracted first, so that no exponential overflows. A token whose label is
+`ignore_index` counts for nothing, even if its logits are NaN: its loss is zero, and so is its gradient.
+"""
+
+import operator
+from typing import NamedTuple, SupportsFloat, SupportsIndex
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_shape, refuse
+from shardproof.impl.collective_matmul.operands import accumulator
+from shardproof.impl.collectives import Block, all_gather_invariant, axis_index, cast_varying
+
+CHUNK = 64
+"""How many classes `chunked_cross_entropy` widens at once, by default."""
+
+
+def vocab_parallel_cross_entropy(
+    logits: Block,
+    labels: Block,
+    axis_name: AxisName,
+    *,
+    label_smoothing: SupportsFloat = 0.0,
+    ignore_index: SupportsIndex = -1,
+) -> Block:
+    """`logits [T, V_Y]`, `labels [T]` to `[T]`, typed invariant: a maximum and some sums per token travel.
+
+    Arguments:
+        logits: floating-point blocks; further leading dimensions are as tokens. 16-bit floats are computed in float32.
+        labels: integers of any width, numbers of classes of the whole; the same on all participants.
+        axis_name: the axis or axis tuple over which the classes are sharded.
+        label_smoothing: the share of the loss that all classes have alike, in [0, 1].
+        ignore_index: the label of tokens that do not count; it may be that of a class.
+
+    Returns:
+        One loss per token, in the dtype of the logits, rounded once. For any other label outside [0, V) it is NaN, as a
+        constant: the gradient is zero.
+
+    Raises:
+        ValueError: for an unknown axis, logits that are not floating or have no class, labels that are no integers or
+            not one per token, or a smoothing outside [0, 1].
+    """
+    name = "vocab_parallel_cross_entropy"
+    call = _checked(name, logits, labels, axis_name, label_smoothing, ignore_index)
+    wide = _counted(logits, call)
+    largest = lax.pmax(lax.stop_gradient(jnp.max(wide, axis=-1)), call.axes)
+    shifted = wide - largest[..., None]
+    own = _Sums(jnp.sum(jnp.exp(shifted), axis=-1), _of_labels(shifted, call), jnp.sum(shifted, axis=-1))
+    return _loss(own.over(call), logits, call)
+
+
+def gathered_cross_entropy(
+    logits: Block,
+    labels: Block,
+    axis_name: AxisName,
+    *,
+    label_smoothing: SupportsFloat = 0.0,
+    ignore_index: SupportsIndex = -1,
+) -> Block:
+    """`logits [T, V_Y]`, `labels [T]` to `[T]`, typed as the labels are: gathers the logits, then takes the loss.
+
+    Arguments and result are those of `vocab_parallel_cross_entropy`.
+
+    Raises:
+        ValueError: as `vocab_parallel_cross_entropy`.
+    """
+    call = _checked("gathered_cross_entropy", logits, labels, axis_name, label_smoothing, ignore_index)
+    whole = all_gather_invariant(cast_varying(logits, call.axes), call.axes, axis=-1, tiled=True)
+    kept = jnp.where(call.ignored[..., None], 0, whole.astype(accumulator(logits)))
+    shifted = kept - lax.stop_gradient(jnp.max(kept, axis=-1, keepdims=True))
+    classes = jnp.where(call.valid, call.classes, 0)
+    of_labels = jnp.take_along_axis(shifted, classes[..., None], axis=-1)[..., 0]
+    return _loss(_Sums(jnp.sum(jnp.exp(shifted), axis=-1), of_labels, jnp.sum(shifted, axis=-1)), logits, call)
+
+
+def chunked_cross_entropy(
+    logits: Block,
+    labels: Block,
+    axis_name: AxisName,
+    *,
+    label_smoothing: SupportsFloat = 0.0,
+    ignore_index: SupportsIndex = -1,
+    chunk: int = CHUNK,
+) -> Block:
+    """`logits [T, V_Y]`, `labels [T]` to `[T]`, typed invariant: a few classes at once, in one pass over them.
+
+    The sum of exponentials is kept relative to the largest logit so far (Milakov and Gimelshein, Online normalizer
+    calculation for softmax, 2018), so that no more than `chunk` classes of a token are held in float32. Arguments and
+    result are those of `vocab_parallel_cross_entropy`.
+
+    Arguments:
+        chunk: the number of classes, at least 1.
+
+    Raises:
+        ValueError: as `vocab_parallel_cross_entropy`, or for a chunk below 1.
+    """
+    call = _checked("chunked_cross_entropy", logits, labels, axis_name, label_smoothing, ignore_index)
+    if chunk < 1:
+        refuse("chunked_cross_entropy", "chunk", chunk, "a number of classes of at least 1")
+    logits = cast_varying(logits, call.axes)
+    n = logits.shape[-1]
+    size = min(chunk, n)
+    # the last class once more, as often as it takes to fill the last chunk; those do not count
+    ends = [(0, 0)] * (logits.ndim - 1)
+    padded = jnp.pad(logits, [*ends, (0, -n % size)], mode="edge")
+    chunks = jnp.moveaxis(padded.reshape(*logits.shape[:-1], -1, size), -2, 0)
+    # logits are added up less that of the participant's first class: of large ones that are alike, nothing is lost
+    origin = lax.stop_gradient(_counted(logits[..., :1], call)[..., 0])
+
+    def step(carry: tuple[Block, _Sums], at: tuple[Block, Block]) -> tuple[tuple[Block, _Sums], None]:
+        (largest, sums), (number, part) = carry, at
+        wide = _counted(part, call)
+        new = jnp.maximum(largest, lax.stop_gradient(jnp.max(wide, axis=-1)))
+        first = number * size
+        real = first + jnp.arange(size) < n
+        exponentials = jnp.where(real, jnp.exp(wide - new[..., None]), 0)
+        shifted = jnp.where(real, wide - origin[..., None], 0)
+        return (
+            new,
+            _Sums(
+                sums.exponentials * jnp.exp(largest - new) + jnp.sum(exponentials, axis=-1),
+                sums.of_labels + _of_labels(shifted, call, first, n),
+                sums.logits + jnp.sum(shifted, axis=-1),
+            ),
+        ), None
+
+    zeros = jnp.zeros_like(origin)
+    numbers = jnp.arange(len(chunks))
+    (own, sums), _ = lax.scan(step, (origin, _Sums(zeros, zeros, zeros)), (numbers, chunks))
+    largest = lax.pmax(own, call.axes)
+    # from here on all is less the largest logit of all participants
+    off, here = origin - largest, _of_labels(jnp.ones_like(padded[..., :n], zeros.dtype), call)
+    sums = _Sums(sums.exponentials * jnp.exp(own - largest), sums.of_labels + off * here, sums.logits + n * off)
+    return _loss(sums.over(call), logits, call)
+
+
+class _Call(NamedTuple):
+    """What a loss is called with, once it is checked; `classes` are 0 where the label is too large for their dtype."""
+
+    axes: tuple[str, ...]
+    classes: Block
+    ignored: Block
+    valid: Block
+    smoothing: float
+    class_count: int
+
+
+class _Sums(NamedTuple):
+    """Sums over classes, of one participant or all: of exponentials, of what is the label's, and of all logits."""
+
+    exponentials: Block
+    of_labels: Block
+    logits: Block
+
+    def over(self, call: _Call) -> "_Sums":
+        """Those of all participants; the sum of all logits is sent only where it counts."""
+        if call.smoothing:
+            return _Sums(*lax.psum(tuple(self), call.axes))
+        exponentials, of_labels = lax.psum((self.exponentials, self.of_labels), call.axes)
+        return _Sums(exponentials, of_labels, self.logits)
+
+
+def _checked(
+    function: str,
+    logits: Block,
+    labels: Block,
+    axis_name: AxisName,
+    label_smoothing: SupportsFloat,
+    ignore_index: SupportsIndex,
+) -> _Call:
+    axes = check_axes(function, axis_name)
+    check_kind(function, "logits", logits, jnp.floating, "real floating-point numbers")
+    if not logits.ndim or not logits.shape[-1]:
+        refuse(function, "logits", str(jax.typeof(logits)), "an array whose last dimension has at least one class")
+    check_kind(function, "labels", labels, jnp.integer, "integers")
+    check_shape(function, "labels", labels, logits.shape[:-1], "one label for each token of logits")
+    smoothing, index = float(label_smoothing), operator.index(ignore_index)
+    if not 0 <= smoothing <= 1:
+        refuse(function, "label_smoothing", label_smoothing, "a number in [0, 1]")
+    count = logits.shape[-1] * lax.axis_size(axes)
+    range_ = jnp.iinfo(labels.dtype)
+    # compared in the labels' own dtype: a cast would make the largest unsigned label -1
+    ignored = labels == index if range_.min <= index <= range_.max else jnp.zeros_like(labels, bool)
+    valid = (labels >= 0) & ((labels < count) if count <= range_.max else True)
+    classes = labels.astype(jnp.int64 if labels.dtype.itemsize > 4 else jnp.int32)
+    return _Call(axes, jnp.where(valid, classes, 0), ignored, valid, smoothing, count)
+
+
+def _counted(logits: Block, call: _Call) -> Block:
+    """The logits in the accumulator's dtype; zeros for tokens that do not count, of which nothing is computed."""
+    wide = cast_varying(logits.astype(accumulator(logits)), call.axes)
+    return jnp.where(call.ignored[..., None], 0, wide)
+
+
+def _of_labels(x: Block, call: _Call, first: Block | int = 0, n: int | None = None) -> Block:
+    """`[…, size]` to `[…]`: of classes from the `first` of `n` here on, the label's; 0 if another has that."""
+    here = axis_index(call.axes) * (x.shape[-1] if n is None else n) + first
+    places = call.classes - here
+    held = (places >= 0) & (places < x.shape[-1])
+    taken = jnp.take_along_axis(x, jnp.where(held, places, 0)[..., None], axis=-1)[..., 0]
+    return jnp.where(held, taken, 0)
+
+
+def _loss(sums: _Sums, logits: Block, call: _Call) -> Block:
+    """The loss, given sums over all classes of what is less the largest logit."""
+    right = sums.of_labels
+    if call.smoothing:
+        right = (1 - call.smoothing) * right + call.smoothing * (sums.logits / call.class_count)
+    loss = jnp.where(call.valid, jnp.log(sums.exponentials) - right, jnp.nan)
+    return jnp.where(call.ignored, 0, loss).astype(logits.dtype)

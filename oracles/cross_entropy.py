@@ -1,0 +1,116 @@
+"""What the cross-entropy of sharded classes means: that of every token's logits of all classes with its target.
+
+The target of a token is a distribution q over all V classes: `1 - s` of its label, and `s / V` of every class; the loss
+is `sum(q * -log p)`, with p the softmax of the logits. Operands are blocks `logits [*mesh.sizes, …, V / p]` and
+`labels [*mesh.sizes, …]`, integers. Derivatives are exact, in `oracles.dtypes.wide`, and their transpose is taken over
+all blocks of all devices: each has its own cotangent (see `oracles.transposes`). The labels have none.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from shardproof.oracles.collectives import Axes, Blocks, all_gather
+from shardproof.oracles.dtypes import wide
+from shardproof.oracles.mesh import MeshCase
+from shardproof.oracles.transposes import all_gather_transpose
+
+
+class VocabParallelCrossEntropy:
+    """`logits [T, V_Y]`, `labels [T]` to `[T]`, which is the same on all participants if the labels are.
+
+    A token whose label is `ignore_index` has the loss 0, whatever its logits are, and one whose label is any other
+    outside [0, V) the loss NaN: both are constants, so that their gradients are zero.
+    """
+
+    def value(
+        self,
+        operands: Sequence[Blocks],
+        mesh: MeshCase,
+        axes: Axes,
+        *,
+        label_smoothing: float = 0.0,
+        ignore_index: int = -1,
+    ) -> list[Blocks]:
+        """Of every token that counts, the mean of `-log p` over its target.
+
+        Raises:
+            ValueError: for labels that are no integers, or not one per token.
+        """
+        log_p, q = tokens(operands, mesh, axes, label_smoothing)
+        with np.errstate(invalid="ignore", over="ignore"):
+            loss = np.where(unknown(operands[1], log_p), np.nan, -(q * log_p).sum(axis=-1))
+        return [np.where(operands[1] == ignore_index, 0, loss)]
+
+    def pushforward(
+        self,
+        operands: Sequence[Blocks],
+        tangents: Sequence[Blocks | None],
+        mesh: MeshCase,
+        axes: Axes,
+        *,
+        label_smoothing: float = 0.0,
+        ignore_index: int = -1,
+    ) -> list[Blocks]:
+        """The inner product of p - q with the tangent of all classes."""
+        slope = slopes(operands, mesh, axes, label_smoothing, ignore_index)
+        tangent = gathered(np.asarray(tangents[0]), mesh, axes)
+        with np.errstate(invalid="ignore", over="ignore"):
+            return [(slope * tangent).sum(axis=-1)]
+
+    def pullback(
+        self,
+        operands: Sequence[Blocks],
+        cotangents: Sequence[Blocks],
+        mesh: MeshCase,
+        axes: Axes,
+        *,
+        label_smoothing: float = 0.0,
+        ignore_index: int = -1,
+    ) -> list[Blocks | None]:
+        """P - q times the cotangent, of every participant's classes the sum over all participants' tokens."""
+        slope = slopes(operands, mesh, axes, label_smoothing, ignore_index)
+        ct = cotangents[0].astype(wide(cotangents[0].dtype))[..., None]
+        with np.errstate(invalid="ignore", over="ignore"):
+            return [all_gather_transpose(slope * ct, mesh, axes, axis=-1, tiled=True), None]
+
+
+def gathered(logits: Blocks, mesh: MeshCase, axes: Axes) -> Blocks:
+    """The logits of all classes on every device: `[*mesh.sizes, …, V]`."""
+    return all_gather(logits.astype(wide(logits.dtype)), mesh, axes, axis=-1, tiled=True)
+
+
+def tokens(
+    operands: Sequence[Blocks], mesh: MeshCase, axes: Axes, label_smoothing: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """The logarithm of the softmax of every token, and its target: `[*mesh.sizes, …, V]` both.
+
+    Raises:
+        ValueError: for labels that are no integers, or not one per token.
+    """
+    logits, labels = operands
+    if labels.dtype.kind not in "iu" or labels.shape != logits.shape[:-1]:
+        raise ValueError(f"labels: {labels.dtype}{list(labels.shape)}: expected integers {list(logits.shape[:-1])}")
+    whole = gathered(logits, mesh, axes)
+    with np.errstate(invalid="ignore", over="ignore"):
+        less = whole - whole.max(axis=-1, keepdims=True)
+        log_p = less - np.log(np.exp(less).sum(axis=-1, keepdims=True))
+    smoothing, classes = whole.dtype.type(label_smoothing), whole.shape[-1]
+    return log_p, (1 - smoothing) * (labels[..., None] == np.arange(classes)) + smoothing / classes
+
+
+def unknown(labels: Blocks, log_p: np.ndarray) -> np.ndarray:
+    """Which labels are that of no class: `[*mesh.sizes, …]`."""
+    return (labels < 0) | (labels >= log_p.shape[-1])
+
+
+def slopes(
+    operands: Sequence[Blocks], mesh: MeshCase, axes: Axes, label_smoothing: float, ignore_index: int
+) -> np.ndarray:
+    """The derivative of every token's loss by the logits of all classes: p - q, and 0 where the loss is a constant."""
+    labels, (log_p, q) = operands[1], tokens(operands, mesh, axes, label_smoothing)
+    constant = (labels == ignore_index) | unknown(labels, log_p)
+    return np.where(constant[..., None], 0, np.exp(log_p) - q)
+
+
+vocab_parallel_cross_entropy = VocabParallelCrossEntropy()

@@ -1,0 +1,1 @@
+"""Cases: what is drawn."""

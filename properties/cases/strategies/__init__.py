@@ -1,0 +1,30 @@
+"""Hypothesis strategies for everything that a case is made of, each shrinking to the simplest.
+
+*Simplest* means, in this order: fewer devices, fewer axes, devices in order, automatic axes, one
+axis before a tuple, mesh order before permuted, replicated before sharded, lower rank, smaller
+sides, float32, the first seed. Alternatives are listed in that order and drawn locally, so that
+Hypothesis reaches the smallest mesh on which something fails.
+"""
+
+from shardproof.properties.cases.strategies.arrays import arrays, data_sets
+from shardproof.properties.cases.strategies.axes import axis_names, axis_tuples, index_groups, permutations_of_members
+from shardproof.properties.cases.strategies.dtypes import dtypes
+from shardproof.properties.cases.strategies.meshes import AXIS_NAMES, factorisations, large_meshes, meshes
+from shardproof.properties.cases.strategies.shapes import shapes
+from shardproof.properties.cases.strategies.specs import specs
+
+__all__ = [
+    "AXIS_NAMES",
+    "arrays",
+    "axis_names",
+    "axis_tuples",
+    "data_sets",
+    "dtypes",
+    "factorisations",
+    "index_groups",
+    "large_meshes",
+    "meshes",
+    "permutations_of_members",
+    "shapes",
+    "specs",
+]

@@ -1,0 +1,109 @@
+"""The contract of attention: queries, keys and values of one sequence, of which every participant holds a piece."""
+
+import math
+
+import numpy as np
+from hypothesis import strategies as st
+
+from shardproof.impl import attention as implementations
+from shardproof.oracles import attention
+from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.strategies.shapes import LONG
+from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
+from shardproof.properties.contracts.floats import float32_accumulator
+from shardproof.properties.contracts.forbidden import changed
+from shardproof.properties.contracts.operation import Described, Drawn, operation
+
+FEATURES = frozenset({"explained_errors", "replicated_operands", "x64"})
+
+MOST_MEMBERS = 64
+"""The largest mesh: logits grow with the square of the number of participants, on each set of them."""
+
+LONGEST = 272
+"""The longest whole sequence, for the same reason."""
+
+REACHES = (2.0, 20.0, 200.0)
+"""About the largest logits of a data set: nearly a mean; a choice; and one that overflows in float32 as a power."""
+
+
+def _arguments(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+    small = st.integers(1, 2 if scope.large else 3)
+    sides = list(draw(st.tuples(small, small, small), label="rows, heads, features"))
+    if draw(st.booleans(), label="heads for all participants"):
+        sides[1] = members if scope.large else members * (1 + sides[1] // 3)
+    elif not scope.large and draw(st.integers(0, 9), label="long") == 9:
+        at = draw(st.integers(0, 2), label="which")
+        most = LONGEST // members if at == 0 else max(LONG)
+        sides[at] = draw(st.sampled_from([side for side in LONG if side <= most]), label="long side")
+    return [Described(tuple(sides))] * 3, {"causal": draw(st.booleans(), label="causal")}
+
+
+def _in_reach(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """Queries and keys by powers of two, so that logits are of all sizes; values that a query does not see are finite.
+
+    A weight of zero makes NaN of a value that is not finite, where an implementation multiplies by it.
+    """
+    q, k, v = arrays
+    reach = REACHES[int(np.signbit(v).sum()) % len(REACHES)]
+    most = math.sqrt(reach / math.sqrt(case.operands[0].block[-1]))
+    if case.keywords["causal"]:
+        v = np.where(np.isfinite(v.astype(np.float64)), v, np.ones((), v.dtype))
+    return [_up_to(q, most), _up_to(k, most), v]
+
+
+def _up_to(x: np.ndarray, most: float) -> np.ndarray:
+    """An array by the power of two that makes its largest finite number about that large."""
+    sizes = np.abs(x.astype(np.float64))
+    largest = np.max(sizes, where=np.isfinite(sizes), initial=0)
+    return x if largest == 0 else (x * np.exp2(np.rint(np.log2(most / largest))).astype(x.dtype)).astype(x.dtype)
+
+
+def _another_head(case: Case) -> st.SearchStrategy[Case]:
+    rows, heads, features = case.operands[1].block
+    return st.just(changed(case, 1, block=(rows, heads + 1, features)))
+
+
+def _other_features(case: Case) -> st.SearchStrategy[Case]:
+    rows, heads, features = case.operands[2].block
+    return st.just(changed(case, 2, block=(rows, heads, features + 1)))
+
+
+def _batch(case: Case) -> st.SearchStrategy[Case]:
+    return st.just(changed(case, 0, block=(*case.operands[0].block, 1)))
+
+
+def _integers(case: Case) -> st.SearchStrategy[Case]:
+    return st.just(changed(case, 2, dtype="int32"))
+
+
+def _heads_divide(case: Case) -> bool:
+    return case.operands[0].block[1] % case.members == 0
+
+
+CONTRACT: Contract = operation(
+    "attention",
+    attention.attention,
+    _arguments,
+    operands=("q", "k", "v"),
+    parameters=("causal",),
+    options={"causal": Option(of_type(bool))},
+    kinds=("real", "exact", "distinct", "nan", "real"),
+    features=FEATURES,
+    violations=(
+        Violation("k", _another_head),
+        Violation("v", _other_features),
+        Violation("q", _batch),
+        Violation("v", _integers),
+    ),
+    most=MOST_MEMBERS,
+    terms=lambda case: math.prod(case.operands[0].block[::2]) * case.members,
+    degree=4,  # in a derivative: a cotangent, and what is scaled so that powers of it do not matter
+    adapt=_in_reach,
+    accumulator=float32_accumulator,
+    nonlinear=True,
+    implementations={
+        "gathered": Claim(implementations.gathered_attention, FEATURES),
+        "ring": Claim(implementations.ring_attention, FEATURES),
+        "heads": Claim(implementations.heads_attention, FEATURES, supports=_heads_divide),
+    },
+)

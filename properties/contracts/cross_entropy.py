@@ -1,0 +1,122 @@
+"""The contract of vocab_parallel_cross_entropy: the loss of tokens whose classes are sharded."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from shardproof.impl import cross_entropy as implementations
+from shardproof.oracles import cross_entropy
+from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.strategies.shapes import LONG
+from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
+from shardproof.properties.contracts.floats import float32_accumulator
+from shardproof.properties.contracts.forbidden import changed
+from shardproof.properties.contracts.operation import Described, Drawn, operation
+
+FEATURES = frozenset({"explained_errors", "invalid_indices", "replicated_operands", "x64"})
+
+MOST_MEMBERS = 256
+"""The largest mesh: every participant has a gradient for all classes, of which there are as many as participants."""
+
+LARGEST = 80.0
+"""The magnitude of large logits: their exponentials are at both ends of float32, and beyond those of float16."""
+
+SMOOTHINGS = (0.0, 0.0, 0.125, 0.1, 1.0)
+ELSEWHERE = (-1, -100, 255)
+"""What tokens are ignored by where that is the number of no class, or of none that there usually is."""
+
+
+def _arguments(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+    small = st.integers(1, 2 if scope.large else 4)
+    tokens, classes = draw(st.tuples(small, small), label="tokens, classes")
+    if not scope.large and draw(st.integers(0, 9), label="long") == 9:
+        size = draw(st.sampled_from(LONG), label="long side")
+        tokens, classes = (size, classes) if draw(st.booleans(), label="which") else (tokens, size)
+    integers = draw(st.sampled_from(("int32", "int32", "uint16", "int16")), label="dtype of the labels")
+    indices = st.one_of(st.sampled_from(ELSEWHERE), st.integers(0, members * classes - 1))
+    params = {
+        "label_smoothing": draw(st.sampled_from(SMOOTHINGS), label="label_smoothing"),
+        "ignore_index": draw(indices, label="ignore_index"),
+    }
+    return [Described((tokens, classes)), Described((tokens,), integers, varies=False)], params
+
+
+def _kinds(scope: Scope) -> tuple[str, ...]:
+    usual = ("exact", "real", "distinct", "scaled", "nan", "real")
+    return (*usual, "special") if "invalid_indices" in scope.features else usual
+
+
+def _some_large(logits: np.ndarray) -> np.ndarray:
+    """Finite logits; of a third of the data sets of small ones, nearly all are large, so that exponentials overflow."""
+    numbers = logits.astype(np.float64)
+    numbers[np.isinf(numbers)] = 1
+    known = np.where(np.isnan(numbers), 0, numbers)
+    if np.abs(known).max(initial=0) <= LARGEST and np.count_nonzero(known > 0) % 3 == 0:
+        numbers = np.clip(numbers * 64, -LARGEST, LARGEST)
+    return numbers.astype(logits.dtype)
+
+
+def _labelled(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """Labels of all classes, one in four of them ignored, or all; logits are finite, or NaN.
+
+    Where there are extremes of their dtype in `special` data, labels are out of range: far out, or just so.
+    """
+    logits, labels = arrays
+    info, wide = np.iinfo(labels.dtype), labels.astype(np.int64)
+    classes = case.members * case.operands[0].block[1]
+    mixed = wide * 7919 + np.arange(labels.size).reshape(labels.shape) * 31
+    chosen = mixed % classes
+    if not np.isnan(logits.astype(np.float64)).any():  # beside NaN extremes are those of any data
+        far, before, behind = (labels == extreme for extreme in (info.max, info.min, info.max - 1))
+        chosen = np.where(before & (info.min < 0), -1 - chosen, chosen)
+        chosen = np.where(far, wide, np.where(behind, classes + chosen % 2, chosen))
+    index = case.keywords["ignore_index"]
+    if info.min <= index <= info.max:
+        some = mixed // classes % 4 == 0
+        chosen = np.where(some | (int(np.abs(wide).sum()) % 7 == 6), index, chosen)
+    return [_some_large(logits), chosen.astype(labels.dtype)]
+
+
+def _numbers(case: Case) -> st.SearchStrategy[Case]:
+    return st.just(changed(case, 1, dtype="float32"))
+
+
+def _more_labels(case: Case) -> st.SearchStrategy[Case]:
+    return st.just(changed(case, 1, block=(case.operands[1].block[0] + 1,)))
+
+
+def _smoother(case: Case) -> st.SearchStrategy[Case]:
+    return st.sampled_from((1.5, -0.5)).map(lambda smoothing: case.with_params(label_smoothing=smoothing))
+
+
+CONTRACT: Contract = operation(
+    "vocab_parallel_cross_entropy",
+    cross_entropy.vocab_parallel_cross_entropy,
+    _arguments,
+    operands=("logits", "labels"),
+    parameters=("label_smoothing", "ignore_index"),
+    options={
+        "label_smoothing": Option(of_type(float), lambda case, value: 0 <= value <= 1),
+        "ignore_index": Option(of_type(int)),
+    },
+    auxiliary=frozenset({"labels"}),
+    invariant=True,
+    kinds=_kinds,
+    features=FEATURES,
+    violations=(
+        Violation("labels", _numbers),
+        Violation("labels", _more_labels),
+        Violation("label_smoothing", _smoother),
+    ),
+    adapt=_labelled,
+    weighs=True,
+    most=MOST_MEMBERS,
+    terms=lambda case: case.operands[0].block[1] * case.members,
+    reads=lambda case: max(case.operands[0].block),
+    accumulator=float32_accumulator,
+    nonlinear=True,
+    implementations={
+        "sums": Claim(implementations.vocab_parallel_cross_entropy, FEATURES),
+        "gathered": Claim(implementations.gathered_cross_entropy, FEATURES),
+        "chunked": Claim(implementations.chunked_cross_entropy, FEATURES),
+    },
+)

@@ -1,0 +1,82 @@
+"""The contracts of what every shard computes by itself: nothing is sent, and there is no axis to name."""
+
+from hypothesis import strategies as st
+
+from shardproof.impl import local as implementations
+from shardproof.oracles import local
+from shardproof.oracles.communication import Cost
+from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.strategies.shapes import LONG
+from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, of_type
+from shardproof.properties.contracts.floats import float32_accumulator, floats
+from shardproof.properties.contracts.operation import Described, Drawn, operation
+
+FEATURES = frozenset({"x64"})
+
+MOST_SHIFT = 9
+"""By how many rows a block is rolled, at most, in either direction: also by more than it has."""
+
+
+def _block(draw: st.DrawFn, scope: Scope) -> tuple[int, int]:
+    small = st.integers(1, 2 if scope.large else 4)
+    rows, columns = draw(st.tuples(small, small), label="rows and columns")
+    if not scope.large and draw(st.integers(0, 9), label="long") == 9:
+        rows = draw(st.sampled_from(LONG), label="rows")
+    return rows, columns
+
+
+def _mean(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+    return [Described(_block(draw, scope))], {}
+
+
+def _roll(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+    shift = draw(st.integers(-MOST_SHIFT, MOST_SHIFT), label="shift")
+    return [Described(_block(draw, scope))], {"shift": shift}
+
+
+def _nothing(case: Case, backward: bool) -> Cost:
+    return Cost()
+
+
+def _is_power_of_two(rows: int) -> bool:
+    return rows & (rows - 1) == 0
+
+
+CONTRACTS: tuple[Contract, ...] = (
+    operation(
+        "shard_mean",
+        local.shard_mean_of_block,
+        _mean,
+        operands=("x",),
+        local=True,
+        dtypes=floats,
+        features=FEATURES,
+        terms=lambda case: case.operands[0].block[0],
+        partial=lambda case: case.operands[0].block[0],
+        divides=lambda case: True,
+        even=lambda case: _is_power_of_two(case.operands[0].block[0]),
+        accumulator=float32_accumulator,
+        implementations={
+            "mean": Claim(implementations.shard_mean_of_block, FEATURES, communication=_nothing),
+            "product": Claim(implementations.shard_mean_by_product, FEATURES, communication=_nothing),
+        },
+    ),
+    operation(
+        "shard_roll",
+        local.shard_roll_of_block,
+        _roll,
+        operands=("x",),
+        parameters=("shift",),
+        options={"shift": Option(of_type(int))},
+        local=True,
+        dtypes=floats,
+        kinds=("distinct", "exact", "real", "nan", "scaled"),
+        features=FEATURES,
+        terms=lambda case: 2,
+        nonlinear=True,  # the difference of two terms is no sum of them, so no bound follows from their magnitudes
+        implementations={
+            "roll": Claim(implementations.shard_roll_of_block, FEATURES, communication=_nothing),
+            "slices": Claim(implementations.shard_roll_by_slices, FEATURES, communication=_nothing),
+        },
+    ),
+)

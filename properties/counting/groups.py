@@ -1,0 +1,93 @@
+"""Which devices a collective connects: the three spellings of replica groups, and source-target pairs."""
+
+import math
+
+import numpy as np
+
+from shardproof.properties.counting.text import HloError, closing, split
+
+Groups = tuple[tuple[int, ...], ...]
+
+
+def lists(text: str) -> Groups:
+    """`{{0,1},{2,3}}` as tuples; `{}` is the empty one.
+
+    Raises:
+        HloError: if it is not of this form.
+    """
+    text = text.strip()
+    if not (text.startswith("{") and closing(text) == len(text) - 1):
+        raise HloError(f"groups {text!r}: expected lists in braces")
+    parts = split(text[1:-1])
+    if parts and not parts[0].startswith("{"):  # one list stands alone
+        parts = [text]
+    try:
+        return tuple(tuple(int(number) for number in split(part[1:-1])) for part in parts)
+    except ValueError as error:
+        raise HloError(f"groups {text!r}: expected numbers in braces") from error
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """`[2,4]` or `(1,0)` without its brackets, as numbers."""
+    return tuple(int(number) for number in split(text[1:-1]))
+
+
+def replica_groups(text: str) -> Groups:
+    """The groups of a collective, in any of the three spellings.
+
+    `{{0,1},{2,3}}` lists them. `[2,4]<=[8]` is iota: the numbers below 8, as 2 groups of 4; with
+    `T(1,0)` they are shaped as on the right, transposed, and then cut. `mesh['a'=2,'b'=4] {'a'}` names
+    the axes of a mesh over which devices are connected, the last one varying fastest.
+
+    Raises:
+        HloError: for any other text.
+    """
+    text = text.strip()
+    try:
+        if text.startswith("mesh["):
+            return _of_mesh(text)
+        if text.startswith("["):
+            return _of_iota(text)
+    except (ValueError, IndexError, KeyError) as error:
+        raise HloError(f"replica_groups={text}: {error}") from error
+    return lists(text)
+
+
+def _iota(text: str) -> np.ndarray:
+    """`[8]`, `[2,4]T(1,0)`: the numbers below the product, shaped and transposed."""
+    end = closing(text)
+    shape = numbers(text[: end + 1])
+    result = np.arange(math.prod(shape)).reshape(shape)
+    order = text[end + 1 :].strip()
+    if order:
+        if not order.startswith("T("):
+            raise ValueError(f"expected a transpose, found {order!r}")
+        result = result.transpose(numbers(order[1:]))
+    return result
+
+
+def _of_iota(text: str) -> Groups:
+    shape, arrow, source = text.partition("<=")
+    if not arrow:
+        raise ValueError("expected '<='")
+    table = _iota(source.strip()).reshape(numbers(shape.strip()))
+    return tuple(tuple(map(int, row)) for row in table)
+
+
+def _of_mesh(text: str) -> Groups:
+    end = closing(text, 4)
+    axes = [part.partition("=") for part in split(text[5:end])]
+    sizes = {name.strip().strip("'\""): int(size) for name, _, size in axes}
+    rest = text[end + 1 :].strip().removeprefix(",").strip()
+    opens = rest.rindex("{")
+    if rest[:opens].strip():
+        raise ValueError(f"expected the axes in braces, found {rest[:opens].strip()!r}")
+    names = [part.strip("'\"") for part in split(rest[opens + 1 : closing(rest, opens)])]
+    table = np.arange(math.prod(sizes.values())).reshape(tuple(sizes.values()))
+    places = list(sizes)
+    if any(":" in name for name in names):
+        raise ValueError("groups over a part of an axis are not understood")
+    chosen = [places.index(name) for name in names]
+    kept = [i for i in range(len(places)) if i not in chosen]
+    members = table.transpose(*kept, *chosen).reshape(-1, math.prod(sizes[name] for name in names))
+    return tuple(tuple(map(int, row)) for row in members)

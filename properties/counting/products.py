@@ -1,0 +1,56 @@
+"""Cases of collective matrix products of given sides: what pictures, tables and tests of formulas are made of."""
+
+from typing import Any
+
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases.case import Case, Operand, Placement
+
+SHARDED: dict[str, tuple[int, ...]] = {
+    "all_gather_matmul_lhs_contracting": (1, 1),
+    "all_gather_matmul_lhs": (0, 1),
+    "all_gather_matmul_rhs": (0, 0),
+    "matmul_reduce_scatter": (1, 0),
+    "matmul_all_reduce": (1, 0),
+    "transformer_block": (1, 1, 0),
+}
+"""The dimension in which each operand is sharded over the axis tuple, such that none is replicated."""
+
+
+def product_case(
+    contract: str,
+    mesh: MeshCase,
+    axis_name: str | tuple[str, ...],
+    m_k_n: tuple[int, int, int],
+    *,
+    batch: tuple[int, ...] = (),
+    dtype: str = "float32",
+    dimension: int = 0,
+) -> Case:
+    """A case whose blocks of the operand that is gathered, or pieces of the sum that is scattered, have these sides.
+
+    Arguments:
+        contract: the operation.
+        mesh: the mesh.
+        axis_name: what it runs over.
+        m_k_n: rows, contracted size and columns on one device, before anything is gathered.
+        batch: leading dimensions of the left operand.
+        dtype: of all operands.
+        dimension: which one is scattered, where one is.
+    """
+    axes = (axis_name,) if isinstance(axis_name, str) else axis_name
+    (m, k, n), p = m_k_n, mesh.axis_size(axes)
+    params: tuple[tuple[str, Any], ...] = ()
+    if contract == "matmul_reduce_scatter":
+        params = (("scatter_dimension", dimension),)
+        m, n = (m * p, n) if dimension == 0 else (m, n * p)
+    shapes = {
+        "all_gather_matmul_lhs_contracting": ((m, k), (k * p, n)),
+        "all_gather_matmul_rhs": ((m, k * p), (k, n)),
+        "transformer_block": ((m, k), (k * p, n), (n, k * p)),
+    }.get(contract, ((m, k), (k, n)))
+    operands = []
+    for i, (shape, at) in enumerate(zip(shapes, SHARDED[contract], strict=True)):
+        lead = batch if i == 0 else ()
+        spec = (*[()] * len(lead), *(axes if j == at else () for j in range(2)))
+        operands.append(Operand((*lead, *shape), dtype, Placement(spec)))
+    return Case(contract, mesh, axis_name, tuple(operands), params)

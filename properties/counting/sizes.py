@@ -1,0 +1,38 @@
+"""What an expectation may speak of: the members of a case, and the bytes of what it is called with and gives."""
+
+import math
+
+import numpy as np
+
+from shardproof.oracles.dtypes import width
+from shardproof.properties.cases.case import Case
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.counting.bounds import full_bytes, members
+
+OUT = "out"
+
+
+def names_of(contract: str) -> tuple[str, ...]:
+    """The names that an expectation of a contract knows: p, n, its operands, and `out`."""
+    return ("p", "n", *CONTRACTS[contract].operands, OUT)
+
+
+def sizes_of(case: Case) -> dict[str, int]:
+    """What those names stand for in a case: members, bytes of the full vector, and of each array's block on a device.
+
+    Of a pytree, `x` and `out` are all leaves together.
+    """
+    names = CONTRACTS[case.contract].operands
+    blocks = [np.zeros((*case.mesh.sizes, *o.block), o.numpy_dtype) for o in case.operands]
+    each = [_bytes(operand.block, operand.numpy_dtype) for operand in case.operands]
+    results = CONTRACTS[case.contract].oracle(case, blocks)
+    return {
+        "p": members(case),
+        "n": full_bytes(case),
+        **({names[0]: sum(each)} if case.tree else dict(zip(names, each, strict=True))),
+        OUT: sum(_bytes(result.shape[len(case.mesh.sizes) :], result.dtype) for result in results),
+    }
+
+
+def _bytes(block: tuple[int, ...], dtype: np.dtype) -> int:
+    return math.ceil(math.prod(block) * width(dtype) / 8)

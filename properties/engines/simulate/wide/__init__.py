@@ -1,0 +1,33 @@
+"""Wide arithmetic: a traced program in double precision, and how far off its own arithmetic may be.
+
+Every operation has the rule that it has, on doubles. Beside each number goes how far what the program computes in the
+dtypes that were traced may be from it: what its operands' errors make of it, and its own rounding. So a program's
+mathematics is compared with its reference to many digits, and its roundings with a bound that nobody guessed.
+"""
+
+from shardproof.properties.engines.simulate.wide import (  # each module registers its rules
+    casts,
+    choices,
+    elementwise,
+    moving,
+    sums,
+)
+from shardproof.properties.engines.simulate.wide.arithmetic import WideArithmetic
+from shardproof.properties.engines.simulate.wide.held import Wide
+from shardproof.properties.engines.simulate.wide.rounding import DOUBLES, OWN, Rounding
+from shardproof.properties.engines.simulate.wide.table import WIDE, wide_rule
+
+__all__ = [
+    "DOUBLES",
+    "OWN",
+    "WIDE",
+    "Rounding",
+    "Wide",
+    "WideArithmetic",
+    "casts",
+    "choices",
+    "elementwise",
+    "moving",
+    "sums",
+    "wide_rule",
+]

@@ -1,0 +1,115 @@
+"""Casts, between floats and to other numbers, and bits."""
+
+from typing import Any
+
+import numpy as np
+
+from shardproof.oracles.dtypes import exact_limit, is_float, largest_finite, real_of, smallest_normal, unit_roundoff
+from shardproof.properties.engines.simulate.bits import convert
+from shardproof.properties.engines.simulate.env import Env
+from shardproof.properties.engines.simulate.rules import RULES, result_dtype
+from shardproof.properties.engines.simulate.wide.held import UNKNOWN, Numbers, double, together
+from shardproof.properties.engines.simulate.wide.integers import exactly
+from shardproof.properties.engines.simulate.wide.rounding import limits
+from shardproof.properties.engines.simulate.wide.table import (
+    charged,
+    is_exact,
+    limits_of,
+    one,
+    wide_rule,
+    without_errors,
+)
+
+FORMATS = {(5, 10): "float16", (8, 7): "bfloat16", (8, 23): "float32", (11, 52): "float64"}
+"""The dtypes of exponents and mantissas of so many bits."""
+
+
+def contains(narrow: np.dtype, other: np.dtype) -> bool:
+    """Whether a float dtype has all numbers of another one."""
+    a, b = real_of(narrow), real_of(other)
+    return (
+        unit_roundoff(b) <= unit_roundoff(a)
+        and largest_finite(b) >= largest_finite(a)
+        and smallest_normal(b) * unit_roundoff(b) <= smallest_normal(a) * unit_roundoff(a)
+    )
+
+
+@wide_rule("convert_element_type")
+def convert_element_type(env: Env, equation: Any, x: Numbers) -> Any:
+    """A cast: of a float to a narrower one a rounding, to an integer what it is wherever rounding cannot change it."""
+    if is_exact(equation):
+        return exactly(env, RULES["convert_element_type"], equation, [x])
+    source, target = np.dtype(equation.invars[0].aval.dtype), result_dtype(equation)
+    value, error = x["value"], x["error"]
+    if not is_float(target):
+        return _to_integers(value, error, target)
+    cast = convert(value, double(target))
+    bounds = limits_of(env, equation)
+    if is_float(source):
+        if contains(source, target):
+            return together(cast, error, target)
+        return together(cast, charged(bounds, cast, error), target)
+    off = np.where(error == 0, 0.0, 1.0 if source == bool else UNKNOWN)
+    if (np.abs(cast) <= exact_limit(target)).all():
+        return together(cast, off, target)
+    return together(cast, charged(bounds, cast, off), target)
+
+
+def _to_integers(value: Numbers, error: Numbers, target: np.dtype) -> Numbers:
+    whole = convert(value, target)
+    if not error.any():
+        return together(whole, 0.0, target)
+    if target == bool:
+        sure = (error == 0) | (np.abs(value) > error)
+    else:
+        low, high = convert(value.real - error, target), convert(value.real + error, target)
+        sure = (low == high) & ~np.isnan(value - error)
+    return together(whole, np.where(sure | (error == 0), 0.0, UNKNOWN), target)
+
+
+@wide_rule("reduce_precision")
+def reduce_precision(env: Env, equation: Any, x: Numbers) -> Numbers:
+    """A cast there and back: in double precision nothing, with the error of a rounding."""
+    assert env.arithmetic is not None
+    params = equation.params
+    name = FORMATS.get((params["exponent_bits"], params["mantissa_bits"]))
+    if name is None:
+        raise without_errors(equation, f"floats of {params['mantissa_bits']} bits")
+    dtype, value = result_dtype(equation), x["value"]
+    narrow = np.dtype(name)
+    if contains(dtype, narrow):
+        return x
+    bounds = limits(env.arithmetic.rounding, narrow, "reduce_precision")
+    return together(value, charged(bounds, value, x["error"]), dtype)
+
+
+@wide_rule("bitcast_convert_type")
+def bitcast_convert_type(env: Env, equation: Any, x: Numbers) -> Any:
+    """The bits of a number as the program has it: those of one that is off are unknown, but come back as it was.
+
+    Until then their error is that of the number, negative: nothing but data movement leaves it that.
+    """
+    rule = RULES["bitcast_convert_type"]
+    if is_exact(equation):
+        return exactly(env, rule, equation, [x])
+    source, target = np.dtype(equation.invars[0].aval.dtype), result_dtype(equation)
+    value, error = x["value"], x["error"]
+    as_traced = value.astype(source) if is_float(source) else value
+    result = one(rule(env, equation, as_traced))
+    whole = result.astype(double(target)) if is_float(target) else result
+    if source.itemsize != target.itemsize:
+        return together(whole, UNKNOWN if error.any() or not _same(value, as_traced) else 0.0, target)
+    moved = (
+        error + np.abs(np.where(np.isfinite(value), value - as_traced.astype(value.dtype), 0.0))
+        if is_float(source)
+        else error
+    )
+    if is_float(source) and is_float(target):
+        return together(whole, np.where(moved == 0, 0.0, UNKNOWN), target)
+    if is_float(source):
+        return together(whole, -moved, target)
+    return together(whole, np.where(moved > 0, UNKNOWN, -moved), target)
+
+
+def _same(value: Numbers, rounded: Numbers) -> bool:
+    return bool(((value == rounded.astype(value.dtype)) | (value != value)).all())

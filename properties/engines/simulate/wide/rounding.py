@@ -1,0 +1,106 @@
+"""What each operation of a program may be off by, if it is right."""
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from shardproof.oracles.dtypes import (
+    exact_limit,
+    half_spacing,
+    largest_finite,
+    real_of,
+    smallest_normal,
+    tiny,
+    unit_roundoff,
+)
+from shardproof.properties.engines.simulate.wide.held import Numbers
+
+DOUBLE = unit_roundoff(np.dtype(np.float64))
+FLOAT = np.dtype(np.float32)
+
+ACROSS_DEVICES = ("psum", "psum_invariant", "unreduced_psum", "reduce_scatter", "unreduced_reduce_scatter")
+"""Sums whose additions a backend rounds to the operands' dtype, one device after the other."""
+
+
+class Limits(NamedTuple):
+    """The numbers that say what rounding to a dtype does.
+
+    Arguments:
+        unit: the unit roundoff, and that of the double in which a wide run holds the same number.
+        normal: the smallest number that has all digits.
+        floor: how far a smaller one may be off: by itself, where a backend takes it for zero.
+        largest: the largest finite number.
+        terms: the unit of every addition within a sum: that of float32, if it is not smaller, and on one device.
+        whole: whether that is smaller, so that a sum is rounded once more in the end.
+    """
+
+    unit: float
+    normal: float
+    floor: float
+    largest: float
+    terms: float
+    whole: bool
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """By which dtype each operation of a program is charged.
+
+    Arguments:
+        least: floats that are narrower count as this one; empty: every operation is charged by its own dtype.
+        own: the primitives that are charged by their own dtype in spite of that.
+        literals: whether a constant may be what a number of the source was rounded to, and is off by that.
+        leeway: by how many roundings each is charged: more than one, where it is compared with another formula.
+    """
+
+    least: str = ""
+    own: frozenset[str] = frozenset()
+    literals: bool = False
+    leeway: float = 1.0
+
+    def charged(self, dtype: np.dtype, primitive: str) -> np.dtype:
+        """The dtype by which a result of a traced one is charged."""
+        real = real_of(dtype)
+        if not self.least or primitive in self.own or unit_roundoff(real) <= unit_roundoff(np.dtype(self.least)):
+            return real
+        return np.dtype(self.least)
+
+
+OWN = Rounding()
+"""What the program does in the dtypes that were traced."""
+
+DOUBLES = Rounding("float64", literals=True, leeway=16.0)
+"""What the wide run itself may be off by, from another formula for the same in doubles."""
+
+
+@functools.cache
+def limits(rounding: Rounding, dtype: np.dtype, primitive: str) -> Limits:
+    """What a primitive's result of a traced dtype is charged."""
+    charged = rounding.charged(dtype, primitive)
+    unit, normal = unit_roundoff(charged), smallest_normal(charged)
+    flushed = normal <= smallest_normal(FLOAT)  # narrower ranges are computed in float32, which keeps their digits
+    terms = unit if primitive in ACROSS_DEVICES else min(unit, unit_roundoff(FLOAT))
+    return Limits(
+        rounding.leeway * unit + DOUBLE,
+        normal,
+        normal if flushed else tiny(charged),
+        largest_finite(charged),
+        rounding.leeway * terms + DOUBLE,
+        terms < unit,
+    )
+
+
+def literal_error(value: Numbers, dtype: np.dtype) -> Numbers:
+    """How far a constant may be from the number that the source has: one rounding, unless its digits are few.
+
+    Half of the digits of its dtype are few: one number in thousands is rounded to such a one. Below the normal range
+    all numbers have few.
+    """
+    size = np.asarray(np.abs(value), np.float64)
+    digits, _ = np.frexp(size)
+    few = 2.0 ** (math.log2(exact_limit(dtype)) // 2)
+    short = (digits * few == np.rint(digits * few)) & ((size >= smallest_normal(dtype)) | (size == 0))
+    return np.where(short | ~np.isfinite(value), 0.0, half_spacing(size, dtype))

@@ -1,0 +1,180 @@
+"""Sums, of elements and of products, on one device or over several: charged as if added up in float32 at least.
+
+|error| <= gamma(n) * sum(|x|) for n roundings in whatever order (Higham, Accuracy and Stability of Numerical
+Algorithms, 2nd ed., section 4.2), besides what the terms themselves are off by.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from shardproof.properties.engines.simulate.divergence import axes_of
+from shardproof.properties.engines.simulate.env import Env
+from shardproof.properties.engines.simulate.rules import RULES, result_dtype
+from shardproof.properties.engines.simulate.wide.held import Numbers, error_of, together, value_of
+from shardproof.properties.engines.simulate.wide.integers import exactly
+from shardproof.properties.engines.simulate.wide.moving import of_each_device, unknown_where
+from shardproof.properties.engines.simulate.wide.rounding import ACROSS_DEVICES
+from shardproof.properties.engines.simulate.wide.table import (
+    charged,
+    is_exact,
+    limits_of,
+    one,
+    settled,
+    values,
+    wide_rule,
+)
+
+Count = Callable[[Env, Any], int]
+COMPLEX_PRODUCTS = 3
+"""Roundings of a term of complex products for one of real ones: its parts are sums of two products each."""
+
+
+def summed(env: Env, equation: Any, value: Numbers, error: Any, size: Any, roundings: Any) -> Numbers:
+    """A sum, given what its terms are off by in all, their magnitudes in all, and how often one is rounded."""
+    bounds = limits_of(env, equation)
+    share = roundings * bounds.terms
+    with_order = error + np.where(share < 1, share / (1 - share), np.inf) * size
+    with_order = with_order + np.where(size < bounds.normal, roundings * bounds.floor, 0.0) * (size > 0)
+    with_order = np.where(
+        size + with_order > bounds.largest, np.where(np.isfinite(size), np.inf, with_order), with_order
+    )
+    told = charged(bounds, value, settled(with_order, [np.asarray(error)]), float(bounds.whole))
+    return together(value, told, result_dtype(equation))
+
+
+def linear(count: Count) -> Any:
+    """The wide rule of a sum of elements; `count` is of how many. One with several operands sums each by itself."""
+
+    def each(env: Env, equation: Any, x: Numbers) -> Numbers:
+        value, error = x["value"], x["error"]
+        sums = one(values(env, equation, value))
+        size = one(values(env, equation, (np.abs(value) + error).astype(value.dtype))).real
+        off = one(values(env, equation, error.astype(value.dtype))).real if error.any() else np.zeros(())
+        return summed(env, equation, sums, off, size, max(count(env, equation) - 1, 0))
+
+    def run(env: Env, equation: Any, *operands: Numbers) -> Any:
+        if is_exact(equation):
+            return exactly(env, RULES[equation.primitive.name], equation, list(operands))
+        results = []
+        for i, x in enumerate(operands):
+            alone = Alone(equation, i)
+            whole = is_exact(alone)
+            rule = RULES[equation.primitive.name]
+            results.append(exactly(env, rule, alone, [x])[0] if whole else each(env, alone, x))
+        return results
+
+    return run
+
+
+class Alone:
+    """An equation with one of its operands, and the result of that."""
+
+    def __init__(self, equation: Any, index: int = 0) -> None:
+        self.primitive, self.params, self.source_info = equation.primitive, equation.params, equation.source_info
+        self.invars, self.outvars = [equation.invars[index]], [equation.outvars[index]]
+
+
+def _reduced(env: Env, equation: Any) -> int:
+    return math.prod(equation.invars[0].aval.shape[axis] for axis in equation.params["axes"])
+
+
+def _along(env: Env, equation: Any) -> int:
+    return int(equation.invars[0].aval.shape[equation.params["axis"]])
+
+
+def _members(env: Env, equation: Any) -> int:
+    groups = equation.params.get("axis_index_groups")
+    count = max(map(len, groups)) if groups else env.mesh.axis_size(axes_of(equation))
+    shape = equation.invars[0].aval.shape
+    return count * math.prod(shape[name] for name in equation.params.get("axes", ()) if isinstance(name, int))
+
+
+wide_rule("reduce_sum")(linear(_reduced))
+wide_rule("cumsum")(linear(_along))
+wide_rule(*ACROSS_DEVICES)(linear(_members))
+
+
+@wide_rule("dot_general", "ragged_dot_general")
+def dot(env: Env, equation: Any, lhs: Numbers, rhs: Numbers, *rest: Numbers) -> Any:
+    """Sums of products: every one has the errors of both factors."""
+    if is_exact(equation):
+        return exactly(env, RULES[equation.primitive.name], equation, [lhs, rhs, *rest])
+    sizes = [value_of(x) for x in rest]
+
+    def product(a: Numbers, b: Numbers) -> Numbers:
+        return one(values(env, equation, a, b, *sizes))
+
+    a, ea, b, eb = lhs["value"], lhs["error"], rhs["value"], rhs["error"]
+    most_a, most_b = np.abs(a) + ea, np.abs(b) + eb
+    error: Any = 0.0
+    if eb.any():
+        error = product(np.abs(a).astype(np.float64), eb).real
+    if ea.any():
+        error = error + product(ea, most_b).real
+    unknown = np.isinf(ea), np.isinf(eb)
+    if any(mask.any() for mask in unknown):  # which a factor of zero does not make known
+        touched = product(unknown[0].astype(np.float64), np.ones(b.shape)) + product(
+            np.ones(a.shape), unknown[1].astype(np.float64)
+        )
+        error = np.where(touched.real > 0, np.inf, error)
+    value = product(a, b)
+    terms = _contracted(equation) * (COMPLEX_PRODUCTS if value.dtype.kind == "c" else 1)
+    result = summed(env, equation, value, error, product(most_a, most_b).real, terms)
+    return unknown_where(of_each_device(env, *rest), [result])
+
+
+def _contracted(equation: Any) -> int:
+    """How many products each result adds up."""
+    numbers = equation.params.get("dimension_numbers")
+    if numbers is None:
+        numbers = equation.params["ragged_dot_dimension_numbers"].dot_dimension_numbers
+    return math.prod(equation.invars[0].aval.shape[d] for d in numbers[0][0])
+
+
+@wide_rule("scatter-add", "scatter-sub")
+def scatter_add(env: Env, equation: Any, x: Numbers, indices: Numbers, updates: Numbers, *_: Any) -> Any:
+    """Updates added up where they go, with what is there."""
+    rule, at = RULES[equation.primitive.name], value_of(indices)
+    if is_exact(equation):
+        return exactly(env, rule, equation, [x, indices, updates])
+    negative = -1 if equation.primitive.name == "scatter-sub" else 1
+    a, ea, b, eb = x["value"], x["error"], updates["value"], updates["error"]
+
+    def added(here: Numbers, arriving: Numbers) -> Numbers:
+        return one(rule(env, equation, here, at, arriving))
+
+    value = added(a, b)
+    error = added(ea, negative * eb)
+    size = added(np.abs(a) + ea, negative * (np.abs(b) + eb))
+    count = added(np.zeros(a.shape), negative * np.ones(b.shape))
+    return unknown_where(of_each_device(env, indices), [summed(env, equation, value, error, size, count)])
+
+
+def extreme() -> Any:
+    """The wide rule of a maximum or minimum over dimensions or devices: off by what its bounds are."""
+
+    def each(env: Env, equation: Any, x: Numbers) -> Numbers:
+        value, error = x["value"], error_of(x)
+        found = one(values(env, equation, value))
+        if not error.any():
+            return together(found, 0.0, result_dtype(equation))
+        high = one(values(env, equation, value + error)) - found
+        low = found - one(values(env, equation, value - error))
+        off = settled(np.maximum(high, low), [np.asarray(0.0)])
+        unknown = np.isinf(error).any()
+        off = np.where(np.isfinite(found), off, np.inf if unknown else 0.0)
+        return together(found, off, result_dtype(equation))
+
+    def run(env: Env, equation: Any, *operands: Numbers) -> Any:
+        if is_exact(equation):
+            return exactly(env, RULES[equation.primitive.name], equation, list(operands))
+        return [each(env, Alone(equation, i), x) for i, x in enumerate(operands)]
+
+    return run
+
+
+wide_rule("reduce_max", "pmax", "cummax")(extreme())
+wide_rule("reduce_min", "pmin", "cummin")(extreme())

@@ -1,0 +1,77 @@
+"""The cases that laws draw: those of a contract, made to say what a law asks."""
+
+import dataclasses
+
+import numpy as np
+from hypothesis import strategies as st
+
+from shardproof.properties.cases.case import Case
+from shardproof.properties.contracts import CONTRACTS, Violation
+from shardproof.properties.contracts.drawing import placements
+from shardproof.properties.programs.implementations import Implementation
+
+Cases = st.SearchStrategy[Case]
+
+
+def unrelated(cases: Cases) -> Cases:
+    """The same cases, such that Hypothesis does not make new ones out of parts of earlier ones.
+
+    Its mutations repeat what two parts of a draw have in common: of sixty cases a third were copies.
+    It makes none inside of a collection of unique elements, even of a single one, and bugs are
+    caught after half as many cases.
+    """
+    single = st.lists(cases, min_size=1, max_size=1, unique_by=lambda case: case.structure)
+    return single.map(lambda drawn: drawn[0])
+
+
+def as_drawn(cases: Cases, implementation: Implementation) -> Cases:
+    """The cases as they are."""
+    return cases
+
+
+def leaving(cases: Cases, implementation: Implementation) -> Cases:
+    """The cases, each with a drawn way for its result to leave `shard_map`; shrinks to replicated."""
+    return cases.flatmap(_placed)
+
+
+def _placed(case: Case) -> Cases:
+    zeros = [np.zeros((*case.mesh.sizes, *o.block), o.numpy_dtype) for o in case.operands]
+    rank = CONTRACTS[case.contract].oracle(case, zeros)[0].ndim - len(case.mesh.sizes)
+    return placements(case.mesh, rank).map(lambda out: dataclasses.replace(case, out=out))
+
+
+def always(implementation: Implementation) -> bool:
+    """Any implementation is asked."""
+    return True
+
+
+def forbids(implementation: Implementation) -> bool:
+    """Whether there is something that the implementation must refuse."""
+    return bool(_refused(implementation))
+
+
+def _refused(implementation: Implementation) -> list[Violation]:
+    features = implementation.features
+    return [
+        violation
+        for violation in CONTRACTS[implementation.contract].violations
+        if (violation.everyone or "explained_errors" in features)
+        and (violation.argument != "axis_index_groups" or "groups" in features)
+    ]
+
+
+def forbidden(cases: Cases, implementation: Implementation) -> Cases:
+    """The cases, each made wrong in one argument, named in `forbidden`."""
+
+    def named(argument: str, wrong: Cases) -> Cases:
+        return wrong.map(lambda case: dataclasses.replace(case, forbidden=argument))
+
+    def made_wrong(case: Case) -> Cases:
+        options = [
+            named(violation.argument, wrong)
+            for violation in _refused(implementation)
+            if not (wrong := violation.cases(case)).is_empty
+        ]
+        return st.sampled_from(options).flatmap(lambda wrong: wrong)
+
+    return cases.flatmap(made_wrong)

@@ -1,0 +1,125 @@
+"""The layers of `properties`: imports go one way, in no circle, and modules are small."""
+
+import ast
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+PROPERTIES = Path(__file__).resolve().parents[1]
+PACKAGE = "shardproof.properties"
+
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("cases",),
+    ("contracts",),
+    ("programs",),
+    ("engines",),
+    ("counting",),
+    ("laws",),
+    ("runner", "known_defects"),
+    ("reports",),
+)
+"""The folders of each layer, which import from their own and from those before."""
+
+BESIDE = {"benchmark", "mutants", "meta", "suite", "regressions"}
+"""What stands beside the layers and uses all of them: what is measured, what is planted, and the tests."""
+
+MOST_LINES = 300
+MOST_AT_THE_TOP = 6
+
+
+def modules(folder: Path = PROPERTIES) -> dict[str, Path]:
+    """All modules by their names within `properties`; its own is empty."""
+    found = {}
+    for path in sorted(folder.rglob("*.py")):
+        parts = path.relative_to(folder).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(source: str, known: Mapping[str, object]) -> Iterator[str]:
+    """The modules of `properties` that a source imports, at its head or anywhere else in it."""
+    for node in ast.walk(ast.parse(source)):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        for name in names:
+            inner = name.removeprefix(f"{PACKAGE}.")
+            if inner == name:
+                continue
+            yield inner if inner in known else inner.rpartition(".")[0]
+
+
+def graph(found: Mapping[str, Path]) -> dict[str, set[str]]:
+    """What each module in a layer imports."""
+    return {name: {*imports(path.read_text(), found)} for name, path in found.items() if level(name) is not None}
+
+
+def level(module: str) -> int | None:
+    """The number of the layer that a module is in; None for what stands beside them."""
+    folder = module.partition(".")[0]
+    return next((number for number, folders in enumerate(LAYERS) if folder in folders), None)
+
+
+def against(imported: Mapping[str, set[str]]) -> list[str]:
+    """The imports against the direction of the layers."""
+    found = []
+    for name, others in imported.items():
+        own = level(name)
+        assert own is not None
+        for other in sorted(others):
+            at = level(other)
+            if at is None or at > own:
+                found.append(f"{name} imports {other or PACKAGE}")
+    return found
+
+
+def circle(imported: Mapping[str, set[str]]) -> list[str]:
+    """The modules of a circle of imports, if there is one."""
+    try:
+        TopologicalSorter(imported).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_every_folder_has_its_place() -> None:
+    """A folder of `properties` is in a layer, or stands beside them."""
+    folders = {path.name for path in PROPERTIES.iterdir() if path.is_dir() and not path.name.startswith((".", "__"))}
+    assert folders == {folder for layer in LAYERS for folder in layer} | BESIDE
+
+
+def test_imports_go_one_way() -> None:
+    """No module imports from a layer after its own, or from what stands beside the layers."""
+    assert not against(graph(modules()))
+
+
+def test_there_is_no_circle() -> None:
+    """No module imports itself, by however many others, wherever in their sources."""
+    assert not circle(graph(modules()))
+
+
+def test_the_top_holds_little() -> None:
+    """What a newcomer sees first are folders: at most six modules lie beside them."""
+    assert len([*PROPERTIES.glob("*.py")]) <= MOST_AT_THE_TOP
+
+
+@pytest.mark.parametrize("name", [name for name in modules() if name.partition(".")[0] not in ("meta", "suite")])
+def test_a_module_is_small(name: str) -> None:
+    """A module has at most 300 lines."""
+    assert len(modules()[name].read_text().splitlines()) <= MOST_LINES
+
+
+def test_what_breaks_the_rules_is_found() -> None:
+    """An import inside a function counts as well, and a circle through three modules is one."""
+    known = dict.fromkeys(["cases.case", "laws.law", "runner.search", "mutants.hunt"])
+    late = "def f():\n    from shardproof.properties.runner import search"
+    typed = "if TYPE_CHECKING:\n    from shardproof.properties.mutants.hunt import hunt"
+    assert [*imports(late, known)] == ["runner.search"]
+    assert against({"laws.law": {*imports(late, known)}}) == ["laws.law imports runner.search"]
+    assert against({"laws.law": {*imports(typed, known)}}) == ["laws.law imports mutants.hunt"]
+    assert not against({"runner.search": {"laws.law", "cases.case"}})
+    assert set(circle({"a": {"b"}, "b": {"c"}, "c": {"a"}})) == {"a", "b", "c"}

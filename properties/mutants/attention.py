@@ -1,0 +1,224 @@
+"""Planted bugs of attention."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from shardproof.impl import attention
+from shardproof.impl.collectives import all_gather, all_to_all, cast_varying, ring_shift, varying
+from shardproof.properties.mutants.axes import AxisName, in_mesh_order, names
+from shardproof.properties.mutants.catalogue import mutant
+
+
+def _wide(x: Array) -> Any:
+    return jnp.promote_types(x.dtype, jnp.float32)
+
+
+def _typed(axis_name: AxisName, *arrays: Array) -> Any:
+    return cast_varying(arrays, {*names(axis_name)}.union(*map(varying, arrays)))
+
+
+def _logits(q: Array, k: Array) -> Array:
+    wide = _wide(q)
+    return jnp.einsum("shd,thd->hst", q.astype(wide), k.astype(wide)) / jnp.sqrt(jnp.asarray(q.shape[-1], wide))
+
+
+def _values(weights: Array, v: Array) -> Array:
+    return jnp.einsum("hst,thd->shd", weights, v.astype(weights.dtype))
+
+
+def _positions(axis_name: AxisName, rows: int) -> Array:
+    return lax.axis_index(names(axis_name)) * rows + jnp.arange(rows)
+
+
+def _masked(logits: Array, queries: Array, causal: bool) -> Array:
+    """Minus infinity for keys behind the queries, which are at these positions."""
+    return jnp.where(queries[:, None] >= jnp.arange(logits.shape[-1]), logits, -jnp.inf) if causal else logits
+
+
+def _whole(q: Array, k: Array, v: Array, axis_name: AxisName, causal: bool) -> tuple[Array, Array]:
+    """The logits, masked, of the participant's queries and all keys, and all values."""
+    q, k, v = _typed(axis_name, q, k, v)
+    keys, values = (all_gather(x, axis_name, tiled=True) for x in (k, v))
+    return _masked(_logits(q, keys), _positions(axis_name, q.shape[0]), causal), values
+
+
+def _ring(
+    q: Array,
+    k: Array,
+    v: Array,
+    axis_name: AxisName,
+    causal: bool,
+    *,
+    steps: Callable[[int], range] = range,
+    direction: int = -1,
+    corrected: bool = True,
+    values_travel: bool = True,
+    arriving: Callable[[Array], Array] = lambda x: x,
+) -> Array:
+    """A ring, right as it is, of which a bug changes one thing."""
+    q, k, v = _typed(axis_name, q, k, v)
+    p, mine, rows = lax.axis_size(axis_name), lax.axis_index(names(axis_name)), q.shape[0]
+    queries, dtype = _positions(axis_name, rows), q.dtype
+    highest, total, weighted = jnp.asarray(-jnp.inf), jnp.zeros(()), jnp.zeros(())
+    for step in range(p):
+        if step:
+            k = arriving(ring_shift(k, axis_name))
+            v = arriving(ring_shift(v, axis_name)) if values_travel else v
+        if step not in steps(p):
+            continue
+        source = (mine + direction * step) % p
+        logits = _masked(_logits(q, k), queries - source * rows, causal)
+        above = lax.stop_gradient(jnp.maximum(highest, jnp.max(logits, axis=-1)))
+        weights, kept = (
+            jnp.exp(logits - above[..., None]),
+            jnp.exp(highest - above) if corrected else jnp.ones_like(above),
+        )
+        total = total * kept + jnp.sum(weights, axis=-1)
+        weighted = weighted * kept.T[..., None] + _values(weights, v)
+        highest = above
+    return (weighted / total.T[..., None]).astype(dtype) if steps(p) else jnp.zeros_like(q)
+
+
+@mutant("attention", smallest=(2,))
+def attention_causal_by_local_positions(
+    q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False
+) -> Array:
+    """Masks by positions in the participant's own piece, and not in the whole sequence."""
+    logits, values = _whole(q, k, v, axis_name, causal=False)
+    logits = _masked(logits, jnp.arange(q.shape[0]), causal)
+    return _values(jax.nn.softmax(logits), values).astype(q.dtype)
+
+
+@mutant("attention", smallest=(1,))
+def attention_strictly_before(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
+    """Masks the diagonal as well, but for the first query, which has nothing else."""
+    logits, values = _whole(q, k, v, axis_name, causal=False)
+    logits = _masked(logits, jnp.maximum(_positions(axis_name, q.shape[0]) - 1, 0), causal)
+    return _values(jax.nn.softmax(logits), values).astype(q.dtype)
+
+
+@mutant("attention", smallest=(2,))
+def attention_of_the_own_part(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
+    """Attends to the keys that are here, and to no other participant's."""
+    q, k, v = _typed(axis_name, q, k, v)
+    logits = _masked(_logits(q, k), jnp.arange(q.shape[0]), causal)
+    return _values(jax.nn.softmax(logits), v).astype(q.dtype)
+
+
+@mutant("attention", smallest=(1,))
+def attention_scaled_by_features(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
+    """Scales the logits by 1 / D, and not by 1 / sqrt(D)."""
+    logits, values = _whole(q, k, v, axis_name, causal)
+    return _values(jax.nn.softmax(logits / q.shape[-1] ** 0.5), values).astype(q.dtype)
+
+
+@mutant("attention", smallest=(2, 2))
+def attention_in_mesh_order(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
+    """Takes the pieces of a tuple for those in mesh order, which shows where positions count."""
+    return attention.ring_attention(q, k, v, in_mesh_order(axis_name), causal=causal)
+
+
+@mutant("attention", smallest=(1,))
+def attention_without_the_maximum(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
+    """Takes powers of the logits as they are, which overflow."""
+    logits, values = _whole(q, k, v, axis_name, causal)
+    powers = jnp.exp(logits)
+    return _values(powers / jnp.sum(powers, axis=-1, keepdims=True), values).astype(q.dtype)
+
+
+@mutant("attention", smallest=(1,))
+def attention_with_logits_in_sixteen_bits(
+    q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False
+) -> Array:
+    """Rounds the logits to the dtype of the operands."""
+    logits, values = _whole(q, k, v, axis_name, causal)
+    return _values(jax.nn.softmax(logits.astype(q.dtype).astype(logits.dtype)), values).astype(q.dtype)
+
+
+@mutant("attention", smallest=(1,))
+def attention_with_values_in_sixteen_bits(
+    q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False
+) -> Array:
+    """Rounds the weights to the dtype of the operands, and adds up the values in it."""
+    logits, values = _whole(q, k, v, axis_name, causal)
+    return _values(jax.nn.softmax(logits).astype(q.dtype), values)
+
+
+@mutant("attention", smallest=(1,))
+def attention_with_a_millionth_more(
+    q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False
+) -> Array:
+    """Scales the logits by a millionth too much."""
+    logits, values = _whole(q, k, v, axis_name, causal)
+    return _values(jax.nn.softmax(logits * (1 + 1e-6)), values).astype(q.dtype)
+
+
+@mutant("attention", smallest=(1,))
+def ring_without_its_own_block(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
+    """Attends only to the blocks that arrive."""
+    return _ring(q, k, v, axis_name, causal, steps=lambda p: range(1, p))
+
+
+@mutant("attention", smallest=(2,))
+def ring_one_step_short(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
+    """Leaves out the block of the last step."""
+    return _ring(q, k, v, axis_name, causal, steps=lambda p: range(max(1, p - 1)))
+
+
+@mutant("attention", smallest=(2,))
+def ring_never_corrected(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
+    """Adds up by the maximum so far, and does not correct what was added up by another one."""
+    return _ring(q, k, v, axis_name, causal, corrected=False)
+
+
+@mutant("attention", smallest=(2,))
+def ring_of_keys_only(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
+    """Sends the keys round, and weighs the participant's own values."""
+    return _ring(q, k, v, axis_name, causal, values_travel=False)
+
+
+@mutant("attention", smallest=(3,))
+def ring_masked_the_other_way(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
+    """Masks a block as if it came from the other direction: of two participants both are the same."""
+    return _ring(q, k, v, axis_name, causal, direction=1)
+
+
+@mutant("attention", smallest=(2,), law="gradient")
+def ring_that_teaches_no_other(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
+    """Stops the gradient of the keys and values that arrive."""
+    return _ring(q, k, v, axis_name, causal, arriving=lax.stop_gradient)
+
+
+@mutant("attention", smallest=(1,), law="gradient")
+def attention_with_a_constant_sum(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
+    """Takes the sum of the weights for a constant in the gradient."""
+    logits, values = _whole(q, k, v, axis_name, causal)
+    weights = jnp.exp(logits - lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True)))
+    total = lax.stop_gradient(jnp.sum(weights, axis=-1, keepdims=True))
+    return _values(weights / total, values).astype(q.dtype)
+
+
+@mutant("attention", smallest=(2,))
+def heads_interleaved(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
+    """Puts the heads that come back in another order, the participant varying fastest."""
+    whole = attention.heads_attention(q, k, v, axis_name, causal=causal)
+    rows, heads, features = whole.shape
+    p = lax.axis_size(axis_name)
+    return whole.reshape(rows, p, heads // p, features).swapaxes(1, 2).reshape(whole.shape)
+
+
+@mutant("attention", smallest=(2,))
+def heads_masked_by_the_own_piece(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
+    """Counts queries from the participant's own piece, when they are those of the whole sequence."""
+    q, k, v = _typed(axis_name, q, k, v)
+    if q.shape[1] % lax.axis_size(axis_name):
+        raise NotImplementedError(f"{q.shape[1]} heads: expected as many for each participant")
+    first, dtype = _positions(axis_name, q.shape[0])[0], q.dtype
+    q, k, v = (all_to_all(x, axis_name, split_axis=1, concat_axis=0, tiled=True) for x in (q, k, v))
+    logits = _masked(_logits(q, k), first + jnp.arange(q.shape[0]), causal)
+    whole = _values(jax.nn.softmax(logits), v).astype(dtype)
+    return all_to_all(whole, axis_name, split_axis=0, concat_axis=1, tiled=True)

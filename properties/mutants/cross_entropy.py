@@ -1,0 +1,208 @@
+"""Planted bugs of vocab_parallel_cross_entropy."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from shardproof.impl import cross_entropy
+from shardproof.impl.collectives import cast_varying
+from shardproof.properties.mutants.axes import AxisName, in_mesh_order, names
+from shardproof.properties.mutants.catalogue import mutant
+
+
+def _wide(x: Array) -> Array:
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def _loss(
+    logits: Array,
+    labels: Array,
+    axis_name: AxisName,
+    label_smoothing: float,
+    ignore_index: int,
+    *,
+    largest: Any = None,
+    here: Any = None,
+    of_labels: Any = None,
+    number: Any = None,
+) -> Array:
+    """A right loss, in which a bug may replace the maximum, the first class here, the label's logit, or V."""
+    axes = names(axis_name)
+    labels = labels.astype(jnp.int32)
+    ignored = labels == ignore_index
+    wide = jnp.where(ignored[:, None], 0, cast_varying(_wide(logits), axes))
+    n, p = wide.shape[-1], lax.axis_size(axes)
+    own = lax.stop_gradient(jnp.max(wide, axis=-1))
+    most = lax.pmax(own, axes) if largest is None else largest(wide, own)
+    shifted = wide - most[:, None]
+    places = labels - (lax.axis_index(axes) if here is None else here) * n
+    held = (places >= 0) & (places < n)
+    taken = jnp.take_along_axis(shifted, jnp.clip(places, 0, n - 1)[:, None], axis=-1)[:, 0]
+    right = jnp.where(held, taken, 0) if of_labels is None else of_labels(shifted, labels, held, taken)
+    sums, right, total = lax.psum((jnp.sum(jnp.exp(shifted), axis=-1), right, jnp.sum(shifted, axis=-1)), axes)
+    mean = total / (n * p if number is None else number(n, p))
+    loss = jnp.log(sums) - (1 - label_smoothing) * right - label_smoothing * mean
+    return jnp.where(ignored, 0, loss).astype(logits.dtype)
+
+
+@mutant("vocab_parallel_cross_entropy", smallest=(2,), law="gradient")
+def loss_whose_maximum_moves(
+    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
+) -> Array:
+    """Lets the gradient of every participant's own maximum through, which is not that of the one they share."""
+    axes = names(axis_name)
+
+    def moving(wide: Array, own: Array) -> Array:
+        return lax.pmax(own, axes) + jnp.max(wide, axis=-1) - own
+
+    return _loss(logits, labels, axis_name, label_smoothing, ignore_index, largest=moving)
+
+
+@mutant("vocab_parallel_cross_entropy", smallest=(2,))
+def loss_with_maxima_of_its_own(
+    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
+) -> Array:
+    """Subtracts every participant's own maximum from its logits, and adds up what is then not comparable."""
+    return _loss(logits, labels, axis_name, label_smoothing, ignore_index, largest=lambda wide, own: own)
+
+
+@mutant("vocab_parallel_cross_entropy", smallest=(2,))
+def loss_of_every_shards_label(
+    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
+) -> Array:
+    """Takes the label modulo the number of classes here, so that every participant has one to add."""
+
+    def of_all(shifted: Array, labels: Array, held: Array, taken: Array) -> Array:
+        return jnp.take_along_axis(shifted, (labels % shifted.shape[-1])[:, None], axis=-1)[:, 0]
+
+    return _loss(logits, labels, axis_name, label_smoothing, ignore_index, of_labels=of_all)
+
+
+@mutant("vocab_parallel_cross_entropy", smallest=(2,))
+def loss_of_clamped_labels(
+    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
+) -> Array:
+    """Adds the logit that clamping ends at, of participants that do not have the label."""
+    return _loss(logits, labels, axis_name, label_smoothing, ignore_index, of_labels=lambda *args: args[-1])
+
+
+@mutant("vocab_parallel_cross_entropy", smallest=(2,))
+def loss_of_local_labels(
+    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
+) -> Array:
+    """Takes labels for numbers of the classes that are here."""
+    return _loss(logits, labels, axis_name, label_smoothing, ignore_index, here=0)
+
+
+@mutant("vocab_parallel_cross_entropy", smallest=(2, 2))
+def loss_in_mesh_order(
+    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
+) -> Array:
+    """Numbers the parts of the classes in mesh order."""
+    here = lax.axis_index(in_mesh_order(axis_name))
+    return _loss(logits, labels, axis_name, label_smoothing, ignore_index, here=here)
+
+
+@mutant("vocab_parallel_cross_entropy", smallest=(2,))
+def loss_smoothed_by_the_own_number(
+    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
+) -> Array:
+    """Divides the sum of all logits by the number of classes that are here."""
+    return _loss(logits, labels, axis_name, label_smoothing, ignore_index, number=lambda n, p: n)
+
+
+@mutant("vocab_parallel_cross_entropy", smallest=(1,))
+def loss_smoothed_over_the_others(
+    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
+) -> Array:
+    """Divides the smoothed share among the classes that are not the label's."""
+    return _loss(logits, labels, axis_name, label_smoothing, ignore_index, number=lambda n, p: max(1, n * p - 1))
+
+
+@mutant("vocab_parallel_cross_entropy", smallest=(1,))
+def loss_without_a_maximum(
+    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
+) -> Array:
+    """Takes exponentials of the logits as they are, which overflow."""
+    return _loss(
+        logits, labels, axis_name, label_smoothing, ignore_index, largest=lambda wide, own: jnp.zeros_like(own)
+    )
+
+
+@mutant("vocab_parallel_cross_entropy", smallest=(1,))
+def loss_of_what_is_ignored(
+    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
+) -> Array:
+    """Has a loss for tokens that are ignored: that of the class 0."""
+    known = jnp.where(labels == ignore_index, jnp.zeros((), labels.dtype), labels)
+    return cross_entropy.vocab_parallel_cross_entropy(
+        logits, known, axis_name, label_smoothing=label_smoothing, ignore_index=-1
+    )
+
+
+@mutant("vocab_parallel_cross_entropy", smallest=(1,))
+def loss_that_ignores_no_class(
+    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
+) -> Array:
+    """Ignores labels that are below zero, and not those of a class that is to be ignored."""
+    return cross_entropy.vocab_parallel_cross_entropy(
+        logits, jnp.where(labels < 0, -1, labels.astype(jnp.int32)), axis_name, label_smoothing=label_smoothing
+    )
+
+
+@mutant("vocab_parallel_cross_entropy", smallest=(1,), law="gradient")
+def loss_whose_ignored_tokens_learn(
+    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
+) -> Array:
+    """Takes the loss of ignored tokens for zero, with the gradient that it had."""
+    axes = names(axis_name)
+    right = cross_entropy.vocab_parallel_cross_entropy(
+        logits, labels, axis_name, label_smoothing=label_smoothing, ignore_index=ignore_index
+    )
+    total = lax.psum(jnp.sum(cast_varying(_wide(logits), axes), axis=-1), axes)
+    moving = jnp.where(jnp.isfinite(total), total - lax.stop_gradient(total), 0)
+    return right + jnp.where(labels == ignore_index, moving, 0).astype(logits.dtype)
+
+
+@mutant("vocab_parallel_cross_entropy", smallest=(1,), law="gradient")
+def loss_whose_ignored_nan_spreads(
+    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
+) -> Array:
+    """Selects after the loss is taken, so that a NaN of an ignored token is in the gradient, and nowhere else."""
+    labels = labels.astype(jnp.int32)
+    ignored = labels == ignore_index
+    loss = cross_entropy.vocab_parallel_cross_entropy(
+        logits, jnp.where(ignored, 0, labels), axis_name, label_smoothing=label_smoothing, ignore_index=-1
+    )
+    return jnp.where(ignored, 0, loss).astype(logits.dtype)
+
+
+@mutant("vocab_parallel_cross_entropy", smallest=(1,))
+def loss_in_sixteen_bits(
+    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
+) -> Array:
+    """Adds up the exponentials of 16-bit floats in 16 bits."""
+    axes = names(axis_name)
+    own = cast_varying(logits, axes)
+    shifted = own - lax.pmax(lax.stop_gradient(jnp.max(own, axis=-1)), axes)[:, None]
+    narrow = jnp.log(lax.psum(jnp.sum(jnp.exp(shifted), axis=-1), axes))
+    right = cross_entropy.vocab_parallel_cross_entropy(
+        _wide(logits), labels, axis_name, label_smoothing=label_smoothing, ignore_index=ignore_index
+    )
+    exact = jnp.log(lax.psum(jnp.sum(jnp.exp(_wide(shifted)), axis=-1), axes))
+    off = jnp.where(labels == ignore_index, 0, _wide(narrow) - exact)
+    return (right + off).astype(logits.dtype)
+
+
+@mutant("vocab_parallel_cross_entropy", smallest=(1,), claims=("invalid_indices",))
+def loss_of_labels_that_wrap(
+    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
+) -> Array:
+    """Counts labels below zero from the last class back, as NumPy does."""
+    classes = logits.shape[-1] * lax.axis_size(names(axis_name))
+    wrapped = labels.astype(jnp.int32)
+    wrapped = jnp.where((wrapped < 0) & (wrapped >= -classes) & (wrapped != ignore_index), wrapped % classes, wrapped)
+    return cross_entropy.vocab_parallel_cross_entropy(
+        logits, wrapped, axis_name, label_smoothing=label_smoothing, ignore_index=ignore_index
+    )

@@ -1,0 +1,138 @@
+"""Right forms of attention: queries that travel, partial sums, lists of heads, a gradient of its own.
+
+What is gathered is so in float32, as its gradient is added up in what it is gathered in.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from shardproof.impl.collectives import all_gather, cast_varying, reduce_scatter, ring_shift, varying
+from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.properties.mutants.right.catalogue import right
+
+
+def _wide(x: Array) -> Array:
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def _typed(axis_name: AxisName, *arrays: Array) -> Any:
+    return cast_varying(arrays, {*names(axis_name)}.union(*map(varying, arrays)))
+
+
+def _positions(axis_name: AxisName, rows: int) -> Array:
+    return lax.axis_index(names(axis_name)) * rows + jnp.arange(rows)
+
+
+def _logits(q: Array, k: Array, queries: Array, keys: Array, causal: bool) -> Array:
+    """Of every head; for keys behind the queries a number so low that its power is 0."""
+    logits = jnp.einsum("shd,thd->hst", _wide(q), _wide(k)) * lax.rsqrt(jnp.asarray(q.shape[-1], _wide(q).dtype))
+    return jnp.where(queries[:, None] >= keys, logits, -1e30) if causal else logits
+
+
+@right("attention")
+def attention_by_travelling_queries(
+    q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False
+) -> Array:
+    """Keys and values stay: all queries are attended to in part by everyone, and the parts are added up."""
+    axes, dtype = names(axis_name), q.dtype
+    q, k, v = _typed(axis_name, q, k, v)
+    queries = all_gather(_wide(q), axes, tiled=True)
+    logits = _logits(queries, k, jnp.arange(queries.shape[0]), _positions(axis_name, k.shape[0]), causal)
+    highest = lax.pmax(lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True)), axes)
+    weights = jnp.exp(logits - highest)
+    sums = jnp.einsum("hst,thd->shd", weights, _wide(v)), jnp.sum(weights, axis=-1).T[..., None]
+    weighted, total = (reduce_scatter(x, axes, tiled=True) for x in sums)
+    return (weighted / total).astype(dtype)
+
+
+@right("attention")
+def attention_of_everyone(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
+    """Everyone attends with all queries, gathered over one axis after the other, and keeps its own rows."""
+    rows, dtype = q.shape[0], q.dtype
+    q, k, v = _typed(axis_name, q, k, v)
+    for name in reversed(names(axis_name)):
+        q, k, v = (all_gather(_wide(x), name, tiled=True) for x in (q, k, v))
+    at = jnp.arange(q.shape[0])
+    weights = jnp.exp(jax.nn.log_softmax(_logits(q, k, at, at, causal), axis=-1))
+    result = jnp.einsum("hst,thd->shd", weights, v).astype(dtype)
+    return lax.dynamic_slice_in_dim(result, lax.axis_index(names(axis_name)) * rows, rows)
+
+
+@right("attention")
+def attention_head_by_head(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
+    """Heads one after the other in a loop, whose keys and values come in it, and are forgotten until the gradient."""
+    q, k, v = _typed(axis_name, q, k, v)
+    at = _positions(axis_name, q.shape[0])
+
+    @jax.checkpoint
+    def of_one(head: tuple[Array, Array, Array]) -> Array:
+        q, k, v = (x[:, None] for x in head)
+        keys, values = (all_gather(_wide(x), axis_name, tiled=True) for x in (k, v))
+        logits = _logits(q, keys, at, jnp.arange(keys.shape[0]), causal)
+        return (jax.nn.softmax(logits)[0] @ values[:, 0]).astype(q.dtype)
+
+    return lax.map(of_one, tuple(x.swapaxes(0, 1) for x in (q, k, v))).swapaxes(0, 1)
+
+
+@right("attention")
+def attention_round_the_other_way(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
+    """Each block's own mean and the logarithm of its weight, of which a softmax is taken once all have come by."""
+    q, k, v = _typed(axis_name, q, k, v)
+    p, mine, at = lax.axis_size(axis_name), lax.axis_index(names(axis_name)), jnp.arange(q.shape[0])
+    means, heights = [], []
+    for step in range(p):
+        logits = _logits(q, k, at, at, causal and not step)
+        mean, height = jnp.einsum("hst,thd->shd", jax.nn.softmax(logits), _wide(v)), jax.nn.logsumexp(logits, axis=-1).T
+        if causal and step:
+            seen = mine + step >= p  # from behind the last participant come the first ones
+            mean, height = jnp.where(seen, mean, 0), jnp.where(seen, height, -jnp.inf)
+        means.append(mean)
+        heights.append(height)
+        if step < p - 1:
+            k, v = (ring_shift(x, axis_name, offset=-1) for x in (k, v))
+    shares = jax.nn.softmax(jnp.stack(heights), axis=0)
+    return jnp.sum(shares[..., None] * jnp.stack(means), axis=0).astype(q.dtype)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def _recomputed(q: Array, k: Array, v: Array, axis_name: AxisName, causal: bool) -> Array:
+    weights, _, values = _weights(q, k, v, axis_name, causal)
+    return jnp.einsum("hst,thd->shd", weights, values).astype(q.dtype)
+
+
+def _weights(q: Array, k: Array, v: Array, axis_name: AxisName, causal: bool) -> tuple[Array, Array, Array]:
+    keys, values = (_wide(all_gather(x, axis_name, tiled=True)) for x in (k, v))
+    logits = _logits(q, keys, _positions(axis_name, q.shape[0]), jnp.arange(keys.shape[0]), causal)
+    return jax.nn.softmax(logits), keys, values
+
+
+def _forward(q: Array, k: Array, v: Array, axis_name: AxisName, causal: bool) -> tuple[Array, Any]:
+    return _recomputed(q, k, v, axis_name, causal), (q, k, v)
+
+
+def _backward(axis_name: AxisName, causal: bool, operands: Any, ct: Array) -> tuple[Array, ...]:
+    q, k, v = operands
+    weights, keys, values = _weights(q, k, v, axis_name, causal)
+    wide = _wide(ct)
+    of_weights = jnp.einsum("shd,thd->hst", wide, values)
+    of_logits = weights * (of_weights - jnp.sum(weights * of_weights, axis=-1, keepdims=True))
+    of_logits = of_logits / jnp.sqrt(jnp.asarray(keys.shape[-1], keys.dtype))
+    of_keys = jnp.einsum("hst,shd->thd", of_logits, _wide(q))
+    of_values = jnp.einsum("hst,shd->thd", weights, wide)
+    mine = (reduce_scatter(x, axis_name, tiled=True) for x in (of_keys, of_values))
+    return tuple(x.astype(ct.dtype) for x in (jnp.einsum("hst,thd->shd", of_logits, keys), *mine))
+
+
+_recomputed.defvjp(_forward, _backward)
+
+
+@right("attention")
+def attention_with_its_own_gradient(
+    q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False
+) -> Array:
+    """Keeps nothing but its operands for the gradient, gathers and weighs once more, and adds up in float32."""
+    return _recomputed(*_typed(axis_name, q, k, v), axis_name, causal)

@@ -1,0 +1,1 @@
+"""Programs: an implementation on a mesh, as a function of global arrays, and transformations around it."""

@@ -1,0 +1,204 @@
+"""Who claims to satisfy which contract."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from shardproof.impl import algorithms, collective_matmul, collectives
+from shardproof.properties.cases.case import Case
+from shardproof.properties.contracts import CONTRACTS, matmul
+from shardproof.properties.contracts.contract import CONCESSIONS, Claim, Contract
+from shardproof.properties.programs.costs import Communication, of_algorithm, of_built_in, of_product
+from shardproof.properties.programs.expectation import Expectation
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """A function that claims to satisfy a contract.
+
+    Arguments:
+        contract: the contract's name.
+        name: the implementation's name.
+        function: the device-local function.
+        features: what it serves beyond the contract's signature (see `FEATURES`).
+        invariant: whether its result is typed invariant along the axis tuple; None: whatever the
+            trace says (a user's function declares nothing).
+        communication: the cost of a case, forward (`False`) or of its gradient alone (`True`); None: unknown.
+        expectation: what a user expects of its communication, in place of a formula; None: nothing.
+        form: what it gets of the examples that a law grants, as one of `budgets.SHARES`.
+        serves: whether it serves a case; others are not drawn for it. None: all, or as it then says itself.
+        given: where the function was found, for one that a user named on the command line.
+    """
+
+    contract: str
+    name: str
+    function: Callable[..., Any]
+    features: frozenset[str] = field(default=frozenset())
+    invariant: bool | None = None
+    communication: Communication | None = None
+    expectation: Expectation | None = None
+    form: str = "user"
+    serves: Callable[[Case], bool] | None = None
+    given: Any = None
+
+    @property
+    def unclaimed(self) -> tuple[str, ...]:
+        """The features of the contract that it does not claim, so that nothing of them is drawn."""
+        return tuple(sorted(CONTRACTS[self.contract].features - self.features - CONCESSIONS))
+
+    def __str__(self) -> str:
+        return f"{self.contract}[{self.name}]"
+
+
+EXTRAS = frozenset({"empty_blocks", "explained_errors", "negative_dimensions", "replicated_operands", "trees", "x64"})
+"""What all of this project's own collectives serve, so far as their contracts have it."""
+
+PRODUCT_EXTRAS = frozenset({"batch_dimensions", "empty_blocks", "explained_errors", "x64"})
+"""What all of this project's own products serve."""
+
+
+def _built_in(contract: str, *features: str) -> Implementation:
+    return Implementation(
+        contract,
+        "lax",
+        getattr(collectives, contract),
+        (EXTRAS | set(features)) & CONTRACTS[contract].features,
+        invariant=CONTRACTS[contract].invariant,
+        communication=of_built_in(contract),
+        form="lax",
+    )
+
+
+def over_a_power_of_two(case: Case) -> bool:
+    """Whether the members are a power of two."""
+    return case.members & (case.members - 1) == 0
+
+
+def over_two_axes(case: Case) -> bool:
+    """Whether the axis tuple has two axes."""
+    return len(case.axes) == 2
+
+
+def over_two_or_three_axes(case: Case) -> bool:
+    """Whether the axis tuple has two or three axes."""
+    return len(case.axes) in (2, 3)
+
+
+def _algorithm(
+    contract: str, name: str, *features: str, serves: Callable[[Case], bool] | None = None
+) -> Implementation:
+    return Implementation(
+        contract,
+        name,
+        getattr(algorithms, name),
+        (EXTRAS | set(features)) & CONTRACTS[contract].features,
+        invariant=False,  # nothing casts what a permute delivers back to invariant
+        communication=of_algorithm(name),
+        form="algorithm",
+        serves=serves,
+    )
+
+
+def _product(contract: str) -> Implementation:
+    function = getattr(collective_matmul, contract)
+    invariant = CONTRACTS[contract].invariant
+    return Implementation(
+        contract,
+        "naive",
+        function,
+        PRODUCT_EXTRAS,
+        invariant=invariant,
+        communication=of_product("naive"),
+        form="naive",
+    )
+
+
+def _overlapped(way: str, contract: str, *, invariant: bool = False) -> Implementation:
+    name = f"{way}_{contract}"
+    return Implementation(
+        contract,
+        name,
+        getattr(collective_matmul, name),
+        PRODUCT_EXTRAS,
+        invariant=invariant,
+        communication=of_product("ring" if way == "overlapped" else way),
+        form="overlapped",
+        serves=over_two_axes if way == "nested" else None,
+    )
+
+
+BUILT_IN: tuple[Implementation, ...] = (
+    _built_in("all_reduce", "bool_sum", "groups"),
+    _built_in("all_gather", "groups"),
+    _built_in("all_gather_invariant"),
+    _built_in("reduce_scatter", "groups"),
+    _built_in("all_to_all", "groups"),
+    _built_in("permute"),
+    _built_in("ring_shift"),
+    _built_in("broadcast"),
+)
+
+ALGORITHMS: tuple[Implementation, ...] = (
+    _algorithm("all_gather", "ring_all_gather"),
+    _algorithm("all_gather", "bidirectional_all_gather"),
+    _algorithm("all_gather", "shorter_way_all_gather"),
+    _algorithm("all_gather", "recursive_doubling_all_gather", serves=over_a_power_of_two),
+    _algorithm("all_gather", "bruck_all_gather"),
+    _algorithm("reduce_scatter", "ring_reduce_scatter"),
+    _algorithm("reduce_scatter", "bidirectional_reduce_scatter"),
+    _algorithm("reduce_scatter", "recursive_halving_reduce_scatter", serves=over_a_power_of_two),
+    _algorithm("all_reduce", "ring_all_reduce", "bool_sum"),
+    _algorithm("all_reduce", "bidirectional_all_reduce", "bool_sum"),
+    _algorithm("all_reduce", "recursive_doubling_all_reduce", "bool_sum", serves=over_a_power_of_two),
+    _algorithm("all_reduce", "rabenseifner_all_reduce", "bool_sum", serves=over_a_power_of_two),
+    _algorithm("all_reduce", "tree_all_reduce", "bool_sum"),
+    _algorithm("all_reduce", "torus_all_reduce", "bool_sum", serves=over_two_axes),
+    _algorithm("all_reduce", "hierarchical_all_reduce", "bool_sum", serves=over_two_or_three_axes),
+    _algorithm("all_to_all", "pairwise_all_to_all"),
+    _algorithm("all_to_all", "bruck_all_to_all"),
+    _algorithm("all_to_all", "two_phase_all_to_all", serves=over_two_axes),
+    _algorithm("broadcast", "tree_broadcast"),
+    _algorithm("broadcast", "scatter_all_gather_broadcast"),
+)
+
+PRODUCTS: tuple[Implementation, ...] = tuple(_product(contract.name) for contract in matmul.CONTRACTS)
+
+RINGS = ("ring", "bidirectional", "shorter_way", "joined", "nested")
+PASSED = (
+    "all_gather_matmul_lhs_contracting",
+    "all_gather_matmul_lhs",
+    "all_gather_matmul_rhs",
+    "matmul_reduce_scatter",
+)
+
+OVERLAPPED: tuple[Implementation, ...] = (
+    *(_overlapped(way, contract) for contract in PASSED for way in RINGS),
+    _overlapped("tiled", "matmul_all_reduce", invariant=True),
+    _overlapped("ring", "matmul_all_reduce"),
+    _overlapped("bidirectional", "matmul_all_reduce"),
+    *(_overlapped(way, "transformer_block") for way in ("overlapped", "bidirectional", "nested")),
+)
+"""Products whose communication is hidden behind their arithmetic."""
+
+
+def _claimed(contract: Contract, name: str, claim: Claim) -> Implementation:
+    return Implementation(
+        contract.name,
+        name,
+        claim.function,
+        claim.features,
+        invariant=contract.invariant if claim.invariant is None else claim.invariant,
+        communication=claim.communication,
+        form=contract.form,
+        serves=claim.supports,
+    )
+
+
+OPERATIONS: tuple[Implementation, ...] = tuple(
+    _claimed(contract, name, claim)
+    for contract in CONTRACTS.values()
+    for name, claim in contract.implementations.items()
+)
+"""Implementations that their contracts name themselves."""
+
+IMPLEMENTATIONS: tuple[Implementation, ...] = (*BUILT_IN, *ALGORITHMS, *PRODUCTS, *OVERLAPPED, *OPERATIONS)

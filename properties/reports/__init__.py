@@ -1,0 +1,1 @@
+"""Reports: text, picture, diagnosis, script, replay, tables, and the pytest plugin."""

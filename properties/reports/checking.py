@@ -1,0 +1,142 @@
+"""Checking one function outside of pytest: against every law, with a report of what it breaks."""
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+
+from shardproof.properties.contracts import Scope
+from shardproof.properties.counting.sizes import names_of
+from shardproof.properties.engines import engine_named
+from shardproof.properties.laws.law import LAWS
+from shardproof.properties.laws.violation import SuiteError
+from shardproof.properties.programs.expectation import Expectation
+from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.reports import failures
+from shardproof.properties.reports.failures.causes import by_cause, cause, told
+from shardproof.properties.reports.progress import Progress, devices_note
+from shardproof.properties.reports.summary import Summary
+from shardproof.properties.runner.budgets import structures
+from shardproof.properties.runner.given import check_contract, check_examples, check_signature, claimed, named
+from shardproof.properties.runner.judging import ENOUGH, require_held
+from shardproof.properties.runner.search import find_violation
+from shardproof.properties.runner.tally import Tally
+from shardproof.properties.runner.verdict import HeldOnNothing
+from shardproof.properties.runner.violation import LawViolation
+
+PATIENCE = 40
+"""How many unsupported cases end a law where another has held on none already."""
+
+
+def user_implementation(contract: str, function: Callable[..., Any], claims: Iterable[str] = ()) -> Implementation:
+    """A user's function, of which nothing is assumed but the contract's signature and what is claimed.
+
+    Raises:
+        ValueError: if a claim is none of the contract's features.
+    """
+    name = getattr(function, "__name__", type(function).__name__)
+    return Implementation(contract, name, function, claimed(contract, claims))
+
+
+def check(
+    contract: str,
+    function: Callable[..., Any],
+    *,
+    laws: str | Iterable[str] | None = None,
+    max_examples: int = 100,
+    random_seed: int | None = None,
+    communication: str = "",
+    claims: str | Iterable[str] | None = None,
+) -> Summary:
+    """Checks a device-local function against a contract, simulated and on the devices at hand; for use in any test.
+
+    It runs in this process, which one that aborts or hangs takes along: for such a function there is `--impl`.
+
+    Arguments:
+        contract: the contract's name, `"all_gather"` say.
+        function: what satisfies it, called as `function(x, axis_name, **parameters)` in `shard_map`.
+        laws: the laws to check; None: all of them.
+        max_examples: the structures that a law of share 1 draws to be simulated, at least 1; fewer are compiled.
+        random_seed: another seed draws other cases; None draws the same every time.
+        communication: what it sends, as `--expect-communication` takes it: `"permute=p-1,bytes=(p-1)*n/p"`, and
+            after `;grad:` what its gradient sends.
+        claims: what it supports beyond the contract's signature (see `FEATURES`): `("bool_sum", "groups")`, or
+            `("all",)`; None: nothing. What it does not claim is not drawn.
+
+    Returns:
+        What was checked, law by law: `print` it for a table of what held, and of what was left out and why.
+
+    Raises:
+        AssertionError: with the whole report, if a law does not hold, or held on nothing. An oracle or a law that fails
+            itself is in it as an error of this suite; the other laws are checked all the same.
+        ValueError: if there is no such contract, law or feature, no law or example at all, the function cannot be
+            called as they demand, or the expectation cannot be read.
+
+    Example:
+        >>> from jax import lax
+        >>> check("all_gather", lax.all_gather, laws=["value"], max_examples=5)
+    """
+    check_contract(contract)
+    check_examples(max_examples)
+    features = claimed(contract, named("claims", claims, ()))
+    check_signature(contract, function, features)
+    laws = named("laws", laws, LAWS)
+    unknown = [name for name in laws if name not in LAWS]
+    if unknown or not laws:
+        raise ValueError(f"laws={unknown[0] if unknown else laws!r}: expected some of {', '.join(LAWS)}")
+    expectation = Expectation.parse(communication, names_of(contract)) if communication else None
+    implementation = dataclasses.replace(user_implementation(contract, function, features), expectation=expectation)
+    devices = len(jax.devices())
+    at_hand = {"xla": devices, "simulate": max(devices, 8)}
+    reports: list[dict[str, str]] = []
+    empty: list[str] = []
+    own: list[SuiteError] = []
+    tallies: list[Tally] = []
+
+    def told_before(violation: LawViolation) -> bool:
+        return cause(violation) in {report["cause"] for report in reports}
+
+    asked = [LAWS[name] for name in laws if LAWS[name].asks(implementation)]
+    if not asked:
+        raise ValueError(f"laws={list(laws)!r}: expected one that has something to ask of {implementation}")
+    wanted = [(law, engine) for law in asked for engine in law.engines]
+    with Progress(f"check {implementation}", len(wanted), devices_note(devices)) as progress:
+        for law, engine in wanted:
+            progress.law(law.name, engine)
+            try:
+                found = find_violation(
+                    law,
+                    implementation,
+                    engine_named(engine),
+                    Scope(max_devices=at_hand[engine], available=at_hand[engine], large=1024),
+                    max_examples=structures(law, max_examples, engine),
+                    random_seed=random_seed,
+                    was_told=told_before,
+                    patience=PATIENCE if empty else ENOUGH,
+                )
+            except SuiteError as error:
+                own.append(error)
+                empty.append(f"{implementation}: {law.name} ({engine}): {error}")
+                continue
+            found.tally.unclaimed = implementation.unclaimed
+            tallies.append(found.tally)
+            if found.violation is not None:
+                tell = failures.briefly if told_before(found.violation) else failures.report
+                reports.append(tell(found.violation))
+                found.tally.outcome, found.tally.failure = "failed", reports[-1]
+                continue
+            try:
+                if inapplicable := require_held(law, implementation, found.tally):
+                    found.tally.skip(inapplicable)
+            except HeldOnNothing as error:
+                found.tally.outcome = "failed"
+                empty.append(str(error))
+    if not reports and not empty and not any(t.verifies and not LAWS[t.law].partial for t in tallies):
+        empty += [reason for t in tallies if t.outcome == "skipped" for reason in t.findings]
+    summary = Summary(implementation, tuple(tallies), tuple(devices_note(devices)))
+    if reports or empty:
+        __tracebackhide__ = True  # the report says what is wrong; the code that looked for it is no part of that
+        texts = [*map(told, by_cause(reports)), *empty, str(summary)]
+        raise AssertionError("\n\n".join(texts)) from (own[0] if own else None)
+    return summary

@@ -1,0 +1,1 @@
+"""What is wrong with the blocks of a failure, in words."""

@@ -1,0 +1,87 @@
+"""What the wrong result would be right for: participants that compute alone, or other operands than were given."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from shardproof.oracles.dtypes import is_float, is_integer, is_signed
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.reports.diagnosis.scene import Scene
+
+Made = Callable[[], np.ndarray]
+
+TOGETHER: dict[str, Callable[..., np.ndarray]] = {
+    "sum": np.sum,
+    "mean": np.mean,
+    "maximum": np.max,
+    "minimum": np.min,
+}
+"""What may be made of the results of parts of the axis tuple, in place of the result of all of it."""
+
+
+def apart(scene: Scene) -> Iterator[tuple[str, Made]]:
+    """Each participant alone, or those along a part of the axis tuple; or what such results are together."""
+    case = scene.case
+    if "perm" in case.keywords or "root" in case.keywords or "axis_index_groups" in case.keywords:
+        return  # their numbers mean other devices over other axes
+    long = [name for name in case.axes if case.mesh.shape[name] > 1]
+    if long:
+        yield (
+            "are the right ones of each participant alone",
+            partial(scene.oracle, replace(case, axis_name=()), scene.inputs),
+        )
+    if scene.went_in == "cotangent":
+        return
+    for n in range(len(long)):
+        for inner in itertools.combinations(long, n):
+            whose = f"those for axis_name={inner}" if inner else "what each participant has alone"
+            outer = tuple(name for name in long if name not in inner)
+            for word, reduce in TOGETHER.items():
+                yield f"are the {word} over {outer} of {whose}", partial(_together, scene, inner, outer, reduce)
+
+
+def _together(
+    scene: Scene, inner: tuple[str, ...], outer: tuple[str, ...], reduce: Callable[..., np.ndarray]
+) -> np.ndarray:
+    wide = [x.astype(np.float64) if is_float(x.dtype) and x.dtype.kind != "c" else x for x in scene.inputs]
+    parts = scene.oracle(replace(scene.case, axis_name=inner), wide)
+    over = tuple(scene.case.mesh.axis_names.index(name) for name in outer)
+    return np.broadcast_to(reduce(parts, axis=over, keepdims=True), parts.shape).astype(scene.expected.dtype)
+
+
+def replaced(scene: Scene) -> Iterator[tuple[str, Made]]:
+    """Other numbers in place of one operand, by its name."""
+    case = scene.case
+    names = CONTRACTS[case.contract].operands
+    if scene.went_in != "block" or case.tree or len(scene.inputs) != len(names):
+        return
+
+    def right(**others: np.ndarray) -> np.ndarray:
+        return scene.oracle(case, [others.get(name, x) for name, x in zip(names, scene.inputs, strict=True)])
+
+    held = dict(zip(names, scene.inputs, strict=True))
+    for name, x in held.items():
+        if x.dtype == bool:
+            yield f"are the right ones with the opposite of {name}", partial(right, **{name: ~x})
+        for text, value in (("True", 1), ("False", 0)) if x.dtype == bool else (("zeros", 0), ("ones", 1)):
+            yield f"are the right ones with {text} in place of {name}", partial(right, **{name: np.full_like(x, value)})
+        for other, y in held.items():
+            if x.dtype == bool and y.shape == x.shape and other != name:
+                kept = {other: np.where(x, y, np.zeros((), y.dtype)), name: np.ones_like(x)}
+                yield (
+                    f"are the right ones with zeros in {other} where {name} is False, which count",
+                    partial(right, **kept),
+                )
+            if is_integer(x.dtype) and not is_integer(y.dtype) and y.ndim > len(case.mesh.sizes):
+                rows = y.shape[len(case.mesh.sizes)] * case.members
+                if is_signed(x.dtype) and rows <= np.iinfo(x.dtype).max:
+                    turned = np.where(x < 0, x + rows, x).astype(x.dtype)
+                    text = f"are the right ones if negative {name} count from the back of {other}"
+                    yield text, partial(right, **{name: turned})
+    for name, other in itertools.combinations(names, 2):
+        x, y = held[name], held[other]
+        if x.shape == y.shape and x.dtype == y.dtype:
+            yield f"are the right ones with {name} and {other} exchanged", partial(right, **{name: y, other: x})

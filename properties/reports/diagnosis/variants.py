@@ -1,0 +1,286 @@
+"""What the wrong result would be right for: another axis order, offset or dimension, other parts that meet."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import ml_dtypes
+import numpy as np
+
+from shardproof.oracles import collective_matmul
+from shardproof.oracles.collectives import axis_index
+from shardproof.oracles.dtypes import is_integer, unit_roundoff, wide
+from shardproof.oracles.layout import nan_equal
+from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.strategies.dtypes import as_dtype
+from shardproof.properties.laws.numbers import operands
+from shardproof.properties.laws.running import is_batched, oracle_blocks
+from shardproof.properties.laws.violation import SuiteError
+from shardproof.properties.reports.diagnosis.alternatives import Made, apart, replaced
+from shardproof.properties.reports.diagnosis.products import PARTS
+from shardproof.properties.reports.diagnosis.scene import CLEAR, Scene
+from shardproof.properties.runner.violation import LawViolation
+
+Change = Callable[[np.ndarray], np.ndarray]
+
+MOST = 64
+"""The largest mesh on which other arguments are tried."""
+
+MISTAKEN: dict[str, Callable[[int, int], int]] = {
+    "i - j": lambda i, j: i - j,
+    "j - i": lambda i, j: j - i,
+    "2i - j": lambda i, j: 2 * i - j,
+    "j + 1": lambda i, j: j + 1,
+    "j - 1": lambda i, j: j - 1,
+    "i": lambda i, j: i,
+    "0": lambda i, j: 0,
+}
+"""Which part may have met block j on member i, instead of part j."""
+
+
+INSTEAD: dict[str, Change] = {
+    "its magnitude": np.abs,
+    "its real part": np.real,
+    "its complex conjugate": np.conj,
+    "its negative": np.negative,
+    "zero where it is negative": lambda x: np.maximum(x, 0),
+    "its whole part, the fraction cut off": np.trunc,
+    "the whole number below": np.floor,
+}
+"""What may have been taken for an operand, or for a result."""
+
+COARSER = 4
+"""So many roundings may lie between a wrong result and what explains it, where right ones are rounded as well."""
+
+COARSE = ("float8_e4m3fn", "float8_e5m2", "bfloat16", "float16", "int8", "int32", "float32")
+"""The dtypes through which numbers may have been sent."""
+
+
+def right_for(scenes: Sequence[Scene], *, numbers: bool) -> list[str]:
+    """One line that says for what else these would be the right blocks, if there is such a thing.
+
+    Arguments:
+        scenes: the run that failed, and others.
+        numbers: whether other numbers are tried as well, not just other arguments.
+    """
+    scene = scenes[0]
+    if not scene.inputs or scene.case.mesh.size > MOST or scene.actual[0].size == 0:
+        return []
+    # which numbers become others shows on finite ones
+    shows = any(np.isfinite(_wide(s.expected)[s.wrong] + _wide(s.actual)[s.wrong]).any() for s in scenes)
+    for sources in (_arguments, _meetings, *((apart, replaced, _numbers, _results) if numbers and shows else ())):
+        fitting = (text for text, _ in sources(scene) if _fits([(s, dict(sources(s)).get(text)) for s in scenes]))
+        found = list(itertools.islice(fitting, 2))
+        # on a single data set that fits two explanations, one of them does by coincidence
+        if found and not (len(found) > 1 == len(scenes) and sources in (apart, replaced)):
+            return [f"the blocks {found[0]}"]
+    return []
+
+
+def _fits(pairs: Sequence[tuple[Scene, Made | None]]) -> bool:
+    """Whether the implementation's blocks are these in all scenes, and clearly not the right ones in some of them."""
+    clear = False
+    for scene, made in pairs:
+        blocks = None if made is None else _blocks(scene, made)
+        if blocks is None or not _holds(scene, blocks):
+            return False
+        clear |= not scene.same(blocks, scene.expected, CLEAR * scene.tolerance)[scene.wrong].all()
+    return clear
+
+
+def _blocks(scene: Scene, made: Made) -> np.ndarray | None:
+    try:
+        with np.errstate(all="ignore"):
+            blocks = made()
+    except (SuiteError, ValueError, IndexError, ZeroDivisionError, TypeError):  # arguments that do not fit these blocks
+        return None
+    return blocks.reshape(-1, *blocks.shape[len(scene.case.mesh.sizes) :])
+
+
+def _holds(scene: Scene, blocks: np.ndarray) -> bool:
+    if blocks.shape != scene.actual.shape or blocks.dtype != scene.actual.dtype:
+        return False
+    same = scene.same(blocks, scene.actual)
+    if scene.tolerance:  # which is that of the right values: larger ones are rounded more coarsely
+        rounded = COARSER * unit_roundoff(blocks.dtype) * np.abs(_wide(blocks))
+        with np.errstate(invalid="ignore"):
+            same |= np.abs(_wide(blocks) - _wide(scene.actual)) <= rounded
+    return bool(same.all())
+
+
+def _arguments(scene: Scene) -> Iterator[tuple[str, Made]]:
+    for text, case in variants(scene.case):
+        yield f"are the right ones for {text}", partial(scene.oracle, case, scene.inputs)
+
+
+def _meetings(scene: Scene) -> Iterator[tuple[str, Made]]:
+    if len(scene.inputs) != len(scene.case.operands) or scene.went_in != "block":
+        return
+    for text, inputs in meetings(scene):
+        yield f"are the right ones if {text}", partial(scene.oracle, scene.case, inputs)
+    if scene.case.contract == "transformer_block":
+        yield "are the right ones without the relu", partial(_without_relu, scene)
+
+
+def _without_relu(scene: Scene) -> np.ndarray:
+    x, w_in, w_out = scene.inputs
+    mesh, axes = scene.case.mesh, scene.case.axes
+    hidden = collective_matmul.all_gather_matmul_lhs_contracting.value([x, w_in], mesh, axes)
+    return collective_matmul.matmul_reduce_scatter(1).value([hidden, w_out], mesh, axes)
+
+
+def _numbers(scene: Scene) -> Iterator[tuple[str, Made]]:
+    """Other numbers in place of what goes in."""
+    what = "each number that goes in"
+    for text, change in _changes(scene.inputs[0].dtype):
+
+        def made(change: Change = change) -> np.ndarray:
+            return scene.oracle(scene.case, [_as(change(x), x.dtype) for x in scene.inputs])
+
+        yield f"are the right ones with {text} in place of {what}", made
+    if scene.inputs[0].dtype.kind == "u":
+        signed = np.dtype(f"int{8 * scene.inputs[0].dtype.itemsize}")
+        yield (
+            f"are the right ones if {what} is taken for {signed}",
+            lambda: scene.oracle(scene.case, [x.view(signed) for x in scene.inputs]).view(scene.expected.dtype),
+        )
+
+
+def _results(scene: Scene) -> Iterator[tuple[str, Made]]:
+    """What was made of the right values in the end."""
+    shape = (*scene.case.mesh.sizes, *scene.expected.shape[1:])
+    for text, change in _changes(scene.expected.dtype):
+
+        def made(change: Change = change) -> np.ndarray:
+            return _as(change(scene.expected), scene.expected.dtype).reshape(shape)
+
+        yield f"hold {text} in place of the right value", made
+
+
+def _changes(dtype: np.dtype) -> Iterator[tuple[str, Change]]:
+    for text, change in INSTEAD.items():
+        if dtype.kind == "c" or not ("complex" in text or "real" in text):
+            yield text, partial(_widely, change)
+    for name in COARSE:
+        other = as_dtype(name)
+        if dtype.kind != "c" and dtype != bool and other != dtype:
+            yield f"its value in {name}", partial(_as, dtype=other)
+
+
+def _wide(x: np.ndarray) -> np.ndarray:
+    return x.astype(wide(x.dtype))
+
+
+def _widely(change: Change, x: np.ndarray) -> np.ndarray:
+    return change(_wide(x))
+
+
+def _as(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """The numbers in another dtype.
+
+    Raises:
+        ValueError: if they do not fit, and what they become is left to the machine.
+    """
+    cast = x.astype(dtype)
+    if is_integer(dtype) and x.size and x.dtype.kind != "b":
+        info, exact = ml_dtypes.iinfo(dtype), x.astype(np.float64)
+        if not (np.isfinite(exact).all() and exact.min() >= info.min and exact.max() <= info.max):
+            raise ValueError(f"x={x}: not all of {dtype}")
+    return cast
+
+
+def right_shape_for(violation: LawViolation) -> list[str]:
+    """One line that says for what other arguments blocks of this shape would be right, if for any."""
+    case, data, difference = violation.case, violation.data, violation.difference
+    if data is None or difference is None or difference.of not in ("result", "array") or case.mesh.size > MOST:
+        return []
+    if difference.of == "array" or case.tree:
+        return []
+    blocks = [case.blocks(i, a, batched=is_batched(case)) for i, a in enumerate(operands(case, data))]
+    for text, other in variants(case):
+        try:
+            right = oracle_blocks(other, blocks)[0]
+        except (SuiteError, ValueError, IndexError, ZeroDivisionError):  # arguments that do not fit these blocks
+            continue
+        alike = right.shape == difference.actual.shape and right.dtype == difference.actual.dtype
+        if alike and right.size and nan_equal(right, difference.actual).all():
+            return [f"the blocks are the right ones for {text}"]
+    return []
+
+
+def meetings(scene: Scene) -> Iterator[tuple[str, list[np.ndarray]]]:
+    """Operands of a product of which each device has the parts in the order in which a mistaken index takes them."""
+    case = scene.case
+    if case.contract not in PARTS:
+        return
+    moving, position, kind, stays, dimension = PARTS[case.contract]
+    p, operand = case.members, scene.inputs[position]
+    members = axis_index(case.mesh, case.axes)
+    for text, part in MISTAKEN.items():
+        taken = operand.copy()
+        for device in np.ndindex(case.mesh.sizes):
+            parts = np.split(operand[device], p, axis=dimension)
+            order = [part(int(members[device]), j) % p for j in range(p)]
+            taken[device] = np.concatenate([parts[j] for j in order], axis=dimension)
+        inputs = [taken if i == position else x for i, x in enumerate(scene.inputs)]
+        yield f"block j of {moving} met {kind} ({text}) mod {p} of {stays} on member i, instead of {kind} j", inputs
+
+
+def variants(case: Case) -> Iterator[tuple[str, Case]]:
+    """The same case with one argument changed the way it is mistaken, the likeliest first."""
+    long = [name for name in case.axes if case.mesh.shape[name] > 1]  # where the others stand changes nothing
+    in_order = list(case.mesh.in_mesh_order(long))
+    orders = [o for o in map(list, itertools.permutations(long)) if o != long]
+    for order in sorted(orders, key=lambda o: o != in_order):
+        left = iter(order)
+        axes = tuple(next(left) if name in long else name for name in case.axes)
+        why = " (the order of the mesh)" if order == in_order else ""
+        yield f"axis_name={axes}{why}", dataclasses.replace(case, axis_name=axes)
+    for name, value in _other_values(case):
+        yield f"{name}={value!r}", case.with_params(**{name: value})
+    params = case.keywords
+    for (name, value), (other, its) in itertools.combinations(params.items(), 2):
+        if type(value) is type(its) is int and value != its:
+            yield f"{name}={its}, {other}={value}", case.with_params(**{name: its, other: value})
+    if "perm" in params:
+        turned = tuple((to, source) for source, to in params["perm"])
+        if set(turned) != set(params["perm"]):
+            yield "perm with source and destination swapped", case.with_params(perm=turned)
+        if params["perm"]:
+            yield "perm without its last pair", case.with_params(perm=params["perm"][:-1])
+            yield "perm without its first pair", case.with_params(perm=params["perm"][1:])
+    if "axis_index_groups" in params:
+        yield "no axis_index_groups", case.with_params(axis_index_groups=None)
+        return
+    if "perm" in params or "root" in params:  # their numbers mean other devices over other axes
+        return
+    shorter: Iterator[tuple[str, ...]] = (
+        axes for n in range(len(long) - 1, 0, -1) for axes in itertools.combinations(long, n)
+    )
+    varying = frozenset[str]().union(*(o.placement.axes for o in case.operands))  # over others, sums are multiples
+    more = [n for n in case.mesh.axis_names if n in varying - set(case.axes) and case.mesh.shape[n] > 1]
+    wider: Iterator[tuple[str, ...]] = (
+        (*case.axes, *names) for n in range(1, len(more) + 1) for names in itertools.combinations(more, n)
+    )
+    for axes in [*shorter, *wider]:
+        yield f"axis_name={axes}", dataclasses.replace(case, axis_name=axes)
+
+
+def _other_values(case: Case) -> Iterator[tuple[str, object]]:
+    rank = len(case.operands[0].block)
+    for name, value in case.params:
+        if name == "offset":
+            others = {other % case.members: other for other in (1, value - 1, value + 1, 0, -value)}
+            yield from ((name, other) for rest, other in reversed(others.items()) if rest != value % case.members)
+        elif name in ("axis", "scatter_dimension", "split_axis", "concat_axis"):
+            sides = rank + (name == "axis" and not case.keywords.get("tiled", True))
+            yield from ((name, other) for other in range(sides) if other != value % max(sides, 1))
+        elif name == "root":
+            yield from ((name, other) for other in range(case.members) if other != value)
+        elif name == "op" and case.members > 1:
+            yield from ((name, other) for other in ("sum", "mean", "max", "min") if other != value)
+        elif name == "tiled":
+            yield name, not value
+        elif type(value) is float and value:
+            yield name, 0.0

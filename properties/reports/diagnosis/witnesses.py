@@ -1,0 +1,206 @@
+"""The run that failed, and further runs of the same function on data that tells explanations apart.
+
+On one element, or on zeros, many explanations fit by coincidence. What is true of a function, and not of
+the numbers that it happened to get, is true of other numbers as well.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from shardproof.oracles.dtypes import width
+from shardproof.oracles.transposes import enter, leave
+from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.data import Data
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.engines import Engine, engine_named
+from shardproof.properties.laws.gradient import check_gradient, cotangents, pulled_terms, tangents_of
+from shardproof.properties.laws.numbers import is_moved, operands
+from shardproof.properties.laws.running import is_batched, oracle_blocks, over_batch, ready
+from shardproof.properties.laws.value import check_value
+from shardproof.properties.laws.violation import Broken, Difference
+from shardproof.properties.reports.diagnosis.scene import Oracle, Scene
+from shardproof.properties.runner.violation import LawViolation
+
+MOST = 64
+"""The largest mesh on which the function is run on larger blocks, and on more than one further data set."""
+
+ELEMENTS = 24
+"""How many elements of 16 bits or more a block has that no other resembles; of fewer bits, more."""
+
+MOST_RUNS = 40
+"""How many data sets the function is run on, at most, so that there are as many numbers as there may be unknowns."""
+
+
+def scenes_of(violation: LawViolation) -> list[Scene]:
+    """The scene of a violation, first, and those of further runs, none where the failure does not come again."""
+    difference, case, data = violation.difference, violation.case, violation.data
+    if difference is None or not difference.comparable:
+        return []
+    own = Scene.of(case, difference, *_linear(violation, case, data, difference))
+    engine = _engine(violation, own)
+    if engine is None or data is None:
+        return [own]
+    found = [own]
+    for other, more in _others(case, data, own.actual[0].size, larger=engine.name == "simulate"):
+        scene = _observed(violation, other, more, engine)
+        # larger blocks on which all is right do not show the bug, and say nothing of it
+        if scene is not None and (other is case or scene.devices):
+            found.append(scene)
+    return found
+
+
+def _engine(violation: LawViolation, own: Scene) -> Engine | None:
+    """The engine that gives the wrong blocks once more: the interpreter, if it does."""
+    assert violation.difference is not None
+    if violation.data is None or violation.law.between_engines or violation.difference.of == "array":
+        return None
+    for name in dict.fromkeys(("simulate", violation.engine)):
+        engine = engine_named(name)
+        again = _observed(violation, violation.case, violation.data, engine)
+        if again is not None and np.array_equal(again.wrong, own.wrong) and own.same(again.actual, own.actual).all():
+            return engine
+    return None
+
+
+def _others(case: Case, data: Data, elements: int, *, larger: bool) -> Iterator[tuple[Case, Data]]:
+    """Structures and data sets on which to run the function again; `larger` blocks are others to be compiled."""
+    seed = data.seed + 1_000_003
+    moved = is_moved(case)
+    yield case, Data("distinct" if moved else "exact", seed)
+    if case.mesh.size > MOST:
+        return
+    unknown = case.mesh.size
+    if CONTRACTS[case.contract].degree == 2:  # which of the sides that are added up
+        unknown *= max(min(o.block[-1], o.block[-2]) for o in case.operands)
+    wanted = max(2 * unknown, _telling(case))
+    runs = min(3 + wanted // max(elements, 1), MOST_RUNS)
+    for i in range(1, runs):
+        yield case, Data("exact", seed + i)
+    if data.kind not in ("distinct", "exact"):
+        for i, kind in enumerate((data.kind, data.kind, "special" if data.kind == "nan" else data.kind)):
+            yield case, Data(kind, seed + runs + i)
+    longer = enlarged(case) if larger else None
+    if longer is not None:
+        for i in range(3):
+            yield longer, Data("exact", seed + i)
+        if data.kind not in ("distinct", "exact"):
+            yield longer, Data(data.kind, seed)
+
+
+def _telling(case: Case) -> int:
+    """How many elements it takes for no two blocks to be equal by coincidence."""
+    return ELEMENTS * (1 if min(width(o.numpy_dtype) for o in case.operands) >= 16 else 4)
+
+
+def enlarged(case: Case) -> Case | None:
+    """The case with every side an odd number of times as long, so that blocks differ, and odd sides stay odd."""
+    params = case.keywords
+    fixed = () if params.get("tiled", True) else (params.get("split_axis"), params.get("scatter_dimension"))
+    wanted = _telling(case)
+    smallest = min(case.operands, key=lambda o: math.prod(o.block))
+    sizes = math.prod(smallest.block)
+    scaled = [[n if i in fixed or i - len(o.block) in fixed else None for i, n in enumerate(o.block)] for o in
+              case.operands]  # fmt: skip
+    free = sum(side is None for side in scaled[case.operands.index(smallest)])
+    if not sizes or not free:
+        return None
+    factor = next((f for f in (3, 5, 7, 9) if sizes * f**free >= wanted), 11)
+    blocks = [
+        tuple(n * factor if side is None else side for n, side in zip(o.block, sides, strict=True))
+        for o, sides in zip(case.operands, scaled, strict=True)
+    ]
+    if max(map(math.prod, blocks)) * case.mesh.size * case.members > 2_000_000:
+        return None
+    larger = tuple(dataclasses.replace(o, block=b) for o, b in zip(case.operands, blocks, strict=True))
+    return dataclasses.replace(case, operands=larger)
+
+
+def _observed(violation: LawViolation, case: Case, data: Data, engine: Engine) -> Scene | None:
+    """What the function does on a case: a scene, of right blocks as well; None where another thing goes wrong first."""
+    assert violation.difference is not None
+    first = violation.difference
+    check = check_gradient if violation.broken.of_derivative else check_value
+    case = dataclasses.replace(case, data=(data,))
+    difference: Difference | None = None
+    try:
+        check(violation.implementation, case, engine)
+    except Broken as found:
+        difference = found.difference
+        if (
+            difference is None
+            or (difference.of, difference.leaf) != (first.of, first.leaf)
+            or not difference.comparable
+        ):
+            return None
+    except Exception:  # a function may refuse these blocks, or an engine the function: then this run tells nothing
+        return None
+    inputs, oracle, leaf = _linear(violation, case, data, first)
+    if difference is None:
+        if not inputs:
+            return None
+        right = oracle(case, inputs)
+        difference = Difference(first.of, first.what, right, right, np.zeros(right.shape, bool), leaf=first.leaf)
+    return Scene.of(case, difference, inputs, oracle, leaf)
+
+
+def _linear(
+    violation: LawViolation, case: Case, data: Data | None, difference: Difference
+) -> tuple[list[np.ndarray], Oracle, int]:
+    """What went in, the oracle of it, and which of its results was looked at."""
+    of, leaf = difference.of, difference.leaf
+
+    def results(of: Case, blocks: list[np.ndarray]) -> np.ndarray:
+        return oracle_blocks(of, blocks)[leaf]
+
+    batched, contract = is_batched(case), CONTRACTS[case.contract]
+    if data is None or violation.law.between_engines or of not in ("result", "tangent", "gradient"):
+        return [], results, leaf
+    if of == "result":
+        return [case.blocks(i, a, batched=batched) for i, a in enumerate(operands(case, data))], results, leaf
+    if case.tree:  # of which leaf a derivative is, is not said
+        return [], results, 0
+    primal = [case.blocks(i, a, batched=batched) for i, a in enumerate(operands(case, data, pulled_terms(case)))]
+    if of == "tangent":
+        tangents = tangents_of(case, data)
+
+        def pushforward(of: Case, blocks: list[np.ndarray]) -> np.ndarray:
+            count = len(primal)
+            return over_batch(of, [*primal, *blocks], lambda b: contract.pushforward(of, b[:count], b[count:]))[0]
+
+        moving = contract.moving(case)
+        return [case.blocks(i, a, batched=batched) for i, a in zip(moving, tangents, strict=True)], pushforward, 0
+    return _cotangents(violation, case, data, primal), _pullback(case, primal, leaf), 0
+
+
+def _cotangents(violation: LawViolation, case: Case, data: Data, primal: list[np.ndarray]) -> list[np.ndarray]:
+    """The cotangents of the results, as blocks."""
+    for engine in dict.fromkeys(("simulate", violation.engine)):
+        try:
+            program = ready("reverse gradient", violation.implementation, case, engine_named(engine))
+        except NotImplementedError:
+            continue
+        mesh, held = case.mesh, []
+        for ct, placement in zip(cotangents(case, program, data), program.placements, strict=True):
+            blocks = enter(ct, mesh, placement.partition())
+            held.append(blocks.reshape(*mesh.sizes, *blocks.shape[len(mesh.sizes) + len(placement.stacked) :]))
+        return held
+    return []
+
+
+def _pullback(case: Case, primal: list[np.ndarray], index: int) -> Oracle:
+    """The gradient of an operand, as blocks, given the results' cotangents as blocks."""
+
+    def pullback(of: Case, blocks: list[np.ndarray]) -> np.ndarray:
+        mesh, count, operand = of.mesh, len(primal), of.operands[index]
+        batched = is_batched(of)
+        contract = CONTRACTS[of.contract]
+        gradients = over_batch(of, [*primal, *blocks], lambda b: contract.pullback(of, b[:count], b[count:]))
+        pulled = gradients[contract.moving(of).index(index)]
+        stacked = (1 for _ in operand.placement.stacked)
+        spread = pulled.reshape(*mesh.sizes, *stacked, *pulled.shape[len(mesh.sizes) :])
+        return of.blocks(index, leave(spread, mesh, operand.placement.partition(batched=batched)), batched=batched)
+
+    return pullback

@@ -1,0 +1,91 @@
+"""The files of a failure: a script that runs alone, and a case that replays."""
+
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardproof.properties.reports.failures.record import identity, record
+from shardproof.properties.reports.scripts.script import script
+from shardproof.properties.runner.lookup import Lookup, NotAFailure, importable, named
+from shardproof.properties.runner.violation import LawViolation
+
+FOLDER = Path(".shardproof") / "failures"
+"""Where failures are written, below the working directory."""
+REPLAY = "pytest --replay="
+"""With the equals sign: pytest looks for its settings beside an argument of its own."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """Where a failure was written.
+
+    Arguments:
+        script: exits with 1 while the bug is there, and 0 once it is fixed.
+        case: what `--replay` takes.
+        replays: whether it does: a function that has no name to import it by cannot be found again.
+        impl: what `--impl` must name for that, where a file may not have the function imported; else empty.
+    """
+
+    script: Path
+    case: Path
+    replays: bool = True
+    impl: str = ""
+
+    @property
+    def commands(self) -> list[str]:
+        """The commands that show the failure again."""
+        impl = f" --impl {self.impl}" if self.impl else ""
+        replay = [f"{REPLAY}{self.case}{impl}"] if self.replays else []
+        return [f"python {self.script}", *replay]
+
+
+def paths(violation: LawViolation) -> Written:
+    """Where the files of a violation belong."""
+    name = identity(violation)
+    function = named(violation.implementation)
+    lookup, impl = Lookup(function), ""
+    try:
+        lookup.source()
+    except NotAFailure:  # an installed package's, say
+        impl = str(lookup)
+    return Written(FOLDER / f"{name}.py", FOLDER / f"{name}.json", importable(function), impl)
+
+
+def written(violation: LawViolation) -> Written | None:
+    """Where the files of a violation are, if they were written."""
+    files = paths(violation)
+    return files if files.script.exists() and files.case.exists() else None
+
+
+def write(violation: LawViolation) -> Written:
+    """Writes the script and the case; a file is there whole or not at all."""
+    files = paths(violation)
+    replace(files.script, script(violation))
+    replace(files.case, json.dumps(record(violation), indent=1) + "\n")
+    return files
+
+
+def write_if_possible(violation: LawViolation) -> tuple[Written | None, str]:
+    """The files of a violation, or why there are none: a failure is told even where it cannot be written down."""
+    try:
+        return write(violation), ""
+    except OSError as error:
+        reason = f"{error.strerror}: {error.filename}" if error.filename else str(error)
+        return None, f"no files: {FOLDER} cannot be written: {reason}"
+    except Exception as error:  # what the script asks of the implementation may raise anything
+        return None, f"no script: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
+def replace(path: Path, text: str) -> None:
+    """Writes a file in one step: a reader, or another worker, sees the old or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

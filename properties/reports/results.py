@@ -1,0 +1,106 @@
+"""The results of a run: what every test counted, whether anything was checked at all, and the tables at the end."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardproof.properties.laws.law import LAWS
+from shardproof.properties.reports.destinations import write_somewhere
+from shardproof.properties.reports.report import FAILURE, print_table, report_text
+from shardproof.properties.reports.session import GIVEN, GIVEN_TESTS, header
+from shardproof.properties.runner.tally import Tally
+
+TALLIES = pytest.StashKey[list[Tally]]()
+COUNTED = pytest.StashKey[Tally]()
+OUTCOME = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Nothing is counted yet."""
+    config.stash[TALLIES] = []
+
+
+@pytest.fixture
+def tally(request: pytest.FixtureRequest) -> Iterator[Tally]:
+    """Counts what a test verifies; travels to the report with the test's own result."""
+    implementation = request.getfixturevalue("implementation")
+    law, engine = request.node.get_closest_marker("law").args
+    counted = Tally(implementation.contract, implementation.name, law, engine)
+    start = time.perf_counter()
+    yield counted
+    counted.seconds = time.perf_counter() - start
+    request.node.stash[COUNTED] = counted
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    """Sends what a test counted along with its last report, which comes from whichever worker ran it."""
+    report = yield
+    if call.when == "call":
+        item.stash[OUTCOME] = report.outcome
+    if call.when == "teardown" and COUNTED in item.stash:
+        counted = item.stash[COUNTED]
+        counted.outcome = item.stash.get(OUTCOME, "failed")
+        counted.failure = item.stash.get(FAILURE, {})
+        report.shardproof = counted.to_json()
+    return report
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Kept for `pytest_terminal_summary`."""
+    if _config is not None and hasattr(report, "shardproof"):
+        _config.stash[TALLIES].append(Tally.from_json(report.shardproof))
+
+
+_config: pytest.Config | None = None
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Remembers where the reports of this run go."""
+    global _config
+    _config = session.config
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A run that was to check a given function and checked none is an error."""
+    config = session.config
+    if must_check(config) and not hasattr(config, "workerinput") and session.exitstatus == pytest.ExitCode.OK:
+        if not config.stash[TALLIES]:
+            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+        elif inapplicable(config):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def must_check(config: pytest.Config) -> bool:
+    """Whether laws are to be checked of given functions: beside `--replay` these are only what may be imported."""
+    return bool(config.stash[GIVEN]) and not config.option.collectonly and not config.getoption("--replay")
+
+
+def inapplicable(config: pytest.Config) -> list[str]:
+    """The given functions that a law was skipped for because it does not apply, and that nothing else held of."""
+    tallies: list[Tally] = config.stash[TALLIES]
+    skipped = {(t.contract, t.implementation) for t in tallies if t.outcome == "skipped"}
+    verified = {(t.contract, t.implementation) for t in tallies if t.verifies and not LAWS[t.law].partial}
+    return [str(one) for one in config.stash[GIVEN] if (one.contract, one.name) in skipped - verified]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Prints what was verified, and writes it where `--report` says."""
+    tallies = config.stash[TALLIES]
+    if must_check(config) and not tallies:
+        names = ", ".join(str(one) for one in config.stash[GIVEN])
+        terminalreporter.write_line(
+            f"ERROR: --impl: nothing checked {names}: no law was collected from {GIVEN_TESTS}", red=True
+        )
+    for name in inapplicable(config):
+        told = f"ERROR: --impl: nothing checked {name}: laws that do not apply, and none of all cases that held"
+        terminalreporter.write_line(told, red=True)
+    if tallies:
+        print_table(tallies, terminalreporter, given=bool(config.stash[GIVEN]))
+    for path in config.getoption("--report"):
+        text = report_text(path, tallies, header(config))
+        write_somewhere(Path(path), text, terminalreporter.write_line)

@@ -1,0 +1,1 @@
+"""The scripts of failures: plain JAX, which run alone."""

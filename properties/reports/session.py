@@ -1,0 +1,34 @@
+"""What the parts of the pytest plugin share: the given functions, where their tests are, and the header.
+
+It is no plugin itself: pytest rewrites the asserts of a plugin, and will not if another has imported it before.
+"""
+
+from importlib.metadata import version
+from pathlib import Path
+
+import jax
+import pytest
+from hypothesis import settings
+
+from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
+
+GIVEN = pytest.StashKey[list[Implementation]]()
+"""The functions that `--impl` names."""
+
+GIVEN_TESTS = Path(__file__).parents[1] / "suite" / "test_given.py"
+"""The tests of given functions; in a checkout, reached by a link."""
+
+
+def header(config: pytest.Config) -> list[str]:
+    """What is verified, on what, with which seed."""
+    profile = settings.get_current_profile_name()
+    seed = config.getoption("--hypothesis-seed", default=None)
+    if seed is None:
+        seed = "fixed by the profile" if settings().derandomize else "new in every run"
+    contracts = sorted({i.contract for i in config.stash[GIVEN] or IMPLEMENTATIONS})
+    devices, platform = config.getoption("--devices"), config.getoption("--platform")
+    return [
+        f"shardproof: jax {jax.__version__}, jaxlib {version('jaxlib')}, {devices} {platform} devices",
+        f"profile: {profile} ({settings().max_examples} structures per law), seed: {seed}",
+        f"contracts: {', '.join(contracts)}",
+    ]

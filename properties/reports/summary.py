@@ -1,0 +1,98 @@
+"""What became of what was drawn, in words: checked, unsupported, excused, not run, and why."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from shardproof.properties.known_defects import DEFECTS
+from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.runner.tally import Tally, merge
+
+VERDICTS = ("law", "engine", "outcome", "held", "unsupported", "excused", "not run", "excluded")
+"""The columns that say what became of the structures that were drawn."""
+
+OUTCOMES = {"passed": "held", "skipped": "does not apply", "failed": "VIOLATED"}
+"""What is said of a law by the outcome of its test."""
+
+FEW = 0.5
+"""An implementation that supports a smaller share of what was drawn is named."""
+
+
+def notes(tallies: Iterable[Tally]) -> list[str]:
+    """What was not checked and why, the known defects met, and what was found out beside, one line each."""
+    by_law = list(tallies)
+    broken = {
+        (t.contract, t.implementation): t.failure.get("headline", "")
+        for t in by_law
+        if t.law == "communication" and t.outcome != "passed"
+    }
+    tallies = merge(by_law)
+    met: dict[str, int] = {}
+    for tally in tallies:
+        for name, times in tally.defects.items():
+            met[name] = met.get(name, 0) + times
+    lines = [f"known defect, met {times} times: {name}: {DEFECTS[name].sentence}" for name, times in met.items()]
+    for tally in tallies:
+        for reason, times in tally.unsupported.items():
+            where = f"{times} structures, first for {tally.first[reason]}"
+            lines.append(f"unsupported: {tally.contract}[{tally.implementation}]: {reason}, {where}")
+        for reason, times in tally.instead.items():
+            lines.append(
+                f"engine: {tally.contract}[{tally.implementation}]: {reason}: {times} structures run on XLA instead"
+            )
+        for reason, times in tally.not_run.items():
+            lines.append(f"not run: {tally.contract}[{tally.implementation}]: {reason}: {times} structures")
+        for what, where in tally.findings.items():
+            lines.append(f"finding: {tally.contract}[{tally.implementation}]: {what}, first for {where}")
+    for tally in tallies:
+        if tally.unclaimed:
+            missing = ", ".join(tally.unclaimed)
+            lines.append(f"not claimed, so not drawn: {tally.contract}[{tally.implementation}]: {missing}")
+    lines += [
+        f"supports few: {t.contract}[{t.implementation}]: {t.law} ({t.engine}): "
+        f"{t.supported:.0%} of {t.drawn_structures:,} structures drawn"
+        for t in by_law
+        if t.supported < FEW and t.outcome != "skipped"
+    ]
+    for tally in tallies:
+        name, sent = f"{tally.contract}[{tally.implementation}]", tally.communication
+        if (tally.contract, tally.implementation) in broken:
+            told = broken[tally.contract, tally.implementation] or name
+            lines.append(f"communication NOT as expected: {told}")
+        elif sent and sent["against"] != "formula":
+            unknown = "communication unknown" if sent["against"] == "lower bound" else "communication as expected"
+            lines.append(
+                f"{unknown}: {name}: checked against the {sent['against']} only; "
+                f"the largest case sends {sent['cost']}: {sent['case']}"
+            )
+    return lines
+
+
+def verdict_row(tally: Tally) -> tuple[str, ...]:
+    """What became of the structures that one law drew, in the order of `VERDICTS`, with the share of all."""
+    kinds = (tally.structures, *(sum(c.values()) for c in (tally.unsupported, tally.defects, tally.not_run)))
+    whole = max(tally.drawn_structures, 1)
+    shares = [f"{count:,} ({count / whole:.0%})" if count else "0" for count in kinds]
+    return (tally.law, tally.engine, OUTCOMES[tally.outcome], *shares, f"{tally.excluded:,}")
+
+
+def verdict_table(tallies: Iterable[Tally]) -> str:
+    """What became of the structures that each law drew for one implementation, as lines of text."""
+    rows = [VERDICTS, *map(verdict_row, tallies)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(VERDICTS))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a function was checked on: one tally per law and engine, and what is to be known of the machine.
+
+    As text, a table of them.
+    """
+
+    implementation: Implementation
+    tallies: tuple[Tally, ...]
+    machine: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join([str(self.implementation), verdict_table(self.tallies), *notes(self.tallies), *self.machine])

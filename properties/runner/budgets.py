@@ -1,0 +1,46 @@
+"""How many structures a law draws for an implementation on an engine: the one place that says so."""
+
+from collections.abc import Mapping
+
+from shardproof.properties.laws.law import Law
+
+XLA = 0.06
+"""XLA's part of a law's structures: compiling one costs many times what interpreting it does (`python -m
+shardproof.properties.benchmark simulate`), and the law of agreement has a larger share."""
+
+LEAST = 2
+"""What everything gets: a single structure may be a trivial one."""
+
+SHARES: Mapping[str, Mapping[str, float]] = {
+    # of a user's function nothing is known
+    "user": {"simulate": 1.0, "xla": 1.0},
+    # a collective of `jax.lax`
+    "lax": {"simulate": 0.3, "xla": 0.25, "scale": 0.15},
+    # twenty hand-written algorithms, which share their pieces
+    "algorithm": {"simulate": 0.04, "xla": 0.04, "value": 0.08},
+    # a product that communicates, then multiplies: made of collectives that were checked by themselves
+    "naive": {"simulate": 0.12, "xla": 0.12, "scale": 0.06},
+    # an operation made of a collective or two
+    "operation": {"simulate": 0.15, "xla": 0.12, "scale": 0.05},
+    # one that is no sum of products, each data set of which is interpreted twice more, in double precision
+    "nonlinear": {"simulate": 0.05, "xla": 0.06, "scale": 0.02, "value": 0.1},
+    # twenty-six products that overlap: one pair of loops, and each compilation takes a second
+    "overlapped": {"simulate": 0.02, "xla": 0.02, "value": 0.05, "communication": 0.05},
+}
+"""What a form of implementation gets of what a law grants, by engine, and in the interpreter more for a law that finds
+bugs of this form late: as much as catches all of `shardproof.properties.mutants`, with five seeds each."""
+
+
+def structures(law: Law, examples: int, engine: str, form: str = "user") -> int:
+    """How many structures there are.
+
+    Arguments:
+        law: the law, which says what it is granted of the examples.
+        examples: the profile's `max_examples`.
+        engine: the engine's name.
+        form: one of `SHARES`.
+    """
+    shares = SHARES[form]
+    if engine == "xla":
+        return max(LEAST, round(examples * law.share * shares["xla"] * XLA))
+    return max(LEAST, round(examples * law.share * shares.get(law.name, shares["simulate"])))

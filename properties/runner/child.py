@@ -1,0 +1,112 @@
+"""The process that checks a function: it names every case before it runs it, and answers."""
+
+import os
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.reading import one_line
+from shardproof.properties.engines import engine_named
+from shardproof.properties.laws.law import LAWS
+from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.runner.judging import verify
+from shardproof.properties.runner.lookup import NotAFailure
+from shardproof.properties.runner.platforms import BACKENDS
+from shardproof.properties.runner.preconditions import check_oracle
+from shardproof.properties.runner.search import Finding, find_violation
+from shardproof.properties.runner.stuck import patience
+from shardproof.properties.runner.tally import Tally
+from shardproof.properties.runner.task import Task
+from shardproof.properties.runner.violation import LawViolation
+from shardproof.properties.runner.watching import die_with_parent
+
+RENDEZVOUS_SECONDS = (5, 15)
+"""After the first, XLA:CPU warns of a collective that some devices do not reach; after the second more, it gives up."""
+
+READY = {"ready": True}
+"""What it says when it has imported the function: from now on the limit of a case holds."""
+
+
+def serve(connection: Connection, words: str, parent: int) -> None:
+    """Runs in the child: checks what it is sent, naming every case before it runs, and answers."""
+    die_with_parent(parent)
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {patience(RENDEZVOUS_SECONDS)}".strip()
+    with Path(words).open("wb") as log:  # what XLA prints when it aborts fills screens
+        os.dup2(log.fileno(), 2)
+    started = False
+    while True:
+        try:
+            task: Task = connection.recv()
+        except EOFError:  # the parent is done
+            return
+        if not started:
+            jax.config.update("jax_platforms", BACKENDS[task.platform])
+            if task.platform == "cpu":
+                jax.config.update("jax_num_cpu_devices", task.scope.available)
+            started = True
+        try:
+            implementation = task.given.load()
+            connection.send(READY)
+            connection.send(_answer(task, implementation, connection.send))
+        except NotAFailure as error:
+            connection.send({"refused": str(error)})
+        except Exception:
+            connection.send({"error": traceback.format_exc()})
+
+
+def _answer(task: Task, implementation: Implementation, name: Callable[[str], None]) -> dict[str, Any]:
+    """Checks one task, naming every case before it runs."""
+
+    def before(case: Case) -> str:
+        text = case.to_json()
+        name(text)  # even one that is known: it is traced and interpreted, which may end the process as well
+        return task.known.get(text, "")
+
+    if task.case is not None:
+        found = _judged(task, implementation, task.case, before(task.case))
+    else:
+        found = find_violation(
+            LAWS[task.law],
+            implementation,
+            engine_named(task.engine),
+            task.scope,
+            max_examples=task.max_examples,
+            random_seed=task.random_seed,
+            before=before,
+        )
+    violation = found.violation
+    report: dict[str, Any] = {
+        "error": "",
+        "violation": None,
+        "tally": found.tally,
+        "caught_after": found.caught_after,
+        "caught_seconds": found.caught_seconds,
+        "seconds": found.seconds,
+    }
+    if violation is not None:
+        told = None if task.diagnose is None else task.diagnose(violation)  # here, since it runs the function again
+        report["violation"] = (violation.case, violation.broken, violation.origin, told)
+    return report
+
+
+def _judged(task: Task, implementation: Implementation, case: Case, defect: str) -> Finding:
+    """How an implementation fares on one case, on which the known defect `defect` ended a process unless it is empty.
+
+    Raises:
+        NotAFailure: if its contract says nothing of such a case.
+    """
+    tally = Tally(implementation.contract, implementation.name, task.law, task.engine)
+    try:
+        check_oracle(task.law, case)
+    except ValueError as error:
+        raise NotAFailure(one_line(str(error))) from error
+    try:
+        verify(LAWS[task.law], implementation, case, engine_named(task.engine), tally, ended_by=defect)
+    except LawViolation as violation:
+        return Finding(task.law, violation, tally)
+    return Finding(task.law, None, tally)

@@ -1,0 +1,204 @@
+"""Functions that users bring: named on the command line, or handed to `check`."""
+
+import difflib
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from numbers import Integral
+from pathlib import Path
+from typing import Any
+
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.contracts.contract import CONCESSIONS, FEATURES
+from shardproof.properties.counting.sizes import names_of
+from shardproof.properties.programs.expectation import Expectation, ExpectationError
+from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
+
+ALL = "all"
+"""What claims every feature of a contract."""
+
+
+class GivenError(ValueError):
+    """What was given cannot be checked; the message says why in one line."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """A function by its name: `CONTRACT=MODULE:FUNCTION`, as `--impl` takes it."""
+
+    contract: str
+    module: str
+    function: str
+    expectation: Expectation | None = None
+    features: frozenset[str] = frozenset()
+
+    @classmethod
+    def parse(cls, text: str, expectation: str | None = None, claims: str | None = None) -> "Given":
+        """Reads `CONTRACT=MODULE:FUNCTION`, of which a communication may be expected, and which may claim features.
+
+        Raises:
+            GivenError: if the text has another form, the contract or a feature is unknown, or the expectation cannot
+                be read.
+        """
+        contract, equals, target = text.partition("=")
+        module, colon, function = target.partition(":")
+        if not (equals and colon and module and function):
+            raise GivenError(f"--impl={text}: expected CONTRACT=MODULE:FUNCTION, as in all_gather=mine:gather")
+        check_contract(contract)
+        names = [name.strip() for name in (claims or "").split(",") if name.strip()]
+        try:
+            expected = None if expectation is None else Expectation.parse(expectation, names_of(contract))
+        except ExpectationError as error:
+            raise GivenError(str(error)) from error
+        return cls(contract, module, function, expected, claimed(contract, names))
+
+    def load(self) -> Implementation:
+        """Imports the function, from the current directory as well.
+
+        Raises:
+            GivenError: if it cannot be imported, or called as its contract demands.
+        """
+        here = str(Path.cwd())
+        if here not in sys.path:
+            sys.path.insert(0, here)
+        try:
+            target: Any = importlib.import_module(self.module)
+        except (Exception, SystemExit) as error:  # whatever an import raises is why the function is not there
+            raise GivenError(f"--impl={self}: cannot import {self.module}: {type(error).__name__}: {error}") from error
+        for part in self.function.split("."):
+            if not hasattr(target, part):
+                raise GivenError(f"--impl={self}: module {self.module} has no {self.function}")
+            target = getattr(target, part)
+        check_signature(self.contract, target, self.features)
+        return Implementation(
+            self.contract, self.function, target, self.features, expectation=self.expectation, given=self
+        )
+
+    def __str__(self) -> str:
+        return f"{self.contract}={self.module}:{self.function}"
+
+
+def parse_all(functions: Sequence[str], expectations: Sequence[str], claims: Sequence[str] = ()) -> list[Given]:
+    """What `--impl` names, the first with the first `--expect-communication` and `--claims`, and so on.
+
+    Raises:
+        GivenError: if one cannot be read, or there are more expectations or claims than functions, or no function.
+    """
+    for option, texts in (("--expect-communication", expectations), ("--claims", claims)):
+        if texts and not functions:
+            raise GivenError(f"{option}={texts[0]}: expected --impl as well, whose function it is said of")
+        if len(texts) > len(functions):
+            raise GivenError(f"{option}={texts[len(functions)]}: expected no more of them than of --impl")
+    return [Given.parse(*one) for one in zip_longest(functions, expectations, claims)]
+
+
+def named(argument: str, names: str | Iterable[str] | None, default: Iterable[str]) -> tuple[str, ...]:
+    """The names that an argument of `check` lists, or its one name; None stands for the default.
+
+    Raises:
+        GivenError: if it is neither a name nor some.
+    """
+    if names is None:
+        return tuple(default)
+    if isinstance(names, str):
+        return tuple(part for name in names.split(",") if (part := name.strip()))
+    if not isinstance(names, Iterable):
+        raise GivenError(f"{argument}={names!r}: expected a name, some names, or None for the default")
+    return tuple(names)
+
+
+def check_examples(max_examples: object) -> None:
+    """`max_examples` is a positive whole number.
+
+    Raises:
+        GivenError: if it is not.
+    """
+    if isinstance(max_examples, bool) or not isinstance(max_examples, Integral) or max_examples < 1:
+        raise GivenError(f"max_examples={max_examples!r}: expected a whole number, at least 1")
+
+
+def claimed(contract: str, names: Iterable[str]) -> frozenset[str]:
+    """The features of a contract with these names; `all` stands for all that draw something more.
+
+    Raises:
+        GivenError: for another name; the message suggests the nearest one.
+    """
+    known = CONTRACTS[contract].features
+    found: set[str] = set()
+    for name in names:
+        if name == ALL:
+            found |= known - CONCESSIONS
+        elif name in known:
+            found.add(name)
+        else:
+            what = f"{contract} has no such feature" if name in FEATURES else "no such feature"
+            near = difflib.get_close_matches(name, [*known, ALL], n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"expected some of {', '.join([ALL, *sorted(known)])}"
+            raise GivenError(f"claims={name!r}: {what}; {hint}")
+    return frozenset(found)
+
+
+def check_contract(contract: str) -> None:
+    """The contract exists.
+
+    Raises:
+        GivenError: if not; the message suggests the nearest one.
+    """
+    if contract not in CONTRACTS:
+        near = difflib.get_close_matches(contract, CONTRACTS, n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(CONTRACTS)}"
+        raise GivenError(f"contract={contract!r}: no such contract; {hint}")
+
+
+def check_signature(contract: str, function: Callable[..., Any], features: Collection[str] = ()) -> None:
+    """The function can be called as the contract says, and as what it claims demands.
+
+    Raises:
+        GivenError: if it cannot; the message shows both signatures.
+    """
+    operands, keywords = CONTRACTS[contract].operands, list(CONTRACTS[contract].parameters)
+    keywords += ["axis_index_groups"] if {"groups", "uneven_groups"} & set(features) else []
+    axes, keyword_axes = CONTRACTS[contract].axis_names
+    wanted = _listed([*operands, *axes], [*keyword_axes, *keywords])
+    if not callable(function):
+        raise GivenError(f"{contract}: {function!r} is not callable: expected a function {wanted}")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some callables in C do not tell
+        return
+    name = getattr(function, "__name__", repr(function))
+    try:
+        signature.bind(*operands, *axes, **dict.fromkeys([*keyword_axes, *keywords]))
+    except TypeError as error:
+        raise GivenError(f"{contract}: {name}{signature} cannot be called as {wanted}: {error}") from error
+    for keyword, right in defaults(contract).items():
+        parameter = signature.parameters.get(keyword)
+        if parameter is not None and parameter.default not in (parameter.empty, right):
+            told = f"{keyword}={parameter.default!r} by default: expected {right!r}, as in {signature_of(contract)}"
+            raise GivenError(f"{contract}: {name} has {told}")
+
+
+def defaults(contract: str) -> dict[str, Any]:
+    """The defaults of the contract's keyword arguments: those of this project's first implementation."""
+    parameters = inspect.signature(_reference(contract)).parameters
+    return {name: parameters[name].default for name in CONTRACTS[contract].parameters if name in parameters}
+
+
+def signature_of(contract: str) -> str:
+    """How a contract's functions are called: `(x, axis_name, *, op='sum')`."""
+    known = defaults(contract)
+    keywords = [name if known[name] is inspect.Parameter.empty else f"{name}={known[name]!r}" for name in known]
+    axes, keyword_axes = CONTRACTS[contract].axis_names
+    return _listed([*CONTRACTS[contract].operands, *axes], [*keyword_axes, *keywords])
+
+
+def _listed(by_place: Sequence[str], by_keyword: Sequence[str]) -> str:
+    """A list of parameters: `(x, axis_name, *, op='sum')`."""
+    return f"({', '.join([*by_place, *(['*', *by_keyword] if by_keyword else [])])})"
+
+
+def _reference(contract: str) -> Callable[..., Any]:
+    return next(i.function for i in IMPLEMENTATIONS if i.contract == contract)

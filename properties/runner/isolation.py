@@ -1,0 +1,211 @@
+"""Checking a function in a process of its own: one that aborts, hangs or eats memory is a result, not the end.
+
+The child draws, checks and shrinks as `find_violation` does, and names every case before it runs
+it. The parent watches: when the child dies, waits for ever, computes for ever or grows beyond all measure, the
+case that it named last is what did it.
+"""
+
+import atexit
+import dataclasses
+import multiprocessing
+import os
+import signal
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from shardproof.properties.cases.case import Case
+from shardproof.properties.known_defects import fatal
+from shardproof.properties.laws.law import LAWS
+from shardproof.properties.laws.violation import Broken
+from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.runner.child import READY, RENDEZVOUS_SECONDS, serve
+from shardproof.properties.runner.lookup import NotAFailure
+from shardproof.properties.runner.search import Finding
+from shardproof.properties.runner.stuck import GAVE_UP
+from shardproof.properties.runner.tally import Tally
+from shardproof.properties.runner.task import Source, Task
+from shardproof.properties.runner.violation import LawViolation
+from shardproof.properties.runner.watching import AGAIN_SECONDS, Death, Watch
+
+START_SECONDS = 120.0
+"""How long a process may compute before its first case: it starts, and imports the user's module."""
+
+MOST_KNOWN = 20
+"""How many cases that a known defect ends are left out before that is taken for a result."""
+
+SMALLER = (1, 2)
+"""The numbers of devices on which a crash is tried again, to find a smaller mesh."""
+
+SMALL = 16
+"""The most devices of a mesh on which a right function ends in time: one that does not end on more may be slow."""
+
+
+class NeverBegan(RuntimeError):
+    """The process that was to check a function ended before its first case; the message says how."""
+
+
+def check_isolated(task: Task) -> Finding:
+    """`find_violation` in a child process; a crash, a hang and a lack of memory are violations too.
+
+    A case on which a known defect of JAX or XLA ends the process is counted and left out. One that is
+    still being computed on a large mesh is no violation: larger ones are left out, and the report says so.
+    """
+    found, death = _past_known_defects(task)
+    if task.case is not None:
+        return found
+    unfinished: list[Case] = []
+    while death and death.busy and found.violation and SMALL < found.violation.case.mesh.size <= task.scope.large:
+        unfinished.append(found.violation.case)
+        task = _without(task, found.violation.case.mesh.size)
+        found, death = _past_known_defects(task)
+    if unfinished:
+        reason = (
+            f"not finished after {task.busy_seconds:.0f} s, so without meshes of more than {task.scope.large} devices"
+        )
+        found.tally.not_run[reason] = len(unfinished)
+        found.tally.first[reason] = str(unfinished[0])
+    if not death:
+        return found
+    if death.waits or death.busy:
+        _unending[task.given, task.engine if death.waits else ""] = f"{task.law} on {task.engine}"
+    for devices in () if LAWS[task.law].large else SMALLER:  # Hypothesis cannot shrink what kills it
+        if devices < min(task.scope.max_devices, found.tally.largest or task.scope.max_devices):
+            scope = dataclasses.replace(task.scope, max_devices=devices)
+            try:
+                again, death = _run(dataclasses.replace(task, scope=scope, busy_seconds=AGAIN_SECONDS))
+            except NeverBegan:  # what was found on more devices stays found
+                return found
+            if death:
+                return again
+    return found
+
+
+def _without(task: Task, devices: int) -> Task:
+    """The task without meshes that are nearly as large."""
+    return dataclasses.replace(task, scope=dataclasses.replace(task.scope, large=max(SMALL, devices // 4)))
+
+
+_unending: dict[tuple[Source, str], str] = {}
+"""Functions of which a case did not end, each with the engine where only that one is concerned, and where it was."""
+
+
+def unending(task: Task) -> str:
+    """The law and engine under which the function was seen not to end, if it was: waiting for that again is in vain."""
+    return _unending.get((task.given, "")) or _unending.get((task.given, task.engine), "")
+
+
+def _past_known_defects(task: Task) -> tuple[Finding, Death | None]:
+    ended: dict[str, tuple[Finding, Death]] = {}
+    found, died = _run(task)
+    while died and found.violation and (defect := fatal(found.violation.case, died.words)):
+        text = found.violation.case.to_json()
+        if text in task.known or len(task.known) == MOST_KNOWN:
+            break
+        ended[text] = found, died
+        task = dataclasses.replace(task, known={**task.known, text: defect.name})
+        found, died = _run(task)
+    if found.violation and found.violation.kind == "ended":  # no defect is at fault
+        return ended[found.violation.case.to_json()]
+    return found, died
+
+
+class Child:
+    """A process that checks one task after another, until one kills it."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        handle, words = tempfile.mkstemp(prefix="shardproof-", suffix=".log")
+        os.close(handle)
+        self.words = Path(words)
+        """Where its standard error goes."""
+        self.process = context.Process(target=serve, args=(theirs, words, os.getpid()), daemon=True)
+        self.process.start()
+        atexit.register(self.words.unlink, missing_ok=True)
+        theirs.close()
+
+    def end(self) -> None:
+        """Ends the process, whatever it is doing."""
+        self.process.kill()
+        self.process.join()
+        self.words.unlink(missing_ok=True)
+        self.connection.close()
+
+
+_child: Child | None = None
+
+
+def _run(task: Task) -> tuple[Finding, Death | None]:
+    global _child
+    child = _child or Child()
+    _child = child  # starting one costs as much as a small law, so it stays for the next
+    implementation = task.given.load()
+    start = time.perf_counter()
+    child.connection.send(task)
+    last: Case | None = None
+    cases = 0
+    watch = Watch(child.process.pid or 0, START_SECONDS)
+    while True:
+        message = _receive(child, watch)
+        if message == READY:
+            watch.limit = task.busy_seconds
+        elif isinstance(message, str):
+            last, cases = Case.from_json(message), cases + 1
+        elif isinstance(message, dict):
+            return _finding(message, implementation, task), None
+        else:
+            break
+    child.end()
+    _child = None
+    if last is None:
+        raise NeverBegan(
+            f"--impl={task.given}: the process that was to check it {message.reason} before the first case"
+        )
+    broken = Broken(message.kind, message.reason)
+    violation = LawViolation(implementation, LAWS[task.law], last, task.engine, broken)
+    tally = Tally(implementation.contract, implementation.name, task.law, task.engine, cases, largest=last.mesh.size)
+    seconds = time.perf_counter() - start
+    return Finding(task.law, violation, tally, cases, seconds, seconds), message
+
+
+def _receive(child: Child, watch: Watch) -> Any:
+    """The child's next message, or how it died."""
+    watch.restart()
+    while not child.connection.poll(0.1):
+        death = watch.verdict()
+        if death is not None:
+            return death
+    try:
+        return child.connection.recv()
+    except (EOFError, ConnectionResetError):
+        child.process.join()
+        code = child.process.exitcode or 0
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        words = child.words.read_bytes()
+        if GAVE_UP in words:
+            reason = f"does not finish: devices wait for one another, and XLA gave up after {sum(RENDEZVOUS_SECONDS)} s"
+            return Death(reason, "unfinished", waits=True)
+        return Death(f"aborts the process ({how})", "aborts", words)
+
+
+def _finding(message: dict[str, Any], implementation: Implementation, task: Task) -> Finding:
+    """The child's finding, about the parent's own copy of the function."""
+    violation = None
+    if "refused" in message:
+        raise NotAFailure(message["refused"])
+    if message["error"]:
+        raise RuntimeError(f"--impl={task.given}: the process that was to check it failed:\n{message['error']}")
+    if message["violation"] is not None:
+        case, broken, origin, told = message["violation"]
+        law = LAWS[task.law]
+        violation = LawViolation(implementation, law, case, task.engine, broken, origin=origin, diagnosis=told)
+    return Finding(
+        task.law,
+        violation,
+        message["tally"],
+        message["caught_after"],
+        message["caught_seconds"],
+        message["seconds"],
+    )

@@ -1,0 +1,230 @@
+"""The verdict on one case, and on a law once all of its cases were judged."""
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from traceback import walk_tb
+
+import jax
+from hypothesis import currently_in_test_context, event, reject
+
+from shardproof.properties.cases.case import Case
+from shardproof.properties.counting.bounds import full_bytes
+from shardproof.properties.engines import ENGINES, Engine
+from shardproof.properties.engines.simulate import (
+    OF_THE_PROGRAM,
+    CollectiveMismatch,
+    InterpreterLimit,
+    UnwrittenRead,
+    raised_in,
+)
+from shardproof.properties.known_defects import DEFECTS, Defect, aborting, at_fault, excused, spared
+from shardproof.properties.laws.communication import communication_of, held_to
+from shardproof.properties.laws.law import Law
+from shardproof.properties.laws.running import traced
+from shardproof.properties.laws.violation import Broken, Kind, NotRun, SuiteError
+from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.precision import precision_of
+from shardproof.properties.programs.program import Seen, WrongResult, forward
+from shardproof.properties.runner.tally import DECLINED, Tally, traits
+from shardproof.properties.runner.verdict import Enough, HeldOnNothing, Verdict
+from shardproof.properties.runner.violation import LawViolation, origin_of
+
+COMPILER = ENGINES["xla"]()
+"""What runs a case that the interpreter cannot."""
+
+OWN = (
+    "shardproof.oracles.",
+    "shardproof.properties.laws.",
+    "shardproof.properties.contracts.",
+    "shardproof.properties.cases.",
+    "shardproof.properties.engines.",
+    "shardproof.properties.counting.",
+    "shardproof.properties.programs.expectation",
+    "shardproof.properties.programs.transformations",
+)
+"""Where no exception is the implementation's, but for what says that a program, or what it returns, is wrong."""
+
+ABORTS = "aborts the process"
+"""What is found of a case that ended a process in the words of a known defect that is not at fault: it is not run
+again, nor are smaller ones."""
+
+ENOUGH = 400
+"""So many unsupported cases end a search: of a function that supports one percent, one that held is among them."""
+
+
+def verify(
+    law: Law,
+    implementation: Implementation,
+    case: Case,
+    engine: Engine,
+    tally: Tally,
+    *,
+    instead: int = 1,
+    patience: int = ENOUGH,
+    ended_by: str = "",
+) -> Verdict:
+    """Judges one case by a law and counts it.
+
+    Inside of a Hypothesis test a case that the implementation does not support is rejected, and so is one that nothing
+    at hand can run: another is drawn in its place.
+
+    Arguments:
+        law: the law.
+        implementation: the implementation.
+        case: the case.
+        engine: what runs it.
+        tally: where it is counted.
+        instead: how many structures may be compiled because the interpreter lacks a rule.
+        patience: how many unsupported cases end a search in which fewer than a tenth as many held.
+        ended_by: the name of the known defect that ended a process on this case, which is not compiled again.
+
+    Raises:
+        LawViolation: if the law does not hold.
+        SuiteError: if the suite itself fails on it.
+        Enough: inside of a Hypothesis test, if so many cases were not supported that it is not worth drawing more.
+    """
+    drawn = currently_in_test_context()  # a replay draws nothing
+    if drawn:
+        for name, value in traits(case).items():
+            event(f"{name}: {value}")
+    before = engine.compilations + COMPILER.compilations
+    can_compile = engine.name == "simulate" and "xla" in law.engines and max(case.mesh.devices) < len(jax.devices())
+    # once a case has failed it must fail again, however much was spent: Hypothesis shrinks it
+    spent = not tally.broken and sum(tally.instead.values()) >= instead
+    try:
+        with whole_tracebacks(), precision_of(case):
+            verdict = _judged(law, implementation, case, engine, ended_by)
+            if verdict.kind == "not run" and can_compile and not spent:
+                lacks, programs = verdict.reason, COMPILER.compilations
+                verdict = _judged(law, implementation, case, COMPILER, ended_by)
+                if COMPILER.compilations > programs or verdict.kind == "held":
+                    verdict = dataclasses.replace(verdict, instead=lacks)
+    except LawViolation:
+        tally.broken = True
+        raise
+    finally:
+        tally.compilations += engine.compilations + COMPILER.compilations - before
+    tally.note(verdict, case)
+    if verdict.kind == "held" and law.script == "communication":
+        ran = COMPILER if verdict.instead else engine
+        with precision_of(case):
+            cost = communication_of(implementation, case, ran).cost
+        tally.sends(case, full_bytes(case), str(cost), held_to(implementation))
+    # the rest of the budget is drawn all the same where nothing can run any case, or no more may be compiled
+    if drawn and (verdict.kind == "unsupported" or (verdict.kind == "not run" and not law.interpreted and not spent)):
+        declined = sum(tally.unsupported.values())
+        if not tally.broken and declined >= patience and declined > 10 * tally.structures:
+            raise Enough
+        reject()
+    return verdict
+
+
+@contextmanager
+def whole_tracebacks() -> Iterator[None]:
+    """JAX leaves its own frames in tracebacks: they tell its exceptions from those of a function."""
+    before = getattr(jax.config, "jax_traceback_filtering")  # noqa: B009 (mypy does not know of it)
+    jax.config.update("jax_traceback_filtering", "off")
+    try:
+        yield
+    finally:
+        jax.config.update("jax_traceback_filtering", before)
+
+
+def _judged(law: Law, implementation: Implementation, case: Case, engine: Engine, ended_by: str = "") -> Verdict:
+    try:
+        if ended_by:
+            return _ended(law, implementation, case, engine, DEFECTS[ended_by])
+        defect = aborting(law, implementation, case, engine)
+        if defect is not None:
+            return spared(defect, law, implementation, case)
+        return Verdict("held", checked=law.check(implementation, case, engine))
+    except InterpreterLimit as error:
+        return Verdict("not run", f"the interpreter cannot run {error.lacks}")
+    except NotRun as error:
+        return Verdict("not run", str(error))
+    except SuiteError:
+        raise
+    except NotImplementedError as error:
+        first = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        frames = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
+        if frames[-1].endswith("interpreters.mlir"):  # the platform has no lowering, whoever asks for it
+            return Verdict("not run", first)
+        return Verdict("unsupported", first, declined=law.partial and declines(implementation, case, engine))
+    except Exception as error:
+        verdict = excused(law, implementation, case, engine, error)
+        if verdict is not None:
+            return verdict
+        origin = () if isinstance(error, Broken | WrongResult) else origin_of(error)
+        raise LawViolation(implementation, law, case, engine.name, _broken(law, case, error), origin=origin) from error
+
+
+def _broken(law: Law, case: Case, error: Exception) -> Broken:
+    """What an exception says of the implementation.
+
+    Raises:
+        SuiteError: nothing: it comes from this suite.
+    """
+    if isinstance(error, Broken):
+        return error
+    first = str(error).partition("\n")[0]
+    told = f"{type(error).__name__}: {first}"
+    if own(error):
+        raise SuiteError(f"{law.name} fails, which is an error of this suite: {told}, on {case}") from error
+    if isinstance(error, WrongResult):
+        return Broken("tree", first)
+    kinds: dict[type[Exception], Kind] = {CollectiveMismatch: "deadlock", UnwrittenRead: "unwritten"}
+    kind: Kind = next((kind for of, kind in kinds.items() if isinstance(error, of)), "raises")
+    return Broken(kind, f"raises {told}")
+
+
+def _ended(law: Law, implementation: Implementation, case: Case, engine: Engine, defect: Defect) -> Verdict:
+    if at_fault(defect, law, implementation, case, engine, ended=True) is None:
+        raise Broken("ended", ABORTS)
+    return spared(defect, law, implementation, case)
+
+
+def declines(implementation: Implementation, case: Case, engine: Engine) -> bool:
+    """Whether the function raises NotImplementedError for a case, traced as it is, without any derivative."""
+    try:
+        traced(forward(case, implementation, Seen()), case, engine)
+    except NotImplementedError:
+        return True
+    return False
+
+
+def own(error: Exception) -> bool:
+    """Whether an exception comes from this suite, and not from what it judges.
+
+    What the compiled program raises may have no frame of JAX's in its traceback, only the engine's call.
+    """
+    of_the_program = (WrongResult, jax.errors.JaxRuntimeError, *OF_THE_PROGRAM)
+    return not isinstance(error, of_the_program) and raised_in(error).startswith(OWN)
+
+
+def require_held(law: Law, implementation: Implementation, tally: Tally) -> str:
+    """A law that no case broke must have held on one, or not apply; returns why it does not, empty if it does.
+
+    What a known defect excuses held without it. Where the law needs the interpreter, or what is sent cannot be told and
+    the user expects nothing of it, that nothing could be run is reported, and no failure. A law of a part of the cases
+    does not apply to a function that declines all of that part: an `all_reduce` of maxima has no gradients.
+
+    Raises:
+        HeldOnNothing: if it held on none; the message says what became of them.
+    """
+    told = f"{implementation}: {law.name} ({tally.engine})"
+    declined = tally.exchanging.get("unsupported", 0)
+    if tally.structures and declined and not {"held", "excused"} & set(tally.exchanging):
+        if law.partial and declined == tally.exchanging.get(DECLINED, 0):
+            return f"{told}: applies to single participants only: {declined:,} cases with more were declined"
+        raise HeldOnNothing(f"{told}: held only on single participants: {declined:,} cases with more were unsupported")
+    if tally.structures or tally.defects:
+        return ""
+    only_reported = law.interpreted or (law.script == "communication" and implementation.expectation is None)
+    if tally.not_run and not tally.unsupported and only_reported:
+        return ""
+    counted = "; ".join(tally.left_out()) or "none was drawn"
+    if law.partial and not tally.not_run and 0 < tally.declined == sum(tally.unsupported.values()):
+        return f"{told}: does not apply: every case was declined: {counted}"
+    what = "nothing ran it" if tally.not_run and not tally.unsupported else "held on no case"
+    raise HeldOnNothing(f"{told}: {what}: {counted}")

@@ -1,0 +1,96 @@
+"""A law as a pytest test over implementations."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shardproof.properties.contracts import Scope
+from shardproof.properties.engines import Engine
+from shardproof.properties.laws.law import LAWS
+from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.runner.budgets import structures
+from shardproof.properties.runner.judging import verify
+from shardproof.properties.runner.reach import LARGEST
+from shardproof.properties.runner.tally import Tally
+
+ENOUGH = ("agreement", "communication")
+"""With the laws in the interpreter, what implies them on XLA."""
+
+FEW = 100
+"""Fewer examples than this are for what depends on the number of devices: without the dearest law, and of functions
+that are made of others, only that both engines agree."""
+
+
+def law_test(
+    name: str, engine: str, implementations: Sequence[Implementation], *, largest: int | None = None
+) -> Callable[..., None]:
+    """The test `test_<law>_<engine>` that checks a law on drawn cases of each implementation.
+
+    It gets what the law grants their form of the examples of the Hypothesis profile that is in force (see
+    `shardproof.properties.runner.budgets`). `largest` bounds the meshes of the law of scale.
+
+    Raises:
+        ValueError: if the engine cannot check the law, or the implementations are of several forms.
+    """
+    law = LAWS[name]
+    if engine not in law.engines:
+        raise ValueError(f"engine={engine!r}: expected one of {', '.join(law.engines)} for the law {name!r}")
+
+    forms = {i.form for i in implementations}
+    if len(forms) != 1:
+        raise ValueError(f"implementations: forms {sorted(forms)}: expected one form, since one test has one budget")
+    form = forms.pop()
+
+    def test(
+        implementation: Implementation,
+        scope: Scope,
+        engines: Mapping[str, Engine],
+        tally: Tally,
+        data: st.DataObject,
+    ) -> None:
+        if largest is not None:
+            scope = dataclasses.replace(scope, large=min(scope.large, largest))
+        case = data.draw(law.cases(implementation, scope, tally.exclude), label="case")
+        instead = structures(law, settings().max_examples, "xla", form)
+        verify(law, implementation, case, engines[engine], tally, instead=instead)
+
+    test.__name__ = test.__qualname__ = f"test_{name.replace(' ', '_')}_{engine}"
+    test.__doc__ = law.sentence
+    # the tally is one per test, not per case: it adds up what all of them checked
+    # and what an implementation does not serve, or says that it does not support, is drawn and dropped
+    dropped = [HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much]
+    allowed = [*settings().suppress_health_check, *dropped]
+    budget = settings(
+        max_examples=structures(law, settings().max_examples, engine, form),
+        suppress_health_check=allowed,
+        report_multiple_bugs=False,
+    )
+    marked = pytest.mark.law(name, engine)(budget(given(data=st.data())(test)))
+    return pytest.mark.parametrize("implementation", implementations, ids=str)(marked)
+
+
+def law_tests(implementations: Sequence[Implementation], *, derived: bool = False) -> dict[str, Callable[..., None]]:
+    """Every law on every engine that can check it, as tests by their names: for `globals().update`.
+
+    Arguments:
+        implementations: what is checked.
+        derived: whether on XLA it is enough that it agrees with the interpreter, on which every law is
+            checked, and sends what it should: for functions that are made of others, which were checked by
+            themselves, since compiling is what costs. With 1,000 examples or more all run all the same.
+    """
+    examples = settings().max_examples
+    few = derived and examples < 1000  # without `jit`, a scan is compiled anew for every call
+    skipped = {"eager"} if examples < FEW else set()
+    if few:
+        skipped |= set(LAWS) - set(ENOUGH[:1] if examples < FEW else ENOUGH)
+    tests = [
+        law_test(law.name, engine, asked, largest=LARGEST if few else None)
+        for law in LAWS.values()
+        if (asked := [*filter(law.asks, implementations)])
+        for engine in law.engines
+        if not (engine == "xla" and law.name in skipped)
+    ]
+    return {test.__name__: test for test in tests}

@@ -1,0 +1,259 @@
+"""The search for a case that breaks a law, and from there for the smallest mesh on which one does."""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.errors import Unsatisfiable
+
+from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.data import Data
+from shardproof.properties.contracts import Scope
+from shardproof.properties.engines import Engine
+from shardproof.properties.laws.law import Law
+from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.runner import budgets
+from shardproof.properties.runner.judging import ENOUGH, verify
+from shardproof.properties.runner.reach import reach
+from shardproof.properties.runner.tally import Tally
+from shardproof.properties.runner.verdict import Enough
+from shardproof.properties.runner.violation import LawViolation
+
+SMALLER = {"simulate": 60, "xla": 15}
+"""How many cases on the next smaller mesh are tried, per engine, before it is taken to be right there."""
+
+TELLING_SEEDS = (1, 2, 3)
+"""The data sets that a smallest case is run on besides the simplest."""
+
+
+class Told(BaseException):
+    """Ends a search at once, past Hypothesis, which would shrink what nobody reads, or what ends the process."""
+
+    def __init__(self, violation: LawViolation) -> None:
+        self.violation = violation
+        super().__init__(violation.headline)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """How an implementation fared under a law.
+
+    Arguments:
+        law: the law's name.
+        violation: the smallest case that breaks it, or None.
+        tally: what was checked.
+        caught_after: how many structures were tried until the first that broke it.
+        caught_seconds: how long that took.
+        seconds: how long it took in all, shrinking included.
+    """
+
+    law: str
+    violation: LawViolation | None
+    tally: Tally
+    caught_after: int = 0
+    caught_seconds: float = 0.0
+    seconds: float = 0.0
+
+
+def find_violation(
+    law: Law,
+    implementation: Implementation,
+    engine: Engine,
+    scope: Scope,
+    *,
+    max_examples: int,
+    random_seed: int | None = None,
+    shrink: bool = True,
+    before: Callable[[Case], str] = lambda case: "",
+    was_told: Callable[[LawViolation], bool] = lambda violation: False,
+    patience: int = ENOUGH,
+) -> Finding:
+    """Draws cases until one breaks the law, and shrinks it, the mesh first of all.
+
+    One that differs by rounding alone is the result only if none is found that is worse.
+
+    Arguments:
+        law: the law.
+        implementation: the implementation.
+        engine: what runs it.
+        scope: what cases may use.
+        max_examples: how many cases to draw.
+        random_seed: another seed draws other cases; None derandomizes.
+        shrink: whether to look for the smallest case.
+        before: called with every case before it is checked; may name the known defect that ended a process on it.
+        was_told: whether a violation is of a cause that was told before, so that nobody reads its smallest case.
+        patience: how many unsupported cases end the search (see `judging.verify`).
+    """
+    start = time.perf_counter()
+    asked = scope.large
+    if law.large:
+        scope = dataclasses.replace(scope, large=reach(implementation, asked, before))
+    found = _search(law, implementation, engine, scope, max_examples, random_seed, shrink, before, was_told, patience)
+    if found.violation is not None and (was_told(found.violation) or found.violation.kind == "ended"):
+        return found
+    if found.violation is not None and found.violation.rounding:  # which may hide what is worse
+        rest = _search(
+            law, implementation, engine, scope, max_examples, random_seed, shrink, before, past_rounding=True
+        )
+        rest.tally.add(found.tally)
+        found = rest if rest.violation is not None else dataclasses.replace(found, tally=rest.tally)
+    if scope.large < asked:
+        steps = f"its steps grow with the mesh: none of more than {scope.large:,} devices was interpreted"
+        found.tally.finding(f"a mesh of {asked:,}", steps)
+    if found.violation is None or not shrink:
+        return found
+    least = smallest(found.violation, scope, engine, random_seed=random_seed, before=before)
+    return dataclasses.replace(found, violation=least, seconds=time.perf_counter() - start)
+
+
+def smallest(
+    violation: LawViolation,
+    scope: Scope,
+    engine: Engine,
+    *,
+    random_seed: int | None = None,
+    before: Callable[[Case], str] = lambda case: "",
+) -> LawViolation:
+    """The violation as it is reported: on the smallest mesh that can be found, with data that shows the mistake."""
+    least = on_a_smaller_mesh(violation, scope, engine, random_seed=random_seed, before=before)
+    return on_telling_data(least, engine)
+
+
+def on_telling_data(violation: LawViolation, engine: Engine) -> LawViolation:
+    """The same violation, of the same structure, on the first data set of its kind on which most blocks are wrong.
+
+    The simplest numbers have zeros among them, and of few elements some are equal by coincidence: a block that
+    holds what it should not looks right.
+    """
+    law, case, data = violation.law, violation.case, violation.data
+    if data is None or data.kind not in ("distinct", "exact") or _wrong_blocks(violation) == 0:
+        return violation
+    assert violation.difference is not None
+    best = violation
+    for number in TELLING_SEEDS:
+        again = dataclasses.replace(case, data=(Data(data.kind, number),))
+        try:
+            verify(law, violation.implementation, again, engine, Tally(case.contract, "", law.name, engine.name))
+        except LawViolation as other:
+            same = other.difference is not None and other.difference.what == violation.difference.what
+            best = max(best, other, key=_wrong_blocks) if same else best
+    return best
+
+
+def _wrong_blocks(violation: LawViolation) -> int:
+    """How many blocks are wrong, where they can be compared."""
+    difference = violation.difference
+    if difference is None or not difference.comparable:
+        return 0
+    lead = len(violation.case.mesh.sizes)
+    return int(difference.wrong.any(axis=tuple(range(lead, difference.wrong.ndim))).sum())
+
+
+def on_a_smaller_mesh(
+    violation: LawViolation,
+    scope: Scope,
+    engine: Engine,
+    *,
+    random_seed: int | None = None,
+    before: Callable[[Case], str] = lambda case: "",
+) -> LawViolation:
+    """The violation on the smallest mesh that can be found: fewest devices, then fewest axes.
+
+    Shrinking takes away one choice after another, and stops where two would have to go at once: where
+    all axes of a mesh are in use, say. Drawing anew on the meshes next to it has no such walls.
+    """
+    law = dataclasses.replace(violation.law, arounds=(violation.case.around,))
+    tried = {violation.case.mesh.sizes}
+    while not law.large:  # whose numbers of devices shrink by themselves
+        for sizes in sorted(smaller(violation.case.mesh.sizes) - tried, key=extent):
+            tried.add(sizes)
+            on_these = dataclasses.replace(scope, sizes=sizes)
+            found = _search(
+                law,
+                violation.implementation,
+                engine,
+                on_these,
+                SMALLER[engine.name],
+                random_seed,
+                True,
+                before,
+                past_rounding=not violation.rounding,
+            )
+            if found.violation is not None:
+                violation = found.violation
+                break
+        else:
+            break
+    return violation
+
+
+def extent(sizes: tuple[int, ...]) -> tuple[int, int, tuple[int, ...]]:
+    """What makes a mesh small: few devices, then few axes."""
+    return math.prod(sizes), len(sizes), sizes
+
+
+def smaller(sizes: tuple[int, ...]) -> set[tuple[int, ...]]:
+    """The meshes next to one: with an axis that is shorter, or gone."""
+    shorter = {(*sizes[:i], m, *sizes[i + 1 :]) for i, n in enumerate(sizes) for m in range(1, n)}
+    gone = {(*sizes[:i], *sizes[i + 1 :]) for i in range(len(sizes)) if len(sizes) > 1}
+    return shorter | gone
+
+
+def _search(
+    law: Law,
+    implementation: Implementation,
+    engine: Engine,
+    scope: Scope,
+    max_examples: int,
+    random_seed: int | None,
+    shrink: bool,
+    before: Callable[[Case], str],
+    was_told: Callable[[LawViolation], bool] = lambda violation: False,
+    patience: int = ENOUGH,
+    *,
+    past_rounding: bool = False,
+) -> Finding:
+    tally = Tally(implementation.contract, implementation.name, law.name, engine.name)
+    start = time.perf_counter()
+    tried = 0
+    caught: tuple[int, float] | None = None
+    instead = max(budgets.LEAST, round(max_examples * budgets.XLA))
+
+    @settings(
+        max_examples=max_examples,
+        deadline=None,
+        database=None,
+        derandomize=random_seed is None,
+        phases=[Phase.generate, Phase.shrink] if shrink else [Phase.generate],
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
+    )
+    @given(case=law.cases(implementation, scope, tally.exclude))
+    def holds(case: Case) -> None:
+        nonlocal tried, caught
+        tried += 1
+        try:
+            known = before(case)
+            verify(law, implementation, case, engine, tally, instead=instead, patience=patience, ended_by=known)
+        except LawViolation as violation:
+            if past_rounding and violation.rounding:
+                return
+            if was_told(violation) or violation.kind == "ended":
+                raise Told(violation) from violation.__cause__
+            caught = caught or (tried, time.perf_counter() - start)
+            raise
+
+    try:
+        (holds if random_seed is None else seed(random_seed)(holds))()
+    except LawViolation as violation:
+        assert caught is not None
+        return Finding(law.name, violation, tally, *caught, time.perf_counter() - start)
+    except Told as again:
+        return Finding(law.name, again.violation, tally, tried, seconds=time.perf_counter() - start)
+    except (Unsatisfiable, Enough):  # the tally says what became of what was drawn
+        pass
+    return Finding(law.name, None, tally, seconds=time.perf_counter() - start)

@@ -1,0 +1,221 @@
+"""What was verified, counted: per contract, implementation and law, and added up over workers."""
+
+import dataclasses
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from shardproof.properties.cases.case import Case
+from shardproof.properties.runner.verdict import Verdict
+
+DECLINED = "declined"
+"""Beside the verdicts, what is counted of unsupported cases: those that are so without any derivative."""
+
+
+def traits(case: Case) -> dict[str, str]:
+    """What a case is like, by the traits whose histograms show a blind spot of the strategies."""
+    first = case.operands[0]
+    axes = first.placement.axes
+    return {
+        "devices": str(case.mesh.size),
+        "axes of the mesh": str(len(case.mesh.sizes)),
+        "axis tuple": case.order,
+        "devices in order": "no" if case.mesh.permuted else "yes",
+        "axis types": " and ".join(sorted(set(case.mesh.axis_types))) or "auto",
+        "dtype": first.dtype,
+        "rank of a block": str(len(first.block)),
+        "elements of a block": str(math.prod(first.block)),
+        "operand": "varies" if axes else "replicated",
+        "around": case.around,
+    }
+
+
+@dataclass(repr=False)
+class Tally:
+    """The cases that one test checked, as the report shows them; JSON-able, and additive.
+
+    Arguments:
+        contract: the contract.
+        implementation: the implementation.
+        law: the law.
+        engine: what ran it.
+        cases: how many data sets were checked against the oracle.
+        structures: how many structures they ran on.
+        compilations: how many programs were traced and compiled for them.
+        seconds: how long it took, shrinking included.
+        meshes: the distinct meshes.
+        drawn: per trait of a case, how many structures had each of its values.
+        largest: the most devices in a mesh.
+        unsupported: what the implementation said that it does not support, and of how many structures.
+        first: the first case of each of these reasons.
+        defects: the known defects of JAX or XLA that excused a structure, and how many each.
+        instead: what kept the engine from running structures that the other engine ran, and how many.
+        not_run: what kept every engine from running a structure, and how many.
+        broken: whether a case was found that breaks the law.
+        declined: how many of the unsupported structures are so without any derivative.
+        exchanging: how many structures of each verdict have more than one participant, and how many are `DECLINED`.
+        excluded: how many drawn cases were dropped because the implementation is not asked to serve them.
+        findings: what is worth knowing and breaks no law, each with a first case.
+        communication: what the largest case sends: `bytes` of its full vector, `cost`, `case`, and what it is
+            held to (`against`: a formula, an expectation, or only the lower bound).
+        unclaimed: the features that a user's function does not claim, so that they were not drawn.
+        outcome: `passed`, `failed`, or `skipped` where the law does not apply.
+        failure: what a person needs of a failure: its headline, text, script and case.
+    """
+
+    contract: str
+    implementation: str
+    law: str
+    engine: str = ""
+    cases: int = 0
+    structures: int = 0
+    compilations: int = 0
+    seconds: float = 0.0
+    meshes: set[str] = field(default_factory=set)
+    drawn: dict[str, dict[str, int]] = field(default_factory=dict)
+    largest: int = 0
+    unsupported: dict[str, int] = field(default_factory=dict)
+    first: dict[str, str] = field(default_factory=dict)
+    defects: dict[str, int] = field(default_factory=dict)
+    instead: dict[str, int] = field(default_factory=dict)
+    not_run: dict[str, int] = field(default_factory=dict)
+    broken: bool = False
+    declined: int = 0
+    exchanging: dict[str, int] = field(default_factory=dict)
+    excluded: int = 0
+    findings: dict[str, str] = field(default_factory=dict)
+    communication: dict[str, Any] = field(default_factory=dict)
+    unclaimed: tuple[str, ...] = ()
+    outcome: str = "passed"
+    failure: dict[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<{self.cases} cases of {self.contract}[{self.implementation}] under {self.law} on {self.engine}>"
+
+    def count(self, case: Case, checked: int) -> None:
+        """Adds one structure and the data sets checked on it."""
+        self.cases += checked
+        self.structures += 1
+        self.meshes.add(str(case.mesh))
+        for name, value in traits(case).items():
+            self.draw(name, value)
+        self.largest = max(self.largest, case.mesh.size)
+
+    def draw(self, trait: str, value: str, times: int = 1) -> None:
+        """Counts structures with a trait."""
+        histogram = self.drawn.setdefault(trait, {})
+        histogram[value] = histogram.get(value, 0) + times
+
+    def note(self, verdict: Verdict, case: Case) -> None:
+        """Counts the verdict on one structure."""
+        if set(case.axes) <= set(case.mesh.axis_names) and case.members > 1:
+            for kind in (verdict.kind, *([DECLINED] if verdict.declined else [])):
+                self.exchanging[kind] = self.exchanging.get(kind, 0) + 1
+        self.declined += verdict.declined
+        if verdict.instead:
+            self.instead[verdict.instead] = self.instead.get(verdict.instead, 0) + 1
+        if verdict.kind == "held":
+            self.count(case, verdict.checked)
+            return
+        counted = {"unsupported": self.unsupported, "excused": self.defects, "not run": self.not_run}[verdict.kind]
+        counted[verdict.reason] = counted.get(verdict.reason, 0) + 1
+        self.first.setdefault(verdict.reason, str(case))
+
+    def exclude(self, case: Case) -> None:
+        """Counts a case that was drawn and dropped."""
+        self.excluded += 1
+
+    @property
+    def drawn_structures(self) -> int:
+        """How many structures got a verdict, the one that breaks the law aside."""
+        return self.structures + sum(map(sum, (c.values() for c in (self.unsupported, self.defects, self.not_run))))
+
+    @property
+    def supported(self) -> float:
+        """The share of what was drawn that the implementation supports."""
+        return 1 - sum(self.unsupported.values()) / max(self.drawn_structures, 1)
+
+    def left_out(self) -> list[str]:
+        """What was drawn and not checked, with its reasons, a line for each kind."""
+        kinds = (("unsupported", self.unsupported), ("excused", self.defects), ("not run", self.not_run))
+        return [f"{sum(counted.values()):,} {kind} ({_most(counted)})" for kind, counted in kinds if counted]
+
+    def finding(self, where: str, what: str) -> None:
+        """Notes what is worth knowing and breaks no law."""
+        self.findings.setdefault(what, where)
+
+    @property
+    def verifies(self) -> bool:
+        """Whether something held, by a law that applies."""
+        return self.outcome == "passed" and self.structures > 0
+
+    def skip(self, reason: str) -> None:
+        """Notes why the law does not apply."""
+        self.outcome = "skipped"
+        self.finding(next(iter(self.first.values()), "no case"), reason)
+
+    def add(self, other: "Tally") -> None:
+        """Adds what another tally counted."""
+        self.cases += other.cases
+        self.structures += other.structures
+        self.compilations += other.compilations
+        self.seconds += other.seconds
+        self.declined += other.declined
+        self.meshes |= other.meshes
+        for name, histogram in other.drawn.items():
+            for value, times in histogram.items():
+                self.draw(name, value, times)
+        self.largest = max(self.largest, other.largest)
+        for mine, theirs in (
+            (self.unsupported, other.unsupported),
+            (self.defects, other.defects),
+            (self.instead, other.instead),
+            (self.not_run, other.not_run),
+            (self.exchanging, other.exchanging),
+        ):
+            for name, times in theirs.items():
+                mine[name] = mine.get(name, 0) + times
+        self.first = {**other.first, **self.first}
+        self.excluded += other.excluded
+        self._keep(other.communication)
+        self.findings = {**other.findings, **self.findings}
+        self.unclaimed = self.unclaimed or tuple(other.unclaimed)
+
+    def sends(self, case: Case, size: int, cost: str, against: str) -> None:
+        """Notes what a case sends, given the bytes of its full vector, and what that was held to."""
+        self._keep({"bytes": size, "cost": cost, "case": str(case), "against": against})
+
+    def _keep(self, communication: dict[str, Any]) -> None:
+        if communication and communication["bytes"] >= self.communication.get("bytes", 0):
+            self.communication = communication
+
+    def to_json(self) -> dict[str, Any]:
+        """This tally as JSON-able data."""
+        record = dataclasses.asdict(self)
+        return {k: sorted(v) if isinstance(v, set) else v for k, v in record.items()}
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> "Tally":
+        """The tally that `to_json` wrote."""
+        return cls(**{**record, "meshes": set(record["meshes"])})
+
+
+def _most(counted: dict[str, int]) -> str:
+    """The most frequent reason, and how many others there are."""
+    first = max(counted, key=lambda reason: counted[reason])
+    return first + (f", and {len(counted) - 1} more reasons" if len(counted) > 1 else "")
+
+
+def merge(tallies: Iterable[Tally]) -> list[Tally]:
+    """One tally per implementation: its laws joined, its numbers added."""
+    merged: dict[tuple[str, str], Tally] = {}
+    for tally in tallies:
+        into = merged.setdefault(
+            (tally.contract, tally.implementation), Tally(tally.contract, tally.implementation, "")
+        )
+        into.law = ", ".join(dict.fromkeys(filter(None, (*into.law.split(", "), tally.law))))
+        into.add(tally)
+        if tally.outcome == "failed":
+            into.outcome = "failed"
+    return list(merged.values())

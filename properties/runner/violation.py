@@ -1,0 +1,115 @@
+"""A broken law together with all that there is to tell of it."""
+
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.data import Data
+from shardproof.properties.laws.law import Law
+from shardproof.properties.laws.violation import Broken, Difference, Kind
+from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.precision import is_wide
+
+PROPERTIES = Path(__file__).parents[1]
+INNER = ("jax", "jaxlib", "jaxtyping", "beartype", "hypothesis", "_pytest", "pluggy")
+"""Packages whose frames say nothing about the implementation."""
+
+MOST_FRAMES, MOST_LINES = 4, 6
+"""How much of a traceback is told: its last frames, and the first lines of the message."""
+
+
+class LawViolation(AssertionError):
+    """An implementation breaks a law on a case.
+
+    Arguments:
+        implementation: the implementation.
+        law: the law.
+        case: the case.
+        engine: the name of the engine that ran it.
+        broken: what is wrong.
+        origin: the implementation's own traceback, where it raised.
+        diagnosis: what is wrong in words, where that was found out already.
+    """
+
+    def __init__(
+        self,
+        implementation: Implementation,
+        law: Law,
+        case: Case,
+        engine: str,
+        broken: Broken,
+        *,
+        origin: Sequence[str] = (),
+        diagnosis: Sequence[str] | None = None,
+    ) -> None:
+        self.implementation, self.law, self.case, self.engine = implementation, law, case, engine
+        self.broken, self.origin, self.diagnosis = broken, tuple(origin), diagnosis
+        super().__init__(self.headline)
+
+    def __str__(self) -> str:
+        """What is certain; a report says more."""
+        data = "" if self.data is None else f"\n  data: {self.data.kind}, seed {self.data.seed}"
+        return f"{self.headline}\n  case: {self.case}{data}\n  engine: {self.engine}"
+
+    @property
+    def kind(self) -> Kind:
+        """What is wrong."""
+        return self.broken.kind
+
+    @property
+    def finding(self) -> str:
+        """What is wrong, in a few words."""
+        return self.broken.finding
+
+    @property
+    def data(self) -> Data | None:
+        """The data set on which it shows, if it depends on one."""
+        return self.broken.data
+
+    @property
+    def difference(self) -> Difference | None:
+        """The blocks that are wrong, where blocks were compared."""
+        return self.broken.difference
+
+    @property
+    def in_doubles(self) -> bool:
+        """Whether it shows in double precision alone, below what rounding to the case's own dtypes may do."""
+        if self.difference is None or is_wide(self.case) or not self.difference.comparable:
+            return False
+        return self.difference.expected.dtype == np.float64
+
+    @property
+    def rounding(self) -> bool:
+        """Whether values differ by no more than rounding may make them."""
+        return self.difference is not None and self.difference.rounding
+
+    @property
+    def title(self) -> str:
+        """The law, with the transformation around the call: `gradient under vmap`."""
+        return self.law.titled(self.case, of_derivative=self.broken.of_derivative)
+
+    @property
+    def headline(self) -> str:
+        """Implementation, law, mesh, axis, and what is wrong, in one line."""
+        where = f"mesh {self.case.mesh}, axis {self.case.axis_name!r}"
+        return f"{self.implementation}: {self.title}: {where}: {self.finding}"
+
+
+def origin_of(error: BaseException) -> list[str]:
+    """The traceback of the implementation's own exception: its frames, without those of JAX and of this suite."""
+    packages = [str(Path(jax.__file__).parents[1] / package) for package in INNER]
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((*packages, "<"))
+        and (PROPERTIES not in Path(frame.filename).parents or "mutants" in frame.filename or "test_" in frame.filename)
+    ]
+    lines = []
+    for frame in frames[-MOST_FRAMES:]:
+        lines += [f'File "{frame.filename}", line {frame.lineno}, in {frame.name}', f"  {frame.line}"]
+    message = f"{type(error).__name__}: {error}".rstrip().split("\n")
+    return [f"  {line}" for line in (*lines, *message[:MOST_LINES])]

@@ -1,0 +1,48 @@
+"""`axis_index` over axis tuples in every order, on both engines."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardproof.impl.collectives import axis_index
+from shardproof.oracles import collectives as oracle
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases.strategies import axis_names, meshes
+from shardproof.properties.contracts import Scope
+from shardproof.properties.engines import Engine
+from shardproof.properties.programs.program import Program, partition_spec
+
+
+def program(mesh: MeshCase, axis_name: str | tuple[str, ...]) -> Program:
+    """The index of every device, stacked: `[*mesh.sizes]`."""
+
+    def local() -> jax.Array:
+        index = axis_index(axis_name)
+        assert jax.typeof(index).manual_axis_type.varying == set(
+            axis_name if isinstance(axis_name, tuple) else [axis_name]
+        )
+        return index.reshape((1,) * len(mesh.sizes))
+
+    def build(devices: Any) -> Any:
+        specs = partition_spec([(name,) for name in mesh.axis_names])
+        return lambda: [jax.shard_map(local, mesh=devices, in_specs=(), out_specs=specs)()]
+
+    return Program(build, ())
+
+
+ON_ENGINES = [pytest.param(name, marks=pytest.mark.law("value", name)) for name in ("simulate", "xla")]
+
+
+@pytest.mark.parametrize("engine", ON_ENGINES)
+@given(data=st.data())
+def test_axis_index(engine: str, scope: Scope, engines: Mapping[str, Engine], data: st.DataObject) -> None:
+    """A device's index counts with the last name of the tuple varying fastest, and varies along exactly the tuple."""
+    mesh = data.draw(meshes(max_devices=scope.max_devices, available=scope.available), label="mesh")
+    axis_name = data.draw(axis_names(mesh), label="axis_name")
+    (indices,) = engines[engine].prepare(program(mesh, axis_name), mesh)([])
+    np.testing.assert_array_equal(indices, oracle.axis_index(mesh, axis_name), strict=True)

@@ -1,0 +1,44 @@
+"""The functions given with `--impl`, each against every law of its contract, in a process of its own."""
+
+import pytest
+from hypothesis import settings
+
+from shardproof.properties.contracts import Scope
+from shardproof.properties.laws.law import LAWS
+from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.reports.failures.text import diagnosed
+from shardproof.properties.runner.budgets import structures
+from shardproof.properties.runner.isolation import check_isolated, unending
+from shardproof.properties.runner.tally import Tally
+from shardproof.properties.runner.task import Task
+
+
+def test_given(
+    implementation: Implementation,
+    given_law: str,
+    given_engine: str,
+    scope: Scope,
+    tally: Tally,
+    pytestconfig: pytest.Config,
+) -> None:
+    """A given function satisfies the law."""
+    seed = pytestconfig.getoption("--hypothesis-seed", default=None)
+    task = Task(
+        given=implementation.given,
+        law=given_law,
+        engine=given_engine,
+        scope=scope,
+        max_examples=structures(LAWS[given_law], settings().max_examples, given_engine),
+        random_seed=None if seed in (None, "random") else int(seed),
+        diagnose=diagnosed,
+        platform=pytestconfig.getoption("--platform"),
+    )
+    if hung := unending(task):
+        pytest.fail(
+            f"{implementation}: {given_law}: not run on {given_engine}: it did not end under {hung}", pytrace=False
+        )
+    found = check_isolated(task)
+    tally.add(found.tally)
+    tally.unclaimed = implementation.unclaimed
+    if found.violation is not None:
+        raise found.violation  # and that it held on something is for the plugin to see, as of every law

@@ -1,0 +1,25 @@
+"""What was once wrong is right: recorded failures of this project's implementations, checked before anything else."""
+
+import pytest
+
+from shardproof.properties.laws.violation import DEATHS
+from shardproof.properties.reports.failures.record import Recorded
+from shardproof.properties.reports.failures.replay import devices_needed, regressions, run, run_isolated
+from shardproof.properties.runner.lookup import Lookup
+
+RECORDED = [
+    pytest.param(recorded, id=path.stem, marks=pytest.mark.needs_devices(devices_needed(recorded)))
+    for path, recorded in regressions()
+]
+
+if RECORDED:
+
+    @pytest.mark.parametrize("recorded", RECORDED)
+    @pytest.mark.usefixtures("devices")
+    def test_regression(recorded: Recorded) -> None:
+        """The law that was broken on this case holds."""
+        lookup = Lookup(recorded.implementation)
+        if recorded.violated in DEATHS:
+            run_isolated(recorded, lookup)
+        else:
+            run(recorded, lookup.load())

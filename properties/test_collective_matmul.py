@@ -1,6 +1,0 @@
-"""Every implementation of every collective matrix product, against every law, on every engine."""
-
-from shardproof.properties.implementations import PRODUCTS
-from shardproof.properties.law_tests import law_tests
-
-globals().update(law_tests(PRODUCTS, derived=True))

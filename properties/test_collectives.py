@@ -1,6 +1,0 @@
-"""Every built-in collective, against every law, on every engine."""
-
-from shardproof.properties.implementations import BUILT_IN
-from shardproof.properties.law_tests import law_tests
-
-globals().update(law_tests(BUILT_IN))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from shardproof.oracles.collectives import Axes, Blocks, among_members
-from shardproof.oracles.dtypes import wide
+from shardproof.oracles.dtypes import is_float, wide
 from shardproof.oracles.mesh import MeshCase
 
 Whole = np.ndarray
@@ -85,9 +85,11 @@ def of_wholes(
     """A function of whole sequences, as one of blocks: every participant keeps its piece of each result.
 
     Raises:
-        ValueError: for operands of different shapes.
+        ValueError: for operands of different shapes, or that are not floating.
     """
     at = len(mesh.sizes)
+    if not all(is_float(x.dtype) for x in operands):
+        raise ValueError(f"operands: {', '.join(str(x.dtype) for x in operands)}: expected floating-point dtypes")
     if len({x.shape for x in operands}) > 1:
         raise ValueError(f"operands: shapes {[x.shape[at:] for x in operands]}: expected the same of all")
 

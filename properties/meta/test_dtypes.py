@@ -65,9 +65,9 @@ def test_exact_limit_of_other_dtypes(dtype: str, limit: int) -> None:
 @given(number=st.floats(-60000, 60000, width=16) | st.sampled_from([0.0, 1.0, 0.5, 2.0**-14]))
 def test_half_spacing_is_half_the_gap_behind(dtype: Any, number: float) -> None:
     """Half of the way from a number to the next one that is larger, of zero to the smallest one."""
-    x = np.abs(np.asarray(number).astype(dtype))
-    gap = float(np.nextafter(x, np.asarray(np.inf, dtype))) - float(x)
-    assert half_spacing(x, np.dtype(dtype)) == gap / 2
+    x = np.abs(np.array([number]).astype(dtype))
+    gaps = np.nextafter(x, np.array(np.inf, dtype)).astype(np.float64) - x.astype(np.float64)
+    np.testing.assert_array_equal(half_spacing(x, np.dtype(dtype)), gaps / 2)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

@@ -1,17 +1,17 @@
 """A property-based verification suite for distributed JAX.
 
-`check` verifies a device-local function of yours inside a test of yours, `no_communication` asserts that one sends
-nothing, and `simulate` runs a program on meshes of thousands of devices, without any. What is verified is in
-`CONTRACTS`, what it is verified on is drawn by `strategies`. Implementations are in `shardproof.impl`, what they
-are compared with in `shardproof.oracles`.
+`check_program` verifies any sharded function of yours against the same on whole arrays, `check` one that is in
+`CONTRACTS` against what that means; `no_communication` asserts that a function sends nothing, and `simulate` runs a
+program on meshes of thousands of devices, without any. What programs are verified on is drawn by `strategies`.
+Implementations are in `shardproof.impl`, what they are compared with in `shardproof.oracles`.
 """
 
 from typing import TYPE_CHECKING
 
-__all__ = ["CONTRACTS", "check", "no_communication", "simulate", "strategies"]
+__all__ = ["CONTRACTS", "Array", "check", "check_program", "no_communication", "simulate", "strategies"]
 
 if TYPE_CHECKING:
-    from shardproof.properties import CONTRACTS, check, no_communication, simulate, strategies
+    from shardproof.properties import CONTRACTS, Array, check, check_program, no_communication, simulate, strategies
 else:
 
     def __getattr__(name: str) -> object:

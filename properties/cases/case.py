@@ -15,13 +15,13 @@ from shardproof.properties.cases import reading
 from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.cases.strategies.dtypes import as_dtype
 
-FORMAT = 1
-"""The version of the JSON form; a reader refuses a newer one."""
+FORMAT = 2
+"""The version of the JSON form; a reader refuses a newer one. In the first there were no roles."""
 
 BATCH = 2
 """How many inputs the transformations that batch (`vmap`, `scan`, …) carry, along a leading dimension."""
 
-MOST_OPERANDS, MOST_RANK, MOST_DATA = 16, 16, 100
+MOST_OPERANDS, MOST_RANK, MOST_DATA = 64, 16, 100
 MOST_SEED = 2**32
 MOST_ELEMENTS = 2**27
 """What a case that is read from a file may have at most; the elements are those of an operand on all devices."""
@@ -90,8 +90,10 @@ class Case:
         around: the transformation put around the call (see `shardproof.properties.programs.transformations`).
         manual: the axes that `shard_map` makes manual; empty means all.
         tree: whether the operands are passed as one pytree.
-        out: how the result leaves `shard_map`, where a law asks for it.
+        out: how each result leaves `shard_map`, where a law asks for it.
         forbidden: the argument that this case gets wrong, for the error law.
+        roles: of an operation whose axis tuples have names of their own, what the implementation gets for each;
+            `axis_name` is then all of their axes.
     """
 
     contract: str
@@ -103,8 +105,9 @@ class Case:
     around: str = "jit"
     manual: tuple[str, ...] = ()
     tree: bool = False
-    out: Placement | None = None
+    out: tuple[Placement, ...] | None = None
     forbidden: str = ""
+    roles: tuple[tuple[str, str | tuple[str, ...]], ...] = ()
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -161,10 +164,8 @@ class Case:
     def __str__(self) -> str:
         params = "".join(f", {name}={value!r}" for name, value in self.params)
         extras = "" if self.around == "jit" else f" under {self.around}"
-        return (
-            f"{self.contract}({', '.join(map(str, self.operands))}, {self.axis_name!r}{params}){extras} "
-            f"on mesh {self.mesh}"
-        )
+        over = ", ".join(f"{role}={axes!r}" for role, axes in self.roles) or repr(self.axis_name)
+        return f"{self.contract}({', '.join(map(str, self.operands))}, {over}{params}){extras} on mesh {self.mesh}"
 
     def to_json(self) -> str:
         """This case as JSON."""
@@ -179,8 +180,9 @@ class Case:
             "around": self.around,
             "manual": self.manual,
             "tree": self.tree,
-            "out": None if self.out is None else dataclasses.asdict(self.out),
+            "out": None if self.out is None else [dataclasses.asdict(placed) for placed in self.out],
             "forbidden": self.forbidden,
+            "roles": dict(self.roles),
         }
         return json.dumps(record, indent=1)
 
@@ -198,7 +200,8 @@ class Case:
             raise ValueError(
                 f"format={reading.shown(record['format'])}: expected 1 to {FORMAT}; another version wrote this case"
             )
-        reading.fields("case", record, ("format", *(field.name for field in dataclasses.fields(cls))))
+        names = ("format", *(field.name for field in dataclasses.fields(cls)))
+        reading.fields("case", record, names, optional=("roles",) if record["format"] == 1 else ())
         return cls(
             contract=reading.identifier("contract", record["contract"]),
             mesh=MeshCase.from_json(record["mesh"]),
@@ -209,8 +212,9 @@ class Case:
             around=reading.identifier("around", record["around"]),
             manual=_names("manual", record["manual"]),
             tree=reading.truth("tree", record["tree"]),
-            out=None if record["out"] is None else _placement("out", record["out"]),
+            out=_out(record["out"], record),
             forbidden=record["forbidden"] and reading.identifier("forbidden", record["forbidden"]),
+            roles=_roles(record.get("roles", {})),
         )
 
 
@@ -220,6 +224,12 @@ def _axis_name(value: Any) -> str | tuple[str, ...]:
 
 def _names(what: str, value: Any) -> tuple[str, ...]:
     return tuple(reading.identifier(what, name) for name in reading.items(what, value, most=2 * MOST_AXES))
+
+
+def _roles(value: Any) -> tuple[tuple[str, str | tuple[str, ...]], ...]:
+    if not isinstance(value, dict) or len(value) > MOST_AXES:
+        raise ValueError(f"roles={reading.shown(value)}: expected an object with at most {MOST_AXES} of them")
+    return tuple((reading.identifier("role", role), _axis_name(axes)) for role, axes in value.items())
 
 
 def _operand(value: Any) -> Operand:
@@ -239,6 +249,15 @@ def _placement(what: str, value: Any) -> Placement:
         tuple(_names(f"{what} spec", reading.items(f"{what} spec", entry, most=MOST_AXES)) for entry in entries),
         _names(f"{what} stacked", record["stacked"]),
     )
+
+
+def _out(value: Any, record: Any) -> tuple[Placement, ...] | None:
+    """How the results leave; in the first format all of them in the same way."""
+    if value is None:
+        return None
+    if record["format"] == 1:
+        return (_placement("out", value),) * (len(record["operands"]) if record["tree"] is True else 1)
+    return tuple(_placement("out", placed) for placed in reading.items("out", value, most=MOST_OPERANDS))
 
 
 def _data(value: Any) -> Data:

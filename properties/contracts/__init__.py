@@ -4,6 +4,8 @@ A module of this package that has a `CONTRACT`, or several `CONTRACTS`, adds the
 """
 
 import pkgutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 
 from shardproof.properties.contracts.contract import Contract, Scope, Violation
@@ -23,4 +25,21 @@ ORDER = ["collectives", "matmul"]
 
 CONTRACTS: dict[str, Contract] = _found()
 
-__all__ = ["CONTRACTS", "Contract", "Scope", "Violation"]
+
+@contextmanager
+def added(contract: Contract) -> Iterator[None]:
+    """One contract more, for a while.
+
+    Raises:
+        ValueError: if there is one of its name.
+    """
+    if contract.name in CONTRACTS:
+        raise ValueError(f"contract={contract.name!r}: there is one of that name already")
+    CONTRACTS[contract.name] = contract
+    try:
+        yield
+    finally:
+        del CONTRACTS[contract.name]
+
+
+__all__ = ["CONTRACTS", "Contract", "Scope", "Violation", "added"]

@@ -189,7 +189,9 @@ def _collective(
         pushforward=lambda case, blocks, tangents: oracle(case, tangents),
         pullback=lambda case, blocks, cotangents: transposed(case, cotangents),
         differentiable=lambda case: case.keywords.get("op", "sum") in ("sum", "mean"),
-        result_dtype=lambda case, dtype: values.reduced_dtype(dtype, case.keywords.get("op", "")),
+        result_dtypes=lambda case, dtypes: [
+            values.reduced_dtype(dtype, case.keywords.get("op", "")) for dtype in dtypes
+        ],
         terms=lambda case: case.group_size if sums(case) else 1,
         divides=lambda case: case.keywords.get("op") == "mean",
         even=divides_exactly,

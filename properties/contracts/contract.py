@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from shardproof.oracles.communication import Cost
-from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.case import Case, Placement
 
 Blocks = np.ndarray
 FEATURES: dict[str, str] = {
@@ -104,6 +104,7 @@ class Claim:
         invariant: whether its result is typed invariant along the axis tuple; None: as the contract's reference.
         communication: the cost of a case, forward (`False`) or of its gradient alone (`True`); None: unknown.
         supports: whether it supports a case; others are not drawn for it. None: all.
+        whole: whether it is a function of global arrays, which gets the mesh as `mesh`.
     """
 
     function: Callable[..., Any]
@@ -111,6 +112,7 @@ class Claim:
     invariant: bool | None = None
     communication: Callable[[Case, bool], Cost] | None = None
     supports: Callable[[Case], bool] | None = None
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ class Contract:
         degree: of how many operands' elements each term is the product.
         partial: how many terms each participant adds up by itself, before the sums are sent.
         stages: how often a result is rounded to the operands' dtype on its way.
-        result_dtype: the dtype of a result, given that of its operands.
+        result_dtypes: the dtypes of the results, given those of the operands.
         features: those of `FEATURES` that an implementation of it may claim.
         accumulator: the dtype in which terms of a dtype are added up.
         adapt: enforces the contract's preconditions on the drawn global arrays of the operands.
@@ -149,6 +151,18 @@ class Contract:
             derivatives are taken along finite directions only.
         nonlinear: whether it is no sum of products: its implementations are run in double precision, and nothing is
             compared bit for bit; then `degree` is how many factors the data leaves room for.
+        doubt: of one that is nonlinear, how far off the oracle may be itself, in results and in derivatives: relative
+            to the largest number of an array, or to 1. Zero: as near as doubles are. Elsewhere what an oracle of
+            derivatives says is NaN is not known to it.
+        finite: of one that is nonlinear, whether results are finite where mathematics is, whatever may overflow on the
+            way.
+        roles: the names of its axis tuples, where it has several, or one of another name than `axis_name`.
+        tree: what its arguments are, as a tree whose leaves are the names in `operands`; None: one after the other.
+        results: what it returns, as a tree of names; None: an array.
+        generic: whether derivatives are asked for at real numbers alone: at others there may be kinks, where functions
+            that are the same have several derivatives.
+        listed: whether it is found by its name: not so what a program of a user's own means.
+        placed: how its results are laid out as global arrays, where that is part of it; None: as a law draws it.
         implementations: this project's own, by their names, where they are not listed elsewhere.
     """
 
@@ -167,7 +181,7 @@ class Contract:
     degree: int = 1
     partial: Callable[[Case], int] = lambda case: 1
     stages: int = 1
-    result_dtype: Callable[[Case, np.dtype], np.dtype] = lambda case, dtype: dtype
+    result_dtypes: Callable[[Case, Sequence[np.dtype]], Sequence[np.dtype]] = lambda case, dtypes: dtypes
     features: frozenset[str] = frozenset()
     accumulator: Callable[[np.dtype], np.dtype] = lambda dtype: dtype
     adapt: Callable[[Case, list[np.ndarray]], list[np.ndarray]] = lambda case, arrays: arrays
@@ -179,6 +193,14 @@ class Contract:
     options: Mapping[str, Option] = field(default_factory=dict)
     weighs: bool = False
     nonlinear: bool = False
+    doubt: tuple[float, float] = (0.0, 0.0)
+    finite: bool = True
+    roles: tuple[str, ...] = ()
+    tree: Any = None
+    results: Any = None
+    generic: bool = False
+    listed: bool = True
+    placed: Callable[[Case], tuple[Placement, ...]] | None = None
     implementations: Mapping[str, Claim] = field(default_factory=dict)
 
     @property
@@ -189,14 +211,57 @@ class Contract:
     @property
     def axis_names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """What the parameters for axes are called: those that are passed by their place, and those by keyword."""
+        if self.roles:
+            return (), self.roles
         names = () if self.local else ("axis_name",)
         return ((), names) if self.keyword_axis else (names, ())
 
     def axis(self, case: Case) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """How `axis_name` is passed in a case: by its place, by keyword, or not at all."""
+        """How axis names are passed in a case: by their place, by keyword, or not at all; roles by their names."""
+        if case.roles:
+            return (), dict(case.roles)
         by_place, by_keyword = self.axis_names
         return tuple(case.axis_name for _ in by_place), dict.fromkeys(by_keyword, case.axis_name)
 
     def moving(self, case: Case) -> tuple[int, ...]:
         """The places of the operands that have a gradient: all but the auxiliary ones."""
         return tuple(i for i in range(len(case.operands)) if case.tree or self.operands[i] not in self.auxiliary)
+
+    def arguments(self, case: Case, leaves: Sequence[Any]) -> tuple[Any, ...]:
+        """The array arguments of a call, made of what stands for each operand: arrays, names, whatever."""
+        if case.tree:
+            return ({"first": leaves[0], "rest": [*leaves[1:]]},)
+        return tuple(leaves) if self.tree is None else tuple(refilled(self.tree, leaves))
+
+    def returned(self, case: Case, leaves: Sequence[Any]) -> Any:
+        """What a call returns that gets these leaves, as a tree: of the results' names, but for a tree of operands."""
+        return self.arguments(case, leaves)[0] if case.tree else "" if self.results is None else self.results
+
+    def leaf(self, case: Case, index: int) -> str:
+        """What a leaf of the results is called: `result`, `result leaf 1`, `result['loss']`."""
+        if case.tree:
+            return f"result leaf {index}"
+        return "result" if self.results is None else names_of(self.results)[index]
+
+
+def refilled(tree: Any, leaves: Sequence[Any]) -> Any:
+    """A tree of dicts, lists and tuples, with other leaves in the order of `names_of`."""
+    left = iter(leaves)
+
+    def fill(node: Any) -> Any:
+        if isinstance(node, Mapping):
+            return {key: fill(value) for key, value in sorted(node.items())}
+        if isinstance(node, list | tuple):
+            return type(node)([fill(value) for value in node])
+        return next(left)
+
+    return fill(tree)
+
+
+def names_of(tree: Any) -> list[str]:
+    """The leaves of a tree of dicts, lists and tuples, the values of a dict in the order of its keys, as JAX has it."""
+    if isinstance(tree, Mapping):
+        return [name for _, value in sorted(tree.items()) for name in names_of(value)]
+    if isinstance(tree, list | tuple):
+        return [name for value in tree for name in names_of(value)]
+    return [tree]

@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from shardproof.oracles.dtypes import width
+from shardproof.oracles.mesh import as_axes
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.counting.bounds import full_bytes, members
@@ -13,12 +14,12 @@ OUT = "out"
 
 
 def names_of(contract: str) -> tuple[str, ...]:
-    """The names that an expectation of a contract knows: p, n, its operands, and `out`."""
-    return ("p", "n", *CONTRACTS[contract].operands, OUT)
+    """The names that an expectation of a contract knows: p, n, its operands, its roles, and `out`."""
+    return ("p", "n", *CONTRACTS[contract].operands, *CONTRACTS[contract].roles, OUT)
 
 
 def sizes_of(case: Case) -> dict[str, int]:
-    """What those names stand for in a case: members, bytes of the full vector, and of each array's block on a device.
+    """What those names stand for in a case: members, of a role as well, and bytes of the full vector and of blocks.
 
     Of a pytree, `x` and `out` are all leaves together.
     """
@@ -30,6 +31,7 @@ def sizes_of(case: Case) -> dict[str, int]:
         "p": members(case),
         "n": full_bytes(case),
         **({names[0]: sum(each)} if case.tree else dict(zip(names, each, strict=True))),
+        **{role: case.mesh.axis_size(as_axes(axes)) for role, axes in case.roles},
         OUT: sum(_bytes(result.shape[len(case.mesh.sizes) :], result.dtype) for result in results),
     }
 

@@ -30,14 +30,21 @@ def as_drawn(cases: Cases, implementation: Implementation) -> Cases:
 
 
 def leaving(cases: Cases, implementation: Implementation) -> Cases:
-    """The cases, each with a drawn way for its result to leave `shard_map`; shrinks to replicated."""
+    """The cases, each with a way for its results to leave `shard_map`: the contract's, or a drawn one.
+
+    Shrinks to replicated.
+    """
     return cases.flatmap(_placed)
 
 
 def _placed(case: Case) -> Cases:
+    contract = CONTRACTS[case.contract]
+    if contract.placed is not None:
+        return st.just(dataclasses.replace(case, out=contract.placed(case)))
     zeros = [np.zeros((*case.mesh.sizes, *o.block), o.numpy_dtype) for o in case.operands]
-    rank = CONTRACTS[case.contract].oracle(case, zeros)[0].ndim - len(case.mesh.sizes)
-    return placements(case.mesh, rank).map(lambda out: dataclasses.replace(case, out=out))
+    results = contract.oracle(case, zeros)
+    rank = results[0].ndim - len(case.mesh.sizes)
+    return placements(case.mesh, rank).map(lambda out: dataclasses.replace(case, out=(out,) * len(results)))
 
 
 def always(implementation: Implementation) -> bool:

@@ -61,6 +61,8 @@ def has_gradient(case: Case, data: Data) -> bool:
 
     A product of infinity and zero is not, but whatever is only moved or added up may be infinite.
     """
+    if CONTRACTS[case.contract].generic:
+        return data.kind == "real"
     return CONTRACTS[case.contract].degree == 1 or data.kind not in ("special", "nan")
 
 
@@ -171,7 +173,7 @@ def tangent_references(case: Case, primal: Sequence[np.ndarray], tangents: Seque
     contract = CONTRACTS[case.contract]
     moving = [primal[i] for i in contract.moving(case)]
     exact = _pushed(case, primal, tangents)
-    dtypes = [tangents[i % len(tangents)].dtype for i in range(len(exact))]
+    dtypes = contract.result_dtypes(case, [array.dtype for array in primal])[: len(exact)]
     if contract.nonlinear:
         return [Reference(e, dtype, None) for e, dtype in zip(exact, dtypes, strict=True)]
     if is_moved(case) or is_exact(case, primal, pushed_terms(case), tangents):
@@ -223,7 +225,7 @@ def held(
         forward_mode, reverse_mode = MODES[kind]
         runs = both(kind, implementation, case, [*primal, *tangents, *cts])
         pushed = tangents_held(case, pushed, runs[len(cts) : 2 * len(cts)], placements) if forward_mode else pushed
-        pulled = gradients_held(pulled, runs[-len(pulled) :]) if reverse_mode else pulled
+        pulled = gradients_held(case, pulled, runs[-len(pulled) :]) if reverse_mode else pulled
     return pushed, pulled
 
 

@@ -67,8 +67,10 @@ class Reference:
     def tells(self) -> bool:
         """Whether some result is told from right: not where so many terms are added up that no digit is certain.
 
-        Where all is zero, as a norm of nothing is, any normal number is told from it.
+        Where all is zero, as a norm of nothing is, any normal number is told from it. In double precision more is.
         """
+        if self.leeway is not None and (self.leeway < (np.abs(self.exact).max(initial=0) or 1.0)).any():
+            return True
         if self.bound is None or self.exact.size == 0 or not np.isfinite(self.exact).all():
             return True
         largest = float(np.abs(self.exact).max()) or smallest_normal(self.dtype)
@@ -86,7 +88,7 @@ def references(case: Case, arrays: Arrays, features: frozenset[str] = frozenset(
     contract = CONTRACTS[case.contract]
     blocks = [case.blocks(i, array, batched=is_batched(case)) for i, array in enumerate(arrays)]
     exact = reference_blocks(case, blocks)
-    dtypes = [contract.result_dtype(case, np.dtype(arrays[i % len(arrays)].dtype)) for i in range(len(exact))]
+    dtypes = contract.result_dtypes(case, [np.dtype(array.dtype) for array in arrays])[: len(exact)]
     if contract.nonlinear:
         return [Reference(e, dtype, None) for e, dtype in zip(exact, dtypes, strict=True)]
     terms = contract.terms(case)

@@ -120,7 +120,7 @@ def check_results(case: Case, seen: Seen) -> None:
     lead = len(case.mesh.sizes)
     for i, expected in enumerate(oracle_blocks(case, zeros)):
         shape, dtype = expected.shape[lead:], np.dtype(seen.dtypes[i])
-        what = f"result leaf {i}" if case.tree else "result"
+        what = CONTRACTS[case.contract].leaf(case, i)
         if seen.shapes[i] != shape:
             raise WrongResult(f"{what} has blocks of shape {seen.shapes[i]}: expected {shape}")
         if dtype != expected.dtype:
@@ -155,11 +155,9 @@ def widened(array: np.ndarray, divides: bool = False) -> np.ndarray:
 
 def oracle_blocks(case: Case, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The oracle's results `[*mesh.sizes, (batch,) *block]`, given the operands' blocks, in their dtype."""
-    contract = CONTRACTS[case.contract]
-    return [
-        rounded(exact, contract.result_dtype(case, operand.dtype))
-        for exact, operand in zip(reference_blocks(case, operands), operands, strict=False)  # a product has one result
-    ]
+    exact = reference_blocks(case, operands)
+    dtypes = CONTRACTS[case.contract].result_dtypes(case, [operand.dtype for operand in operands])
+    return [rounded(e, dtype) for e, dtype in zip(exact, dtypes, strict=False)]  # a product has one result
 
 
 def over_batch(

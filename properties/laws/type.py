@@ -66,7 +66,7 @@ def _check_acceptance(
 ) -> None:
     assert case.out is not None
     out = case.out
-    sound = all(axes <= out.axes for axes in varying)
+    sound = all(axes <= placed.axes for axes, placed in zip(varying, out, strict=True))
     refusal: Exception | None = None
     try:
         traced(forward(case, implementation, Seen(), out="placed"), case, engine)
@@ -76,8 +76,9 @@ def _check_acceptance(
         refusal = error
     if sound == (refusal is not None):
         verdict = "accepted" if refusal is None else "refused"
-        axes = ", ".join(sorted(varying[0])) or "nothing"
-        raise Broken("out_specs", f"out_specs {out.partition()} {verdict} for a result varying over {axes}")
+        at = next((i for i, axes in enumerate(varying) if not axes <= out[i].axes), 0)
+        axes = ", ".join(sorted(varying[at])) or "nothing"
+        raise Broken("out_specs", f"out_specs {out[at].partition()} {verdict} for a result varying over {axes}")
     if refusal is not None:
         return
     data = Data("exact", case.data[0].seed)
@@ -86,13 +87,15 @@ def _check_acceptance(
         return
     expected = oracle_blocks(case, [case.blocks(i, a, batched=False) for i, a in enumerate(arrays)])
     lead = len(case.mesh.sizes)
-    for blocks, result in zip(expected, ready("placed", implementation, case, engine).prepared(arrays), strict=True):
-        shaped = blocks.reshape(*case.mesh.sizes, *(1 for _ in out.stacked), *blocks.shape[lead:])
-        whole = unshard(shaped, case.mesh, out.partition())
+    results = ready("placed", implementation, case, engine).prepared(arrays)
+    for i, (blocks, result, placed) in enumerate(zip(expected, results, out, strict=True)):
+        shaped = blocks.reshape(*case.mesh.sizes, *(1 for _ in placed.stacked), *blocks.shape[lead:])
+        whole = unshard(shaped, case.mesh, placed.partition())
         ones = (1,) * lead
         if whole.shape != result.shape or not np.array_equal(whole, result, equal_nan=result.dtype.kind in "fc"):
             compare(
-                case, data, "array", f"result under out_specs {out.partition()}",
+                case, data, "array", f"{CONTRACTS[case.contract].leaf(case, i)} under out_specs {placed.partition()}",
                 expected=np.broadcast_to(whole, (*case.mesh.sizes, *whole.shape)),
                 actual=np.broadcast_to(result.reshape(*ones, *result.shape), (*case.mesh.sizes, *result.shape)),
+                leaf=i,
             )  # fmt: skip

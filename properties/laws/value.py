@@ -1,6 +1,7 @@
 """The law of values: the implementation's blocks equal the oracle's, on every device."""
 
 from shardproof.properties.cases.case import Case
+from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine
 from shardproof.properties.laws.comparison import compare
 from shardproof.properties.laws.numbers import checked_sets, operands
@@ -26,7 +27,7 @@ def check_value(implementation: Implementation, case: Case, engine: Engine) -> i
         right = value_references(implementation, case, arrays)
         told.append(any(reference.tells for reference in right))
         for i, result in enumerate(program.prepared(arrays)):
-            what = "result" if not case.tree else f"result leaf {i}"
+            what = CONTRACTS[case.contract].leaf(case, i)
             compare(
                 case,
                 data,

@@ -13,7 +13,7 @@ import numpy as np
 from shardproof.oracles.dtypes import half_spacing, largest_finite
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.data import Data
-from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.contracts import CONTRACTS, Contract
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.engines.simulate import DOUBLES, OWN, Rounding, Wide
 from shardproof.properties.engines.simulated import Interpreted
@@ -71,7 +71,11 @@ def value_references(implementation: Implementation, case: Case, arrays: Sequenc
     if not CONTRACTS[case.contract].nonlinear:
         return right
     runs = both("value", implementation, case, arrays)
-    return [held_to(r, *(_map(wide, lambda x: all_blocks(case, x)) for wide in run)) for r, run in _pairs(right, runs)]
+    contract = CONTRACTS[case.contract]
+    return [
+        held_to(contract, r, *(_map(wide, lambda x: all_blocks(case, x)) for wide in run), of_derivative=False)
+        for r, run in _pairs(right, runs)
+    ]
 
 
 def tangents_held(
@@ -79,31 +83,43 @@ def tangents_held(
 ) -> list[Reference]:
     """The references of tangents, as blocks, held to those of wide runs, which are global arrays."""
     return [
-        held_to(r, *(_map(wide, lambda x, at=at: placed_blocks(case, x, at)) for wide in run))
+        held_to(
+            CONTRACTS[case.contract],
+            r,
+            *(_map(wide, lambda x, at=at: placed_blocks(case, x, at)) for wide in run),
+            of_derivative=True,
+        )
         for (r, run), at in zip(_pairs(right, runs), placements, strict=True)
     ]
 
 
-def gradients_held(right: Sequence[Reference], runs: Sequence[Both]) -> list[Reference]:
+def gradients_held(case: Case, right: Sequence[Reference], runs: Sequence[Both]) -> list[Reference]:
     """The references of gradients, as global arrays, held to those of wide runs."""
-    return [held_to(r, *run) for r, run in _pairs(right, runs)]
+    return [held_to(CONTRACTS[case.contract], r, *run, of_derivative=True) for r, run in _pairs(right, runs)]
 
 
-def held_to(right: Reference, own: Wide, double: Wide) -> Reference:
+def held_to(contract: Contract, right: Reference, own: Wide, double: Wide, *, of_derivative: bool) -> Reference:
     """A reference with the bound that an implementation's wide run derives, which has the reference's shape.
 
     A result that is too near to the end of its dtype may be infinite. One that is not, and that a run in doubles knows,
     must be finite even where something on its way may overflow in the program's dtypes, so that nothing else is known.
+    Of what the oracle itself does not know, nothing is asked.
     """
     if own.value.shape != right.exact.shape:  # the comparison of shapes says so
         return right
+    exact, doubt = right.exact, contract.doubt[of_derivative]
     leeway = double.error + DOUBLES.leeway * np.finfo(np.float64).eps * magnitude(double.value)
+    leeway = leeway + doubt * max(1.0, float(magnitude(exact).max(initial=0)))
+    if doubt and of_derivative:
+        unknown = np.isnan(exact)
+        exact, leeway = np.where(unknown, double.value, exact), np.where(unknown, np.inf, leeway)
     reach = own.error + leeway
-    size = magnitude(right.exact).astype(np.float64)
+    size = magnitude(exact).astype(np.float64)
     bound = reach + half_spacing(np.asarray(size + reach), right.dtype)
     bound = np.where(size + bound <= largest_finite(right.dtype), bound, -bound)
-    bound = np.where(np.isinf(reach) & np.isfinite(leeway), ANY_FINITE, bound)
-    return Reference(right.exact, right.dtype, bound, double.value, leeway)
+    if contract.finite:
+        bound = np.where(np.isinf(reach) & np.isfinite(leeway), ANY_FINITE, bound)
+    return Reference(exact, right.dtype, bound, double.value, leeway)
 
 
 def check_mathematics(

@@ -30,7 +30,7 @@ Plant = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """The right blocks and the inputs, `[*mesh.sizes, *block]` both, to wrong blocks."""
 
 
-OUT = Placement((("tp", "dp"),))
+OUT = (Placement((("tp", "dp"),)),)
 """Device (dp, tp) holds part 2 tp + dp of an array."""
 
 

@@ -88,7 +88,7 @@ class Wrong:
 
 
 def a_case(
-    contract: str, *, around: str = "jit", out: Placement | None = None, forbidden: str = "", **given: Any
+    contract: str, *, around: str = "jit", out: tuple[Placement, ...] | None = None, forbidden: str = "", **given: Any
 ) -> Case:
     """A case on two devices."""
     mesh = MeshCase(("dp", "tp"), (2, 2), (3, 1, 0, 2))
@@ -164,7 +164,7 @@ def test_a_script_tells_the_wrong_function_from_the_right_one(
 
 def test_a_type_that_decides_wrongly_is_told(tmp_path: Path) -> None:
     """A script about `out_specs` accepts just what the type of the result allows, one about a type says which it is."""
-    case = a_case("ring_shift", out=Placement(((),), ("dp", "tp")), offset=1)
+    case = a_case("ring_shift", out=(Placement(((),), ("dp", "tp")),), offset=1)
     mine = Implementation("ring_shift", "mine", collectives.ring_shift)
     violation = LawViolation(
         mine, LAWS["type"], case, "xla", Broken("out_specs", "out_specs … refused", data=case.data[0])
@@ -321,7 +321,7 @@ def test_a_script_about_large_data_is_short(kind: str) -> None:
 @pytest.mark.parametrize("law", ["value", "type"])
 def test_a_script_about_unwritten_memory_gives_it_contents(law: str, tmp_path: Path) -> None:
     """It shows what XLA:CPU, which hands out zeros, does not; and it is content when nothing is left unwritten."""
-    case = a_case("all_reduce", op="max", out=Placement(((),), ("tp", "dp")) if law == "type" else None)
+    case = a_case("all_reduce", op="max", out=(Placement(((),), ("tp", "dp")),) if law == "type" else None)
 
     def largest(x: Any, axis_name: Any, *, op: str) -> Any:
         blocks = lax.all_gather(x, axis_name)

@@ -57,7 +57,7 @@ FOUND: tuple[tuple[str, str, Case, Kind, str], ...] = (
     ("gradient", "simulate", a_case("all_reduce", params=(("op", "sum"),)), "values", "3 of 4 tangent blocks wrong"),
     ("transformation", "xla", a_case(SHIFT, around="vmap"), "raises", "raises ValueError: no"),
     ("error", "simulate", a_case(SHIFT, axis_name=("tp", "no_such"), forbidden="axis_name"), "accepted", "is accepted"),
-    ("type", "xla", a_case(SHIFT, out=Placement(((),), ("dp", "tp"))), "out_specs", "out_specs is refused"),
+    ("type", "xla", a_case(SHIFT, out=(Placement(((),), ("dp", "tp")),)), "out_specs", "out_specs is refused"),
     ("communication", "simulate", a_case("broadcast", params=(("root", 1),)), "communication", "sends 3 permutes"),
     (
         "value", "simulate",

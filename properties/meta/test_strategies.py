@@ -1,5 +1,6 @@
 """The strategies themselves: what they can draw, how soon, and what it shrinks to."""
 
+import dataclasses
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -590,14 +591,23 @@ CASE = Case(
     around="partial_manual",
     manual=("dp", "tp"),
     tree=True,
-    out=Placement(((), ("tp", "dp"))),
+    out=(Placement(((), ("tp", "dp"))),),
     forbidden="axis",
+    roles=(("data", "dp"), ("model", ("tp",))),
 )
 
 
 def test_a_case_with_everything_survives_json() -> None:
     """No field of a case is lost on the way through JSON."""
     assert Case.from_json(CASE.to_json()) == CASE
+
+
+def test_the_first_format_is_read() -> None:
+    """A file without roles, in which one placement is that of every result."""
+    assert CASE.out is not None
+    old = json.loads(CASE.to_json()) | {"format": 1, "out": json.loads(CASE.to_json())["out"][0]}
+    del old["roles"]
+    assert Case.from_json(json.dumps(old)) == dataclasses.replace(CASE, roles=())
 
 
 def changed(**fields: Any) -> str:
@@ -614,8 +624,10 @@ def changed(**fields: Any) -> str:
         ("__import__('os').abort()", "^not JSON: "),
         ("[1, 2]", "^not a case: expected a JSON object with a 'format'"),
         ('{"name": "something else"}', "^not a case: expected a JSON object with a 'format'"),
-        (changed(format=2), "^format=2: expected 1 to 1; another version wrote this case"),
-        (changed(format="1"), "^format='1': expected 1 to 1"),
+        (changed(format=3), "^format=3: expected 1 to 2; another version wrote this case"),
+        (changed(format="1"), "^format='1': expected 1 to 2"),
+        (changed(roles=...), "^case: expected 'roles' in it"),
+        (changed(roles=["dp"]), "^roles=\\['dp'\\]: expected an object"),
         (changed(mesh=...), "^case: expected 'mesh' in it"),
         (changed(mesh=[]), r"^mesh=\[\]: expected lists for axis_names, sizes"),
         (changed(mesh={**CASE.mesh.to_json(), "sizes": [2, "2"]}), "expected whole numbers for sizes and devices"),
@@ -627,7 +639,7 @@ def changed(**fields: Any) -> str:
         (changed(operands=7), "^operands=7: expected a list"),
         (changed(data=[{"kind": "pickle", "seed": 0}]), "^kind='pickle': expected one of exact"),
         (changed(params=[]), r"^params=\[\]: expected an object"),
-        (changed(out=3), "^out=3: expected an object"),
+        (changed(out=3), "^out=3: expected a list"),
     ],
 )
 def test_what_is_no_case_is_refused(text: str, message: str) -> None:

@@ -28,6 +28,7 @@ class Implementation:
         form: what it gets of the examples that a law grants, as one of `budgets.SHARES`.
         serves: whether it serves a case; others are not drawn for it. None: all, or as it then says itself.
         given: where the function was found, for one that a user named on the command line.
+        whole: whether it is a function of global arrays, which gets the mesh as `mesh`, and not of blocks.
     """
 
     contract: str
@@ -40,6 +41,7 @@ class Implementation:
     form: str = "user"
     serves: Callable[[Case], bool] | None = None
     given: Any = None
+    whole: bool = False
 
     @property
     def unclaimed(self) -> tuple[str, ...]:
@@ -47,7 +49,12 @@ class Implementation:
         return tuple(sorted(CONTRACTS[self.contract].features - self.features - CONCESSIONS))
 
     def __str__(self) -> str:
-        return f"{self.contract}[{self.name}]"
+        return called(self.contract, self.name)
+
+
+def called(contract: str, name: str) -> str:
+    """What an implementation of a contract is called: `all_gather[ring]`, or just `mlp` where it has its own."""
+    return name if name == contract else f"{contract}[{name}]"
 
 
 EXTRAS = frozenset({"empty_blocks", "explained_errors", "negative_dimensions", "replicated_operands", "trees", "x64"})
@@ -191,6 +198,7 @@ def _claimed(contract: Contract, name: str, claim: Claim) -> Implementation:
         communication=claim.communication,
         form=contract.form,
         serves=claim.supports,
+        whole=claim.whole,
     )
 
 

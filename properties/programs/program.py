@@ -78,16 +78,31 @@ def manual_axes(case: Case) -> tuple[str, ...]:
 def local_function(case: Case, implementation: Implementation) -> Callable[..., list[jax.Array]]:
     """The implementation as a function of blocks, its axis and keyword arguments filled in.
 
-    It raises `WrongResult` unless it returns an array, or for a tree a tree of arrays like its operand.
+    It raises `WrongResult` unless it returns an array, or a tree of arrays where its contract says so.
     """
+    return called(case, implementation)
 
-    def call(*blocks: jax.Array) -> list[jax.Array]:
-        given = [{"first": blocks[0], "rest": [*blocks[1:]]}] if case.tree else blocks
-        by_place, by_keyword = CONTRACTS[case.contract].axis(case)
-        result = implementation.function(*given, *by_place, **by_keyword, **case.keywords)
+
+def called(case: Case, implementation: Implementation, **more: Any) -> Callable[..., list[jax.Array]]:
+    """The implementation as a function of the operands alone; gives the leaves of what it returns.
+
+    Raises:
+        WrongResult: when it is called, unless it returns the tree of its contract.
+    """
+    contract = CONTRACTS[case.contract]
+
+    def call(*operands: jax.Array) -> list[jax.Array]:
+        by_place, by_keyword = contract.axis(case)
+        given = contract.arguments(case, operands)
+        result = implementation.function(*given, *by_place, **by_keyword, **case.keywords, **more)
         leaves: list[Any] = jax.tree.leaves(result)
-        if not _same_tree(result, given[0]):
-            wanted = f"a tree like its operand, {shown(given[0])}" if case.tree else "an array"
+        right = contract.returned(case, operands)
+        if not _same_tree(result, right):
+            wanted = "an array"
+            if case.tree:
+                wanted = f"a tree like its operand, {shown(right)}"
+            elif contract.results is not None:
+                wanted = f"a tree like {right}"
             raise WrongResult(f"returns {shown(result)}: expected {wanted}")
         for leaf in leaves:
             if not isinstance(leaf, jax.Array | np.ndarray | np.generic):
@@ -126,6 +141,26 @@ def arguments(case: Case, transformation: Transformation) -> tuple[Argument, ...
     )
 
 
+def results_of(case: Case, results: Sequence[jax.Array], seen: Seen, out: str) -> list[jax.Array]:
+    """The results of a call on blocks as they leave `shard_map`, see `forward`; what they are goes to `seen`.
+
+    Raises:
+        WrongResult: if what is to be placed has other dimensions.
+    """
+    known = [case.mesh.in_mesh_order(axes) for axes in seen.varying]
+    seen.varying = [frozenset(jax.typeof(y).manual_axis_type.varying) for y in results]
+    seen.shapes = [tuple(y.shape) for y in results]
+    seen.dtypes = [y.dtype for y in results]
+    lead = (case.mesh.axis_names, manual_axes(case))[bool(case.manual)]
+    axes = known
+    if out == "stacked":
+        axes = [lead for _ in results]
+    if out == "placed":
+        assert case.out is not None
+        axes = [placed.stacked for placed in case.out]
+    return [y.reshape(*(1 for _ in a), *y.shape) for y, a in zip(results, axes, strict=True)]
+
+
 def forward(case: Case, implementation: Implementation, seen: Seen, *, out: str = "stacked") -> Program:
     """The program that computes the results.
 
@@ -137,10 +172,11 @@ def forward(case: Case, implementation: Implementation, seen: Seen, *, out: str 
             `"by type"`: stacked over the axes that `seen.varying` already holds, so that a result typed
             invariant leaves as one value. `"placed"`: as `case.out` says.
     """
+    if implementation.whole:
+        return _of_whole(case, implementation, seen, out)
     transformation = TRANSFORMATIONS[case.around]
     operands = arguments(case, transformation)
-    lead = (case.mesh.axis_names, manual_axes(case))[bool(case.manual)]
-    known = [case.mesh.in_mesh_order(axes) for axes in seen.varying]
+    specs = _out_specs(case, seen, out)
 
     def local(*shards: jax.Array) -> list[jax.Array]:
         call = transformation.wrap(local_function(case, implementation))
@@ -148,33 +184,54 @@ def forward(case: Case, implementation: Implementation, seen: Seen, *, out: str 
         for shard, operand in zip(shards, case.operands, strict=True):
             batch = shard.shape[len(operand.placement.stacked) :][:1] if transformation.batched else ()
             blocks.append(shard.reshape(*batch, *operand.block))
-        results = list(call(*blocks))
-        seen.varying = [frozenset(jax.typeof(y).manual_axis_type.varying) for y in results]
-        seen.shapes = [tuple(y.shape) for y in results]
-        seen.dtypes = [y.dtype for y in results]
-        if out == "placed":
-            assert case.out is not None
-            return [y.reshape(*(1 for _ in case.out.stacked), *y.shape) for y in results]
-        axes = [lead for _ in results] if out == "stacked" else known
-        return [y.reshape(*(1 for _ in a), *y.shape) for y, a in zip(results, axes, strict=True)]
-
-    def specs() -> Any:
-        if out == "stacked":
-            return partition_spec([(name,) for name in lead])
-        if out == "placed":
-            assert case.out is not None
-            return partition_spec(case.out.partition())
-        return [partition_spec([(name,) for name in axes]) for axes in known]
+        return results_of(case, list(call(*blocks)), seen, out)
 
     def build(mesh: Any) -> Global:
         return jax.shard_map(
             local,
             mesh=mesh,
             in_specs=tuple(argument.partition_spec for argument in operands),
-            out_specs=specs(),
+            out_specs=specs,
             check_vma=transformation.checked,
             axis_names=set(case.manual),
         )
+
+    return Program(build, operands, compiled=transformation.compiled)
+
+
+def _out_specs(case: Case, seen: Seen, out: str) -> Any:
+    if out == "stacked":
+        lead = (case.mesh.axis_names, manual_axes(case))[bool(case.manual)]
+        return partition_spec([(name,) for name in lead])
+    if out == "placed":
+        assert case.out is not None
+        return [partition_spec(placed.partition()) for placed in case.out]
+    known = [case.mesh.in_mesh_order(axes) for axes in seen.varying]
+    return [partition_spec([(name,) for name in axes]) for axes in known]
+
+
+def _of_whole(case: Case, implementation: Implementation, seen: Seen, out: str) -> Program:
+    """The program of a function of global arrays: what it gives is laid out as the contract says, then taken apart."""
+    transformation, contract = TRANSFORMATIONS[case.around], CONTRACTS[case.contract]
+    operands = arguments(case, transformation)
+    assert contract.placed is not None
+    layouts = [partition_spec(placed.partition(batched=transformation.batched)) for placed in contract.placed(case)]
+    specs = _out_specs(case, seen, out)
+
+    def build(mesh: Any) -> Global:
+        call = transformation.wrap(called(case, implementation, mesh=mesh))
+
+        def whole(*arrays: jax.Array) -> list[jax.Array]:
+            results = list(call(*arrays))
+            for result, layout in zip(results, layouts, strict=True):
+                if result.ndim != len(layout):
+                    raise WrongResult(f"returns an array of {result.ndim} dimensions: expected {len(layout)}")
+            apart: Any = jax.shard_map(
+                lambda *blocks: results_of(case, blocks, seen, out), mesh=mesh, in_specs=tuple(layouts), out_specs=specs
+            )
+            return list(apart(*results))
+
+        return whole
 
     return Program(build, operands, compiled=transformation.compiled)
 

@@ -77,16 +77,29 @@ def check(
         >>> from jax import lax
         >>> check("all_gather", lax.all_gather, laws=["value"], max_examples=5)
     """
+    __tracebackhide__ = True
     check_contract(contract)
-    check_examples(max_examples)
     features = claimed(contract, named("claims", claims, ()))
     check_signature(contract, function, features)
+    expectation = Expectation.parse(communication, names_of(contract)) if communication else None
+    implementation = dataclasses.replace(user_implementation(contract, function, features), expectation=expectation)
+    return checked(implementation, laws, max_examples=max_examples, random_seed=random_seed)
+
+
+def checked(
+    implementation: Implementation,
+    laws: str | Iterable[str] | None,
+    *,
+    max_examples: int,
+    random_seed: int | None,
+) -> Summary:
+    """What `check` does, of any implementation."""
+    __tracebackhide__ = True  # the report says what is wrong; the code that looked for it is no part of that
+    check_examples(max_examples)
     laws = named("laws", laws, LAWS)
     unknown = [name for name in laws if name not in LAWS]
     if unknown or not laws:
         raise ValueError(f"laws={unknown[0] if unknown else laws!r}: expected some of {', '.join(LAWS)}")
-    expectation = Expectation.parse(communication, names_of(contract)) if communication else None
-    implementation = dataclasses.replace(user_implementation(contract, function, features), expectation=expectation)
     devices = len(jax.devices())
     at_hand = {"xla": devices, "simulate": max(devices, 8)}
     reports: list[dict[str, str]] = []
@@ -136,7 +149,6 @@ def check(
         empty += [reason for t in tallies if t.outcome == "skipped" for reason in t.findings]
     summary = Summary(implementation, tuple(tallies), tuple(devices_note(devices)))
     if reports or empty:
-        __tracebackhide__ = True  # the report says what is wrong; the code that looked for it is no part of that
         texts = [*map(told, by_cause(reports)), *empty, str(summary)]
         raise AssertionError("\n\n".join(texts)) from (own[0] if own else None)
     return summary

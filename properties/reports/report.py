@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from shardproof.properties.laws.law import LAWS
-from shardproof.properties.programs.implementations import IMPLEMENTATIONS
+from shardproof.properties.programs.implementations import IMPLEMENTATIONS, called
 from shardproof.properties.reports import communication as table
 from shardproof.properties.reports.failures.causes import by_cause, told
 from shardproof.properties.reports.summary import VERDICTS, notes, verdict_row, verdict_table
@@ -116,7 +116,7 @@ def print_table(tallies: Sequence[Tally], reporter: pytest.TerminalReporter, *, 
     if given:
         for implementation in dict.fromkeys((t.contract, t.implementation) for t in tallies):
             own = [t for t in tallies if (t.contract, t.implementation) == implementation]
-            reporter.write_line("{}[{}]".format(*implementation))
+            reporter.write_line(called(*implementation))
             reporter.write_line(verdict_table(own))
     for line in (*notes(tallies), total(tallies)):
         reporter.write_line(line)

@@ -34,27 +34,24 @@ def notes(tallies: Iterable[Tally]) -> list[str]:
     for tally in tallies:
         for reason, times in tally.unsupported.items():
             where = f"{times} structures, first for {tally.first[reason]}"
-            lines.append(f"unsupported: {tally.contract}[{tally.implementation}]: {reason}, {where}")
+            lines.append(f"unsupported: {tally.name}: {reason}, {where}")
         for reason, times in tally.instead.items():
-            lines.append(
-                f"engine: {tally.contract}[{tally.implementation}]: {reason}: {times} structures run on XLA instead"
-            )
+            lines.append(f"engine: {tally.name}: {reason}: {times} structures run on XLA instead")
         for reason, times in tally.not_run.items():
-            lines.append(f"not run: {tally.contract}[{tally.implementation}]: {reason}: {times} structures")
+            lines.append(f"not run: {tally.name}: {reason}: {times} structures")
         for what, where in tally.findings.items():
-            lines.append(f"finding: {tally.contract}[{tally.implementation}]: {what}, first for {where}")
+            lines.append(f"finding: {tally.name}: {what}, first for {where}")
     for tally in tallies:
         if tally.unclaimed:
             missing = ", ".join(tally.unclaimed)
-            lines.append(f"not claimed, so not drawn: {tally.contract}[{tally.implementation}]: {missing}")
+            lines.append(f"not claimed, so not drawn: {tally.name}: {missing}")
     lines += [
-        f"supports few: {t.contract}[{t.implementation}]: {t.law} ({t.engine}): "
-        f"{t.supported:.0%} of {t.drawn_structures:,} structures drawn"
+        f"supports few: {t.name}: {t.law} ({t.engine}): {t.supported:.0%} of {t.drawn_structures:,} structures drawn"
         for t in by_law
         if t.supported < FEW and t.outcome != "skipped"
     ]
     for tally in tallies:
-        name, sent = f"{tally.contract}[{tally.implementation}]", tally.communication
+        name, sent = tally.name, tally.communication
         if (tally.contract, tally.implementation) in broken:
             told = broken[tally.contract, tally.implementation] or name
             lines.append(f"communication NOT as expected: {told}")

@@ -97,7 +97,8 @@ def _check_structure(case: Case) -> None:
         if elements > MOST_ELEMENTS:
             raise ValueError(f"block={operand.block}: {elements} elements on all devices, expected {MOST_ELEMENTS}")
     if case.out is not None:
-        _check_placement(case, case.out, len(case.out.spec))
+        for placed in case.out:
+            _check_placement(case, placed, len(placed.spec))
     if len(set(case.manual)) != len(case.manual) or bool(case.manual) != (case.around == "partial_manual"):
         raise ValueError(f"manual={case.manual}: expected distinct axes under partial_manual, and none elsewhere")
     varying = frozenset[str]().union(*(operand.placement.axes for operand in case.operands))
@@ -173,5 +174,6 @@ def check_oracle(law: str, case: Case) -> None:
         raise ValueError(f"no case of {case.contract}: {error}") from error
     if law == "error":
         raise ValueError(f"forbidden={case.forbidden!r}: nothing is wrong with it")
-    if case.out is not None and len(case.out.spec) != results[0].ndim - len(case.mesh.sizes):
-        raise ValueError(f"out={case.out.spec}: expected an entry for each dimension of the result")
+    ranks = [result.ndim - len(case.mesh.sizes) for result in results]
+    if case.out is not None and [len(placed.spec) for placed in case.out] != ranks:
+        raise ValueError(f"out={case.out}: expected one with {ranks} entries")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shardproof.properties.cases.case import Case
+from shardproof.properties.programs.implementations import called
 from shardproof.properties.runner.verdict import Verdict
 
 DECLINED = "declined"
@@ -91,7 +92,12 @@ class Tally:
     failure: dict[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return f"<{self.cases} cases of {self.contract}[{self.implementation}] under {self.law} on {self.engine}>"
+        return f"<{self.cases} cases of {self.name} under {self.law} on {self.engine}>"
+
+    @property
+    def name(self) -> str:
+        """What the implementation is called: `all_gather[ring]`, or `mlp` where it is a contract of its own."""
+        return called(self.contract, self.implementation)
 
     def count(self, case: Case, checked: int) -> None:
         """Adds one structure and the data sets checked on it."""

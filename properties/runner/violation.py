@@ -95,7 +95,8 @@ class LawViolation(AssertionError):
     @property
     def headline(self) -> str:
         """Implementation, law, mesh, axis, and what is wrong, in one line."""
-        where = f"mesh {self.case.mesh}, axis {self.case.axis_name!r}"
+        roles = ", ".join(f"{role}={axes!r}" for role, axes in self.case.roles)
+        where = f"mesh {self.case.mesh}, {roles or f'axis {self.case.axis_name!r}'}"
         return f"{self.implementation}: {self.title}: {where}: {self.finding}"
 
 

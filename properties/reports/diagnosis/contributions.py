@@ -33,7 +33,7 @@ def contributions(scenes: Sequence[Scene], device: int) -> str | None:
     """Names the devices whose terms a result lacks, has too often, or should not have, on a device."""
     first = scenes[0]
     case = first.case
-    if not first.inputs or case.mesh.size > MOST or first.expected.dtype == bool or case.tree:
+    if not first.inputs or case.mesh.size > MOST or first.expected.dtype == bool or case.tree or case.roles:
         return None
     if case.keywords.get("op") in ("max", "min"):
         return _extreme(scenes, device, str(case.keywords["op"]))

@@ -6,6 +6,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.reports.failures.record import identity, record
 from shardproof.properties.reports.scripts.script import script
 from shardproof.properties.runner.lookup import Lookup, NotAFailure, importable, named
@@ -50,7 +51,8 @@ def paths(violation: LawViolation) -> Written:
         lookup.source()
     except NotAFailure:  # an installed package's, say
         impl = str(lookup)
-    return Written(FOLDER / f"{name}.py", FOLDER / f"{name}.json", importable(function), impl)
+    replays = importable(function) and CONTRACTS[function.contract].listed
+    return Written(FOLDER / f"{name}.py", FOLDER / f"{name}.json", replays, impl)
 
 
 def written(violation: LawViolation) -> Written | None:

@@ -147,7 +147,11 @@ def _function(content: Any) -> Named:
     )
     features = reading.items("features", record["features"], most=len(FEATURES))
     expectation = reading.text("expectation", record.get("expectation", ""))
-    contract = reading.one_of("implementation contract", record["contract"], CONTRACTS)
+    contract = reading.identifier("implementation contract", record["contract"])
+    if contract not in CONTRACTS:
+        raise ValueError(
+            f"implementation contract={contract!r}: none of a list; of a program, run the script beside it"
+        )
     if expectation:
         Expectation.parse(expectation, names_of(contract))
     return Named(

@@ -81,7 +81,7 @@ def _wrong_devices(case: Case, difference: Difference) -> np.ndarray:
     """Which devices hold what is wrong: of an array that `out_specs` puts together, a part of it."""
     sizes, wrong = case.mesh.sizes, difference.wrong
     if difference.of == "array" and case.out is not None:
-        wrong = shard(wrong[(0,) * len(sizes)], case.mesh, case.out.partition())
+        wrong = shard(wrong[(0,) * len(sizes)], case.mesh, case.out[difference.leaf].partition())
     return np.asarray(wrong.reshape(*sizes, -1).any(axis=-1))
 
 

@@ -2,7 +2,8 @@
 
 import base64
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -92,3 +93,14 @@ def spec_text(entries: Sequence[Sequence[str]]) -> str:
 def tuple_text(texts: Sequence[str]) -> str:
     """A tuple of expressions."""
     return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
+
+
+def tree_text(tree: Any) -> str:
+    """A tree of dicts, lists and tuples whose leaves are the names of variables: `{'w': w, 'b': b}`."""
+    if isinstance(tree, Mapping):
+        return "{" + ", ".join(f"{key!r}: {tree_text(value)}" for key, value in tree.items()) + "}"
+    if isinstance(tree, tuple):
+        return tuple_text([tree_text(value) for value in tree])
+    if isinstance(tree, list):
+        return "[" + ", ".join(map(tree_text, tree)) + "]"
+    return str(tree)

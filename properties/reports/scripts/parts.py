@@ -1,16 +1,16 @@
 """What all scripts of failures have in common: imports, devices, mesh, the function, and how it is put on the mesh."""
 
+import re
 from pathlib import Path
 
 import jax
 
-from shardproof.properties.cases.case import Placement
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.laws.violation import DEATHS
 from shardproof.properties.programs.precision import is_wide
 from shardproof.properties.programs.program import manual_axes
 from shardproof.properties.programs.transformations import TRANSFORMATIONS
-from shardproof.properties.reports.scripts.literals import docstring, quoted, spec_text, tuple_text
+from shardproof.properties.reports.scripts.literals import docstring, quoted, spec_text, tree_text, tuple_text
 from shardproof.properties.reports.scripts.source import Source, source_of
 from shardproof.properties.reports.scripts.surroundings import LISTS, called, definitions
 from shardproof.properties.runner.stuck import GAVE_UP, patience
@@ -66,7 +66,9 @@ class Script:
         self.violation = violation
         self.case = violation.case
         self.transformation = TRANSFORMATIONS[self.case.around]
-        self.names = list(CONTRACTS[self.case.contract].operands)
+        self.contract = CONTRACTS[self.case.contract]
+        self.of_whole = violation.implementation.whole
+        self.names = [re.sub(r"\W+", "_", name).strip("_") for name in self.contract.operands]
         if self.case.tree:
             self.names = [f"x{i}" for i in range(len(self.case.operands))]
         self.lead = manual_axes(self.case)
@@ -86,7 +88,12 @@ class Script:
     @property
     def several(self) -> bool:
         """Whether the results are a list."""
-        return self.case.tree or self.case.around in LISTS
+        return self._tree or self.case.around in LISTS
+
+    @property
+    def _tree(self) -> bool:
+        """Whether the function returns a tree of arrays."""
+        return self.case.tree or self.contract.results is not None
 
     @property
     def child(self) -> bool:
@@ -154,22 +161,32 @@ class Script:
         """The call on one device, and the transformation around it."""
         case, around = self.case, self.case.around
         names = ", ".join(self.names)
-        given = names
-        if case.tree:
-            given = f'{{"first": {self.names[0]}, "rest": [{", ".join(self.names[1:])}]}}'
+        given = ", ".join(tree_text(argument) for argument in self.contract.arguments(case, self.names))
         keywords = "".join(f", {name}={value!r}" for name, value in case.params)
         by_place, by_keyword = CONTRACTS[case.contract].axis(case)
         axis = [*map(repr, by_place), *(f"{name}={value!r}" for name, value in by_keyword.items())]
-        call = f"{self.source.name}({', '.join([given, *axis])}{keywords})"
+        mesh = ["mesh=mesh"] if self.of_whole else []
+        call = f"{self.source.name}({', '.join([given, *axis, *mesh])}{keywords})"
+        told = (
+            "Global arrays in, global arrays out."
+            if self.of_whole
+            else "One device's part: its block in, its block out."
+        )
         return [
             f"def call({names}):",
-            '    """One device\'s part: its block in, its block out."""',
-            f"    return {f'jax.tree.leaves({call})' if case.tree else call}",
+            f'    """{told}"""',
+            f"    return {f'jax.tree.leaves({call})' if self._tree else call}",
             "", "", *definitions(around),
         ]  # fmt: skip
 
-    def local(self, axes: list[tuple[str, ...]], *, placed: Placement | None = None, spy: bool = False) -> list[str]:
-        """The function that `shard_map` runs on every device, its results stacked over `axes`, or `placed`."""
+    def local(self, axes: list[tuple[str, ...]], *, spy: bool = False) -> list[str]:
+        """The function that `shard_map` runs on every device, with a leading dimension for each of `axes`.
+
+        Around a function of global arrays, what every device holds of its results.
+        """
+        if self.of_whole:
+            taken = [f"def local({'*y' if self.several else 'y'}):", '    """A device\'s blocks of the results."""']
+            return [*taken, *self._left(axes, spy=spy)]
         blocks = []
         for name, operand in zip(self.names, self.case.operands, strict=True):
             if operand.placement.stacked:
@@ -181,12 +198,16 @@ class Script:
             '    """What every device runs; leading dimensions stack the results of all devices."""',
             f"    y = {called(self.case.around)}({', '.join(blocks)})",
         ]
+        return [*lines, *self._left(axes, spy=spy)]
+
+    def _left(self, axes: list[tuple[str, ...]], *, spy: bool) -> list[str]:
+        """The end of that function: what it returns."""
+        lines = []
         if spy:
             lines.append(
                 "    varying.extend(set(jax.typeof(leaf).manual_axis_type.varying) for leaf in jax.tree.leaves(y))"
             )
-        ranks = [len(placed.stacked)] if placed is not None else [len(a) for a in axes]
-        indices = ["[" + ", ".join(["None"] * r) + "]" if r else "" for r in ranks]
+        indices = ["[" + ", ".join(["None"] * len(a)) + "]" if a else "" for a in axes]
         if not self.several:
             return [*lines, f"    return y{indices[0]}", "", ""]
         if len(set(indices)) == 1:
@@ -196,11 +217,22 @@ class Script:
     def shard_map(self, out: list[str], *, name: str = "program") -> str:
         """The line that puts `local` on the mesh."""
         batched = self.transformation.batched
+        outs = out[0] if not self.several or len(set(out)) == 1 else f"[{', '.join(out)}]"
+        if self.of_whole:
+            placed = CONTRACTS[self.case.contract].placed
+            assert placed is not None
+            layouts = tuple_text([spec_text(p.partition(batched=batched)) for p in placed(self.case)])
+            return "\n".join([
+                f"def {name}({', '.join(self.names)}):",
+                f"    y = {called(self.case.around)}({', '.join(self.names)})",
+                f"    blocks = jax.shard_map(local, mesh=mesh, in_specs={layouts}, out_specs={outs})",
+                f"    return blocks({'*y' if self.several else 'y'})",
+                "", "",
+            ])  # fmt: skip
         specs = [spec_text(o.placement.partition(batched=batched)) for o in self.case.operands]
         options = "" if self.transformation.checked else ", check_vma=False"
         if self.case.manual:
             options += f", axis_names={set(self.case.manual)!r}"
-        outs = out[0] if not self.several or len(set(out)) == 1 else f"[{', '.join(out)}]"
         line = f"{name} = jax.shard_map(local, mesh=mesh, in_specs={tuple_text(specs)}, out_specs={outs}{options})"
         if len(line) <= 120:
             return line

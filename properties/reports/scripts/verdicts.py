@@ -51,22 +51,25 @@ def _placed(script: Script, data: Data) -> list[str]:
     assert out is not None
     right = result_values(script.violation.implementation, case, Data("exact", data.seed))
     lead = len(case.mesh.sizes)
-    lines = [*script.local([], placed=out, spy=True), *differs(), *operands(script, right.operands), "varying = []"]
-    lines += [script.shard_map([spec_text(out.partition())]), "try:"]
+    axes = [placed.stacked for placed in out]
+    lines = [*script.local(axes, spy=True), *differs(), *operands(script, right.operands), "varying = []"]
+    lines += [script.shard_map([spec_text(placed.partition()) for placed in out]), "try:"]
     lines += [f"    jax.eval_shape(program, {', '.join(script.names)})", "    accepted = True"]
     lines += ["except ValueError as error:", '    if "out_specs" not in str(error):', "        raise"]
-    lines += ["    accepted = False", f"sound = all(axes <= {set(out.axes) or 'set()'} for axes in varying)"]
+    named = ", ".join(str(set(placed.axes) or "set()") for placed in out)
+    lines += ["    accepted = False", f"sound = all(map(set.issubset, varying, [{named}]))"]
     lines += ["wrong = accepted != sound", "if wrong:"]
     lines.append(
         "    print(f\"out_specs is {'accepted' if accepted else 'refused'} for results varying over {varying}\")"
     )
     if right.exact:
+        blocks = oracle_blocks(case, [case.blocks(i, a, batched=False) for i, a in enumerate(right.operands)])
         shaped = [
-            e.reshape(*case.mesh.sizes, *(1 for _ in out.stacked), *e.shape[lead:])
-            for e in oracle_blocks(case, [case.blocks(i, a, batched=False) for i, a in enumerate(right.operands)])
+            (e.reshape(*case.mesh.sizes, *(1 for _ in placed.stacked), *e.shape[lead:]), placed.partition())
+            for e, placed in zip(blocks, out, strict=True)
         ]
         try:
-            whole = [Reference(e := unshard(b, case.mesh, out.partition()), e.dtype, None) for b in shaped]
+            whole = [Reference(e := unshard(b, case.mesh, spec), e.dtype, None) for b, spec in shaped]
         except ValueError:  # blocks that differ cannot leave as one: it must be refused
             return [*lines, EXIT]
         names = results(script, len(whole))

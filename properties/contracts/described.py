@@ -1,0 +1,184 @@
+"""Global arrays described by their dimensions: `"batch@data features"`, what is in them, and how devices share them."""
+
+import math
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shardproof.properties.cases.case import Placement
+from shardproof.properties.cases.strategies.dtypes import as_dtype
+from shardproof.properties.contracts.contract import names_of, refilled
+
+DIMENSION = re.compile(r"(?P<name>([A-Za-z_]\w*|[1-9]\d*)?)(?P<roles>(@[A-Za-z_]\w*)*)")
+
+KINDS = ("float", "int32", "bool")
+"""What an array may be said to hold, besides dtypes by their names."""
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """A dimension of a global array.
+
+    Arguments:
+        name: what its size is called, or that size itself; empty: one for every participant.
+        roles: the axis tuples that shard it, the first varying slowest.
+    """
+
+    name: str
+    roles: tuple[str, ...] = ()
+
+    @property
+    def fixed(self) -> int | None:
+        """Its size, if that is a number."""
+        return int(self.name) if self.name.isdigit() else None
+
+
+@dataclass(frozen=True, init=False)
+class Array:
+    """A global array, by its dimensions and what it holds.
+
+    Arguments:
+        dimensions: names with the roles that shard them, or sizes: `"batch@data heads@model 64"`. `@data` alone is a
+            dimension with one element for every participant of that role.
+        dtype: `"float"`, which is drawn for each case and has a gradient; or `"int32"`, `"bool"`, or another dtype.
+        below: of integers, a dimension or a number: they are indices from 0 up to it, and without it small numbers.
+        gradient: whether gradients are taken of it, if it is floating.
+
+    Raises:
+        ValueError: for dimensions that cannot be read, an unknown dtype, or `below` of what is no integer.
+    """
+
+    dimensions: tuple[Dimension, ...]
+    dtype: str
+    below: str
+    gradient: bool
+
+    def __init__(
+        self, dimensions: str, dtype: str = "float", *, below: str | int | None = None, gradient: bool = True
+    ) -> None:
+        object.__setattr__(self, "dimensions", _dimensions(dimensions))
+        object.__setattr__(self, "dtype", dtype if dtype in KINDS else as_dtype(dtype).name)
+        object.__setattr__(self, "below", "" if below is None else str(below))
+        object.__setattr__(self, "gradient", gradient and (dtype == "float" or as_dtype(dtype).kind in "fcV"))
+        if self.below and not (DIMENSION.fullmatch(self.below) and self.dtype.startswith(("int", "uint"))):
+            raise ValueError(f"below={below!r}: expected a dimension or a positive size, of integers, got {dtype}")
+        roles = [role for dimension in self.dimensions for role in dimension.roles]
+        if len(set(roles)) != len(roles):
+            raise ValueError(f"array {dimensions!r}: expected each role to shard one dimension at most")
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The roles that shard it, in the order in which they are named."""
+        return tuple(role for dimension in self.dimensions for role in dimension.roles)
+
+    def shape(self, sizes: Mapping[str, int], members: Mapping[str, int]) -> tuple[int, ...]:
+        """Its global shape, given the sizes of dimensions by their names, and the members of roles."""
+
+        def size(dimension: Dimension) -> int:
+            if not dimension.name:
+                return math.prod(members[role] for role in dimension.roles)
+            return sizes[dimension.name] if dimension.fixed is None else dimension.fixed
+
+        return tuple(map(size, self.dimensions))
+
+    def placement(self, roles: Mapping[str, tuple[str, ...]]) -> Placement:
+        """Its layout, given the axes of each role."""
+        return Placement(tuple(tuple(a for role in d.roles for a in roles[role]) for d in self.dimensions))
+
+    def __str__(self) -> str:
+        dimensions = " ".join("@".join([d.name, *d.roles]) for d in self.dimensions)
+        return dimensions if self.dtype == "float" else f"{self.dtype}[{dimensions}]"
+
+
+def _dimensions(text: str) -> tuple[Dimension, ...]:
+    found = []
+    for word in text.split():
+        match = DIMENSION.fullmatch(word)
+        if match is None:
+            raise ValueError(f"array {text!r}: {word!r}: expected NAME, NAME@ROLE, @ROLE, or a size")
+        found.append(Dimension(match["name"], tuple(match["roles"].split("@")[1:])))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The array arguments of a function, and its results, as trees.
+
+    Arguments:
+        tree: the arguments, in a tuple, with a name for every leaf.
+        arrays: the leaves of the arguments.
+        result_tree: what is returned, with a name for every leaf.
+        results: the leaves of the results.
+    """
+
+    tree: tuple[Any, ...]
+    arrays: tuple[Array, ...]
+    result_tree: Any
+    results: tuple[Array, ...]
+
+    @classmethod
+    def of(cls, names: Collection[str], arguments: Any, results: Any) -> "Signature":
+        """The signature that descriptions make up: strings or `Array` in dicts, lists and tuples.
+
+        Raises:
+            ValueError: for what is none.
+        """
+        named = tuple(_named(name, argument) for name, argument in zip(names, arguments, strict=True))
+        return cls(
+            tuple(name for name, _ in named),
+            tuple(array for _, arrays in named for array in arrays),
+            *_named("result", results),
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the leaves of the arguments are called: `x`, `params[0]['w']`."""
+        return tuple(names_of(self.tree))
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """All roles, in the order in which they are named."""
+        return tuple(dict.fromkeys(role for array in (*self.arrays, *self.results) for role in array.roles))
+
+    def parts(self, sizes_of_roles: Mapping[str, int]) -> dict[str, int]:
+        """Of each dimension by its name, what its size must be a multiple of."""
+        found: dict[str, int] = {}
+        for dimension in (d for array in (*self.arrays, *self.results) for d in array.dimensions):
+            parts = math.prod(sizes_of_roles[role] for role in dimension.roles)
+            if dimension.name:
+                found[dimension.name] = math.lcm(found.get(dimension.name, 1), parts)
+        for array in self.arrays:
+            if array.below and not array.below.isdigit():
+                found.setdefault(array.below, 1)
+        return found
+
+
+def _named(name: str, described: Any) -> tuple[Any, tuple[Array, ...]]:
+    """A tree of descriptions as one of names, and its leaves in the same order."""
+    if isinstance(described, Mapping):
+        parts = {key: _named(f"{name}[{key!r}]", value) for key, value in sorted(described.items())}
+        return {key: part[0] for key, part in parts.items()}, tuple(a for part in parts.values() for a in part[1])
+    if isinstance(described, list | tuple) and type(described) in (list, tuple):
+        each = [_named(f"{name}[{i}]", value) for i, value in enumerate(described)]
+        return type(described)(part[0] for part in each), tuple(a for part in each for a in part[1])
+    if isinstance(described, str):
+        try:
+            described = Array(described)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+    if not isinstance(described, Array):
+        expected = "dimensions in a string, an Array, or a dict, list or tuple of them"
+        raise ValueError(f"{name}={described!r}: expected {expected}")  # noqa: TRY004 (one kind for all descriptions)
+    return name, (described,)
+
+
+def indices(array: np.ndarray, below: int) -> np.ndarray:
+    """Indices from 0 up to `below` in place of integers, spread over all of them."""
+    spread = array.astype(np.int64) * 7919 + np.arange(array.size).reshape(array.shape) * 31
+    return (spread % below).astype(array.dtype)
+
+
+__all__ = ["Array", "Dimension", "Signature", "indices", "refilled"]

@@ -1,0 +1,91 @@
+"""Programs of a user's own: right ones of many kinds pass, and a bug in each is caught, on two devices."""
+
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from shardproof.properties.meta.whole_programs import PROGRAMS, Written, mlp, numpy_mlp
+from shardproof.properties.reports.programs import check_program
+
+MLP: dict[str, Any] = {
+    "arguments": ("batch@data embed", "embed hidden@model", "hidden@model embed"),
+    "results": "batch@data embed",
+}
+
+
+def checked(written: Written, function: Any, **more: Any) -> Any:
+    """What `check_program` says of a function."""
+    described: Any = {"arguments": written.arguments, "results": written.results}
+    return check_program(function, written.reference, **described, **written.more, **more)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_right_program_passes(name: str) -> None:
+    """Every law holds of it, or does not apply."""
+    summary = checked(PROGRAMS[name], PROGRAMS[name].right, max_examples=3)
+    assert {tally.outcome for tally in summary.tallies} <= {"passed", "skipped"}
+    assert {tally.law for tally in summary.tallies if tally.outcome == "passed"} >= {"value", "scale", "agreement"}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_wrong_program_is_reported(name: str) -> None:
+    """On at most two devices, with the roles by their names."""
+    written = PROGRAMS[name]
+    with pytest.raises(AssertionError) as raised:
+        checked(written, written.wrong, max_examples=40, laws=written.law)
+    headline = str(raised.value).partition("\n")[0]
+    assert headline.startswith(f"{written.wrong.__name__}: ")
+    sizes = re.search(r"mesh \(([^)]*)\)", headline)
+    assert sizes is not None
+    devices = [int(n) for n in re.findall(r"=(\d+)", sizes[1])]
+    assert sorted(devices)[-1] <= 2
+    assert sum(n > 1 for n in devices) <= 1
+
+
+def test_the_script_of_a_program_runs_alone(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It exits with 1 while the bug is there, trees, roles and global arrays included."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("mlp", "step", "whole"):
+        with pytest.raises(AssertionError):
+            checked(PROGRAMS[name], PROGRAMS[name].wrong, max_examples=40, laws=["value"])
+    scripts = sorted((tmp_path / ".shardproof" / "failures").glob("*.py"))
+    assert len(scripts) >= 3
+    for script in scripts:
+        ended = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=120)
+        assert ended.returncode == 1, (script, ended.stderr)
+        assert "result" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"arguments": "batch@data embed"}, "arguments='batch@data embed': expected a description for each argument"),
+        ({"arguments": ("batch@data",)}, "cannot be called as mlp(<x>, data=): missing a required argument"),
+        ({"arguments": ("batch-1", "a b", "b c")}, "x: array 'batch-1': 'batch-1': expected NAME, NAME@ROLE"),
+        ({"arguments": ("a@data b@data", "b c", "c d")}, "x: array 'a@data b@data': expected each role to shard one"),
+        ({"arguments": (3, "b c", "c d")}, "x=3: expected dimensions in a string"),
+        ({"arguments": ("a b", "b c", "c d"), "results": "a d"}, "expected a role that shards a dimension"),
+        ({"results": "batch@data"}, "result: the reference returns shape (2, 2): expected 1 dimensions, 'batch@data'"),
+        ({"results": {"y": "batch@data embed"}}, "the reference returns PyTreeDef(*): expected PyTreeDef({'y': *})"),
+        ({"one_axis": ["expert"]}, "one_axis: 'expert': expected some of data, model"),
+        ({"sizes": {"heads": 4}}, "sizes: 'heads': expected some of batch, embed, hidden"),
+        ({"dtypes": ["float"]}, "dtype='float': expected one of"),
+        ({"dtypes": []}, "dtypes: expected at least one"),
+        ({"laws": ["values"]}, "laws='values': expected some of value"),
+        ({"max_examples": 0}, "max_examples=0: expected a whole number"),
+    ],
+)
+def test_a_description_that_cannot_be_used_is_one_line(changed: dict[str, Any], message: str) -> None:
+    """It names the argument, its value, and what was expected."""
+    with pytest.raises(ValueError, match=re.escape(message)) as raised:
+        check_program(mlp, numpy_mlp, **{**MLP, **changed})
+    assert "\n" not in str(raised.value)
+
+
+def test_a_reference_that_cannot_be_called_is_told() -> None:
+    """What it raises, and what it was called with."""
+    with pytest.raises(ValueError, match=r"the reference cannot be called with batch@data embed, .*: TypeError"):
+        check_program(mlp, lambda x: x, **MLP)

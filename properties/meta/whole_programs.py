@@ -1,0 +1,247 @@
+"""Sharded programs of several kinds with what they mean on whole arrays, and one planted bug in each."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from shardproof.properties.contracts.described import Array
+
+
+@dataclass(frozen=True)
+class Written:
+    """A program, the same with a bug, what both should mean, and how they are described."""
+
+    right: Callable[..., Any]
+    wrong: Callable[..., Any]
+    reference: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    results: Any
+    more: Mapping[str, Any] = field(default_factory=dict)
+    law: str = "value"
+
+
+def mlp(x: Any, w_in: Any, w_out: Any, *, data: Any, model: Any) -> Any:
+    """Tensor parallel."""
+    return lax.psum(jax.nn.relu(x @ w_in) @ w_out, model)
+
+
+def mlp_without_its_sum(x: Any, w_in: Any, w_out: Any, *, data: Any, model: Any) -> Any:
+    """Every device keeps its part of the sum."""
+    return jax.nn.relu(x @ w_in) @ w_out
+
+
+def numpy_mlp(x: Any, w_in: Any, w_out: Any) -> Any:
+    """On whole arrays, in NumPy."""
+    return np.maximum(x @ w_in, 0) @ w_out
+
+
+def scores(q: Any, k: Any, *, data: Any, heads: Any) -> Any:
+    """Logits of every head, by an einsum with batch and head dimensions, nothing of which is shared."""
+    return jnp.einsum("bshd,bthd->bhst", q, k) / jnp.sqrt(jnp.float32(q.shape[-1])).astype(q.dtype)
+
+
+def scores_by_heads(q: Any, k: Any, *, data: Any, heads: Any) -> Any:
+    """Divides by the root of the number of local heads."""
+    return jnp.einsum("bshd,bthd->bhst", q, k) / jnp.sqrt(jnp.float32(q.shape[-2])).astype(q.dtype)
+
+
+def whole_scores(q: Any, k: Any) -> Any:
+    """In JAX."""
+    return jnp.einsum("bshd,bthd->bhst", q, k) / jnp.sqrt(q.shape[-1])
+
+
+def normalised(x: Any, *, data: Any) -> Any:
+    """Statistics over the whole batch."""
+    mean = lax.pmean(x.mean(0), data)
+    return (x - mean) / jnp.sqrt(lax.pmean(((x - mean) ** 2).mean(0), data) + 1e-3)
+
+
+def normalised_locally(x: Any, *, data: Any) -> Any:
+    """The variance about the device's own mean."""
+    mean = lax.pmean(x.mean(0), data)
+    return (x - mean) / jnp.sqrt(lax.pmean(x.var(0), data) + 1e-3)
+
+
+def whole_normalised(x: Any) -> Any:
+    """In NumPy."""
+    return (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-3)
+
+
+def softmax(x: Any, *, model: Any, temperature: float) -> Any:
+    """Over a sharded dimension."""
+    largest = lax.pmax(lax.stop_gradient(x.max(-1, keepdims=True)), model)
+    powers = jnp.exp((x - largest) / temperature)
+    return powers / lax.psum(powers.sum(-1, keepdims=True), model)
+
+
+def softmax_with_a_trifle(x: Any, *, model: Any, temperature: float) -> Any:
+    """One part in a million too much."""
+    return softmax(x, model=model, temperature=temperature) * (1 + 1e-6)
+
+
+def whole_softmax(x: Any, temperature: float) -> Any:
+    """In NumPy."""
+    powers = np.exp((x - x.max(-1, keepdims=True)) / temperature)
+    return powers / powers.sum(-1, keepdims=True)
+
+
+@jax.custom_vjp
+def _doubled(x: Any) -> Any:
+    return 2 * x
+
+
+_doubled.defvjp(lambda x: (2 * x, None), lambda _, ct: (2 * ct,))
+
+
+@jax.custom_vjp
+def _halved_back(x: Any) -> Any:
+    return 2 * x
+
+
+_halved_back.defvjp(lambda x: (2 * x, None), lambda _, ct: (ct,))
+
+
+def custom(x: Any, *, data: Any) -> Any:
+    """A derivative of its own, around a collective."""
+    return lax.psum(_doubled(x[0]), data)
+
+
+def custom_by_half(x: Any, *, data: Any) -> Any:
+    """Whose backward pass forgets the factor."""
+    return lax.psum(_halved_back(x[0]), data)
+
+
+def whole_custom(x: Any) -> Any:
+    """In JAX: the blocks of all participants, added up."""
+    return 2 * x.sum(0)
+
+
+def one_axis_only(x: Any, *, axis: str) -> Any:
+    """Takes a single axis, and asserts what it is given."""
+    assert isinstance(axis, str)
+    assert x.shape[0] % 4 == 0
+    return lax.all_gather(x, axis, axis=0, tiled=True).sum(0)
+
+
+def one_axis_without_a_row(x: Any, *, axis: str) -> Any:
+    """The sum lacks a row."""
+    assert isinstance(axis, str)
+    assert x.shape[0] % 4 == 0
+    return lax.all_gather(x, axis, axis=0, tiled=True)[1:].sum(0)
+
+
+def step(params: Any, batch: Any, *, data: Any) -> Any:
+    """A step of gradient descent, on trees; the gradient is taken inside."""
+
+    def loss(params: Any) -> Any:
+        return lax.pmean(((jnp.tanh(batch["x"] @ params["w"] + params["b"]) - batch["y"]) ** 2).mean(), data)
+
+    value, gradient = jax.value_and_grad(loss)(params)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradient), value
+
+
+def step_without_its_mean(params: Any, batch: Any, *, data: Any) -> Any:
+    """Adds up the losses of all devices."""
+
+    def loss(params: Any) -> Any:
+        return lax.psum(((jnp.tanh(batch["x"] @ params["w"] + params["b"]) - batch["y"]) ** 2).mean(), data)
+
+    value, gradient = jax.value_and_grad(loss)(params)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradient), value
+
+
+def whole_step(params: Any, batch: Any) -> Any:
+    """In JAX, differentiated by JAX."""
+
+    def loss(params: Any) -> Any:
+        return ((jnp.tanh(batch["x"] @ params["w"] + params["b"]) - batch["y"]) ** 2).mean()
+
+    value, gradient = jax.value_and_grad(loss)(params)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradient), value
+
+
+def lookup(table: Any, ids: Any, *, model: Any) -> Any:
+    """Rows of a sharded table."""
+    local = ids - lax.axis_index(model) * table.shape[0]
+    inside = (local >= 0) & (local < table.shape[0])
+    return lax.psum(jnp.where(inside[:, None], table[jnp.where(inside, local, 0)], 0), model)
+
+
+def lookup_without_its_mask(table: Any, ids: Any, *, model: Any) -> Any:
+    """Every device adds some row."""
+    return lax.psum(table[(ids - lax.axis_index(model) * table.shape[0]) % table.shape[0]], model)
+
+
+def whole(x: Any, w: Any, *, mesh: Any, data: Any, model: Any) -> Any:
+    """A function of global arrays with its own `shard_map`."""
+    function = jax.shard_map(
+        lambda x, w: lax.psum(x @ w, model), mesh=mesh, in_specs=(P(data, model), P(model, None)), out_specs=P(data)
+    )
+    return function(x, w)
+
+
+def whole_turned(x: Any, w: Any, *, mesh: Any, data: Any, model: Any) -> Any:
+    """Takes the rows of the weights from the neighbour."""
+
+    def product(x: Any, w: Any) -> Any:
+        p = lax.axis_size(model)
+        return lax.psum(x @ lax.ppermute(w, model, [(i, (i + 1) % p) for i in range(p)]), model)
+
+    specs = (P(data, model), P(model, None))
+    function: Any = jax.shard_map(product, mesh=mesh, in_specs=specs, out_specs=P(data))
+    return function(x, w)
+
+
+def constrained(x: Any, w: Any, *, mesh: Any, data: Any, model: Any) -> Any:
+    """A function of global arrays that leaves communication to the compiler."""
+    return lax.with_sharding_constraint(x @ w, NamedSharding(mesh, P(data, None)))
+
+
+def constrained_twice(x: Any, w: Any, *, mesh: Any, data: Any, model: Any) -> Any:
+    """And adds a product that should not be."""
+    return lax.with_sharding_constraint(x @ w + x @ w, NamedSharding(mesh, P(data, None)))
+
+
+PROGRAMS: dict[str, Written] = {
+    "mlp": Written(
+        mlp, mlp_without_its_sum, numpy_mlp,
+        ("batch@data embed", "embed hidden@model", "hidden@model embed"), "batch@data embed",
+    ),
+    "scores": Written(
+        scores, scores_by_heads, whole_scores,
+        ("b@data s h@heads d", "b@data t h@heads d"), "b@data h@heads s t", {"dtypes": ["float32"]},
+    ),
+    "normalised": Written(normalised, normalised_locally, whole_normalised, ("b@data f",), "b@data f"),
+    "softmax": Written(
+        softmax, softmax_with_a_trifle, whole_softmax, ("t c@model",), "t c@model",
+        {"options": {"temperature": (1.0, 2.0)}, "dtypes": ["float32"]},
+    ),
+    "custom": Written(custom, custom_by_half, whole_custom, ("@data n",), "n", law="gradient"),
+    "one_axis": Written(
+        one_axis_only, one_axis_without_a_row, lambda x: x.sum(0), ("m@axis n",), "n",
+        {"one_axis": ["axis"], "multiples": {"m": 4}, "dtypes": ["float32"]},
+    ),
+    "step": Written(
+        step, step_without_its_mean, whole_step,
+        ({"w": "i o", "b": "o"}, {"x": "batch@data i", "y": "batch@data o"}), ({"w": "i o", "b": "o"}, ""),
+        {"differentiates": True},
+    ),
+    "lookup": Written(
+        lookup, lookup_without_its_mask, lambda table, ids: table[ids],
+        ("vocab@model d", Array("n", "int32", below="vocab")), "n d",
+    ),
+    "whole": Written(
+        whole, whole_turned, lambda x, w: x @ w, ("b@data k@model", "k@model n"), "b@data n", {"whole": True},
+    ),
+    "constrained": Written(
+        constrained, constrained_twice, lambda x, w: x @ w, ("b@data k@model", "k@model n"), "b@data n",
+        {"whole": True},
+    ),
+}  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from shardproof.properties.benchmark.readme import README, section
 from shardproof.properties.meta.whole_programs import PROGRAMS, Written, mlp, numpy_mlp
 from shardproof.properties.reports.programs import check_program
 
@@ -43,6 +44,13 @@ def test_a_wrong_program_is_reported(name: str) -> None:
     devices = [int(n) for n in re.findall(r"=(\d+)", sizes[1])]
     assert sorted(devices)[-1] <= 2
     assert sum(n > 1 for n in devices) <= 1
+
+
+def test_a_missing_sum_is_called_by_its_role() -> None:
+    """Blocks that add up to what is right are partial sums, and the role is named over which they are."""
+    with pytest.raises(AssertionError) as raised:
+        checked(PROGRAMS["mlp"], PROGRAMS["mlp"].wrong, max_examples=40, laws="value")
+    assert "  partial sums: added up over model the blocks are right\n" in str(raised.value)
 
 
 def test_the_script_of_a_program_runs_alone(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,3 +97,22 @@ def test_a_reference_that_cannot_be_called_is_told() -> None:
     """What it raises, and what it was called with."""
     with pytest.raises(ValueError, match=r"the reference cannot be called with batch@data embed, .*: TypeError"):
         check_program(mlp, lambda x: x, **MLP)
+
+
+def test_the_example_of_the_readme_is_what_happens(tmp_path: Any) -> None:
+    """It passes as it stands, and without its sum it is reported in the words that are printed there."""
+    text = README.read_text()
+    code = section(text, "program").removeprefix("```python\n").removesuffix("```")
+    shown = section(text, "program-failure").removeprefix("```text\n").removesuffix("```").rstrip()
+    short = code.replace("check_program(mlp,", "check_program(mlp, laws='value', max_examples=10, reference=")
+    short = short.replace("reference= unsharded", "reference=unsharded")
+    assert short != code
+    wrong = short.replace("jax.lax.psum(jax.nn.relu(x @ w_in) @ w_out, model)", "jax.nn.relu(x @ w_in) @ w_out")
+    assert wrong != short
+    for content, code_of_exit in ((short, 0), (wrong, 1)):
+        (tmp_path / "test_mlp.py").write_text(content)
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mlp.py"]
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+        assert ended.returncode == code_of_exit, ended.stdout
+    printed = "\n".join(line.removeprefix("E").removeprefix("       ") for line in ended.stdout.split("\n"))
+    assert shown.removeprefix("AssertionError: ") in printed.replace("AssertionError: ", "")

@@ -181,7 +181,7 @@ def lookup_without_its_mask(table: Any, ids: Any, *, model: Any) -> Any:
 
 def whole(x: Any, w: Any, *, mesh: Any, data: Any, model: Any) -> Any:
     """A function of global arrays with its own `shard_map`."""
-    function = jax.shard_map(
+    function: Any = jax.shard_map(
         lambda x, w: lax.psum(x @ w, model), mesh=mesh, in_specs=(P(data, model), P(model, None)), out_specs=P(data)
     )
     return function(x, w)

@@ -25,6 +25,9 @@ from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.verdict import HeldOnNothing
 from shardproof.properties.runner.violation import LawViolation
 
+SHORTER = 4
+"""Of a function that broke a law already, what part of their structures the other laws draw."""
+
 PATIENCE = 40
 """How many unsupported cases end a law where another has held on none already."""
 
@@ -123,7 +126,7 @@ def checked(
                     implementation,
                     engine_named(engine),
                     Scope(max_devices=at_hand[engine], available=at_hand[engine], large=1024),
-                    max_examples=structures(law, max_examples, engine),
+                    max_examples=structures(law, max_examples if not reports else max_examples // SHORTER, engine),
                     random_seed=random_seed,
                     was_told=told_before,
                     patience=PATIENCE if empty else ENOUGH,

@@ -151,10 +151,7 @@ def results_of(case: Case, results: Sequence[jax.Array], seen: Seen, out: str) -
     seen.varying = [frozenset(jax.typeof(y).manual_axis_type.varying) for y in results]
     seen.shapes = [tuple(y.shape) for y in results]
     seen.dtypes = [y.dtype for y in results]
-    lead = (case.mesh.axis_names, manual_axes(case))[bool(case.manual)]
-    axes = known
-    if out == "stacked":
-        axes = [lead for _ in results]
+    axes = known if out == "by type" else [manual_axes(case)] * len(results)
     if out == "placed":
         assert case.out is not None
         axes = [placed.stacked for placed in case.out]
@@ -201,8 +198,7 @@ def forward(case: Case, implementation: Implementation, seen: Seen, *, out: str 
 
 def _out_specs(case: Case, seen: Seen, out: str) -> Any:
     if out == "stacked":
-        lead = (case.mesh.axis_names, manual_axes(case))[bool(case.manual)]
-        return partition_spec([(name,) for name in lead])
+        return partition_spec([(name,) for name in manual_axes(case)])
     if out == "placed":
         assert case.out is not None
         return [partition_spec(placed.partition()) for placed in case.out]

@@ -116,10 +116,12 @@ def has_own_gradient(case: Case) -> bool:
 
     An empty one sends nothing (and JAX 0.12 cannot lower some that depend on no argument). That of a
     value replicated along the axis tuple adds up what every device makes of it: the sum is JAX's, and no
-    formula speaks of it.
+    formula speaks of it. Operands that have no gradient may be of any dtype, and replicated.
     """
-    return CONTRACTS[case.contract].differentiable(case) and all(
-        is_float(o.numpy_dtype) and 0 not in o.block and set(case.axes) <= o.placement.axes for o in case.operands
+    contract = CONTRACTS[case.contract]
+    return contract.differentiable(case) and all(
+        is_float(o.numpy_dtype) and 0 not in o.block and set(case.axes) <= o.placement.axes
+        for o in (case.operands[place] for place in contract.moving(case))
     )
 
 
@@ -217,7 +219,7 @@ def _agrees(case: Case, counted: Counted, kind: str | None, count: int, size: in
     numbers = (count, count) if kind is None else (cost.count(kind), separate.count(kind))
     filled = sum(number for _, number in separate.counts) if has_half_bytes(case) else 0
     empty = all(0 in operand.block for operand in case.operands)
-    if empty:  # which may be sent as often as one likes
+    if empty or own == size == 0:  # which may be sent as often as one likes
         return own <= size + filled
     if counted.rewritten and needed(case) == NOTHING:
         return min(numbers) <= count and own <= (size + filled) * widest(case, counted)

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from shardproof.impl import attention as implementations
-from shardproof.oracles import attention, operation_costs
+from shardproof.oracles import attention
 from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.shapes import LONG
@@ -114,14 +114,12 @@ CONTRACT: Contract = operation(
     accumulator=float32_accumulator,
     nonlinear=True,
     implementations={
-        "gathered": Claim(
-            implementations.gathered_attention, FEATURES, communication=_blocks(operation_costs.gathered_attention)
-        ),
-        "ring": Claim(implementations.ring_attention, FEATURES, communication=_blocks(operation_costs.ring_attention)),
+        "gathered": Claim(implementations.gathered_attention, FEATURES, communication=_blocks(attention.gathered_cost)),
+        "ring": Claim(implementations.ring_attention, FEATURES, communication=_blocks(attention.ring_cost)),
         "heads": Claim(
             implementations.heads_attention,
             FEATURES,
-            communication=_blocks(operation_costs.heads_attention),
+            communication=_blocks(attention.heads_cost),
             supports=_heads_divide,
         ),
     },

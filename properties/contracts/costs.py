@@ -3,9 +3,8 @@
 import math
 from collections.abc import Iterable
 
-from shardproof.oracles.communication import Cost
+from shardproof.oracles.communication import NOTHING, Cost, summed_replicas
 from shardproof.oracles.dtypes import width
-from shardproof.oracles.operation_costs import NOTHING, summed_replicas
 from shardproof.properties.cases.case import Case, Operand
 from shardproof.properties.contracts.contract import Communication
 from shardproof.properties.contracts.floats import float32_accumulator

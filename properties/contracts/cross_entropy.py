@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from shardproof.impl import cross_entropy as implementations
-from shardproof.oracles import cross_entropy, operation_costs
+from shardproof.oracles import cross_entropy
 from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.shapes import LONG
@@ -98,20 +98,18 @@ def _numbers_of_tokens(case: Case, backward: bool) -> Cost:
 def _by_chunks(case: Case, backward: bool) -> Cost:
     own = _sums(case, backward)
     tokens, classes = case.operands[0].block
-    count, size = operation_costs.chunks(classes, implementations.CHUNK)
+    count, size = cross_entropy.chunks(classes, implementations.CHUNK)
     # every chunk is cast by itself, once it is wide
     return own + count * replicas(case, 0, tokens * size, sum_bits(case)) if backward else own
 
 
 def _sums(case: Case, backward: bool) -> Cost:
     smoothed = case.keywords["label_smoothing"] > 0
-    return operation_costs.cross_entropy(
-        case.members, elements(case, 1), smoothed=smoothed, sum_bits=sum_bits(case), backward=backward
-    )
+    return cross_entropy.sums_cost(elements(case, 1), smoothed=smoothed, sum_bits=sum_bits(case), backward=backward)
 
 
 def _all_logits(case: Case, backward: bool) -> Cost:
-    own = operation_costs.gathered_cross_entropy(case.members, elements(case), bits=bits(case))
+    own = cross_entropy.gathered_cost(elements(case), bits=bits(case))
     return own + replicas(case, 0, case.members * elements(case), sum_bits(case)) if backward else own
 
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from shardproof.impl import embedding as implementations
-from shardproof.oracles import embedding, operation_costs
+from shardproof.oracles import embedding
 from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.shapes import LONG
@@ -68,12 +68,12 @@ def _cube(case: Case) -> st.SearchStrategy[Case]:
 
 def _result(case: Case, backward: bool) -> Cost:
     columns, ids = case.operands[0].block[1], elements(case, 1)
-    own = operation_costs.embedding_lookup(case.members, ids * columns, bits=bits(case), backward=backward)
+    own = embedding.masked_cost(ids * columns, bits=bits(case), backward=backward)
     return own + replicas(case, 0, elements(case), sum_bits(case)) if backward else own
 
 
 def _whole_table(case: Case, backward: bool) -> Cost:
-    own = operation_costs.gathered_embedding_lookup(case.members, elements(case), bits=bits(case), backward=backward)
+    own = embedding.gathered_cost(elements(case), bits=bits(case), backward=backward)
     # the whole table is cast, where the ids vary
     return own + replicas(case, 0, case.members * elements(case), sum_bits(case)) if backward else own
 

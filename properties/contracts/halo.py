@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from shardproof.impl import halo as implementations
-from shardproof.oracles import halo, operation_costs
+from shardproof.oracles import halo
 from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies import dtypes
@@ -63,13 +63,13 @@ def _dtypes(scope: Scope, terms: int) -> st.SearchStrategy[str]:
 
 def _rows(case: Case, backward: bool) -> Cost:
     n, params = case.operands[0].block[case.keywords["axis"]], case.keywords
-    return operation_costs.halo_exchange(
+    return halo.permutes_cost(
         case.members, n, elements(case) // n, before=params["before"], after=params["after"], bits=bits(case)
     )
 
 
 def _all_blocks(case: Case, backward: bool) -> Cost:
-    return operation_costs.gathered_halo_exchange(case.members, elements(case), bits=bits(case), backward=backward)
+    return halo.gathered_cost(case.members, elements(case), bits=bits(case), backward=backward)
 
 
 CONTRACT: Contract = operation(

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from shardproof.impl import masked_mean as implementations
-from shardproof.oracles import masked_mean, operation_costs
+from shardproof.oracles import masked_mean
 from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.shapes import LONG
@@ -52,11 +52,11 @@ def _numbers(case: Case) -> st.SearchStrategy[Case]:
 
 
 def _two_numbers(case: Case, backward: bool) -> Cost:
-    return operation_costs.masked_mean(case.members, sum_bits=sum_bits(case), backward=backward)
+    return masked_mean.sums_cost(sum_bits=sum_bits(case), backward=backward)
 
 
 def _all_values(case: Case, backward: bool) -> Cost:
-    return operation_costs.gathered_masked_mean(case.members, elements(case), bits=bits(case), backward=backward)
+    return masked_mean.gathered_cost(elements(case), bits=bits(case), backward=backward)
 
 
 CONTRACT: Contract = operation(

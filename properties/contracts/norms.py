@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from shardproof.impl import norms as implementations
-from shardproof.oracles import norms, operation_costs
+from shardproof.oracles import norms
 from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.shapes import LONG
@@ -63,21 +63,21 @@ def _negative(case: Case) -> st.SearchStrategy[Case]:
 
 
 def _sum_of_squares(case: Case, backward: bool) -> Cost:
-    return operation_costs.global_norm(case.members, sum_bits=sum_bits(case))
+    return norms.global_norm_cost(sum_bits=sum_bits(case))
 
 
 def _whole_array(case: Case, backward: bool) -> Cost:
-    return operation_costs.gathered_global_norm(case.members, elements(case), bits=bits(case))
+    return norms.gathered_global_norm_cost(elements(case), bits=bits(case))
 
 
 def _sums_of_tokens(case: Case, backward: bool) -> Cost:
     tokens = case.operands[0].block[0]
-    own = operation_costs.rms_norm(case.members, tokens, sum_bits=sum_bits(case), backward=backward)
+    own = norms.rms_norm_cost(tokens, sum_bits=sum_bits(case), backward=backward)
     return own + _scaled(case) if backward else own
 
 
 def _all_features(case: Case, backward: bool) -> Cost:
-    own = operation_costs.gathered_rms_norm(case.members, elements(case), bits=bits(case), backward=backward)
+    own = norms.gathered_rms_norm_cost(case.members, elements(case), bits=bits(case), backward=backward)
     return own + _scaled(case) if backward else own
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from shardproof.impl import ragged as implementations
-from shardproof.oracles import operation_costs, ragged
+from shardproof.oracles import ragged
 from shardproof.oracles.communication import Cost
 from shardproof.oracles.layout import unshard
 from shardproof.properties.cases.case import Case
@@ -104,13 +104,11 @@ def _numbers(case: Case) -> st.SearchStrategy[Case]:
 
 def _slices(case: Case, backward: bool) -> Cost:
     rows, result, entries = (elements(case, place) for place in range(3))
-    return operation_costs.ragged_all_to_all(case.members, rows, result, entries, bits=bits(case), backward=backward)
+    return ragged.native_cost(rows, result, entries, bits=bits(case), backward=backward)
 
 
 def _all_operands(case: Case, backward: bool) -> Cost:
-    return operation_costs.gathered_ragged_all_to_all(
-        case.members, elements(case), elements(case, 2), bits=bits(case), backward=backward
-    )
+    return ragged.gathered_cost(case.members, elements(case), elements(case, 2), bits=bits(case), backward=backward)
 
 
 CONTRACT: Contract = operation(

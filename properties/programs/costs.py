@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from shardproof.oracles import algorithms, matmul_costs
-from shardproof.oracles.communication import Cost, built_in, built_in_backward
+from shardproof.oracles.communication import NOTHING, Cost, built_in, built_in_backward, summed_replicas
 from shardproof.oracles.dtypes import width
-from shardproof.oracles.operation_costs import NOTHING, summed_replicas
 from shardproof.properties.cases.case import Case, Operand
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.contract import Communication

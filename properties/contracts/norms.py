@@ -83,8 +83,8 @@ def _all_features(case: Case, backward: bool) -> Cost:
 
 def _scaled(case: Case) -> Cost:
     """Either operand may be the same where the other one varies, and they meet in the accumulator's dtype."""
-    both = (replicas(case, place, elements(case, place), sum_bits(case)) for place in (0, 1))
-    return next(both).beside(next(both))
+    x, scale = (replicas(case, place, elements(case, place), sum_bits(case)) for place in (0, 1))
+    return x.beside(scale)
 
 
 CONTRACTS: tuple[Contract, ...] = (

@@ -158,7 +158,9 @@ def _check_formula(case: Case, counted: Counted, formula: Cost, *, backward: boo
     )
     if laid_out_by_jax(case, counted) or (less and nothing_must_move(case)):
         return
-    if all(_agrees(case, counted, kind, counts[kind], formula.bytes_in(kind)) for kind in KINDS):
+    # what is empty may be sent as often as one likes
+    free = {kind for kind in KINDS if cost.bytes_in(kind) == formula.bytes_in(kind) == 0}
+    if all(kind in free or _agrees(case, counted, kind, counts[kind], formula.bytes_in(kind)) for kind in KINDS):
         _check_rounds(counted, formula, source, backward=backward)
         return
     where = " in the compiled program" if counted.rewritten else ""
@@ -219,7 +221,7 @@ def _agrees(case: Case, counted: Counted, kind: str | None, count: int, size: in
     numbers = (count, count) if kind is None else (cost.count(kind), separate.count(kind))
     filled = sum(number for _, number in separate.counts) if has_half_bytes(case) else 0
     empty = all(0 in operand.block for operand in case.operands)
-    if empty or own == size == 0:  # which may be sent as often as one likes
+    if empty:  # which may be sent as often as one likes
         return own <= size + filled
     if counted.rewritten and needed(case) == NOTHING:
         return min(numbers) <= count and own <= (size + filled) * widest(case, counted)

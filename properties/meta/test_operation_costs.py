@@ -14,6 +14,7 @@ from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.communication import check_communication, communication_of, has_own_gradient
 from shardproof.properties.laws.violation import Broken
+from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.implementations import OPERATIONS, Implementation
 
 MESH = MeshCase(("dp", "tp"), (2, 4))
@@ -127,6 +128,9 @@ def test_what_is_empty_may_be_sent() -> None:
     costly = dataclasses.replace(mean, communication=lambda case, backward: summed_replicas(1))
     with pytest.raises(Broken, match="no communication: expected 1 all_reduce of 1 byte"):
         check_communication(costly, case_of(mean), engine_named("simulate"))
+    expected = dataclasses.replace(mean, communication=None, expectation=Expectation.parse("permute=1"))
+    with pytest.raises(Broken, match="no communication: expected"):
+        check_communication(expected, case_of(mean), engine_named("simulate"))
 
 
 def test_a_halo_is_what_is_missing() -> None:

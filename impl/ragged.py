@@ -56,11 +56,10 @@ def ragged_all_to_all(
     axes, lists = _checked(
         "ragged_all_to_all", operand, output, (input_offsets, send_sizes, output_offsets, recv_sizes), axis_name
     )
-    along = sorted({*axes, *varying(operand), *varying(output), *(name for one in lists for name in varying(one))})
-    operand, output = cast_varying(operand, along), cast_varying(output, along)
+    operand, output, lists = _aligned(operand, output, lists, axes)
     if not (operand.size and output.size and lists[0].size):
         return output
-    return _differentiable(axes)(operand, output, cast_varying(lists, along))
+    return _differentiable(axes)(operand, output, lists)
 
 
 def gathered_ragged_all_to_all(
@@ -81,8 +80,8 @@ def gathered_ragged_all_to_all(
         ValueError: as `ragged_all_to_all`.
     """
     lists = (input_offsets, send_sizes, output_offsets, recv_sizes)
-    axes, (begin, _, target, sizes) = _checked("gathered_ragged_all_to_all", operand, output, lists, axis_name)
-    output = cast_varying(output, axes)
+    axes, lists = _checked("gathered_ragged_all_to_all", operand, output, lists, axis_name)
+    operand, output, (begin, _, target, sizes) = _aligned(operand, output, lists, axes)
     if not (operand.size and output.size and begin.size):
         return output
     rows = operand.shape[0]
@@ -96,9 +95,7 @@ def gathered_ragged_all_to_all(
     return jnp.where(_beside(written, output), taken, output)
 
 
-def _checked(
-    function: str, operand: Block, output: Block, lists: Lists, axis_name: AxisName
-) -> tuple[Axes, tuple[Block, ...]]:
+def _checked(function: str, operand: Block, output: Block, lists: Lists, axis_name: AxisName) -> tuple[Axes, Lists]:
     """The axis tuple, and the lists in one dtype that holds every row number."""
     axes = check_axes(function, axis_name)
     for argument, rows in (("operand", operand), ("output", output)):
@@ -117,7 +114,17 @@ def _checked(
         if one.size % p:
             refuse(function, argument, str(jax.typeof(one)), f"a multiple of {p} entries, as many for each participant")
     dtype = jnp.int64 if any(one.dtype.itemsize > 4 for one in lists) else jnp.int32
-    return axes, tuple(one.astype(dtype) for one in lists)
+    begin, sent, target, received = (one.astype(dtype) for one in lists)
+    return axes, (begin, sent, target, received)
+
+
+def _aligned(operand: Block, output: Block, lists: Lists, axes: Axes) -> tuple[Block, Block, Lists]:
+    """All operands, typed varying along `axes` and along whatever one of the others varies along.
+
+    What is gathered would cast itself where it meets the lists, and a sum of all rows would be its transpose.
+    """
+    along = sorted({*axes, *varying(operand), *varying(output), *(name for one in lists for name in varying(one))})
+    return cast_varying(operand, along), cast_varying(output, along), cast_varying(lists, along)
 
 
 def _slices(starts: Block, sizes: Block, rows: int) -> tuple[Block, Block, Block]:

@@ -4,6 +4,12 @@ Bytes are those of the operands of all collectives of a kind together, on one de
 p - 1 permutes of a block sends is p - 1 times the block. Formulas are in p, the number of members, and
 n, the bytes of the *full vector*: an all-gather's result; a reduce-scatter's, an all-reduce's, an
 all-to-all's, a broadcast's operand. Each states its source.
+
+What an operation costs that is made of a few of them is beside its oracle, by the name of its form: in elements of a
+block, `bits` of an element of the operands, and `sum_bits` of one of the accumulator, in which sums travel. It follows
+from what is gathered, summed or exchanged. A gradient alone consists of two parts. The first is what it is computed
+from, which is sent again: nothing that the result is linear in. The second are the transposes: those of
+`built_in_backward`, and, for an invariant sum that is cast to varying where it meets what varies, another sum.
 """
 
 import math
@@ -121,6 +127,19 @@ def built_in_backward(contract: str, p: int, n: int, *, bits: int = 8) -> Cost:
     if kind == "all_gather":
         return _one("reduce_scatter", p * n, bits)
     return _one("all_gather", n // p, bits) if kind == "reduce_scatter" else _one(kind, n, bits)
+
+
+NOTHING = Cost.permutes(0, 0)
+"""What is free, in no step."""
+
+
+def summed_replicas(n: int, *, bits: int = 8) -> Cost:
+    """What adding up the gradients of replicas costs, of n elements: one all-reduce, and nothing if there are none.
+
+    An operand that is the same along axes along which another one varies is cast to varying where the two meet; the
+    transpose of the cast is a sum over these axes, of what was cast.
+    """
+    return Cost.of({"all_reduce": 1}, {"all_reduce": math.ceil(n * bits / 8)}, 1) if n else NOTHING
 
 
 def lower_bound(contract: str, p: int, n: int | Fraction, *, ports: int = 1) -> tuple[int, Fraction]:

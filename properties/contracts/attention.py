@@ -1,15 +1,18 @@
 """The contract of attention: queries, keys and values of one sequence, of which every participant holds a piece."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from hypothesis import strategies as st
 
 from shardproof.impl import attention as implementations
 from shardproof.oracles import attention
+from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.shapes import LONG
-from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
+from shardproof.properties.contracts.contract import Claim, Communication, Contract, Option, Scope, Violation, of_type
+from shardproof.properties.contracts.costs import bits, elements, with_replicas
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.operation import Described, Drawn, operation
@@ -80,6 +83,15 @@ def _heads_divide(case: Case) -> bool:
     return case.operands[0].block[1] % case.members == 0
 
 
+def _blocks(formula: Callable[..., Cost]) -> Communication:
+    """A formula in the elements of a block of queries, keys or values, all of which are cast as they come in."""
+
+    def cost(case: Case, backward: bool) -> Cost:
+        return formula(case.members, elements(case), bits=bits(case), backward=backward)
+
+    return with_replicas(cost, 0, 1, 2)
+
+
 CONTRACT: Contract = operation(
     "attention",
     attention.attention,
@@ -102,8 +114,13 @@ CONTRACT: Contract = operation(
     accumulator=float32_accumulator,
     nonlinear=True,
     implementations={
-        "gathered": Claim(implementations.gathered_attention, FEATURES),
-        "ring": Claim(implementations.ring_attention, FEATURES),
-        "heads": Claim(implementations.heads_attention, FEATURES, supports=_heads_divide),
+        "gathered": Claim(implementations.gathered_attention, FEATURES, communication=_blocks(attention.gathered_cost)),
+        "ring": Claim(implementations.ring_attention, FEATURES, communication=_blocks(attention.ring_cost)),
+        "heads": Claim(
+            implementations.heads_attention,
+            FEATURES,
+            communication=_blocks(attention.heads_cost),
+            supports=_heads_divide,
+        ),
     },
 )

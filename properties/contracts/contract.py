@@ -11,6 +11,10 @@ from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case, Placement
 
 Blocks = np.ndarray
+
+Communication = Callable[[Case, bool], Cost]
+"""The cost of a case, forward (`False`) or of its gradient alone (`True`)."""
+
 FEATURES: dict[str, str] = {
     "batch_dimensions": "The left operand has further leading dimensions.",
     "bool_sum": "Sums and means of bool count in int32, and in float32.",
@@ -110,7 +114,7 @@ class Claim:
     function: Callable[..., Any]
     features: frozenset[str] = frozenset()
     invariant: bool | None = None
-    communication: Callable[[Case, bool], Cost] | None = None
+    communication: Communication | None = None
     supports: Callable[[Case], bool] | None = None
     whole: bool = False
 

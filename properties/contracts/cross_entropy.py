@@ -5,9 +5,11 @@ from hypothesis import strategies as st
 
 from shardproof.impl import cross_entropy as implementations
 from shardproof.oracles import cross_entropy
+from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
+from shardproof.properties.contracts.costs import bits, elements, replicas, sum_bits
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.operation import Described, Drawn, operation
@@ -88,6 +90,29 @@ def _smoother(case: Case) -> st.SearchStrategy[Case]:
     return st.sampled_from((1.5, -0.5)).map(lambda smoothing: case.with_params(label_smoothing=smoothing))
 
 
+def _numbers_of_tokens(case: Case, backward: bool) -> Cost:
+    own = _sums(case, backward)
+    return own + replicas(case, 0, elements(case), sum_bits(case)) if backward else own
+
+
+def _by_chunks(case: Case, backward: bool) -> Cost:
+    own = _sums(case, backward)
+    tokens, classes = case.operands[0].block
+    count, size = cross_entropy.chunks(classes, implementations.CHUNK)
+    # every chunk is cast by itself, once it is wide
+    return own + count * replicas(case, 0, tokens * size, sum_bits(case)) if backward else own
+
+
+def _sums(case: Case, backward: bool) -> Cost:
+    smoothed = case.keywords["label_smoothing"] > 0
+    return cross_entropy.sums_cost(elements(case, 1), smoothed=smoothed, sum_bits=sum_bits(case), backward=backward)
+
+
+def _all_logits(case: Case, backward: bool) -> Cost:
+    own = cross_entropy.gathered_cost(elements(case), bits=bits(case))
+    return own + replicas(case, 0, case.members * elements(case), sum_bits(case)) if backward else own
+
+
 CONTRACT: Contract = operation(
     "vocab_parallel_cross_entropy",
     cross_entropy.vocab_parallel_cross_entropy,
@@ -115,8 +140,8 @@ CONTRACT: Contract = operation(
     accumulator=float32_accumulator,
     nonlinear=True,
     implementations={
-        "sums": Claim(implementations.vocab_parallel_cross_entropy, FEATURES),
-        "gathered": Claim(implementations.gathered_cross_entropy, FEATURES),
-        "chunked": Claim(implementations.chunked_cross_entropy, FEATURES),
+        "sums": Claim(implementations.vocab_parallel_cross_entropy, FEATURES, communication=_numbers_of_tokens),
+        "gathered": Claim(implementations.gathered_cross_entropy, FEATURES, communication=_all_logits),
+        "chunked": Claim(implementations.chunked_cross_entropy, FEATURES, communication=_by_chunks),
     },
 )

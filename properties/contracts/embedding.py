@@ -5,9 +5,11 @@ from hypothesis import strategies as st
 
 from shardproof.impl import embedding as implementations
 from shardproof.oracles import embedding
+from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
+from shardproof.properties.contracts.costs import bits, elements, replicas, sum_bits
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.operation import Described, Drawn, operation
@@ -64,6 +66,18 @@ def _cube(case: Case) -> st.SearchStrategy[Case]:
     return st.just(changed(case, 0, block=(*case.operands[0].block, 1)))
 
 
+def _result(case: Case, backward: bool) -> Cost:
+    columns, ids = case.operands[0].block[1], elements(case, 1)
+    own = embedding.masked_cost(ids * columns, bits=bits(case), backward=backward)
+    return own + replicas(case, 0, elements(case), sum_bits(case)) if backward else own
+
+
+def _whole_table(case: Case, backward: bool) -> Cost:
+    own = embedding.gathered_cost(elements(case), bits=bits(case), backward=backward)
+    # the whole table is cast, where the ids vary
+    return own + replicas(case, 0, case.members * elements(case), sum_bits(case)) if backward else own
+
+
 CONTRACT: Contract = operation(
     "embedding_lookup",
     embedding.embedding_lookup,
@@ -80,7 +94,7 @@ CONTRACT: Contract = operation(
     reads=lambda case: max(1, case.operands[1].block[0]),
     accumulator=float32_accumulator,
     implementations={
-        "masked": Claim(implementations.embedding_lookup, FEATURES),
-        "gathered": Claim(implementations.gathered_embedding_lookup, FEATURES),
+        "masked": Claim(implementations.embedding_lookup, FEATURES, communication=_result),
+        "gathered": Claim(implementations.gathered_embedding_lookup, FEATURES, communication=_whole_table),
     },
 )

@@ -4,10 +4,12 @@ from hypothesis import strategies as st
 
 from shardproof.impl import halo as implementations
 from shardproof.oracles import halo
+from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies import dtypes
 from shardproof.properties.contracts.collectives import blocks, dimension
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
+from shardproof.properties.contracts.costs import bits, elements
 from shardproof.properties.contracts.forbidden import out_of_range
 from shardproof.properties.contracts.operation import Described, Drawn, operation
 
@@ -59,6 +61,17 @@ def _dtypes(scope: Scope, terms: int) -> st.SearchStrategy[str]:
     return dtypes(floating=scope.floating, terms=terms * READS, wide="x64" in scope.features)
 
 
+def _rows(case: Case, backward: bool) -> Cost:
+    n, params = case.operands[0].block[case.keywords["axis"]], case.keywords
+    return halo.permutes_cost(
+        case.members, n, elements(case) // n, before=params["before"], after=params["after"], bits=bits(case)
+    )
+
+
+def _all_blocks(case: Case, backward: bool) -> Cost:
+    return halo.gathered_cost(case.members, elements(case), bits=bits(case), backward=backward)
+
+
 CONTRACT: Contract = operation(
     "halo_exchange",
     halo.halo_exchange,
@@ -72,7 +85,7 @@ CONTRACT: Contract = operation(
     violations=(_too_many("before"), _too_many("after"), out_of_range("axis")),
     reads=lambda case: READS,
     implementations={
-        "permutes": Claim(implementations.halo_exchange, FEATURES),
-        "gathered": Claim(implementations.gathered_halo_exchange, FEATURES),
+        "permutes": Claim(implementations.halo_exchange, FEATURES, communication=_rows),
+        "gathered": Claim(implementations.gathered_halo_exchange, FEATURES, communication=_all_blocks),
     },
 )

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from shardproof.impl import local as implementations
 from shardproof.oracles import local
-from shardproof.oracles.communication import Cost
+from shardproof.oracles.communication import NOTHING, Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, of_type
@@ -35,7 +35,7 @@ def _roll(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
 
 
 def _nothing(case: Case, backward: bool) -> Cost:
-    return Cost()
+    return NOTHING
 
 
 def _is_power_of_two(rows: int) -> bool:

@@ -5,9 +5,11 @@ from hypothesis import strategies as st
 
 from shardproof.impl import masked_mean as implementations
 from shardproof.oracles import masked_mean
+from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
+from shardproof.properties.contracts.costs import bits, elements, sum_bits
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.operation import Described, Drawn, operation
@@ -49,6 +51,14 @@ def _numbers(case: Case) -> st.SearchStrategy[Case]:
     return st.just(changed(case, 1, dtype="float32"))
 
 
+def _two_numbers(case: Case, backward: bool) -> Cost:
+    return masked_mean.sums_cost(sum_bits=sum_bits(case), backward=backward)
+
+
+def _all_values(case: Case, backward: bool) -> Cost:
+    return masked_mean.gathered_cost(elements(case), bits=bits(case), backward=backward)
+
+
 CONTRACT: Contract = operation(
     "masked_mean",
     masked_mean.masked_mean,
@@ -66,7 +76,7 @@ CONTRACT: Contract = operation(
     even=lambda case: False,  # it divides by how many count, which only the mask tells
     accumulator=float32_accumulator,
     implementations={
-        "sums": Claim(implementations.masked_mean, FEATURES),
-        "gathered": Claim(implementations.gathered_masked_mean, FEATURES),
+        "sums": Claim(implementations.masked_mean, FEATURES, communication=_two_numbers),
+        "gathered": Claim(implementations.gathered_masked_mean, FEATURES, communication=_all_values),
     },
 )

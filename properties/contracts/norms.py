@@ -5,9 +5,11 @@ from hypothesis import strategies as st
 
 from shardproof.impl import norms as implementations
 from shardproof.oracles import norms
+from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
+from shardproof.properties.contracts.costs import bits, elements, replicas, sum_bits
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.operation import Described, Drawn, operation
@@ -60,6 +62,31 @@ def _negative(case: Case) -> st.SearchStrategy[Case]:
     return st.just(case.with_params(epsilon=-1.0))
 
 
+def _sum_of_squares(case: Case, backward: bool) -> Cost:
+    return norms.global_norm_cost(sum_bits=sum_bits(case))
+
+
+def _whole_array(case: Case, backward: bool) -> Cost:
+    return norms.gathered_global_norm_cost(elements(case), bits=bits(case))
+
+
+def _sums_of_tokens(case: Case, backward: bool) -> Cost:
+    tokens = case.operands[0].block[0]
+    own = norms.rms_norm_cost(tokens, sum_bits=sum_bits(case), backward=backward)
+    return own + _scaled(case) if backward else own
+
+
+def _all_features(case: Case, backward: bool) -> Cost:
+    own = norms.gathered_rms_norm_cost(case.members, elements(case), bits=bits(case), backward=backward)
+    return own + _scaled(case) if backward else own
+
+
+def _scaled(case: Case) -> Cost:
+    """Either operand may be the same where the other one varies, and they meet in the accumulator's dtype."""
+    x, scale = (replicas(case, place, elements(case, place), sum_bits(case)) for place in (0, 1))
+    return x.beside(scale)
+
+
 CONTRACTS: tuple[Contract, ...] = (
     operation(
         "global_norm",
@@ -75,8 +102,8 @@ CONTRACTS: tuple[Contract, ...] = (
         accumulator=float32_accumulator,
         nonlinear=True,
         implementations={
-            "squares": Claim(implementations.global_norm, FEATURES),
-            "gathered": Claim(implementations.gathered_global_norm, FEATURES),
+            "squares": Claim(implementations.global_norm, FEATURES, communication=_sum_of_squares),
+            "gathered": Claim(implementations.gathered_global_norm, FEATURES, communication=_whole_array),
         },
     ),
     operation(
@@ -95,8 +122,8 @@ CONTRACTS: tuple[Contract, ...] = (
         accumulator=float32_accumulator,
         nonlinear=True,
         implementations={
-            "squares": Claim(implementations.rms_norm, FEATURES),
-            "gathered": Claim(implementations.gathered_rms_norm, FEATURES),
+            "squares": Claim(implementations.rms_norm, FEATURES, communication=_sums_of_tokens),
+            "gathered": Claim(implementations.gathered_rms_norm, FEATURES, communication=_all_features),
         },
     ),
 )

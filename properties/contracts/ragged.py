@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 from shardproof.impl import ragged as implementations
 from shardproof.oracles import ragged
+from shardproof.oracles.communication import Cost
 from shardproof.oracles.layout import unshard
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies import dtypes
 from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
+from shardproof.properties.contracts.costs import bits, elements, with_replicas
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.operation import Described, Drawn, operation
 
@@ -100,6 +102,15 @@ def _numbers(case: Case) -> st.SearchStrategy[Case]:
     return st.just(changed(case, 2, dtype="float32"))
 
 
+def _slices(case: Case, backward: bool) -> Cost:
+    rows, result, entries = (elements(case, place) for place in range(3))
+    return ragged.native_cost(rows, result, entries, bits=bits(case), backward=backward)
+
+
+def _all_operands(case: Case, backward: bool) -> Cost:
+    return ragged.gathered_cost(case.members, elements(case), elements(case, 2), bits=bits(case), backward=backward)
+
+
 CONTRACT: Contract = operation(
     "ragged_all_to_all",
     ragged.differentiable,
@@ -120,7 +131,9 @@ CONTRACT: Contract = operation(
     most=MOST_MEMBERS,
     reads=lambda case: case.operands[2].block[0],
     implementations={
-        "native": Claim(implementations.ragged_all_to_all, FEATURES),
-        "gathered": Claim(implementations.gathered_ragged_all_to_all, FEATURES),
+        "native": Claim(implementations.ragged_all_to_all, FEATURES, communication=with_replicas(_slices, 0, 1)),
+        "gathered": Claim(
+            implementations.gathered_ragged_all_to_all, FEATURES, communication=with_replicas(_all_operands, 0, 1)
+        ),
     },
 )

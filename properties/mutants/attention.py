@@ -10,7 +10,7 @@ from jax import Array, lax
 from shardproof.impl import attention
 from shardproof.impl.collectives import all_gather, all_to_all, cast_varying, ring_shift, varying
 from shardproof.properties.mutants.axes import AxisName, in_mesh_order, names
-from shardproof.properties.mutants.catalogue import mutant
+from shardproof.properties.mutants.catalogue import formula_of, mutant
 
 
 def _wide(x: Array) -> Any:
@@ -222,3 +222,12 @@ def heads_masked_by_the_own_piece(q: Array, k: Array, v: Array, axis_name: AxisN
     logits = _masked(_logits(q, k), first + jnp.arange(q.shape[0]), causal)
     whole = _values(jax.nn.softmax(logits), v).astype(dtype)
     return all_to_all(whole, axis_name, split_axis=0, concat_axis=1, tiled=True)
+
+
+@mutant("attention", law="communication", smallest=(1,), communication=formula_of("attention", "gathered"))
+def attention_with_gathered_queries(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool) -> Array:
+    """Gathers the queries as well, and keeps its own."""
+    rows, axes = q.shape[0], names(axis_name)
+    whole = all_gather(q, axes, tiled=True)
+    q = lax.dynamic_slice_in_dim(whole, lax.axis_index(axes) * rows, rows)
+    return attention.gathered_attention(q, k, v, axis_name, causal=causal)

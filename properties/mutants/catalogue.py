@@ -80,6 +80,13 @@ def _form_of(contract: str) -> str:
     return CONTRACTS[contract].form if contract in CONTRACTS and CONTRACTS[contract].implementations else "user"
 
 
+def formula_of(contract: str, implementation: str) -> Formula:
+    """The formula of an implementation that a contract names itself, for a bug that sends more than that does."""
+    formula = CONTRACTS[contract].implementations[implementation].communication
+    assert formula is not None
+    return formula
+
+
 def mutant(
     contract: str,
     *,

@@ -8,7 +8,7 @@ from jax import Array, lax
 from shardproof.impl import cross_entropy
 from shardproof.impl.collectives import cast_varying
 from shardproof.properties.mutants.axes import AxisName, in_mesh_order, names
-from shardproof.properties.mutants.catalogue import mutant
+from shardproof.properties.mutants.catalogue import formula_of, mutant
 
 
 def _wide(x: Array) -> Array:
@@ -205,4 +205,19 @@ def loss_of_labels_that_wrap(
     wrapped = jnp.where((wrapped < 0) & (wrapped >= -classes) & (wrapped != ignore_index), wrapped % classes, wrapped)
     return cross_entropy.vocab_parallel_cross_entropy(
         logits, wrapped, axis_name, label_smoothing=label_smoothing, ignore_index=ignore_index
+    )
+
+
+@mutant(
+    "vocab_parallel_cross_entropy",
+    law="communication",
+    smallest=(1,),
+    communication=formula_of("vocab_parallel_cross_entropy", "sums"),
+)
+def cross_entropy_of_gathered_logits(
+    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float, ignore_index: int
+) -> Array:
+    """Gathers all logits where a few numbers per token do."""
+    return cross_entropy.gathered_cross_entropy(
+        logits, labels, axis_name, label_smoothing=label_smoothing, ignore_index=ignore_index
     )

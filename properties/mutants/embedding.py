@@ -4,9 +4,10 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import embedding
+from shardproof.impl.collective_matmul.operands import accumulator
 from shardproof.impl.collectives import all_gather_invariant, cast_varying
 from shardproof.properties.mutants.axes import AxisName, in_mesh_order, names
-from shardproof.properties.mutants.catalogue import mutant
+from shardproof.properties.mutants.catalogue import formula_of, mutant
 
 
 @mutant("embedding_lookup", smallest=(2,))
@@ -62,3 +63,15 @@ def lookup_that_wraps(table: Array, ids: Array, axis_name: AxisName) -> Array:
     inside = (rows >= -v) & (rows < v)
     found = jnp.take(whole, jnp.where(inside, rows % v, 0), axis=0)
     return jnp.where(inside[:, None], found, 0).astype(table.dtype)
+
+
+@mutant("embedding_lookup", law="communication", smallest=(1,), communication=formula_of("embedding_lookup", "masked"))
+def embedding_by_gathering_the_table(table: Array, ids: Array, axis_name: AxisName) -> Array:
+    """Gathers the table for the sake of a few rows."""
+    return embedding.gathered_embedding_lookup(table, ids, axis_name)
+
+
+@mutant("embedding_lookup", law="communication", smallest=(1,), communication=formula_of("embedding_lookup", "masked"))
+def embedding_with_wide_sums(table: Array, ids: Array, axis_name: AxisName) -> Array:
+    """Adds up rows of 16 bits in float32, though every one but one is zero."""
+    return embedding.embedding_lookup(table.astype(accumulator(table)), ids, axis_name).astype(table.dtype)

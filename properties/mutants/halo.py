@@ -3,10 +3,10 @@
 import jax.numpy as jnp
 from jax import Array, lax
 
-from shardproof.impl import halo
+from shardproof.impl import algorithms, halo
 from shardproof.impl.collectives import permute
 from shardproof.properties.mutants.axes import AxisName, in_mesh_order, names
-from shardproof.properties.mutants.catalogue import mutant
+from shardproof.properties.mutants.catalogue import formula_of, mutant
 
 
 @mutant("halo_exchange", smallest=(1,))
@@ -70,3 +70,21 @@ def halo_without_its_gradient(x: Array, axis_name: AxisName, *, before: int, aft
     rows = lax.broadcasted_iota(jnp.int32, whole.shape, axis % whole.ndim)
     own = (rows >= before) & (rows < before + x.shape[axis])
     return jnp.where(own, whole, lax.stop_gradient(whole))
+
+
+@mutant("halo_exchange", law="communication", smallest=(2,), communication=formula_of("halo_exchange", "permutes"))
+def halo_the_long_way_round(x: Array, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Array:
+    """Passes all blocks round the ring, and takes the rows out of them."""
+    axes, n = names(axis_name), x.shape[axis]
+    whole = algorithms.ring_all_gather(x, axes, axis=axis, tiled=True)
+    rows = (lax.axis_index(axes) * n - before + jnp.arange(before + n + after)) % whole.shape[axis]
+    return jnp.take(whole, rows, axis=axis, mode="clip")
+
+
+@mutant("halo_exchange", law="communication", smallest=(2,), communication=formula_of("halo_exchange", "permutes"))
+def halo_one_side_after_the_other(x: Array, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Array:
+    """Sends the rows behind only when those in front have arrived."""
+    front = halo.halo_exchange(x, axis_name, before=before, after=0, axis=axis)
+    x = lax.optimization_barrier((x, front))[0]
+    behind = halo.halo_exchange(x, axis_name, before=0, after=after, axis=axis)
+    return jnp.concatenate([front, lax.slice_in_dim(behind, x.shape[axis], None, axis=axis)], axis)

@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 from jax import Array, lax
 
-from shardproof.impl import local
-from shardproof.properties.mutants.catalogue import mutant
+from shardproof.impl import collectives, local
+from shardproof.properties.mutants.catalogue import formula_of, mutant
 
 
 @mutant("shard_mean", smallest=(1,))
@@ -48,3 +48,25 @@ def shard_roll_at_an_open_end(x: Array, *, shift: int) -> Array:
 def shard_roll_subtracted_the_other_way(x: Array, *, shift: int) -> Array:
     """Subtracts the rolled rows from the rows."""
     return -local.shard_roll_of_block(x, shift)
+
+
+@mutant("shard_mean", law="communication", smallest=(2,), communication=formula_of("shard_mean", "mean"))
+def shard_mean_sent_there_and_back(x: Array) -> Array:
+    """Sends the block to another device, and back."""
+    axes = _varying(x)
+    for offset in (1, -1) if axes and lax.axis_size(axes) > 1 else ():
+        x = collectives.ring_shift(x, axes, offset=offset)
+    return local.shard_mean_of_block(x)
+
+
+@mutant("shard_roll", law="communication", smallest=(2,), communication=formula_of("shard_roll", "roll"))
+def shard_roll_of_gathered_rows(x: Array, *, shift: int) -> Array:
+    """Gathers the rows of all devices, and rolls its own."""
+    axes = _varying(x)
+    if axes and lax.axis_size(axes) > 1:
+        x = collectives.all_gather(x, axes)[lax.axis_index(axes)]
+    return local.shard_roll_of_block(x, shift)
+
+
+def _varying(x: Array) -> tuple[str, ...]:
+    return tuple(sorted(collectives.varying(x)))

@@ -4,9 +4,10 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import masked_mean
+from shardproof.impl.collective_matmul.operands import accumulator
 from shardproof.impl.collectives import cast_varying
 from shardproof.properties.mutants.axes import AxisName, names
-from shardproof.properties.mutants.catalogue import mutant
+from shardproof.properties.mutants.catalogue import formula_of, mutant
 
 
 @mutant("masked_mean", smallest=(2,))
@@ -61,3 +62,13 @@ def mean_of_rounded_sums(values: Array, mask: Array, axis_name: AxisName) -> Arr
     total = lax.psum(cast_varying(jnp.sum(kept).astype(values.dtype).astype(kept.dtype), axes), axes)
     count = lax.psum(cast_varying(jnp.sum(mask), axes), axes)
     return (total / jnp.maximum(count, 1)).astype(values.dtype)
+
+
+@mutant("masked_mean", law="communication", smallest=(1,), communication=formula_of("masked_mean", "sums"))
+def masked_mean_of_summed_arrays(values: Array, mask: Array, axis_name: AxisName) -> Array:
+    """Adds up whole arrays over the participants, and only then their elements."""
+    axes = names(axis_name)
+    values, mask = cast_varying((values, mask), axes)
+    kept = jnp.where(mask, values.astype(accumulator(values)), 0)
+    total, count = jnp.sum(lax.psum(kept, axes)), lax.psum(jnp.sum(mask, dtype=jnp.int32), axes)
+    return (total / jnp.maximum(count, 1).astype(total.dtype)).astype(values.dtype)

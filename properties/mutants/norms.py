@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import norms
-from shardproof.impl.collectives import cast_varying
-from shardproof.properties.mutants.axes import AxisName, names
-from shardproof.properties.mutants.catalogue import mutant
+from shardproof.impl.collectives import cast_varying, varying
+from shardproof.properties.mutants.axes import AxisName, mesh_names, names
+from shardproof.properties.mutants.catalogue import formula_of, mutant
 
 
 def _wide(x: Array) -> Array:
@@ -174,3 +174,32 @@ _narrow.defvjp(_narrow_forward, _narrow_backward)
 def norm_whose_gradient_is_sixteen_bits(x: Array, axis_name: AxisName) -> Array:
     """Computes its gradient in the operand's own 16 bits, and not in float32."""
     return _narrow(cast_varying(x, names(axis_name)), axis_name)
+
+
+@mutant("global_norm", law="communication", smallest=(1, 1), communication=formula_of("global_norm", "squares"))
+def norm_over_one_axis_after_the_other(x: Array, axis_name: AxisName) -> Array:
+    """Adds up squares over one axis of a tuple after the other."""
+    axes = names(axis_name)
+    squares = jnp.sum(jnp.square(_wide(cast_varying(x, axes))))
+    for name in axes:
+        squares = lax.psum(squares, name)
+    zero = squares == 0
+    return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, squares))).astype(x.dtype)
+
+
+@mutant("rms_norm", law="communication", smallest=(1,), communication=formula_of("rms_norm", "squares"))
+def rms_norm_with_a_wasteful_gradient(x: Array, scale: Array, axis_name: AxisName, *, epsilon: float) -> Array:
+    """Its gradient gathers all features."""
+    along = [name for name in mesh_names() if name in {*names(axis_name), *varying(x), *varying(scale)}]
+
+    def forward(x: Array, scale: Array) -> Array:
+        return norms.rms_norm(x, scale, axis_name, epsilon=epsilon)
+
+    def backward(operands: tuple[Array, Array], ct: Array) -> tuple[Array, Array]:
+        gathered = partial(norms.gathered_rms_norm, axis_name=axis_name, epsilon=epsilon)
+        x_ct, scale_ct = jax.vjp(gathered, *operands)[1](ct)
+        return x_ct, scale_ct
+
+    function = jax.custom_vjp(forward)
+    function.defvjp(lambda x, scale: (forward(x, scale), (x, scale)), backward)
+    return function(*cast_varying((x, scale), along))

@@ -8,7 +8,7 @@ from jax import Array, lax
 from shardproof.impl import ragged
 from shardproof.impl.collectives import axis_index
 from shardproof.properties.mutants.axes import AxisName, in_mesh_order
-from shardproof.properties.mutants.catalogue import mutant
+from shardproof.properties.mutants.catalogue import formula_of, mutant
 
 
 def _sent(operand: Array, output: Array, *lists: Array, axis_name: AxisName) -> Array:
@@ -79,3 +79,16 @@ def ragged_that_keeps_the_gradient(operand: Array, output: Array, *lists: Array,
     """Gives the output its whole cotangent, even where it was overwritten."""
     exact = _sent(operand, lax.stop_gradient(output), *lists, axis_name=axis_name)
     return exact + (output - lax.stop_gradient(output)).astype(exact.dtype)
+
+
+@mutant(
+    "ragged_all_to_all",
+    law="communication",
+    smallest=(1,),
+    communication=formula_of("ragged_all_to_all", "gathered"),
+)
+def ragged_with_padded_rows(operand: Array, output: Array, *lists: Array, axis_name: AxisName) -> Array:
+    """Pads the rows to a power of two before all are gathered."""
+    missing = (1 << max(0, operand.shape[0] - 1).bit_length()) - operand.shape[0]
+    padded = jnp.pad(operand, [(0, missing), *[(0, 0)] * (operand.ndim - 1)])
+    return _sent(padded, output, *lists, axis_name=axis_name)

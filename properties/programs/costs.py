@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from shardproof.oracles import algorithms, matmul_costs
-from shardproof.oracles.communication import Cost, built_in, built_in_backward
+from shardproof.oracles.communication import NOTHING, Cost, built_in, built_in_backward, summed_replicas
 from shardproof.oracles.dtypes import width
 from shardproof.properties.cases.case import Case, Operand
 from shardproof.properties.contracts import CONTRACTS
-
-Communication = Callable[[Case, bool], Cost]
-"""The cost of a case, forward (`False`) or of its gradient alone (`True`)."""
+from shardproof.properties.contracts.contract import Communication
+from shardproof.properties.contracts.costs import is_replica
 
 OVER_SIZES = ("hierarchical_all_reduce", "torus_all_reduce", "two_phase_all_to_all")
 """Algorithms whose cost depends on the sizes of the tuple's axes, not on their product alone."""
@@ -161,9 +160,5 @@ def _in_all(case: Case, one: Callable[[Leaf], Cost], backward: bool) -> Cost:
 
 def _replicas(operands: Sequence[Operand], along: Iterable[str]) -> Cost:
     """A replicated operand is cast to varying, the transpose of which is a sum over the axes that were missing."""
-    cost = Cost.permutes(0, 0)
-    for operand in operands:
-        size = math.ceil(math.prod(operand.block) * width(operand.numpy_dtype) / 8)
-        if set(along) - operand.placement.axes and size:
-            cost = cost.beside(Cost.of({"all_reduce": 1}, {"all_reduce": size}, 1))
-    return cost
+    sums = [summed_replicas(math.prod(o.block), bits=width(o.numpy_dtype)) for o in operands if is_replica(o, along)]
+    return functools.reduce(Cost.beside, sums, NOTHING)

@@ -1,13 +1,14 @@
 """The suite can fail: every planted bug is caught by the law that is meant for it, and shown on a small mesh."""
 
 import math
+from dataclasses import replace
 
 import jax.numpy as jnp
 import pytest
 from jax import Array
 
 from shardproof.impl.collectives import ring_shift
-from shardproof.properties.contracts import Scope
+from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.engines import engine_named
 from shardproof.properties.engines.simulate import RULES
 from shardproof.properties.laws.law import LAWS
@@ -20,11 +21,13 @@ from shardproof.properties.reports.checking import user_implementation
 from shardproof.properties.runner.search import find_violation
 
 DRAWN = [m for m in MUTANTS.values() if m.runs != "isolated"]
+WASTEFUL = [m for m in DRAWN if m.law == "communication" and CONTRACTS[m.contract].implementations]
 SEED = 0
 PERMUTED = ("shift_in_mesh_order", "permute_in_mesh_order", "broadcast_root_in_mesh_order", "exchange_in_mesh_order")
 SHRUNK = (
     *PERMUTED,
     "gather_tiled_as_untiled",
+    "halo_the_long_way_round",
     "max_from_zero",
     "permute_typed_invariant_by_a_loop",
     "reduce_ignores_unknown_axes",
@@ -44,6 +47,15 @@ def test_a_planted_bug_is_caught(mutant: Mutant) -> None:
     """Its law finds a case on which it is wrong."""
     finding = hunt(mutant, seed=SEED, shrink=False)
     assert finding.violation is not None, f"{mutant}: {mutant.sentence} The law of {mutant.law}s lets it pass."
+
+
+@pytest.mark.parametrize("law", ["value", "gradient", "type"])
+@pytest.mark.parametrize("wasteful", WASTEFUL, ids=str)
+def test_waste_is_nothing_but_waste(wasteful: Mutant, law: str) -> None:
+    """An operation that sends too much is right in all else: nothing but its formula catches it."""
+    finding = hunt(replace(wasteful, law=law), seed=SEED, shrink=False)
+    assert finding.tally.cases > 0
+    assert finding.violation is None, f"{wasteful}: {wasteful.sentence}\n{finding.violation}"
 
 
 @pytest.mark.parametrize("mutant", [MUTANTS[name] for name in SHRUNK], ids=str)
@@ -107,6 +119,7 @@ def test_the_catalogue_is_complete() -> None:
         "type",
         "value",
     }
+    assert {m.contract for m in WASTEFUL} == {c.name for c in CONTRACTS.values() if c.implementations}
     assert sum(m.runs == "isolated" for m in MUTANTS.values()) >= 4
 
 

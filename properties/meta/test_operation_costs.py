@@ -1,0 +1,168 @@
+"""What operations cost, counted by hand: formulas and the interpreter say the same, forward and backward."""
+
+import dataclasses
+import itertools
+from typing import Any
+
+import pytest
+
+from shardproof.oracles import cross_entropy, halo
+from shardproof.oracles.communication import NOTHING, Cost, summed_replicas
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases.case import Case, Operand, Placement
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.engines import engine_named
+from shardproof.properties.laws.communication import check_communication, communication_of, has_own_gradient
+from shardproof.properties.laws.violation import Broken
+from shardproof.properties.programs.expectation import Expectation
+from shardproof.properties.programs.implementations import OPERATIONS, Implementation
+
+MESH = MeshCase(("dp", "tp"), (2, 4))
+BY_NAME = {str(implementation): implementation for implementation in OPERATIONS}
+
+Described = list[tuple[tuple[int, ...], str, str]]
+LISTS: Described = [((8,), "int32", "tp")] * 4
+LOGITS: Described = [((3, 70), "bfloat16", "tp"), ((3,), "int32", "dp")]
+SEQUENCE: Described = [((3, 4, 2), "bfloat16", axes) for axes in ("dp tp", "tp", "tp")]
+SMOOTHED = {"label_smoothing": 0.1, "ignore_index": -1}
+
+OPERANDS: dict[str, tuple[Described, dict[str, Any]]] = {
+    "attention": (SEQUENCE, {"causal": True}),
+    "embedding_lookup": ([((3, 2), "bfloat16", "tp"), ((5,), "int32", "dp")], {}),
+    "global_norm": ([((3, 2), "bfloat16", "tp")], {}),
+    "halo_exchange": ([((6, 2), "bfloat16", "tp")], {"before": 8, "after": 3, "axis": 0}),
+    "masked_mean": ([((5,), "bfloat16", "tp"), ((5,), "bool", "tp")], {}),
+    "ragged_all_to_all": ([((3, 2), "bfloat16", "tp"), ((5, 2), "bfloat16", "dp tp"), *LISTS], {}),
+    "rms_norm": ([((3, 2), "bfloat16", "dp tp"), ((2,), "bfloat16", "tp")], {"epsilon": 1e-6}),
+    "shard_mean": ([((3, 2), "bfloat16", "tp")], {}),
+    "shard_roll": ([((3, 2), "bfloat16", "tp")], {"shift": 1}),
+    "vocab_parallel_cross_entropy": (LOGITS, SMOOTHED),
+}
+"""Blocks, dtypes, and the axes along which each operand varies: over four participants, some of them on replicas."""
+
+COSTS = {
+    # blocks of 24 elements, 48 bytes; keys and values are the same along dp
+    "attention[gathered]": (
+        "all_gather=2 (96 bytes)",
+        "all_gather=2 (96 bytes), all_reduce=2 (96 bytes), reduce_scatter=2 (384 bytes)",
+    ),
+    "attention[ring]": ("permute=6 (288 bytes)", "all_reduce=2 (96 bytes), permute=12 (576 bytes)"),
+    "attention[heads]": ("all_to_all=4 (192 bytes)", "all_reduce=2 (96 bytes), all_to_all=7 (336 bytes)"),
+    # 5 rows of 2 numbers; the table is the same along dp, its 6 numbers (24 in all) are added up in float32
+    "embedding_lookup[masked]": ("all_reduce=1 (20 bytes)", "all_reduce=1 (24 bytes)"),
+    "embedding_lookup[gathered]": ("all_gather=1 (12 bytes)", "all_reduce=1 (96 bytes)"),
+    "global_norm[squares]": ("all_reduce=1 (4 bytes)", "all_reduce=1 (4 bytes)"),
+    "global_norm[gathered]": ("all_gather=1 (12 bytes)", "all_gather=1 (12 bytes)"),
+    # all 6 rows of 2 from one place behind, 2 from two, and 3 from one place ahead: 11 rows, of 4 bytes each
+    "halo_exchange[permutes]": ("permute=3 (44 bytes)", "permute=3 (44 bytes)"),
+    "halo_exchange[gathered]": ("all_gather=1 (24 bytes)", "reduce_scatter=1 (96 bytes)"),
+    "masked_mean[sums]": ("all_reduce=2 (8 bytes)", "all_reduce=1 (4 bytes)"),
+    "masked_mean[gathered]": ("all_gather=2 (15 bytes)", "all_gather=1 (5 bytes)"),
+    # 3 rows of 2 numbers to be sent, the same along dp, 5 cotangents of them to be returned, 8 entries in a list
+    "ragged_all_to_all[native]": (
+        "ragged_all_to_all=1 (12 bytes)",
+        "all_reduce=1 (12 bytes), all_to_all=1 (64 bytes), ragged_all_to_all=1 (20 bytes)",
+    ),
+    "ragged_all_to_all[gathered]": (
+        "all_gather=1 (12 bytes), all_to_all=1 (64 bytes)",
+        "all_reduce=1 (12 bytes), all_to_all=1 (64 bytes), reduce_scatter=1 (48 bytes)",
+    ),
+    # 3 tokens; the scale is the same along dp, its 2 numbers are added up in float32
+    "rms_norm[squares]": ("all_reduce=1 (12 bytes)", "all_reduce=3 (32 bytes)"),
+    "rms_norm[gathered]": (
+        "all_gather=1 (12 bytes)",
+        "all_gather=1 (12 bytes), all_reduce=1 (8 bytes), reduce_scatter=1 (48 bytes)",
+    ),
+    "shard_mean[mean]": ("no communication", "no communication"),
+    "shard_mean[product]": ("no communication", "no communication"),
+    "shard_roll[roll]": ("no communication", "no communication"),
+    "shard_roll[slices]": ("no communication", "no communication"),
+    # 3 tokens of 70 logits, the same along dp: 210 are added up in float32, or 840, or two chunks of 192
+    "vocab_parallel_cross_entropy[sums]": ("all_reduce=4 (48 bytes)", "all_reduce=3 (864 bytes)"),
+    "vocab_parallel_cross_entropy[gathered]": (
+        "all_gather=1 (420 bytes)",
+        "all_gather=1 (420 bytes), all_reduce=1 (3,360 bytes)",
+    ),
+    "vocab_parallel_cross_entropy[chunked]": ("all_reduce=4 (48 bytes)", "all_reduce=4 (1,560 bytes)"),
+}
+
+
+def case_of(implementation: Implementation) -> Case:
+    """The example of an implementation's contract."""
+    described, params = OPERANDS[implementation.contract]
+    operands = tuple(
+        Operand(block, dtype, Placement(((),) * len(block), tuple(axes.split()))) for block, dtype, axes in described
+    )
+    return Case(implementation.contract, MESH, "tp", operands, tuple(params.items()))
+
+
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+@pytest.mark.parametrize("name", BY_NAME)
+def test_formula_and_interpreter_count_the_same(name: str, backward: bool) -> None:
+    """Both are what one counts by hand; what is missing in the table has no formula."""
+    implementation = BY_NAME[name]
+    case = case_of(implementation)
+    assert has_own_gradient(case)
+    assert implementation.communication is not None
+    assert str(implementation.communication(case, backward)) == COSTS[name][backward]
+    counted = communication_of(implementation, case, engine_named("simulate"), backward=backward)
+    assert str(counted.cost) == COSTS[name][backward]
+
+
+def test_every_operation_has_a_formula() -> None:
+    """None is checked against the lower bound alone."""
+    assert [str(implementation) for implementation in OPERATIONS if implementation.communication is None] == []
+    assert set(OPERANDS) == {name for name, contract in CONTRACTS.items() if contract.implementations}
+
+
+def test_what_is_empty_may_be_sent() -> None:
+    """A sum over no token is sent, and moves nothing; where a formula has bytes, sending none is a violation."""
+    norm, mean = BY_NAME["rms_norm[squares]"], BY_NAME["shard_mean[mean]"]
+    case = case_of(norm)
+    x, scale = case.operands
+    empty = dataclasses.replace(case, operands=(dataclasses.replace(x, block=(0, 2)), scale))
+    assert str(communication_of(norm, empty, engine_named("simulate")).cost) == "all_reduce=1 (0 bytes)"
+    assert norm.communication is not None
+    assert norm.communication(empty, False).counts == ()
+    assert check_communication(norm, empty, engine_named("simulate")) == 1
+    costly = dataclasses.replace(mean, communication=lambda case, backward: summed_replicas(1))
+    with pytest.raises(Broken, match="no communication: expected 1 all_reduce of 1 byte"):
+        check_communication(costly, case_of(mean), engine_named("simulate"))
+    expected = dataclasses.replace(mean, communication=None, expectation=Expectation.parse("permute=1"))
+    with pytest.raises(Broken, match="no communication: expected"):
+        check_communication(expected, case_of(mean), engine_named("simulate"))
+
+
+def test_a_halo_is_what_is_missing() -> None:
+    """The rows that are sent are as many as a participant holds afterwards and did not before, each counted once."""
+    for p, n in itertools.product((1, 2, 3, 5), (1, 2, 4)):
+        for before, after in itertools.product(range(n * p + 1), repeat=2):
+            held = {*halo.rows_held(n, p, before, after)[0].tolist()}
+            cost = halo.permutes_cost(p, n, 3, before=before, after=after)
+            assert cost.total_bytes == 3 * len(held - {*range(n)}), (p, n, before, after)
+            assert cost.steps == (cost.count("permute") > 0)
+            assert cost.count("permute") <= 2 * (p - 1)
+
+
+def test_the_ring_of_attention_waits_for_its_steps() -> None:
+    """Keys and values go side by side: p - 1 steps there, as many again backward, and as many back."""
+    implementation = BY_NAME["attention[ring]"]
+    case = case_of(implementation)
+    assert implementation.communication is not None
+    assert implementation.communication(case, False).steps == 3
+    aligned = Case(case.contract, MESH, "tp", (case.operands[1],) * 3, case.params)
+    backward = implementation.communication(aligned, True)
+    assert backward == Cost.permutes(12, 576, 6)
+    counted = communication_of(implementation, aligned, engine_named("simulate"), backward=True)
+    assert counted.rounds == backward.steps
+
+
+def test_chunks() -> None:
+    """The last one is filled up; fewer classes than a chunk are one."""
+    assert [cross_entropy.chunks(classes, 64) for classes in (1, 64, 65, 200)] == [(1, 1), (1, 64), (2, 64), (4, 64)]
+
+
+def test_replicas_of_nothing() -> None:
+    """Gradients without elements are not added up."""
+    assert summed_replicas(0) == NOTHING
+    assert summed_replicas(3, bits=16) == Cost.of({"all_reduce": 1}, {"all_reduce": 6}, 1)

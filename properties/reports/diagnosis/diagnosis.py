@@ -14,7 +14,7 @@ from shardproof.properties.laws.violation import Difference
 from shardproof.properties.reports.diagnosis.conditions import condition, rounding, starts_from_zero
 from shardproof.properties.reports.diagnosis.explanations import EXPLANATIONS, LAST, Explanation
 from shardproof.properties.reports.diagnosis.regions import boxes, words
-from shardproof.properties.reports.diagnosis.roles import partial_sums
+from shardproof.properties.reports.diagnosis.roles import partial_results
 from shardproof.properties.reports.diagnosis.scene import Scene
 from shardproof.properties.reports.diagnosis.variants import right_for, right_shape_for
 from shardproof.properties.reports.diagnosis.witnesses import scenes_of
@@ -45,7 +45,7 @@ def diagnose(violation: LawViolation) -> list[str]:
     coarse = rounding(scenes, difference.bound)
     if coarse is not None:
         return right_for(scenes, numbers=False) or [coarse, *_claim(violation)]
-    special = starts_from_zero(scenes) or partial_sums(scenes)
+    special = starts_from_zero(scenes) or partial_results(scenes)
     if special is not None:
         return [special]
     devices = scenes[0].devices[:LOOKED_AT]

@@ -11,8 +11,8 @@ from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.reports.diagnosis.scene import Scene
 
 
-def partial_sums(scenes: Sequence[Scene]) -> str | None:
-    """Says over which roles the blocks must be added up to be right, if they do."""
+def partial_results(scenes: Sequence[Scene]) -> str | None:
+    """Says over which roles the blocks must be added up, or averaged, to be right, if they must."""
     first = scenes[0]
     case, contract = first.case, CONTRACTS[first.case.contract]
     if first.went_in == "cotangent" or contract.placed is None or first.expected.dtype.kind in "biu":
@@ -23,17 +23,21 @@ def partial_sums(scenes: Sequence[Scene]) -> str | None:
     for count in range(1, len(shared) + 1):
         for chosen in itertools.combinations(shared, count):
             over = [axis for _, axes in chosen for axis in axes]
-            if all(_adds_up(scene, over) for scene in scenes):
-                roles = " and ".join(role for role, _ in chosen)
+            roles = " and ".join(role for role, _ in chosen)
+            if all(_together(scene, over, 1) for scene in scenes):
                 return f"partial sums: added up over {roles} the blocks are right"
+            if all(_together(scene, over, case.mesh.axis_size(over)) for scene in scenes):
+                return f"partial means: averaged over {roles} the blocks are right"
     return None
 
 
-def _adds_up(scene: Scene, axes: Sequence[str]) -> bool:
+def _together(scene: Scene, axes: Sequence[str], divided: int) -> bool:
+    """Whether the sums of blocks along some axes, divided, are right."""
     mesh = scene.case.mesh
     at = tuple(mesh.axis_names.index(axis) for axis in axes)
     blocks = scene.actual.astype(wide(scene.actual.dtype)).reshape(*mesh.sizes, *scene.actual.shape[1:])
     with np.errstate(invalid="ignore", over="ignore"):
-        total = np.broadcast_to(blocks.sum(axis=at, keepdims=True), blocks.shape).reshape(scene.expected.shape)
+        total = blocks.sum(axis=at, keepdims=True) / divided
+        total = np.broadcast_to(total, blocks.shape).reshape(scene.expected.shape)
         near = np.abs(total - scene.expected.astype(total.dtype)) <= scene.tolerance * (mesh.axis_size(axes) + 1)
     return bool(near.all())

@@ -193,7 +193,7 @@ def test_a_claim_reaches_the_check(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", str(root / "pyproject.toml")]
     rooted = ["--rootdir", str(root), str(root / "properties" / "suite" / "test_given.py"), "-k", "value-simulate"]
-    given_twice = ["--impl=ring_shift=mine:narrow", "--claims=x64"]
+    given_twice = ["--impl=ring_shift=mine:narrow", "--claims=x64", "--devices=2"]
     done = subprocess.run([*command, *rooted, *given_twice], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1, done.stdout + done.stderr
     assert re.search(r"case: ring_shift\(int64\[", done.stdout)

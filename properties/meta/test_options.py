@@ -78,7 +78,7 @@ def drawn(folder: Path, *options: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "options", [("--hypothesis-profile=matrix",), ("--hypothesis-profile=dev", "--hypothesis-seed=5")], ids=str
+    "options", [("--hypothesis-profile=matrix",), ("--hypothesis-profile=debug", "--hypothesis-seed=5")], ids=str
 )
 def test_forms_draw_cases_of_their_own_and_again(options: tuple[str, ...], tmp_path: Path) -> None:
     """Under one seed, and derandomized, no two forms of a product draw the same cases, and each always the same."""

@@ -83,6 +83,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*command, *rooted, *arguments], cwd=folder, capture_output=True, text=True, timeout=LIMIT)
 
 
+@pytest.mark.either_end
 @pytest.mark.parametrize(
     ("given", "line"),
     [
@@ -107,6 +108,7 @@ def test_what_cannot_be_checked_is_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.either_end
 @pytest.mark.parametrize(
     ("given", "line"),
     [

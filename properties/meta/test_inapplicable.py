@@ -125,6 +125,7 @@ def test_check_reports_laws_that_do_not_apply() -> None:
     assert "value     simulate  held" in text
 
 
+@pytest.mark.either_end
 @pytest.mark.usefixtures("impatient")
 def test_laws_that_do_not_apply_verify_nothing() -> None:
     """Where no law of all cases held, that laws do not apply is no pass."""
@@ -132,6 +133,7 @@ def test_laws_that_do_not_apply_verify_nothing() -> None:
         check("all_reduce", extreme, laws=["gradient"], max_examples=8)
 
 
+@pytest.mark.either_end
 def test_pytest_skips_laws_that_do_not_apply(tmp_path: Path) -> None:
     """With `--impl` such a law is skipped, with its reason, and a run of nothing else fails."""
     (tmp_path / "mine.py").write_text(

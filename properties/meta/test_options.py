@@ -11,6 +11,8 @@ from shardproof.properties.meta.test_failures_replay import pytest_run
 from shardproof.properties.meta.test_plugin import run_pytest
 from shardproof.properties.runner.profiles import seed_of
 
+pytestmark = pytest.mark.either_end
+
 MINE = """
 from shardproof.impl import collectives
 

@@ -38,6 +38,8 @@ from shardproof.properties.laws.law import LAWS, Law
 from shardproof.properties.programs.implementations import BUILT_IN, Implementation
 from shardproof.properties.reports.checking import user_implementation
 
+pytestmark = pytest.mark.either_end
+
 T = TypeVar("T")
 EXAMPLES = 500
 TWO_BY_TWO = MeshCase(("dp", "tp"), (2, 2))

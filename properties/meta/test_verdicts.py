@@ -318,7 +318,7 @@ def scatter_that_raises(x: Array, axis_name: Any, *, scatter_dimension: int = 0,
 
 def test_an_index_error_of_the_functions_own_is_not_excused() -> None:
     """JAX's wrong batching of an untiled psum_scatter is excused, since with the right one the law holds."""
-    right = found("reduce_scatter", scatter, "transformation", "simulate", 200)
+    right = found("reduce_scatter", scatter, "transformation", "simulate", 60)
     assert right.violation is None
     assert set(right.tally.defects) == {"psum_scatter_untiled_vmap"}
     assert found("reduce_scatter", scatter_that_raises, "transformation", "simulate", 60).violation is not None

@@ -7,7 +7,8 @@ import subprocess
 import sys
 
 if len(sys.argv) == 1:
-    env = {"XLA_FLAGS": "--xla_cpu_collective_call_terminate_timeout_seconds=3"}
+    after = "--xla_cpu_collective_call_{}_timeout_seconds=3"
+    env = {"XLA_FLAGS": after.format("warn_stuck") + " " + after.format("terminate")}
     child = subprocess.run([sys.executable, __file__, "run"], env=env, capture_output=True)
     hangs = child.returncode < 0 and b"Termination timeout for" in child.stderr
     print("defect: it does not end" if hangs else f"unclear: {child.stderr!r}" if child.returncode else "fixed")
@@ -20,6 +21,5 @@ from jax import P, lax
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 4)
 mesh = jax.make_mesh((2, 2), ("dp", "tp"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
-send = lambda x: lax.ppermute(x, "tp", [(0, 1), (1, 0)])
-f = lambda x: lax.cond(lax.axis_index("dp") == 0, send, lambda x: x, x)
+f = lambda x: lax.cond(lax.axis_index("dp") == 0, lambda x: lax.ppermute(x, "tp", [(0, 1), (1, 0)]), lambda x: x, x)
 jax.jit(jax.shard_map(f, mesh=mesh, in_specs=P(("dp", "tp")), out_specs=P(("dp", "tp"))))(jnp.arange(4.0)).tolist()

@@ -22,6 +22,8 @@ from shardproof.properties.programs.implementations import ALGORITHMS, BUILT_IN,
 from shardproof.properties.programs.program import Program, Seen, derivatives, forward
 from shardproof.properties.runner.law_tests import law_test
 
+pytestmark = pytest.mark.untyped
+
 BY_NAME = {i.name: i for i in ALGORITHMS}
 POWERS_OF_TWO = {
     "rabenseifner_all_reduce",

@@ -25,6 +25,8 @@ from shardproof.properties.reports.diagnosis.scene import Scene
 from shardproof.properties.reports.diagnosis.variants import right_for
 from shardproof.properties.runner.violation import LawViolation
 
+pytestmark = pytest.mark.untyped
+
 MESH = MeshCase(("dp", "tp"), (2, 3))
 AXES = ("dp", "tp")
 EVERY = Placement((AXES,))

@@ -74,6 +74,7 @@ def violation(
     return LawViolation(implementation, LAWS[law], CASE, "xla", found, origin=origin)
 
 
+@pytest.mark.either_end
 def test_rounding_does_not_hide_what_is_worse() -> None:
     """A search that meets differences of rounding goes on until it finds wrong values, or has used its budget."""
     found = find_violation(
@@ -155,6 +156,7 @@ def test_what_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     assert "Traceback" not in text
 
 
+@pytest.mark.either_end
 def test_a_run_shows_a_cause_once(tmp_path: Path) -> None:
     """The terminal and the report have one picture, and name every law; pytest counts all failures."""
     (tmp_path / "mine.py").write_text(

@@ -83,6 +83,7 @@ def draws(contract: str, law: str, claims: tuple[str, ...], shows: Callable[[Cas
     return False
 
 
+@pytest.mark.either_end
 @pytest.mark.parametrize("feature", SHOWN)
 def test_what_is_claimed_is_drawn_and_nothing_else(feature: str) -> None:
     """A feature is drawn for who claims it, and for no other."""
@@ -101,6 +102,7 @@ def test_every_feature_is_of_some_contract() -> None:
     assert all(name in features() for name in FEATURES)
 
 
+@pytest.mark.either_end
 def test_uneven_groups_partition() -> None:
     """Groups of different lengths hold every member once."""
 
@@ -113,6 +115,7 @@ def test_uneven_groups_partition() -> None:
     partitions()
 
 
+@pytest.mark.either_end
 @pytest.mark.parametrize(
     ("names", "text"),
     [
@@ -182,6 +185,7 @@ def test_the_report_says_what_was_not_drawn() -> None:
     ]
 
 
+@pytest.mark.either_end
 def test_a_claim_reaches_the_check(tmp_path: Path) -> None:
     """`--claims` is read beside `--impl`: what it names is drawn, and what it does not is said."""
     root = README.parent
@@ -193,7 +197,7 @@ def test_a_claim_reaches_the_check(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", str(root / "pyproject.toml")]
     rooted = ["--rootdir", str(root), str(root / "properties" / "suite" / "test_given.py"), "-k", "value-simulate"]
-    given_twice = ["--impl=ring_shift=mine:narrow", "--claims=x64"]
+    given_twice = ["--impl=ring_shift=mine:narrow", "--claims=x64", "--devices=2"]
     done = subprocess.run([*command, *rooted, *given_twice], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1, done.stdout + done.stderr
     assert re.search(r"case: ring_shift\(int64\[", done.stdout)

@@ -22,6 +22,8 @@ from shardproof.properties.programs.costs import gathered_again, product_flops
 from shardproof.properties.programs.implementations import OVERLAPPED, PRODUCTS, Implementation
 from shardproof.properties.programs.program import Program, Seen, derivatives, forward
 
+pytestmark = pytest.mark.untyped
+
 BY_NAME = {i.name: i for i in OVERLAPPED}
 GATHERS = ("all_gather_matmul_lhs_contracting", "all_gather_matmul_lhs", "all_gather_matmul_rhs")
 TUPLES = (((2, 3), False), ((2, 3), True), ((3, 2), True))

@@ -26,6 +26,8 @@ from shardproof.properties.reports.failures.picture import picture
 from shardproof.properties.reports.failures.text import coloured, render
 from shardproof.properties.runner.violation import LawViolation
 
+pytestmark = pytest.mark.untyped
+
 Plant = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """The right blocks and the inputs, `[*mesh.sizes, *block]` both, to wrong blocks."""
 

@@ -240,6 +240,7 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [p.name for p in path.parent.iterdir()] == ["a.json"]
 
 
+@pytest.mark.either_end
 def test_a_failure_becomes_a_regression(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is validated and copied, whoever keeps it is told where it is now, and every run checks it first."""
     monkeypatch.chdir(tmp_path)
@@ -331,6 +332,7 @@ def test_a_replay_fails_the_same_way_until_it_is_fixed(tmp_path: Path, monkeypat
     assert pytest_run(f"--replay={case}", folder=tmp_path).returncode == 0
 
 
+@pytest.mark.either_end
 @pytest.mark.parametrize(
     ("impl", "line"),
     [
@@ -347,6 +349,7 @@ def test_a_wrong_function_beside_a_replay_is_a_usage_error(impl: str, line: str,
     assert said.startswith(line)
 
 
+@pytest.mark.either_end
 def test_a_damaged_file_fails_alone(tmp_path: Path) -> None:
     """One line names the file and the reason, and the rest of the folder is judged."""
     (tmp_path / "a.json").write_text(changed(format=7))

@@ -30,6 +30,8 @@ from shardproof.properties.reports.plugin import pytest_pyfunc_call
 from shardproof.properties.runner.search import on_telling_data
 from shardproof.properties.runner.violation import LawViolation
 
+pytestmark = pytest.mark.untyped
+
 Function = Callable[..., Any]
 
 

@@ -14,6 +14,7 @@ from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.meta.test_given import run
+from shardproof.properties.reports import checking
 from shardproof.properties.reports.checking import user_implementation
 from shardproof.properties.runner.judging import require_held
 from shardproof.properties.runner.search import Finding, find_violation
@@ -109,6 +110,13 @@ def test_what_declines_large_meshes_is_not_held_to_them() -> None:
     assert tally.declined == sum(tally.unsupported.values()) > 0
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer cases that are declined end a search of `check`."""
+    monkeypatch.setattr(checking, "ENOUGH", 40)
+
+
+@pytest.mark.usefixtures("impatient")
 def test_check_reports_laws_that_do_not_apply() -> None:
     """The summary says which laws do not apply and why, beside one of values that held."""
     text = str(check("all_reduce", extreme, laws=["value", "gradient"], max_examples=8))
@@ -117,12 +125,15 @@ def test_check_reports_laws_that_do_not_apply() -> None:
     assert "value     simulate  held" in text
 
 
+@pytest.mark.either_end
+@pytest.mark.usefixtures("impatient")
 def test_laws_that_do_not_apply_verify_nothing() -> None:
     """Where no law of all cases held, that laws do not apply is no pass."""
     with pytest.raises(AssertionError, match="does not apply: every case was declined"):
         check("all_reduce", extreme, laws=["gradient"], max_examples=8)
 
 
+@pytest.mark.either_end
 def test_pytest_skips_laws_that_do_not_apply(tmp_path: Path) -> None:
     """With `--impl` such a law is skipped, with its reason, and a run of nothing else fails."""
     (tmp_path / "mine.py").write_text(

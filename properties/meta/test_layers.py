@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.either_end
+
 PROPERTIES = Path(__file__).resolve().parents[1]
 PACKAGE = "shardproof.properties"
 

@@ -11,6 +11,8 @@ from shardproof.properties.meta.test_failures_replay import pytest_run
 from shardproof.properties.meta.test_plugin import run_pytest
 from shardproof.properties.runner.profiles import seed_of
 
+pytestmark = pytest.mark.either_end
+
 MINE = """
 from shardproof.impl import collectives
 
@@ -78,7 +80,7 @@ def drawn(folder: Path, *options: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "options", [("--hypothesis-profile=matrix",), ("--hypothesis-profile=dev", "--hypothesis-seed=5")], ids=str
+    "options", [("--hypothesis-profile=matrix",), ("--hypothesis-profile=debug", "--hypothesis-seed=5")], ids=str
 )
 def test_forms_draw_cases_of_their_own_and_again(options: tuple[str, ...], tmp_path: Path) -> None:
     """Under one seed, and derandomized, no two forms of a product draw the same cases, and each always the same."""

@@ -135,6 +135,7 @@ def test_the_written_reports_are_announced(checked: Run, reports: Path) -> None:
         assert f"shardproof: wrote {reports / name}" in checked.output.splitlines()
 
 
+@pytest.mark.either_end
 def test_workers_verify_what_one_process_verifies(checked: Run) -> None:
     """With two workers the table is that of one process, except for the time."""
     spread = run_pytest("properties/suite/test_collectives.py", "-k", LAWS, "--hypothesis-profile=matrix", "-n", "2")
@@ -145,6 +146,7 @@ def test_workers_verify_what_one_process_verifies(checked: Run) -> None:
     assert tables[0] == tables[1]
 
 
+@pytest.mark.either_end
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -207,6 +209,7 @@ def test_a_driver_that_hangs_is_no_device(monkeypatch: pytest.MonkeyPatch) -> No
     assert str(caught.value) == told
 
 
+@pytest.mark.either_end
 def test_the_readme_has_every_option() -> None:
     """The options in the README's table are those that `--help` shows, no more and no fewer; so are the plugin's."""
     section = re.search(r"^shardproof: .*?(?=^\S|\Z)", run_pytest("--help").output, re.MULTILINE | re.DOTALL)

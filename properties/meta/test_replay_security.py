@@ -36,6 +36,8 @@ from shardproof.properties.runner.lookup import Lookup, Named, NotAFailure
 from shardproof.properties.runner.preconditions import PARAMETERS, check_oracle
 from shardproof.properties.runner.violation import LawViolation
 
+pytestmark = pytest.mark.either_end
+
 MESH = MeshCase(("dp", "tp"), (2, 2), (3, 1, 0, 2), ("auto", "explicit"))
 SMALL = Operand((2,), "float32", Placement((("tp",),), ("dp",)))
 BASE = Case("ring_shift", MESH, ("tp", "dp"), (SMALL,), (("offset", 1),), (Data("distinct", 3),))

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.either_end
+
 ROOT = Path(__file__).resolve().parents[2]
 MAY_IMPORT = {
     "impl": {"shardproof.impl", "jax", "numpy", "jaxtyping"} | sys.stdlib_module_names,

@@ -21,6 +21,8 @@ from shardproof.properties.engines.simulate.wide.elementwise import Function as 
 from shardproof.properties.engines.simulate.wide.moving import UNCHANGED
 from shardproof.properties.engines.simulate.wide.rounding import literal_error
 
+pytestmark = pytest.mark.untyped  # of scalars NumPy makes other types than the arrays that are annotated
+
 MESH = jax.sharding.AbstractMesh((2, 2), ("dp", "tp"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
 P = jax.P
 DTYPES = ("float32", "bfloat16", "float16")

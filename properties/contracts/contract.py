@@ -163,6 +163,7 @@ class Contract:
         roles: the names of its axis tuples, where it has several, or one of another name than `axis_name`.
         tree: what its arguments are, as a tree whose leaves are the names in `operands`; None: one after the other.
         results: what it returns, as a tree of names; None: an array.
+        has_gradient: whether there are derivatives in any case.
         generic: whether derivatives are asked for at real numbers alone: at others there may be kinks, where functions
             that are the same have several derivatives.
         listed: whether it is found by its name: not so what a program of a user's own means.
@@ -202,6 +203,7 @@ class Contract:
     roles: tuple[str, ...] = ()
     tree: Any = None
     results: Any = None
+    has_gradient: bool = True
     generic: bool = False
     listed: bool = True
     placed: Callable[[Case], tuple[Placement, ...]] | None = None

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from shardproof.oracles.dtypes import is_float
 from shardproof.properties.cases.case import Placement
 from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.contracts.contract import names_of, refilled
@@ -62,12 +63,17 @@ class Array:
         object.__setattr__(self, "dimensions", _dimensions(dimensions))
         object.__setattr__(self, "dtype", dtype if dtype in KINDS else as_dtype(dtype).name)
         object.__setattr__(self, "below", "" if below is None else str(below))
-        object.__setattr__(self, "gradient", gradient and (dtype == "float" or as_dtype(dtype).kind in "fcV"))
+        object.__setattr__(self, "gradient", gradient and self.floating)
         if self.below and not (DIMENSION.fullmatch(self.below) and self.dtype.startswith(("int", "uint"))):
             raise ValueError(f"below={below!r}: expected a dimension or a positive size, of integers, got {dtype}")
         roles = [role for dimension in self.dimensions for role in dimension.roles]
         if len(set(roles)) != len(roles):
             raise ValueError(f"array {dimensions!r}: expected each role to shard one dimension at most")
+
+    @property
+    def floating(self) -> bool:
+        """Whether it holds numbers that have gradients."""
+        return self.dtype == "float" or is_float(as_dtype(self.dtype))
 
     @property
     def roles(self) -> tuple[str, ...]:

@@ -177,9 +177,7 @@ def whole_contract(
             found.append(indices(x, below) if array.below else x)
         return found
 
-    def differentiable(case: Case) -> bool:
-        return bool(moving) and all(np.dtype(d).kind in "fcV" for d in result_dtypes(case, ()))
-
+    has_gradient = bool(moving) and all(array.floating for array in signature.results)
     return Contract(
         name=name,
         cases=lambda scope: whole_cases(name, scope, signature, chosen, local),
@@ -190,7 +188,8 @@ def whole_contract(
         parameters=tuple(sorted(chosen.options)),
         violations=(),
         operands=signature.names,
-        differentiable=differentiable,
+        differentiable=lambda case: has_gradient,
+        has_gradient=has_gradient,
         terms=lambda case: max([1, *(side for o in case.operands for side in o.block)]),
         degree=3,
         result_dtypes=result_dtypes,

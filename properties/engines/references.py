@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from shardproof.oracles.dtypes import wide
+from shardproof.oracles.dtypes import is_float
 from shardproof.properties.contracts.contract import names_of
 from shardproof.properties.contracts.described import Signature, refilled
 from shardproof.properties.engines.simulate import InterpreterLimit, interpret_wide
@@ -149,7 +149,7 @@ class NumpyReference:
         with np.errstate(all="ignore"):
             found = leaves_of(self.signature, self.function(*refilled(self.signature.tree, arrays), **options))
         return [
-            np.asarray(leaf, wide(np.dtype("float64")) if array.dtype == "float" else None)
+            np.asarray(leaf, np.float64 if array.dtype == "float" else None)
             for leaf, array in zip(found, self.signature.results, strict=True)
         ]
 
@@ -242,7 +242,7 @@ def reference_of(
         raise ValueError(f"the reference cannot be called with {told}: {type(error).__name__}: {first}") from error
     else:
         program = traceable.program("value", traceable.called, shapes, dtypes, options)
-        _check_ranks(signature, [aval.shape for aval in program.out_avals])
+        _check_results(signature, program.out_avals)
         return traceable
     own = NumpyReference(function, signature)
     ones = [np.ones(shape, np.float64 if d.kind in "fV" else d) for shape, d in zip(shapes, dtypes, strict=True)]
@@ -253,12 +253,15 @@ def reference_of(
     except Exception as error:
         told = ", ".join(map(str, signature.arrays))
         raise ValueError(f"the reference cannot be called with {told}: {type(error).__name__}: {error}") from error
-    _check_ranks(signature, [result.shape for result in results])
+    _check_results(signature, results)
     return own
 
 
-def _check_ranks(signature: Signature, shapes: Sequence[tuple[int, ...]]) -> None:
-    for name, array, shape in zip(names_of(signature.result_tree), signature.results, shapes, strict=True):
-        if len(shape) != len(array.dimensions):
+def _check_results(signature: Signature, found: Sequence[Any]) -> None:
+    """What a reference returns is of the kind, and has the dimensions, that its description says."""
+    for name, array, result in zip(names_of(signature.result_tree), signature.results, found, strict=True):
+        if len(result.shape) != len(array.dimensions):
             expected = f"{len(array.dimensions)} dimensions, {str(array)!r}"
-            raise ValueError(f"{name}: the reference returns shape {shape}: expected {expected}")
+            raise ValueError(f"{name}: the reference returns shape {result.shape}: expected {expected}")
+        if is_float(np.dtype(result.dtype)) != array.floating:
+            raise ValueError(f"{name}: the reference returns {result.dtype}: expected it to be described so: {array}")

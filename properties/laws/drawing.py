@@ -52,6 +52,11 @@ def always(implementation: Implementation) -> bool:
     return True
 
 
+def has_gradient(implementation: Implementation) -> bool:
+    """Whether there is something to differentiate."""
+    return CONTRACTS[implementation.contract].has_gradient
+
+
 def forbids(implementation: Implementation) -> bool:
     """Whether there is something that the implementation must refuse."""
     return bool(_refused(implementation))

@@ -12,7 +12,16 @@ from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.engines import Engine
 from shardproof.properties.laws.agreement import check_agreement, differentiable
 from shardproof.properties.laws.communication import check_communication
-from shardproof.properties.laws.drawing import Cases, always, as_drawn, forbidden, forbids, leaving, unrelated
+from shardproof.properties.laws.drawing import (
+    Cases,
+    always,
+    as_drawn,
+    forbidden,
+    forbids,
+    has_gradient,
+    leaving,
+    unrelated,
+)
 from shardproof.properties.laws.error import check_error
 from shardproof.properties.laws.gradient import check_gradient
 from shardproof.properties.laws.type import check_type
@@ -142,6 +151,7 @@ LAWS: dict[str, Law] = {
             "gradient",
             "Forward mode is the oracle's map, reverse mode its transpose, and the two are adjoint.",
             check_gradient,
+            asks=has_gradient,
             floating=True,
             share=0.6,
             script="gradient",
@@ -177,6 +187,7 @@ LAWS: dict[str, Law] = {
             "transformed gradient",
             "No transformation around a collective changes its gradients.",
             check_gradient,
+            asks=has_gradient,
             arounds=DIFFERENTIABLE,
             floating=True,
             share=0.4,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shardproof.oracles.dtypes import half_spacing, largest_finite
+from shardproof.oracles.dtypes import half_spacing, is_float, largest_finite
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS, Contract
@@ -56,8 +56,13 @@ def permitted(implementation: Implementation, case: Case, *, derivative: bool) -
     """By which dtype the operations of an implementation are charged."""
     if "narrow_accumulation" in implementation.features:
         return OWN
+    if implementation.whole:
+        return Rounding(split=True)
     contract = CONTRACTS[case.contract]
-    held = contract.accumulator(case.operands[contract.moving(case)[0]].numpy_dtype)
+    moving = contract.moving(case)
+    if not moving:
+        return OWN
+    held = contract.accumulator(case.operands[moving[0]].numpy_dtype)
     return Rounding(held.name, ACCUMULATED_BY_JAX if derivative else frozenset())
 
 
@@ -113,6 +118,10 @@ def held_to(contract: Contract, right: Reference, own: Wide, double: Wide, *, of
     if doubt and of_derivative:
         unknown = np.isnan(exact)
         exact, leeway = np.where(unknown, double.value, exact), np.where(unknown, np.inf, leeway)
+    if not is_float(right.dtype):  # it is what it is, unless that hangs on roundings
+        unsure = (own.error > 0) | (double.error > 0)
+        off = np.where(unsure, np.inf, 0.0)
+        return Reference(exact, right.dtype, off, double.value, off)
     reach = own.error + leeway
     size = magnitude(exact).astype(np.float64)
     bound = reach + half_spacing(np.asarray(size + reach), right.dtype)

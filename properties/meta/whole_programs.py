@@ -179,6 +179,21 @@ def lookup_without_its_mask(table: Any, ids: Any, *, model: Any) -> Any:
     return lax.psum(table[(ids - lax.axis_index(model) * table.shape[0]) % table.shape[0]], model)
 
 
+def counts(ids: Any, *, data: Any) -> Any:
+    """How often each of five numbers occurs: integers alone."""
+    return lax.psum((ids[:, None] == jnp.arange(5)).astype(jnp.int32).sum(0, dtype=jnp.int32), data)
+
+
+def counts_on_each(ids: Any, *, data: Any) -> Any:
+    """Whether it occurs on each device."""
+    return lax.psum((ids[:, None] == jnp.arange(5)).any(0).astype(jnp.int32), data)
+
+
+def whole_counts(ids: Any) -> Any:
+    """In NumPy."""
+    return np.bincount(ids, minlength=5).astype(np.int32)
+
+
 def whole(x: Any, w: Any, *, mesh: Any, data: Any, model: Any) -> Any:
     """A function of global arrays with its own `shard_map`."""
     function: Any = jax.shard_map(
@@ -236,6 +251,9 @@ PROGRAMS: dict[str, Written] = {
     "lookup": Written(
         lookup, lookup_without_its_mask, lambda table, ids: table[ids],
         ("vocab@model d", Array("n", "int32", below="vocab")), "n d",
+    ),
+    "counts": Written(
+        counts, counts_on_each, whole_counts, (Array("n@data", "int32", below=5),), Array("5", "int32"),
     ),
     "whole": Written(
         whole, whole_turned, lambda x, w: x @ w, ("b@data k@model", "k@model n"), "b@data n", {"whole": True},

@@ -53,12 +53,15 @@ class Rounding:
         least: floats that are narrower count as this one; empty: every operation is charged by its own dtype.
         own: the primitives that are charged by their own dtype in spite of that.
         literals: whether a constant may be what a number of the source was rounded to, and is off by that.
+        split: whether a compiler may divide any sum over devices, as in a program of global arrays: its parts are sent in
+            the dtype of the sum.
         leeway: by how many roundings each is charged: more than one, where it is compared with another formula.
     """
 
     least: str = ""
     own: frozenset[str] = frozenset()
     literals: bool = False
+    split: bool = False
     leeway: float = 1.0
 
     def charged(self, dtype: np.dtype, primitive: str) -> np.dtype:
@@ -82,7 +85,7 @@ def limits(rounding: Rounding, dtype: np.dtype, primitive: str) -> Limits:
     charged = rounding.charged(dtype, primitive)
     unit, normal = unit_roundoff(charged), smallest_normal(charged)
     flushed = normal <= smallest_normal(FLOAT)  # narrower ranges are computed in float32, which keeps their digits
-    terms = unit if primitive in ACROSS_DEVICES else min(unit, unit_roundoff(FLOAT))
+    terms = unit if rounding.split or primitive in ACROSS_DEVICES else min(unit, unit_roundoff(FLOAT))
     return Limits(
         rounding.leeway * unit + DOUBLE,
         normal,

@@ -22,7 +22,10 @@ DOUBLE = unit_roundoff(np.dtype(np.float64))
 FLOAT = np.dtype(np.float32)
 
 ACROSS_DEVICES = ("psum", "psum_invariant", "unreduced_psum", "reduce_scatter", "unreduced_reduce_scatter")
-"""Sums whose additions a backend rounds to the operands' dtype, one device after the other."""
+"""Sums over devices."""
+
+STEP_BY_STEP = (*ACROSS_DEVICES, "reduce_sum")
+"""Sums whose additions a backend may round to the operands' dtype, one after the other: XLA:CPU adds up bfloat16 so."""
 
 
 class Limits(NamedTuple):
@@ -33,7 +36,7 @@ class Limits(NamedTuple):
         normal: the smallest number that has all digits.
         floor: how far a smaller one may be off: by itself, where a backend takes it for zero.
         largest: the largest finite number.
-        terms: the unit of every addition within a sum: that of float32, if it is not smaller, and on one device.
+        terms: the unit of every addition within a sum: that of float32, if it is not smaller, in a matrix product.
         whole: whether that is smaller, so that a sum is rounded once more in the end.
     """
 
@@ -53,8 +56,8 @@ class Rounding:
         least: floats that are narrower count as this one; empty: every operation is charged by its own dtype.
         own: the primitives that are charged by their own dtype in spite of that.
         literals: whether a constant may be what a number of the source was rounded to, and is off by that.
-        split: whether a compiler may divide any sum over devices, as in a program of global arrays: its parts are sent in
-            the dtype of the sum.
+        split: whether a compiler may divide any sum over devices, as in a program of global arrays: its parts are then
+            sent in the dtype of the sum.
         leeway: by how many roundings each is charged: more than one, where it is compared with another formula.
     """
 
@@ -85,7 +88,7 @@ def limits(rounding: Rounding, dtype: np.dtype, primitive: str) -> Limits:
     charged = rounding.charged(dtype, primitive)
     unit, normal = unit_roundoff(charged), smallest_normal(charged)
     flushed = normal <= smallest_normal(FLOAT)  # narrower ranges are computed in float32, which keeps their digits
-    terms = unit if rounding.split or primitive in ACROSS_DEVICES else min(unit, unit_roundoff(FLOAT))
+    terms = unit if rounding.split or primitive in STEP_BY_STEP else min(unit, unit_roundoff(FLOAT))
     return Limits(
         rounding.leeway * unit + DOUBLE,
         normal,

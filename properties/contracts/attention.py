@@ -12,6 +12,7 @@ from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
+from shardproof.properties.contracts.mistakes import attention as mistakes
 from shardproof.properties.contracts.operation import Described, Drawn, operation
 
 FEATURES = frozenset({"explained_errors", "replicated_operands", "x64"})
@@ -101,6 +102,7 @@ CONTRACT: Contract = operation(
     adapt=_in_reach,
     accumulator=float32_accumulator,
     nonlinear=True,
+    mistakes=mistakes.MISTAKES,
     implementations={
         "gathered": Claim(implementations.gathered_attention, FEATURES),
         "ring": Claim(implementations.ring_attention, FEATURES),

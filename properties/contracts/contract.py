@@ -11,6 +11,12 @@ from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
 
 Blocks = np.ndarray
+Results = Callable[[Case, Sequence[Blocks]], list[Blocks]]
+"""Blocks of the operands to blocks of the results, one per result leaf."""
+
+Derivative = Callable[[Case, Sequence[Blocks], Sequence[Blocks]], list[Blocks]]
+"""The same of a derivative, given the tangents, or the cotangents, as well."""
+
 FEATURES: dict[str, str] = {
     "batch_dimensions": "The left operand has further leading dimensions.",
     "bool_sum": "Sums and means of bool count in int32, and in float32.",
@@ -95,6 +101,23 @@ class Option:
 
 
 @dataclass(frozen=True)
+class Mistake:
+    """What a wrong implementation computes, exactly: an oracle of which one thing is mistaken.
+
+    What it leaves as it is, a derivative say, is what is right; so it is said of no implementation.
+
+    Arguments:
+        oracle: as a contract's, of the mistaken results.
+        pushforward: as a contract's.
+        pullback: as a contract's.
+    """
+
+    oracle: Results
+    pushforward: Derivative
+    pullback: Derivative
+
+
+@dataclass(frozen=True)
 class Claim:
     """A function of this project's own that claims to satisfy a contract.
 
@@ -150,13 +173,15 @@ class Contract:
         nonlinear: whether it is no sum of products: its implementations are run in double precision, and nothing is
             compared bit for bit; then `degree` is how many factors the data leaves room for.
         implementations: this project's own, by their names, where they are not listed elsewhere.
+        mistakes: what is easily mistaken in it, the likeliest first: by what it would be right "if …". A report says so
+            of results that are those of the mistake, on all data.
     """
 
     name: str
     cases: Callable[[Scope], st.SearchStrategy[Case]]
-    oracle: Callable[[Case, Sequence[Blocks]], list[Blocks]]
-    pushforward: Callable[[Case, Sequence[Blocks], Sequence[Blocks]], list[Blocks]]
-    pullback: Callable[[Case, Sequence[Blocks], Sequence[Blocks]], list[Blocks]]
+    oracle: Results
+    pushforward: Derivative
+    pullback: Derivative
     invariant: bool
     parameters: tuple[str, ...]
     violations: tuple[Violation, ...]
@@ -180,6 +205,7 @@ class Contract:
     weighs: bool = False
     nonlinear: bool = False
     implementations: Mapping[str, Claim] = field(default_factory=dict)
+    mistakes: Mapping[str, Mistake] = field(default_factory=dict)
 
     @property
     def form(self) -> str:

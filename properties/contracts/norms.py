@@ -10,6 +10,7 @@ from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
+from shardproof.properties.contracts.mistakes import norms as mistakes
 from shardproof.properties.contracts.operation import Described, Drawn, operation
 
 FEATURES = frozenset({"empty_blocks", "explained_errors", "replicated_operands", "x64"})
@@ -74,6 +75,7 @@ CONTRACTS: tuple[Contract, ...] = (
         degree=2,  # squares do not overflow on scaled data
         accumulator=float32_accumulator,
         nonlinear=True,
+        mistakes=mistakes.OF_GLOBAL_NORM,
         implementations={
             "squares": Claim(implementations.global_norm, FEATURES),
             "gathered": Claim(implementations.gathered_global_norm, FEATURES),
@@ -94,6 +96,7 @@ CONTRACTS: tuple[Contract, ...] = (
         degree=4,  # in a derivative, a product of as many does not overflow on scaled data
         accumulator=float32_accumulator,
         nonlinear=True,
+        mistakes=mistakes.OF_RMS_NORM,
         implementations={
             "squares": Claim(implementations.rms_norm, FEATURES),
             "gathered": Claim(implementations.gathered_rms_norm, FEATURES),

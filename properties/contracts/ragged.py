@@ -14,6 +14,7 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies import dtypes
 from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
 from shardproof.properties.contracts.forbidden import changed
+from shardproof.properties.contracts.mistakes import ragged as mistakes
 from shardproof.properties.contracts.operation import Described, Drawn, operation
 
 FEATURES = frozenset({"explained_errors", "x64"})
@@ -119,6 +120,7 @@ CONTRACT: Contract = operation(
     weighs=True,
     most=MOST_MEMBERS,
     reads=lambda case: case.operands[2].block[0],
+    mistakes=mistakes.MISTAKES,
     implementations={
         "native": Claim(implementations.ragged_all_to_all, FEATURES),
         "gathered": Claim(implementations.gathered_ragged_all_to_all, FEATURES),

@@ -22,6 +22,12 @@ TOGETHER: dict[str, Callable[..., np.ndarray]] = {
 """What may be made of the results of parts of the axis tuple, in place of the result of all of it."""
 
 
+def mistaken(scene: Scene) -> Iterator[tuple[str, Made]]:
+    """What the operation would be if something were mistaken that its contract knows of."""
+    for text, oracle in scene.mistakes.items():
+        yield f"are the right ones if {text}", partial(oracle, scene.case, scene.inputs)
+
+
 def apart(scene: Scene) -> Iterator[tuple[str, Made]]:
     """Each participant alone, or those along a part of the axis tuple; or what such results are together."""
     case = scene.case
@@ -66,6 +72,8 @@ def replaced(scene: Scene) -> Iterator[tuple[str, Made]]:
     for name, x in held.items():
         if x.dtype == bool:
             yield f"are the right ones with the opposite of {name}", partial(right, **{name: ~x})
+        if x.ndim > len(case.mesh.sizes) + 1 and x.shape[-1] == x.shape[-2] > 1:
+            yield f"are the right ones with {name} transposed", partial(right, **{name: x.swapaxes(-1, -2)})
         for text, value in (("True", 1), ("False", 0)) if x.dtype == bool else (("zeros", 0), ("ones", 1)):
             yield f"are the right ones with {text} in place of {name}", partial(right, **{name: np.full_like(x, value)})
         for other, y in held.items():
@@ -75,12 +83,13 @@ def replaced(scene: Scene) -> Iterator[tuple[str, Made]]:
                     f"are the right ones with zeros in {other} where {name} is False, which count",
                     partial(right, **kept),
                 )
-            if is_integer(x.dtype) and not is_integer(y.dtype) and y.ndim > len(case.mesh.sizes):
-                rows = y.shape[len(case.mesh.sizes)] * case.members
-                if is_signed(x.dtype) and rows <= np.iinfo(x.dtype).max:
-                    turned = np.where(x < 0, x + rows, x).astype(x.dtype)
-                    text = f"are the right ones if negative {name} count from the back of {other}"
-                    yield text, partial(right, **{name: turned})
+            if is_integer(x.dtype) and not is_integer(y.dtype):
+                for side in dict.fromkeys((len(case.mesh.sizes), y.ndim - 1)):
+                    size = y.shape[side] * case.members if side >= len(case.mesh.sizes) else 0
+                    if size and is_signed(x.dtype) and size <= np.iinfo(x.dtype).max:
+                        turned = np.where(x < 0, x + size, x).astype(x.dtype)
+                        text = f"are the right ones if negative {name} count from the back of {other}"
+                        yield text, partial(right, **{name: turned})
     for name, other in itertools.combinations(names, 2):
         x, y = held[name], held[other]
         if x.shape == y.shape and x.dtype == y.dtype:

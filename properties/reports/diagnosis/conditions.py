@@ -18,6 +18,9 @@ SMALL = 1 / 16
 MOSTLY = 0.5
 """Which part of the numbers of a kind is wrong, at least, for their sign or size to be called the condition."""
 
+CIRCUMSTANCES = ("negative numbers", "positive numbers", "large numbers")
+"""How a condition begins that is about signs and sizes, which many mistakes show on and few are of."""
+
 Kind = Callable[[np.ndarray], np.ndarray]
 
 
@@ -103,7 +106,9 @@ def condition(scenes: Sequence[Scene]) -> str | None:
     for words, masks in kinds:
         if any((s.wrong & ~mask).any() for s, mask in zip(scenes, masks, strict=True)):
             continue
-        if sum(int((~m[scene.devices]).sum()) for m in masks) < ENOUGH:  # on other devices all may be right
+        others = [~m & (_exact(s.expected) != 0) if words.startswith(CIRCUMSTANCES) else ~m
+                  for s, m in zip(scenes, masks, strict=True)]  # fmt: skip
+        if sum(int(m[scene.devices].sum()) for m in others) < ENOUGH:  # on other devices all may be right
             continue
         wrong, all_of_it = (sum(int(m.sum()) for m in ms) for ms in ([s.wrong for s in scenes], masks))
         if wrong / all_of_it >= MOSTLY or words.startswith(("NaN", "infinities", "overflow")):

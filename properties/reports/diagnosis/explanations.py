@@ -97,6 +97,7 @@ def _multiple(scene: Scene, device: int) -> Iterable[str]:
         candidates += [(f"the root of {k} times", math.sqrt(k), 1), (f"1 by the root of {k} times", 1, math.sqrt(k))]
     for n_is, n in _lengths(scene):
         candidates += [(f"n times; {n_is}", n, 1), (f"1/n of; {n_is}", 1, n)]
+        candidates += [(f"n/(n - 1) of; {n_is}", n, n - 1), (f"(n - 1)/n of; {n_is}", n - 1, n)]
     for words, times, parts in candidates:
         with np.errstate(all="ignore"):
             scaled = right * times if parts == 1 else right * times / parts

@@ -16,6 +16,9 @@ from shardproof.properties.laws.violation import Difference, Of
 Oracle = Callable[[Case, list[np.ndarray]], np.ndarray]
 """The right blocks `[*mesh.sizes, *block]` of a case, given the blocks that go in."""
 
+PART = 2.0**-10
+"""Which part of an error in double precision an explanation leaves, at most: constants are rounded to fewer bits."""
+
 CLEAR = 4.0
 """How many times the tolerance two values differ by, at least, where one explains what the other does not."""
 
@@ -38,6 +41,7 @@ class Scene:
         additive: whether what several inputs give is added up, as of tangents; of operands it is multiplied.
         boxes: for each device the part of its block that is looked at, as indices along every dimension;
             the whole block where there is none.
+        mistakes: what the blocks would be if something were mistaken, by what that is.
         memory: what was computed of the inputs for all devices at once.
     """
 
@@ -52,11 +56,22 @@ class Scene:
     went_in: str = "block"
     additive: bool = False
     boxes: Mapping[int, tuple[np.ndarray, ...]] = field(default_factory=dict)
+    mistakes: Mapping[str, Oracle] = field(default_factory=dict)
     memory: dict[str, np.ndarray] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, case: Case, difference: Difference, inputs: list[np.ndarray], oracle: Oracle, leaf: int) -> "Scene":
-        """The scene of blocks that were compared, and of what they were computed from."""
+    def of(
+        cls,
+        case: Case,
+        difference: Difference,
+        inputs: list[np.ndarray],
+        oracle: Oracle,
+        leaf: int,
+        mistakes: Mapping[str, Oracle],
+        *,
+        doubles: bool = False,
+    ) -> "Scene":
+        """The scene of blocks that were compared, in double precision or not, and of what they were computed from."""
         lead = len(case.mesh.sizes)
         expected, actual, wrong = (
             a.reshape(-1, *a.shape[lead:]) for a in (difference.expected, difference.actual, difference.wrong)
@@ -65,9 +80,12 @@ class Scene:
         kinds: dict[Of, str] = {"gradient": "cotangent", "tangent": "tangent"}
         went_in = kinds.get(difference.of, "block")
         tolerance = float(finite.max(initial=0))
+        if doubles:
+            tolerance = max(tolerance, PART * float(np.abs(actual - expected)[wrong].max(initial=0)))
         return cls(
-            case, expected, actual, wrong, tolerance, inputs, oracle, leaf, went_in, additive=went_in == "tangent"
-        )
+            case, expected, actual, wrong, tolerance, inputs, oracle, leaf, went_in,
+            additive=went_in == "tangent", mistakes=mistakes,
+        )  # fmt: skip
 
     @cached_property
     def devices(self) -> list[int]:

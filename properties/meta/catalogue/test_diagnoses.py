@@ -26,7 +26,7 @@ SAID = {
     "halo_sides_swapped": r"the blocks are the right ones for before=\d+, after=\d+",
     "halves_overlap_at_the_odd_row": r"has (row \d+|the block of .*) twice",
     "halves_without_the_odd_row": r"lacks (row \d+ of|the block of)",
-    "lookup_that_wraps": "if negative ids count from the back of table",
+    "lookup_that_wraps": "if negative ids count from the back of dimension 0 of table",
     "lookup_whose_duplicates_count_once": "zeros wherever it is wrong|has zeros in place of",
     "lookup_without_the_base": r"the sum over \(.*\) of what each participant has alone",
     "max_ignores_nan": "NaN: wrong only where the right value or an input is NaN",

@@ -9,6 +9,7 @@ import numpy as np
 
 from shardproof.oracles.dtypes import is_float, is_integer, is_signed
 from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.laws.running import is_batched
 from shardproof.properties.reports.diagnosis.scene import Scene
 
 Made = Callable[[], np.ndarray]
@@ -69,10 +70,11 @@ def replaced(scene: Scene) -> Iterator[tuple[str, Made]]:
         return scene.oracle(case, [others.get(name, x) for name, x in zip(names, scene.inputs, strict=True)])
 
     held = dict(zip(names, scene.inputs, strict=True))
+    lead = len(case.mesh.sizes) + is_batched(case)
     for name, x in held.items():
         if x.dtype == bool:
             yield f"are the right ones with the opposite of {name}", partial(right, **{name: ~x})
-        if x.ndim > len(case.mesh.sizes) + 1 and x.shape[-1] == x.shape[-2] > 1:
+        if x.ndim > lead + 1 and x.shape[-1] == x.shape[-2] > 1:
             yield f"are the right ones with {name} transposed", partial(right, **{name: x.swapaxes(-1, -2)})
         for text, value in (("True", 1), ("False", 0)) if x.dtype == bool else (("zeros", 0), ("ones", 1)):
             yield f"are the right ones with {text} in place of {name}", partial(right, **{name: np.full_like(x, value)})
@@ -84,11 +86,11 @@ def replaced(scene: Scene) -> Iterator[tuple[str, Made]]:
                     partial(right, **kept),
                 )
             if is_integer(x.dtype) and not is_integer(y.dtype):
-                for side in dict.fromkeys((len(case.mesh.sizes), y.ndim - 1)):
-                    size = y.shape[side] * case.members if side >= len(case.mesh.sizes) else 0
-                    if size and is_signed(x.dtype) and size <= np.iinfo(x.dtype).max:
+                for i in {0, y.ndim - lead - 1} if y.ndim > lead else ():
+                    size = y.shape[lead + i] * case.members
+                    if is_signed(x.dtype) and size <= np.iinfo(x.dtype).max:
                         turned = np.where(x < 0, x + size, x).astype(x.dtype)
-                        text = f"are the right ones if negative {name} count from the back of {other}"
+                        text = f"are the right ones if negative {name} count from the back of dimension {i} of {other}"
                         yield text, partial(right, **{name: turned})
     for name, other in itertools.combinations(names, 2):
         x, y = held[name], held[other]

@@ -161,7 +161,8 @@ def _mapped(
     def results(rules: Contract | Mistake) -> Oracle:
         def oracle(of: Case, blocks: list[np.ndarray]) -> np.ndarray:
             exact = over_batch(of, widened_operands(of, blocks), lambda b: rules.oracle(of, b))[leaf]
-            return exact if doubles else rounded(exact, contract.result_dtype(of, blocks[leaf].dtype))
+            own = np.dtype(np.float64) if doubles else contract.result_dtype(of, blocks[leaf].dtype)
+            return rounded(exact, own)
 
         return oracle
 

@@ -17,9 +17,12 @@ Source = tuple[str, int, int]
 
 
 def pieces(scenes: Sequence[Scene], device: int) -> str | None:
-    """Says where the pieces of a block come from, one or two for each device that takes part, or halves of it."""
+    """Says where the pieces of a block come from, one or two for each device that takes part, or halves of it.
+
+    Where the device's own piece is right, the others are looked at.
+    """
     p = scenes[0].case.members
-    return _explained(scenes, device, lambda size: (p, 2, 2 * p))
+    return _explained(scenes, device, lambda size: (p, 2, 2 * p, p - 1))
 
 
 def elements(scenes: Sequence[Scene], device: int) -> str | None:

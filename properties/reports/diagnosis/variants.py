@@ -7,7 +7,6 @@ from functools import partial
 
 import numpy as np
 
-from shardproof.oracles import collective_matmul
 from shardproof.oracles.collectives import axis_index
 from shardproof.oracles.dtypes import is_float, rounded, unit_roundoff
 from shardproof.oracles.layout import nan_equal
@@ -106,15 +105,6 @@ def _meetings(scene: Scene) -> Iterator[tuple[str, Made]]:
         return
     for text, inputs in meetings(scene):
         yield f"are the right ones if {text}", partial(scene.oracle, scene.case, inputs)
-    if scene.case.contract == "transformer_block":
-        yield "are the right ones without the relu", partial(_without_relu, scene)
-
-
-def _without_relu(scene: Scene) -> np.ndarray:
-    x, w_in, w_out = scene.inputs
-    mesh, axes = scene.case.mesh, scene.case.axes
-    hidden = collective_matmul.all_gather_matmul_lhs_contracting.value([x, w_in], mesh, axes)
-    return collective_matmul.matmul_reduce_scatter(1).value([hidden, w_out], mesh, axes)
 
 
 def right_shape_for(violation: LawViolation) -> list[str]:

@@ -127,10 +127,10 @@ TARGETS: dict[str, Target] = {
 """Which classes a token may have been told to have, and how much of each."""
 
 MISTAKES = {
+    "tokens that are ignored have the gradient of class 0": IgnoredLearn(),
+    "the gradient goes through every participant's own maximum": MovingMaxima(),
     "every participant subtracts its own maximum from its logits": OtherTarget(RIGHT, own=True),
     **{text: OtherTarget(target) for text, target in TARGETS.items()},
     **{f"{text}, of logits as they are": OtherTarget(target, less=False) for text, target in TARGETS.items()},
     "tokens that are ignored have the loss of class 0": OtherTarget(RIGHT, ignores=False),
-    "tokens that are ignored have the gradient of class 0": IgnoredLearn(),
-    "the gradient goes through every participant's own maximum": MovingMaxima(),
 }

@@ -29,25 +29,34 @@ def mistaken(scene: Scene) -> Iterator[tuple[str, Made]]:
         yield f"are the right ones if {text}", partial(oracle, scene.case, scene.inputs)
 
 
-def apart(scene: Scene) -> Iterator[tuple[str, Made]]:
-    """Each participant alone, or those along a part of the axis tuple; or what such results are together."""
-    case = scene.case
-    if "perm" in case.keywords or "root" in case.keywords or "axis_index_groups" in case.keywords:
-        return  # their numbers mean other devices over other axes
-    long = [name for name in case.axes if case.mesh.shape[name] > 1]
-    if long:
+def alone(scene: Scene) -> Iterator[tuple[str, Made]]:
+    """Each participant alone."""
+    if _long(scene):
         yield (
             "are the right ones of each participant alone",
-            partial(scene.oracle, replace(case, axis_name=()), scene.inputs),
+            partial(scene.oracle, replace(scene.case, axis_name=()), scene.inputs),
         )
+
+
+def together(scene: Scene) -> Iterator[tuple[str, Made]]:
+    """What the results of each participant, or of those along a part of the axis tuple, are together."""
     if scene.went_in == "cotangent":
         return
+    long = _long(scene)
     for n in range(len(long)):
         for inner in itertools.combinations(long, n):
             whose = f"those for axis_name={inner}" if inner else "what each participant has alone"
             outer = tuple(name for name in long if name not in inner)
             for word, reduce in TOGETHER.items():
                 yield f"are the {word} over {outer} of {whose}", partial(_together, scene, inner, outer, reduce)
+
+
+def _long(scene: Scene) -> list[str]:
+    """The axes of the tuple that have several devices; none where numbers would mean other devices over others."""
+    case = scene.case
+    if "perm" in case.keywords or "root" in case.keywords or "axis_index_groups" in case.keywords:
+        return []
+    return [name for name in case.axes if case.mesh.shape[name] > 1]
 
 
 def _together(

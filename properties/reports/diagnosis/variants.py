@@ -15,7 +15,7 @@ from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.laws.numbers import is_moved, operands
 from shardproof.properties.laws.running import is_batched, oracle_blocks
 from shardproof.properties.laws.violation import SuiteError
-from shardproof.properties.reports.diagnosis.alternatives import Made, apart, mistaken, replaced
+from shardproof.properties.reports.diagnosis.alternatives import Made, alone, mistaken, replaced, together
 from shardproof.properties.reports.diagnosis.conversions import as_wide, numbers_instead, results_instead
 from shardproof.properties.reports.diagnosis.products import PARTS
 from shardproof.properties.reports.diagnosis.scene import CLEAR, Scene
@@ -36,6 +36,9 @@ MISTAKEN: dict[str, Callable[[int, int], int]] = {
 """Which part may have met block j on member i, instead of part j."""
 
 
+Sources = Callable[[Scene], Iterator[tuple[str, Made]]]
+"""What the blocks of a scene may be, by what is said of them."""
+
 COARSER = 4
 """So many roundings may lie between a wrong result and what explains it, where right ones are rounded as well."""
 
@@ -51,14 +54,23 @@ def right_for(scenes: Sequence[Scene], *, numbers: bool) -> list[str]:
     if not scene.inputs or scene.case.mesh.size > MOST or scene.actual[0].size == 0:
         return []
     shows = any(np.isfinite(as_wide(s.actual)[s.wrong]).any() for s in scenes)  # of NaN it cannot be told whose it is
-    others = (apart, replaced, numbers_instead, results_instead) if numbers and shows else ()
-    for sources in (mistaken, _arguments, _meetings, *others):
-        fitting = (text for text, _ in sources(scene) if _fits([(s, dict(sources(s)).get(text)) for s in scenes]))
-        found = list(itertools.islice(fitting, 2))
+    usual: tuple[Sources, ...] = (mistaken, _arguments, _meetings)
+    tried = (alone, *usual, together, replaced, numbers_instead, results_instead) if numbers and shows else usual
+    for sources in tried:
+        found = next(_fitting(sources, scenes), None)
+        if found is None:
+            continue
         # on a single data set that fits two explanations, one of them does by coincidence
-        if found and not (len(found) > 1 == len(scenes) and sources in (mistaken, apart, replaced)):
-            return [f"the blocks {found[0]}"]
+        guesses = [g for g in (alone, mistaken, together, replaced) if g in tried]
+        fitting = itertools.chain.from_iterable(_fitting(guess, scenes) for guess in guesses)
+        if len(scenes) > 1 or sources not in guesses or len([*itertools.islice(fitting, 2)]) == 1:
+            return [f"the blocks {found}"]
     return []
+
+
+def _fitting(sources: Sources, scenes: Sequence[Scene]) -> Iterator[str]:
+    """What fits in all scenes."""
+    return (text for text, _ in sources(scenes[0]) if _fits([(s, dict(sources(s)).get(text)) for s in scenes]))
 
 
 def _fits(pairs: Sequence[tuple[Scene, Made | None]]) -> bool:

@@ -42,7 +42,7 @@ def scenes_of(violation: LawViolation) -> list[Scene]:
     if difference is None or not difference.comparable:
         return []
     inputs, oracle, mistakes, leaf = _mapped(violation, case, data, difference)
-    own = Scene.of(case, difference, inputs, oracle, leaf, mistakes, doubles=violation.in_doubles)
+    own = Scene.of(case, difference, inputs, oracle, leaf, mistakes, doubles=difference.in_doubles(case))
     engine = _engine(violation, own)
     if engine is None or data is None:
         return [own]
@@ -146,8 +146,7 @@ def _observed(violation: LawViolation, case: Case, data: Data, engine: Engine) -
             return None
         right = rounded(oracle(case, inputs), first.expected.dtype)
         difference = Difference(first.of, first.what, right, right, np.zeros(right.shape, bool), leaf=first.leaf)
-    doubles = violation.in_doubles and difference.expected.dtype == np.float64
-    return Scene.of(case, difference, inputs, oracle, leaf, mistakes, doubles=doubles)
+    return Scene.of(case, difference, inputs, oracle, leaf, mistakes, doubles=difference.in_doubles(case))
 
 
 def _mapped(
@@ -156,7 +155,7 @@ def _mapped(
     """What went in, the oracle of it, those of the contract's mistakes, and which of the results was looked at."""
     of, leaf = difference.of, difference.leaf
     batched, contract = is_batched(case), CONTRACTS[case.contract]
-    doubles = violation.in_doubles and difference.expected.dtype == np.float64
+    doubles = difference.in_doubles(case)
 
     def results(rules: Contract | Mistake) -> Oracle:
         def oracle(of: Case, blocks: list[np.ndarray]) -> np.ndarray:

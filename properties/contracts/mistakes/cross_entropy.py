@@ -122,9 +122,8 @@ TARGETS: dict[str, Target] = {
     "every participant takes labels modulo the number of its classes": _of_places(lambda labels, local, n: labels % n),
     "the smoothed share is divided by the number of a participant's classes": _smoothed(lambda n, p: n),
     "the smoothed share is divided by one less than the number of classes": _smoothed(lambda n, p: max(1, n * p - 1)),
-    "the smoothed share is that of the classes that are not the label's": _shared,
 }
-"""Which classes a token may have been told to have, and how much of each."""
+"""Which classes a token may have been told to have, and how much of each: not 1 in all."""
 
 MISTAKES = {
     "tokens that are ignored have the gradient of class 0": IgnoredLearn(),
@@ -132,5 +131,6 @@ MISTAKES = {
     "every participant subtracts its own maximum from its logits": OtherTarget(RIGHT, own=True),
     **{text: OtherTarget(target) for text, target in TARGETS.items()},
     **{f"{text}, of logits as they are": OtherTarget(target, less=False) for text, target in TARGETS.items()},
+    "the smoothed share is that of the classes that are not the label's": OtherTarget(_shared),
     "tokens that are ignored have the loss of class 0": OtherTarget(RIGHT, ignores=False),
 }

@@ -40,7 +40,7 @@ class ReluOfEach(TransformerBlock):
 
 
 OF_TRANSFORMER_BLOCK = {
+    "hidden values below zero have a derivative": DerivativeEverywhere(),
     "no relu is taken": NoRelu(),
     "relu is taken of every participant's terms, before they are added up": ReluOfEach(),
-    "hidden values below zero have a derivative": DerivativeEverywhere(),
 }

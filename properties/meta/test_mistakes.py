@@ -1,0 +1,145 @@
+"""What a contract says of mistakes is told of the results that they have, on all data, and of no others."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases.case import Case, Operand, Placement
+from shardproof.properties.cases.data import Data
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.laws.law import LAWS
+from shardproof.properties.laws.violation import Broken, Difference, Of
+from shardproof.properties.programs.implementations import IMPLEMENTATIONS
+from shardproof.properties.reports.diagnosis.scene import Scene
+from shardproof.properties.reports.diagnosis.variants import right_for
+from shardproof.properties.reports.diagnosis.witnesses import scenes_of
+from shardproof.properties.runner.violation import LawViolation
+
+MESH = MeshCase(("dp", "tp"), (2, 3))
+AXES = ("tp", "dp")
+EVERY = (AXES,)
+SEEDS = (3, 4, 5, 6)
+
+
+def a_case(contract: str, *operands: tuple[tuple[int, ...], str, tuple[Any, ...]], **params: Any) -> Case:
+    """A case over both axes, of operands that are blocks, dtypes and where their dimensions are sharded."""
+    placed = [Operand(block, dtype, Placement(spec)) for block, dtype, spec in operands]
+    return Case(contract, MESH, AXES, tuple(placed), tuple(params.items()), (Data("real", 3),))
+
+
+QUERIES = ((2, 6, 2), "float32", (AXES, (), ()))
+CASES = {
+    case.contract: case
+    for case in (
+        a_case("attention", QUERIES, QUERIES, QUERIES, causal=True),
+        a_case(
+            "vocab_parallel_cross_entropy",
+            ((9, 4), "float32", ((), AXES)),
+            ((9,), "int32", ((),)),
+            label_smoothing=0.125,
+            ignore_index=3,
+        ),
+        a_case("embedding_lookup", ((3, 4), "float32", (AXES, ())), ((9,), "int32", ((),))),
+        a_case("global_norm", ((3, 2), "float32", (AXES, ()))),
+        a_case("rms_norm", ((3, 4), "float32", ((), AXES)), ((4,), "float32", EVERY), epsilon=0.5),
+        a_case("ragged_all_to_all", *[((6,), "float32", EVERY)] * 2, *[((12,), "int32", EVERY)] * 4),
+        a_case("shard_roll", ((5, 2), "float32", (AXES, ())), shift=2),
+        a_case(
+            "transformer_block",
+            ((3, 2), "float32", ((), AXES)),
+            ((12, 3), "float32", ((), AXES)),
+            ((3, 12), "float32", (AXES, ())),
+        ),
+    )
+}
+"""A case for each contract, on which its mistakes are told from one another."""
+
+
+def scene_of(case: Case, seed: int, of: Of = "result", leaf: int = 0) -> Scene:
+    """The scene of right blocks: results, or gradients of an operand."""
+    case = dataclasses.replace(case, data=(Data("real", seed),))
+    nothing = np.zeros((*MESH.sizes, 1), np.float32)
+    difference = Difference(of, of, nothing, nothing, nothing != 0, leaf=leaf)
+    own = next(i for i in IMPLEMENTATIONS if i.contract == case.contract)
+    broken = Broken("values", "planted", data=case.data[0], difference=difference)
+    law = LAWS["value" if of == "result" else "gradient"]
+    (scene,) = scenes_of(LawViolation(own, law, case, "xla", broken))
+    return with_blocks(scene, scene.oracle(case, scene.inputs))
+
+
+def with_blocks(scene: Scene, blocks: np.ndarray) -> Scene:
+    """The scene with these blocks as the implementation's, in place of the right ones."""
+    right, held = (
+        blocks.astype(np.float32).reshape(MESH.size, *blocks.shape[len(MESH.sizes) :])
+        for blocks in (scene.oracle(scene.case, scene.inputs), blocks)
+    )
+    off = np.abs(held - right) > 1e-4 * np.abs(right).max()
+    return dataclasses.replace(scene, expected=right, actual=held, wrong=off | np.isnan(held))
+
+
+def scenes_with(case: Case, mistake: str, seeds: Sequence[int] = SEEDS) -> list[Scene]:
+    """The scenes of a function that makes this mistake: of its results, or of the gradients that are wrong first."""
+    ways: list[tuple[Of, int]] = [("result", 0), *(("gradient", i) for i in CONTRACTS[case.contract].moving(case))]
+    for of, leaf in ways:
+        right = [scene_of(case, seed, of, leaf) for seed in seeds]
+        found = [with_blocks(scene, scene.mistakes[mistake](scene.case, scene.inputs)) for scene in right]
+        if any(scene.devices for scene in found):
+            return sorted(found, key=lambda scene: not scene.devices)
+    raise AssertionError(f"{case.contract}: {mistake}: neither results nor gradients are wrong")
+
+
+MISTAKES = [(name, text) for name, contract in CONTRACTS.items() for text in contract.mistakes]
+
+
+@pytest.mark.parametrize(("contract", "mistake"), MISTAKES, ids=[f"{name}: {text}" for name, text in MISTAKES])
+def test_a_mistake_is_told(contract: str, mistake: str) -> None:
+    """Results that are those of a mistake are told by it, and by nothing else."""
+    scenes = scenes_with(CASES[contract], mistake)
+    assert right_for(scenes, numbers=True) == [f"the blocks are the right ones if {mistake}"]
+
+
+@pytest.mark.parametrize("contract", sorted(CASES))
+def test_the_right_thing_is_no_mistake(contract: str) -> None:
+    """Of right blocks nothing is told, and of those that are wrong in another way no mistake is."""
+    right = [scene_of(CASES[contract], seed) for seed in SEEDS]
+    assert right_for(right, numbers=True) == []
+    others = [with_blocks(s, s.oracle(s.case, s.inputs) * (1 + 0.1 * i)) for i, s in enumerate(right)]
+    assert right_for(others, numbers=True) == []
+
+
+CLAMPED = "every participant clamps ids to its own rows, and adds what it finds"
+MODULO = "every participant takes ids modulo the number of its rows, and adds what it finds"
+
+
+def test_what_two_mistakes_explain_is_told_on_further_data_alone() -> None:
+    """Where parts of a table have one row, clamping and a remainder find the same: on one data set neither is told."""
+    case = CASES["embedding_lookup"]
+    table = dataclasses.replace(case.operands[0], block=(1, 4))
+    small = dataclasses.replace(case, operands=(table, case.operands[1]))
+    (coincidence,) = scenes_with(small, MODULO, SEEDS[:1])
+    assert right_for([coincidence], numbers=True) == []
+    for mistake in (CLAMPED, MODULO):
+        told = right_for([coincidence, *scenes_with(case, mistake)], numbers=True)
+        assert told == [f"the blocks are the right ones if {mistake}"]
+
+
+def test_one_run_that_contradicts_is_enough() -> None:
+    """A mistake that explains all runs but one explains none: one that is wrong otherwise, or right."""
+    case = CASES["embedding_lookup"]
+    clamped, other = scenes_with(case, CLAMPED), scenes_with(case, MODULO)
+    assert right_for([*clamped, other[0]], numbers=True) == []
+    assert right_for([*clamped, scene_of(case, SEEDS[0])], numbers=True) == []
+
+
+def test_a_right_run_may_be_rounded() -> None:
+    """Where a mistake changes nothing, right blocks are told from its own by their rounding, which is none of it."""
+    case = CASES["attention"]
+    text = "queries are masked by their positions in a participant's own piece"
+    everywhere = scene_of(case.with_params(causal=False), SEEDS[0])
+    up = np.nextafter(everywhere.expected, np.float32(np.inf))
+    rounded = dataclasses.replace(everywhere, expected=up, actual=up)
+    assert right_for([*scenes_with(case, text), rounded], numbers=True) == [f"the blocks are the right ones if {text}"]

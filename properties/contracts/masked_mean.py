@@ -10,6 +10,7 @@ from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
+from shardproof.properties.contracts.mistakes import masked_mean as mistakes
 from shardproof.properties.contracts.operation import Described, Drawn, operation
 
 FEATURES = frozenset({"explained_errors", "replicated_operands", "x64"})
@@ -65,6 +66,7 @@ CONTRACT: Contract = operation(
     divides=lambda case: True,
     even=lambda case: False,  # it divides by how many count, which only the mask tells
     accumulator=float32_accumulator,
+    mistakes=mistakes.MISTAKES,
     implementations={
         "sums": Claim(implementations.masked_mean, FEATURES),
         "gathered": Claim(implementations.gathered_masked_mean, FEATURES),

@@ -11,6 +11,7 @@ from shardproof.oracles import attention
 from shardproof.oracles.attention import turned
 from shardproof.oracles.collectives import Axes, Blocks
 from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.contracts.mistakes.powers import bounded_powers
 
 Seen = Callable[[np.ndarray, np.ndarray, np.ndarray, int, int], np.ndarray]
 """Which keys a query sees of which all are to be seen that are not behind it: given the positions of queries, of keys,
@@ -74,12 +75,11 @@ class OtherWeights(attention.Attention):
         seen = np.ones((heads, whole, whole), bool)
         for rule in (self.causal if causal else None, self.always):
             seen &= True if rule is None else rule(*given)
-        with np.errstate(invalid="ignore", over="ignore"):
+        with np.errstate(all="ignore"):
             logits = np.where(seen, q @ turned(k) / q.dtype.type(self.scale(q.shape[-1])), -np.inf)
-            powers = np.exp(
-                logits - (logits.max(axis=-1, keepdims=True) if self.blocks is None else self.highest(logits))
-            )
-            return powers / powers.sum(axis=-1, keepdims=True)
+            most = logits.max(axis=-1, keepdims=True) if self.blocks is None else self.highest(logits)
+            powers = np.exp(logits - most)
+            return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
 
     def highest(self, logits: np.ndarray) -> np.ndarray:
         """For each logit the largest of those that were met by then."""
@@ -89,6 +89,22 @@ class OtherWeights(attention.Attention):
         step = self.blocks(i * self.p // whole, j * self.p // whole) % self.p
         maxima = [np.where(step <= n, logits, -np.inf).max(axis=-1, keepdims=True) for n in range(self.p)]
         return np.asarray(np.select([step == n for n in range(self.p)], maxima))
+
+
+class NoMaximum(attention.Attention):
+    """Takes powers of the logits as they are."""
+
+    def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes, *, causal: bool = False) -> list[Blocks]:
+        """The mean of the values by those powers, of which none may be left, or too much."""
+
+        def attend(q: attention.Whole, k: attention.Whole, v: attention.Whole) -> list[attention.Whole]:
+            logits = q @ turned(k) / np.sqrt(attention.wide_of(q, q.shape[-1]))
+            seen = np.tri(q.shape[-2], dtype=bool) | (not causal)
+            powers, total = bounded_powers(np.where(seen, logits, -np.inf), operands[0].dtype)
+            return [powers / total @ v]
+
+        with np.errstate(all="ignore"):
+            return attention.of_wholes(attend, operands, mesh, axes)
 
 
 class OwnValues(attention.Attention):
@@ -209,6 +225,7 @@ MISTAKES = {
     "sums so far are not corrected when a block has a larger maximum, each block after the one before it": Mistaken(
         partial(OtherWeights, blocks=lambda query, key: key - query)
     ),
+    "no maximum is subtracted from logits, whose powers overflow": NoMaximum(),
     "the keys of all participants meet the values of the query's own": Mistaken(OwnValues),
     "the sum of the weights is a constant in the derivative": ConstantSum(),
     "keys and values of other participants are constants in the derivative": Mistaken(NothingArrives),

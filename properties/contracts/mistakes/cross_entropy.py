@@ -7,6 +7,7 @@ import numpy as np
 from shardproof.oracles import cross_entropy
 from shardproof.oracles.collectives import Axes, Blocks
 from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.contracts.mistakes.powers import bounded_powers
 
 Loss = cross_entropy.VocabParallelCrossEntropy
 Target = Callable[[np.ndarray, int, int, float], np.ndarray]
@@ -65,6 +66,27 @@ class OtherTarget(Loss):
         return whole - most, most, self.target(labels, n, p, label_smoothing), ignored
 
 
+class NoMaximum(OtherTarget):
+    """Takes powers of the logits as they are."""
+
+    def value(
+        self,
+        operands: Sequence[Blocks],
+        mesh: MeshCase,
+        axes: Axes,
+        *,
+        label_smoothing: float = 0.0,
+        ignore_index: int = -1,
+    ) -> list[Blocks]:
+        """The right loss, unless the sum of the powers is infinite, or zero."""
+        (right,) = super().value(operands, mesh, axes, label_smoothing=label_smoothing, ignore_index=ignore_index)
+        less, most, _, ignored = self.parts(operands, mesh, axes, label_smoothing, ignore_index)
+        with np.errstate(all="ignore"):
+            total = bounded_powers(less + most, operands[0].dtype)[1][..., 0]
+            overflows = np.isinf(total) | (total == 0)
+            return [np.where(overflows & ~ignored, np.log(total), right)]
+
+
 class MovingMaxima(Loss):
     """Has the right values, and a gradient that goes through every participant's own maximum."""
 
@@ -89,6 +111,17 @@ class IgnoredLearn(Loss):
         """P - q of all tokens."""
         logits, labels = operands[0], np.where(operands[1] == ignore_index, 0, operands[1])
         return super().slope([logits, labels], mesh, axes, label_smoothing, -1)
+
+
+class IgnoredByZero(Loss):
+    """Has the right values, and a gradient of tokens that are ignored that is zero times what it would be."""
+
+    def slope(
+        self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes, label_smoothing: float, ignore_index: int
+    ) -> np.ndarray:
+        """NaN where the logits are."""
+        slope = super().slope(operands, mesh, axes, label_smoothing, ignore_index)
+        return slope + 0 * IgnoredLearn().slope(operands, mesh, axes, label_smoothing, ignore_index)
 
 
 def _of_label(labels: np.ndarray, n: int, p: int) -> np.ndarray:
@@ -127,10 +160,12 @@ TARGETS: dict[str, Target] = {
 
 MISTAKES = {
     "tokens that are ignored have the gradient of class 0": IgnoredLearn(),
+    "the gradient of tokens that are ignored is multiplied by zero, which leaves NaN": IgnoredByZero(),
     "the gradient goes through every participant's own maximum": MovingMaxima(),
     "every participant subtracts its own maximum from its logits": OtherTarget(RIGHT, own=True),
     **{text: OtherTarget(target) for text, target in TARGETS.items()},
     **{f"{text}, of logits as they are": OtherTarget(target, less=False) for text, target in TARGETS.items()},
     "the smoothed share is that of the classes that are not the label's": OtherTarget(_shared),
+    "no maximum is subtracted from logits, whose powers overflow": NoMaximum(RIGHT),
     "tokens that are ignored have the loss of class 0": OtherTarget(RIGHT, ignores=False),
 }

@@ -66,7 +66,8 @@ def diagnose(violation: LawViolation) -> list[str]:
             lines += more
     if left and not also:
         rest = np.isin(np.arange(len(scenes[0].wrong)), left).reshape(-1, *[1] * (scenes[0].wrong.ndim - 1))
-        coarse = rounding([dataclasses.replace(s, wrong=s.wrong & rest) for s in alike], difference.bound)
+        some = [dataclasses.replace(s, wrong=s.wrong & rest) for s in alike]
+        coarse = rounding(some, difference.bound) or rounding(some, difference.bound, entered=True)
         lines.append(coarse or _other(alike, left))
     return [*lines, *also]
 

@@ -12,7 +12,7 @@ from shardproof.oracles.dtypes import is_float, rounded, unit_roundoff
 from shardproof.oracles.layout import nan_equal
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.laws.numbers import is_moved, operands
+from shardproof.properties.laws.numbers import is_moved, largest_of, operands
 from shardproof.properties.laws.running import is_batched, oracle_blocks
 from shardproof.properties.laws.violation import SuiteError
 from shardproof.properties.reports.diagnosis.alternatives import Made, alone, mistaken, replaced, together
@@ -36,6 +36,9 @@ MISTAKEN: dict[str, Callable[[int, int], int]] = {
 """Which part may have met block j on member i, instead of part j."""
 
 
+MOST_CAUSES = 3
+"""So many mistakes are told of the same results, at most."""
+
 Sources = Callable[[Scene], Iterator[tuple[str, Made]]]
 """What the blocks of a scene may be, by what is said of them."""
 
@@ -57,14 +60,17 @@ def right_for(scenes: Sequence[Scene], *, numbers: bool) -> list[str]:
     usual: tuple[Sources, ...] = (mistaken, _arguments, _meetings)
     tried = (alone, *usual, together, replaced, numbers_instead, results_instead) if numbers and shows else usual
     for sources in tried:
-        found = next(_fitting(sources, scenes), None)
-        if found is None:
+        # of results that are those of two mistakes, either may be the cause; of derivatives, what has no other result
+        most = MOST_CAUSES if sources is mistaken and scene.went_in == "block" else 1
+        found = [*itertools.islice(_fitting(sources, scenes), most)]
+        if not found:
             continue
         # on a single data set that fits two explanations, one of them does by coincidence
         guesses = [g for g in (alone, mistaken, together, replaced) if g in tried]
         fitting = itertools.chain.from_iterable(_fitting(guess, scenes) for guess in guesses)
         if len(scenes) > 1 or sources not in guesses or len([*itertools.islice(fitting, 2)]) == 1:
-            return [f"the blocks {found}"]
+            first, *rest = found
+            return [", or ".join([f"the blocks {first}", *(text.removeprefix("are the right ones ") for text in rest)])]
     return []
 
 
@@ -99,12 +105,20 @@ def _holds(scene: Scene, blocks: np.ndarray) -> bool:
     if blocks.shape != scene.actual.shape or blocks.dtype != scene.actual.dtype:
         return False
     same = scene.same(blocks, scene.actual)
-    # the tolerance is that of the right values: larger ones are rounded more coarsely; of right blocks none is known
-    if scene.tolerance or (is_float(blocks.dtype) and not scene.devices and not is_moved(scene.case)):
-        slack = COARSER * unit_roundoff(blocks.dtype) * np.abs(as_wide(blocks))
+    right = is_float(blocks.dtype) and not scene.devices and not is_moved(scene.case)
+    if scene.tolerance or right:
+        # the tolerance is that of the right values, of which larger ones have another; of right blocks it is not known
+        scale = np.abs(as_wide(blocks))
+        if right:
+            scale = np.maximum(scale, max(_largest(x) for x in [scene.actual, *scene.inputs]))
         with np.errstate(invalid="ignore"):
-            same |= np.abs(as_wide(blocks) - as_wide(scene.actual)) <= slack
+            same |= np.abs(as_wide(blocks) - as_wide(scene.actual)) <= COARSER * unit_roundoff(blocks.dtype) * scale
     return bool(same.all())
+
+
+def _largest(x: np.ndarray) -> float:
+    """The largest finite magnitude of floats; 0 of other numbers."""
+    return largest_of(x) if is_float(x.dtype) else 0.0
 
 
 def _arguments(scene: Scene) -> Iterator[tuple[str, Made]]:

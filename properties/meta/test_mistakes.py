@@ -12,9 +12,15 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.engines import engine_named
+from shardproof.properties.laws.gradient import check_gradient
 from shardproof.properties.laws.law import LAWS
+from shardproof.properties.laws.value import check_value
 from shardproof.properties.laws.violation import Broken, Difference, Of
+from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS
+from shardproof.properties.reports.checking import user_implementation
+from shardproof.properties.reports.diagnosis.diagnosis import diagnose
 from shardproof.properties.reports.diagnosis.scene import Scene
 from shardproof.properties.reports.diagnosis.variants import right_for
 from shardproof.properties.reports.diagnosis.witnesses import scenes_of
@@ -163,3 +169,72 @@ def test_a_right_run_may_be_rounded() -> None:
     up = np.nextafter(everywhere.expected, np.float32(np.inf))
     rounded = dataclasses.replace(everywhere, expected=up, actual=up)
     assert right_for([*scenes_with(case, text), rounded], numbers=True) == [f"the blocks are the right ones if {text}"]
+
+
+def told(case: Case, name: str, check: Any = check_value) -> str:
+    """What is said of a planted bug on a case."""
+    implementation = user_implementation(case.contract, MUTANTS[name].function)
+    with pytest.raises(Broken) as caught:
+        check(implementation, case, engine_named("simulate"))
+    law = LAWS["value" if check is check_value else "gradient"]
+    return "\n".join(diagnose(LawViolation(implementation, law, case, "simulate", caught.value)))
+
+
+def of_kinds(case: Case, *kinds: str, dtype: str = "float32") -> Case:
+    """The case with floats of this dtype, and several data sets of each kind."""
+    operands = tuple(dataclasses.replace(o, dtype=dtype) if o.dtype == "float32" else o for o in case.operands)
+    return dataclasses.replace(case, operands=operands, data=tuple(Data(k, s) for k in kinds for s in SEEDS))
+
+
+LOSS, ATTENTION = CASES["vocab_parallel_cross_entropy"], CASES["attention"]
+
+PLANTED: dict[str, tuple[Case, Any, str]] = {
+    "lookup_without_a_mask": (CASES["embedding_lookup"], check_value, f"the blocks are the right ones if {CLAMPED}"),
+    "ragged_packed": (
+        of_kinds(CASES["ragged_all_to_all"], "distinct"),
+        check_value,
+        "the blocks are the right ones if slices lie one behind the other in the operand, whatever input_offsets says",
+    ),
+    "attention_causal_by_local_positions": (
+        ATTENTION,
+        check_value,
+        "the blocks are the right ones if queries are masked by their positions in a participant's own piece",
+    ),
+    # not: positive numbers, which losses are where they are wrong
+    "loss_of_clamped_labels": (
+        of_kinds(LOSS, "exact", dtype="bfloat16"),
+        check_value,
+        "the blocks are the right ones if every participant clamps labels to its own classes",
+    ),
+    # of the right values, which are within the roundings of bfloat16, it shows in double precision
+    "rms_with_epsilon_outside": (
+        of_kinds(CASES["rms_norm"].with_params(epsilon=1e-3), "exact", dtype="bfloat16"),
+        check_value,
+        "the blocks are the right ones if epsilon is added to the root, and not under it",
+    ),
+    "rms_with_a_constant_root": (
+        CASES["rms_norm"],
+        check_gradient,
+        "the blocks are the right ones if the root is a constant in the derivative",
+    ),
+    "ring_that_teaches_no_other": (
+        ATTENTION,
+        check_gradient,
+        "the blocks are the right ones if keys and values of other participants are constants in the derivative",
+    ),
+    "attention_without_the_maximum": (
+        of_kinds(ATTENTION, "exact", "real"),
+        check_value,
+        (
+            "NaN: holds NaN where the right value is none\n"
+            "the blocks are the right ones if no maximum is subtracted from logits, whose powers overflow"
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", sorted(PLANTED))
+def test_a_planted_mistake_is_told(name: str) -> None:
+    """Of a function that makes a mistake nothing but that is said, on a case as the suite checks it."""
+    case, check, words = PLANTED[name]
+    assert told(case, name, check) == words

@@ -209,7 +209,8 @@ def _large(scenes: Sequence[Scene]) -> list[tuple[float, str]]:
         if not np.isfinite(sizes[wrong]).all():
             return []
         least = float(sizes[wrong].min())
-        below, above = int((sizes[~wrong] < least).sum()), int((sizes[~wrong] >= least).sum())
+        below = int((sizes[~wrong & (values != 0)] < least).sum())  # of zeros many things are right
+        above = int((sizes[~wrong] >= least).sum())
         if least >= 2 and below >= 4 * ENOUGH:
             told = f"large numbers: wrong only where the right value is {words.format(least)}, and right elsewhere"
             found.append((float(wrong.sum() / (wrong.sum() + above)), told))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardproof.oracles.dtypes import is_float, unit_roundoff, wide
+from shardproof.oracles.layout import nan_equal
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.reports.diagnosis.contributions import contributions
 from shardproof.properties.reports.diagnosis.pieces import elements, pieces
@@ -221,7 +222,8 @@ def _replicas(scene: Scene, device: int) -> Iterable[str]:
     """A wrong block that should equal one that is right."""
     right = scene.right(device)
     blocks = scene.part(device, scene.expected)
-    alike = scene.same(blocks, np.broadcast_to(right, blocks.shape)).reshape(len(blocks), -1).all(axis=1)
+    # replicas are the same to the bit, whatever the tolerance
+    alike = nan_equal(blocks, np.broadcast_to(right, blocks.shape)).reshape(len(blocks), -1).all(axis=1)
     held = np.asarray(scene.part(device, scene.wrong).reshape(len(blocks), -1).any(axis=1))
     if held[device]:
         for other in np.flatnonzero(alike & ~held):

@@ -173,8 +173,8 @@ class Contract:
         nonlinear: whether it is no sum of products: its implementations are run in double precision, and nothing is
             compared bit for bit; then `degree` is how many factors the data leaves room for.
         implementations: this project's own, by their names, where they are not listed elsewhere.
-        mistakes: what is easily mistaken in it, the likeliest first: by what it would be right "if …". A report says so
-            of results that are those of the mistake, on all data.
+        mistakes: what is easily mistaken in it, by a clause that says so; of the same derivative, the ones first whose
+            results are right. A report says "the right ones if …" of blocks that are those of the mistake, on all data.
     """
 
     name: str

@@ -16,9 +16,6 @@ from shardproof.properties.laws.violation import Difference, Of
 Oracle = Callable[[Case, list[np.ndarray]], np.ndarray]
 """The right blocks `[*mesh.sizes, *block]` of a case, given the blocks that go in."""
 
-PART = 2.0**-10
-"""Which part of an error in double precision an explanation leaves, at most: constants are rounded to fewer bits."""
-
 CLEAR = 4.0
 """How many times the tolerance two values differ by, at least, where one explains what the other does not."""
 
@@ -68,10 +65,8 @@ class Scene:
         oracle: Oracle,
         leaf: int,
         mistakes: Mapping[str, Oracle],
-        *,
-        doubles: bool = False,
     ) -> "Scene":
-        """The scene of blocks that were compared, in double precision or not, and of what they were computed from."""
+        """The scene of blocks that were compared, and of what they were computed from."""
         lead = len(case.mesh.sizes)
         expected, actual, wrong = (
             a.reshape(-1, *a.shape[lead:]) for a in (difference.expected, difference.actual, difference.wrong)
@@ -80,8 +75,6 @@ class Scene:
         kinds: dict[Of, str] = {"gradient": "cotangent", "tangent": "tangent"}
         went_in = kinds.get(difference.of, "block")
         tolerance = float(finite.max(initial=0))
-        if doubles:
-            tolerance = max(tolerance, PART * float(np.abs(actual - expected)[wrong].max(initial=0)))
         return cls(
             case, expected, actual, wrong, tolerance, inputs, oracle, leaf, went_in,
             additive=went_in == "tangent", mistakes=mistakes,

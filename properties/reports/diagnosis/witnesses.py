@@ -42,7 +42,7 @@ def scenes_of(violation: LawViolation) -> list[Scene]:
     if difference is None or not difference.comparable:
         return []
     inputs, oracle, mistakes, leaf = _mapped(violation, case, data, difference)
-    own = Scene.of(case, difference, inputs, oracle, leaf, mistakes, doubles=difference.in_doubles(case))
+    own = Scene.of(case, difference, inputs, oracle, leaf, mistakes)
     engine = _engine(violation, own)
     if engine is None or data is None:
         return [own]
@@ -146,7 +146,7 @@ def _observed(violation: LawViolation, case: Case, data: Data, engine: Engine) -
             return None
         right = rounded(oracle(case, inputs), first.expected.dtype)
         difference = Difference(first.of, first.what, right, right, np.zeros(right.shape, bool), leaf=first.leaf)
-    return Scene.of(case, difference, inputs, oracle, leaf, mistakes, doubles=difference.in_doubles(case))
+    return Scene.of(case, difference, inputs, oracle, leaf, mistakes)
 
 
 def _mapped(

@@ -25,7 +25,7 @@ class Attention:
         """Every query's mean of the values, weighted by the softmax of its logits; causal: of keys not behind it."""
 
         def attend(q: Whole, k: Whole, v: Whole) -> list[Whole]:
-            return [weights(q, k, causal) @ v]
+            return [self.weights(q, k, causal) @ v]
 
         return of_wholes(attend, operands, mesh, axes)
 
@@ -41,9 +41,9 @@ class Attention:
         """Of weights w with logits l: dw = w (dl - sum(w dl)), and so dw v + w dv."""
 
         def attend(q: Whole, k: Whole, v: Whole, dq: Whole, dk: Whole, dv: Whole) -> list[Whole]:
-            w = weights(q, k, causal)
+            w = self.weights(q, k, causal)
             dl = (dq @ turned(k) + q @ turned(dk)) / np.sqrt(wide_of(q, q.shape[-1]))
-            return [through_softmax(w, dl) @ v + w @ dv]
+            return [self.through_softmax(w, dl) @ v + w @ dv]
 
         return of_wholes(attend, [*operands, *tangents], mesh, axes)
 
@@ -59,26 +59,24 @@ class Attention:
         """The softmax's Jacobian is symmetric: of the logits it is that of ct v^T, and of v it is w^T ct."""
 
         def attend(q: Whole, k: Whole, v: Whole, ct: Whole) -> list[Whole]:
-            w = weights(q, k, causal)
-            of_logits = through_softmax(w, ct @ turned(v)) / np.sqrt(wide_of(q, q.shape[-1]))
+            w = self.weights(q, k, causal)
+            of_logits = self.through_softmax(w, ct @ turned(v)) / np.sqrt(wide_of(q, q.shape[-1]))
             return [of_logits @ k, turned(of_logits) @ q, turned(w) @ ct]
 
         return of_wholes(attend, [*operands, *cotangents], mesh, axes)
 
+    def weights(self, q: Whole, k: Whole, causal: bool) -> np.ndarray:
+        """The softmax of the logits of each query, `[others, H, p S, p S]`; causal: 0 for keys behind it."""
+        with np.errstate(invalid="ignore"):
+            logits = q @ turned(k) / np.sqrt(wide_of(q, q.shape[-1]))
+            if causal:
+                logits = np.where(np.tri(q.shape[-2], dtype=bool), logits, -np.inf)
+            powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        return powers / powers.sum(axis=-1, keepdims=True)
 
-def weights(q: Whole, k: Whole, causal: bool) -> np.ndarray:
-    """The softmax of the logits of each query, `[others, H, p S, p S]`; causal: 0 for keys behind it."""
-    with np.errstate(invalid="ignore"):
-        logits = q @ turned(k) / np.sqrt(wide_of(q, q.shape[-1]))
-        if causal:
-            logits = np.where(np.tri(q.shape[-2], dtype=bool), logits, -np.inf)
-        powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return powers / powers.sum(axis=-1, keepdims=True)
-
-
-def through_softmax(w: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """The Jacobian of a softmax with weights w, `diag(w) - w w^T`, times x."""
-    return w * (x - (w * x).sum(axis=-1, keepdims=True))
+    def through_softmax(self, w: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """The Jacobian of a softmax with weights w, `diag(w) - w w^T`, times x."""
+        return w * (x - (w * x).sum(axis=-1, keepdims=True))
 
 
 def of_wholes(

@@ -127,6 +127,14 @@ class TransformerBlock:
     The derivative of relu at zero is zero.
     """
 
+    def relu(self, before: Blocks) -> Blocks:
+        """What becomes of hidden values."""
+        return np.maximum(before, 0)
+
+    def passes(self, before: Blocks) -> Blocks:
+        """Which of them have a derivative."""
+        return before > 0
+
     def _hidden(self, x: Blocks, w_in: Blocks, mesh: MeshCase, axes: Axes) -> tuple[Blocks, Blocks]:
         gathered = _gather(-1)(x, mesh, axes)
         return gathered, product(gathered, w_in, mesh)
@@ -134,7 +142,7 @@ class TransformerBlock:
     def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> Blocks:
         """The result's blocks."""
         x, w_in, w_out = (o.astype(wide(o.dtype)) for o in operands)
-        hidden = np.maximum(self._hidden(x, w_in, mesh, axes)[1], 0)
+        hidden = self.relu(self._hidden(x, w_in, mesh, axes)[1])
         return rounded(_scatter(-1)(product(hidden, w_out, mesh), mesh, axes), operands[0].dtype)
 
     def pushforward(self, operands: Sequence[Blocks], tangents: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> Blocks:
@@ -142,8 +150,9 @@ class TransformerBlock:
         x, w_in, w_out = (o.astype(wide(o.dtype)) for o in operands)
         dx, dw_in, dw_out = (o.astype(wide(o.dtype)) for o in tangents)
         gathered, before = self._hidden(x, w_in, mesh, axes)
-        changed = np.where(before > 0, self._hidden(dx, w_in, mesh, axes)[1] + product(gathered, dw_in, mesh), 0)
-        result = product(changed, w_out, mesh) + product(np.maximum(before, 0), dw_out, mesh)
+        moved = self._hidden(dx, w_in, mesh, axes)[1] + product(gathered, dw_in, mesh)
+        changed = np.where(self.passes(before), moved, 0)
+        result = product(changed, w_out, mesh) + product(self.relu(before), dw_out, mesh)
         return rounded(_scatter(-1)(result, mesh, axes), operands[0].dtype)
 
     def pullback(self, operands: Sequence[Blocks], ct: Blocks, mesh: MeshCase, axes: Axes) -> list[Blocks]:
@@ -151,11 +160,11 @@ class TransformerBlock:
         x, w_in, w_out = (o.astype(wide(o.dtype)) for o in operands)
         gathered, before = self._hidden(x, w_in, mesh, axes)
         held = _unscatter(-1)(ct.astype(wide(ct.dtype)), mesh, axes)
-        for_hidden = np.where(before > 0, for_lhs(held, w_out, mesh), 0)
+        for_hidden = np.where(self.passes(before), for_lhs(held, w_out, mesh), 0)
         pulled = (
             _ungather(-1)(for_lhs(for_hidden, w_in, mesh), mesh, axes),
             for_rhs(gathered, for_hidden, mesh),
-            for_rhs(np.maximum(before, 0), held, mesh),
+            for_rhs(self.relu(before), held, mesh),
         )
         return [rounded(p, o.dtype) for p, o in zip(pulled, operands, strict=True)]
 

@@ -55,7 +55,7 @@ class VocabParallelCrossEntropy:
         ignore_index: int = -1,
     ) -> list[Blocks]:
         """The inner product of p - q with the tangent of all classes."""
-        slope = slopes(operands, mesh, axes, label_smoothing, ignore_index)
+        slope = self.slope(operands, mesh, axes, label_smoothing, ignore_index)
         tangent = gathered(np.asarray(tangents[0]), mesh, axes)
         with np.errstate(invalid="ignore", over="ignore"):
             return [(slope * tangent).sum(axis=-1)]
@@ -71,10 +71,18 @@ class VocabParallelCrossEntropy:
         ignore_index: int = -1,
     ) -> list[Blocks | None]:
         """P - q times the cotangent, of every participant's classes the sum over all participants' tokens."""
-        slope = slopes(operands, mesh, axes, label_smoothing, ignore_index)
+        slope = self.slope(operands, mesh, axes, label_smoothing, ignore_index)
         ct = cotangents[0].astype(wide(cotangents[0].dtype))[..., None]
         with np.errstate(invalid="ignore", over="ignore"):
             return [all_gather_transpose(slope * ct, mesh, axes, axis=-1, tiled=True), None]
+
+    def slope(
+        self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes, label_smoothing: float, ignore_index: int
+    ) -> np.ndarray:
+        """The derivative of every token's loss by all logits: p - q, and 0 where the loss is a constant."""
+        labels, (log_p, q) = operands[1], tokens(operands, mesh, axes, label_smoothing)
+        constant = (labels == ignore_index) | unknown(labels, log_p)
+        return np.where(constant[..., None], 0, np.exp(log_p) - q)
 
 
 def gathered(logits: Blocks, mesh: MeshCase, axes: Axes) -> Blocks:
@@ -104,15 +112,6 @@ def tokens(
 def unknown(labels: Blocks, log_p: np.ndarray) -> np.ndarray:
     """Which labels are that of no class: `[*mesh.sizes, …]`."""
     return (labels < 0) | (labels >= log_p.shape[-1])
-
-
-def slopes(
-    operands: Sequence[Blocks], mesh: MeshCase, axes: Axes, label_smoothing: float, ignore_index: int
-) -> np.ndarray:
-    """The derivative of every token's loss by the logits of all classes: p - q, and 0 where the loss is a constant."""
-    labels, (log_p, q) = operands[1], tokens(operands, mesh, axes, label_smoothing)
-    constant = (labels == ignore_index) | unknown(labels, log_p)
-    return np.where(constant[..., None], 0, np.exp(log_p) - q)
 
 
 vocab_parallel_cross_entropy = VocabParallelCrossEntropy()

@@ -15,6 +15,7 @@ from shardproof.properties.contracts.contract import Claim, Communication, Contr
 from shardproof.properties.contracts.costs import bits, elements, with_replicas
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
+from shardproof.properties.contracts.mistakes import attention as mistakes
 from shardproof.properties.contracts.operation import Described, Drawn, operation
 
 FEATURES = frozenset({"explained_errors", "replicated_operands", "x64"})
@@ -113,6 +114,7 @@ CONTRACT: Contract = operation(
     adapt=_in_reach,
     accumulator=float32_accumulator,
     nonlinear=True,
+    mistakes=mistakes.MISTAKES,
     implementations={
         "gathered": Claim(implementations.gathered_attention, FEATURES, communication=_blocks(attention.gathered_cost)),
         "ring": Claim(implementations.ring_attention, FEATURES, communication=_blocks(attention.ring_cost)),

@@ -15,6 +15,12 @@ Blocks = np.ndarray
 Communication = Callable[[Case, bool], Cost]
 """The cost of a case, forward (`False`) or of its gradient alone (`True`)."""
 
+Results = Callable[[Case, Sequence[Blocks]], list[Blocks]]
+"""Blocks of the operands to blocks of the results, one per result leaf."""
+
+Derivative = Callable[[Case, Sequence[Blocks], Sequence[Blocks]], list[Blocks]]
+"""The same of a derivative, given the tangents, or the cotangents, as well."""
+
 FEATURES: dict[str, str] = {
     "batch_dimensions": "The left operand has further leading dimensions.",
     "bool_sum": "Sums and means of bool count in int32, and in float32.",
@@ -99,6 +105,23 @@ class Option:
 
 
 @dataclass(frozen=True)
+class Mistake:
+    """What a wrong implementation computes, exactly: an oracle of which one thing is mistaken.
+
+    What it leaves as it is, a derivative say, is what is right; so it is said of no implementation.
+
+    Arguments:
+        oracle: as a contract's, of the mistaken results.
+        pushforward: as a contract's.
+        pullback: as a contract's.
+    """
+
+    oracle: Results
+    pushforward: Derivative
+    pullback: Derivative
+
+
+@dataclass(frozen=True)
 class Claim:
     """A function of this project's own that claims to satisfy a contract.
 
@@ -169,13 +192,15 @@ class Contract:
         listed: whether it is found by its name: not so what a program of a user's own means.
         placed: how its results are laid out as global arrays, where that is part of it; None: as a law draws it.
         implementations: this project's own, by their names, where they are not listed elsewhere.
+        mistakes: what is easily mistaken in it, by a clause that says so; of the same derivative, the ones first whose
+            results are right. A report says "the right ones if …" of blocks that are those of the mistake, on all data.
     """
 
     name: str
     cases: Callable[[Scope], st.SearchStrategy[Case]]
-    oracle: Callable[[Case, Sequence[Blocks]], list[Blocks]]
-    pushforward: Callable[[Case, Sequence[Blocks], Sequence[Blocks]], list[Blocks]]
-    pullback: Callable[[Case, Sequence[Blocks], Sequence[Blocks]], list[Blocks]]
+    oracle: Results
+    pushforward: Derivative
+    pullback: Derivative
     invariant: bool
     parameters: tuple[str, ...]
     violations: tuple[Violation, ...]
@@ -208,6 +233,7 @@ class Contract:
     listed: bool = True
     placed: Callable[[Case], tuple[Placement, ...]] | None = None
     implementations: Mapping[str, Claim] = field(default_factory=dict)
+    mistakes: Mapping[str, Mistake] = field(default_factory=dict)
 
     @property
     def form(self) -> str:

@@ -12,6 +12,7 @@ from shardproof.properties.contracts.contract import Claim, Contract, Option, Sc
 from shardproof.properties.contracts.costs import bits, elements, replicas, sum_bits
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
+from shardproof.properties.contracts.mistakes import cross_entropy as mistakes
 from shardproof.properties.contracts.operation import Described, Drawn, operation
 
 FEATURES = frozenset({"explained_errors", "invalid_indices", "replicated_operands", "x64"})
@@ -139,6 +140,7 @@ CONTRACT: Contract = operation(
     reads=lambda case: max(case.operands[0].block),
     accumulator=float32_accumulator,
     nonlinear=True,
+    mistakes=mistakes.MISTAKES,
     implementations={
         "sums": Claim(implementations.vocab_parallel_cross_entropy, FEATURES, communication=_numbers_of_tokens),
         "gathered": Claim(implementations.gathered_cross_entropy, FEATURES, communication=_all_logits),

@@ -12,6 +12,7 @@ from shardproof.properties.contracts.contract import Claim, Contract, Scope, Vio
 from shardproof.properties.contracts.costs import bits, elements, replicas, sum_bits
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
+from shardproof.properties.contracts.mistakes import embedding as mistakes
 from shardproof.properties.contracts.operation import Described, Drawn, operation
 
 FEATURES = frozenset({"explained_errors", "invalid_indices", "replicated_operands", "x64"})
@@ -93,6 +94,7 @@ CONTRACT: Contract = operation(
     most=MOST_MEMBERS,
     reads=lambda case: max(1, case.operands[1].block[0]),
     accumulator=float32_accumulator,
+    mistakes=mistakes.MISTAKES,
     implementations={
         "masked": Claim(implementations.embedding_lookup, FEATURES, communication=_result),
         "gathered": Claim(implementations.gathered_embedding_lookup, FEATURES, communication=_whole_table),

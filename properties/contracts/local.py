@@ -9,6 +9,7 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, of_type
 from shardproof.properties.contracts.floats import float32_accumulator, floats
+from shardproof.properties.contracts.mistakes import local as mistakes
 from shardproof.properties.contracts.operation import Described, Drawn, operation
 
 FEATURES = frozenset({"x64"})
@@ -74,6 +75,7 @@ CONTRACTS: tuple[Contract, ...] = (
         features=FEATURES,
         terms=lambda case: 2,
         nonlinear=True,  # the difference of two terms is no sum of them, so no bound follows from their magnitudes
+        mistakes=mistakes.OF_SHARD_ROLL,
         implementations={
             "roll": Claim(implementations.shard_roll_of_block, FEATURES, communication=_nothing),
             "slices": Claim(implementations.shard_roll_by_slices, FEATURES, communication=_nothing),

@@ -12,6 +12,7 @@ from shardproof.properties.contracts.contract import Claim, Contract, Scope, Vio
 from shardproof.properties.contracts.costs import bits, elements, sum_bits
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
+from shardproof.properties.contracts.mistakes import masked_mean as mistakes
 from shardproof.properties.contracts.operation import Described, Drawn, operation
 
 FEATURES = frozenset({"explained_errors", "replicated_operands", "x64"})
@@ -75,6 +76,7 @@ CONTRACT: Contract = operation(
     divides=lambda case: True,
     even=lambda case: False,  # it divides by how many count, which only the mask tells
     accumulator=float32_accumulator,
+    mistakes=mistakes.MISTAKES,
     implementations={
         "sums": Claim(implementations.masked_mean, FEATURES, communication=_two_numbers),
         "gathered": Claim(implementations.gathered_masked_mean, FEATURES, communication=_all_values),

@@ -6,7 +6,7 @@ that multiplies its blocks by the zeros of a mask or of padding has a term more,
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,10 +20,11 @@ from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.strategies import specs
 from shardproof.properties.cases.strategies.dtypes import WIDE_IN, as_dtype
 from shardproof.properties.cases.strategies.shapes import BOTH_LONG, LONG
-from shardproof.properties.contracts.contract import Contract, Scope, Violation
+from shardproof.properties.contracts.contract import Contract, Mistake, Scope, Violation
 from shardproof.properties.contracts.drawing import made_manual, meshes_and_axes
 from shardproof.properties.contracts.floats import FLOATS, float32_accumulator
 from shardproof.properties.contracts.forbidden import AXES, changed
+from shardproof.properties.contracts.mistakes import matmul as mistakes
 
 OTHERS = ("complex64", "int32", "int8")
 """Of which only complex numbers have a gradient."""
@@ -208,16 +209,23 @@ def _matmul(
     stages: int = 1,
     terms: Callable[[Case], int] = _inner,
     adapt: Callable[[Case, list[np.ndarray]], list[np.ndarray]] = lambda case, arrays: arrays,
+    mistakes: Mapping[str, Operation] | None = None,
 ) -> Contract:
-    def pullback(case: Case, blocks: Sequence[np.ndarray], cts: Sequence[np.ndarray]) -> list[np.ndarray]:
-        return operation(case).pullback(blocks, cts[0], case.mesh, case.axes)
+    def of_cases(operation: Callable[[Case], Operation]) -> Mistake:
+        return Mistake(
+            lambda case, xs: [operation(case).value(xs, case.mesh, case.axes)],
+            lambda case, xs, tangents: [operation(case).pushforward(xs, tangents, case.mesh, case.axes)],
+            lambda case, xs, cts: operation(case).pullback(xs, cts[0], case.mesh, case.axes),
+        )
 
+    right = of_cases(operation)
     return Contract(
         name=name,
         cases=lambda scope: matmul_cases(name, scope, layout),
-        oracle=lambda case, blocks: [operation(case).value(blocks, case.mesh, case.axes)],
-        pushforward=lambda case, xs, ds: [operation(case).pushforward(xs, ds, case.mesh, case.axes)],
-        pullback=pullback,
+        oracle=right.oracle,
+        pushforward=right.pushforward,
+        pullback=right.pullback,
+        mistakes={text: of_cases(lambda case, of=of: of) for text, of in (mistakes or {}).items()},  # type: ignore[misc]
         terms=terms,
         partial=lambda case: max(case.operands[0].block[-1], 1) if stages == 2 else 1,
         invariant=invariant,
@@ -269,5 +277,6 @@ CONTRACTS = (
         stages=3,  # what is hidden, one member's sum, and the result
         terms=_block_terms,
         adapt=_signed,
+        mistakes=mistakes.OF_TRANSFORMER_BLOCK,
     ),
 )

@@ -12,6 +12,7 @@ from shardproof.properties.contracts.contract import Claim, Contract, Option, Sc
 from shardproof.properties.contracts.costs import bits, elements, replicas, sum_bits
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
+from shardproof.properties.contracts.mistakes import norms as mistakes
 from shardproof.properties.contracts.operation import Described, Drawn, operation
 
 FEATURES = frozenset({"empty_blocks", "explained_errors", "replicated_operands", "x64"})
@@ -101,6 +102,7 @@ CONTRACTS: tuple[Contract, ...] = (
         degree=2,  # squares do not overflow on scaled data
         accumulator=float32_accumulator,
         nonlinear=True,
+        mistakes=mistakes.OF_GLOBAL_NORM,
         implementations={
             "squares": Claim(implementations.global_norm, FEATURES, communication=_sum_of_squares),
             "gathered": Claim(implementations.gathered_global_norm, FEATURES, communication=_whole_array),
@@ -121,6 +123,7 @@ CONTRACTS: tuple[Contract, ...] = (
         degree=4,  # in a derivative, a product of as many does not overflow on scaled data
         accumulator=float32_accumulator,
         nonlinear=True,
+        mistakes=mistakes.OF_RMS_NORM,
         implementations={
             "squares": Claim(implementations.rms_norm, FEATURES, communication=_sums_of_tokens),
             "gathered": Claim(implementations.gathered_rms_norm, FEATURES, communication=_all_features),

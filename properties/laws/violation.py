@@ -7,7 +7,9 @@ import numpy as np
 
 from shardproof.oracles.dtypes import is_float, unit_roundoff, wide
 from shardproof.oracles.layout import nan_equal
+from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
+from shardproof.properties.programs.precision import is_wide
 
 ROUNDINGS = 16
 """By how many roundings of the largest value a difference may be taken for one of rounding."""
@@ -89,6 +91,10 @@ class Difference:
     def comparable(self) -> bool:
         """Whether shape and dtype are right, so that elements can be compared."""
         return self.actual.shape == self.expected.shape and self.actual.dtype == self.expected.dtype
+
+    def in_doubles(self, case: Case) -> bool:
+        """Whether it shows in double precision alone, below what rounding to the case's own dtypes may do."""
+        return self.comparable and self.expected.dtype == np.float64 and not is_wide(case)
 
     @property
     def rounding(self) -> bool:

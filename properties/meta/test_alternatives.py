@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax import Array, lax
 
-from shardproof.impl import embedding, halo, masked_mean, norms, ragged
+from shardproof.impl import attention, embedding, halo, local, masked_mean, norms, ragged
 from shardproof.impl.collectives import cast_varying
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
@@ -19,6 +19,7 @@ from shardproof.properties.laws.law import LAWS
 from shardproof.properties.laws.value import check_value
 from shardproof.properties.laws.violation import Broken
 from shardproof.properties.reports.checking import user_implementation
+from shardproof.properties.reports.diagnosis.conditions import condition
 from shardproof.properties.reports.diagnosis.diagnosis import diagnose
 from shardproof.properties.reports.diagnosis.explanations import EXPLANATIONS
 from shardproof.properties.reports.diagnosis.scene import Scene
@@ -67,6 +68,18 @@ def halo_case() -> Case:
     """A halo of different widths on both sides."""
     params = (("before", 1), ("after", 2), ("axis", 0))
     return Case("halo_exchange", MESH, AXES, (Operand((3,), "float32", EVERY),), params, (Data("distinct", 3),))
+
+
+def attention_case() -> Case:
+    """Causal attention of a sequence over both axes."""
+    operand = Operand((2, 1, 3), "float32", Placement((AXES, (), ())))
+    return Case("attention", MESH, AXES, (operand,) * 3, (("causal", True),), (Data("real", 3),))
+
+
+def local_case(contract: str, block: tuple[int, int], **params: Any) -> Case:
+    """What shards over both axes compute by themselves."""
+    operand = Operand(block, "float32", Placement((AXES, ())))
+    return Case(contract, MESH, AXES, (operand,), tuple(params.items()), (Data("exact", 3),))
 
 
 def varying(x: Any, axis_name: Any) -> Any:
@@ -169,6 +182,26 @@ PLANTED: dict[str, tuple[Case, Callable[..., Any], str]] = {
         "the blocks are the right ones with operand and output exchanged",
     ),
     "zeros": (ragged_case(), from_the_start, "the blocks are the right ones with zeros in place of input_offsets"),
+    "a number with the other sign": (
+        local_case("shard_roll", (5, 2), shift=2),
+        lambda x, *, shift: local.shard_roll_of_block(x, -shift),
+        "the blocks are the right ones for shift=-2",
+    ),
+    "a choice forgotten": (
+        attention_case(),
+        lambda q, k, v, axis_name, *, causal: attention.gathered_attention(q, k, v, axis_name),
+        "the blocks are the right ones for causal=False",
+    ),
+    "a matrix transposed": (
+        local_case("shard_mean", (4, 4)),
+        lambda x: local.shard_mean_of_block(x.T),
+        "the blocks are the right ones with x transposed",
+    ),
+    "by one less": (
+        local_case("shard_mean", (5, 2)),
+        lambda x: jnp.sum(x, axis=0, keepdims=True) / (x.shape[0] - 1),
+        "multiple: every wrong block holds n/(n - 1) of the right values (n is the length of dimension 0 of x)",
+    ),
     "root": (
         norm_case(),
         lambda x, axis_name: norms.global_norm(x, axis_name) / np.sqrt(6).astype(np.float32),
@@ -284,3 +317,17 @@ def test_what_is_hardly_other_than_the_right_values_is_not_told() -> None:
     words = ["the blocks are the right ones for axis_name=('tp', 'dp')"]  # whose sum is the same
     assert right_for([unclear], numbers=True) == []
     assert right_for([unclear, clear], numbers=True) == words
+
+
+def test_numbers_of_both_signs_make_a_sign_a_condition() -> None:
+    """What is wrong on all numbers but zero is wrong on those of both signs, whichever there are."""
+    case, blocks = norm_case((1, 1)), np.ones((2, 3, 1, 1), np.float32)
+
+    def sign(*rights: float) -> str | None:
+        right = np.repeat(np.array(rights, np.float32)[None], MESH.size, 0)
+        held = np.where(right > 0, right * right + 3, right)
+        one = Scene(case, right, held, held != right, 0.0, [blocks], lambda of, inputs: np.zeros_like(right))
+        return condition([one, one])
+
+    assert sign(5, 0, 6, 0) is None
+    assert (sign(5, -4, 6, -7) or "").startswith("positive numbers")

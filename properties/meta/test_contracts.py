@@ -14,6 +14,9 @@ OWN = tuple(name for name, contract in CONTRACTS.items() if contract.implementat
 ANY_OF_THEM = "mutants/right/"
 """Where the right forms of all contracts are."""
 
+MISTAKES = "properties/contracts/mistakes"
+"""Where a contract has a module of what is easily mistaken in it, if anything is known of that."""
+
 PRIMITIVES = ("engines", "known_defects", "counting", "communication.py")
 """Folders and files about JAX's primitives, of which one may have the name of a contract."""
 
@@ -24,7 +27,7 @@ def own_files(name: str) -> set[str]:
     return {
         f"{room}/{module}.py"
         for module in modules
-        for room in ("impl", "oracles", "properties/contracts", "properties/mutants")
+        for room in ("impl", "oracles", "properties/contracts", MISTAKES, "properties/mutants")
     }
 
 
@@ -50,7 +53,8 @@ def test_nothing_else_knows_a_contract(name: str) -> None:
     """Its implementations, oracle, contract and planted bugs are all that a contract's name is in."""
     texts = {path: (ROOT / path).read_text("utf-8") for path in sources("impl", "oracles", "properties")}
     assert strangers(name, texts) == []
-    assert all(mentions(name, texts[Path(own)]) for own in own_files(name) if own.startswith("properties"))
+    named = [own for own in own_files(name) if own.startswith("properties") and not own.startswith(MISTAKES)]
+    assert all(mentions(name, texts[Path(own)]) for own in named)
 
 
 @pytest.mark.parametrize("name", OWN)

@@ -156,12 +156,13 @@ def loss_whose_ignored_tokens_learn(
     logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
 ) -> Array:
     """Takes the loss of ignored tokens for zero, with the gradient that it had."""
-    axes = names(axis_name)
-    right = cross_entropy.vocab_parallel_cross_entropy(
-        logits, labels, axis_name, label_smoothing=label_smoothing, ignore_index=ignore_index
+    right, of_class_0 = (
+        cross_entropy.vocab_parallel_cross_entropy(
+            logits, some, axis_name, label_smoothing=label_smoothing, ignore_index=index
+        )
+        for some, index in ((labels, ignore_index), (jnp.where(labels == ignore_index, 0, labels), -1))
     )
-    total = lax.psum(jnp.sum(cast_varying(_wide(logits), axes), axis=-1), axes)
-    moving = jnp.where(jnp.isfinite(total), total - lax.stop_gradient(total), 0)
+    moving = jnp.where(jnp.isfinite(of_class_0), of_class_0 - lax.stop_gradient(of_class_0), 0)
     return right + jnp.where(labels == ignore_index, moving, 0).astype(logits.dtype)
 
 

@@ -31,6 +31,13 @@ def norm_of_the_own_part(x: Array, axis_name: AxisName) -> Array:
     return jnp.sqrt(squares).astype(x.dtype)
 
 
+@mutant("global_norm", smallest=(2,))
+def norm_of_blocks_added_up(x: Array, axis_name: AxisName) -> Array:
+    """Adds up the participants' elements before they are squared."""
+    added = lax.psum(cast_varying(_wide(x), names(axis_name)), axis_name)
+    return jnp.sqrt(jnp.sum(jnp.square(added))).astype(x.dtype)
+
+
 @mutant("global_norm", smallest=(1, 2))
 def norm_over_the_first_axis(x: Array, axis_name: AxisName) -> Array:
     """Adds up over the first axis of the tuple, and takes the maximum over the others."""

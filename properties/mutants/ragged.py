@@ -68,10 +68,8 @@ def ragged_to_the_own_offset(operand: Array, output: Array, *lists: Array, axis_
     p, index = lax.axis_size(axis_name), axis_index(axis_name)
     each = target.shape[0] // p
     whole = lax.all_gather(target, axis_name).reshape(p, p, each)
-    mine = jnp.take(whole, index, axis=0).reshape(-1)
-    swapped = jnp.where(jnp.arange(p * each) // each == index, target, jnp.roll(mine, each))
-    bounded = jnp.minimum(swapped, jnp.maximum(output.shape[0] - sizes, 0))
-    return _sent(operand, output, begin, sizes, bounded, received, axis_name=axis_name)
+    theirs = jnp.take(whole, index, axis=1).reshape(-1)
+    return _sent(operand, output, begin, sizes, theirs, received, axis_name=axis_name)
 
 
 @mutant("ragged_all_to_all", smallest=(1,), law="gradient")

@@ -5,14 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import jax
-import numpy as np
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
 from shardproof.properties.laws.law import Law
 from shardproof.properties.laws.violation import Broken, Difference, Kind
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.precision import is_wide
 
 PROPERTIES = Path(__file__).parents[1]
 INNER = ("jax", "jaxlib", "jaxtyping", "beartype", "hypothesis", "_pytest", "pluggy")
@@ -78,9 +76,7 @@ class LawViolation(AssertionError):
     @property
     def in_doubles(self) -> bool:
         """Whether it shows in double precision alone, below what rounding to the case's own dtypes may do."""
-        if self.difference is None or is_wide(self.case) or not self.difference.comparable:
-            return False
-        return self.difference.expected.dtype == np.float64
+        return self.difference is not None and self.difference.in_doubles(self.case)
 
     @property
     def rounding(self) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 
 from shardproof.oracles.dtypes import is_float, is_integer, is_signed
 from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.laws.running import is_batched
 from shardproof.properties.reports.diagnosis.scene import Scene
 
 Made = Callable[[], np.ndarray]
@@ -22,25 +23,40 @@ TOGETHER: dict[str, Callable[..., np.ndarray]] = {
 """What may be made of the results of parts of the axis tuple, in place of the result of all of it."""
 
 
-def apart(scene: Scene) -> Iterator[tuple[str, Made]]:
-    """Each participant alone, or those along a part of the axis tuple; or what such results are together."""
-    case = scene.case
-    if "perm" in case.keywords or "root" in case.keywords or "axis_index_groups" in case.keywords:
-        return  # their numbers mean other devices over other axes
-    long = [name for name in case.axes if case.mesh.shape[name] > 1]
-    if long:
+def mistaken(scene: Scene) -> Iterator[tuple[str, Made]]:
+    """What the operation would be if something were mistaken that its contract knows of."""
+    for text, oracle in scene.mistakes.items():
+        yield f"are the right ones if {text}", partial(oracle, scene.case, scene.inputs)
+
+
+def alone(scene: Scene) -> Iterator[tuple[str, Made]]:
+    """Each participant alone."""
+    if _long(scene):
         yield (
             "are the right ones of each participant alone",
-            partial(scene.oracle, replace(case, axis_name=()), scene.inputs),
+            partial(scene.oracle, replace(scene.case, axis_name=()), scene.inputs),
         )
+
+
+def together(scene: Scene) -> Iterator[tuple[str, Made]]:
+    """What the results of each participant, or of those along a part of the axis tuple, are together."""
     if scene.went_in == "cotangent":
         return
+    long = _long(scene)
     for n in range(len(long)):
         for inner in itertools.combinations(long, n):
             whose = f"those for axis_name={inner}" if inner else "what each participant has alone"
             outer = tuple(name for name in long if name not in inner)
             for word, reduce in TOGETHER.items():
                 yield f"are the {word} over {outer} of {whose}", partial(_together, scene, inner, outer, reduce)
+
+
+def _long(scene: Scene) -> list[str]:
+    """The axes of the tuple that have several devices; none where numbers would mean other devices over others."""
+    case = scene.case
+    if "perm" in case.keywords or "root" in case.keywords or "axis_index_groups" in case.keywords:
+        return []
+    return [name for name in case.axes if case.mesh.shape[name] > 1]
 
 
 def _together(
@@ -63,9 +79,12 @@ def replaced(scene: Scene) -> Iterator[tuple[str, Made]]:
         return scene.oracle(case, [others.get(name, x) for name, x in zip(names, scene.inputs, strict=True)])
 
     held = dict(zip(names, scene.inputs, strict=True))
+    lead = len(case.mesh.sizes) + is_batched(case)
     for name, x in held.items():
         if x.dtype == bool:
             yield f"are the right ones with the opposite of {name}", partial(right, **{name: ~x})
+        if x.ndim > lead + 1 and x.shape[-1] == x.shape[-2] > 1:
+            yield f"are the right ones with {name} transposed", partial(right, **{name: x.swapaxes(-1, -2)})
         for text, value in (("True", 1), ("False", 0)) if x.dtype == bool else (("zeros", 0), ("ones", 1)):
             yield f"are the right ones with {text} in place of {name}", partial(right, **{name: np.full_like(x, value)})
         for other, y in held.items():
@@ -75,12 +94,13 @@ def replaced(scene: Scene) -> Iterator[tuple[str, Made]]:
                     f"are the right ones with zeros in {other} where {name} is False, which count",
                     partial(right, **kept),
                 )
-            if is_integer(x.dtype) and not is_integer(y.dtype) and y.ndim > len(case.mesh.sizes):
-                rows = y.shape[len(case.mesh.sizes)] * case.members
-                if is_signed(x.dtype) and rows <= np.iinfo(x.dtype).max:
-                    turned = np.where(x < 0, x + rows, x).astype(x.dtype)
-                    text = f"are the right ones if negative {name} count from the back of {other}"
-                    yield text, partial(right, **{name: turned})
+            if is_integer(x.dtype) and not is_integer(y.dtype):
+                for i in {0, y.ndim - lead - 1} if y.ndim > lead else ():
+                    size = y.shape[lead + i] * case.members
+                    if is_signed(x.dtype) and size <= np.iinfo(x.dtype).max:
+                        turned = np.where(x < 0, x + size, x).astype(x.dtype)
+                        text = f"are the right ones if negative {name} count from the back of dimension {i} of {other}"
+                        yield text, partial(right, **{name: turned})
     for name, other in itertools.combinations(names, 2):
         x, y = held[name], held[other]
         if x.shape == y.shape and x.dtype == y.dtype:

@@ -7,6 +7,8 @@ import numpy as np
 
 from shardproof.oracles.dtypes import is_float, is_integer, is_signed, unit_roundoff, wide
 from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.laws.numbers import largest_of
+from shardproof.properties.laws.violation import ROUNDINGS
 from shardproof.properties.reports.diagnosis.scene import Scene
 
 ENOUGH = 3
@@ -18,15 +20,21 @@ SMALL = 1 / 16
 MOSTLY = 0.5
 """Which part of the numbers of a kind is wrong, at least, for their sign or size to be called the condition."""
 
+CIRCUMSTANCES = ("negative numbers", "positive numbers", "large numbers")
+"""How a condition begins that is about signs and sizes, which many mistakes show on and few are of."""
+
 Kind = Callable[[np.ndarray], np.ndarray]
 
 
-def rounding(scenes: Sequence[Scene], bound: np.ndarray | None) -> str | None:
-    """Says how much too coarsely results are rounded, if all errors are small, and none is one of small integers."""
+def rounding(scenes: Sequence[Scene], bound: np.ndarray | None, *, entered: bool = False) -> str | None:
+    """Says how much too coarsely results are rounded, if all errors are small, and none is one of small integers.
+
+    Small are those that are a small part of results, or with `entered` some roundings of the numbers that went in.
+    """
     scene = scenes[0]
     if not is_float(scene.actual.dtype) or not scene.devices:
         return None
-    if any(_error(s) > SMALL for s in scenes):
+    if any(_roundings(s) > ROUNDINGS if entered else _error(s) > SMALL for s in scenes):
         return None
     right = _exact(scene.expected)[scene.wrong]
     whole = all((_exact(s.expected)[s.wrong] == np.round(_exact(s.expected)[s.wrong])).all() for s in scenes)
@@ -63,6 +71,15 @@ def _error(scene: Scene) -> float:
         typical = np.median(np.abs(right)) if scene.tolerance else 0.0
         part = error / np.maximum(scale, typical)
     return float(np.where(np.isfinite(part), part, np.inf).max())
+
+
+def _roundings(scene: Scene) -> float:
+    """The largest error, in roundings of the largest number that went in."""
+    largest = max((largest_of(x) for x in scene.inputs if is_float(x.dtype)), default=0.0)
+    with np.errstate(all="ignore"):
+        error = np.abs(_exact(scene.actual) - _exact(scene.expected))[scene.wrong].max(initial=0)
+    rounds = error / (unit_roundoff(scene.actual.dtype) * largest) if largest and np.isfinite(error) else np.inf
+    return float(rounds) if scene.wrong.any() else 0.0
 
 
 def _spacing(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -103,7 +120,9 @@ def condition(scenes: Sequence[Scene]) -> str | None:
     for words, masks in kinds:
         if any((s.wrong & ~mask).any() for s, mask in zip(scenes, masks, strict=True)):
             continue
-        if sum(int((~m[scene.devices]).sum()) for m in masks) < ENOUGH:  # on other devices all may be right
+        others = [~m & (_exact(s.expected) != 0) if words.startswith(CIRCUMSTANCES) else ~m
+                  for s, m in zip(scenes, masks, strict=True)]  # fmt: skip
+        if sum(int(m[scene.devices].sum()) for m in others) < ENOUGH:  # on other devices all may be right
             continue
         wrong, all_of_it = (sum(int(m.sum()) for m in ms) for ms in ([s.wrong for s in scenes], masks))
         if wrong / all_of_it >= MOSTLY or words.startswith(("NaN", "infinities", "overflow")):
@@ -190,7 +209,8 @@ def _large(scenes: Sequence[Scene]) -> list[tuple[float, str]]:
         if not np.isfinite(sizes[wrong]).all():
             return []
         least = float(sizes[wrong].min())
-        below, above = int((sizes[~wrong] < least).sum()), int((sizes[~wrong] >= least).sum())
+        below = int((sizes[~wrong & (values != 0)] < least).sum())  # of zeros many things are right
+        above = int((sizes[~wrong] >= least).sum())
         if least >= 2 and below >= 4 * ENOUGH:
             told = f"large numbers: wrong only where the right value is {words.format(least)}, and right elsewhere"
             found.append((float(wrong.sum() / (wrong.sum() + above)), told))

@@ -11,7 +11,7 @@ import numpy as np
 
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.laws.violation import Difference
-from shardproof.properties.reports.diagnosis.conditions import condition, rounding, starts_from_zero
+from shardproof.properties.reports.diagnosis.conditions import CIRCUMSTANCES, condition, rounding, starts_from_zero
 from shardproof.properties.reports.diagnosis.explanations import EXPLANATIONS, LAST, Explanation
 from shardproof.properties.reports.diagnosis.regions import boxes, words
 from shardproof.properties.reports.diagnosis.roles import partial_results
@@ -41,7 +41,7 @@ def diagnose(violation: LawViolation) -> list[str]:
         return [f"other values: the array that out_specs puts together is wrong at {wrong} places"]
     scenes = scenes_of(violation)
     if violation.in_doubles:
-        return [_formula(difference)]
+        return right_for(scenes, numbers=False) or [_formula(difference)]
     coarse = rounding(scenes, difference.bound)
     if coarse is not None:
         return right_for(scenes, numbers=False) or [coarse, *_claim(violation)]
@@ -50,9 +50,10 @@ def diagnose(violation: LawViolation) -> list[str]:
         return [special]
     devices = scenes[0].devices[:LOOKED_AT]
     lines, left = _explain(scenes, devices)
-    if left and (special := condition(scenes)) is not None:
-        return [special, *right_for(scenes, numbers=True)]
     also = right_for(scenes, numbers=bool(left))
+    if left and (special := condition(scenes)) is not None:
+        # where it shows is no cause where there is one
+        return also if also and special.startswith(CIRCUMSTANCES) else [special, *also]
     # what holds of blocks of this shape may be another thing for larger ones
     alike = [s for s in scenes if s.actual.shape == scenes[0].actual.shape]
     parts = boxes(alike, left)
@@ -66,7 +67,8 @@ def diagnose(violation: LawViolation) -> list[str]:
             lines += more
     if left and not also:
         rest = np.isin(np.arange(len(scenes[0].wrong)), left).reshape(-1, *[1] * (scenes[0].wrong.ndim - 1))
-        coarse = rounding([dataclasses.replace(s, wrong=s.wrong & rest) for s in alike], difference.bound)
+        some = [dataclasses.replace(s, wrong=s.wrong & rest) for s in alike]
+        coarse = rounding(some, difference.bound) or rounding(some, difference.bound, entered=True)
         lines.append(coarse or _other(alike, left))
     return [*lines, *also]
 

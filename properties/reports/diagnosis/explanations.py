@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardproof.oracles.dtypes import is_float, unit_roundoff, wide
+from shardproof.oracles.layout import nan_equal
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.reports.diagnosis.contributions import contributions
 from shardproof.properties.reports.diagnosis.pieces import elements, pieces
@@ -97,6 +98,7 @@ def _multiple(scene: Scene, device: int) -> Iterable[str]:
         candidates += [(f"the root of {k} times", math.sqrt(k), 1), (f"1 by the root of {k} times", 1, math.sqrt(k))]
     for n_is, n in _lengths(scene):
         candidates += [(f"n times; {n_is}", n, 1), (f"1/n of; {n_is}", 1, n)]
+        candidates += [(f"n/(n - 1) of; {n_is}", n, n - 1), (f"(n - 1)/n of; {n_is}", n - 1, n)]
     for words, times, parts in candidates:
         with np.errstate(all="ignore"):
             scaled = right * times if parts == 1 else right * times / parts
@@ -220,7 +222,8 @@ def _replicas(scene: Scene, device: int) -> Iterable[str]:
     """A wrong block that should equal one that is right."""
     right = scene.right(device)
     blocks = scene.part(device, scene.expected)
-    alike = scene.same(blocks, np.broadcast_to(right, blocks.shape)).reshape(len(blocks), -1).all(axis=1)
+    # replicas are the same to the bit, whatever the tolerance
+    alike = nan_equal(blocks, np.broadcast_to(right, blocks.shape)).reshape(len(blocks), -1).all(axis=1)
     held = np.asarray(scene.part(device, scene.wrong).reshape(len(blocks), -1).any(axis=1))
     if held[device]:
         for other in np.flatnonzero(alike & ~held):

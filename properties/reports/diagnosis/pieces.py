@@ -17,9 +17,13 @@ Source = tuple[str, int, int]
 
 
 def pieces(scenes: Sequence[Scene], device: int) -> str | None:
-    """Says where the pieces of a block come from, one or two for each device that takes part, or halves of it."""
+    """Says where the pieces of a block come from, one or two for each device that takes part, or halves of it.
+
+    Where a part of it is looked at, that may be all pieces but the device's own.
+    """
     p = scenes[0].case.members
-    return _explained(scenes, device, lambda size: (p, 2, 2 * p))
+    others = (p - 1,) if device in scenes[0].boxes else ()
+    return _explained(scenes, device, lambda size: (p, 2, 2 * p, *others))
 
 
 def elements(scenes: Sequence[Scene], device: int) -> str | None:

@@ -38,6 +38,7 @@ class Scene:
         additive: whether what several inputs give is added up, as of tangents; of operands it is multiplied.
         boxes: for each device the part of its block that is looked at, as indices along every dimension;
             the whole block where there is none.
+        mistakes: what the blocks would be if something were mistaken, by what that is.
         memory: what was computed of the inputs for all devices at once.
     """
 
@@ -52,10 +53,19 @@ class Scene:
     went_in: str = "block"
     additive: bool = False
     boxes: Mapping[int, tuple[np.ndarray, ...]] = field(default_factory=dict)
+    mistakes: Mapping[str, Oracle] = field(default_factory=dict)
     memory: dict[str, np.ndarray] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, case: Case, difference: Difference, inputs: list[np.ndarray], oracle: Oracle, leaf: int) -> "Scene":
+    def of(
+        cls,
+        case: Case,
+        difference: Difference,
+        inputs: list[np.ndarray],
+        oracle: Oracle,
+        leaf: int,
+        mistakes: Mapping[str, Oracle],
+    ) -> "Scene":
         """The scene of blocks that were compared, and of what they were computed from."""
         lead = len(case.mesh.sizes)
         expected, actual, wrong = (
@@ -66,8 +76,9 @@ class Scene:
         went_in = kinds.get(difference.of, "block")
         tolerance = float(finite.max(initial=0))
         return cls(
-            case, expected, actual, wrong, tolerance, inputs, oracle, leaf, went_in, additive=went_in == "tangent"
-        )
+            case, expected, actual, wrong, tolerance, inputs, oracle, leaf, went_in,
+            additive=went_in == "tangent", mistakes=mistakes,
+        )  # fmt: skip
 
     @cached_property
     def devices(self) -> list[int]:

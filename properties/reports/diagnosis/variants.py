@@ -5,24 +5,21 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-import ml_dtypes
 import numpy as np
 
-from shardproof.oracles import collective_matmul
 from shardproof.oracles.collectives import axis_index
-from shardproof.oracles.dtypes import is_integer, unit_roundoff, wide
+from shardproof.oracles.dtypes import is_float, rounded, unit_roundoff
 from shardproof.oracles.layout import nan_equal
 from shardproof.properties.cases.case import Case
-from shardproof.properties.cases.strategies.dtypes import as_dtype
-from shardproof.properties.laws.numbers import operands
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.laws.numbers import is_moved, largest_of, operands
 from shardproof.properties.laws.running import is_batched, oracle_blocks
 from shardproof.properties.laws.violation import SuiteError
-from shardproof.properties.reports.diagnosis.alternatives import Made, apart, replaced
+from shardproof.properties.reports.diagnosis.alternatives import Made, alone, mistaken, replaced, together
+from shardproof.properties.reports.diagnosis.conversions import as_wide, numbers_instead, results_instead
 from shardproof.properties.reports.diagnosis.products import PARTS
 from shardproof.properties.reports.diagnosis.scene import CLEAR, Scene
 from shardproof.properties.runner.violation import LawViolation
-
-Change = Callable[[np.ndarray], np.ndarray]
 
 MOST = 64
 """The largest mesh on which other arguments are tried."""
@@ -39,22 +36,14 @@ MISTAKEN: dict[str, Callable[[int, int], int]] = {
 """Which part may have met block j on member i, instead of part j."""
 
 
-INSTEAD: dict[str, Change] = {
-    "its magnitude": np.abs,
-    "its real part": np.real,
-    "its complex conjugate": np.conj,
-    "its negative": np.negative,
-    "zero where it is negative": lambda x: np.maximum(x, 0),
-    "its whole part, the fraction cut off": np.trunc,
-    "the whole number below": np.floor,
-}
-"""What may have been taken for an operand, or for a result."""
+MOST_CAUSES = 3
+"""So many mistakes are told of the same results, at most."""
+
+Sources = Callable[[Scene], Iterator[tuple[str, Made]]]
+"""What the blocks of a scene may be, by what is said of them."""
 
 COARSER = 4
 """So many roundings may lie between a wrong result and what explains it, where right ones are rounded as well."""
-
-COARSE = ("float8_e4m3fn", "float8_e5m2", "bfloat16", "float16", "int8", "int32", "float32")
-"""The dtypes through which numbers may have been sent."""
 
 
 def right_for(scenes: Sequence[Scene], *, numbers: bool) -> list[str]:
@@ -67,15 +56,27 @@ def right_for(scenes: Sequence[Scene], *, numbers: bool) -> list[str]:
     scene = scenes[0]
     if not scene.inputs or scene.case.mesh.size > MOST or scene.actual[0].size == 0:
         return []
-    # which numbers become others shows on finite ones
-    shows = any(np.isfinite(_wide(s.expected)[s.wrong] + _wide(s.actual)[s.wrong]).any() for s in scenes)
-    for sources in (_arguments, _meetings, *((apart, replaced, _numbers, _results) if numbers and shows else ())):
-        fitting = (text for text, _ in sources(scene) if _fits([(s, dict(sources(s)).get(text)) for s in scenes]))
-        found = list(itertools.islice(fitting, 2))
+    shows = any(np.isfinite(as_wide(s.actual)[s.wrong]).any() for s in scenes)  # of NaN it cannot be told whose it is
+    usual: tuple[Sources, ...] = (mistaken, _arguments, _meetings)
+    tried = (alone, *usual, together, replaced, numbers_instead, results_instead) if numbers and shows else usual
+    for sources in tried:
+        # of results that are those of two mistakes, either may be the cause; of derivatives, what has no other result
+        most = MOST_CAUSES if sources is mistaken and scene.went_in == "block" else 1
+        found = [*itertools.islice(_fitting(sources, scenes), most)]
+        if not found:
+            continue
         # on a single data set that fits two explanations, one of them does by coincidence
-        if found and not (len(found) > 1 == len(scenes) and sources in (apart, replaced)):
-            return [f"the blocks {found[0]}"]
+        guesses = [g for g in (alone, mistaken, together, replaced) if g in tried]
+        fitting = itertools.chain.from_iterable(_fitting(guess, scenes) for guess in guesses)
+        if len(scenes) > 1 or sources not in guesses or len([*itertools.islice(fitting, 2)]) == 1:
+            first, *rest = found
+            return [", or ".join([f"the blocks {first}", *(text.removeprefix("are the right ones ") for text in rest)])]
     return []
+
+
+def _fitting(sources: Sources, scenes: Sequence[Scene]) -> Iterator[str]:
+    """What fits in all scenes."""
+    return (text for text, _ in sources(scenes[0]) if _fits([(s, dict(sources(s)).get(text)) for s in scenes]))
 
 
 def _fits(pairs: Sequence[tuple[Scene, Made | None]]) -> bool:
@@ -95,6 +96,8 @@ def _blocks(scene: Scene, made: Made) -> np.ndarray | None:
             blocks = made()
     except (SuiteError, ValueError, IndexError, ZeroDivisionError, TypeError):  # arguments that do not fit these blocks
         return None
+    if scene.went_in != "block":  # derivatives are exact
+        blocks = rounded(blocks, scene.actual.dtype)
     return blocks.reshape(-1, *blocks.shape[len(scene.case.mesh.sizes) :])
 
 
@@ -102,11 +105,20 @@ def _holds(scene: Scene, blocks: np.ndarray) -> bool:
     if blocks.shape != scene.actual.shape or blocks.dtype != scene.actual.dtype:
         return False
     same = scene.same(blocks, scene.actual)
-    if scene.tolerance:  # which is that of the right values: larger ones are rounded more coarsely
-        rounded = COARSER * unit_roundoff(blocks.dtype) * np.abs(_wide(blocks))
+    right = is_float(blocks.dtype) and not scene.devices and not is_moved(scene.case)
+    if scene.tolerance or right:
+        # the tolerance is that of the right values, of which larger ones have another; of right blocks it is not known
+        scale = np.abs(as_wide(blocks))
+        if right:
+            scale = np.maximum(scale, max(_largest(x) for x in [scene.actual, *scene.inputs]))
         with np.errstate(invalid="ignore"):
-            same |= np.abs(_wide(blocks) - _wide(scene.actual)) <= rounded
+            same |= np.abs(as_wide(blocks) - as_wide(scene.actual)) <= COARSER * unit_roundoff(blocks.dtype) * scale
     return bool(same.all())
+
+
+def _largest(x: np.ndarray) -> float:
+    """The largest finite magnitude of floats; 0 of other numbers."""
+    return largest_of(x) if is_float(x.dtype) else 0.0
 
 
 def _arguments(scene: Scene) -> Iterator[tuple[str, Made]]:
@@ -119,75 +131,6 @@ def _meetings(scene: Scene) -> Iterator[tuple[str, Made]]:
         return
     for text, inputs in meetings(scene):
         yield f"are the right ones if {text}", partial(scene.oracle, scene.case, inputs)
-    if scene.case.contract == "transformer_block":
-        yield "are the right ones without the relu", partial(_without_relu, scene)
-
-
-def _without_relu(scene: Scene) -> np.ndarray:
-    x, w_in, w_out = scene.inputs
-    mesh, axes = scene.case.mesh, scene.case.axes
-    hidden = collective_matmul.all_gather_matmul_lhs_contracting.value([x, w_in], mesh, axes)
-    return collective_matmul.matmul_reduce_scatter(1).value([hidden, w_out], mesh, axes)
-
-
-def _numbers(scene: Scene) -> Iterator[tuple[str, Made]]:
-    """Other numbers in place of what goes in."""
-    what = "each number that goes in"
-    for text, change in _changes(scene.inputs[0].dtype):
-
-        def made(change: Change = change) -> np.ndarray:
-            return scene.oracle(scene.case, [_as(change(x), x.dtype) for x in scene.inputs])
-
-        yield f"are the right ones with {text} in place of {what}", made
-    if scene.inputs[0].dtype.kind == "u":
-        signed = np.dtype(f"int{8 * scene.inputs[0].dtype.itemsize}")
-        yield (
-            f"are the right ones if {what} is taken for {signed}",
-            lambda: scene.oracle(scene.case, [x.view(signed) for x in scene.inputs]).view(scene.expected.dtype),
-        )
-
-
-def _results(scene: Scene) -> Iterator[tuple[str, Made]]:
-    """What was made of the right values in the end."""
-    shape = (*scene.case.mesh.sizes, *scene.expected.shape[1:])
-    for text, change in _changes(scene.expected.dtype):
-
-        def made(change: Change = change) -> np.ndarray:
-            return _as(change(scene.expected), scene.expected.dtype).reshape(shape)
-
-        yield f"hold {text} in place of the right value", made
-
-
-def _changes(dtype: np.dtype) -> Iterator[tuple[str, Change]]:
-    for text, change in INSTEAD.items():
-        if dtype.kind == "c" or not ("complex" in text or "real" in text):
-            yield text, partial(_widely, change)
-    for name in COARSE:
-        other = as_dtype(name)
-        if dtype.kind != "c" and dtype != bool and other != dtype:
-            yield f"its value in {name}", partial(_as, dtype=other)
-
-
-def _wide(x: np.ndarray) -> np.ndarray:
-    return x.astype(wide(x.dtype))
-
-
-def _widely(change: Change, x: np.ndarray) -> np.ndarray:
-    return change(_wide(x))
-
-
-def _as(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """The numbers in another dtype.
-
-    Raises:
-        ValueError: if they do not fit, and what they become is left to the machine.
-    """
-    cast = x.astype(dtype)
-    if is_integer(dtype) and x.size and x.dtype.kind != "b":
-        info, exact = ml_dtypes.iinfo(dtype), x.astype(np.float64)
-        if not (np.isfinite(exact).all() and exact.min() >= info.min and exact.max() <= info.max):
-            raise ValueError(f"x={x}: not all of {dtype}")
-    return cast
 
 
 def right_shape_for(violation: LawViolation) -> list[str]:
@@ -280,7 +223,11 @@ def _other_values(case: Case) -> Iterator[tuple[str, object]]:
             yield from ((name, other) for other in range(case.members) if other != value)
         elif name == "op" and case.members > 1:
             yield from ((name, other) for other in ("sum", "mean", "max", "min") if other != value)
-        elif name == "tiled":
+        elif type(value) is bool:
             yield name, not value
         elif type(value) is float and value:
             yield name, 0.0
+        elif type(value) is int:
+            option = CONTRACTS[case.contract].options.get(name)
+            others = dict.fromkeys((0, -1, -value, value - 1, value + 1, 1))
+            yield from ((name, n) for n in others if n != value and option is not None and option.accepts(case, n))

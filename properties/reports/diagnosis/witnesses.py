@@ -6,19 +6,21 @@ the numbers that it happened to get, is true of other numbers as well.
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import numpy as np
 
-from shardproof.oracles.dtypes import width
+from shardproof.oracles.dtypes import rounded, width
 from shardproof.oracles.transposes import enter, leave
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.contracts.contract import Contract, Mistake
 from shardproof.properties.engines import Engine, engine_named
 from shardproof.properties.laws.gradient import check_gradient, cotangents, pulled_terms, tangents_of
 from shardproof.properties.laws.numbers import is_moved, operands
-from shardproof.properties.laws.running import is_batched, oracle_blocks, over_batch, ready
+from shardproof.properties.laws.running import is_batched, over_batch, ready, widened_operands
 from shardproof.properties.laws.value import check_value
 from shardproof.properties.laws.violation import Broken, Difference
 from shardproof.properties.reports.diagnosis.scene import Oracle, Scene
@@ -39,7 +41,8 @@ def scenes_of(violation: LawViolation) -> list[Scene]:
     difference, case, data = violation.difference, violation.case, violation.data
     if difference is None or not difference.comparable:
         return []
-    own = Scene.of(case, difference, *_linear(violation, case, data, difference))
+    inputs, oracle, mistakes, leaf = _mapped(violation, case, data, difference)
+    own = Scene.of(case, difference, inputs, oracle, leaf, mistakes)
     engine = _engine(violation, own)
     if engine is None or data is None:
         return [own]
@@ -137,42 +140,54 @@ def _observed(violation: LawViolation, case: Case, data: Data, engine: Engine) -
             return None
     except Exception:  # a function may refuse these blocks, or an engine the function: then this run tells nothing
         return None
-    inputs, oracle, leaf = _linear(violation, case, data, first)
+    inputs, oracle, mistakes, leaf = _mapped(violation, case, data, difference or first)
     if difference is None:
         if not inputs:
             return None
-        right = oracle(case, inputs)
+        right = rounded(oracle(case, inputs), first.expected.dtype)
         difference = Difference(first.of, first.what, right, right, np.zeros(right.shape, bool), leaf=first.leaf)
-    return Scene.of(case, difference, inputs, oracle, leaf)
+    return Scene.of(case, difference, inputs, oracle, leaf, mistakes)
 
 
-def _linear(
+def _mapped(
     violation: LawViolation, case: Case, data: Data | None, difference: Difference
-) -> tuple[list[np.ndarray], Oracle, int]:
-    """What went in, the oracle of it, and which of its results was looked at."""
+) -> tuple[list[np.ndarray], Oracle, Mapping[str, Oracle], int]:
+    """What went in, the oracle of it, those of the contract's mistakes, and which of the results was looked at."""
     of, leaf = difference.of, difference.leaf
-
-    def results(of: Case, blocks: list[np.ndarray]) -> np.ndarray:
-        return oracle_blocks(of, blocks)[leaf]
-
     batched, contract = is_batched(case), CONTRACTS[case.contract]
+    doubles = difference.in_doubles(case)
+
+    def results(rules: Contract | Mistake) -> Oracle:
+        def oracle(of: Case, blocks: list[np.ndarray]) -> np.ndarray:
+            exact = over_batch(of, widened_operands(of, blocks), lambda b: rules.oracle(of, b))[leaf]
+            own = np.dtype(np.float64) if doubles else contract.result_dtype(of, blocks[leaf].dtype)
+            return rounded(exact, own)
+
+        return oracle
+
+    def all_of(make: Callable[[Contract | Mistake], Oracle]) -> tuple[Oracle, Mapping[str, Oracle]]:
+        return make(contract), {text: make(mistake) for text, mistake in contract.mistakes.items()}
+
     if data is None or violation.law.between_engines or of not in ("result", "tangent", "gradient"):
-        return [], results, leaf
+        return [], *all_of(results), leaf
     if of == "result":
-        return [case.blocks(i, a, batched=batched) for i, a in enumerate(operands(case, data))], results, leaf
+        return [case.blocks(i, a, batched=batched) for i, a in enumerate(operands(case, data))], *all_of(results), leaf
     if case.tree:  # of which leaf a derivative is, is not said
-        return [], results, 0
+        return [], *all_of(results), 0
     primal = [case.blocks(i, a, batched=batched) for i, a in enumerate(operands(case, data, pulled_terms(case)))]
     if of == "tangent":
         tangents = tangents_of(case, data)
 
-        def pushforward(of: Case, blocks: list[np.ndarray]) -> np.ndarray:
+        def pushforward(rules: Contract | Mistake) -> Oracle:
             count = len(primal)
-            return over_batch(of, [*primal, *blocks], lambda b: contract.pushforward(of, b[:count], b[count:]))[0]
+            return lambda of, blocks: over_batch(
+                of, [*primal, *blocks], lambda b: rules.pushforward(of, b[:count], b[count:])
+            )[0]
 
         moving = contract.moving(case)
-        return [case.blocks(i, a, batched=batched) for i, a in zip(moving, tangents, strict=True)], pushforward, 0
-    return _cotangents(violation, case, data, primal), _pullback(case, primal, leaf), 0
+        went_in = [case.blocks(i, a, batched=batched) for i, a in zip(moving, tangents, strict=True)]
+        return went_in, *all_of(pushforward), 0
+    return _cotangents(violation, case, data, primal), *all_of(partial(_pullback, case, primal, leaf)), 0
 
 
 def _cotangents(violation: LawViolation, case: Case, data: Data, primal: list[np.ndarray]) -> list[np.ndarray]:
@@ -190,14 +205,14 @@ def _cotangents(violation: LawViolation, case: Case, data: Data, primal: list[np
     return []
 
 
-def _pullback(case: Case, primal: list[np.ndarray], index: int) -> Oracle:
+def _pullback(case: Case, primal: list[np.ndarray], index: int, rules: Contract | Mistake) -> Oracle:
     """The gradient of an operand, as blocks, given the results' cotangents as blocks."""
 
     def pullback(of: Case, blocks: list[np.ndarray]) -> np.ndarray:
         mesh, count, operand = of.mesh, len(primal), of.operands[index]
         batched = is_batched(of)
         contract = CONTRACTS[of.contract]
-        gradients = over_batch(of, [*primal, *blocks], lambda b: contract.pullback(of, b[:count], b[count:]))
+        gradients = over_batch(of, [*primal, *blocks], lambda b: rules.pullback(of, b[:count], b[count:]))
         pulled = gradients[contract.moving(of).index(index)]
         stacked = (1 for _ in operand.placement.stacked)
         spread = pulled.reshape(*mesh.sizes, *stacked, *pulled.shape[len(mesh.sizes) :])

@@ -1,0 +1,39 @@
+"""What is easily mistaken in a masked mean: what becomes of masked NaN, and of no elements at all."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from shardproof.oracles import masked_mean
+from shardproof.oracles.collectives import Axes, Blocks
+from shardproof.oracles.dtypes import wide
+from shardproof.oracles.mesh import MeshCase
+
+
+class Multiplied(masked_mean.MaskedMean):
+    """Multiplies by the mask."""
+
+    def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> list[Blocks]:
+        """NaN where anything is not finite, masked or not."""
+        values, mask = operands
+        with np.errstate(invalid="ignore"):
+            kept = values.astype(wide(values.dtype)) * np.where(mask, 1, 0)
+        unmasked = np.where(np.isnan(kept), True, mask)
+        right, nan = (super(Multiplied, self).value([kept, m], mesh, axes)[0] for m in (mask, unmasked))
+        return [np.where(np.isnan(nan), nan, right)]
+
+
+class ByNone(masked_mean.MaskedMean):
+    """Divides by the number of elements that count where there is none."""
+
+    def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> list[Blocks]:
+        """NaN where everything is masked."""
+        ones = np.ones(operands[1].shape)
+        (counted,), (mean,) = (super(ByNone, self).value([x, operands[1]], mesh, axes) for x in (ones, operands[0]))
+        return [np.where(counted > 0, mean, np.nan)]
+
+
+MISTAKES = {
+    "values are multiplied by the mask, which keeps a masked NaN": Multiplied(),
+    "the sum is divided by how many elements count where none does": ByNone(),
+}

@@ -160,7 +160,7 @@ def _mapped(
     def results(rules: Contract | Mistake) -> Oracle:
         def oracle(of: Case, blocks: list[np.ndarray]) -> np.ndarray:
             exact = over_batch(of, widened_operands(of, blocks), lambda b: rules.oracle(of, b))[leaf]
-            own = np.dtype(np.float64) if doubles else contract.result_dtype(of, blocks[leaf].dtype)
+            own = np.dtype(np.float64) if doubles else contract.result_dtypes(of, [b.dtype for b in blocks])[leaf]
             return rounded(exact, own)
 
         return oracle

@@ -21,9 +21,9 @@ SHARES: Mapping[str, Mapping[str, float]] = {
     # a product that communicates, then multiplies: made of collectives that were checked by themselves
     "naive": {"simulate": 0.12, "xla": 0.12, "scale": 0.06},
     # an operation made of a collective or two
-    "operation": {"simulate": 0.15, "xla": 0.12, "scale": 0.05},
+    "operation": {"simulate": 0.15, "xla": 0.09, "scale": 0.05},
     # one that is no sum of products, each data set of which is interpreted twice more, in double precision
-    "nonlinear": {"simulate": 0.05, "xla": 0.06, "scale": 0.02, "value": 0.1},
+    "nonlinear": {"simulate": 0.05, "xla": 0.04, "scale": 0.02, "value": 0.08},
     # twenty-six products that overlap: one pair of loops, and each compilation takes a second
     "overlapped": {"simulate": 0.02, "xla": 0.02, "value": 0.05, "communication": 0.05},
 }

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,26 +118,36 @@ class Signature:
         arrays: the leaves of the arguments.
         result_tree: what is returned, with a name for every leaf.
         results: the leaves of the results.
+        more: roles that shard nothing.
     """
 
     tree: tuple[Any, ...]
     arrays: tuple[Array, ...]
     result_tree: Any
     results: tuple[Array, ...]
+    more: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, names: Collection[str], arguments: Any, results: Any) -> "Signature":
+    def of(cls, names: Collection[str], arguments: Any, results: Any, more: Iterable[str] = ()) -> "Signature":
         """The signature that descriptions make up: strings or `Array` in dicts, lists and tuples.
 
         Raises:
             ValueError: for what is none.
         """
         named = tuple(_named(name, argument) for name, argument in zip(names, arguments, strict=True))
-        return cls(
+        tree, leaves = _named("result", results)
+        signature = cls(
             tuple(name for name, _ in named),
             tuple(array for _, arrays in named for array in arrays),
-            *_named("result", results),
+            tree,
+            leaves,
+            tuple(more),
         )
+        known = {dimension.name for array in signature.arrays for dimension in array.dimensions}
+        for name, array in zip(signature.names, signature.arrays, strict=True):
+            if array.below and not array.below.isdigit() and array.below not in known:
+                raise ValueError(f"{name}: below={array.below!r}: expected a dimension of an argument, or a size")
+        return signature
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -147,7 +157,8 @@ class Signature:
     @property
     def roles(self) -> tuple[str, ...]:
         """All roles, in the order in which they are named."""
-        return tuple(dict.fromkeys(role for array in (*self.arrays, *self.results) for role in array.roles))
+        named = (role for array in (*self.arrays, *self.results) for role in array.roles)
+        return tuple(dict.fromkeys((*named, *self.more)))
 
     def parts(self, sizes_of_roles: Mapping[str, int]) -> dict[str, int]:
         """Of each dimension by its name, what its size must be a multiple of."""
@@ -156,9 +167,6 @@ class Signature:
             parts = math.prod(sizes_of_roles[role] for role in dimension.roles)
             if dimension.name:
                 found[dimension.name] = math.lcm(found.get(dimension.name, 1), parts)
-        for array in self.arrays:
-            if array.below and not array.below.isdigit():
-                found.setdefault(array.below, 1)
         return found
 
 

@@ -6,8 +6,10 @@ import sys
 from typing import Any
 
 import pytest
+from jax import lax
 
 from shardproof.properties.benchmark.readme import README, section
+from shardproof.properties.contracts.described import Array
 from shardproof.properties.meta.whole_programs import PROGRAMS, Written, mlp, numpy_mlp
 from shardproof.properties.reports.programs import check_program
 
@@ -53,6 +55,20 @@ def test_a_missing_sum_is_called_by_its_role() -> None:
     assert "  partial sums: added up over model the blocks are right\n" in str(raised.value)
 
 
+def test_a_missing_mean_is_called_by_its_role() -> None:
+    """Blocks whose average is right are partial means."""
+    with pytest.raises(AssertionError) as raised:
+        check_program(
+            lambda x, w, *, data: ((x @ w) ** 2).mean(),
+            lambda x, w: ((x @ w) ** 2).mean(),
+            arguments=("batch@data k", "k n"),
+            results="",
+            max_examples=40,
+            laws="value",
+        )
+    assert "  partial means: averaged over data the blocks are right\n" in str(raised.value)
+
+
 def test_the_script_of_a_program_runs_alone(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It exits with 1 while the bug is there, trees, roles and global arrays included."""
     monkeypatch.chdir(tmp_path)
@@ -78,6 +94,10 @@ def test_the_script_of_a_program_runs_alone(tmp_path: Any, monkeypatch: pytest.M
         ({"arguments": ("a b", "b c", "c d"), "results": "a d"}, "expected a role that shards a dimension"),
         ({"results": "batch@data"}, "result: the reference returns shape (2, 2): expected 1 dimensions, 'batch@data'"),
         ({"results": {"y": "batch@data embed"}}, "the reference returns PyTreeDef(*): expected PyTreeDef({'y': *})"),
+        (
+            {"arguments": (Array("n@data", "int32", below="rows"), "a b", "b c")},
+            "x: below='rows': expected a dimension",
+        ),
         ({"one_axis": ["expert"]}, "one_axis: 'expert': expected some of data, model"),
         ({"sizes": {"heads": 4}}, "sizes: 'heads': expected some of batch, embed, hidden"),
         ({"dtypes": ["float"]}, "dtype='float': expected one of"),
@@ -91,6 +111,35 @@ def test_a_description_that_cannot_be_used_is_one_line(changed: dict[str, Any], 
     with pytest.raises(ValueError, match=re.escape(message)) as raised:
         check_program(mlp, numpy_mlp, **{**MLP, **changed})
     assert "\n" not in str(raised.value)
+
+
+def test_a_function_may_be_described_anew() -> None:
+    """What is known of it as one program is not taken for what it is as another."""
+    right: dict[str, Any] = {"arguments": ("n@data",), "max_examples": 3, "laws": "value", "dtypes": ["float32"]}
+    check_program(doubled, lambda x: 2 * x, results="n@data", **right)
+    with pytest.raises(AssertionError, match=r"doubled: value: .* wrong"):
+        check_program(doubled, lambda x: 3 * x, results="n@data", **right)
+    with pytest.raises(AssertionError, match=r"returns .*: expected a tree like"):
+        check_program(doubled, lambda x: {"y": 2 * x}, results={"y": "n@data"}, **right)
+
+
+def doubled(x: Any, *, data: Any) -> Any:
+    """Twice each element."""
+    return 2 * x
+
+
+def test_a_role_may_shard_nothing() -> None:
+    """It is handed over all the same."""
+    summary = check_program(
+        lambda x, *, data, model: lax.pmean(2 * x, model) if data else x,
+        lambda x: 2 * x,
+        arguments=("n@data",),
+        results="n@data",
+        roles=["model"],
+        max_examples=3,
+        laws=["value", "gradient"],
+    )
+    assert {tally.outcome for tally in summary.tallies} == {"passed"}
 
 
 def test_a_reference_that_cannot_be_called_is_told() -> None:

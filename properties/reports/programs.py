@@ -12,6 +12,8 @@ from shardproof.properties.contracts.roles import Conditions
 from shardproof.properties.contracts.whole import whole_contract
 from shardproof.properties.counting.sizes import names_of
 from shardproof.properties.engines.references import DOUBT, JaxReference, reference_of
+from shardproof.properties.laws import communication as communication_law
+from shardproof.properties.laws import running
 from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.reports.checking import checked
@@ -27,6 +29,7 @@ def check_program(
     arguments: Sequence[Described],
     results: Described,
     whole: bool = False,
+    roles: Iterable[str] = (),
     options: Mapping[str, Iterable[Any]] | None = None,
     one_axis: Iterable[str] = (),
     sizes: Mapping[str, int | Iterable[int]] | None = None,
@@ -54,6 +57,7 @@ def check_program(
         arguments: of each argument, its dimensions, an `Array`, or a dict, list or tuple of them.
         results: the same of what is returned.
         whole: whether the function takes global arrays.
+        roles: those that shard no dimension, and that the function gets all the same.
         options: keyword arguments of both functions, with the values to draw them from.
         one_axis: the roles for which the function takes a single axis, and no tuple.
         sizes: the sizes that a dimension may have; others are small multiples of what shards them.
@@ -85,7 +89,7 @@ def check_program(
         ... )
     """
     __tracebackhide__ = True
-    signature = _signature(function, arguments, results)
+    signature = _signature(function, arguments, results, roles)
     conditions = Conditions(
         frozenset(one_axis),
         {name: (size,) if isinstance(size, int) else tuple(size) for name, size in (sizes or {}).items()},
@@ -105,13 +109,17 @@ def check_program(
     contract = whole_contract(
         name, signature, known, conditions=conditions, doubt=DOUBT[kind], local=not whole, listed=False
     )
+    running.forget()  # the same function may have been checked as another program
+    communication_law.forget()
     with added(contract):
         expectation = Expectation.parse(communication, names_of(name)) if communication else None
         implementation = Implementation(name, name, function, expectation=expectation, whole=whole)
         return checked(implementation, laws, max_examples=max_examples, random_seed=random_seed)
 
 
-def _signature(function: Callable[..., Any], arguments: Sequence[Described], results: Described) -> Signature:
+def _signature(
+    function: Callable[..., Any], arguments: Sequence[Described], results: Described, roles: Iterable[str]
+) -> Signature:
     if not callable(function):
         raise ValueError(f"function={function!r}: expected a function")  # noqa: TRY004 (one kind for all that is given)
     if isinstance(arguments, str | Mapping | Array) or not isinstance(arguments, Sequence):
@@ -122,7 +130,7 @@ def _signature(function: Callable[..., Any], arguments: Sequence[Described], res
         parameters = {}.values()
     named = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     named += [f"x{i}" for i in range(len(named), len(arguments))]
-    return Signature.of(named[: len(arguments)], arguments, results)
+    return Signature.of(named[: len(arguments)], arguments, results, roles)
 
 
 def _check_conditions(signature: Signature, conditions: Conditions) -> None:

@@ -11,12 +11,9 @@ import numpy as np
 from shardproof.oracles.dtypes import is_float
 from shardproof.properties.cases.case import Placement
 from shardproof.properties.cases.strategies.dtypes import as_dtype
-from shardproof.properties.contracts.contract import names_of, refilled
+from shardproof.properties.contracts.contract import names_of
 
 DIMENSION = re.compile(r"(?P<name>([A-Za-z_]\w*|[1-9]\d*)?)(?P<roles>(@[A-Za-z_]\w*)*)")
-
-KINDS = ("float", "int32", "bool")
-"""What an array may be said to hold, besides dtypes by their names."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +58,7 @@ class Array:
         self, dimensions: str, dtype: str = "float", *, below: str | int | None = None, gradient: bool = True
     ) -> None:
         object.__setattr__(self, "dimensions", _dimensions(dimensions))
-        object.__setattr__(self, "dtype", dtype if dtype in KINDS else as_dtype(dtype).name)
+        object.__setattr__(self, "dtype", dtype if dtype == "float" else as_dtype(dtype).name)
         object.__setattr__(self, "below", "" if below is None else str(below))
         object.__setattr__(self, "gradient", gradient and self.floating)
         if self.below and not (DIMENSION.fullmatch(self.below) and self.dtype.startswith(("int", "uint"))):
@@ -193,6 +190,3 @@ def indices(array: np.ndarray, below: int) -> np.ndarray:
     """Indices from 0 up to `below` in place of integers, spread over all of them."""
     spread = array.astype(np.int64) * 7919 + np.arange(array.size).reshape(array.shape) * 31
     return (spread % below).astype(array.dtype)
-
-
-__all__ = ["Array", "Dimension", "Signature", "indices", "refilled"]

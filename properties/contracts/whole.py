@@ -32,8 +32,11 @@ UNCHECKED, INSIDE = ("no_vma",), ("partial_manual",)
 class Reference(Protocol):
     """What an operation means on whole arrays, each in a dtype that loses nothing that matters.
 
-    `dtypes` are those of the arguments' leaves in the case at hand, and `options` its keyword arguments.
+    `dtypes` are those of the arguments' leaves in the case at hand, `options` its keyword arguments, and `doubt` says
+    how far off values and derivatives may be (see `Contract`).
     """
+
+    doubt: tuple[float, float]
 
     def value(self, arrays: Arrays, dtypes: Sequence[np.dtype], options: Mapping[str, Any]) -> list[np.ndarray]:
         """The results."""
@@ -51,7 +54,7 @@ class Reference(Protocol):
         dtypes: Sequence[np.dtype],
         options: Mapping[str, Any],
     ) -> list[np.ndarray]:
-        """The cotangents of some of the leaves, given those of the results."""  # fmt: skip
+        """The cotangents of some of the leaves, given those of the results."""
 
     def result_dtypes(
         self, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[np.dtype], options: Mapping[str, Any]
@@ -104,7 +107,6 @@ def whole_contract(
     reference: Reference,
     *,
     conditions: Conditions | None = None,
-    doubt: tuple[float, float] = (0.0, 0.0),
     local: bool = True,
     **more: Any,
 ) -> Contract:
@@ -115,7 +117,6 @@ def whole_contract(
         signature: its arguments and results.
         reference: what it means.
         conditions: what is drawn; None: anything.
-        doubt: how far off the reference may be, of values and of derivatives (see `Contract`).
         local: whether it is called inside `shard_map`; else neither explicit axes nor what concerns `shard_map` is
             drawn.
         more: of `Contract`.
@@ -198,7 +199,7 @@ def whole_contract(
         auxiliary=frozenset(signature.names[i] for i in range(len(signature.arrays)) if i not in moving),
         options={option: Option(partial(_among, values)) for option, values in chosen.options.items()},
         nonlinear=True,
-        doubt=doubt,
+        doubt=reference.doubt,
         finite=False,
         generic=True,
         roles=signature.roles,

@@ -12,8 +12,8 @@ import jax
 import numpy as np
 
 from shardproof.oracles.dtypes import is_float
-from shardproof.properties.contracts.contract import names_of
-from shardproof.properties.contracts.described import Signature, refilled
+from shardproof.properties.contracts.contract import names_of, refilled
+from shardproof.properties.contracts.described import Signature
 from shardproof.properties.engines.simulate import InterpreterLimit, interpret_wide
 
 Arrays = Sequence[np.ndarray]
@@ -32,9 +32,6 @@ half."""
 
 ROUGH = 1e-8
 """By how much two central differences of a smooth function may differ."""
-
-DOUBT = {"jax": (1e-11, 1e-10), "numpy": (1e-11, 1e-7)}
-"""How far off references may be, of values and of derivatives."""
 
 MOST_DIFFERENCES = 64
 """Of so many elements of an argument, central differences give the derivative; of the others it is not known."""
@@ -60,13 +57,16 @@ class JaxReference:
         signature: these trees.
     """
 
+    doubt = (1e-11, 1e-10)
+    """How far off it may be, of values and of derivatives (see `Contract`)."""
+
     def __init__(self, function: Callable[..., Any], signature: Signature) -> None:
         self.function, self.signature = function, signature
         self._traced: OrderedDict[Any, Any] = OrderedDict()
 
     def value(self, arrays: Arrays, dtypes: Dtypes, options: Options) -> list[np.ndarray]:
         """The results."""
-        return self._run("value", self.called, arrays, dtypes, (), options)
+        return self._run("value", self.called, arrays, dtypes, options)
 
     def pushforward(
         self, arrays: Arrays, tangents: Mapping[int, np.ndarray], dtypes: Dtypes, options: Options
@@ -79,7 +79,7 @@ class JaxReference:
             return list(jax.jvp(self._of(moving, given[:count], options), primal, [*given[count:]])[1])
 
         more = [dtypes[i] for i in moving]
-        return self._run(("pushed", moving), pushed, [*arrays, *tangents.values()], [*dtypes, *more], (), options)
+        return self._run(("pushed", moving), pushed, [*arrays, *tangents.values()], [*dtypes, *more], options)
 
     def pullback(
         self, arrays: Arrays, cotangents: Arrays, moving: Sequence[int], dtypes: Dtypes, options: Options
@@ -92,7 +92,7 @@ class JaxReference:
             return list(pull([*given[count:]]))
 
         more = self.result_dtypes([a.shape for a in arrays], dtypes, options)
-        return self._run(("pulled", *moving), pulled, [*arrays, *cotangents], [*dtypes, *more], (), options)
+        return self._run(("pulled", *moving), pulled, [*arrays, *cotangents], [*dtypes, *more], options)
 
     def result_dtypes(self, shapes: Sequence[tuple[int, ...]], dtypes: Dtypes, options: Options) -> list[np.dtype]:
         """The dtypes of the results."""
@@ -121,9 +121,7 @@ class JaxReference:
                 self._traced.popitem(last=False)
         return self._traced[known]
 
-    def _run(
-        self, key: Any, function: Any, arrays: Arrays, dtypes: Dtypes, more: Arrays, options: Options
-    ) -> list[np.ndarray]:
+    def _run(self, key: Any, function: Any, arrays: Arrays, dtypes: Dtypes, options: Options) -> list[np.ndarray]:
         """The results of a traced program in double precision; what the interpreter lacks, JAX computes in doubles."""
         program = self.program(key, function, [a.shape for a in arrays], dtypes, options)
         try:
@@ -140,6 +138,9 @@ class NumpyReference:
         function: takes and returns whole arrays, in trees; floats are doubles.
         signature: these trees.
     """
+
+    doubt = (1e-11, 1e-7)
+    """How far off it may be, of values and of derivatives (see `Contract`)."""
 
     def __init__(self, function: Callable[..., Any], signature: Signature) -> None:
         self.function, self.signature = function, signature

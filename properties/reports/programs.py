@@ -11,7 +11,7 @@ from shardproof.properties.contracts.described import Array, Signature
 from shardproof.properties.contracts.roles import Conditions
 from shardproof.properties.contracts.whole import whole_contract
 from shardproof.properties.counting.sizes import names_of
-from shardproof.properties.engines.references import DOUBT, JaxReference, reference_of
+from shardproof.properties.engines.references import reference_of
 from shardproof.properties.laws import communication as communication_law
 from shardproof.properties.laws import running
 from shardproof.properties.programs.expectation import Expectation
@@ -105,10 +105,7 @@ def check_program(
     name = getattr(function, "__name__", type(function).__name__).strip("<>")
     while name in CONTRACTS:
         name += "_"
-    kind = "jax" if isinstance(known, JaxReference) else "numpy"
-    contract = whole_contract(
-        name, signature, known, conditions=conditions, doubt=DOUBT[kind], local=not whole, listed=False
-    )
+    contract = whole_contract(name, signature, known, conditions=conditions, local=not whole, listed=False)
     running.forget()  # the same function may have been checked as another program
     communication_law.forget()
     with added(contract):

@@ -131,7 +131,6 @@ class Claim:
         invariant: whether its result is typed invariant along the axis tuple; None: as the contract's reference.
         communication: the cost of a case, forward (`False`) or of its gradient alone (`True`); None: unknown.
         supports: whether it supports a case; others are not drawn for it. None: all.
-        whole: whether it is a function of global arrays, which gets the mesh as `mesh`.
     """
 
     function: Callable[..., Any]
@@ -139,7 +138,6 @@ class Claim:
     invariant: bool | None = None
     communication: Communication | None = None
     supports: Callable[[Case], bool] | None = None
-    whole: bool = False
 
 
 @dataclass(frozen=True)

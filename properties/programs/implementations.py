@@ -198,7 +198,6 @@ def _claimed(contract: Contract, name: str, claim: Claim) -> Implementation:
         communication=claim.communication,
         form=contract.form,
         serves=claim.supports,
-        whole=claim.whole,
     )
 
 

@@ -1,52 +1,252 @@
-"""Matrix products of global arrays that leave communication to the compiler: what written rings are compared with.
+"""Matrix products of arrays in any layout: by hand on blocks, and as the compiler gets from layout to layout.
 
-On axes of type Auto the compiler chooses how to get from the layouts of the operands to that of the result; on
-axes of type Explicit the layout is part of the type, and a product whose result could have several must
-be told which (`out_sharding`). Shapes are global, with the axes that shard them.
+Rows and columns of every array are each sharded over an axis tuple of their own, which may be empty, and may have
+axes that shard another array: `A[B_X, D_Y] W[D_X, F] -> [B_X, F_Y]`, say. Fully sharded data parallelism is
+`A[B_X, D] W[D_X, F] -> [B_X, F]`.
+
+The device-local forms run inside `jax.shard_map`; their results are typed varying along the axes of their own layout
+alone. The others take global arrays, for `jax.jit`. On axes of type Auto the compiler chooses how to get from the
+layouts of the operands to that of the result. On axes of type Explicit the layout is part of the type, and a product
+whose result could have several must be told which (`out_sharding`).
 """
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax import lax
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Shaped
 
-Left = Shaped[Array, "b d"]
-Right = Shaped[Array, "d f"]
-Result = Shaped[Array, "b f"]
+from shardproof.impl.arguments import AxisName
+from shardproof.impl.collective_matmul.operands import aligned, check_contraction, multiply
+from shardproof.impl.collectives import all_gather_invariant, axis_index, cast_varying
+
+Axes = tuple[str, ...]
+Layout = tuple[Axes, Axes]
+"""The axes that shard the rows of a matrix, and those that shard its columns."""
+
+Block = Shaped[Array, "_ _"]
+Global = Shaped[Array, "_ _"]
+"""Matrices; of blocks, what is contracted may be of two sizes."""
+
+Way = Callable[[Array, Array, Layout, Layout, Layout], Array]
+"""Two blocks, their layouts, and that of their product, to a block of it."""
 
 
-def matmul(lhs: Left, rhs: Right) -> Result:
-    """`[B, D] @ [D, F] -> [B, F]`, laid out as the compiler likes."""
-    return jnp.einsum("bd,df->bf", lhs, rhs)
+@dataclass(frozen=True)
+class Matmul:
+    """`A[B_lhs_rows, D_lhs_columns] W[D_rhs_rows, F_rhs_columns] -> [B_rows, F_columns]`, on blocks.
+
+    Arguments:
+        name: what messages call it.
+        way: how the blocks are brought together.
+    """
+
+    name: str
+    way: Way
+
+    def __call__(
+        self,
+        lhs: Block,
+        rhs: Block,
+        *,
+        lhs_rows: AxisName,
+        lhs_columns: AxisName,
+        rhs_rows: AxisName,
+        rhs_columns: AxisName,
+        rows: AxisName,
+        columns: AxisName,
+    ) -> Block:
+        """The block of the product, rounded once to the operands' dtype.
+
+        Raises:
+            ValueError: for operands whose contracted sizes differ.
+        """
+        left, right = layout(lhs_rows, lhs_columns), layout(rhs_rows, rhs_columns)
+        _check(self.name, "rhs", lhs, rhs, left, right)
+        return self.way(lhs, rhs, left, right, layout(rows, columns))
 
 
-def square_matmul(lhs: Left, rhs: Right) -> Result:
-    """`[B, D]**2 @ [D, F] -> [B, F]`: an element-wise operation before the product, in the operands' layout.
+@dataclass(frozen=True)
+class TwoMatmuls:
+    """`X[B, D] W_in[D, F] W_out[F, D] -> [B, D]` on blocks, the hidden values `[B, F]` laid out as well.
+
+    Every matrix is laid out by roles of its own: `x_rows`, `x_columns`, and so on; the result by `rows` and `columns`.
+
+    Arguments:
+        name: what messages call it.
+        way: how the blocks of each product are brought together.
+    """
+
+    name: str
+    way: Way
+
+    def __call__(
+        self,
+        x: Block,
+        w_in: Block,
+        w_out: Block,
+        *,
+        x_rows: AxisName,
+        x_columns: AxisName,
+        w_in_rows: AxisName,
+        w_in_columns: AxisName,
+        w_out_rows: AxisName,
+        w_out_columns: AxisName,
+        hidden_rows: AxisName,
+        hidden_columns: AxisName,
+        rows: AxisName,
+        columns: AxisName,
+    ) -> Block:
+        """The block of the product; the hidden values are rounded to the operands' dtype, and so is the result.
+
+        Raises:
+            ValueError: for operands whose contracted sizes differ.
+        """
+        first, second = layout(w_in_rows, w_in_columns), layout(w_out_rows, w_out_columns)
+        start, between = layout(x_rows, x_columns), layout(hidden_rows, hidden_columns)
+        _check(self.name, "w_in", x, w_in, start, first)
+        _check(self.name, "w_out", w_in, w_out, first, second)
+        hidden = self.way(x, w_in, start, first, between)
+        return self.way(hidden, w_out, between, second, layout(rows, columns))
+
+
+def gathered(lhs: Block, rhs: Block, left: Layout, right: Layout, result: Layout) -> Block:
+    """Gathers what a device lacks of the rows and columns that its part of the product depends on, then multiplies."""
+    whole_rows, whole_columns = relaid(lhs, left, (result[0], ())), relaid(rhs, right, ((), result[1]))
+    return multiply(*aligned(whole_rows, whole_columns)).astype(lhs.dtype)
+
+
+def reduced(lhs: Block, rhs: Block, left: Layout, right: Layout, result: Layout) -> Block:
+    """Multiplies the columns of A that a device has with the rows of W for them, and adds up the products."""
+    rows, contracted = left
+    partial = multiply(*aligned(lhs, relaid(rhs, right, (contracted, ()))))
+    total = lax.psum(cast_varying(partial, contracted), contracted) if contracted else partial
+    return relaid(total.astype(lhs.dtype), (rows, ()), result)
+
+
+gathered_matmul, reduced_matmul = Matmul("gathered_matmul", gathered), Matmul("reduced_matmul", reduced)
+gathered_two_matmuls = TwoMatmuls("gathered_two_matmuls", gathered)
+
+
+def automatic_matmul(
+    lhs: Global, rhs: Global, *, mesh: Mesh | AbstractMesh, rows: AxisName, columns: AxisName, **layouts: AxisName
+) -> Global:
+    """`[B, D] @ [D, F] -> [B_rows, F_columns]` on automatic axes, whatever the operands' layouts.
 
     Raises:
-        Exception: JAX's ShardingTypeError, which has no public name, on explicit axes where D is sharded in
-            both operands: the result may be scattered or whole.
+        ValueError: for operands whose contracted sizes differ.
     """
-    return jnp.einsum("bd,df->bf", jnp.square(lhs), rhs)
+    _check_whole("automatic_matmul", mesh, rhs=(lhs, rhs))
+    return _constrained(jnp.einsum("bd,df->bf", lhs, rhs), mesh, layout(rows, columns))
 
 
-def square_matmul_to(lhs: Left, rhs: Right, sharding: NamedSharding) -> Result:
-    """The same on explicit axes, with the layout of the result as part of the product."""
-    return jnp.einsum("bd,df->bf", jnp.square(lhs), rhs, out_sharding=sharding)
+def automatic_two_matmuls(
+    x: Global,
+    w_in: Global,
+    w_out: Global,
+    *,
+    mesh: Mesh | AbstractMesh,
+    hidden_rows: AxisName,
+    hidden_columns: AxisName,
+    rows: AxisName,
+    columns: AxisName,
+    **layouts: AxisName,
+) -> Global:
+    """`[B, D] @ [D, F] @ [F, D] -> [B_rows, D_columns]` on automatic axes, the hidden values `[B, F]` laid out so.
+
+    Raises:
+        ValueError: for operands whose contracted sizes differ.
+    """
+    _check_whole("automatic_two_matmuls", mesh, w_in=(x, w_in), w_out=(w_in, w_out))
+    hidden = _constrained(jnp.einsum("bd,df->bf", x, w_in), mesh, layout(hidden_rows, hidden_columns))
+    return _constrained(jnp.einsum("bf,fd->bd", hidden, w_out), mesh, layout(rows, columns))
 
 
-def two_matmuls(x: Left, w_in: Right, w_out: Shaped[Array, "f d"], sharding: NamedSharding) -> Shaped[Array, "b d"]:
-    """`[B, D] @ [D, F] @ [F, D] -> [B, D]` on automatic axes, the hidden values `[B, F]` laid out so."""
-    hidden = jax.lax.with_sharding_constraint(jnp.einsum("bd,df->bf", x, w_in), sharding)
-    return jnp.einsum("bf,fd->bd", hidden, w_out)
+def explicit_matmul(
+    lhs: Global,
+    rhs: Global,
+    *,
+    mesh: Mesh | AbstractMesh,
+    lhs_rows: AxisName,
+    lhs_columns: AxisName,
+    rhs_rows: AxisName,
+    rhs_columns: AxisName,
+    rows: AxisName,
+    columns: AxisName,
+) -> Global:
+    """`[B, D] @ [D, F] -> [B, F]` on explicit axes, where the types of the operands say how they are laid out.
+
+    Raises:
+        ValueError: for operands whose contracted sizes differ.
+    """
+    _check_whole("explicit_matmul", mesh, rhs=(lhs, rhs))
+
+    def product(lhs: Global, rhs: Global) -> Global:
+        return jnp.einsum("bd,df->bf", lhs, rhs, out_sharding=spec(layout(rows, columns)))
+
+    return _on_explicit_axes(product, mesh, layout(lhs_rows, lhs_columns), layout(rhs_rows, rhs_columns))(lhs, rhs)
 
 
-def laid_out(
-    function: Callable[..., Array], mesh: Mesh, in_specs: tuple[PartitionSpec, ...], out_specs: PartitionSpec
-) -> Any:
-    """The function under `jax.jit`, with layouts of operands and result that the compiler must bring together."""
-    shardings = tuple(NamedSharding(mesh, spec) for spec in in_specs)
-    return jax.jit(function, in_shardings=shardings, out_shardings=NamedSharding(mesh, out_specs))
+def layout(rows: AxisName, columns: AxisName) -> Layout:
+    """Axis names, single or in tuples, as axis tuples."""
+    return _axes(rows), _axes(columns)
+
+
+def spec(layout: Layout) -> PartitionSpec:
+    """A layout as JAX knows it."""
+    return PartitionSpec(*(axes or None for axes in layout))
+
+
+def relaid(block: Block, held: Layout, wanted: Layout) -> Block:
+    """A device's block in another layout: gathered along each dimension whose axes are others, then cut."""
+    other = [dimension for dimension in (0, 1) if held[dimension] != wanted[dimension]]
+    for dimension in other:
+        if held[dimension]:
+            block = all_gather_invariant(
+                cast_varying(block, held[dimension]), held[dimension], axis=dimension, tiled=True
+            )
+    for dimension in other:
+        if wanted[dimension]:
+            size = block.shape[dimension] // lax.axis_size(wanted[dimension])
+            block = lax.dynamic_slice_in_dim(block, axis_index(wanted[dimension]) * size, size, dimension)
+    return block
+
+
+def _axes(name: AxisName) -> Axes:
+    return (name,) if isinstance(name, str) else tuple(name)
+
+
+def _check(function: str, argument: str, lhs: Block, rhs: Block, left: Layout, right: Layout) -> None:
+    columns, rows = (math.prod(map(lax.axis_size, axes)) for axes in (left[1], right[0]))
+    check_contraction(function, argument, rhs.shape[0] * rows, lhs.shape[1] * columns)
+
+
+def _check_whole(function: str, mesh: Mesh | AbstractMesh, **pairs: tuple[Global, Global]) -> None:
+    with jax.sharding.use_abstract_mesh(_abstract(mesh)):
+        for argument, (lhs, rhs) in pairs.items():
+            check_contraction(function, argument, rhs.shape[0], lhs.shape[1])
+
+
+def _abstract(mesh: Mesh | AbstractMesh) -> AbstractMesh:
+    return mesh.abstract_mesh if isinstance(mesh, Mesh) else mesh
+
+
+def _constrained(x: Global, mesh: Mesh | AbstractMesh, to: Layout) -> Global:
+    return lax.with_sharding_constraint(x, NamedSharding(mesh, spec(to)))
+
+
+def _on_explicit_axes(function: Callable[..., Global], mesh: Mesh | AbstractMesh, *given: Layout) -> Any:
+    """The function with all axes of the mesh of type Explicit, as a function of arrays on automatic axes."""
+    abstract = _abstract(mesh)
+    explicit = jax.sharding.explicit_axes(function, axes=abstract.axis_names, in_sharding=tuple(map(spec, given)))
+
+    def called(*arrays: Global) -> Global:
+        with jax.sharding.use_abstract_mesh(abstract):
+            return explicit(*arrays)
+
+    return called

@@ -1,25 +1,30 @@
 """What each shard computes by itself: nothing has to be sent, in whichever of JAX's two styles it is written.
 
-The functions ending in `_of_block` are device-local and run inside `jax.shard_map`. The others are the
-same on global arrays, for `jax.jit`: a reshape splits the sharded dimension into (shard, row in the shard),
-and that the compiler then sends nothing is for it to find out.
+The device-local functions run inside `jax.shard_map`. Those of global arrays are for `jax.jit`: a reshape splits the
+sharded dimension into (shard, row in the shard), and that the compiler then sends nothing is for it to find out.
 """
 
+import math
+
 import jax.numpy as jnp
+from jax.sharding import AbstractMesh, Mesh
 from jaxtyping import Array, Float, Shaped
 
+from shardproof.impl.arguments import AxisName
 
-def shard_mean(x: Float[Array, "S D"], shards: int) -> Float[Array, "X D"]:
+
+def shard_mean(x: Float[Array, "S D"], axis_name: AxisName, *, mesh: Mesh | AbstractMesh) -> Float[Array, "X D"]:
     """The mean over the rows of each shard: `[S_X, D_Y]` to `[X, D_Y]`, row i the mean of shard i.
 
     Arguments:
         x: the global array, its rows sharded over X.
-        shards: how many shards the rows are in: the size of X.
+        axis_name: X, an axis or an axis tuple.
+        mesh: the mesh.
 
     Raises:
         ValueError: if the rows are not a multiple of the shards.
     """
-    return jnp.mean(_by_shard(x, shards), axis=1)
+    return jnp.mean(_by_shard(x, axis_name, mesh), axis=1)
 
 
 def shard_mean_of_block(block: Float[Array, "s d"]) -> Float[Array, "1 d"]:
@@ -34,18 +39,21 @@ def shard_mean_by_product(block: Float[Array, "s d"]) -> Float[Array, "1 d"]:
     return (jnp.matmul(ones, block, preferred_element_type=wide) / block.shape[0]).astype(block.dtype)
 
 
-def shard_roll(x: Shaped[Array, "S D"], shards: int, shift: int) -> Shaped[Array, "S D"]:
+def shard_roll(
+    x: Shaped[Array, "S D"], axis_name: AxisName, *, shift: int, mesh: Mesh | AbstractMesh
+) -> Shaped[Array, "S D"]:
     """`roll(x, shift) - x` of the rows within each shard: `[S_X, D_Y]` to `[S_X, D_Y]`.
 
     Arguments:
         x: the global array, its rows sharded over X.
-        shards: how many shards the rows are in.
+        axis_name: X, an axis or an axis tuple.
         shift: by how many rows, towards higher indices; any integer.
+        mesh: the mesh.
 
     Raises:
         ValueError: if the rows are not a multiple of the shards.
     """
-    parts = _by_shard(x, shards)
+    parts = _by_shard(x, axis_name, mesh)
     return (jnp.roll(parts, shift, axis=1) - parts).reshape(x.shape)
 
 
@@ -60,7 +68,9 @@ def shard_roll_by_slices(block: Shaped[Array, "s d"], shift: int) -> Shaped[Arra
     return jnp.concatenate([block[at:], block[:at]]) - block
 
 
-def _by_shard(x: Shaped[Array, "S D"], shards: int) -> Shaped[Array, "X s D"]:
-    if shards < 1 or x.shape[0] % shards:
-        raise ValueError(f"shards={shards}: expected a divisor of the {x.shape[0]} rows of x")
+def _by_shard(x: Shaped[Array, "S D"], axis_name: AxisName, mesh: Mesh | AbstractMesh) -> Shaped[Array, "X s D"]:
+    names = (axis_name,) if isinstance(axis_name, str) else axis_name
+    shards = math.prod(mesh.shape[name] for name in names)
+    if x.shape[0] % shards:
+        raise ValueError(f"axis_name={axis_name!r}: expected a divisor of the {x.shape[0]} rows of x, not {shards}")
     return x.reshape(shards, x.shape[0] // shards, *x.shape[1:])

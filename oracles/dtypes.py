@@ -135,3 +135,12 @@ def half_spacing(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
 def tiny(dtype: np.dtype) -> float:
     """How far one rounding to a floating-point `dtype` may be off below its normal range."""
     return float(ml_dtypes.finfo(real_of(dtype)).smallest_subnormal) / 2
+
+
+def flushed(dtype: np.dtype) -> float:
+    """How far a number below the normal range may be off where backends take it for zero.
+
+    Of narrower ranges than that of float32 they do not: these are computed in float32, which keeps their digits.
+    """
+    normal = smallest_normal(dtype)
+    return normal if normal <= smallest_normal(np.dtype(np.float32)) else tiny(dtype)

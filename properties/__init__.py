@@ -9,6 +9,18 @@ from shardproof.properties.contracts.described import Array
 from shardproof.properties.counting.claims import no_communication
 from shardproof.properties.engines.simulate import simulate
 from shardproof.properties.reports.checking import check
+from shardproof.properties.reports.program_tests import program_test
 from shardproof.properties.reports.programs import check_program
+from shardproof.properties.runner.programs import Program
 
-__all__ = ["CONTRACTS", "Array", "check", "check_program", "no_communication", "simulate", "strategies"]
+__all__ = [
+    "CONTRACTS",
+    "Array",
+    "Program",
+    "check",
+    "check_program",
+    "no_communication",
+    "program_test",
+    "simulate",
+    "strategies",
+]

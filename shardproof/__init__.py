@@ -1,17 +1,38 @@
 """A property-based verification suite for distributed JAX.
 
-`check_program` verifies any sharded function of yours against the same on whole arrays, `check` one that is in
-`CONTRACTS` against what that means; `no_communication` asserts that a function sends nothing, and `simulate` runs a
-program on meshes of thousands of devices, without any. What programs are verified on is drawn by `strategies`.
+`check_program` verifies any sharded function of yours against the same on whole arrays, and `program_test` makes tests
+for pytest of what is described in a `Program`; `check` verifies a function that is in `CONTRACTS` against what that
+means; `no_communication` asserts that a function sends nothing, and `simulate` runs a program on meshes of thousands of
+devices, without any. What programs are verified on is drawn by `strategies`.
 Implementations are in `shardproof.impl`, what they are compared with in `shardproof.oracles`.
 """
 
 from typing import TYPE_CHECKING
 
-__all__ = ["CONTRACTS", "Array", "check", "check_program", "no_communication", "simulate", "strategies"]
+__all__ = [
+    "CONTRACTS",
+    "Array",
+    "Program",
+    "check",
+    "check_program",
+    "no_communication",
+    "program_test",
+    "simulate",
+    "strategies",
+]
 
 if TYPE_CHECKING:
-    from shardproof.properties import CONTRACTS, Array, check, check_program, no_communication, simulate, strategies
+    from shardproof.properties import (
+        CONTRACTS,
+        Array,
+        Program,
+        check,
+        check_program,
+        no_communication,
+        program_test,
+        simulate,
+        strategies,
+    )
 else:
 
     def __getattr__(name: str) -> object:

@@ -1,10 +1,12 @@
 """The pytest plugin that is there wherever shardproof is installed: it loads the suite's own if a run asks for it.
 
 A run that does not ask is as if shardproof were not installed: no option, marker, fixture, header or profile is added,
-and neither JAX nor Hypothesis is imported.
+and neither JAX nor Hypothesis is imported. One that has tests made by `program_test` gets the reports of what they
+check, and nothing else.
 """
 
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,6 +25,12 @@ OPTIONS = (
 )
 """All of the suite's options. Each has a value."""
 TESTS = Path(__file__).parent / "properties"
+REPORTS = ("shardproof.properties.reports.results", "shardproof.properties.reports.failures.showing")
+"""What shows and counts what tests check, without any option."""
+MADE_TEST = "shardproof_program_test"
+"""What `program_test` marks its tests with."""
+COUNTED = "shardproof"
+"""What their reports have that tell what was counted."""
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -48,6 +56,43 @@ def pytest_load_initial_conftests(
         )
     early_config.pluginmanager.import_plugin(SUITE)
     return result
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Waits for tests that `program_test` made."""
+    config.pluginmanager.register(Waiting(config), "shardproof waiting")
+
+
+class Waiting:
+    """Loads the reports where there is something to report: a test, or, of a worker's, what comes of it."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+
+    def pytest_itemcollected(self, item: pytest.Item) -> None:
+        """Looks for tests that `program_test` made."""
+        if hasattr(getattr(item, "function", None), MADE_TEST):
+            self.load()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Looks for what such a test sent from a worker, and hands on the first, for which the others are too late."""
+        ours = hasattr(report, COUNTED) or any(
+            str(name).startswith("shardproof ") for name, _ in report.user_properties
+        )
+        if ours:
+            for plugin in self.load():
+                getattr(plugin, "pytest_runtest_logreport", lambda report: None)(report)
+
+    def load(self) -> list[object]:
+        """Registers what is not there yet; gives that."""
+        manager = self.config.pluginmanager
+        if manager.has_plugin(SUITE) or manager.has_plugin(REPORTS[0]):
+            return []
+        before = set(manager.get_plugins())
+        for name in REPORTS:
+            manager.register(import_module(name), name)
+        return [plugin for plugin in manager.get_plugins() if plugin not in before]
 
 
 def _check_settings(early_config: pytest.Config, args: Sequence[str]) -> None:

@@ -22,7 +22,7 @@ def ring_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: Axi
 
     Blocks of A go round the ring: p - 1 permutes of a block.
     """
-    return COLUMNS_OF_LHS.along(gathered.ring, lhs, rhs, axis_name)
+    return COLUMNS_OF_LHS.along("ring", gathered.ring, lhs, rhs, axis_name)
 
 
 def bidirectional_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
@@ -30,7 +30,7 @@ def bidirectional_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_
 
     Half blocks of A go each way round the ring: p - 1 steps of two permutes, and of two products.
     """
-    return COLUMNS_OF_LHS.along(gathered.bidirectional, lhs, rhs, axis_name)
+    return COLUMNS_OF_LHS.along("bidirectional", gathered.bidirectional, lhs, rhs, axis_name)
 
 
 def shorter_way_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
@@ -38,7 +38,7 @@ def shorter_way_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_na
 
     Whole blocks of A come the shorter way round: p - 1 permutes in floor(p/2) steps.
     """
-    return COLUMNS_OF_LHS.along(gathered.shorter_way, lhs, rhs, axis_name)
+    return COLUMNS_OF_LHS.along("shorter_way", gathered.shorter_way, lhs, rhs, axis_name)
 
 
 def joined_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
@@ -46,7 +46,7 @@ def joined_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: A
 
     Half blocks of A go each way, and the two that arrive are joined: p - 1 steps of one product of full size.
     """
-    return COLUMNS_OF_LHS.along(gathered.joined, lhs, rhs, axis_name)
+    return COLUMNS_OF_LHS.along("joined", gathered.joined, lhs, rhs, axis_name)
 
 
 def nested_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
@@ -57,7 +57,7 @@ def nested_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: A
     Raises:
         NotImplementedError: unless the axis tuple has two axes.
     """
-    return COLUMNS_OF_LHS.along(gathered.nested, lhs, rhs, axis_name)
+    return COLUMNS_OF_LHS.along("nested", gathered.nested, lhs, rhs, axis_name)
 
 
 def ring_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
@@ -65,7 +65,7 @@ def ring_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Re
 
     Blocks of A go round the ring: p - 1 permutes of a block.
     """
-    return ROWS_OF_LHS.along(gathered.ring, lhs, rhs, axis_name)
+    return ROWS_OF_LHS.along("ring", gathered.ring, lhs, rhs, axis_name)
 
 
 def bidirectional_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
@@ -73,7 +73,7 @@ def bidirectional_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisNa
 
     Half blocks of A go each way round the ring: p - 1 steps of two permutes, and of two products.
     """
-    return ROWS_OF_LHS.along(gathered.bidirectional, lhs, rhs, axis_name)
+    return ROWS_OF_LHS.along("bidirectional", gathered.bidirectional, lhs, rhs, axis_name)
 
 
 def shorter_way_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
@@ -81,7 +81,7 @@ def shorter_way_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName
 
     Whole blocks of A come the shorter way round: p - 1 permutes in floor(p/2) steps.
     """
-    return ROWS_OF_LHS.along(gathered.shorter_way, lhs, rhs, axis_name)
+    return ROWS_OF_LHS.along("shorter_way", gathered.shorter_way, lhs, rhs, axis_name)
 
 
 def joined_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
@@ -89,7 +89,7 @@ def joined_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> 
 
     Half blocks of A go each way, and the two that arrive are joined: p - 1 steps of one product of full size.
     """
-    return ROWS_OF_LHS.along(gathered.joined, lhs, rhs, axis_name)
+    return ROWS_OF_LHS.along("joined", gathered.joined, lhs, rhs, axis_name)
 
 
 def nested_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
@@ -100,7 +100,7 @@ def nested_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> 
     Raises:
         NotImplementedError: unless the axis tuple has two axes.
     """
-    return ROWS_OF_LHS.along(gathered.nested, lhs, rhs, axis_name)
+    return ROWS_OF_LHS.along("nested", gathered.nested, lhs, rhs, axis_name)
 
 
 def ring_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
@@ -108,7 +108,7 @@ def ring_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Re
 
     Blocks of W go round the ring: p - 1 permutes of a block.
     """
-    return ROWS_OF_RHS.along(gathered.ring, lhs, rhs, axis_name)
+    return ROWS_OF_RHS.along("ring", gathered.ring, lhs, rhs, axis_name)
 
 
 def bidirectional_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
@@ -116,7 +116,7 @@ def bidirectional_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisNa
 
     Half blocks of W go each way round the ring: p - 1 steps of two permutes, and of two products.
     """
-    return ROWS_OF_RHS.along(gathered.bidirectional, lhs, rhs, axis_name)
+    return ROWS_OF_RHS.along("bidirectional", gathered.bidirectional, lhs, rhs, axis_name)
 
 
 def shorter_way_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
@@ -124,7 +124,7 @@ def shorter_way_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName
 
     Whole blocks of W come the shorter way round: p - 1 permutes in floor(p/2) steps.
     """
-    return ROWS_OF_RHS.along(gathered.shorter_way, lhs, rhs, axis_name)
+    return ROWS_OF_RHS.along("shorter_way", gathered.shorter_way, lhs, rhs, axis_name)
 
 
 def joined_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
@@ -132,7 +132,7 @@ def joined_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> 
 
     Half blocks of W go each way, and the two that arrive are joined: p - 1 steps of one product of full size.
     """
-    return ROWS_OF_RHS.along(gathered.joined, lhs, rhs, axis_name)
+    return ROWS_OF_RHS.along("joined", gathered.joined, lhs, rhs, axis_name)
 
 
 def nested_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
@@ -143,4 +143,4 @@ def nested_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> 
     Raises:
         NotImplementedError: unless the axis tuple has two axes.
     """
-    return ROWS_OF_RHS.along(gathered.nested, lhs, rhs, axis_name)
+    return ROWS_OF_RHS.along("nested", gathered.nested, lhs, rhs, axis_name)

@@ -170,13 +170,15 @@ class Product:
     check: Callable[[str, Left, Right, AxisName], Axes]
     operands: Callable[[Left, Right, Axes], Gathering]
 
-    def along(self, way: Callable[[Gathering, Axes], Result], lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
+    def along(
+        self, way: str, gather: Callable[[Gathering, Axes], Result], lhs: Left, rhs: Right, axis_name: AxisName
+    ) -> Result:
         """What a public function does: checks, gathers one `way` and multiplies, rounds."""
-        function = f"{way.__name__}_{self.contract}"
+        function = f"{way}_{self.contract}"
         axes = self.check(function, lhs, rhs, axis_name)
-        if way is nested:
+        if gather is nested:
             check_axis_count(function, axes, (2,))
-        return way(self.operands(lhs, rhs, axes), axes).astype(jnp.result_type(lhs, rhs))
+        return gather(self.operands(lhs, rhs, axes), axes).astype(jnp.result_type(lhs, rhs))
 
 
 COLUMNS_OF_LHS = Product("all_gather_matmul_lhs_contracting", check_gathered_columns, columns_of_lhs)

@@ -25,7 +25,7 @@ def ring_matmul_reduce_scatter(lhs: Left, rhs: Right, axis_name: AxisName, *, sc
         ValueError: for an unknown axis, operands whose contracted sizes differ, a dimension that is
             neither 0 nor 1, or one that does not divide by the number of members.
     """
-    return _scatter(reduced.ring, lhs, rhs, axis_name, scatter_dimension)
+    return _scatter("ring", reduced.ring, lhs, rhs, axis_name, scatter_dimension)
 
 
 def bidirectional_matmul_reduce_scatter(
@@ -36,7 +36,7 @@ def bidirectional_matmul_reduce_scatter(
     Raises:
         ValueError: as `ring_matmul_reduce_scatter`.
     """
-    return _scatter(reduced.bidirectional, lhs, rhs, axis_name, scatter_dimension)
+    return _scatter("bidirectional", reduced.bidirectional, lhs, rhs, axis_name, scatter_dimension)
 
 
 def shorter_way_matmul_reduce_scatter(
@@ -47,7 +47,7 @@ def shorter_way_matmul_reduce_scatter(
     Raises:
         ValueError: as `ring_matmul_reduce_scatter`.
     """
-    return _scatter(reduced.shorter_way, lhs, rhs, axis_name, scatter_dimension)
+    return _scatter("shorter_way", reduced.shorter_way, lhs, rhs, axis_name, scatter_dimension)
 
 
 def joined_matmul_reduce_scatter(lhs: Left, rhs: Right, axis_name: AxisName, *, scatter_dimension: int = 0) -> Result:
@@ -56,7 +56,7 @@ def joined_matmul_reduce_scatter(lhs: Left, rhs: Right, axis_name: AxisName, *, 
     Raises:
         ValueError: as `ring_matmul_reduce_scatter`.
     """
-    return _scatter(reduced.joined, lhs, rhs, axis_name, scatter_dimension)
+    return _scatter("joined", reduced.joined, lhs, rhs, axis_name, scatter_dimension)
 
 
 def nested_matmul_reduce_scatter(lhs: Left, rhs: Right, axis_name: AxisName, *, scatter_dimension: int = 0) -> Result:
@@ -67,11 +67,13 @@ def nested_matmul_reduce_scatter(lhs: Left, rhs: Right, axis_name: AxisName, *, 
             neither 0 nor 1, or one that does not divide by the number of members.
         NotImplementedError: unless the axis tuple has two axes.
     """
-    return _scatter(reduced.nested, lhs, rhs, axis_name, scatter_dimension)
+    return _scatter("nested", reduced.nested, lhs, rhs, axis_name, scatter_dimension)
 
 
-def _scatter(algorithm: Algorithm, lhs: Left, rhs: Right, axis_name: AxisName, scatter_dimension: int) -> Result:
-    function = f"{algorithm.__name__}_matmul_reduce_scatter"
+def _scatter(
+    way: str, algorithm: Algorithm, lhs: Left, rhs: Right, axis_name: AxisName, scatter_dimension: int
+) -> Result:
+    function = f"{way}_matmul_reduce_scatter"
     axes = check_scattered(function, lhs, rhs, axis_name, scatter_dimension)
     if algorithm is reduced.nested:
         check_axis_count(function, axes, (2,))

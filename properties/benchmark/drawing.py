@@ -11,8 +11,8 @@ from rich.table import Table
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import XlaEngine
+from shardproof.properties.laws.batches import oracle_blocks
 from shardproof.properties.laws.law import LAWS
-from shardproof.properties.laws.running import oracle_blocks
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS
 from shardproof.properties.programs.program import Seen, forward
 from shardproof.properties.runner.search import find_violation
@@ -59,9 +59,9 @@ def plain(scope: Scope) -> tuple[int, float]:
     @given(case=LAWS["value"].cases(implementation, scope))
     def compiles_every_example(case: Case) -> None:
         nonlocal checked
-        array = case.global_array(0, case.data[0], terms=1, batched=False)
+        array = case.global_array(0, case.data[0], terms=1)
         run = engine.prepare(forward(case, implementation, Seen()), case.mesh)
-        expected = oracle_blocks(case, [case.blocks(0, array, batched=False)])[0]
+        expected = oracle_blocks(case, [case.blocks(0, array)])[0]
         np.testing.assert_array_equal(run([array, *others(case)])[0], expected)
         checked += 1
 
@@ -72,4 +72,4 @@ def plain(scope: Scope) -> tuple[int, float]:
 
 def others(case: Case) -> list[np.ndarray]:
     """The further operands of a case that passes a tree."""
-    return [case.global_array(i, case.data[0], terms=1, batched=False) for i in range(1, len(case.operands))]
+    return [case.global_array(i, case.data[0], terms=1) for i in range(1, len(case.operands))]

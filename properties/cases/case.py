@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,68 +13,28 @@ import numpy as np
 from shardproof.oracles.layout import shard
 from shardproof.oracles.mesh import MOST_AXES, MOST_DEVICES, MeshCase, as_axes
 from shardproof.properties.cases import reading
+from shardproof.properties.cases.chain import BATCH, LINKS, MOST_LINKS, Chain, Link, check_chain, in_words, links
 from shardproof.properties.cases.data import Data, generate
-from shardproof.properties.cases.strategies.dtypes import as_dtype
+from shardproof.properties.cases.operand import (
+    MOST_ELEMENTS,
+    MOST_RANK,
+    Entries,
+    Operand,
+    Placement,
+    names_in,
+    operand_in,
+    placement_in,
+)
 
-FORMAT = 2
-"""The version of the JSON form; a reader refuses a newer one. In the first there were no roles."""
+__all__ = ["MOST_ELEMENTS", "Case", "Operand", "Placement"]
 
-BATCH = 2
-"""How many inputs the transformations that batch (`vmap`, `scan`, …) carry, along a leading dimension."""
+FORMAT = 3
+"""The version of the JSON form; a reader refuses a newer one. In the first there were no roles, and up to the second
+one transformation (`around`) instead of a chain."""
 
-MOST_OPERANDS, MOST_RANK, MOST_DATA = 64, 16, 100
+MOST_OPERANDS, MOST_DATA = 64, 100
 MOST_SEED = 2**32
-MOST_ELEMENTS = 2**27
-"""What a case that is read from a file may have at most; the elements are those of an operand on all devices."""
-
-Entries = tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True)
-class Placement:
-    """How blocks make up a global array: `spec` splits their own dimensions, `stacked` adds leading ones.
-
-    An axis in `stacked` becomes a leading dimension of the global array that is as long as the
-    axis, which lets blocks of rank 0 vary as well. Axes named in neither hold replicas.
-    """
-
-    spec: Entries
-    stacked: tuple[str, ...] = ()
-
-    @property
-    def axes(self) -> frozenset[str]:
-        """The axes along which blocks may differ."""
-        return frozenset(self.stacked) | {name for entry in self.spec for name in entry}
-
-    def partition(self, *, batched: bool = False) -> Entries:
-        """The PartitionSpec of the global array, one tuple per dimension, with a batch dimension if `batched`."""
-        return (*((name,) for name in self.stacked), *(((),) if batched else ()), *self.spec)
-
-    def global_shape(self, block: tuple[int, ...], mesh: MeshCase, *, batched: bool = False) -> tuple[int, ...]:
-        """The shape of the global array that blocks of shape `block` make up."""
-        inner = tuple(n * mesh.axis_size(axes) for n, axes in zip(block, self.spec, strict=True))
-        return (*(mesh.shape[name] for name in self.stacked), *((BATCH,) if batched else ()), *inner)
-
-
-@dataclass(frozen=True)
-class Operand:
-    """A global array: the shape and dtype of its blocks, and their placement."""
-
-    block: tuple[int, ...]
-    dtype: str
-    placement: Placement
-
-    @property
-    def numpy_dtype(self) -> np.dtype:
-        """The dtype as NumPy knows it."""
-        return as_dtype(self.dtype)
-
-    def __str__(self) -> str:
-        sides = []
-        for size, axes in zip(self.block, self.placement.spec, strict=True):
-            sides.append(f"{size}" + (f"@{axes[0]}" if len(axes) == 1 else f"@({','.join(axes)})" if axes else ""))
-        stacked = f" stacked over {','.join(self.placement.stacked)}" if self.placement.stacked else ""
-        return f"{self.dtype}[{','.join(sides)}]{stacked}"
+"""What a case that is read from a file may have at most."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +48,7 @@ class Case:
         operands: its array arguments; more than one per parameter when `tree` is set.
         params: its keyword arguments.
         data: the data sets, each run through the one compiled structure.
-        around: the transformation put around the call (see `shardproof.properties.programs.transformations`).
+        chain: the transformations around the call, outermost first (see `shardproof.properties.cases.chain`).
         manual: the axes that `shard_map` makes manual; empty means all.
         tree: whether the operands are passed as one pytree.
         out: how each result leaves `shard_map`, where a law asks for it.
@@ -102,7 +63,7 @@ class Case:
     operands: tuple[Operand, ...]
     params: tuple[tuple[str, Any], ...] = ()
     data: tuple[Data, ...] = (Data("exact", 0),)
-    around: str = "jit"
+    chain: Chain = ()
     manual: tuple[str, ...] = ()
     tree: bool = False
     out: tuple[Placement, ...] | None = None
@@ -148,22 +109,60 @@ class Case:
             return "not of this mesh"
         return "mesh order" if self.axes == self.mesh.in_mesh_order(self.axes) else "permuted"
 
-    def global_array(self, index: int, data: Data, *, terms: int, batched: bool, degree: int = 1) -> np.ndarray:
-        """The global array of operand `index` under a data set."""
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """The transformations around the call."""
+        return links(self.chain)
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """The batch dimensions of a result, one for every link that batches, the outermost first."""
+        return tuple(BATCH for link in self.links if link.batched)
+
+    def batch_of(self, index: int) -> tuple[int, ...]:
+        """The batch dimensions of operand `index`: those of the links that map it."""
+        return tuple(BATCH for link in self.links if link.maps_operand(index))
+
+    def shared_dimensions(self, index: int) -> tuple[int, ...]:
+        """Which of the batch's dimensions operand `index` lacks: all of the batch shares it."""
+        batched = [link for link in self.links if link.batched]
+        return tuple(at for at, link in enumerate(batched) if not link.maps_operand(index))
+
+    def keeps(self, at: Sequence[int]) -> bool:
+        """Whether the result of one input of the batch is kept: zeros stand in its place elsewhere."""
+        batched = [link for link in self.links if link.batched]
+        return all(link.keeps[i] for link, i in zip(batched, at, strict=True))
+
+    def partition(self, index: int) -> Entries:
+        """The PartitionSpec of the global array of operand `index`."""
+        return self.operands[index].placement.partition(self.batch_of(index))
+
+    def global_shape(self, index: int) -> tuple[int, ...]:
+        """The shape of the global array of operand `index`: `[*stacked, *batch, *dimensions]`."""
         operand = self.operands[index]
-        shape = operand.placement.global_shape(operand.block, self.mesh, batched=batched)
+        return operand.placement.global_shape(operand.block, self.mesh, self.batch_of(index))
+
+    def global_array(self, index: int, data: Data, *, terms: int, degree: int = 1) -> np.ndarray:
+        """The global array of operand `index` under a data set."""
+        operand, shape = self.operands[index], self.global_shape(index)
         own = dataclasses.replace(data, seed=data.seed * len(self.operands) + index)
         return generate(own, shape, operand.numpy_dtype, terms=terms, degree=degree)
 
-    def blocks(self, index: int, array: np.ndarray, *, batched: bool) -> np.ndarray:
-        """The blocks `[*mesh.sizes, (batch,) *block]` of operand `index`, given its global array."""
-        operand = self.operands[index]
-        held = shard(array, self.mesh, operand.placement.partition(batched=batched))
-        return held.reshape(*self.mesh.sizes, *((BATCH,) if batched else ()), *operand.block)
+    def aligned(self, index: int, array: np.ndarray) -> np.ndarray:
+        """The global array of operand `index` with a side of 1 where it lacks a dimension of the batch."""
+        stacked, shared = len(self.operands[index].placement.stacked), self.shared_dimensions(index)
+        sides = (1 if at in shared else size for at, size in enumerate(self.batch))
+        own = len(self.batch_of(index))
+        return array.reshape(*array.shape[:stacked], *sides, *array.shape[stacked + own :])
+
+    def blocks(self, index: int, array: np.ndarray) -> np.ndarray:
+        """The blocks `[*mesh.sizes, *batch, *block]` of operand `index`, given its global array."""
+        held = shard(array, self.mesh, self.partition(index))
+        return held.reshape(*self.mesh.sizes, *self.batch_of(index), *self.operands[index].block)
 
     def __str__(self) -> str:
         params = "".join(f", {name}={value!r}" for name, value in self.params)
-        extras = "" if self.around == "jit" else f" under {self.around}"
+        extras = f" under {in_words(self.chain)}" if self.chain else ""
         over = ", ".join(f"{role}={axes!r}" for role, axes in self.roles) or repr(self.axis_name)
         return f"{self.contract}({', '.join(map(str, self.operands))}, {over}{params}){extras} on mesh {self.mesh}"
 
@@ -177,7 +176,7 @@ class Case:
             "operands": [dataclasses.asdict(operand) for operand in self.operands],
             "params": dict(self.params),
             "data": [dataclasses.asdict(data) for data in self.data],
-            "around": self.around,
+            "chain": self.chain,
             "manual": self.manual,
             "tree": self.tree,
             "out": None if self.out is None else [dataclasses.asdict(placed) for placed in self.out],
@@ -200,17 +199,18 @@ class Case:
             raise ValueError(
                 f"format={reading.shown(record['format'])}: expected 1 to {FORMAT}; another version wrote this case"
             )
-        names = ("format", *(field.name for field in dataclasses.fields(cls)))
-        reading.fields("case", record, names, optional=("roles",) if record["format"] == 1 else ())
+        fields = [field.name for field in dataclasses.fields(cls)]
+        names = ["around" if name == "chain" and record["format"] < 3 else name for name in fields]
+        reading.fields("case", record, ("format", *names), optional=("roles",) if record["format"] == 1 else ())
         return cls(
             contract=reading.identifier("contract", record["contract"]),
             mesh=MeshCase.from_json(record["mesh"]),
             axis_name=_axis_name(record["axis_name"]),
-            operands=tuple(map(_operand, reading.items("operands", record["operands"], most=MOST_OPERANDS))),
+            operands=tuple(map(operand_in, reading.items("operands", record["operands"], most=MOST_OPERANDS))),
             params=_params(record["params"]),
             data=tuple(map(_data, reading.items("data", record["data"], most=MOST_DATA))),
-            around=reading.identifier("around", record["around"]),
-            manual=_names("manual", record["manual"]),
+            chain=_chain(record),
+            manual=names_in("manual", record["manual"]),
             tree=reading.truth("tree", record["tree"]),
             out=_out(record["out"], record),
             forbidden=record["forbidden"] and reading.identifier("forbidden", record["forbidden"]),
@@ -219,11 +219,17 @@ class Case:
 
 
 def _axis_name(value: Any) -> str | tuple[str, ...]:
-    return _names("axis_name", value) if isinstance(value, list) else reading.identifier("axis_name", value)
+    return names_in("axis_name", value) if isinstance(value, list) else reading.identifier("axis_name", value)
 
 
-def _names(what: str, value: Any) -> tuple[str, ...]:
-    return tuple(reading.identifier(what, name) for name in reading.items(what, value, most=2 * MOST_AXES))
+def _chain(record: Any) -> Chain:
+    """The transformations; up to the second format a name, of which `jit` is none."""
+    if record["format"] < 3:
+        name = reading.one_of("around", record["around"], ("jit", *LINKS))
+        return () if name == "jit" else (name,)
+    chain = [reading.one_of("chain", name, LINKS) for name in reading.items("chain", record["chain"], most=MOST_LINKS)]
+    check_chain(chain)
+    return tuple(chain)
 
 
 def _roles(value: Any) -> tuple[tuple[str, str | tuple[str, ...]], ...]:
@@ -232,32 +238,13 @@ def _roles(value: Any) -> tuple[tuple[str, str | tuple[str, ...]], ...]:
     return tuple((reading.identifier("role", role), _axis_name(axes)) for role, axes in value.items())
 
 
-def _operand(value: Any) -> Operand:
-    record = reading.fields("operand", value, [field.name for field in dataclasses.fields(Operand)])
-    sides = reading.items("block", record["block"], most=MOST_RANK)
-    return Operand(
-        tuple(reading.number("block", side, 0, MOST_ELEMENTS) for side in sides),
-        as_dtype(reading.text("dtype", record["dtype"])).name,
-        _placement("placement", record["placement"]),
-    )
-
-
-def _placement(what: str, value: Any) -> Placement:
-    record = reading.fields(what, value, [field.name for field in dataclasses.fields(Placement)])
-    entries = reading.items(f"{what} spec", record["spec"], most=MOST_RANK)
-    return Placement(
-        tuple(_names(f"{what} spec", reading.items(f"{what} spec", entry, most=MOST_AXES)) for entry in entries),
-        _names(f"{what} stacked", record["stacked"]),
-    )
-
-
 def _out(value: Any, record: Any) -> tuple[Placement, ...] | None:
     """How the results leave; in the first format all of them in the same way."""
     if value is None:
         return None
     if record["format"] == 1:
-        return (_placement("out", value),) * (len(record["operands"]) if record["tree"] is True else 1)
-    return tuple(_placement("out", placed) for placed in reading.items("out", value, most=MOST_OPERANDS))
+        return (placement_in("out", value),) * (len(record["operands"]) if record["tree"] is True else 1)
+    return tuple(placement_in("out", placed) for placed in reading.items("out", value, most=MOST_OPERANDS))
 
 
 def _data(value: Any) -> Data:

@@ -28,18 +28,20 @@ CONTRACTS: dict[str, Contract] = _found()
 
 @contextmanager
 def added(contract: Contract) -> Iterator[None]:
-    """One contract more, for a while.
+    """One contract more, for a while, in place of another that was added under its name.
 
     Raises:
-        ValueError: if there is one of its name.
+        ValueError: if there is one of its name that is always there.
     """
-    if contract.name in CONTRACTS:
+    before = CONTRACTS.get(contract.name)
+    if before is not None and before.listed:
         raise ValueError(f"contract={contract.name!r}: there is one of that name already")
     CONTRACTS[contract.name] = contract
     try:
         yield
     finally:
         del CONTRACTS[contract.name]
+        CONTRACTS.update({} if before is None else {before.name: before})
 
 
 __all__ = ["CONTRACTS", "Contract", "Scope", "Violation", "added"]

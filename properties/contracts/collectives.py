@@ -11,7 +11,14 @@ from shardproof.oracles import transposes
 from shardproof.oracles.dtypes import is_integer
 from shardproof.properties.cases.case import Case, Operand
 from shardproof.properties.cases.data import Data
-from shardproof.properties.cases.strategies import data_sets, dtypes, index_groups, permutations_of_members, shapes
+from shardproof.properties.cases.strategies import (
+    chains,
+    data_sets,
+    dtypes,
+    index_groups,
+    permutations_of_members,
+    shapes,
+)
 from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.contracts.contract import Contract, Scope, Violation
 from shardproof.properties.contracts.drawing import made_manual, meshes_and_axes, placements, without
@@ -26,13 +33,13 @@ Arguments = Callable[[st.DrawFn, int, Scope], Drawn]
 @st.composite
 def collective_cases(draw: st.DrawFn, name: str, scope: Scope, arguments: Arguments) -> Case:
     """Cases of one collective. Shrinks to one device, the first axis, one element, float32."""
-    around = draw(st.sampled_from(scope.arounds), label="around")
-    mesh, axis_name, axes = draw(meshes_and_axes(scope, around))
+    chain = draw(chains(scope.chains))
+    mesh, axis_name, axes = draw(meshes_and_axes(scope, chain))
     members = mesh.axis_size(axes)
     groups: tuple[tuple[int, ...], ...] | None = None
     # reductions over groups differ between groups, which only unchecked types can express
     uneven = "uneven_groups" in scope.features and name == "all_reduce"
-    serves = ("groups" in scope.features or uneven) and (name != "all_reduce" or around == "no_vma") and members <= 16
+    serves = ("groups" in scope.features or uneven) and (name != "all_reduce" or "no_vma" in chain) and members <= 16
     if serves and draw(st.integers(0, 4), label="groups") == 4:
         groups = draw(index_groups(members, uneven=uneven))
         members = max(map(len, groups))
@@ -67,7 +74,7 @@ def collective_cases(draw: st.DrawFn, name: str, scope: Scope, arguments: Argume
     data = draw(data_sets(dtype, count=2 if scope.large else 6))
     if op == "mean":
         data = tuple(d if is_divisible(d, as_dtype(dtype)) else Data("exact", d.seed) for d in data)
-    manual, operands = draw(made_manual(around, mesh, axes, leaves))
+    manual, operands = draw(made_manual(chain, mesh, axes, leaves))
     return Case(
         contract=name,
         mesh=mesh,
@@ -75,7 +82,7 @@ def collective_cases(draw: st.DrawFn, name: str, scope: Scope, arguments: Argume
         operands=operands,
         params=tuple(params.items()),
         data=data,
-        around=around,
+        chain=chain,
         manual=manual,
         tree=tree,
     )

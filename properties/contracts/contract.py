@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case, Placement
+from shardproof.properties.cases.strategies import PLAIN, Chains
 
 Blocks = np.ndarray
 
@@ -49,21 +50,23 @@ class Scope:
         max_devices: the most devices in a mesh.
         available: the devices to choose from, in any order.
         floating: only dtypes with gradients, and only operations that are linear.
-        arounds: the transformations to draw from.
+        chains: the transformations to draw.
         features: what the implementation supports beyond the contract's signature.
         explicit: whether mesh axes may be of the explicit type.
         large: the most devices of a mesh that no engine but the simulator can serve; 0: none such.
         sizes: the sizes of the mesh's axes, where only such meshes are asked for.
+        whole: whether the function takes global arrays.
     """
 
     max_devices: int = 8
     available: int = 8
     floating: bool = False
-    arounds: tuple[str, ...] = ("jit",)
+    chains: Chains = PLAIN
     features: frozenset[str] = field(default=frozenset())
     explicit: bool = True
     large: int = 0
     sizes: tuple[int, ...] = ()
+    whole: bool = False
 
     def __post_init__(self) -> None:
         if not self.features <= FEATURES.keys():
@@ -126,7 +129,7 @@ class Claim:
     """A function of this project's own that claims to satisfy a contract.
 
     Arguments:
-        function: the device-local function.
+        function: the device-local function, or, if it is `whole`, one of global arrays, which gets the mesh as `mesh`.
         features: what it supports beyond the contract's signature.
         invariant: whether its result is typed invariant along the axis tuple; None: as the contract's reference.
         communication: the cost of a case, forward (`False`) or of its gradient alone (`True`); None: unknown.
@@ -138,6 +141,7 @@ class Claim:
     invariant: bool | None = None
     communication: Communication | None = None
     supports: Callable[[Case], bool] | None = None
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -148,17 +152,15 @@ class Contract:
         name: its public name.
         cases: strategy of cases within a scope.
         oracle: blocks of the operands to blocks of the results, one per result leaf.
-        pushforward: blocks of the operands, and tangent blocks of those that have a gradient, to tangent blocks of
-            the results.
-        pullback: blocks of the operands and cotangent blocks of the results to cotangent blocks of the operands that
-            have a gradient.
+        pushforward: blocks of the operands, and tangent blocks of those that have a gradient, to those of the results.
+        pullback: blocks of the operands and cotangent blocks of the results to those of operands that have a gradient.
         invariant: whether the reference's result is typed invariant along the axis tuple.
         parameters: the keyword arguments, with defaults where they have one.
         violations: what it forbids.
         operands: the names of the array arguments, which come first.
         differentiable: whether there are such derivatives in this case.
         terms: how many terms a result element adds up in this case; 1 if data is only moved.
-        divides: whether a division follows the sum in this case (a mean).
+        divides: whether a division follows the sum (a mean).
         degree: of how many operands' elements each term is the product.
         partial: how many terms each participant adds up by itself, before the sums are sent.
         stages: how often a result is rounded to the operands' dtype on its way.
@@ -169,26 +171,25 @@ class Contract:
         auxiliary: the operands that have no gradient and are not added up: indices, masks, metadata.
         reads: how often, at most, one device's result reads an element of an operand, in this case.
         even: whether dividing the sums, if anything does, is exact: by a power of two.
-        local: whether every device computes its own result of its own blocks, so that it gets no `axis_name`.
+        local: whether every device computes its own result: then only a function of global arrays gets `axis_name`.
         keyword_axis: whether `axis_name` is passed by keyword, as some functions of `jax.lax` take it.
         options: what its keyword arguments may be, where they are not listed elsewhere.
         weighs: whether terms are weighed by factors that are no arguments, so that what is infinite may become NaN:
             derivatives are taken along finite directions only.
         nonlinear: whether it is no sum of products: its implementations are run in double precision, and nothing is
             compared bit for bit; then `degree` is how many factors the data leaves room for.
-        doubt: of one that is nonlinear, how far off the oracle may be itself, in results and in derivatives: relative
-            to the largest number of an array, or to 1. Zero: as near as doubles are. Elsewhere what an oracle of
-            derivatives says is NaN is not known to it.
-        finite: of one that is nonlinear, whether results are finite where mathematics is, whatever may overflow on the
-            way.
+        doubt: of one that is nonlinear, how far off the oracle may be itself, in results and derivatives, relative to
+            the largest number of an array, or to 1: then its NaN in derivatives is not known. Zero: as doubles are.
+        finite: of one that is nonlinear, whether results are finite where mathematics is, whatever overflows before.
         roles: the names of its axis tuples, where it has several, or one of another name than `axis_name`.
         tree: what its arguments are, as a tree whose leaves are the names in `operands`; None: one after the other.
         results: what it returns, as a tree of names; None: an array.
         has_gradient: whether there are derivatives in any case.
-        generic: whether derivatives are asked for at real numbers alone: at others there may be kinks, where functions
-            that are the same have several derivatives.
+        generic: whether derivatives are asked for at real numbers alone, since there may be kinks at others.
         listed: whether it is found by its name: not so what a program of a user's own means.
-        placed: how its results are laid out as global arrays, where that is part of it; None: as a law draws it.
+        placed: how its results are laid out, where functions of global arrays may satisfy it; None: as a law draws it.
+        kept: of each result, the axis tuples along which one participant alone has it, with its number; None: of none.
+        least: the bytes that some device must receive, where that is known.
         implementations: this project's own, by their names, where they are not listed elsewhere.
         mistakes: what is easily mistaken in it, by a clause that says so; of the same derivative, the ones first whose
             results are right. A report says "the right ones if …" of blocks that are those of the mistake, on all data.
@@ -230,13 +231,15 @@ class Contract:
     generic: bool = False
     listed: bool = True
     placed: Callable[[Case], tuple[Placement, ...]] | None = None
+    kept: Callable[[Case], Sequence[Sequence[tuple[tuple[str, ...], int]]]] | None = None
+    least: Callable[[Case], int] | None = None
     implementations: Mapping[str, Claim] = field(default_factory=dict)
     mistakes: Mapping[str, Mistake] = field(default_factory=dict)
 
     @property
     def form(self) -> str:
         """The form of the implementations that it names, which their budget depends on."""
-        return "nonlinear" if self.nonlinear else "operation"
+        return "whole" if self.roles else "nonlinear" if self.nonlinear else "operation"
 
     @property
     def axis_names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -246,11 +249,11 @@ class Contract:
         names = () if self.local else ("axis_name",)
         return ((), names) if self.keyword_axis else (names, ())
 
-    def axis(self, case: Case) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def axis(self, case: Case, *, whole: bool = False) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """How axis names are passed in a case: by their place, by keyword, or not at all; roles by their names."""
         if case.roles:
             return (), dict(case.roles)
-        by_place, by_keyword = self.axis_names
+        by_place, by_keyword = (("axis_name",), ()) if whole and self.local else self.axis_names
         return tuple(case.axis_name for _ in by_place), dict.fromkeys(by_keyword, case.axis_name)
 
     def moving(self, case: Case) -> tuple[int, ...]:

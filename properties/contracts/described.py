@@ -44,6 +44,8 @@ class Array:
         dtype: `"float"`, which is drawn for each case and has a gradient; or `"int32"`, `"bool"`, or another dtype.
         below: of integers, a dimension or a number: they are indices from 0 up to it, and without it small numbers.
         gradient: whether gradients are taken of it, if it is floating.
+        only: of a result, the participants of roles that have it, by their number, from the back if it is negative:
+            `{"stage": -1}` is what the last one returns; what the others return is ignored.
 
     Raises:
         ValueError: for dimensions that cannot be read, an unknown dtype, or `below` of what is no integer.
@@ -53,17 +55,27 @@ class Array:
     dtype: str
     below: str
     gradient: bool
+    only: tuple[tuple[str, int], ...]
 
     def __init__(
-        self, dimensions: str, dtype: str = "float", *, below: str | int | None = None, gradient: bool = True
+        self,
+        dimensions: str,
+        dtype: str = "float",
+        *,
+        below: str | int | None = None,
+        gradient: bool = True,
+        only: Mapping[str, int] | None = None,
     ) -> None:
         object.__setattr__(self, "dimensions", _dimensions(dimensions))
         object.__setattr__(self, "dtype", dtype if dtype == "float" else as_dtype(dtype).name)
         object.__setattr__(self, "below", "" if below is None else str(below))
         object.__setattr__(self, "gradient", gradient and self.floating)
+        object.__setattr__(self, "only", tuple(sorted((only or {}).items())))
         if self.below and not (DIMENSION.fullmatch(self.below) and self.dtype.startswith(("int", "uint"))):
             raise ValueError(f"below={below!r}: expected a dimension or a positive size, of integers, got {dtype}")
         roles = [role for dimension in self.dimensions for role in dimension.roles]
+        if {*roles} & {role for role, _ in self.only}:
+            raise ValueError(f"array {dimensions!r}: only={only!r}: expected roles that do not shard it")
         if len(set(roles)) != len(roles):
             raise ValueError(f"array {dimensions!r}: expected each role to shard one dimension at most")
 
@@ -116,6 +128,7 @@ class Signature:
         result_tree: what is returned, with a name for every leaf.
         results: the leaves of the results.
         more: roles that shard nothing.
+        hidden: arrays that are laid out on the way.
     """
 
     tree: tuple[Any, ...]
@@ -123,9 +136,17 @@ class Signature:
     result_tree: Any
     results: tuple[Array, ...]
     more: tuple[str, ...] = ()
+    hidden: tuple[Array, ...] = ()
 
     @classmethod
-    def of(cls, names: Collection[str], arguments: Any, results: Any, more: Iterable[str] = ()) -> "Signature":
+    def of(
+        cls,
+        names: Collection[str],
+        arguments: Any,
+        results: Any,
+        more: Iterable[str] = (),
+        hidden: Mapping[str, Any] | None = None,
+    ) -> "Signature":
         """The signature that descriptions make up: strings or `Array` in dicts, lists and tuples.
 
         Raises:
@@ -139,8 +160,14 @@ class Signature:
             tree,
             leaves,
             tuple(more),
+            _named("hidden", hidden or {})[1],
         )
         known = {dimension.name for array in signature.arrays for dimension in array.dimensions}
+        if any(array.only for array in signature.arrays):
+            raise ValueError("only: expected of results alone: arguments are those that every participant gets")
+        unknown = {role for array in signature.results for role, _ in array.only} - {*signature.roles}
+        if unknown:
+            raise ValueError(f"only: {min(unknown)!r}: expected some of {', '.join(signature.roles) or 'none'}")
         for name, array in zip(signature.names, signature.arrays, strict=True):
             if array.below and not array.below.isdigit() and array.below not in known:
                 raise ValueError(f"{name}: below={array.below!r}: expected a dimension of an argument, or a size")
@@ -152,15 +179,20 @@ class Signature:
         return tuple(names_of(self.tree))
 
     @property
+    def every(self) -> tuple[Array, ...]:
+        """All arrays that are laid out."""
+        return (*self.arrays, *self.hidden, *self.results)
+
+    @property
     def roles(self) -> tuple[str, ...]:
         """All roles, in the order in which they are named."""
-        named = (role for array in (*self.arrays, *self.results) for role in array.roles)
+        named = (role for array in self.every for role in array.roles)
         return tuple(dict.fromkeys((*named, *self.more)))
 
     def parts(self, sizes_of_roles: Mapping[str, int]) -> dict[str, int]:
         """Of each dimension by its name, what its size must be a multiple of."""
         found: dict[str, int] = {}
-        for dimension in (d for array in (*self.arrays, *self.results) for d in array.dimensions):
+        for dimension in (d for array in self.every for d in array.dimensions):
             parts = math.prod(sizes_of_roles[role] for role in dimension.roles)
             if dimension.name:
                 found[dimension.name] = math.lcm(found.get(dimension.name, 1), parts)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Operand, Placement
+from shardproof.properties.cases.chain import Chain
 from shardproof.properties.cases.strategies import axis_names, large_meshes, meshes, specs
 from shardproof.properties.cases.strategies.axes import MAX_AXES, in_some_order
 from shardproof.properties.contracts.contract import Scope
@@ -16,7 +17,7 @@ AxisName = str | tuple[str, ...]
 
 @st.composite
 def meshes_and_axes(
-    draw: st.DrawFn, scope: Scope, around: str, *, most: int | None = None
+    draw: st.DrawFn, scope: Scope, chain: Chain, *, most: int | None = None
 ) -> tuple[MeshCase, AxisName, tuple[str, ...]]:
     """Meshes within a scope, of at most `most` devices where they are large, an `axis_name`, and its axis tuple.
 
@@ -31,7 +32,7 @@ def meshes_and_axes(
         )
     axis_name = draw(axis_names(mesh))
     axes = (axis_name,) if isinstance(axis_name, str) else axis_name
-    if around == "partial_manual" and 1 < len(axes) == len(mesh.axis_names):
+    if "partial_manual" in chain and 1 < len(axes) == len(mesh.axis_names):
         axis_name = axes = axes[:-1]
     return mesh, axis_name, axes
 
@@ -52,11 +53,22 @@ def placements(draw: st.DrawFn, mesh: MeshCase, rank: int, *, required: Sequence
 
 
 @st.composite
+def layouts(draw: st.DrawFn, mesh: MeshCase, rank: int, dimension: int, axes: tuple[str, ...]) -> Placement:
+    """Layouts of a global array of `rank` dimensions, one of which an axis tuple shards; others may shard the others.
+
+    Shrinks to the axis tuple alone.
+    """
+    left = [name for name in mesh.axis_names if name not in axes]
+    others = draw(specs(mesh, rank - 1, allowed=left))
+    return Placement((*others[:dimension], axes, *others[dimension:]))
+
+
+@st.composite
 def made_manual(
-    draw: st.DrawFn, around: str, mesh: MeshCase, axes: Sequence[str], operands: Sequence[Operand]
+    draw: st.DrawFn, chain: Chain, mesh: MeshCase, axes: Sequence[str], operands: Sequence[Operand]
 ) -> tuple[tuple[str, ...], tuple[Operand, ...]]:
     """The axes that are manual, which are named under `partial_manual` alone, and operands that vary along no other."""
-    if around != "partial_manual":
+    if "partial_manual" not in chain:
         return (), tuple(operands)
     manual = draw(manual_axes(mesh, axes))
     automatic = [axis for axis in mesh.axis_names if axis not in manual]

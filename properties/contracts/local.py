@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from shardproof.impl import local as implementations
 from shardproof.oracles import local
 from shardproof.oracles.communication import NOTHING, Cost
-from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, of_type
 from shardproof.properties.contracts.floats import float32_accumulator, floats
@@ -39,6 +39,11 @@ def _nothing(case: Case, backward: bool) -> Cost:
     return NOTHING
 
 
+def _as_operand(case: Case) -> tuple[Placement, ...]:
+    """A global array of means has a row for every shard, which is where those of the operand are."""
+    return (case.operands[0].placement,)
+
+
 def _is_power_of_two(rows: int) -> bool:
     return rows & (rows - 1) == 0
 
@@ -57,9 +62,12 @@ CONTRACTS: tuple[Contract, ...] = (
         divides=lambda case: True,
         even=lambda case: _is_power_of_two(case.operands[0].block[0]),
         accumulator=float32_accumulator,
+        placed=_as_operand,
+        least=lambda case: 0,
         implementations={
             "mean": Claim(implementations.shard_mean_of_block, FEATURES, communication=_nothing),
             "product": Claim(implementations.shard_mean_by_product, FEATURES, communication=_nothing),
+            "global": Claim(implementations.shard_mean, FEATURES, whole=True),
         },
     ),
     operation(
@@ -76,9 +84,12 @@ CONTRACTS: tuple[Contract, ...] = (
         terms=lambda case: 2,
         nonlinear=True,  # the difference of two terms is no sum of them, so no bound follows from their magnitudes
         mistakes=mistakes.OF_SHARD_ROLL,
+        placed=_as_operand,
+        least=lambda case: 0,
         implementations={
             "roll": Claim(implementations.shard_roll_of_block, FEATURES, communication=_nothing),
             "slices": Claim(implementations.shard_roll_by_slices, FEATURES, communication=_nothing),
+            "global": Claim(implementations.shard_roll, FEATURES, whole=True),
         },
     ),
 )

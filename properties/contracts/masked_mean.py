@@ -39,7 +39,9 @@ def _masked(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     elif style == 2:  # the first elements count, so that participants count different numbers of them
         mask = np.arange(mask.size).reshape(mask.shape) <= mask.size // 3
     if style != 1:
-        mask = mask & np.isfinite(values.astype(np.float64))
+        finite = case.aligned(0, np.isfinite(values.astype(np.float64))) & np.ones_like(case.aligned(1, mask))
+        shared = tuple(len(case.operands[1].placement.stacked) + at for at in case.shared_dimensions(1))
+        mask = mask & finite.all(axis=shared).reshape(mask.shape)
     return [values, mask]
 
 

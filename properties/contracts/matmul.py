@@ -17,7 +17,7 @@ from shardproof.oracles.dtypes import is_float
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
-from shardproof.properties.cases.strategies import specs
+from shardproof.properties.cases.strategies import chains, specs
 from shardproof.properties.cases.strategies.dtypes import WIDE_IN, as_dtype
 from shardproof.properties.cases.strategies.shapes import BOTH_LONG, LONG
 from shardproof.properties.contracts.contract import Contract, Mistake, Scope, Violation
@@ -84,11 +84,11 @@ def _block(p: int, sizes: Sizes, y: Spec, rows: Spec, z: Spec) -> Any:
 @st.composite
 def matmul_cases(draw: st.DrawFn, name: str, scope: Scope, layout: Layout) -> Case:
     """Cases of one product. Shrinks to one device, the first axis, sides of one, float32."""
-    around = draw(st.sampled_from(scope.arounds), label="around")
-    mesh, axis_name, axes = draw(meshes_and_axes(scope, around, most=MOST_MEMBERS))
+    chain = draw(chains(scope.chains))
+    mesh, axis_name, axes = draw(meshes_and_axes(scope, chain, most=MOST_MEMBERS))
     p = mesh.axis_size(axes)
     m, k, n = draw(st.tuples(*[st.integers(1, 1 if scope.large else 3)] * 3), label="m, k, n")
-    blocks = ("small",) * 41 + ("long",) * 5 + ("both long",) * 2 + ("empty",) * 2
+    blocks = ("small",) * 41 + ("long",) * 4 + ("both long",) * 3 + ("empty",) * 2
     kind = draw(st.sampled_from(blocks), label="small, long, both long or empty")
     at = draw(st.integers(0, 2), label="which")
     if kind == "both long" and not scope.large and not scope.floating:  # of which a gradient takes seconds
@@ -120,7 +120,7 @@ def matmul_cases(draw: st.DrawFn, name: str, scope: Scope, layout: Layout) -> Ca
     seed = draw(st.integers(0, 2**16), label="seed")
     kinds = _kinds(name, as_dtype(dtype), seed)
     data = tuple(Data(kinds[i % len(kinds)], seed + i) for i in range(2 if scope.large else 5))
-    manual, placed = draw(made_manual(around, mesh, axes, operands))
+    manual, placed = draw(made_manual(chain, mesh, axes, operands))
     return Case(
         contract=name,
         mesh=mesh,
@@ -128,7 +128,7 @@ def matmul_cases(draw: st.DrawFn, name: str, scope: Scope, layout: Layout) -> Ca
         operands=placed,
         params=tuple(params.items()),
         data=data,
-        around=around,
+        chain=chain,
         manual=manual,
     )
 
@@ -187,13 +187,13 @@ def _signed(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
         shape[axis] = -1
         clear_of_zero = np.where(np.isfinite(sizes) & (sizes > 0), sizes, 1)
         array[...] = (clear_of_zero * signs.reshape(shape)).astype(array.dtype)
-    for some_x, some_w in zip(x, w_in, strict=True) if w_in.ndim == 3 else [(x, w_in)]:
-        rows = some_x.reshape(math.prod(some_x.shape[:-1]), some_x.shape[-1]).astype(np.float64)
-        columns = some_w.astype(np.float64)
-        turned = columns * np.where(np.arange(len(columns)) % 2, -1.0, 1.0)[:, None]
-        clear = (np.abs(rows @ turned) > np.abs(rows) @ np.abs(columns) / 4).all(axis=0)
-        some_w[:, clear] = turned[:, clear].astype(some_w.dtype)
-    return [x, w_in, *rest]
+    rows, columns = (case.aligned(i, array.astype(np.float64)) for i, array in enumerate((x, w_in)))
+    own = len(case.batch)
+    rows = rows.reshape(*rows.shape[:own], math.prod(rows.shape[own:-1]), rows.shape[-1])
+    turned = columns * np.where(np.arange(columns.shape[-2]) % 2, -1.0, 1.0)[:, None]
+    clear = (np.abs(rows @ turned) > np.abs(rows) @ np.abs(columns) / 4).all(axis=-2, keepdims=True)
+    clear = clear.all(axis=case.shared_dimensions(1), keepdims=True)  # for all inputs that have these weights
+    return [x, np.where(clear, turned, columns).reshape(w_in.shape).astype(w_in.dtype), *rest]
 
 
 def _matmul(

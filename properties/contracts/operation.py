@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
+from shardproof.properties.cases.strategies import chains
 from shardproof.properties.contracts.contract import Claim, Contract, Mistake, Option, Scope, Violation
-from shardproof.properties.contracts.drawing import made_manual, meshes_and_axes, placements, without
+from shardproof.properties.contracts.drawing import layouts, made_manual, meshes_and_axes, placements, without
 from shardproof.properties.contracts.floats import floats
 from shardproof.properties.contracts.forbidden import AXES
 
@@ -27,12 +28,14 @@ class Described:
         dtype: the dtype's name; empty: the one that is drawn for the case.
         varies: whether it may differ along the axis tuple; if not, all participants have the same.
         like: the place of the argument whose placement it shares, so that the two correspond as global arrays.
+        sharded: the dimension that the axis tuple shards, of a global array that a function takes as a whole.
     """
 
     block: tuple[int, ...]
     dtype: str = ""
     varies: bool = True
     like: int | None = None
+    sharded: int = 0
 
 
 Drawn = tuple[Sequence[Described], Params]
@@ -57,8 +60,8 @@ def operation_cases(
     most: int | None,
 ) -> Case:
     """Cases of one operation. Shrinks to one device, the first axis, the smallest arguments, the first dtype."""
-    around = draw(st.sampled_from(scope.arounds), label="around")
-    mesh, axis_name, axes = draw(meshes_and_axes(scope, around, most=most))
+    chain = draw(chains(scope.chains))
+    mesh, axis_name, axes = draw(meshes_and_axes(scope, chain, most=most))
     described, params = arguments(draw, mesh.axis_size(axes), scope)
     dtype = draw(dtypes(scope, mesh.size if scope.floating else 1), label="dtype")
     replicated = "replicated_operands" in scope.features and draw(st.integers(0, 9), label="replicated operand") == 9
@@ -67,12 +70,15 @@ def operation_cases(
         if one.like is not None:
             placed.append(placed[one.like])
             continue
-        placement = draw(placements(mesh, len(one.block), required=axes if one.varies and not replicated else ()))
+        if scope.whole:
+            placement = draw(layouts(mesh, len(one.block), one.sharded, axes))
+        else:
+            placement = draw(placements(mesh, len(one.block), required=axes if one.varies and not replicated else ()))
         placed.append(placement if one.varies else without(placement, axes))
     drawn = [
         Operand(one.block, one.dtype or dtype, placement) for one, placement in zip(described, placed, strict=True)
     ]
-    manual, operands = draw(made_manual(around, mesh, axes, drawn))
+    manual, operands = draw(made_manual(chain, mesh, axes, drawn))
     seed = draw(st.integers(0, 2**16), label="seed")
     chosen = kinds(scope)
     return Case(
@@ -82,7 +88,7 @@ def operation_cases(
         operands=operands,
         params=tuple(params.items()),
         data=tuple(Data(chosen[i % len(chosen)], seed + i) for i in range(2 if scope.large else max(5, len(chosen)))),
-        around=around,
+        chain=chain,
         manual=manual,
     )
 

@@ -71,8 +71,7 @@ def _agreeing(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     """Lists that agree within every process group, drawn from what was drawn for its participants."""
     operand, output, *drawn = arrays
     placement, mesh = case.operands[2].placement, case.mesh
-    batched = drawn[0].ndim > len(placement.stacked) + 1
-    held = [case.blocks(2 + i, one, batched=batched) for i, one in enumerate(drawn)]
+    held = [case.blocks(2 + i, one) for i, one in enumerate(drawn)]
     lead = len(mesh.sizes)
     flat = [h.reshape(mesh.size, -1, h.shape[-1]) for h in held]  # [device, batch, entry]
     result = [np.zeros_like(h) for h in flat]
@@ -87,7 +86,7 @@ def _agreeing(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
                 one[group, at] = values
     ones = (1,) * len(placement.stacked)
     spread = [r.reshape(*mesh.sizes, *ones, *h.shape[lead:]) for r, h in zip(result, held, strict=True)]
-    return [operand, output, *(unshard(s, mesh, placement.partition(batched=batched)) for s in spread)]
+    return [operand, output, *(unshard(s, mesh, case.partition(2)) for s in spread)]
 
 
 def _other_length(case: Case) -> st.SearchStrategy[Case]:

@@ -1,7 +1,8 @@
 """Axis tuples that have names in an operation: which are drawn on a mesh, and sizes that they divide."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,8 @@ from hypothesis import reject
 from hypothesis import strategies as st
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.cases.strategies import large_meshes, meshes
+from shardproof.properties.cases.chain import Chain
+from shardproof.properties.cases.strategies import large_meshes, meshes, specs
 from shardproof.properties.cases.strategies.axes import MAX_AXES, in_some_order
 from shardproof.properties.cases.strategies.meshes import AXIS_NAMES
 from shardproof.properties.contracts.contract import Scope
@@ -39,6 +41,10 @@ class Conditions:
         options: of each keyword argument, its values.
         most: the most devices.
         differentiates: whether the function itself takes gradients, which need the types that `check_vma` checks.
+        powers_of_two: the roles of which the number of participants is one.
+        check_vma: whether its types are checked; if not, it has no type to hold it to, nor a gradient.
+        layouts: of each array that is laid out in its own way, the roles of its dimensions. These may be of no axis,
+            and of axes that another array's roles are of; if there are any, there is no other role.
     """
 
     one_axis: frozenset[str] = frozenset()
@@ -48,13 +54,16 @@ class Conditions:
     options: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
     most: int | None = None
     differentiates: bool = False
+    powers_of_two: frozenset[str] = frozenset()
+    check_vma: bool = True
+    layouts: tuple[tuple[str, ...], ...] = ()
 
 
 @st.composite
 def meshes_and_roles(
-    draw: st.DrawFn, scope: Scope, around: str, names: Sequence[str], conditions: Conditions, *, explicit: bool = True
+    draw: st.DrawFn, scope: Scope, chain: Chain, names: Sequence[str], conditions: Conditions
 ) -> tuple[MeshCase, Roles]:
-    """Meshes within a scope, and an axis or axis tuple for every role, no axis in two of them.
+    """Meshes within a scope, and an axis or axis tuple for every role, no axis in two of them, but for `layouts`.
 
     Roles that a mesh has too few axes for get axes of size 1. Axes may be left over. Shrinks to one device, and to
     roles in the order of the mesh's axes.
@@ -67,11 +76,13 @@ def meshes_and_roles(
             meshes(
                 max_devices=most,
                 available=max(most, scope.available),
-                explicit=explicit and scope.explicit,
+                explicit=scope.explicit,
                 sizes=scope.sizes,
             )
         )
-    wanted = len(names) + (around == "partial_manual")
+    if conditions.layouts:
+        return mesh, draw(roles_of_layouts(mesh, chain, conditions.layouts))
+    wanted = len(names) + ("partial_manual" in chain)
     free = [name for name in AXIS_NAMES if name not in mesh.axis_names]
     more = tuple(free[: max(wanted - len(mesh.axis_names), 0)])
     mesh = MeshCase(
@@ -85,7 +96,7 @@ def meshes_and_roles(
     spare = ordered[len(names) :]
     wide = [name for name in names if name not in conditions.one_axis]
     for axis, at in zip(spare, draw(st.tuples(*[st.integers(0, 7)] * MAX_AXES), label="roles of axes"), strict=False):
-        left_over = around == "partial_manual" and axis == spare[-1]
+        left_over = "partial_manual" in chain and axis == spare[-1]
         if wide and not left_over and at < 6:  # one in four is of no role
             chosen[wide[at % len(wide)]].append(axis)
     as_tuples = draw(st.tuples(*[st.integers(0, 3)] * MAX_AXES), label="one axis as a tuple")
@@ -93,7 +104,44 @@ def meshes_and_roles(
     for name, as_tuple in zip(names, as_tuples, strict=False):
         alone = len(chosen[name]) == 1 and (as_tuple < 3 or name in conditions.one_axis)
         roles.append((name, chosen[name][0] if alone else tuple(chosen[name])))
-    return mesh, tuple(roles)
+    even = [axis for name in names if name in conditions.powers_of_two for axis in chosen[name]]
+    shorter = with_powers_of_two(mesh, even)
+    if scope.sizes and shorter != mesh:  # only such meshes are asked for
+        reject()
+    return shorter, tuple(roles)
+
+
+def with_powers_of_two(mesh: MeshCase, axes: Collection[str]) -> MeshCase:
+    """The mesh with each of these axes as long as the next smaller power of two, on the first of its devices."""
+    named = zip(mesh.axis_names, mesh.sizes, strict=True)
+    sizes = tuple(1 << size.bit_length() - 1 if name in axes else size for name, size in named)
+    devices = mesh.devices[: math.prod(sizes)]
+    return MeshCase(mesh.axis_names, sizes, devices, mesh.axis_types)
+
+
+@st.composite
+def roles_of_layouts(draw: st.DrawFn, mesh: MeshCase, chain: Chain, layouts: Sequence[Sequence[str]]) -> Roles:
+    """Axes for the roles of arrays that are laid out each in its own way.
+
+    Half of those of two dimensions are as the one before, or as that transposed, with its axes in the same order or in
+    another one: what goes together, and what seems to. Under `partial_manual` one axis of a mesh that has several is in
+    no role. Shrinks to arrays that nothing shards.
+    """
+    several = "partial_manual" in chain and len(mesh.axis_names) > 1
+    allowed = mesh.axis_names[: -1 if several else None]
+    roles: list[tuple[str, AxisName]] = []
+    before: tuple[tuple[str, ...], ...] = ()
+    for layout in layouts:
+        entries = draw(specs(mesh, len(layout), allowed=allowed))
+        like = draw(st.integers(0, 7), label="like the one before")
+        if len(layout) == len(before) == 2 and like > 3:
+            turned = tuple(entry[::-1] for entry in before)
+            entries = (before, before[::-1], turned, turned[::-1])[like - 4]
+        as_tuples = draw(st.tuples(*[st.integers(0, 3)] * len(layout)), label="one axis as a tuple")
+        for name, entry, as_tuple in zip(layout, entries, as_tuples, strict=True):
+            roles.append((name, entry[0] if len(entry) == 1 and as_tuple < 3 else entry))
+        before = entries
+    return tuple(roles)
 
 
 @st.composite

@@ -1,7 +1,7 @@
 """Contracts of operations that are meant on whole arrays: any layer, loss or step, by its meaning without a mesh."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -9,11 +9,13 @@ import numpy as np
 from hypothesis import reject
 from hypothesis import strategies as st
 
+from shardproof.oracles.collectives import axis_index
 from shardproof.oracles.layout import shard, unshard
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.transposes import enter, leave
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
+from shardproof.properties.cases.strategies import chains
 from shardproof.properties.contracts.contract import Contract, Option, Scope
 from shardproof.properties.contracts.described import Signature, indices
 from shardproof.properties.contracts.drawing import made_manual
@@ -21,12 +23,20 @@ from shardproof.properties.contracts.roles import Conditions, axes_of, meshes_an
 
 Arrays = Sequence[np.ndarray]
 
+Kept = Sequence[tuple[tuple[str, ...], int]]
+"""The axis tuples along which one participant alone has a result, with its number."""
+
 MOST_ELEMENTS = 2**14
 """Of one global array on a large mesh: the reference takes it whole."""
 
 
-UNCHECKED, INSIDE = ("no_vma",), ("partial_manual",)
-"""Transformations that are about the types in `shard_map`, and about its axes."""
+UNCHECKED = "no_vma"
+"""The link that leaves out the types in `shard_map`."""
+
+KINDS = ("real", "exact", "real")
+"""The data of what is no sum of products."""
+
+Dtypes = Callable[[Scope, int], st.SearchStrategy[str]]
 
 
 class Reference(Protocol):
@@ -64,16 +74,23 @@ class Reference(Protocol):
 
 @st.composite
 def whole_cases(
-    draw: st.DrawFn, name: str, scope: Scope, signature: Signature, conditions: Conditions, local: bool
+    draw: st.DrawFn,
+    name: str,
+    scope: Scope,
+    signature: Signature,
+    conditions: Conditions,
+    dtypes: Dtypes | None,
+    kinds: Sequence[str],
 ) -> Case:
     """Cases of an operation on whole arrays. Shrinks to one device, and to the smallest sizes, the first dtype."""
-    unfit = {*(UNCHECKED if conditions.differentiates or not local else ()), *(() if local else INSIDE)}
-    around = draw(st.sampled_from([a for a in scope.arounds if a not in unfit] or ["jit"]), label="around")
-    mesh, roles = draw(meshes_and_roles(scope, around, signature.roles, conditions, explicit=local))
+    checked = conditions.differentiates or not conditions.check_vma  # or nothing else
+    chain = draw(chains(scope.chains.without((UNCHECKED,) if checked else ())))
+    mesh, roles = draw(meshes_and_roles(scope, chain, signature.roles, conditions))
     axes = axes_of(roles)
     members = {role: mesh.axis_size(a) for role, a in axes.items()}
     sizes = draw(sizes_of_dimensions(signature, conditions, members, scope))
-    dtype = draw(st.sampled_from(conditions.dtypes), label="dtype")
+    possible = st.sampled_from(conditions.dtypes) if dtypes is None else dtypes(scope, 1)
+    dtype = draw(possible, label="dtype")
     operands = []
     for array in signature.arrays:
         placement, shape = array.placement(axes), array.shape(sizes, members)
@@ -81,21 +98,20 @@ def whole_cases(
             reject()
         block = tuple(n // mesh.axis_size(entry) for n, entry in zip(shape, placement.spec, strict=True))
         operands.append(Operand(block, dtype if array.dtype == "float" else array.dtype, placement))
-    every = tuple(axis for role in axes.values() for axis in role)
-    manual, placed = draw(made_manual(around, mesh, every, operands))
+    every = tuple(dict.fromkeys(axis for role in axes.values() for axis in role))
+    manual, placed = draw(made_manual(chain, mesh, every, operands))
     params = {
         option: draw(st.sampled_from(values), label=option) for option, values in sorted(conditions.options.items())
     }
     seed = draw(st.integers(0, 2**16), label="seed")
-    kinds = ("real", "exact") if scope.large else ("real", "exact", "real")
     return Case(
         contract=name,
         mesh=mesh,
         axis_name=every,
         operands=placed,
         params=tuple(params.items()),
-        data=tuple(Data(kind, seed + i) for i, kind in enumerate(kinds)),
-        around=around,
+        data=tuple(Data(kind, seed + i) for i, kind in enumerate(kinds[: 2 if scope.large else None])),
+        chain=chain,
         manual=manual,
         roles=roles,
     )
@@ -107,7 +123,8 @@ def whole_contract(
     reference: Reference,
     *,
     conditions: Conditions | None = None,
-    local: bool = True,
+    dtypes: Dtypes | None = None,
+    kinds: Sequence[str] = KINDS,
     **more: Any,
 ) -> Contract:
     """The contract of an operation whose reference takes whole arrays, and whose blocks are parts of these.
@@ -117,9 +134,9 @@ def whole_contract(
         signature: its arguments and results.
         reference: what it means.
         conditions: what is drawn; None: anything.
-        local: whether it is called inside `shard_map`; else neither explicit axes nor what concerns `shard_map` is
-            drawn.
-        more: of `Contract`.
+        dtypes: the dtypes of a case, in place of those of the conditions.
+        kinds: the kinds of data of a case; of the first two on large meshes.
+        more: of `Contract`; of one that is not said to be otherwise, nothing is known but that it has derivatives.
     """
     chosen = conditions or Conditions()
     moving = [i for i, array in enumerate(signature.arrays) if array.gradient]
@@ -128,7 +145,17 @@ def whole_contract(
         axes = axes_of(case.roles)
         return tuple(array.placement(axes) for array in signature.results)
 
-    def dtypes(case: Case) -> list[np.dtype]:
+    def kept(case: Case) -> list[Kept]:
+        axes = axes_of(case.roles)
+        return [
+            [(axes[role], number % case.mesh.axis_size(axes[role])) for role, number in array.only]
+            for array in signature.results
+        ]
+
+    def alone(case: Case, results: Arrays) -> list[np.ndarray]:
+        return [at_participants(y, case.mesh, k) for y, k in zip(results, kept(case), strict=True)]
+
+    def dtypes_of(case: Case) -> list[np.dtype]:
         return [operand.numpy_dtype for operand in case.operands]
 
     def wholes(case: Case, blocks: Arrays, places: Sequence[int]) -> list[np.ndarray]:
@@ -142,21 +169,22 @@ def whole_contract(
             raise ValueError(
                 f"the reference of {name} returns {told}: expected {', '.join(map(str, signature.results))}"
             )
-        return [shard(y, case.mesh, p.spec) for y, p in zip(results, expected, strict=True)]
+        return alone(case, [shard(y, case.mesh, p.spec) for y, p in zip(results, expected, strict=True)])
 
     def oracle(case: Case, blocks: Arrays) -> list[np.ndarray]:
         every = range(len(blocks))
-        return apart(case, reference.value(wholes(case, blocks, every), dtypes(case), case.keywords))
+        return apart(case, reference.value(wholes(case, blocks, every), dtypes_of(case), case.keywords))
 
     def pushforward(case: Case, blocks: Arrays, tangents: Arrays) -> list[np.ndarray]:
         along = dict(zip(moving, wholes(case, tangents, moving), strict=True))
         xs = wholes(case, blocks, range(len(blocks)))
-        return apart(case, reference.pushforward(xs, along, dtypes(case), case.keywords))
+        return apart(case, reference.pushforward(xs, along, dtypes_of(case), case.keywords))
 
     def pullback(case: Case, blocks: Arrays, cotangents: Arrays) -> list[np.ndarray]:
-        cts = [leave(ct, case.mesh, p.spec) for ct, p in zip(cotangents, placed(case), strict=True)]
+        of_some = alone(case, cotangents)
+        cts = [leave(ct, case.mesh, p.spec) for ct, p in zip(of_some, placed(case), strict=True)]
         xs = wholes(case, blocks, range(len(blocks)))
-        pulled = reference.pullback(xs, cts, moving, dtypes(case), case.keywords)
+        pulled = reference.pullback(xs, cts, moving, dtypes_of(case), case.keywords)
         return [enter(ct, case.mesh, case.operands[i].placement.spec) for i, ct in zip(moving, pulled, strict=True)]
 
     def result_dtypes(case: Case, given: Sequence[np.dtype]) -> Sequence[np.dtype]:
@@ -164,55 +192,72 @@ def whole_contract(
             tuple(n * case.mesh.axis_size(axes) for n, axes in zip(o.block, o.placement.spec, strict=True))
             for o in case.operands
         ]
-        return reference.result_dtypes(shapes, dtypes(case), case.keywords)
+        return reference.result_dtypes(shapes, dtypes_of(case), case.keywords)
 
     def adapt(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
         found = []
-        sizes = {
-            d.name: n * case.mesh.axis_size(axes)
-            for array, o in zip(signature.arrays, case.operands, strict=True)
-            for d, n, axes in zip(array.dimensions, o.block, o.placement.spec, strict=True)
-        }
+        sizes = sizes_in(signature, case)
         for array, x in zip(signature.arrays, arrays, strict=True):
             below = int(array.below) if array.below.isdigit() else sizes.get(array.below, 0)
             found.append(indices(x, below) if array.below else x)
         return found
 
-    has_gradient = bool(moving) and all(array.floating for array in signature.results)
+    has_gradient = chosen.check_vma and bool(moving) and all(array.floating for array in signature.results)
+    known: dict[str, Any] = {
+        "violations": (),
+        "terms": lambda case: max([1, *(side for o in case.operands for side in o.block)]),
+        "degree": 3,
+        "nonlinear": True,
+        "finite": False,
+        "generic": True,
+        **more,
+    }
     return Contract(
         name=name,
-        cases=lambda scope: whole_cases(name, scope, signature, chosen, local),
+        cases=lambda scope: whole_cases(name, scope, signature, chosen, dtypes, kinds),
         oracle=oracle,
         pushforward=pushforward,
         pullback=pullback,
         invariant=False,
         parameters=tuple(sorted(chosen.options)),
-        violations=(),
         operands=signature.names,
         differentiable=lambda case: has_gradient,
         has_gradient=has_gradient,
-        terms=lambda case: max([1, *(side for o in case.operands for side in o.block)]),
-        degree=3,
         result_dtypes=result_dtypes,
-        features=frozenset(),
         adapt=adapt,
         auxiliary=frozenset(signature.names[i] for i in range(len(signature.arrays)) if i not in moving),
         options={option: Option(partial(_among, values)) for option, values in chosen.options.items()},
-        nonlinear=True,
         doubt=reference.doubt,
-        finite=False,
-        generic=True,
         roles=signature.roles,
         tree=signature.tree,
         results=None if isinstance(signature.result_tree, str) else signature.result_tree,
         placed=placed,
-        **more,
+        kept=kept if any(array.only for array in signature.results) else None,
+        **known,
     )
+
+
+def sizes_in(signature: Signature, case: Case) -> dict[str, int]:
+    """The sizes of the dimensions of global arrays in a case."""
+    return {
+        d.name: n * case.mesh.axis_size(axes)
+        for array, o in zip(signature.arrays, case.operands, strict=True)
+        for d, n, axes in zip(array.dimensions, o.block, o.placement.spec, strict=True)
+    }
 
 
 def _among(values: tuple[Any, ...], value: Any) -> bool:
     """Whether a value is one of some, True being no 1."""
     return any(type(value) is type(one) and value == one for one in values)
+
+
+def at_participants(blocks: np.ndarray, mesh: MeshCase, kept: Kept) -> np.ndarray:
+    """Blocks `[*mesh.sizes, *block]` of these participants of axis tuples, and zeros of all others."""
+    mine = np.ones(mesh.sizes, bool)
+    for axes, number in kept:
+        mine &= axis_index(mesh, axes) == number
+    chosen = mine.reshape(*mesh.sizes, *[1] * (blocks.ndim - len(mesh.sizes)))
+    return np.where(chosen, blocks, np.zeros((), blocks.dtype))
 
 
 def first_replicas(blocks: np.ndarray, mesh: MeshCase, spec: Sequence[Sequence[str]]) -> np.ndarray:

@@ -8,6 +8,7 @@ from fractions import Fraction
 from shardproof.oracles.communication import lower_bound as least
 from shardproof.oracles.dtypes import width
 from shardproof.properties.cases.case import Case
+from shardproof.properties.contracts import CONTRACTS
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,13 @@ def needed(case: Case) -> Bound:
 
     Operands that are replicated along the axis tuple are known everywhere. A permute that gives every
     member its own block or none moves nothing, nor does a shift by a multiple of p. A bool may be sent
-    as a bit.
+    as a bit. A contract may know a bound of its own.
     """
     params = case.keywords
+    own = CONTRACTS[case.contract].least if case.contract in CONTRACTS else None
+    if own is not None:
+        least_bytes = Fraction(own(case))
+        return Bound(min(1, math.ceil(least_bytes)), least_bytes)
     if case.contract not in KNOWN or not all(set(case.axes) <= operand.placement.axes for operand in case.operands):
         return NOTHING
     if case.contract == "permute" and all(source == target for source, target in params["perm"]):

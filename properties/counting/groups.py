@@ -37,7 +37,8 @@ def replica_groups(text: str) -> Groups:
 
     `{{0,1},{2,3}}` lists them. `[2,4]<=[8]` is iota: the numbers below 8, as 2 groups of 4; with
     `T(1,0)` they are shaped as on the right, transposed, and then cut. `mesh['a'=2,'b'=4] {'a'}` names
-    the axes of a mesh over which devices are connected, the last one varying fastest.
+    the axes of a mesh over which devices are connected, the last one varying fastest; which devices these are
+    may be said in between, as in `mesh['a'=2,'b'=2], device_ids=([2,2]T(1,0)) {'a'}`, or `device_ids=(0,2,1,3)`.
 
     Raises:
         HloError: for any other text.
@@ -74,16 +75,24 @@ def _of_iota(text: str) -> Groups:
     return tuple(tuple(map(int, row)) for row in table)
 
 
+def _devices(text: str, count: int) -> np.ndarray:
+    """`device_ids=([2,2]T(1,0))`, `device_ids=(0,2,1,3)`, or nothing: the devices of a mesh, in its order."""
+    if not text:
+        return np.arange(count)
+    if not text.startswith("device_ids=("):
+        raise ValueError(f"expected the axes in braces, found {text!r}")
+    listed = text.removeprefix("device_ids=")
+    return _iota(listed[1:-1]) if listed.startswith("([") else np.array(numbers(listed))
+
+
 def _of_mesh(text: str) -> Groups:
     end = closing(text, 4)
     axes = [part.partition("=") for part in split(text[5:end])]
     sizes = {name.strip().strip("'\""): int(size) for name, _, size in axes}
     rest = text[end + 1 :].strip().removeprefix(",").strip()
     opens = rest.rindex("{")
-    if rest[:opens].strip():
-        raise ValueError(f"expected the axes in braces, found {rest[:opens].strip()!r}")
+    table = _devices(rest[:opens].strip(), math.prod(sizes.values())).reshape(tuple(sizes.values()))
     names = [part.strip("'\"") for part in split(rest[opens + 1 : closing(rest, opens)])]
-    table = np.arange(math.prod(sizes.values())).reshape(tuple(sizes.values()))
     places = list(sizes)
     if any(":" in name for name in names):
         raise ValueError("groups over a part of an axis are not understood")

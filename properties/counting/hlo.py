@@ -6,7 +6,7 @@ the loops and branches around it. What cannot be read raises and names the line;
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from shardproof.properties.counting.groups import Groups, lists, replica_groups
@@ -201,7 +201,7 @@ def _read(
         own = [promoted_from(module, computation, instruction, name) for name in names]
         asked = [replace(s, dtype=d or s.dtype) for s, d in zip(shapes, own, strict=True)] if own else shapes
         pairs = lists(attributes["source_target_pairs"]) if kind == "permute" else None
-        groups = None if kind == "permute" else replica_groups(attributes["replica_groups"])
+        groups = None if kind == "permute" else replica_groups(_groups(attributes))
     except KeyError as error:
         raise HloError(f"no {error} in the collective: {instruction.line}") from error
     except (HloError, ValueError) as error:
@@ -219,6 +219,13 @@ def _read(
         path=path,
         line=instruction.line,
     )
+
+
+def _groups(attributes: Mapping[str, str]) -> str:
+    """The groups as they are written; the devices of a mesh that is not in their order follow behind a comma."""
+    text = attributes["replica_groups"]
+    apart = text.startswith("mesh[") and text.endswith("]") and "device_ids" in attributes
+    return f"{text}, device_ids={attributes['device_ids']}" if apart else text
 
 
 def _sent(kind: str, instruction: Instruction) -> list[str]:

@@ -13,8 +13,9 @@ from shardproof.properties.known_defects.registry import DEFECTS
 from shardproof.properties.laws.law import Check, Law
 from shardproof.properties.laws.running import traced
 from shardproof.properties.laws.violation import NotRun, SuiteError
+from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.program import Seen, derivatives, forward
+from shardproof.properties.programs.program import Seen, forward
 from shardproof.properties.runner.verdict import Verdict
 
 INTERPRETER = ENGINES["simulate"]()
@@ -109,7 +110,7 @@ def _programs(law: Law, implementation: Implementation, case: Case, engine: Engi
     try:
         yield traced(forward(case, implementation, seen), case, engine)
     except Exception:  # a transformation may be what fails: the function is looked at without it
-        plain = dataclasses.replace(case, around="jit", manual=())
+        plain = dataclasses.replace(case, chain=(), manual=())
         with contextlib.suppress(Exception):  # it fails without any: then no defect is at fault
             yield traced(forward(plain, implementation, seen), plain, engine)
         return

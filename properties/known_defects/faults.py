@@ -58,11 +58,17 @@ def along_nothing(case: Case, program: Any) -> Any:
 
 
 def scatter_beside_explicit(case: Case, program: Any) -> Any:
-    """A psum_scatter in a `shard_map` that leaves an explicit axis to the compiler; untiled, it is not even traced."""
+    """A psum_scatter in a `shard_map` that leaves an explicit axis to the compiler, or what it is the transpose of.
+
+    An untiled one is not even traced, so that of its gather no gradient is.
+    """
     kinds = dict(zip(case.mesh.axis_names, case.mesh.axis_types, strict=True))
     if not case.manual or all(kinds[name] != "explicit" for name in kinds if name not in case.manual):
         return None
-    return first(program, lambda e: e.primitive.name == "reduce_scatter")
+    return first(
+        program,
+        lambda e: e.primitive.name == "reduce_scatter" or (e.primitive.name == "all_gather" and not e.params["tiled"]),
+    )
 
 
 def bfloat16_beside_automatic(case: Case, program: Any) -> Any:

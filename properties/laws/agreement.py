@@ -11,10 +11,9 @@ from shardproof.properties.engines import ENGINES, Engine
 from shardproof.properties.laws.comparison import compare
 from shardproof.properties.laws.gradient import cotangents, has_gradient, pulled_terms
 from shardproof.properties.laws.numbers import is_exact, operands
-from shardproof.properties.laws.running import all_blocks, check_results, is_batched, ready
+from shardproof.properties.laws.running import all_blocks, check_results, ready
 from shardproof.properties.laws.wide import value_references
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.transformations import TRANSFORMATIONS
 
 REFERENCE = ENGINES["simulate"]()
 
@@ -60,15 +59,16 @@ def check_agreement(implementation: Implementation, case: Case, engine: Engine) 
 
 def differentiable(case: Case) -> bool:
     """Whether there is a gradient to compare."""
-    contract, around = CONTRACTS[case.contract], TRANSFORMATIONS[case.around]
+    contract = CONTRACTS[case.contract]
     floating = all(is_float(case.operands[i].numpy_dtype) for i in contract.moving(case))
-    return floating and contract.differentiable(case) and around.differentiable and not case.manual
+    through = all(link.differentiable for link in case.links)
+    return floating and contract.differentiable(case) and through
 
 
 def _check_gradients(implementation: Implementation, case: Case, engine: Engine) -> None:
     ours = ready("reverse gradient", implementation, case, engine)
     theirs = ready("reverse gradient", implementation, case, REFERENCE)
-    moving, batched = CONTRACTS[case.contract].moving(case), is_batched(case)
+    moving = CONTRACTS[case.contract].moving(case)
     for data in case.data:
         cts, primal = cotangents(case, ours, data), operands(case, data, pulled_terms(case))
         defined = data.kind != "nan" and has_gradient(case, data)
@@ -82,7 +82,7 @@ def _check_gradients(implementation: Implementation, case: Case, engine: Engine)
                 data,
                 "gradient",
                 f"gradient of {engine.name}",
-                expected=case.blocks(i, np.asarray(right), batched=batched),
-                actual=case.blocks(i, np.asarray(left), batched=batched),
+                expected=case.blocks(i, np.asarray(right)),
+                actual=case.blocks(i, np.asarray(left)),
                 leaf=i,
             )

@@ -17,9 +17,10 @@ from shardproof.properties.engines import Engine
 from shardproof.properties.laws.numbers import operands
 from shardproof.properties.laws.running import check_results, differentiating, traced
 from shardproof.properties.laws.violation import Broken, NotRun
+from shardproof.properties.programs.derivatives import pullback
 from shardproof.properties.programs.expectation import Terms
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.program import Program, Seen, forward, pullback
+from shardproof.properties.programs.program import Program, Seen, forward
 
 KEPT = 64
 DATA = Data("exact", 0)
@@ -132,6 +133,13 @@ def held_to(implementation: Implementation) -> str:
     return "lower bound" if implementation.expectation is None else f"expectation {implementation.expectation}"
 
 
+def in_vain(case: Case, counted: Counted) -> str:
+    """The kinds of collectives that a compiler added where no device lacks anything; empty if there are none."""
+    cost, least = counted.cost, CONTRACTS[case.contract].least
+    needless = cost is not None and cost.total_bytes > 0 and least is not None and least(case) == 0
+    return ", ".join(kind for kind, _ in cost.counts) if needless and cost is not None else ""
+
+
 def _check_bound(case: Case, counted: Counted) -> None:
     bound = needed(case)
     passed = moved(counted.members)
@@ -209,8 +217,8 @@ def _agrees(case: Case, counted: Counted, kind: str | None, count: int, size: in
     The interpreter runs what was traced, so both are equal; only an empty block need not be sent at all,
     and of int4, two to a byte, each collective may fill up its last byte, which no formula in bytes can say.
     A compiler rewrites the program, and each allowance here is for something XLA was seen to do: what
-    moves nothing (one member, empty, every block to itself) may be left out; the leaves of a tree may be
-    combined into one collective or not; a type without collectives may be sent as a wider one.
+    moves nothing (one member, as one of several roles may have, empty, every block to itself) may be left out; the
+    leaves of a tree may be combined into one collective or not; a type without collectives may be sent as a wider one.
     """
     cost, separate, sent = counted.cost, counted.separate, counted.sent
     assert cost is not None
@@ -223,7 +231,7 @@ def _agrees(case: Case, counted: Counted, kind: str | None, count: int, size: in
     empty = all(0 in operand.block for operand in case.operands)
     if empty:  # which may be sent as often as one likes
         return own <= size + filled
-    if counted.rewritten and needed(case) == NOTHING:
+    if counted.rewritten and (case.roles or needed(case) == NOTHING):
         return min(numbers) <= count and own <= (size + filled) * widest(case, counted)
     right_bytes = abs(own - size) <= filled or size <= wide <= (size + filled) * widest(case, counted)
     right_count = count in numbers or (counted.rewritten and case.tree and (count > 0) == (numbers[0] > 0))

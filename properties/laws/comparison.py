@@ -19,13 +19,14 @@ def compare(
     actual: np.ndarray,
     bound: np.ndarray | None = None,
     exact: np.ndarray | None = None,
+    off_in_doubles: np.ndarray | None = None,
     leaf: int = 0,
 ) -> None:
     """Blocks agree: in shape, in dtype, and bit for bit, or within `bound` of `exact`.
 
     `expected` is what `exact` is rounded to, and always right. Where the bound is negative, a sum may overflow on
-    its way: what is not finite is right as well, but where `exact` is infinite not the other infinity. `leaf` is which
-    of the results, or operands, the blocks belong to.
+    its way: what is not finite is right as well, but where `exact` is infinite not the other infinity. `off_in_doubles`
+    says where double precision does not help. `leaf` is which of the results, or operands, the blocks belong to.
 
     Raises:
         Broken: if they do not.
@@ -57,5 +58,5 @@ def compare(
         wrong = ~same.reshape(*sizes, -1).all(axis=-1)
         count = f"{int(wrong.sum())} of {case.mesh.size} blocks wrong"
         finding = count if what == "result" else f"{what}: {count}"
-        difference = Difference(of, what, expected, actual, ~same, bound, leaf)
+        difference = Difference(of, what, expected, actual, ~same, bound, leaf, off_in_doubles)
         raise Broken("values", finding, data=data, difference=difference)

@@ -5,7 +5,9 @@ import dataclasses
 import numpy as np
 from hypothesis import strategies as st
 
+from shardproof.oracles.dtypes import is_float
 from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.chain import in_order
 from shardproof.properties.contracts import CONTRACTS, Violation
 from shardproof.properties.contracts.drawing import placements
 from shardproof.properties.programs.implementations import Implementation
@@ -24,6 +26,23 @@ def unrelated(cases: Cases) -> Cases:
     return single.map(lambda drawn: drawn[0])
 
 
+def fitted(case: Case) -> Case:
+    """The case with a chain that fits its operands.
+
+    Where there is one operand it is mapped, and what has no gradient is not differentiated.
+    """
+    contract = CONTRACTS[case.contract]
+    moving = contract.moving(case)
+    floating = all(is_float(case.operands[i].numpy_dtype) for i in moving)
+    derivable = bool(moving) and floating and contract.differentiable(case)
+    instead = {"vmap_first": "vmap", "vmap_others": "vmap"} if len(case.operands) == 1 else {}
+    if not derivable:
+        instead["vjp_inside"] = "inner_jit"
+    if not instead.keys() & set(case.chain):
+        return case
+    return dataclasses.replace(case, chain=in_order(instead.get(name, name) for name in case.chain))
+
+
 def as_drawn(cases: Cases, implementation: Implementation) -> Cases:
     """The cases as they are."""
     return cases
@@ -34,12 +53,14 @@ def leaving(cases: Cases, implementation: Implementation) -> Cases:
 
     Shrinks to replicated.
     """
-    return cases.flatmap(_placed)
+    whole = implementation.whole
+    return cases.flatmap(lambda case: _placed(case, given=whole or bool(case.roles)))
 
 
-def _placed(case: Case) -> Cases:
+def _placed(case: Case, *, given: bool) -> Cases:
     contract = CONTRACTS[case.contract]
-    if contract.placed is not None:
+    if given:
+        assert contract.placed is not None
         return st.just(dataclasses.replace(case, out=contract.placed(case)))
     zeros = [np.zeros((*case.mesh.sizes, *o.block), o.numpy_dtype) for o in case.operands]
     results = contract.oracle(case, zeros)
@@ -50,6 +71,11 @@ def _placed(case: Case) -> Cases:
 def always(implementation: Implementation) -> bool:
     """Any implementation is asked."""
     return True
+
+
+def typed(implementation: Implementation) -> bool:
+    """Whether its types are checked."""
+    return implementation.check_vma
 
 
 def has_gradient(implementation: Implementation) -> bool:

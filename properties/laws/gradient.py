@@ -11,6 +11,7 @@ from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine
+from shardproof.properties.laws.batches import pulled_over_batch, pushed_over_batch, widened
 from shardproof.properties.laws.comparison import compare
 from shardproof.properties.laws.numbers import (
     Sums,
@@ -22,7 +23,7 @@ from shardproof.properties.laws.numbers import (
     operands,
 )
 from shardproof.properties.laws.references import Reference, derivative
-from shardproof.properties.laws.running import MODES, Ready, is_batched, over_batch, placed_blocks, ready, widened
+from shardproof.properties.laws.running import MODES, Ready, placed_blocks, ready
 from shardproof.properties.laws.violation import Broken
 from shardproof.properties.laws.wide import both, check_mathematics, gradients_held, tangents_held
 from shardproof.properties.programs.implementations import Implementation
@@ -34,8 +35,7 @@ TANGENT_SEED = 104729
 def check_gradient(implementation: Implementation, case: Case, engine: Engine) -> int:
     """J d and J^T c equal the oracle's, and <J d, c> = <d, J^T c> exactly; returns the data sets checked.
 
-    The inner products are those of the global arrays: a result that is invariant along an axis
-    counts once, a varying one once per device; a replicated operand counts once.
+    The inner products are those of the global arrays: what is invariant along an axis, or replicated, counts once.
 
     Raises:
         Broken: if one does not hold.
@@ -76,13 +76,15 @@ def pulled_terms(case: Case) -> int:
     """How many terms a gradient may add up.
 
     Every device may read an element of a block, and every device that holds a replica of that block
-    adds to the gradient of the one value behind them. A product is read once per row or column.
+    adds to the gradient of the one value behind them. A product is read once per row or column, and what a batch shares
+    once per input.
     """
-    mesh = case.mesh
-    contract = CONTRACTS[case.contract]
+    mesh, contract = case.mesh, CONTRACTS[case.contract]
     replicas = (mesh.size // mesh.axis_size(mesh.in_mesh_order(o.placement.axes)) for o in case.operands)
+    shared = max(math.prod(case.batch) // math.prod(case.batch_of(i)) for i in range(len(case.operands)))
     longest = max((side for operand in case.operands for side in operand.block), default=1)
-    return mesh.size * max(replicas, default=1) * max(longest, 1) ** (contract.degree - 1) * contract.reads(case)
+    products = max(longest, 1) ** (contract.degree - 1) * contract.reads(case)
+    return mesh.size * shared * max(replicas, default=1) * products
 
 
 def along(case: Case, data: Data) -> str:
@@ -147,24 +149,21 @@ def _pulled(
     cts: Sequence[np.ndarray],
 ) -> list[np.ndarray]:
     """J^T c, not rounded: into the results' blocks, through the pullback, out of the operands'."""
-    mesh, batched, contract = case.mesh, is_batched(case), CONTRACTS[case.contract]
+    mesh, contract = case.mesh, CONTRACTS[case.contract]
     moving = contract.moving(case)
     blocks = []
     for ct, placement in zip(cts, placements, strict=True):
         held = enter(widened(ct), mesh, placement.partition())
         blocks.append(held.reshape(*mesh.sizes, *held.shape[len(mesh.sizes) + len(placement.stacked) :]))
-    count = len(primal)
-    held_primal = [
-        case.blocks(i, widened(array) if i in moving else array, batched=batched) for i, array in enumerate(primal)
-    ]
-    pulled = over_batch(case, [*held_primal, *blocks], lambda b: contract.pullback(case, b[:count], b[count:]))
+    held_primal = [case.blocks(i, widened(array) if i in moving else array) for i, array in enumerate(primal)]
+    pulled = pulled_over_batch(case, contract, held_primal, blocks)
     return [
         leave(
-            t.reshape(*mesh.sizes, *(1 for _ in o.placement.stacked), *t.shape[len(mesh.sizes) :]),
+            t.reshape(*mesh.sizes, *(1 for _ in case.operands[i].placement.stacked), *t.shape[len(mesh.sizes) :]),
             mesh,
-            o.placement.partition(batched=batched),
+            case.partition(i),
         )
-        for t, o in zip(pulled, (case.operands[i] for i in moving), strict=True)
+        for t, i in zip(pulled, moving, strict=True)
     ]
 
 
@@ -191,12 +190,11 @@ def tangent_references(case: Case, primal: Sequence[np.ndarray], tangents: Seque
 
 def _pushed(case: Case, primal: Sequence[np.ndarray], tangents: Sequence[np.ndarray]) -> list[np.ndarray]:
     """J d, not rounded."""
-    batched, count, contract = is_batched(case), len(primal), CONTRACTS[case.contract]
+    contract = CONTRACTS[case.contract]
     moving = contract.moving(case)
-    held = [widened(array) if i in moving else array for i, array in enumerate(primal)]
-    blocks = [case.blocks(i, array, batched=batched) for i, array in enumerate(held)]
-    blocks += [case.blocks(i, widened(d), batched=batched) for i, d in zip(moving, tangents, strict=True)]
-    return over_batch(case, blocks, lambda b: contract.pushforward(case, b[:count], b[count:]))
+    blocks = [case.blocks(i, widened(array) if i in moving else array) for i, array in enumerate(primal)]
+    along = [case.blocks(i, widened(d)) for i, d in zip(moving, tangents, strict=True)]
+    return pushed_over_batch(case, contract, blocks, along)
 
 
 def inner(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> complex:
@@ -232,7 +230,7 @@ def held(
 def _check(kind: str, implementation: Implementation, case: Case, program: Ready, data: Data) -> bool:
     """Whether the data set tells right from wrong."""
     forward_mode, reverse_mode = MODES[kind]
-    batched, moving = is_batched(case), CONTRACTS[case.contract].moving(case)
+    moving = CONTRACTS[case.contract].moving(case)
     primal, tangents = operands(case, data, pulled_terms(case)), tangents_of(case, data)
     cts = cotangents(case, program, data)
     outputs = program.prepared([*primal, *tangents, *cts])
@@ -244,7 +242,8 @@ def _check(kind: str, implementation: Implementation, case: Case, program: Ready
         compare(
             case, data, "tangent", "tangent (forward mode)",
             expected=pushed_right[i].rounded, actual=placed_blocks(case, tangent, placement),
-            bound=pushed_right[i].bound, exact=pushed_right[i].exact, leaf=i,
+            bound=pushed_right[i].bound, exact=pushed_right[i].exact,
+            off_in_doubles=pushed_right[i].off_in_doubles, leaf=i,
         )  # fmt: skip
         check_mathematics(case, data, "tangent", "tangent (forward mode)", pushed_right[i], leaf=i)
 
@@ -254,10 +253,11 @@ def _check(kind: str, implementation: Implementation, case: Case, program: Ready
             raise Broken("shape", told, of="gradient", data=data)
         compare(
             case, data, "gradient", named(case, i),
-            expected=case.blocks(i, right.rounded, batched=batched),
-            actual=case.blocks(i, gradient, batched=batched),
-            bound=None if right.bound is None else case.blocks(i, right.bound, batched=batched),
-            exact=case.blocks(i, right.exact, batched=batched),
+            expected=case.blocks(i, right.rounded),
+            actual=case.blocks(i, gradient),
+            bound=None if right.bound is None else case.blocks(i, right.bound),
+            exact=case.blocks(i, right.exact),
+            off_in_doubles=None if (off := right.off_in_doubles) is None else case.blocks(i, off),
             leaf=i,
         )  # fmt: skip
         check_mathematics(case, data, "gradient", named(case, i), right, leaf=i, operand=i)

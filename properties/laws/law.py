@@ -8,6 +8,8 @@ from typing import Literal
 
 from shardproof.oracles.dtypes import is_float
 from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.chain import LINKS, in_words
+from shardproof.properties.cases.strategies import PLAIN, Chains
 from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.engines import Engine
 from shardproof.properties.laws.agreement import check_agreement, differentiable
@@ -16,10 +18,12 @@ from shardproof.properties.laws.drawing import (
     Cases,
     always,
     as_drawn,
+    fitted,
     forbidden,
     forbids,
     has_gradient,
     leaving,
+    typed,
     unrelated,
 )
 from shardproof.properties.laws.error import check_error
@@ -27,7 +31,10 @@ from shardproof.properties.laws.gradient import check_gradient
 from shardproof.properties.laws.type import check_type
 from shardproof.properties.laws.value import check_value
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.transformations import TRANSFORMATIONS
+
+OF_SHARD_MAP = ("no_vma", "partial_manual", "vmap_outside", "vjp_inside")
+"""Links that are about the types in `shard_map`, about its axes, or what is inside of it: not of a function of global
+arrays."""
 
 Check = Callable[[Implementation, Case, Engine], int]
 Script = Literal["values", "gradient", "type", "error", "communication"]
@@ -46,7 +53,7 @@ class Law:
         title: what it is called where it is broken, if that is not its name.
         adapt: makes the contract's cases say what it asks.
         asks: whether it has anything to ask of an implementation.
-        arounds: the transformations it draws.
+        chains: the transformations it draws around the call.
         floating: whether it needs gradients.
         share: its examples, as a multiple of the profile's `max_examples`; dear laws get fewer.
         engines: the engines that can check it.
@@ -63,7 +70,7 @@ class Law:
     title: str = ""
     adapt: Callable[[Cases, Implementation], Cases] = as_drawn
     asks: Callable[[Implementation], bool] = always
-    arounds: tuple[str, ...] = ("jit",)
+    chains: Chains = PLAIN
     floating: bool = False
     share: float = 1.0
     engines: tuple[str, ...] = ("simulate", "xla")
@@ -82,10 +89,17 @@ class Law:
         """Whether it compares engines with one another, so that what is wrong is not known from an oracle."""
         return self.alone is not None
 
+    def tells(self, implementation: Implementation, engine: str) -> bool:
+        """Whether an engine can check it at all: what a compiler sends, the interpreter does not see."""
+        expected = implementation.communication is not None or implementation.expectation is not None
+        hidden = self.script == "communication" and engine == "simulate" and implementation.whole and not expected
+        return engine in self.engines and not hidden
+
     def titled(self, case: Case, *, of_derivative: bool) -> str:
-        """Its name where it is broken: `value under vmap`, `gradient at scale`."""
+        """Its name where it is broken: `value under vmap of scan`, `gradient at scale`."""
         part = "gradient" if of_derivative or self.floating else "value"
-        return self.title.format(part=part, around=case.around) or self.name
+        under = f" under {in_words(case.chain)}" if case.chain else ""
+        return (self.title.format(part=part) or self.name) + under
 
     def cases(
         self, implementation: Implementation, scope: Scope, excluded: Callable[[Case], None] = lambda case: None
@@ -93,19 +107,22 @@ class Law:
         """The cases that this law draws for an implementation; those that it does not serve go to `excluded`."""
         scope = dataclasses.replace(
             scope,
-            arounds=self.arounds,
+            chains=self.chains.without(OF_SHARD_MAP) if implementation.whole else self.chains,
             floating=self.floating,
             features=implementation.features,
+            explicit=scope.explicit and not implementation.whole,
             large=scope.large if self.large else 0,
+            whole=implementation.whole,
         )
-        cases = CONTRACTS[implementation.contract].cases(scope)
+        cases = CONTRACTS[implementation.contract].cases(scope).map(fitted)
         serves = implementation.serves
         if serves is not None:
 
             def kept(case: Case) -> bool:
-                if not serves(case):
+                wanted = serves(case)
+                if not wanted:
                     excluded(case)
-                return serves(case)
+                return wanted
 
             cases = cases.filter(kept)
         return unrelated(self.adapt(cases, implementation))
@@ -138,20 +155,27 @@ def check_interpreted(implementation: Implementation, case: Case, engine: Engine
     return checked
 
 
-AROUND = tuple(name for name in TRANSFORMATIONS if name not in ("jit", "eager"))
-DIFFERENTIABLE = tuple(
-    t.name for t in TRANSFORMATIONS.values() if t.differentiable and t.name not in ("jit", "eager", "partial_manual")
-)
+COMPILED = tuple(
+    name for name in sorted(LINKS, key=lambda name: LINKS[name].whole) if LINKS[name].compiled
+)  # the simplest first
+DIFFERENTIABLE = tuple(name for name in COMPILED if LINKS[name].differentiable)
 
 LAWS: dict[str, Law] = {
     law.name: law
     for law in (
-        Law("value", "Every device holds the block that the oracle says.", check_value, share=2.4),
+        Law(
+            "value",
+            "Every device holds the block that the oracle says.",
+            check_value,
+            chains=Chains(COMPILED, bare=9),
+            share=2.4,
+        ),
         Law(
             "gradient",
             "Forward mode is the oracle's map, reverse mode its transpose, and the two are adjoint.",
             check_gradient,
             asks=has_gradient,
+            chains=Chains(DIFFERENTIABLE, bare=10),
             floating=True,
             share=0.6,
             script="gradient",
@@ -164,6 +188,7 @@ LAWS: dict[str, Law] = {
             share=0.6,
             script="type",
             adapt=leaving,
+            asks=typed,
         ),
         Law(
             "error",
@@ -177,22 +202,22 @@ LAWS: dict[str, Law] = {
         ),
         Law(
             "transformation",
-            "No transformation around a collective changes its values.",
+            "No chain of transformations around a call changes its values.",
             check_value,
-            arounds=(*AROUND, "partial_manual", "no_vma"),  # twice as often: they change what the others only wrap
+            chains=Chains((*COMPILED, "partial_manual", "no_vma")),  # twice: they change what the others only wrap
             share=1.1,
-            title="value under {around}",
+            title="{part}",
         ),
         Law(
             "transformed gradient",
-            "No transformation around a collective changes its gradients.",
+            "No chain of transformations around a call changes its gradients.",
             check_gradient,
             asks=has_gradient,
-            arounds=DIFFERENTIABLE,
+            chains=Chains(DIFFERENTIABLE),
             floating=True,
             share=0.4,
             script="gradient",
-            title="gradient under {around}",
+            title="{part}",
             derives=True,
         ),
         Law(
@@ -208,15 +233,16 @@ LAWS: dict[str, Law] = {
             "eager",
             "Without `jit` the values are those with it.",
             check_value,
-            arounds=("eager",),
+            chains=Chains(COMPILED, bare=8, most=1, always=("eager",)),
             share=0.1,
+            title="{part}",
             engines=("xla",),
         ),
         Law(
             "agreement",
             "The interpreter and XLA agree on every program, forward and backward.",
             check_agreement,
-            arounds=("jit", *(name for name in AROUND if name != "partial_manual")),
+            chains=Chains(COMPILED, bare=1),
             share=6.5,
             engines=("xla",),
             interpreted=True,

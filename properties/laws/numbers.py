@@ -11,7 +11,6 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.laws.violation import NotRun
-from shardproof.properties.programs.transformations import TRANSFORMATIONS
 
 Arrays = Sequence[np.ndarray]
 
@@ -40,11 +39,16 @@ class Sums:
     magnitudes: np.ndarray
     unit: float
 
-    def exact_in(self, dtype: np.dtype) -> np.ndarray:
-        """Elementwise, whether every order of adding up gives the same bits: sums are small multiples of the unit."""
+    def exact_in(self, dtype: np.dtype, parts: int = 1) -> np.ndarray:
+        """Elementwise, whether every order of adding up gives the same bits: sums are small multiples of the unit.
+
+        One of so many `parts` of a sum must be in the normal range as well.
+        """
         with np.errstate(invalid="ignore"):
             small = self.magnitudes <= exact_limit(dtype) * self.unit
-        return np.asarray(small & (self.magnitudes <= largest_finite(dtype)) & (self.unit >= smallest_normal(dtype)))
+        return np.asarray(
+            small & (self.magnitudes <= largest_finite(dtype)) & (self.unit >= parts * smallest_normal(dtype))
+        )
 
 
 def operands(case: Case, data: Data, terms: int | None = None) -> list[np.ndarray]:
@@ -52,11 +56,7 @@ def operands(case: Case, data: Data, terms: int | None = None) -> list[np.ndarra
     contract = CONTRACTS[case.contract]
     count = contract.terms(case) if terms is None else terms
     count = contract.partial(case) if data.kind == "partial" else count
-    batched = TRANSFORMATIONS[case.around].batched
-    arrays = [
-        case.global_array(i, data, terms=count, batched=batched, degree=contract.degree)
-        for i in range(len(case.operands))
-    ]
+    arrays = [case.global_array(i, data, terms=count, degree=contract.degree) for i in range(len(case.operands))]
     return contract.adapt(case, arrays)
 
 
@@ -86,7 +86,7 @@ def is_exact(case: Case, arrays: Arrays, terms: int, directions: Arrays | None =
     factors = [*(own if contract.degree > 1 or directions is None else ()), *(directions or ())]
     factors = [a for a in factors if is_float(a.dtype)]  # integers wrap around all the same
     if contract.degree == 1:
-        return all(sums_exactly(a.dtype, largest_of(a) * terms, finest(a)) for a in factors)
+        return all(sums_exactly(a.dtype, largest_of(a) * terms, finest(a), parts_of(case)) for a in factors)
     largest = sorted(largest_of(a) for a in own)
     units = [finest(a) for a in own]
     if directions is not None:
@@ -108,9 +108,15 @@ def largest_of(array: np.ndarray) -> float:
     return float(magnitude(array).max(initial=0))
 
 
-def sums_exactly(dtype: np.dtype, total: float, unit: float) -> bool:
+def sums_exactly(dtype: np.dtype, total: float, unit: float, parts: int = 1) -> bool:
     """Whether a sum of multiples of `unit`, whose absolute values add up to `total`, is exact in a dtype."""
-    return bool(Sums(np.asarray(total, np.float64), unit).exact_in(dtype))
+    return bool(Sums(np.asarray(total, np.float64), unit).exact_in(dtype, parts))
+
+
+def parts_of(case: Case) -> int:
+    """Into how many parts a sum is divided."""
+    contract = CONTRACTS[case.contract]
+    return contract.terms(case) if contract.divides(case) else 1
 
 
 def divides_exactly(case: Case) -> bool:

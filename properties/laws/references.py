@@ -9,6 +9,7 @@ import numpy as np
 from shardproof.oracles.collectives import axis_index
 from shardproof.oracles.dtypes import (
     finest,
+    flushed,
     half_spacing,
     is_float,
     largest_finite,
@@ -18,8 +19,10 @@ from shardproof.oracles.dtypes import (
     tiny,
     unit_roundoff,
 )
+from shardproof.oracles.layout import nan_equal
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.laws.batches import reference_blocks
 from shardproof.properties.laws.numbers import (
     Sums,
     divides_exactly,
@@ -28,9 +31,9 @@ from shardproof.properties.laws.numbers import (
     largest_of,
     magnitude,
     magnitudes_of,
+    parts_of,
     sums_exactly,
 )
-from shardproof.properties.laws.running import is_batched, reference_blocks
 
 Arrays = Sequence[np.ndarray]
 
@@ -64,6 +67,14 @@ class Reference:
         return rounded(self.exact, self.dtype)
 
     @property
+    def off_in_doubles(self) -> np.ndarray | None:
+        """Elementwise, whether the implementation is wrong in double precision: then no rounding explains a result."""
+        if self.double is None or self.leeway is None:
+            return None
+        with np.errstate(invalid="ignore"):
+            return ~((np.abs(self.double - self.exact) <= self.leeway) | nan_equal(self.double, self.exact))
+
+    @property
     def tells(self) -> bool:
         """Whether some result is told from right: not where so many terms are added up that no digit is certain.
 
@@ -77,16 +88,21 @@ class Reference:
         return bool((np.abs(self.bound) < largest).any())
 
 
-def references(case: Case, arrays: Arrays, features: frozenset[str] = frozenset()) -> list[Reference]:
+def references(
+    case: Case, arrays: Arrays, features: frozenset[str] = frozenset(), *, split: bool = False
+) -> list[Reference]:
     """What the oracle says of the results, as blocks, and how far off they may be.
 
     Terms are added up in the contract's accumulator, or in the operands' own dtype by a function that has
     the feature `narrow_accumulation`. What comes out of an accumulator that is wider than the operands is
     rounded to their dtype `stages` times: once at the end, and before that where a partial sum is sent, unless
     that is exact. Of one that is no sum of products, only an implementation's wide run says how far off it may be.
+
+    Where a compiler `split`s the sums, all devices may have parts of them, which are rounded, and so is every sum of
+    parts.
     """
     contract = CONTRACTS[case.contract]
-    blocks = [case.blocks(i, array, batched=is_batched(case)) for i, array in enumerate(arrays)]
+    blocks = [case.blocks(i, array) for i, array in enumerate(arrays)]
     exact = reference_blocks(case, blocks)
     dtypes = contract.result_dtypes(case, [np.dtype(array.dtype) for array in arrays])[: len(exact)]
     if contract.nonlinear:
@@ -105,6 +121,8 @@ def references(case: Case, arrays: Arrays, features: frozenset[str] = frozenset(
         # as large as one participant's sum may be
         sent = math.prod(largest_of(arrays[i]) for i in moving) * contract.partial(case)
         stages = 1 if contract.degree == 2 and sums_exactly(dtype, sent, known.unit) else contract.stages
+        if split and contract.degree > 1:
+            stages += case.mesh.size
         rounded_once = partial_sums(case, blocks) if stages == 2 and held != dtype else magnitudes
         bound = _value_bound(case, right, known, dtype, held, stages, largest, rounded_once)
         found.append(Reference(right, dtype, with_infinite(case, right, bound)))
@@ -164,7 +182,7 @@ def _value_bound(
     if held == dtype:
         return _within(case, sums, count, dtype)
     magnitudes, u = sums.magnitudes, unit_roundoff(dtype)
-    exactly = sums.exact_in(held) & divides_exactly(case)
+    exactly = sums.exact_in(held, parts_of(case)) & divides_exactly(case)
     error = np.where(exactly, 0, sum_error_bound(magnitudes, count, held)) / (terms if divides else 1)
     # below the normal range a hidden value is off by a fixed amount, which a factor after it multiplies
     floor = tiny(dtype) * (terms * max(largest, 1.0) ** (contract.degree - 2) if contract.degree > 2 else 1)
@@ -172,7 +190,7 @@ def _value_bound(
         error = error + u * (partial + error) + floor * case.members
     result = magnitude(exact)
     overflows = (magnitudes if stages > 1 else result) + error > largest_finite(dtype)
-    error = error + half_spacing(result + error, dtype)
+    error = error + half_spacing(result + error, dtype) + (flushed(dtype) if divides else 0)
     return np.where(overflows, -error, error)
 
 
@@ -211,9 +229,9 @@ def _within(case: Case, sums: Sums, count: np.ndarray, dtype: np.dtype) -> np.nd
     """
     contract = CONTRACTS[case.contract]
     divided = contract.terms(case) if contract.divides(case) else 0
-    exactly = sums.exact_in(dtype) & divides_exactly(case)
+    exactly = sums.exact_in(dtype, parts_of(case)) & divides_exactly(case)
     if exactly.all():
         return None
     error = np.where(exactly, 0, sum_error_bound(sums.magnitudes, count, dtype))
-    bound = error / max(divided, 1) + divided * tiny(dtype)
+    bound = error / max(divided, 1) + (max(divided * tiny(dtype), flushed(dtype)) if divided else 0)
     return np.where(sums.magnitudes + error > largest_finite(dtype), -bound, bound)

@@ -1,7 +1,7 @@
 """Running a case: programs made ready once per structure, and their results as blocks."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from traceback import walk_tb
@@ -12,22 +12,26 @@ import numpy as np
 from jax import lax
 from jax.interpreters import ad
 
-from shardproof.oracles.dtypes import is_float, rounded, wide
 from shardproof.oracles.layout import shard
-from shardproof.properties.cases.case import BATCH, Case, Placement
+from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine, Prepared
+from shardproof.properties.engines.simulate import raised_in
 from shardproof.properties.engines.simulate.liveness import equations
-from shardproof.properties.laws.violation import NotDifferentiable, SuiteError
+from shardproof.properties.laws.batches import oracle_blocks
+from shardproof.properties.laws.violation import NotDifferentiable
+from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.program import Program, Seen, WrongResult, derivatives, forward
-from shardproof.properties.programs.transformations import TRANSFORMATIONS
+from shardproof.properties.programs.program import Program, Seen, WrongResult, forward
 
 KEPT = 32
 """How many structures stay compiled: Hypothesis tries one again and again while it shrinks."""
 
 MODES = {"gradient": (True, True), "reverse gradient": (False, True), "forward gradient": (True, False)}
 """What is made ready of a derivative: whether forward mode, and whether reverse mode."""
+
+LINEARIZATION = "Linearization failed"
+"""How JAX's exception begins where a function has no reverse mode."""
 
 _ready: OrderedDict[tuple[object, ...], "Ready"] = OrderedDict()
 
@@ -78,7 +82,8 @@ def forget() -> None:
 def _make(kind: str, implementation: Implementation, case: Case, engine: Engine) -> Ready:
     seen = Seen()
     if kind == "value":
-        return Ready(engine.prepare(forward(case, implementation, seen), case.mesh), seen)
+        with differentiating():  # where a link of its chain does
+            return Ready(engine.prepare(forward(case, implementation, seen), case.mesh), seen)
     if kind == "placed":
         return Ready(engine.prepare(forward(case, implementation, seen, out="placed"), case.mesh), seen)
     forward_mode, reverse_mode = MODES[kind]
@@ -95,7 +100,10 @@ def _make(kind: str, implementation: Implementation, case: Case, engine: Engine)
 
 @contextmanager
 def differentiating() -> Iterator[None]:
-    """Tells the transpose of a while_loop, which JAX has not, from any other exception: by where it was raised.
+    """Tells what JAX has no derivative of from any other exception: by where, or with which words, it was raised.
+
+    That is the transpose of a while_loop, and what has no rule that keeps values apart from derivatives, as a
+    custom_vmap.
 
     Raises:
         NotDifferentiable: in place of what JAX raises.
@@ -104,9 +112,11 @@ def differentiating() -> Iterator[None]:
         yield
     except ValueError as error:
         frames = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
-        if frames[-1] is not ad.primitive_transposes[lax.while_p].__code__:
-            raise
-        raise NotDifferentiable("a while_loop has no reverse mode") from error
+        if frames[-1] is ad.primitive_transposes[lax.while_p].__code__:
+            raise NotDifferentiable("a while_loop has no reverse mode") from error
+        if str(error).startswith(LINEARIZATION) and raised_in(error).startswith("jax."):
+            raise NotDifferentiable(str(error).partition(". ")[0]) from error
+        raise
 
 
 def check_results(case: Case, seen: Seen) -> None:
@@ -115,8 +125,9 @@ def check_results(case: Case, seen: Seen) -> None:
     Raises:
         WrongResult: if one has not.
     """
-    batch = (BATCH,) if is_batched(case) else ()
-    zeros = [np.zeros((*case.mesh.sizes, *batch, *o.block), o.numpy_dtype) for o in case.operands]
+    zeros = [
+        np.zeros((*case.mesh.sizes, *case.batch_of(i), *o.block), o.numpy_dtype) for i, o in enumerate(case.operands)
+    ]
     lead = len(case.mesh.sizes)
     for i, expected in enumerate(oracle_blocks(case, zeros)):
         shape, dtype = expected.shape[lead:], np.dtype(seen.dtypes[i])
@@ -125,62 +136,6 @@ def check_results(case: Case, seen: Seen) -> None:
             raise WrongResult(f"{what} has blocks of shape {seen.shapes[i]}: expected {shape}")
         if dtype != expected.dtype:
             raise WrongResult(f"{what} has dtype {dtype}: expected {expected.dtype}")
-
-
-def is_batched(case: Case) -> bool:
-    """Whether the case's transformation carries a batch."""
-    return TRANSFORMATIONS[case.around].batched
-
-
-def reference_blocks(case: Case, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The oracle's results `[*mesh.sizes, (batch,) *block]` in wide floats, before they are rounded."""
-    return over_batch(
-        case, widened_operands(case, operands), lambda blocks: CONTRACTS[case.contract].oracle(case, blocks)
-    )
-
-
-def widened_operands(case: Case, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The arrays of all operands, those that have a gradient in a dtype that loses nothing that matters."""
-    contract = CONTRACTS[case.contract]
-    moving, divides = contract.moving(case), contract.divides(case)
-    return [widened(o, divides) if i in moving else o for i, o in enumerate(operands)]
-
-
-def widened(array: np.ndarray, divides: bool = False) -> np.ndarray:
-    """Floats in a dtype that loses nothing that matters; integers as they are, to wrap, unless a sum is divided."""
-    if is_float(array.dtype):
-        return array.astype(wide(array.dtype), copy=False)
-    return array.astype(np.float64) if divides else array
-
-
-def oracle_blocks(case: Case, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The oracle's results `[*mesh.sizes, (batch,) *block]`, given the operands' blocks, in their dtype."""
-    exact = reference_blocks(case, operands)
-    dtypes = CONTRACTS[case.contract].result_dtypes(case, [operand.dtype for operand in operands])
-    return [rounded(e, dtype) for e, dtype in zip(exact, dtypes, strict=False)]  # a product has one result
-
-
-def over_batch(
-    case: Case, operands: Sequence[np.ndarray], function: Callable[[list[np.ndarray]], Sequence[np.ndarray]]
-) -> list[np.ndarray]:
-    """An oracle's `function` (lists of blocks to lists of blocks) on each input of the batch, or on the only one.
-
-    Raises:
-        SuiteError: if it fails.
-    """
-    lead, batched = len(case.mesh.sizes), is_batched(case)
-    inputs = [[np.take(b, i, axis=lead) for b in operands] for i in range(BATCH)] if batched else [list(operands)]
-    try:
-        per_input = [list(function(blocks)) for blocks in inputs]
-    except Exception as error:
-        first = str(error).partition("\n")[0]
-        raise SuiteError(
-            f"the oracle fails, an error of this suite: {case}: {type(error).__name__}: {first}"
-        ) from error
-    if not batched:
-        return per_input[0]
-    expected = TRANSFORMATIONS[case.around].expected
-    return [expected(results, lead) for results in zip(*per_input, strict=True)]
 
 
 def all_blocks(case: Case, stacked: np.ndarray) -> np.ndarray:

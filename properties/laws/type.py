@@ -7,9 +7,10 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine
+from shardproof.properties.laws.batches import oracle_blocks
 from shardproof.properties.laws.comparison import compare
 from shardproof.properties.laws.numbers import is_exact, operands
-from shardproof.properties.laws.running import check_results, oracle_blocks, ready, traced
+from shardproof.properties.laws.running import check_results, ready, traced
 from shardproof.properties.laws.violation import Broken, Difference
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, forward
@@ -85,7 +86,7 @@ def _check_acceptance(
     arrays = operands(case, data)
     if not is_exact(case, arrays, CONTRACTS[case.contract].terms(case)):
         return
-    expected = oracle_blocks(case, [case.blocks(i, a, batched=False) for i, a in enumerate(arrays)])
+    expected = oracle_blocks(case, [case.blocks(i, a) for i, a in enumerate(arrays)])
     lead = len(case.mesh.sizes)
     results = ready("placed", implementation, case, engine).prepared(arrays)
     for i, (blocks, result, placed) in enumerate(zip(expected, results, out, strict=True)):

@@ -37,6 +37,7 @@ def check_value(implementation: Implementation, case: Case, engine: Engine) -> i
                 actual=all_blocks(case, result),
                 bound=right[i].bound,
                 exact=right[i].exact,
+                off_in_doubles=right[i].off_in_doubles,
                 leaf=i,
             )
             check_mathematics(case, data, "result", what, right[i], leaf=i)

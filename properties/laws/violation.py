@@ -77,6 +77,7 @@ class Difference:
         bound: elementwise, how far they may be from the right result before it was rounded (negative: or not finite,
             where a sum may overflow); None: they are equal bit for bit.
         leaf: which of the results it is, of a gradient which of the operands.
+        off_in_doubles: elementwise, whether the implementation is wrong in double precision as well, if that is known.
     """
 
     of: Of
@@ -86,6 +87,7 @@ class Difference:
     wrong: np.ndarray
     bound: np.ndarray | None = None
     leaf: int = 0
+    off_in_doubles: np.ndarray | None = None
 
     @property
     def comparable(self) -> bool:
@@ -97,10 +99,15 @@ class Difference:
         return self.comparable and self.expected.dtype == np.float64 and not is_wide(case)
 
     @property
+    def by_formula(self) -> bool:
+        """Whether an element is wrong in double precision as well, so that no rounding explains it."""
+        return self.off_in_doubles is not None and bool((self.off_in_doubles & self.wrong).any())
+
+    @property
     def rounding(self) -> bool:
         """Whether it is no more than rounding may make it: in doubt it is not."""
         dtype = self.expected.dtype
-        if not self.comparable or not is_float(dtype) or not self.wrong.any():
+        if not self.comparable or not is_float(dtype) or not self.wrong.any() or self.by_formula:
             return False
         actual, expected = (values.astype(wide(dtype)) for values in (self.actual, self.expected))
         with np.errstate(invalid="ignore", over="ignore"):

@@ -6,7 +6,9 @@
   accumulator and rounds its results once. What a derivative casts and adds up in the operands' dtype is written by JAX.
 """
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -15,12 +17,13 @@ from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS, Contract
 from shardproof.properties.engines import SimulateEngine
-from shardproof.properties.engines.simulate import DOUBLES, OWN, Rounding, Wide
+from shardproof.properties.engines.simulate import DOUBLES, OWN, InterpreterLimit, Rounding, Wide
 from shardproof.properties.engines.simulated import Interpreted
 from shardproof.properties.laws.comparison import compare
+from shardproof.properties.laws.doubles import in_doubles
 from shardproof.properties.laws.numbers import magnitude
 from shardproof.properties.laws.references import Reference, references
-from shardproof.properties.laws.running import all_blocks, is_batched, placed_blocks, ready
+from shardproof.properties.laws.running import all_blocks, placed_blocks, ready
 from shardproof.properties.laws.violation import Of
 from shardproof.properties.programs.implementations import Implementation
 
@@ -35,8 +38,9 @@ ACCUMULATED_BY_JAX = frozenset(
 ANY_FINITE = float(np.finfo(np.float64).max) / 4
 """How far off a result may be of which nothing is known, but that it is finite."""
 
-Both = tuple[Wide, Wide]
-"""A result in double precision: with what the program's own may be off by, and what the doubles may be."""
+Both = tuple[Wide, Wide, np.ndarray]
+"""A result in double precision: with what the program's own may be off by, and what the doubles may be; and where it
+must be finite if the doubles are."""
 
 
 def both(kind: str, implementation: Implementation, case: Case, arrays: Sequence[np.ndarray]) -> list[Both]:
@@ -46,10 +50,20 @@ def both(kind: str, implementation: Implementation, case: Case, arrays: Sequence
         InterpreterLimit: if the interpreter cannot run it so.
         NotImplementedError: if the implementation is not differentiable in a mode that `kind` asks for.
     """
-    prepared = ready(kind, implementation, case, INTERPRETER).prepared
-    assert isinstance(prepared, Interpreted)
     rounding = permitted(implementation, case, derivative=kind != "value")
-    return list(zip(prepared.wide(arrays, rounding), prepared.wide(arrays, DOUBLES), strict=True))
+    try:
+        prepared = ready(kind, implementation, case, INTERPRETER).prepared
+        assert isinstance(prepared, Interpreted)
+        own, double = prepared.wide(arrays, rounding), prepared.wide(arrays, DOUBLES)
+        asked = CONTRACTS[case.contract].finite and "narrow_accumulation" not in implementation.features
+        finite = [np.full(wide.error.shape, asked) for wide in own]
+        if rounding.own and any(np.isinf(wide.error).any() for wide in own):
+            added_up = prepared.wide(arrays, dataclasses.replace(DOUBLES, own=rounding.own))
+            finite = [one & np.isfinite(wide.error) for one, wide in zip(finite, added_up, strict=True)]
+    except InterpreterLimit as limit:
+        own, double = map(list, zip(*in_doubles(kind, implementation, case, arrays, limit), strict=True))
+        finite = [np.zeros(wide.error.shape, bool) for wide in own]
+    return list(zip(own, double, finite, strict=True))
 
 
 def permitted(implementation: Implementation, case: Case, *, derivative: bool) -> Rounding:
@@ -72,14 +86,14 @@ def value_references(implementation: Implementation, case: Case, arrays: Sequenc
     Raises:
         InterpreterLimit: if that takes a wide run, and the interpreter cannot.
     """
-    right = references(case, arrays, implementation.features)
+    right = references(case, arrays, implementation.features, split=implementation.whole)
     if not CONTRACTS[case.contract].nonlinear:
         return right
     runs = both("value", implementation, case, arrays)
     contract = CONTRACTS[case.contract]
     return [
-        held_to(contract, r, *(_map(wide, lambda x: all_blocks(case, x)) for wide in run), of_derivative=False)
-        for r, run in _pairs(right, runs)
+        held_to(contract, r, *_map(run, partial(all_blocks, case)), of_derivative=False)
+        for r, run in zip(right, runs, strict=True)
     ]
 
 
@@ -91,24 +105,26 @@ def tangents_held(
         held_to(
             CONTRACTS[case.contract],
             r,
-            *(_map(wide, lambda x, at=at: placed_blocks(case, x, at)) for wide in run),
+            *_map(run, partial(placed_blocks, case, placement=at)),
             of_derivative=True,
         )
-        for (r, run), at in zip(_pairs(right, runs), placements, strict=True)
+        for (r, run), at in zip(zip(right, runs, strict=True), placements, strict=True)
     ]
 
 
 def gradients_held(case: Case, right: Sequence[Reference], runs: Sequence[Both]) -> list[Reference]:
     """The references of gradients, as global arrays, held to those of wide runs."""
-    return [held_to(CONTRACTS[case.contract], r, *run, of_derivative=True) for r, run in _pairs(right, runs)]
+    return [held_to(CONTRACTS[case.contract], r, *run, of_derivative=True) for r, run in zip(right, runs, strict=True)]
 
 
-def held_to(contract: Contract, right: Reference, own: Wide, double: Wide, *, of_derivative: bool) -> Reference:
+def held_to(
+    contract: Contract, right: Reference, own: Wide, double: Wide, finite: np.ndarray, *, of_derivative: bool
+) -> Reference:
     """A reference with the bound that an implementation's wide run derives, which has the reference's shape.
 
     A result that is too near to the end of its dtype may be infinite. One that is not, and that a run in doubles knows,
-    must be finite even where something on its way may overflow in the program's dtypes, so that nothing else is known.
-    Of what the oracle itself does not know, nothing is asked.
+    must be finite even where something on its way may overflow in the program's dtypes, so that nothing else is known:
+    unless that is what JAX adds up in the operands' dtype. Of what the oracle itself does not know, nothing is asked.
     """
     if own.value.shape != right.exact.shape:  # the comparison of shapes says so
         return right
@@ -126,8 +142,7 @@ def held_to(contract: Contract, right: Reference, own: Wide, double: Wide, *, of
     size = magnitude(exact).astype(np.float64)
     bound = reach + half_spacing(np.asarray(size + reach), right.dtype)
     bound = np.where(size + bound <= largest_finite(right.dtype), bound, -bound)
-    if contract.finite:
-        bound = np.where(np.isinf(reach) & np.isfinite(leeway), ANY_FINITE, bound)
+    bound = np.where(finite & np.isinf(reach) & np.isfinite(leeway), ANY_FINITE, bound)
     return Reference(exact, right.dtype, bound, double.value, leeway)
 
 
@@ -152,7 +167,7 @@ def check_mathematics(
         return
     arrays = [right.exact.astype(right.double.dtype), right.double, -right.leeway, right.exact]
     if operand is not None:
-        arrays = [case.blocks(operand, array, batched=is_batched(case)) for array in arrays]
+        arrays = [case.blocks(operand, array) for array in arrays]
     expected, actual, bound, exact = arrays
     bound = np.where(np.isinf(bound), bound, -bound)
     compare(
@@ -168,10 +183,6 @@ def check_mathematics(
     )
 
 
-def _pairs(right: Sequence[Reference], runs: Sequence[Both]) -> list[tuple[Reference, Both]]:
-    return list(zip(right, runs, strict=True))
-
-
-def _map(wide: Wide, blocks: object) -> Wide:
-    assert callable(blocks)
-    return Wide(blocks(wide.value), blocks(wide.error))
+def _map(run: Both, blocks: Callable[[np.ndarray], np.ndarray]) -> Both:
+    own, double, finite = run
+    return Wide(blocks(own.value), blocks(own.error)), Wide(blocks(double.value), blocks(double.error)), blocks(finite)

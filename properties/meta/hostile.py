@@ -9,6 +9,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from shardproof.properties.cases.chain import LINKS
+
 MARK = "pwned"
 """What every payload holds: nothing but the text of a string may ever hold it."""
 
@@ -155,8 +157,18 @@ def _seed(tree: Any, chance: Chance) -> None:
             where[key] = chance.choice((0, 1, 5, 2**16, 2**32, 2**32 + 1, True, MARK))
 
 
+def _chained(tree: Any, chance: Chance) -> None:
+    """Another chain of transformations: too long, with links unknown, twice or in another place, or a right one."""
+    case = tree.get("case")
+    if isinstance(case, dict):
+        links = [
+            chance.choice((*LINKS, *LINKS, MARK, "jit", 1, None)) for _ in range(chance.choice((0, 1, 2, 3, 3, 9)))
+        ]
+        case["chain"] = chance.choice((links, links, "vmap", chance.choice(OTHERS)))
+
+
 CHANGES: tuple[Callable[[Any, Chance], None], ...] = (
-    _told, _told, _told, _told, _told, _told, _told, _seed, _seed,
+    _told, _told, _told, _told, _told, _told, _told, _seed, _seed, _chained, _chained,
     _another, _another, _text, _text, _number, _number, _number, _missing, _more, _moved, _deep, _renamed, _renamed,
 )  # fmt: skip
 

@@ -18,8 +18,9 @@ from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines.simulate import prepare
 from shardproof.properties.engines.simulate.record import Record
 from shardproof.properties.engines.xla import abstract_mesh
+from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.implementations import ALGORITHMS, BUILT_IN, Implementation
-from shardproof.properties.programs.program import Program, Seen, derivatives, forward
+from shardproof.properties.programs.program import Program, Seen, forward
 from shardproof.properties.runner.law_tests import law_test
 
 pytestmark = pytest.mark.untyped
@@ -116,7 +117,7 @@ def check_forward(implementation: Implementation, case: Case) -> Seen:
     assert implementation.communication is not None
     seen = Seen()
     arrays, results, record = recorded(forward(case, implementation, seen), case, 0)
-    expected = CONTRACTS[case.contract].oracle(case, [case.blocks(i, a, batched=False) for i, a in enumerate(arrays)])
+    expected = CONTRACTS[case.contract].oracle(case, [case.blocks(i, a) for i, a in enumerate(arrays)])
     for result, block in zip(results, expected, strict=True):
         np.testing.assert_array_equal(result, block)
     formula = implementation.communication(case, False)

@@ -119,10 +119,7 @@ def test_failures_of_one_cause_are_together(tmp_path: Path, monkeypatch: pytest.
     ]
     text = told(groups[0])
     assert text.count("first wrong element") == 1
-    assert (
-        "  wrong in the same way under 1 more check:\n    value under jit: mesh (dp=2), axis 'dp': 2 blocks [xla]: "
-        in text
-    )
+    assert "  wrong in the same way under 1 more check:\n    value: mesh (dp=2), axis 'dp': 2 blocks [xla]: " in text
 
 
 def test_a_long_name_is_a_file_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

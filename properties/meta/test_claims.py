@@ -28,7 +28,8 @@ from shardproof.properties.reports.checking import user_implementation
 from shardproof.properties.reports.summary import notes
 from shardproof.properties.runner.given import GivenError, claimed, parse_all
 from shardproof.properties.runner.judging import verify
-from shardproof.properties.runner.lookup import implementation_of, named
+from shardproof.properties.runner.lookup import implementation_of
+from shardproof.properties.runner.named import named
 from shardproof.properties.runner.tally import Tally
 
 DRAWS = 60

@@ -19,8 +19,9 @@ from shardproof.properties.counting.arithmetic import flops_of
 from shardproof.properties.counting.products import product_case
 from shardproof.properties.meta.test_algorithms import check_forward, cost_of, recorded, without, without_tangents
 from shardproof.properties.programs.costs import gathered_again, product_flops
+from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.implementations import OVERLAPPED, PRODUCTS, Implementation
-from shardproof.properties.programs.program import Program, Seen, derivatives, forward
+from shardproof.properties.programs.program import Program, Seen, forward
 
 pytestmark = pytest.mark.untyped
 
@@ -78,7 +79,7 @@ def results_layout(case: Case) -> tuple[tuple[str, ...], ...]:
 
 def global_result(case: Case, arrays: Sequence[np.ndarray]) -> np.ndarray:
     """The global product, assembled from the blocks that the oracle computes."""
-    blocks = [case.blocks(i, array, batched=False) for i, array in enumerate(arrays)]
+    blocks = [case.blocks(i, array) for i, array in enumerate(arrays)]
     result = CONTRACTS[case.contract].oracle(case, blocks)[0]
     rank = result.ndim - len(case.mesh.sizes)
     spec = (*[()] * (rank - 2), *results_layout(case))
@@ -111,9 +112,7 @@ def test_pullbacks_are_differences(contract: str, dimension: int) -> None:
     )
     numeric = (above - below) / (2 * step)
     contract_ = CONTRACTS[contract]
-    held, held_direction = (
-        [case.blocks(i, a, batched=False) for i, a in enumerate(some)] for some in (arrays, direction)
-    )
+    held, held_direction = ([case.blocks(i, a) for i, a in enumerate(some)] for some in (arrays, direction))
     pushed = contract_.pushforward(case, held, held_direction)[0]
     spec = (*[()] * (pushed.ndim - len(case.mesh.sizes) - 2), *results_layout(case))
     np.testing.assert_allclose(unshard(pushed, case.mesh, spec), numeric, rtol=1e-6, atol=1e-6)

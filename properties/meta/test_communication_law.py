@@ -34,9 +34,9 @@ from shardproof.properties.counting.counted import of_record
 from shardproof.properties.counting.examples import PARAMETERS, example
 from shardproof.properties.counting.sizes import names_of, sizes_of
 from shardproof.properties.engines import Engine, engine_named, simulate
+from shardproof.properties.laws.batches import oracle_blocks
 from shardproof.properties.laws.communication import check_communication, communication_of
 from shardproof.properties.laws.law import LAWS
-from shardproof.properties.laws.running import oracle_blocks
 from shardproof.properties.laws.violation import Broken
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.programs.expectation import Expectation, ExpectationError

@@ -135,6 +135,8 @@ def test_unknown_totals() -> None:
         ("[4,2]<=[2,4]T(1,0)", ALONG_A),
         ("mesh['a'=2,'b'=4] {'a'}", ALONG_A),
         ("mesh['a'=2,'b'=4] {'b'}", ALONG_B),
+        ("mesh['a'=4,'b'=2], device_ids=([2,4]T(1,0)) {'a'}", ALONG_B),
+        ("mesh['a'=4,'b'=2], device_ids=(0,4,1,5,2,6,3,7) {'b'}", ALONG_A),
         ("mesh['a'=2,'b'=4] {'b','a'}", ((0, 4, 1, 5, 2, 6, 3, 7),)),
         ("mesh['a'=2,'b'=2,'c'=2] {'c','a'}", ((0, 4, 1, 5), (2, 6, 3, 7))),
     ],
@@ -142,6 +144,15 @@ def test_unknown_totals() -> None:
 def test_replica_groups(text: str, groups: Any) -> None:
     """Every spelling names the same groups."""
     assert replica_groups(text) == groups
+
+
+def test_the_devices_of_a_mesh_are_behind_a_comma() -> None:
+    """A mesh that is not in the order of its devices names the groups that it names when it is."""
+    text = saved("cpu_jax_0.12_scan")
+    other = "replica_groups=mesh['b'=4,'a'=2], device_ids=([2,4]T(1,0)) {'a'}"
+    turned = text.replace("replica_groups=mesh['a'=2,'b'=4] {'a'}", other)
+    assert turned != text
+    assert [c.groups for c in collectives(turned)] == [c.groups for c in collectives(text)]
 
 
 @pytest.mark.parametrize(

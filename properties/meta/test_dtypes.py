@@ -24,7 +24,14 @@ from shardproof.oracles.dtypes import (
     unit_roundoff,
     wide,
 )
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data, generate
+from shardproof.properties.engines import XlaEngine
+from shardproof.properties.laws.law import LAWS
+from shardproof.properties.programs.implementations import IMPLEMENTATIONS
+from shardproof.properties.runner.judging import verify
+from shardproof.properties.runner.tally import Tally
 
 FLOATS = tuple(map(np.dtype, (ml_dtypes.float8_e4m3fn, np.float16, ml_dtypes.bfloat16, np.float32)))
 INTEGERS = tuple(map(np.dtype, (ml_dtypes.int4, ml_dtypes.uint4, np.int8, np.uint8, np.int16, np.uint16)))
@@ -254,3 +261,13 @@ def test_partial_data_are_exact_for_one_participant_alone(dtype: np.dtype) -> No
     data = generate(Data("partial", 1), (1000,), dtype, terms=3, degree=2).astype(np.float64)
     largest = 3 * np.abs(data).max() ** 2
     assert exact_limit(dtype) / 8 < largest <= exact_limit(dtype)
+
+
+@pytest.mark.parametrize("law", ["agreement", "value", "gradient"])
+def test_parts_of_the_smallest_normal_numbers_may_be_zero(law: str) -> None:
+    """XLA takes a quotient below the normal range for zero: half of the smallest normal number in float32."""
+    operand = Operand((2, 1), "float32", Placement((("dp",), ())))
+    case = Case("shard_mean", MeshCase(("dp",), (1,)), "dp", (operand,), (), (Data("scaled", 150),))
+    (mean,) = (i for i in IMPLEMENTATIONS if str(i) == "shard_mean[mean]")
+    verdict = verify(LAWS[law], mean, case, XlaEngine(), Tally("shard_mean", "mean", law))
+    assert verdict.kind == "held"

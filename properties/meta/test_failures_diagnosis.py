@@ -13,9 +13,9 @@ from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import engine_named
+from shardproof.properties.laws.batches import oracle_blocks
 from shardproof.properties.laws.comparison import compare
 from shardproof.properties.laws.law import LAWS
-from shardproof.properties.laws.running import oracle_blocks
 from shardproof.properties.laws.value import check_value
 from shardproof.properties.laws.violation import Broken, Difference, Of
 from shardproof.properties.mutants import MUTANTS
@@ -50,7 +50,7 @@ def broken(case: Case, plant: Plant, *, of: Of = "result", name: str = "mine") -
     """The violation that an implementation with these blocks raises."""
     data = case.data[0]
     terms = CONTRACTS[case.contract].terms(case)
-    blocks = case.blocks(0, case.global_array(0, data, terms=terms, batched=False), batched=False)
+    blocks = case.blocks(0, case.global_array(0, data, terms=terms))
     expected = oracle_blocks(case, [blocks])[0]
     own = next(i for i in IMPLEMENTATIONS if i.contract == case.contract)
     implementation = Implementation(case.contract, name, own.function)
@@ -156,7 +156,7 @@ def test_a_maximum_that_starts_from_zero_is_told() -> None:
     )
     for seed in range(20):
         case = dataclasses.replace(case, data=(Data("exact", seed),))
-        if case.global_array(0, case.data[0], terms=1, batched=False).item() < 0:
+        if case.global_array(0, case.data[0], terms=1).item() < 0:
             break
     assert diagnose(broken(case, lambda right, _: right * 0))[0].startswith("starts from zero: holds zero where")
 

@@ -26,7 +26,8 @@ from shardproof.properties.reports.failures.files import replace
 from shardproof.properties.reports.failures.record import failing_case, identity, parse, record
 from shardproof.properties.reports.failures.replay import files, read, regressions, run
 from shardproof.properties.runner.judging import verify
-from shardproof.properties.runner.lookup import Named, NotAFailure, implementation_of, named
+from shardproof.properties.runner.lookup import implementation_of
+from shardproof.properties.runner.named import Named, NotAFailure, named
 from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.violation import LawViolation
 
@@ -113,7 +114,7 @@ def test_the_name_of_a_failure_is_readable_and_stable() -> None:
 
 def test_a_law_under_a_transformation_is_found_again() -> None:
     """A violation is told with the transformation, and recorded under the law that drew it."""
-    case = dataclasses.replace(CASE, around="vmap")
+    case = dataclasses.replace(CASE, chain=("vmap",))
     violation = LawViolation(LAX, LAWS["transformed gradient"], case, "xla", Broken("raises", "raises ValueError: no"))
     assert violation.title == "gradient under vmap"
     assert record(violation)["law"] == "transformed gradient"
@@ -142,7 +143,12 @@ DAMAGED = {
     "no engine": (changed(engine="tpu"), "engine='tpu': expected one of"),
     "no feature": (changed(implementation__features=["all"]), "feature='all': expected one of"),
     "no parameter": (changed(case__params={"shell": "rm"}), "parameter='shell': expected one of"),
-    "no transformation": (changed(case__around="eval"), "around='eval': expected one of"),
+    "no transformation": (changed(case__chain=["eval"]), "chain='eval': expected one of"),
+    "too many transformations": (changed(case__chain=["jit"] * 4), "chain: 4 in it: expected at most 3"),
+    "twice eager": (changed(case__chain=["eager", "eager"]), "expected at most 3 links, 2 of which batch"),
+    "eager inside": (changed(case__chain=["vmap", "eager"]), "expected at most 3 links, 2 of which batch"),
+    "batches of batches": (changed(case__chain=["vmap"] * 3), "expected at most 3 links, 2 of which batch"),
+    "a chain of another law": (changed(case__chain=["eager"]), "chain=('eager',): the law 'value' draws no such chain"),
     "no mesh": (changed(case__mesh={"sizes": [2]}), "mesh="),
     "no dtype": (
         changed(case__operands=[{"block": [1], "dtype": "object", "placement": {"spec": [[]], "stacked": []}}]),

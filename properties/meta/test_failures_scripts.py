@@ -19,8 +19,10 @@ import pytest
 from jax import lax
 
 from shardproof.impl import collectives
+from shardproof.impl.collective_matmul import naive
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
+from shardproof.properties.cases.chain import LINKS, Chain, in_words, links
 from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.strategies.dtypes import ALL, as_dtype
 from shardproof.properties.contracts import Scope
@@ -67,6 +69,23 @@ class Wrong:
         return reduce(x)
 
     @staticmethod
+    def matmul_all_reduce(lhs: Any, rhs: Any, axis_name: Any) -> Any:
+        """Twice the product, and twice its gradient, by rules of its own."""
+
+        @jax.custom_vjp
+        def multiply(lhs: Any, rhs: Any) -> Any:
+            return 2 * naive.matmul_all_reduce(lhs, rhs, axis_name)
+
+        def forward(lhs: Any, rhs: Any) -> Any:
+            return multiply(lhs, rhs), (lhs, rhs)
+
+        def backward(operands: Any, ct: Any) -> Any:
+            return jax.vjp(lambda lhs, rhs: 2 * naive.matmul_all_reduce(lhs, rhs, axis_name), *operands)[1](ct)
+
+        multiply.defvjp(forward, backward)
+        return multiply(lhs, rhs)
+
+    @staticmethod
     def tangent(x: Any, axis_name: Any, *, offset: int = 1) -> Any:
         """Right values, and a gradient that is stopped."""
         return lax.stop_gradient(collectives.ring_shift(x, axis_name, offset=offset))
@@ -88,14 +107,14 @@ class Wrong:
 
 
 def a_case(
-    contract: str, *, around: str = "jit", out: tuple[Placement, ...] | None = None, forbidden: str = "", **given: Any
+    contract: str, *, chain: Chain = (), out: tuple[Placement, ...] | None = None, forbidden: str = "", **given: Any
 ) -> Case:
     """A case on two devices."""
     mesh = MeshCase(("dp", "tp"), (2, 2), (3, 1, 0, 2))
     axis_name = given.pop("axis_name", "tp")
     operand = Operand((2,), "float32", Placement((("tp",),), ("dp",)))
     return Case(
-        contract, mesh, axis_name, (operand,), tuple(given.items()), (Data("distinct", 3),), around,
+        contract, mesh, axis_name, (operand,), tuple(given.items()), (Data("distinct", 3),), chain,
         out=out, forbidden=forbidden,
     )  # fmt: skip
 
@@ -123,19 +142,39 @@ def runs(text: str, tmp_path: Path) -> tuple[int, str]:
     return 0, output.getvalue()
 
 
+CHAINS: tuple[Chain, ...] = (
+    *((n,) for n, link in LINKS.items() if link.compiled and link.maps in ("none", "all") and n != "partial_manual"),
+    ("scan", "checkpoint", "vmap"),
+    ("no_vma", "while_loop", "cond"),
+    ("cond", "vmap_last"),
+    ("vmap", "while_loop"),
+    ("vmap_outside", "vjp_inside", "scan"),
+)
+
+
 FOUND: dict[str, tuple[str, str, Case, str]] = {
     "value": ("ring_shift", "value", a_case("ring_shift", offset=1), "result[0, 0, 0] is"),
     "permuted tuple": ("ring_shift", "value", a_case("ring_shift", axis_name=("tp", "dp"), offset=1), "result["),
     **{
-        f"under {around}": ("ring_shift", "transformation", a_case("ring_shift", around=around, offset=1), "result[")
-        for around in ("inner_jit", "checkpoint", "vmap", "vmap_last", "scan", "while_loop", "cond", "no_vma")
+        in_words(chain): ("ring_shift", "transformation", a_case("ring_shift", chain=chain, offset=1), "result[")
+        for chain in CHAINS
     },
-    "eager": ("ring_shift", "eager", a_case("ring_shift", around="eager", offset=1), "result["),
+    "eager": ("ring_shift", "eager", a_case("ring_shift", chain=("eager",), offset=1), "result["),
     "gradient": ("all_reduce", "gradient", a_case("all_reduce", op="sum"), "gradient[0, 0] is"),
     "tangent": ("tangent", "gradient", a_case("ring_shift", offset=1), "tangent[0, 0, 1] is 0.0"),
-    "gradient under vmap": (
-        "all_reduce", "transformed gradient", a_case("all_reduce", around="vmap", op="sum"), "gradient[",
-    ),
+    **{
+        f"gradient under {in_words(chain)}": (
+            "all_reduce", "transformed gradient", a_case("all_reduce", chain=chain, op="sum"), "gradient[",
+        )
+        for chain in CHAINS
+        if all(link.differentiable for link in links(chain))
+    },
+    **{
+        f"tangent under {in_words(chain)}": (
+            "tangent", "transformed gradient", a_case("ring_shift", chain=chain, offset=1), "tangent[",
+        )
+        for chain in (("vmap_outside",), ("vjp_inside",), ("vmap_outside", "vjp_inside", "twice"))
+    },
     "soundness": ("broadcast", "type", a_case("broadcast", root=0), "typed varying over ['dp'] only"),
     "error": (
         "ignores", "error",
@@ -160,6 +199,21 @@ def test_a_script_tells_the_wrong_function_from_the_right_one(
     )
     assert runs(text, tmp_path) == (0, output if law == "error" else "") or law == "error"
     assert runs(text, tmp_path)[0] == 0
+
+
+@pytest.mark.parametrize(
+    "chain", [("vmap_first",), ("vmap_others",), ("vjp_inside", "cond", "vmap_others")], ids=in_words
+)
+@pytest.mark.parametrize("law", ["transformation", "transformed gradient"])
+def test_a_script_maps_some_operands(chain: Chain, law: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product of which one operand is the same for all of a batch, and its gradient the sum over the batch."""
+    lhs, rhs = (Operand((2, 2), "float32", Placement(spec)) for spec in (((), ("tp",)), (("tp",), ())))
+    case = Case("matmul_all_reduce", MeshCase(("tp",), (2,)), "tp", (lhs, rhs), (), (Data("exact", 3),), chain)
+    text = script(violation_of(Wrong.matmul_all_reduce, case, law))
+    code, output = runs(text, tmp_path)
+    assert (code, ("gradient" if "gradient" in law else "result") in output) == (1, True), output
+    monkeypatch.setattr(Wrong, "matmul_all_reduce", staticmethod(naive.matmul_all_reduce))
+    assert runs(text, tmp_path) == (0, "")
 
 
 def test_a_type_that_decides_wrongly_is_told(tmp_path: Path) -> None:

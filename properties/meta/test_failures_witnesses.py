@@ -186,7 +186,7 @@ SAID: dict[str, tuple[Function, Case, Any, str]] = {
     ),
     "the batch": (
         batch_reversed,
-        dataclasses.replace(SHIFTED, around="vmap"),
+        dataclasses.replace(SHIFTED, chain=("vmap",)),
         check_value,
         "every wrong block is reversed along dimension 0 (the batch)",
     ),

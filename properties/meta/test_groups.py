@@ -29,7 +29,7 @@ CASE = Case(
     operands=(Operand((2,), "float32", Placement((("tp",),))),),
     params=(("op", "sum"), ("axis_index_groups", GROUPS)),
     data=tuple(Data(kind, 1) for kind in ("distinct", "exact", "real", "special", "nan", "scaled")),
-    around="no_vma",
+    chain=("no_vma",),
 )
 
 

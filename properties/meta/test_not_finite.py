@@ -62,7 +62,10 @@ def test_the_definition_says_what_is_not_finite(lhs: Any, rhs: Any, row: list[fl
 
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products_are_drawn_with_what_is_not_finite(name: str) -> None:
-    """Among the results of a product on NaN and on infinities some are not finite, and some are."""
+    """Among the results of a product on NaN and on infinities some are not finite, and some are; or on NaN alone.
+
+    In any layout a compiler pads with zeros what is infinite elsewhere.
+    """
     law = LAWS["value"]
     kinds = set()
     finite = []
@@ -72,9 +75,9 @@ def test_products_are_drawn_with_what_is_not_finite(name: str) -> None:
                 kinds.add(data.kind)
                 found = np.isfinite(references(case, operands(case, data))[0].exact)
                 assert not found.all() or data.kind == "special"
-                finite.append(found.ravel())
-    assert kinds == {"nan", "special"}
-    assert 0.05 < np.concatenate(finite).mean() < 0.95
+                finite += [found.mean()] * bool(found.size)
+    assert kinds == ({"nan"} if CONTRACTS[name].roles else {"nan", "special"})
+    assert 0.01 < np.mean(finite) < 0.95
 
 
 @pytest.mark.parametrize(

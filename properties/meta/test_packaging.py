@@ -248,6 +248,28 @@ def test_check_works_beside_packages_of_the_same_names(installed: str, project: 
     assert "3 passed" in done.stdout, done.stdout
 
 
+def test_programs_are_tests_of_a_project(installed: str, project: Path) -> None:
+    """Under its own names for tests, on workers, without an option, a failure is told and replayed as any other."""
+    (project / "tests" / "test_layer.py").write_text(
+        "import impl, properties\nfrom shardproof import Program, program_test\n\n"
+        "assert impl.MINE and properties.MINE\n\n\ndef double(x, *, data):\n    return x + x[::-1]\n\n\n"
+        "DOUBLE = Program(double, lambda x: 2 * x, arguments=('n@data',), results='n@data')\n"
+        "own_double = program_test(DOUBLE, laws=['value', 'communication'], max_examples=5)\n"
+    )
+    command = ["-m", "pytest", "-p", "no:cacheprovider"]
+    done = started(project, [*command, "-n2"], installed)
+    assert "2 failed, 3 passed" in done.stdout, done.stdout + done.stderr
+    assert "FAILED tests/test_layer.py::own_double[value-simulate] - double: value: mesh" in done.stdout
+    assert "= what was verified =" in done.stdout
+    told = re.search(r"\n  python (\S+\.py)\n  (pytest --replay=\S+\.json)\n", done.stdout)
+    assert told
+    for arguments in ([told[1]], ["-m", *told[2].split(), "-p", "no:cacheprovider"]):
+        again = started(project, arguments, installed)
+        assert again.returncode == 1, again.stdout + again.stderr
+        assert again.stderr == ""
+    assert "double: value: mesh" in again.stdout
+
+
 def test_a_script_about_an_own_function_finds_it(installed: str, project: Path) -> None:
     """The script of a failure of one of this project's implementations imports it from where it is installed."""
     program = (

@@ -1,15 +1,20 @@
 """Programs of a user's own: right ones of many kinds pass, and a bug in each is caught, on two devices."""
 
+import dataclasses
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
 
 from shardproof.properties.benchmark.readme import README, section
 from shardproof.properties.contracts.described import Array
+from shardproof.properties.meta.test_failures_replay import pytest_run
 from shardproof.properties.meta.whole_programs import PROGRAMS, Written, mlp, numpy_mlp
 from shardproof.properties.reports.programs import check_program
 
@@ -102,6 +107,13 @@ def test_the_script_of_a_program_runs_alone(tmp_path: Any, monkeypatch: pytest.M
         ({"sizes": {"heads": 4}}, "sizes: 'heads': expected some of batch, embed, hidden"),
         ({"dtypes": ["float"]}, "dtype='float': expected one of"),
         ({"dtypes": []}, "dtypes: expected at least one"),
+        ({"powers_of_two": ["expert"]}, "powers_of_two: 'expert': expected some of data, model"),
+        ({"serves": lambda heads: True}, "serves: 'heads': expected parameters out of batch, embed, hidden, data"),
+        (
+            {"check_vma": False, "differentiates": True},
+            "check_vma=False, differentiates=True: with unchecked types JAX has wrong gradients",
+        ),
+        ({"check_vma": False, "whole": True}, "check_vma=False, whole=True: a function of global arrays says it in"),
         ({"laws": ["values"]}, "laws='values': expected some of value"),
         ({"max_examples": 0}, "max_examples=0: expected a whole number"),
     ],
@@ -165,3 +177,129 @@ def test_the_example_of_the_readme_is_what_happens(tmp_path: Any) -> None:
         assert ended.returncode == code_of_exit, ended.stdout
     printed = "\n".join(line.removeprefix("E").removeprefix("       ") for line in ended.stdout.split("\n"))
     assert shown.removeprefix("AssertionError: ") in printed.replace("AssertionError: ", "")
+
+
+def test_the_tests_of_the_readme_run(tmp_path: Path) -> None:
+    """They pass as they stand, each by the name that is printed there."""
+    code = section(README.read_text(), "program-tests").removeprefix("```python\n").removesuffix("```")
+    short = code.replace("program_test(MLP)", "program_test(MLP, laws=['value', 'gradient'], max_examples=5)")
+    assert short != code
+    (tmp_path / "test_layers.py").write_text(short)
+    done = pytest_run("-v", folder=tmp_path)
+    for law, engine in (("value", "simulate"), ("value", "xla"), ("gradient", "simulate")):
+        assert f"test_layers.py::test_mlp[{law}-{engine}] PASSED" in done.stdout, done.stdout
+
+
+def test_what_is_stated_is_in_the_summary() -> None:
+    """A program from before the types has no law of them, and no gradients; nothing that is known costs a draw."""
+    written = PROGRAMS["from_before"]
+    summary = checked(written, written.right, max_examples=3)
+    assert {tally.law for tally in summary.tallies}.isdisjoint({"type", "gradient", "transformed gradient"})
+    told = "stated, so nothing else was drawn: from_before: check_vma=False, so that no types are checked"
+    assert told in str(summary)
+    with pytest.raises(AssertionError, match=r"from_before: type: .* raises TypeError"):
+        checked(dataclasses.replace(written, more={}), written.right, laws="type", max_examples=5)
+    written = PROGRAMS["butterfly"]
+    summary = checked(written, written.right, laws=["value", "scale"], max_examples=10)
+    assert "stated, so nothing else was drawn: butterfly: one_axis: data; powers_of_two: data" in str(summary)
+    assert all(tally.excluded == 0 and tally.structures > 0 for tally in summary.tallies)
+    meshes = {size for tally in summary.tallies for size in re.findall(r"=(\d+)", " ".join(tally.meshes))}
+    assert {"2", "4"} < meshes
+
+
+def test_what_a_function_refuses_is_reported_unless_it_is_stated() -> None:
+    """A plain exception is a violation that says how to state what is needed; a predicate leaves such cases out."""
+    written = PROGRAMS["butterfly"]
+    unstated = dataclasses.replace(written, more={"one_axis": ["data"]})
+    with pytest.raises(AssertionError) as raised:
+        checked(unstated, written.right, laws="value", max_examples=20)
+    headline = "butterfly: value: mesh (dp=3), data='dp': raises ValueError: data='dp': 3 participants: expected"
+    assert str(raised.value).startswith(headline)
+    assert "\n  if butterfly is not meant for such a case, say what it needs, and no other is drawn: one_axis," in str(
+        raised.value
+    )
+    (script,) = re.findall(r"\n  python (\S+\.py)", str(raised.value))
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=120)
+    assert (ended.returncode, "expected a power of two" in ended.stderr) == (1, True)
+
+    def some(data: int, n: int) -> bool:
+        return data & (data - 1) == 0 and n > 1
+
+    stated = dataclasses.replace(written, more={"one_axis": ["data"], "serves": some})
+    summary = checked(stated, written.right, laws="value", max_examples=10)
+    assert {tally.outcome for tally in summary.tallies} == {"passed"}
+    tally = summary.tallies[0]
+    assert tally.excluded > 0
+    share = f"{tally.excluded} ({tally.excluded / (tally.excluded + tally.structures):.0%} of all)"
+    assert share in str(summary).split("\n")[2]
+    assert "serves: some data, n" in str(summary)
+    never = dataclasses.replace(written, more={"one_axis": ["data"], "serves": lambda n: n < 0})
+    with pytest.raises(AssertionError, match=r"held on no case: all [\d,]+ that were drawn are excluded"):
+        checked(never, written.right, laws="value", max_examples=2)
+    wrong = dataclasses.replace(written, more={"one_axis": ["data"], "serves": lambda n: n // 0})
+    with pytest.raises(ValueError, match=r"serves\(n=\d+\) raises ZeroDivisionError"):
+        checked(wrong, written.right, laws="value", max_examples=2)
+
+
+def test_a_kernel_that_the_interpreter_cannot_run_is_held_in_doubles() -> None:
+    """One part in a billion too much is seen, though nobody follows the roundings of what is compiled."""
+    written = PROGRAMS["pallas"]
+
+    def a_trifle(x: Any, w: Any, *, data: Any, model: Any) -> Any:
+        return written.right(x, w, data=data, model=model) * (1 + 1e-9)
+
+    with pytest.raises(AssertionError, match=r"a_trifle: value: .* in double precision"):
+        checked(written, a_trifle, laws="value", max_examples=5)
+    summary = checked(written, written.right, laws="value", max_examples=3)
+    assert "the interpreter cannot run pallas_call" in str(summary)
+    assert all(tally.structures > 0 for tally in summary.tallies)
+
+
+def last_stage(x: Any, w: Any, *, stage: Any) -> Any:
+    """A pipeline whose last stage has the result, and the others what they passed on."""
+    p = lax.axis_size(stage)
+    for i in range(p):
+        y = jnp.tanh(x @ w[0])
+        x = y if i == p - 1 else lax.ppermute(y, stage, [(j, (j + 1) % p) for j in range(p)])
+    return x, 2 * x
+
+
+def whole_stages(x: Any, w: Any) -> Any:
+    """All layers in their order."""
+    for layer in w:
+        x = np.tanh(x @ layer)
+    return x, 2 * x
+
+
+PIPELINE: dict[str, Any] = {
+    "arguments": ("b k", "@stage k k"),
+    "one_axis": ["stage"],
+    "dtypes": ["float32"],
+    "most_devices": 16,
+}
+
+
+def test_a_result_of_one_participant_is_compared_there_alone() -> None:
+    """In values, types and gradients; on the others it may be anything, and where it is wrong a script says so too."""
+    last, all_of_them = Array("b k", only={"stage": -1}), "b k"
+    laws = ["value", "gradient", "type", "agreement", "scale"]
+    right = check_program(last_stage, whole_stages, **PIPELINE, results=(last, last), laws=laws, max_examples=4)
+    assert {tally.outcome for tally in right.tallies} == {"passed"}
+    assert any("=2" in mesh for tally in right.tallies for mesh in tally.meshes)
+    for results in ((last, all_of_them), (Array("b k", only={"stage": 0}), last)):
+        with pytest.raises(
+            AssertionError, match=r"last_stage: value: mesh \(dp=2\), stage='dp': .*1 of 2 blocks"
+        ) as raised:
+            check_program(last_stage, whole_stages, **PIPELINE, results=results, laws="value", max_examples=20)
+        (script,) = re.findall(r"\n  python (\S+\.py)", str(raised.value))
+        ended = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=120)
+        assert (ended.returncode, "result" in ended.stdout) == (1, True), ended.stderr
+    for described, message in (
+        ({"results": (Array("b k", only={"data": 0}), last)}, "only: 'data': expected some of stage"),
+        ({"arguments": (Array("b k", only={"stage": 0}), "@stage k k")}, "only: expected of results alone"),
+        ({"whole": True}, "only, whole=True: a function of global arrays returns all of a result"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            check_program(last_stage, whole_stages, **{**PIPELINE, "results": (last, last), **described})
+    with pytest.raises(ValueError, match="expected roles that do not shard it"):
+        Array("b@data", only={"data": 0})

@@ -32,7 +32,8 @@ from shardproof.properties.reports.scripts import sent
 from shardproof.properties.reports.scripts.literals import comment, docstring, quoted
 from shardproof.properties.reports.scripts.script import script
 from shardproof.properties.runner.given import Given
-from shardproof.properties.runner.lookup import Lookup, Named, NotAFailure
+from shardproof.properties.runner.lookup import Lookup
+from shardproof.properties.runner.named import Named, NotAFailure
 from shardproof.properties.runner.preconditions import PARAMETERS, check_oracle
 from shardproof.properties.runner.violation import LawViolation
 
@@ -57,7 +58,7 @@ FOUND: tuple[tuple[str, str, Case, Kind, str], ...] = (
     ("value", "xla", BASE, "values", "2 of 4 blocks wrong"),
     ("value", "simulate", a_case("permute", params=(("perm", ((0, 1), (2, 0))),)), "aborts", "aborts the process"),
     ("gradient", "simulate", a_case("all_reduce", params=(("op", "sum"),)), "values", "3 of 4 tangent blocks wrong"),
-    ("transformation", "xla", a_case(SHIFT, around="vmap"), "raises", "raises ValueError: no"),
+    ("transformation", "xla", a_case(SHIFT, chain=("vmap",)), "raises", "raises ValueError: no"),
     ("error", "simulate", a_case(SHIFT, axis_name=("tp", "no_such"), forbidden="axis_name"), "accepted", "is accepted"),
     ("type", "xla", a_case(SHIFT, out=(Placement(((),), ("dp", "tp")),)), "out_specs", "out_specs is refused"),
     ("communication", "simulate", a_case("broadcast", params=(("root", 1),)), "communication", "sends 3 permutes"),

@@ -206,12 +206,16 @@ def test_a_rule_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="JAX 0.10 numbers the members of any tuple in mesh order")
 def test_a_permute_out_of_mesh_order() -> None:
-    """A permute over a tuple that this JAX refuses to lower is refused."""
-    program = jax.shard_map(
-        lambda x: lax.ppermute(x, ("tp", "dp"), [(0, 1)]), mesh=mesh(2, 4), in_specs=P(BOTH), out_specs=P(BOTH)
-    )
+    """A permute over a tuple that this JAX refuses to lower is refused, and no other: an axis of one has no order."""
+
+    def program(sizes: tuple[int, int]) -> Any:
+        return jax.shard_map(
+            lambda x: lax.ppermute(x, ("tp", "dp"), [(0, 1)]), mesh=mesh(*sizes), in_specs=P(BOTH), out_specs=P(BOTH)
+        )
+
     with pytest.raises(SimulationError, match="not in mesh order"):
-        simulate(program, np.ones(8, np.float32))
+        simulate(program((2, 4)), np.ones(8, np.float32))
+    assert simulate(program((1, 2)), np.array([3, 4], np.float32)).tolist() == [0, 3]
 
 
 LARGE = {

@@ -34,6 +34,7 @@ from shardproof.properties.cases.strategies import (
 )
 from shardproof.properties.cases.strategies.dtypes import ALL, WIDE, WIDE_IN, as_dtype
 from shardproof.properties.contracts import CONTRACTS, Scope
+from shardproof.properties.contracts.roles import axes_of
 from shardproof.properties.counting.bounds import members, nothing_must_move
 from shardproof.properties.laws.law import LAWS, Law
 from shardproof.properties.programs.implementations import BUILT_IN, Implementation
@@ -534,9 +535,10 @@ def one_of_each_contract(count: int) -> dict[str, list[Case]]:
 
 
 def skips(case: Case) -> bool:
-    """Whether an axis of the mesh lies between those of the tuple and is none of it."""
-    at = sorted(map(case.mesh.axis_names.index, case.axes))
-    return at[-1] - at[0] >= len(at)
+    """Whether an axis of the mesh lies between those of the tuple, or of a role, and is none of it."""
+    tuples = axes_of(case.roles).values() if case.roles else [case.axes]
+    at = [sorted(map(case.mesh.axis_names.index, axes)) for axes in tuples if axes]
+    return any(places[-1] - places[0] >= len(places) for places in at)
 
 
 def test_what_is_trivial_is_rare_and_what_skips_an_axis_is_not() -> None:
@@ -594,7 +596,7 @@ CASE = Case(
     operands=(Operand((2, 1), "bfloat16", Placement((("tp",), ()), ("dp",))),),
     params=(("axis", -1), ("tiled", True), ("axis_index_groups", ((0, 1), (2, 3)))),
     data=(Data("distinct", 7),),
-    around="partial_manual",
+    chain=("partial_manual", "vmap", "scan"),
     manual=("dp", "tp"),
     tree=True,
     out=(Placement(((), ("tp", "dp"))),),
@@ -608,12 +610,17 @@ def test_a_case_with_everything_survives_json() -> None:
     assert Case.from_json(CASE.to_json()) == CASE
 
 
-def test_the_first_format_is_read() -> None:
-    """A file without roles, in which one placement is that of every result."""
+def test_the_first_formats_are_read() -> None:
+    """A file with one transformation, and before that one without roles, where one placement is every result's."""
     assert CASE.out is not None
-    old = json.loads(CASE.to_json()) | {"format": 1, "out": json.loads(CASE.to_json())["out"][0]}
+    case = dataclasses.replace(CASE, chain=("partial_manual",))
+    old = json.loads(case.to_json()) | {"format": 2, "around": "partial_manual"}
+    del old["chain"]
+    assert Case.from_json(json.dumps(old)) == case
+    assert Case.from_json(json.dumps(old | {"around": "jit"})) == dataclasses.replace(case, chain=())
+    old |= {"format": 1, "out": old["out"][0]}
     del old["roles"]
-    assert Case.from_json(json.dumps(old)) == dataclasses.replace(CASE, roles=())
+    assert Case.from_json(json.dumps(old)) == dataclasses.replace(case, roles=())
 
 
 def changed(**fields: Any) -> str:
@@ -630,8 +637,8 @@ def changed(**fields: Any) -> str:
         ("__import__('os').abort()", "^not JSON: "),
         ("[1, 2]", "^not a case: expected a JSON object with a 'format'"),
         ('{"name": "something else"}', "^not a case: expected a JSON object with a 'format'"),
-        (changed(format=3), "^format=3: expected 1 to 2; another version wrote this case"),
-        (changed(format="1"), "^format='1': expected 1 to 2"),
+        (changed(format=4), "^format=4: expected 1 to 3; another version wrote this case"),
+        (changed(format="1"), "^format='1': expected 1 to 3"),
         (changed(roles=...), "^case: expected 'roles' in it"),
         (changed(roles=["dp"]), "^roles=\\['dp'\\]: expected an object"),
         (changed(mesh=...), "^case: expected 'mesh' in it"),

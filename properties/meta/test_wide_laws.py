@@ -11,6 +11,7 @@ import pytest
 from jax import Array, lax
 
 from shardproof.impl import norms
+from shardproof.impl.attention import ring_attention
 from shardproof.impl.collectives import cast_varying
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
@@ -41,6 +42,13 @@ def judged(function: Callable[..., Any], law: str, engine: Engine) -> tuple[Verd
     """The verdict on one case."""
     tally = Tally("global_norm", "mine", law)
     return verify(LAWS[law], Implementation("global_norm", "mine", function), CASE, engine, tally), tally
+
+
+def half_precision(rows: int, data: Data) -> Case:
+    """Attention to so many positions on each of two devices, in float16."""
+    operand = Operand((rows, 1, 3), "float16", Placement((("tp",), (), ())))
+    mesh = MeshCase(("tp",), (2,))
+    return Case("attention", mesh, "tp", (operand,) * 3, (("causal", False),), (data,))
 
 
 def violation_of(name: str, engine: Engine) -> LawViolation:
@@ -95,3 +103,46 @@ def test_a_right_norm_holds(law: str, engine: Engine) -> None:
     verdict, _ = judged(norms.global_norm, law, engine)
     assert verdict.kind == "held"
     assert verdict.checked == 2
+
+
+def test_gradients_that_jax_adds_up_may_overflow() -> None:
+    """Of float16: the parts of a gradient, one from each device, may be infinite although their sum is not."""
+    implementation = Implementation("attention", "mine", ring_attention)
+    case, tally = half_precision(127, Data("distinct", 2)), Tally("attention", "mine", "gradient")
+    verdict = verify(LAWS["gradient"], implementation, case, SimulateEngine(), tally)
+    assert verdict.kind == "held"
+
+
+@pytest.mark.parametrize("law", ["value", "gradient"])
+def test_what_a_function_computes_itself_may_not(law: str) -> None:
+    """Powers of logits that overflow are a bug wherever the result is finite, in values and in gradients."""
+    implementation = Implementation("attention", "mine", MUTANTS["attention_without_the_maximum"].function)
+    case, tally = half_precision(3, Data("exact", 5)), Tally("attention", "mine", law)
+    with pytest.raises(LawViolation):
+        verify(LAWS[law], implementation, case, SimulateEngine(), tally)
+
+
+@pytest.mark.parametrize(
+    ("factor", "told"),
+    [(1.001, "all wrong values are about 1.001 times the right ones"), (0.99, "about 0.99 times the right ones")],
+)
+@pytest.mark.parametrize("law", ["value", "gradient"])
+def test_small_and_wrong_in_doubles_is_no_rounding(factor: float, told: str, law: str) -> None:
+    """Another formula is called so however little it is off, and by how many times, where that is all."""
+
+    def scaled(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
+        return ring_attention(q, k, v, axis_name, causal=causal) * jnp.asarray(factor, q.dtype)
+
+    operand = Operand((2, 1, 3), "float32", Placement((("tp",), (), ())))
+    case = Case("attention", MeshCase(("tp",), (2,)), "tp", (operand,) * 3, (("causal", False),), (Data("real", 3),))
+    with pytest.raises(LawViolation) as caught:
+        verify(
+            LAWS[law],
+            Implementation("attention", "mine", scaled),
+            case,
+            SimulateEngine(),
+            Tally("attention", "mine", law),
+        )
+    (line,) = diagnosed(caught.value)
+    assert line.startswith("another formula: off by up to ")
+    assert line.endswith(told)

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.experimental import pallas as pl
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -121,6 +123,86 @@ def custom_by_half(x: Any, *, data: Any) -> Any:
 def whole_custom(x: Any) -> Any:
     """In JAX: the blocks of all participants, added up."""
     return 2 * x.sum(0)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _summed(x: Any, axes: Any) -> Any:
+    return lax.psum(x, axes)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _summed_twice_back(x: Any, axes: Any) -> Any:
+    return lax.psum(x, axes)
+
+
+def _varying(ct: Any, axes: Any) -> Any:
+    return lax.pcast(ct, axes, to="varying")
+
+
+_summed.defvjp(lambda x, axes: (lax.psum(x, axes), None), lambda axes, _, ct: (_varying(ct, axes),))
+_summed_twice_back.defvjp(
+    lambda x, axes: (lax.psum(x, axes), None), lambda axes, _, ct: (_varying(lax.psum(_varying(ct, axes), axes), axes),)
+)
+
+
+def parallel(x: Any, w: Any, *, model: Any) -> Any:
+    """A product whose sum is a collective with a derivative of its own."""
+    return _summed(x @ w, model)
+
+
+def parallel_summed_back(x: Any, w: Any, *, model: Any) -> Any:
+    """Whose backward pass adds up once more what is the same on all."""
+    return _summed_twice_back(x @ w, model)
+
+
+def from_before(x: Any, *, data: Any) -> Any:
+    """A loop whose carry begins as zeros: with types, it is not varying as what is added to it is."""
+    zeros = jnp.zeros(x.shape[1:], x.dtype)
+    return lax.psum(lax.fori_loop(0, x.shape[0], lambda i, total: total + x[i], zeros), data)
+
+
+def from_before_on_each(x: Any, *, data: Any) -> Any:
+    """Without the sum over devices, which `check_vma` would have told."""
+    zeros = jnp.zeros(x.shape[1:], x.dtype)
+    return lax.fori_loop(0, x.shape[0], lambda i, total: total + x[i], zeros)
+
+
+def butterfly(x: Any, *, data: str) -> Any:
+    """An all-reduce by recursive doubling, of one axis with a power of two of participants."""
+    p = lax.axis_size(data)
+    if p & (p - 1):
+        raise ValueError(f"data={data!r}: {p} participants: expected a power of two")
+    for bit in range(p.bit_length() - 1):
+        x = x + lax.ppermute(x, data, [(i, i ^ 1 << bit) for i in range(p)])
+    return x
+
+
+def butterfly_with_one_wing(x: Any, *, data: str) -> Any:
+    """Whose every exchange is with the next participant."""
+    p = lax.axis_size(data)
+    if p & (p - 1):
+        raise ValueError(f"data={data!r}: {p} participants: expected a power of two")
+    for _ in range(p.bit_length() - 1):
+        x = x - lax.ppermute(x, data, [(i, i ^ 1) for i in range(p)])
+    return x
+
+
+def _multiply(x: Any, w: Any) -> Any:
+    def kernel(x_ref: Any, w_ref: Any, out_ref: Any) -> None:
+        out_ref[...] = jnp.dot(x_ref[...], w_ref[...])
+
+    shape = jax.ShapeDtypeStruct((x.shape[0], w.shape[1]), x.dtype)
+    return pl.pallas_call(kernel, out_shape=shape, interpret=True)(x, w)
+
+
+def pallas(x: Any, w: Any, *, data: Any, model: Any) -> Any:
+    """A product by a kernel, added up."""
+    return lax.psum(_multiply(x, w), model)
+
+
+def pallas_without_its_sum(x: Any, w: Any, *, data: Any, model: Any) -> Any:
+    """Every device keeps its part of the sum."""
+    return _multiply(x, w)
 
 
 def one_axis_only(x: Any, *, axis: str) -> Any:
@@ -239,6 +321,20 @@ PROGRAMS: dict[str, Written] = {
         {"options": {"temperature": (1.0, 2.0)}, "dtypes": ["float32"]},
     ),
     "custom": Written(custom, custom_by_half, whole_custom, ("@data n",), "n", law="gradient"),
+    "parallel": Written(
+        parallel, parallel_summed_back, lambda x, w: x @ w, ("b k@model", "k@model n"), "b n", law="gradient",
+    ),
+    "from_before": Written(
+        from_before, from_before_on_each, lambda x: x.sum(0), ("b@data n",), "n", {"check_vma": False},
+    ),
+    "butterfly": Written(
+        butterfly, butterfly_with_one_wing, lambda x: np.broadcast_to(x.sum(0), x.shape), ("@data n",), "@data n",
+        {"one_axis": ["data"], "powers_of_two": ["data"]},
+    ),
+    "pallas": Written(
+        pallas, pallas_without_its_sum, lambda x, w: x @ w, ("b@data k@model", "k@model n"), "b@data n",
+        {"check_vma": False},
+    ),
     "one_axis": Written(
         one_axis_only, one_axis_without_a_row, lambda x: x.sum(0), ("m@axis n",), "n",
         {"one_axis": ["axis"], "multiples": {"m": 4}, "dtypes": ["float32"]},

@@ -27,12 +27,13 @@ class Mutant:
         law: the law that catches it.
         smallest: the sizes of the smallest mesh on which it is wrong: fewest devices, then fewest axes.
             In which order they stand makes none of them smaller.
-        function: the device-local function.
+        function: the device-local function, or one of global arrays.
         runs: one of `RUNS`.
         communication: the formula that it claims, for one that sends too much.
         claims: the features that it claims, for one that is wrong in one of them.
         expectation: what its user expects of its communication, for one that sends something else.
         form: whose budget it is hunted at: that of the form of implementation that it is a bug of.
+        whole: whether it takes global arrays, and the mesh.
 
     Raises:
         ValueError: if one of them is not known to the suite, or the sentence is missing.
@@ -49,6 +50,7 @@ class Mutant:
     claims: tuple[str, ...] = ()
     expectation: str = ""
     form: str = "user"
+    whole: bool = False
 
     def __post_init__(self) -> None:
         for argument, known in (("contract", CONTRACTS), ("law", LAWS), ("runs", RUNS), ("form", SHARES)):
@@ -97,6 +99,7 @@ def mutant(
     claims: tuple[str, ...] = (),
     expectation: str = "",
     form: str | None = None,
+    whole: bool = False,
 ) -> Callable[[Function], Function]:
     """Enters a function into the catalogue; its docstring says in one sentence what is wrong.
 
@@ -120,7 +123,8 @@ def mutant(
             communication,
             claims,
             expectation,
-            form or FORMS.get(function.__module__.rpartition(".")[2], _form_of(contract)),
+            form or ("whole" if whole else FORMS.get(function.__module__.rpartition(".")[2], _form_of(contract))),
+            whole,
         )
         return function
 

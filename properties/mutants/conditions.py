@@ -3,9 +3,11 @@
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.extend.core import get_opaque_trace_state
 from jax.sharding import AxisType
 
 from shardproof.impl import collectives
+from shardproof.impl.collective_matmul import naive
 from shardproof.properties.mutants.axes import AxisName, mesh_names, names
 from shardproof.properties.mutants.catalogue import mutant
 
@@ -62,6 +64,82 @@ def shift_lost_among_automatic_axes(x: Array, axis_name: AxisName, *, offset: in
     """Does nothing where some axes of the mesh are not manual."""
     manual = all(kind == AxisType.Manual for kind in jax.sharding.get_abstract_mesh().axis_types)
     return collectives.ring_shift(x, axis_name, offset=offset if manual else 0)
+
+
+@mutant("ring_shift", law="transformation", smallest=(2,))
+def shift_wrong_under_two_vmaps(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
+    """Its own rule for vmap is right, and the rule of what that calls shifts by one, whatever the offset."""
+
+    @jax.custom_batching.custom_vmap
+    def shift(x: Array) -> Array:
+        return collectives.ring_shift(x, axis_name, offset=offset)
+
+    @shift.def_vmap
+    def _(size: int, batched: list[bool], x: Array) -> tuple[Array, bool]:
+        return shift_wrong_under_vmap(x, axis_name, offset=offset), True
+
+    return shift(x)
+
+
+@mutant("all_gather", law="transformation", smallest=(1,))
+def gather_with_another_forward_rule(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Where it is differentiated its values are those of another rule, which loses the sign."""
+
+    @jax.custom_vjp
+    def gather(x: Array) -> Array:
+        return collectives.all_gather(x, axis_name, axis=axis, tiled=tiled)
+
+    def forward(x: Array) -> tuple[Array, None]:
+        return gather(jnp.abs(x)), None
+
+    def backward(_: None, ct: Array) -> tuple[Array]:
+        return (collectives.reduce_scatter(ct, axis_name, scatter_dimension=axis, tiled=tiled),)
+
+    gather.defvjp(forward, backward)
+    return gather(x)
+
+
+@mutant("ring_shift", law="transformation", smallest=(2,))
+def shift_over_a_batch(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
+    """Goes further by the size of an axis called batch, where there is one."""
+    try:
+        further = lax.axis_size("batch") - 1
+    except NameError:
+        further = 0
+    return collectives.ring_shift(x, axis_name, offset=offset + further)
+
+
+@mutant("all_gather_matmul_rhs", law="transformation", smallest=(1,))
+def product_that_folds_the_batch(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Its own rule for vmap folds a batch into the rows if all share the weights, and takes it apart the other way."""
+
+    @jax.custom_batching.custom_vmap
+    def multiply(lhs: Array, rhs: Array) -> Array:
+        return naive.all_gather_matmul_rhs(lhs, rhs, axis_name)
+
+    @multiply.def_vmap
+    def _(size: int, batched: list[bool], lhs: Array, rhs: Array) -> tuple[Array, bool]:
+        if batched == [True, False]:
+            rows = jnp.moveaxis(lhs, 0, -2)
+            product = multiply(rows.reshape(*rows.shape[:-3], -1, rows.shape[-1]), rhs)
+            return jnp.moveaxis(product.reshape(*rows.shape[:-3], size, -1, product.shape[-1]), -3, 0), True
+        own = [0 if is_batched else None for is_batched in batched]
+        return jax.vmap(lambda lhs, rhs: naive.all_gather_matmul_rhs(lhs, rhs, axis_name), own)(lhs, rhs), True
+
+    return multiply(lhs, rhs)
+
+
+_called: list[tuple[object, Array]] = []
+"""The last call of `broadcast_cached_by_shape`, and what it gave."""
+
+
+@mutant("broadcast", law="transformation", smallest=(1,))
+def broadcast_cached_by_shape(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
+    """Its second call in a program gives the result of the first, as if what was traced once were right for any x."""
+    key = (get_opaque_trace_state(), axis_name, root, x.shape, x.dtype)
+    if not _called or _called[0][0] != key:
+        _called[:] = [(key, collectives.broadcast(x, axis_name, root=root))]
+    return _called[0][1]
 
 
 @mutant("permute", law="error", smallest=(1,))

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.sharding import AxisType
 
 from shardproof.impl import collectives
 from shardproof.properties.mutants.axes import AxisName
@@ -172,6 +173,25 @@ def exchange_with_an_untransposed_gradient(
         return collectives.all_to_all(x, axis_name, split_axis=split_axis, concat_axis=concat_axis, tiled=tiled)
 
     return with_gradient(exchange, exchange, x)
+
+
+@mutant("all_gather", law="transformed gradient", smallest=(1, 1))
+def gather_with_a_tangent_doubled_beside_automatic_axes(
+    x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False
+) -> Array:
+    """Where some axes of the mesh are not manual its tangent, and so its gradient, is twice the right one."""
+    manual = all(kind == AxisType.Manual for kind in jax.sharding.get_abstract_mesh().axis_types)
+
+    @jax.custom_jvp
+    def gather(x: Array) -> Array:
+        return collectives.all_gather(x, axis_name, axis=axis, tiled=tiled)
+
+    @gather.defjvp
+    def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+        pushed = gather(*tangents)
+        return gather(*primals), pushed if manual else pushed + pushed
+
+    return gather(x)
 
 
 @mutant("permute", law="transformed gradient", smallest=(1,))

@@ -24,6 +24,7 @@ def implementation_of(mutant: Mutant) -> Implementation:
         user_implementation(mutant.contract, mutant.function, mutant.claims),
         communication=mutant.communication,
         expectation=expected,
+        whole=mutant.whole,
     )
 
 

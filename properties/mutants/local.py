@@ -1,9 +1,13 @@
 """Planted bugs of what every shard computes by itself."""
 
+import math
+from typing import Any
+
 import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import collectives, local
+from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 
 
@@ -70,3 +74,16 @@ def shard_roll_of_gathered_rows(x: Array, *, shift: int) -> Array:
 
 def _varying(x: Array) -> tuple[str, ...]:
     return tuple(sorted(collectives.varying(x)))
+
+
+@mutant("shard_mean", smallest=(2,), whole=True)
+def shard_mean_of_every_other_row(x: Array, axis_name: AxisName, *, mesh: Any) -> Array:
+    """Splits the rows of the global array into (row in the shard, shard)."""
+    shards = math.prod(mesh.shape[name] for name in names(axis_name))
+    return jnp.mean(x.reshape(-1, shards, x.shape[1]), axis=0)
+
+
+@mutant("shard_roll", smallest=(2,), whole=True)
+def shard_roll_of_all_rows(x: Array, axis_name: AxisName, *, shift: int, mesh: Any) -> Array:
+    """Rolls the rows of the global array, past the ends of shards."""
+    return jnp.roll(x, shift, axis=0) - x

@@ -29,6 +29,8 @@ class Implementation:
         serves: whether it serves a case; others are not drawn for it. None: all, or as it then says itself.
         given: where the function was found, for one that a user named on the command line.
         whole: whether it is a function of global arrays, which gets the mesh as `mesh`, and not of blocks.
+        check_vma: whether `shard_map` may check its types.
+        program: the program of a user's own that it is, if its contract is in no list.
     """
 
     contract: str
@@ -42,11 +44,18 @@ class Implementation:
     serves: Callable[[Case], bool] | None = None
     given: Any = None
     whole: bool = False
+    check_vma: bool = True
+    program: Any = None
 
     @property
     def unclaimed(self) -> tuple[str, ...]:
         """The features of the contract that it does not claim, so that nothing of them is drawn."""
         return tuple(sorted(CONTRACTS[self.contract].features - self.features - CONCESSIONS))
+
+    @property
+    def stated(self) -> tuple[str, ...]:
+        """What it is said to need, of a program."""
+        return () if self.program is None else self.program.stated
 
     def __str__(self) -> str:
         return called(self.contract, self.name)
@@ -194,11 +203,19 @@ def _claimed(contract: Contract, name: str, claim: Claim) -> Implementation:
         name,
         claim.function,
         claim.features,
-        invariant=contract.invariant if claim.invariant is None else claim.invariant,
+        invariant=_invariant(contract, claim),
         communication=claim.communication,
-        form=contract.form,
+        form="whole" if claim.whole else contract.form,
         serves=claim.supports,
+        whole=claim.whole,
     )
+
+
+def _invariant(contract: Contract, claim: Claim) -> bool | None:
+    """What is known of the type along the axis tuple: nothing, where arrays are laid out as a case says."""
+    if claim.whole or contract.roles:
+        return None
+    return contract.invariant if claim.invariant is None else claim.invariant
 
 
 OPERATIONS: tuple[Implementation, ...] = tuple(

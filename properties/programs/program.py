@@ -14,12 +14,16 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from shardproof.properties.cases.case import Case, Placement
+from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.transformations import TRANSFORMATIONS, Transformation
+from shardproof.properties.programs.kept import of_participants
+from shardproof.properties.programs.transformations import Local, primal_of_vjp, wrapped
 
 Global = Callable[..., Any]
+
+OUTSIDE = "vmap_outside"
+"""The link that is a `vmap` of the whole `shard_map`."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,7 @@ def called(case: Case, implementation: Implementation, **more: Any) -> Callable[
     contract = CONTRACTS[case.contract]
 
     def call(*operands: jax.Array) -> list[jax.Array]:
-        by_place, by_keyword = contract.axis(case)
+        by_place, by_keyword = contract.axis(case, whole=implementation.whole)
         given = contract.arguments(case, operands)
         result = implementation.function(*given, *by_place, **by_keyword, **case.keywords, **more)
         leaves: list[Any] = jax.tree.leaves(result)
@@ -107,7 +111,7 @@ def called(case: Case, implementation: Implementation, **more: Any) -> Callable[
         for leaf in leaves:
             if not isinstance(leaf, jax.Array | np.ndarray | np.generic):
                 raise WrongResult(f"returns {shown(leaf)}: expected an array")
-        return leaves
+        return of_participants(case, leaves)
 
     return call
 
@@ -128,17 +132,17 @@ def shown(result: Any) -> str:
     return str(jax.tree.map(short, result)).replace("'", "")
 
 
-def arguments(case: Case, transformation: Transformation) -> tuple[Argument, ...]:
+def arguments(case: Case) -> tuple[Argument, ...]:
     """The global arrays that the operands are."""
-    batched = transformation.batched
     return tuple(
-        Argument(
-            o.placement.global_shape(o.block, case.mesh, batched=batched),
-            o.numpy_dtype,
-            o.placement.partition(batched=batched),
-        )
-        for o in case.operands
+        Argument(case.global_shape(i), operand.numpy_dtype, case.partition(i))
+        for i, operand in enumerate(case.operands)
     )
+
+
+def compiled(case: Case) -> bool:
+    """Whether the program is put under `jit`."""
+    return all(link.compiled for link in case.links)
 
 
 def results_of(case: Case, results: Sequence[jax.Array], seen: Seen, out: str) -> list[jax.Array]:
@@ -149,7 +153,8 @@ def results_of(case: Case, results: Sequence[jax.Array], seen: Seen, out: str) -
     """
     known = [case.mesh.in_mesh_order(axes) for axes in seen.varying]
     seen.varying = [frozenset(jax.typeof(y).manual_axis_type.varying) for y in results]
-    seen.shapes = [tuple(y.shape) for y in results]
+    outside = case.batch[: OUTSIDE in case.chain]
+    seen.shapes = [(*outside, *y.shape) for y in results]
     seen.dtypes = [y.dtype for y in results]
     axes = known if out == "by type" else [manual_axes(case)] * len(results)
     if out == "placed":
@@ -171,51 +176,104 @@ def forward(case: Case, implementation: Implementation, seen: Seen, *, out: str 
     """
     if implementation.whole:
         return _of_whole(case, implementation, seen, out)
-    transformation = TRANSFORMATIONS[case.around]
-    operands = arguments(case, transformation)
-    specs = _out_specs(case, seen, out)
+    call, leaves = local_of(case, implementation, seen, out), leaves_of(case, seen, out)
+    if any(link.derives for link in case.links):
+        call = primal_of_vjp(call, CONTRACTS[case.contract].moving(case))
+    entries = [entry(case, i) for i in range(len(case.operands))]
+    checked = implementation.check_vma
+    return Program(
+        lambda mesh: on_mesh(case, mesh, call, entries, leaves, checked=checked), arguments(case), compiled(case)
+    )
+
+
+def local_of(case: Case, implementation: Implementation, seen: Seen, out: str) -> Local:
+    """What runs on every device: the function with what of the chain is around the call, of shards of global arrays."""
+    inner = without_outside(case)
 
     def local(*shards: jax.Array) -> list[jax.Array]:
-        call = transformation.wrap(local_function(case, implementation))
-        blocks = []
-        for shard, operand in zip(shards, case.operands, strict=True):
-            batch = shard.shape[len(operand.placement.stacked) :][:1] if transformation.batched else ()
-            blocks.append(shard.reshape(*batch, *operand.block))
+        call = wrapped(case.chain, local_function(case, implementation))
+        blocks = [
+            shard.reshape(*inner.batch_of(i), *operand.block)
+            for i, (shard, operand) in enumerate(zip(shards, case.operands, strict=True))
+        ]
         return results_of(case, list(call(*blocks)), seen, out)
 
-    def build(mesh: Any) -> Global:
-        return jax.shard_map(
-            local,
-            mesh=mesh,
-            in_specs=tuple(argument.partition_spec for argument in operands),
-            out_specs=specs,
-            check_vma=transformation.checked,
-            axis_names=set(case.manual),
-        )
-
-    return Program(build, operands, compiled=transformation.compiled)
+    return local
 
 
-def _out_specs(case: Case, seen: Seen, out: str) -> Any:
+@dataclass(frozen=True)
+class Leaf:
+    """How an array enters or leaves a `shard_map`.
+
+    Arguments:
+        spec: its layout.
+        lead: how many dimensions, those that stack blocks, stand before those of a batch.
+    """
+
+    spec: PartitionSpec
+    lead: int
+
+
+def entry(case: Case, index: int) -> Leaf:
+    """How operand `index` enters, or its gradient leaves."""
+    operand = case.operands[index]
+    return Leaf(partition_spec(without_outside(case).partition(index)), len(operand.placement.stacked))
+
+
+def stacked(axes: Sequence[str]) -> Leaf:
+    """How an array that is stacked over some axes enters or leaves."""
+    return Leaf(partition_spec([(name,) for name in axes]), len(axes))
+
+
+Leaves = Leaf | list[Leaf]
+"""How the results leave: one by one, or all of them alike."""
+
+
+def specs_of(leaves: Leaves) -> Any:
+    """What is given as `out_specs`."""
+    return leaves.spec if isinstance(leaves, Leaf) else [one.spec for one in leaves]
+
+
+def leaves_of(case: Case, seen: Seen, out: str) -> Leaves:
+    """How the results leave; see `forward`."""
     if out == "stacked":
-        return partition_spec([(name,) for name in manual_axes(case)])
+        return stacked(manual_axes(case))
     if out == "placed":
         assert case.out is not None
-        return [partition_spec(placed.partition()) for placed in case.out]
-    known = [case.mesh.in_mesh_order(axes) for axes in seen.varying]
-    return [partition_spec([(name,) for name in axes]) for axes in known]
+        return [Leaf(partition_spec(placed.partition()), len(placed.stacked)) for placed in case.out]
+    return [stacked(case.mesh.in_mesh_order(axes)) for axes in seen.varying]
+
+
+def without_outside(case: Case) -> Case:
+    """The case as it is inside of a `vmap` of the whole `shard_map`."""
+    return dataclasses.replace(case, chain=tuple(name for name in case.chain if name != OUTSIDE))
+
+
+def on_mesh(case: Case, mesh: Any, local: Local, entries: Sequence[Leaf], leaves: Leaves, *, checked: bool) -> Global:
+    """A function of shards on the mesh, under what of the chain is about `shard_map`; types are `checked`, or not."""
+    program: Global = jax.shard_map(
+        local,
+        mesh=mesh,
+        in_specs=tuple(one.spec for one in entries),
+        out_specs=specs_of(leaves),
+        check_vma=checked and all(link.checked for link in case.links),
+        axis_names=set(case.manual),
+    )
+    if OUTSIDE not in case.chain:
+        return program
+    leads = leaves.lead if isinstance(leaves, Leaf) else [one.lead for one in leaves]
+    return jax.vmap(program, in_axes=tuple(one.lead for one in entries), out_axes=leads)
 
 
 def _of_whole(case: Case, implementation: Implementation, seen: Seen, out: str) -> Program:
     """The program of a function of global arrays: what it gives is laid out as the contract says, then taken apart."""
-    transformation, contract = TRANSFORMATIONS[case.around], CONTRACTS[case.contract]
-    operands = arguments(case, transformation)
+    contract, operands = CONTRACTS[case.contract], arguments(case)
     assert contract.placed is not None
-    layouts = [partition_spec(placed.partition(batched=transformation.batched)) for placed in contract.placed(case)]
-    specs = _out_specs(case, seen, out)
+    layouts = [partition_spec(placed.partition(case.batch)) for placed in contract.placed(case)]
+    specs = specs_of(leaves_of(case, seen, out))
 
     def build(mesh: Any) -> Global:
-        call = transformation.wrap(called(case, implementation, mesh=mesh))
+        call = wrapped(case.chain, called(case, implementation, mesh=mesh))
 
         def whole(*arrays: jax.Array) -> list[jax.Array]:
             results = list(call(*arrays))
@@ -229,69 +287,4 @@ def _of_whole(case: Case, implementation: Implementation, seen: Seen, out: str) 
 
         return whole
 
-    return Program(build, operands, compiled=transformation.compiled)
-
-
-def derivatives(
-    case: Case, implementation: Implementation, seen: Seen, *, forward_mode: bool = True, reverse_mode: bool = True
-) -> tuple[Program, list[Placement]]:
-    """The program `(operands, tangents, cotangents) -> (results, tangents, gradients)`, and the results' placements.
-
-    Operands that have no gradient have no tangent either. Of a mode that is not asked for there are no tangents, or no
-    gradients. `seen` must come from a trace of `forward`: results leave by type, so that cotangents of invariant
-    results are invariant.
-    """
-    transformation = TRANSFORMATIONS[case.around]
-    operands = arguments(case, transformation)
-    axes = [case.mesh.in_mesh_order(varying) for varying in seen.varying]
-    placements = [Placement(((),) * len(shape), a) for shape, a in zip(seen.shapes, axes, strict=True)]
-    cotangents = tuple(
-        Argument((*(case.mesh.shape[n] for n in a), *shape), dtype, tuple((n,) for n in a))
-        for a, shape, dtype in zip(axes, seen.shapes, seen.dtypes, strict=True)
-    )
-    moving = CONTRACTS[case.contract].moving(case)
-    count, pairs = len(operands), len(operands) + len(moving)
-    own = dataclasses.replace(seen)
-    program = forward(case, implementation, own, out="by type")
-
-    def build(mesh: Any) -> Global:
-        function = program.build(mesh)
-
-        def run(*arrays: jax.Array) -> list[jax.Array]:
-            xs, tangents, cts = arrays[:count], arrays[count:pairs], arrays[pairs:]
-
-            def of_moving(*chosen: jax.Array) -> Any:
-                whole = dict(enumerate(xs)) | dict(zip(moving, chosen, strict=True))
-                return function(*whole.values())
-
-            primal = tuple(xs[i] for i in moving)
-            if not reverse_mode:
-                ys, pushed = jax.jvp(of_moving, primal, tangents)
-                return [*ys, *pushed]
-            ys, pullback = jax.vjp(of_moving, *primal)
-            grads = pullback(list(cts))
-            pushed = jax.jvp(of_moving, primal, tangents)[1] if forward_mode else []
-            return [*ys, *pushed, *grads]
-
-        return run
-
-    given = (*operands, *(operands[i] for i in moving), *cotangents)
-    return Program(build, given, compiled=transformation.compiled), placements
-
-
-def pullback(case: Case, implementation: Implementation, seen: Seen) -> Program:
-    """The program `(operands, cotangents) -> gradients`, reverse mode alone; `seen` as for `derivatives`."""
-    moving = CONTRACTS[case.contract].moving(case)
-    count, pairs = len(case.operands), len(case.operands) + len(moving)
-    whole, _ = derivatives(case, implementation, seen, forward_mode=False)
-
-    def build(mesh: Any) -> Global:
-        function = whole.build(mesh)
-
-        def run(*arrays: jax.Array) -> Any:
-            tangents = (arrays[i] for i in moving)
-            return function(*arrays[:count], *tangents, *arrays[count:])[-len(moving) :]
-
-        return run
-
-    return Program(build, (*whole.arguments[:count], *whole.arguments[pairs:]), compiled=whole.compiled)
+    return Program(build, operands, compiled=compiled(case))

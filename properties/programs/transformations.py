@@ -1,50 +1,20 @@
 """The transformations that people put around a collective, none of which may change its meaning.
 
-Each wraps a device-local function of blocks. The *batched* ones call it on `BATCH` inputs that
-are stacked along a leading dimension of every operand and result.
+Each wraps a device-local function of blocks. Those that batch call it on `BATCH` inputs, stacked along a leading
+dimension of every result and of the operands that they map (see `shardproof.properties.cases.chain`).
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
-from shardproof.properties.cases.case import BATCH
+from shardproof.properties.cases.chain import LINKS, Chain
 
 Local = Callable[..., list[jax.Array]]
 """Blocks in, a list of result blocks out."""
-
-
-@dataclass(frozen=True)
-class Transformation:
-    """A transformation by its name, its effect on a function, and what that does to the results.
-
-    Arguments:
-        name: what cases call it.
-        wrap: the function to the transformed function.
-        batched: whether operands and results carry a leading batch dimension.
-        differentiable: whether reverse mode goes through it.
-        checked: whether `shard_map` checks the types (`check_vma`).
-        compiled: whether the program is put under `jit`.
-        keeps: which of the batch's results are kept; the others are zeros.
-    """
-
-    name: str
-    wrap: Callable[[Local], Local]
-    batched: bool = False
-    differentiable: bool = True
-    checked: bool = True
-    compiled: bool = True
-    keeps: tuple[bool, ...] = (True,) * BATCH
-
-    def expected(self, results: Sequence[np.ndarray], lead: int) -> np.ndarray:
-        """The batch of results, stacked behind `lead` mesh dimensions, those not kept as zeros."""
-        kept = [r if keep else np.zeros_like(r) for r, keep in zip(results, self.keeps, strict=True)]
-        return np.stack(kept, axis=lead)
 
 
 def _vmap_last(fn: Local) -> Local:
@@ -53,6 +23,40 @@ def _vmap_last(fn: Local) -> Local:
         return [jnp.moveaxis(y, -1, 0) for y in jax.vmap(fn, in_axes=-1, out_axes=-1)(*moved)]
 
     return batched
+
+
+def _vmap_named(fn: Local) -> Local:
+    return jax.vmap(fn, axis_name="batch")
+
+
+def _vmap_first(fn: Local) -> Local:
+    return lambda *xs: jax.vmap(fn, in_axes=(0, *(None for _ in xs[1:])))(*xs)
+
+
+def _vmap_others(fn: Local) -> Local:
+    return lambda *xs: jax.vmap(fn, in_axes=(None, *(0 for _ in xs[1:])))(*xs)
+
+
+def _twice(fn: Local) -> Local:
+    def one_by_one(*xs: jax.Array) -> list[jax.Array]:
+        results = [fn(*(x[i] for x in xs)) for i in range(len(xs[0]))]
+        return [jnp.stack(ys) for ys in zip(*results, strict=True)]
+
+    return one_by_one
+
+
+def _switch(fn: Local) -> Local:
+    def choose(*xs: jax.Array) -> list[jax.Array]:
+        types = result_types(fn, *xs)
+
+        def zeros(*xs: jax.Array) -> list[jax.Array]:
+            return [zeros_of_type(t) for t in types]
+
+        index = lax.optimization_barrier(jnp.int32(1))  # which a compiler does not know
+        chosen: list[jax.Array] = lax.switch(index, [zeros, lambda *xs: list(fn(*xs)), zeros], *xs)
+        return chosen
+
+    return choose
 
 
 def _scan(fn: Local) -> Local:
@@ -99,24 +103,47 @@ def _cond(fn: Local) -> Local:
     return choose
 
 
-def _plain(fn: Local) -> Local:
-    return fn
-
-
-TRANSFORMATIONS: dict[str, Transformation] = {
-    t.name: t
-    for t in (
-        Transformation("jit", _plain),
-        Transformation("eager", _plain, compiled=False),
-        Transformation("inner_jit", jax.jit),
-        Transformation("checkpoint", jax.checkpoint),
-        Transformation("vmap", jax.vmap, batched=True),
-        Transformation("vmap_last", _vmap_last, batched=True),
-        Transformation("scan", _scan, batched=True),
-        Transformation("while_loop", _while, batched=True, differentiable=False),
-        Transformation("cond", _cond, batched=True, keeps=(True, False)),
-        Transformation("partial_manual", _plain),
-        # with unchecked types, the transpose of psum is psum: gradients are known to be wrong (see the known defects)
-        Transformation("no_vma", _plain, checked=False, differentiable=False),
-    )
+WRAPS: Mapping[str, Callable[[Local], Local]] = {
+    "inner_jit": jax.jit,
+    "checkpoint": jax.checkpoint,
+    "vmap": jax.vmap,
+    "vmap_last": _vmap_last,
+    "vmap_named": _vmap_named,
+    "vmap_first": _vmap_first,
+    "vmap_others": _vmap_others,
+    "twice": _twice,
+    "switch": _switch,
+    "scan": _scan,
+    "while_loop": _while,
+    "cond": _cond,
 }
+"""What every link makes of a function, but for those that are about the whole program."""
+
+
+def primal_of_vjp(fn: Local, moving: Sequence[int]) -> Local:
+    """The function as differentiation runs it: a function with a derivative of its own has another forward rule."""
+
+    def primal(*xs: jax.Array) -> list[jax.Array]:
+        some, chosen = of_some(fn, xs, moving)
+        results: list[jax.Array] = jax.vjp(some, *chosen)[0]
+        return results
+
+    return primal
+
+
+def of_some(fn: Callable[..., Any], xs: Sequence[Any], moving: Sequence[int]) -> tuple[Callable[..., Any], Any]:
+    """The function of some of its arguments alone, and these."""
+
+    def some(*chosen: Any) -> Any:
+        whole = dict(enumerate(xs)) | dict(zip(moving, chosen, strict=True))
+        return fn(*whole.values())
+
+    return some, tuple(xs[i] for i in moving)
+
+
+def wrapped(chain: Chain, fn: Local) -> Local:
+    """A function with a chain around it: `outer(inner(fn))`."""
+    for name in reversed(chain):
+        if not LINKS[name].whole:
+            fn = WRAPS[name](fn)
+    return fn

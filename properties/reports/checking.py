@@ -18,6 +18,7 @@ from shardproof.properties.reports.failures.causes import by_cause, cause, told
 from shardproof.properties.reports.progress import Progress, devices_note
 from shardproof.properties.reports.summary import Summary
 from shardproof.properties.runner.budgets import structures
+from shardproof.properties.runner.garbage import seldom_collected
 from shardproof.properties.runner.given import check_contract, check_examples, check_signature, claimed, named
 from shardproof.properties.runner.judging import ENOUGH, require_held
 from shardproof.properties.runner.search import find_violation
@@ -116,8 +117,8 @@ def checked(
     asked = [LAWS[name] for name in laws if LAWS[name].asks(implementation)]
     if not asked:
         raise ValueError(f"laws={list(laws)!r}: expected one that has something to ask of {implementation}")
-    wanted = [(law, engine) for law in asked for engine in law.engines]
-    with Progress(f"check {implementation}", len(wanted), devices_note(devices)) as progress:
+    wanted = [(law, engine) for law in asked for engine in law.engines if law.tells(implementation, engine)]
+    with seldom_collected(), Progress(f"check {implementation}", len(wanted), devices_note(devices)) as progress:
         for law, engine in wanted:
             progress.law(law.name, engine)
             try:
@@ -135,7 +136,7 @@ def checked(
                 own.append(error)
                 empty.append(f"{implementation}: {law.name} ({engine}): {error}")
                 continue
-            found.tally.unclaimed = implementation.unclaimed
+            found.tally.unclaimed, found.tally.stated = implementation.unclaimed, implementation.stated
             tallies.append(found.tally)
             if found.violation is not None:
                 tell = failures.briefly if told_before(found.violation) else failures.report

@@ -1,6 +1,7 @@
 """The options of the suite, and what they set up: devices, profiles, the given functions, the header."""
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
 import jax
@@ -15,6 +16,7 @@ from shardproof.properties.reports.session import GIVEN, GIVEN_TESTS, header
 from shardproof.properties.runner import profiles
 from shardproof.properties.runner.given import GivenError, parse_all
 from shardproof.properties.runner.platforms import BACKENDS, TooFewDevices, check_devices
+from shardproof.properties.runner.programs import meant
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -51,7 +53,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         metavar="CONTRACT=MODULE:FUNCTION",
-        help="check this function against its contract instead of the built-in ones; may be given more than once",
+        help="check this function against its contract, or of MODULE:PROGRAM a shardproof.Program, instead of the "
+        "built-in ones; may be given more than once",
     )
     group.addoption(
         "--expect-communication",
@@ -115,6 +118,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[GIVEN] = [one.load() for one in given]
     except GivenError as error:
         raise pytest.UsageError(str(error)) from None
+    for implementation in config.stash[GIVEN]:
+        programs = ExitStack()
+        config.add_cleanup(programs.close)
+        programs.enter_context(meant(implementation))
     if given and not config.getoption("--replay") and config.args_source is not pytest.Config.ArgsSource.ARGS:
         config.args = [str(GIVEN_TESTS)]  # wherever pytest runs, these are the tests that were asked for
     config.addinivalue_line("markers", "law(name, engine): the law that a test checks, and what runs it")

@@ -1,5 +1,7 @@
 """The pytest side of the suite: which tests there are, what they run on, and what becomes of what they raise."""
 
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -10,10 +12,12 @@ from hypothesis.errors import Unsatisfiable
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import ENGINES, Engine, engine_named
 from shardproof.properties.laws.law import LAWS
-from shardproof.properties.reports.session import GIVEN, GIVEN_TESTS
+from shardproof.properties.reports.session import COUNTED, GIVEN, GIVEN_TESTS
 from shardproof.properties.runner import profiles
+from shardproof.properties.runner.garbage import seldom_collected
 from shardproof.properties.runner.judging import require_held
 from shardproof.properties.runner.search import smallest
+from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.verdict import Enough
 from shardproof.properties.runner.violation import LawViolation
 
@@ -22,6 +26,7 @@ pytest_plugins = (
     "shardproof.properties.reports.options",
     "shardproof.properties.reports.results",
     "shardproof.properties.reports.failures.plugin",
+    "shardproof.properties.reports.failures.showing",
 )
 
 
@@ -62,6 +67,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = kept
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop() -> Any:
+    """Runs all tests with fewer searches for reference cycles."""
+    with seldom_collected():
+        return (yield)
+
+
 @pytest.fixture(scope="session")
 def devices(pytestconfig: pytest.Config) -> int:
     """How many devices there are, which is as many as were asked for.
@@ -84,6 +96,18 @@ def scope(devices: int, pytestconfig: pytest.Config) -> Scope:
 def engines() -> dict[str, Engine]:
     """What runs the implementations, by name."""
     return {name: engine_named(name) for name in ENGINES}
+
+
+@pytest.fixture
+def tally(request: pytest.FixtureRequest) -> Iterator[Tally]:
+    """Counts what a test verifies; travels to the report with the test's own result."""
+    implementation = request.getfixturevalue("implementation")
+    law, engine = request.node.get_closest_marker("law").args
+    counted = Tally(implementation.contract, implementation.name, law, engine)
+    start = time.perf_counter()
+    yield counted
+    counted.seconds = time.perf_counter() - start
+    request.node.stash[COUNTED] = counted
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,7 +1,5 @@
 """The results of a run: what every test counted, whether anything was checked at all, and the tables at the end."""
 
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,29 +8,17 @@ import pytest
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.reports.destinations import write_somewhere
 from shardproof.properties.reports.report import FAILURE, print_table, report_text
-from shardproof.properties.reports.session import GIVEN, GIVEN_TESTS, header
+from shardproof.properties.reports.session import COUNTED, GIVEN, GIVEN_TESTS, header
 from shardproof.properties.runner.tally import Tally
 
 TALLIES = pytest.StashKey[list[Tally]]()
-COUNTED = pytest.StashKey[Tally]()
 OUTCOME = pytest.StashKey[str]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Nothing is counted yet."""
     config.stash[TALLIES] = []
-
-
-@pytest.fixture
-def tally(request: pytest.FixtureRequest) -> Iterator[Tally]:
-    """Counts what a test verifies; travels to the report with the test's own result."""
-    implementation = request.getfixturevalue("implementation")
-    law, engine = request.node.get_closest_marker("law").args
-    counted = Tally(implementation.contract, implementation.name, law, engine)
-    start = time.perf_counter()
-    yield counted
-    counted.seconds = time.perf_counter() - start
-    request.node.stash[COUNTED] = counted
+    config.pluginmanager.register(Collected(config), "shardproof results collected")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -49,19 +35,16 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Kept for `pytest_terminal_summary`."""
-    if _config is not None and hasattr(report, "shardproof"):
-        _config.stash[TALLIES].append(Tally.from_json(report.shardproof))
+class Collected:
+    """Keeps what tests counted, for `pytest_terminal_summary`."""
 
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
 
-_config: pytest.Config | None = None
-
-
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """Remembers where the reports of this run go."""
-    global _config
-    _config = session.config
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keeps what a report brings along."""
+        if hasattr(report, "shardproof"):
+            self.config.stash[TALLIES].append(Tally.from_json(report.shardproof))
 
 
 @pytest.hookimpl(trylast=True)
@@ -77,7 +60,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def must_check(config: pytest.Config) -> bool:
     """Whether laws are to be checked of given functions: beside `--replay` these are only what may be imported."""
-    return bool(config.stash[GIVEN]) and not config.option.collectonly and not config.getoption("--replay")
+    given = config.stash.get(GIVEN, [])
+    return bool(given) and not config.option.collectonly and not config.getoption("--replay")
 
 
 def inapplicable(config: pytest.Config) -> list[str]:
@@ -85,7 +69,7 @@ def inapplicable(config: pytest.Config) -> list[str]:
     tallies: list[Tally] = config.stash[TALLIES]
     skipped = {(t.contract, t.implementation) for t in tallies if t.outcome == "skipped"}
     verified = {(t.contract, t.implementation) for t in tallies if t.verifies and not LAWS[t.law].partial}
-    return [str(one) for one in config.stash[GIVEN] if (one.contract, one.name) in skipped - verified]
+    return [str(one) for one in config.stash.get(GIVEN, []) if (one.contract, one.name) in skipped - verified]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -100,7 +84,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         told = f"ERROR: --impl: nothing checked {name}: laws that do not apply, and none of all cases that held"
         terminalreporter.write_line(told, red=True)
     if tallies:
-        print_table(tallies, terminalreporter, given=bool(config.stash[GIVEN]))
-    for path in config.getoption("--report"):
+        given = GIVEN not in config.stash or bool(config.stash[GIVEN])  # without the options: programs
+        print_table(tallies, terminalreporter, given=given)
+    for path in config.getoption("--report", default=[]):
         text = report_text(path, tallies, header(config))
         write_somewhere(Path(path), text, terminalreporter.write_line)

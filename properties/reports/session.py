@@ -11,6 +11,13 @@ import pytest
 from hypothesis import settings
 
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
+from shardproof.properties.runner.tally import Tally
+
+COUNTED = pytest.StashKey[Tally]()
+"""What a test counted."""
+
+MADE_TEST = "shardproof_program_test"
+"""What a test is marked with that `program_test` made: by an attribute, since a project's markers are its own."""
 
 GIVEN = pytest.StashKey[list[Implementation]]()
 """The functions that `--impl` names."""

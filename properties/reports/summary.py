@@ -45,6 +45,7 @@ def notes(tallies: Iterable[Tally]) -> list[str]:
         if tally.unclaimed:
             missing = ", ".join(tally.unclaimed)
             lines.append(f"not claimed, so not drawn: {tally.name}: {missing}")
+    lines += [f"stated, so nothing else was drawn: {t.name}: {'; '.join(t.stated)}" for t in tallies if t.stated]
     lines += [
         f"supports few: {t.name}: {t.law} ({t.engine}): {t.supported:.0%} of {t.drawn_structures:,} structures drawn"
         for t in by_law
@@ -69,7 +70,8 @@ def verdict_row(tally: Tally) -> tuple[str, ...]:
     kinds = (tally.structures, *(sum(c.values()) for c in (tally.unsupported, tally.defects, tally.not_run)))
     whole = max(tally.drawn_structures, 1)
     shares = [f"{count:,} ({count / whole:.0%})" if count else "0" for count in kinds]
-    return (tally.law, tally.engine, OUTCOMES[tally.outcome], *shares, f"{tally.excluded:,}")
+    excluded = f"{tally.excluded:,} ({tally.excluded_share:.0%} of all)" if tally.excluded else "0"
+    return (tally.law, tally.engine, OUTCOMES[tally.outcome], *shares, excluded)
 
 
 def verdict_table(tallies: Iterable[Tally]) -> str:

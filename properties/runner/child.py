@@ -15,9 +15,10 @@ from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.runner.judging import verify
-from shardproof.properties.runner.lookup import NotAFailure
+from shardproof.properties.runner.named import NotAFailure
 from shardproof.properties.runner.platforms import BACKENDS
-from shardproof.properties.runner.preconditions import check_oracle
+from shardproof.properties.runner.preconditions import check_case, check_oracle
+from shardproof.properties.runner.programs import meant
 from shardproof.properties.runner.search import Finding, find_violation
 from shardproof.properties.runner.stuck import patience
 from shardproof.properties.runner.tally import Tally
@@ -52,7 +53,8 @@ def serve(connection: Connection, words: str, parent: int) -> None:
         try:
             implementation = task.given.load()
             connection.send(READY)
-            connection.send(_answer(task, implementation, connection.send))
+            with meant(implementation):
+                connection.send(_answer(task, implementation, connection.send))
         except NotAFailure as error:
             connection.send({"refused": str(error)})
         except Exception:
@@ -102,6 +104,7 @@ def _judged(task: Task, implementation: Implementation, case: Case, defect: str)
     """
     tally = Tally(implementation.contract, implementation.name, task.law, task.engine)
     try:
+        check_case(task.law, case)  # of a program's, no one could before it was imported
         check_oracle(task.law, case)
     except ValueError as error:
         raise NotAFailure(one_line(str(error))) from error

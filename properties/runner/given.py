@@ -1,5 +1,6 @@
 """Functions that users bring: named on the command line, or handed to `check`."""
 
+import dataclasses
 import difflib
 import importlib
 import inspect
@@ -16,6 +17,7 @@ from shardproof.properties.contracts.contract import CONCESSIONS, FEATURES
 from shardproof.properties.counting.sizes import names_of
 from shardproof.properties.programs.expectation import Expectation, ExpectationError
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
+from shardproof.properties.runner.programs import Program
 
 ALL = "all"
 """What claims every feature of a contract."""
@@ -27,7 +29,7 @@ class GivenError(ValueError):
 
 @dataclass(frozen=True)
 class Given:
-    """A function by its name: `CONTRACT=MODULE:FUNCTION`, as `--impl` takes it."""
+    """A function by its name, as `--impl` takes it: `CONTRACT=MODULE:FUNCTION`, or `MODULE:PROGRAM` of a `Program`."""
 
     contract: str
     module: str
@@ -39,14 +41,22 @@ class Given:
     def parse(cls, text: str, expectation: str | None = None, claims: str | None = None) -> "Given":
         """Reads `CONTRACT=MODULE:FUNCTION`, of which a communication may be expected, and which may claim features.
 
+        A program, `MODULE:PROGRAM`, says all of that itself.
+
         Raises:
             GivenError: if the text has another form, the contract or a feature is unknown, or the expectation cannot
                 be read.
         """
-        contract, equals, target = text.partition("=")
+        contract, _, target = text.rpartition("=")
         module, colon, function = target.partition(":")
-        if not (equals and colon and module and function):
-            raise GivenError(f"--impl={text}: expected CONTRACT=MODULE:FUNCTION, as in all_gather=mine:gather")
+        if not (colon and module and function) or text.startswith("="):
+            forms = "CONTRACT=MODULE:FUNCTION, as in all_gather=mine:gather, or MODULE:PROGRAM"
+            raise GivenError(f"--impl={text}: expected {forms}")
+        if not contract:
+            for option, said in (("--expect-communication", expectation), ("--claims", claims)):
+                if said is not None:
+                    raise GivenError(f"{option}={said}: expected none of {text}: a Program says it itself")
+            return cls("", module, function)
         check_contract(contract)
         names = [name.strip() for name in (claims or "").split(",") if name.strip()]
         try:
@@ -56,7 +66,7 @@ class Given:
         return cls(contract, module, function, expected, claimed(contract, names))
 
     def load(self) -> Implementation:
-        """Imports the function, from the current directory as well.
+        """Imports the function or program, from the current directory as well.
 
         Raises:
             GivenError: if it cannot be imported, or called as its contract demands.
@@ -72,13 +82,23 @@ class Given:
             if not hasattr(target, part):
                 raise GivenError(f"--impl={self}: module {self.module} has no {self.function}")
             target = getattr(target, part)
+        if not self.contract:
+            return self._of(target)
         check_signature(self.contract, target, self.features)
         return Implementation(
             self.contract, self.function, target, self.features, expectation=self.expectation, given=self
         )
 
+    def _of(self, program: Any) -> Implementation:
+        if not isinstance(program, Program):
+            raise GivenError(f"--impl={self}: expected a Program, got {type(program).__name__}; or CONTRACT={self}")
+        try:
+            return dataclasses.replace(program.implementation, given=self)
+        except ValueError as error:
+            raise GivenError(f"--impl={self}: {error}") from error
+
     def __str__(self) -> str:
-        return f"{self.contract}={self.module}:{self.function}"
+        return f"{self.contract}={self.module}:{self.function}".removeprefix("=")
 
 
 def parse_all(functions: Sequence[str], expectations: Sequence[str], claims: Sequence[str] = ()) -> list[Given]:

@@ -21,7 +21,7 @@ from shardproof.properties.laws.law import LAWS
 from shardproof.properties.laws.violation import Broken
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.runner.child import READY, RENDEZVOUS_SECONDS, serve
-from shardproof.properties.runner.lookup import NotAFailure
+from shardproof.properties.runner.named import NotAFailure
 from shardproof.properties.runner.search import Finding
 from shardproof.properties.runner.stuck import GAVE_UP
 from shardproof.properties.runner.tally import Tally

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from traceback import walk_tb
 
 import jax
@@ -19,7 +20,7 @@ from shardproof.properties.engines.simulate import (
     raised_in,
 )
 from shardproof.properties.known_defects import DEFECTS, Defect, aborting, at_fault, excused, spared
-from shardproof.properties.laws.communication import communication_of, held_to
+from shardproof.properties.laws.communication import communication_of, held_to, in_vain
 from shardproof.properties.laws.law import Law
 from shardproof.properties.laws.running import traced
 from shardproof.properties.laws.violation import Broken, Kind, NotRun, SuiteError
@@ -109,8 +110,12 @@ def verify(
     if verdict.kind == "held" and law.script == "communication":
         ran = COMPILER if verdict.instead else engine
         with precision_of(case):
-            cost = communication_of(implementation, case, ran).cost
-        tally.sends(case, full_bytes(case), str(cost), held_to(implementation))
+            counted = communication_of(implementation, case, ran)
+        tally.sends(case, full_bytes(case), str(counted.cost), held_to(implementation))
+        added = in_vain(case, counted) if implementation.whole and counted.rewritten else ""
+        if added:
+            compiler = f"XLA of jaxlib {version('jaxlib')} ({jax.default_backend()})"
+            tally.finding(str(case), f"{compiler} adds {added}, of which nothing is needed")
     # the rest of the budget is drawn all the same where nothing can run any case, or no more may be compiled
     if drawn and (verdict.kind == "unsupported" or (verdict.kind == "not run" and not law.interpreted and not spent)):
         declined = sum(tally.unsupported.values())
@@ -223,7 +228,8 @@ def require_held(law: Law, implementation: Implementation, tally: Tally) -> str:
     only_reported = law.interpreted or (law.script == "communication" and implementation.expectation is None)
     if tally.not_run and not tally.unsupported and only_reported:
         return ""
-    counted = "; ".join(tally.left_out()) or "none was drawn"
+    none = f"all {tally.excluded:,} that were drawn are excluded" if tally.excluded else "none was drawn"
+    counted = "; ".join(tally.left_out()) or none
     if law.partial and not tally.not_run and 0 < tally.declined == sum(tally.unsupported.values()):
         return f"{told}: does not apply: every case was declined: {counted}"
     what = "nothing ran it" if tally.not_run and not tally.unsupported else "held on no case"

@@ -11,11 +11,13 @@ import numpy as np
 
 from shardproof.oracles.dtypes import is_float
 from shardproof.properties.cases.case import MOST_ELEMENTS, Case, Placement
+from shardproof.properties.cases.chain import check_chain
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.collectives import is_divisible
 from shardproof.properties.contracts.contract import Option, of_type
+from shardproof.properties.contracts.roles import axes_of
+from shardproof.properties.laws.drawing import fitted
 from shardproof.properties.laws.law import LAWS
-from shardproof.properties.programs.transformations import TRANSFORMATIONS
 
 
 def _are_numbers(value: Any) -> bool:
@@ -81,6 +83,8 @@ def _check_structure(case: Case) -> None:
         pass
     elif case.tree or len(case.operands) != len(contract.operands):
         raise ValueError(f"operands: {len(case.operands)} given, tree={case.tree}: expected {len(contract.operands)}")
+    if sorted(role for role, _ in case.roles) != sorted(contract.roles):
+        raise ValueError(f"roles={case.roles}: expected axes of {', '.join(contract.roles) or 'none'}")
     known = (*contract.parameters, "axis_index_groups")
     for name, value in case.params:
         if name not in known:
@@ -99,7 +103,7 @@ def _check_structure(case: Case) -> None:
     if case.out is not None:
         for placed in case.out:
             _check_placement(case, placed, len(placed.spec))
-    if len(set(case.manual)) != len(case.manual) or bool(case.manual) != (case.around == "partial_manual"):
+    if len(set(case.manual)) != len(case.manual) or bool(case.manual) != ("partial_manual" in case.chain):
         raise ValueError(f"manual={case.manual}: expected distinct axes under partial_manual, and none elsewhere")
     varying = frozenset[str]().union(*(operand.placement.axes for operand in case.operands))
     for name in case.manual or case.mesh.axis_names:
@@ -119,10 +123,11 @@ def _check_placement(case: Case, placement: Placement, rank: int) -> None:
 def _check_law(name: str, case: Case) -> None:
     """The law draws such cases."""
     law, contract = LAWS[name], CONTRACTS[case.contract]
-    if case.around not in TRANSFORMATIONS:
-        raise ValueError(f"around={case.around!r}: expected one of {', '.join(TRANSFORMATIONS)}")
-    if case.around not in law.arounds:
-        raise ValueError(f"around={case.around!r}: the law {name!r} is about {', '.join(law.arounds)}")
+    check_chain(case.chain)
+    if not law.chains.allows(case.chain):
+        raise ValueError(f"chain={case.chain}: the law {name!r} draws no such chain")
+    if fitted(case) != case:
+        raise ValueError(f"chain={case.chain}: expected {fitted(case).chain} around a call on such operands")
     if name != "type" and case.out is not None:
         raise ValueError(f"out: expected for the law of types, and for no other, got law={name!r}")
     floating = all(is_float(case.operands[i].numpy_dtype) for i in contract.moving(case))
@@ -140,7 +145,11 @@ def _check_law(name: str, case: Case) -> None:
 def _broken(case: Case) -> Iterator[str]:
     """The arguments that break the contract, so far as they show without computing anything."""
     axes, contract = case.axes, CONTRACTS[case.contract]
-    if not axes or len(set(axes)) != len(axes) or not set(axes) <= set(case.mesh.axis_names):
+    of_roles = tuple(dict.fromkeys(axis for role in axes_of(case.roles).values() for axis in role))
+    if case.roles and axes != of_roles:  # which may be of no axis
+        yield "axis_name"
+        return
+    if not (axes or case.roles) or len(set(axes)) != len(axes) or not set(axes) <= set(case.mesh.axis_names):
         yield "axis_name"
         return  # the others are judged by the number of participants
     for name, value in case.params:

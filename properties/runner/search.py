@@ -11,6 +11,7 @@ from hypothesis.errors import Unsatisfiable
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
+from shardproof.properties.cases.strategies import Chains
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import Engine
 from shardproof.properties.laws.law import Law
@@ -165,7 +166,7 @@ def on_a_smaller_mesh(
     Shrinking takes away one choice after another, and stops where two would have to go at once: where
     all axes of a mesh are in use, say. Drawing anew on the meshes next to it has no such walls.
     """
-    law = dataclasses.replace(violation.law, arounds=(violation.case.around,))
+    law = dataclasses.replace(violation.law, chains=Chains(only=violation.case.chain))
     tried = {violation.case.mesh.sizes}
     while not law.large:  # whose numbers of devices shrink by themselves
         for sizes in sorted(smaller(violation.case.mesh.sizes) - tried, key=extent):

@@ -7,8 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.chain import in_words
 from shardproof.properties.programs.implementations import called
 from shardproof.properties.runner.verdict import Verdict
+
+TRANSFORMATIONS, LINKS_OF_CHAIN = "transformations", "length of the chain"
+"""The traits that say what is around the call."""
 
 DECLINED = "declined"
 """Beside the verdicts, what is counted of unsupported cases: those that are so without any derivative."""
@@ -28,7 +32,8 @@ def traits(case: Case) -> dict[str, str]:
         "rank of a block": str(len(first.block)),
         "elements of a block": str(math.prod(first.block)),
         "operand": "varies" if axes else "replicated",
-        "around": case.around,
+        TRANSFORMATIONS: in_words(case.chain) if case.chain else "none",
+        LINKS_OF_CHAIN: str(len(case.chain)),
     }
 
 
@@ -61,6 +66,7 @@ class Tally:
         communication: what the largest case sends: `bytes` of its full vector, `cost`, `case`, and what it is
             held to (`against`: a formula, an expectation, or only the lower bound).
         unclaimed: the features that a user's function does not claim, so that they were not drawn.
+        stated: what a program is said to need, so that nothing else was drawn.
         outcome: `passed`, `failed`, or `skipped` where the law does not apply.
         failure: what a person needs of a failure: its headline, text, script and case.
     """
@@ -88,6 +94,7 @@ class Tally:
     findings: dict[str, str] = field(default_factory=dict)
     communication: dict[str, Any] = field(default_factory=dict)
     unclaimed: tuple[str, ...] = ()
+    stated: tuple[str, ...] = ()
     outcome: str = "passed"
     failure: dict[str, str] = field(default_factory=dict)
 
@@ -142,6 +149,11 @@ class Tally:
         """The share of what was drawn that the implementation supports."""
         return 1 - sum(self.unsupported.values()) / max(self.drawn_structures, 1)
 
+    @property
+    def excluded_share(self) -> float:
+        """The share of all draws that were dropped because the implementation is not asked to serve them."""
+        return self.excluded / max(self.drawn_structures + self.excluded, 1)
+
     def left_out(self) -> list[str]:
         """What was drawn and not checked, with its reasons, a line for each kind."""
         kinds = (("unsupported", self.unsupported), ("excused", self.defects), ("not run", self.not_run))
@@ -187,6 +199,7 @@ class Tally:
         self._keep(other.communication)
         self.findings = {**other.findings, **self.findings}
         self.unclaimed = self.unclaimed or tuple(other.unclaimed)
+        self.stated = self.stated or tuple(other.stated)
 
     def sends(self, case: Case, size: int, cost: str, against: str) -> None:
         """Notes what a case sends, given the bytes of its full vector, and what that was held to."""

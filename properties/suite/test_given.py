@@ -39,6 +39,6 @@ def test_given(
         )
     found = check_isolated(task)
     tally.add(found.tally)
-    tally.unclaimed = implementation.unclaimed
+    tally.unclaimed, tally.stated = implementation.unclaimed, implementation.stated
     if found.violation is not None:
         raise found.violation  # and that it held on something is for the plugin to see, as of every law

@@ -2,9 +2,8 @@
 
 import pytest
 
-from shardproof.properties.laws.violation import DEATHS
 from shardproof.properties.reports.failures.record import Recorded
-from shardproof.properties.reports.failures.replay import devices_needed, regressions, run, run_isolated
+from shardproof.properties.reports.failures.replay import devices_needed, regressions, repeat
 from shardproof.properties.runner.lookup import Lookup
 
 RECORDED = [
@@ -19,7 +18,4 @@ if RECORDED:
     def test_regression(recorded: Recorded) -> None:
         """The law that was broken on this case holds."""
         lookup = Lookup(recorded.implementation)
-        if recorded.violated in DEATHS:
-            run_isolated(recorded, lookup)
-        else:
-            run(recorded, lookup.load())
+        repeat(recorded, lookup, lookup.load())

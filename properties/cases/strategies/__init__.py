@@ -8,6 +8,7 @@ Hypothesis reaches the smallest mesh on which something fails.
 
 from shardproof.properties.cases.strategies.arrays import arrays, data_sets
 from shardproof.properties.cases.strategies.axes import axis_names, axis_tuples, index_groups, permutations_of_members
+from shardproof.properties.cases.strategies.chains import PLAIN, Chains, chains
 from shardproof.properties.cases.strategies.dtypes import dtypes
 from shardproof.properties.cases.strategies.meshes import AXIS_NAMES, factorisations, large_meshes, meshes
 from shardproof.properties.cases.strategies.shapes import shapes
@@ -15,9 +16,12 @@ from shardproof.properties.cases.strategies.specs import specs
 
 __all__ = [
     "AXIS_NAMES",
+    "PLAIN",
+    "Chains",
     "arrays",
     "axis_names",
     "axis_tuples",
+    "chains",
     "data_sets",
     "dtypes",
     "factorisations",

@@ -152,11 +152,12 @@ def ppermute(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]
     and later versions refuse any other tuple.
 
     Raises:
-        SimulationError: for a tuple that is not in mesh order, where JAX refuses it.
+        SimulationError: for a tuple whose members are not in mesh order, where JAX refuses it.
     """
     axes = axes_of(equation)
     ordered = env.mesh.in_mesh_order(axes)
-    if axes != ordered and jax.__version_info__ >= (0, 11):
+    longer, sorted_ = ([name for name in names if env.mesh.shape[name] > 1] for names in (axes, ordered))
+    if longer != sorted_ and jax.__version_info__ >= (0, 11):  # members are in another order than devices
         raise SimulationError(
             f"ppermute over {axes} on the mesh {env.mesh}: this version of JAX lowers no axis tuple that is not in "
             f"mesh order, {ordered}, at {location(equation)}"

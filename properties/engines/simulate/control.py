@@ -146,8 +146,8 @@ def while_loop(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarra
     running: Any = np.ones((1,) * env.lead, bool)
     while True:
         (holds,) = evaluate(inner, params["cond_jaxpr"], [*cond_consts, *state])
-        holds = holds if env.arithmetic is None else env.arithmetic.decided(inner, holds, equation)
-        running = np.asarray(acting(env, holds) & running)
+        decided = holds if env.arithmetic is None else env.arithmetic.decided(inner, holds, equation)
+        running = np.asarray(acting(env, np.asarray(decided)) & running)
         if not running.any():
             return state
         inner = narrowed(env, running, equation, None, "the loop")

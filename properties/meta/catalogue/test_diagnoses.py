@@ -26,7 +26,7 @@ SAID = {
     "gather_in_mesh_order": r"\(the order of the mesh\)",
     "gather_of_a_hundred_elements": r"\] holds zeros",
     "gather_stops_a_step_early": "lacks the block of",
-    "gather_with_an_unreduced_gradient": "has the cotangent of",
+    "gather_with_an_unreduced_gradient": "(has|lacks) the cotangent of",
     "halo_sides_swapped": r"the blocks are the right ones for before=\d+, after=\d+",
     "halves_overlap_at_the_odd_row": r"has (row \d+|the block of .*) twice",
     "halves_without_the_odd_row": r"lacks (row \d+ of|the block of)",

@@ -18,6 +18,7 @@ class RightOne:
         contract: the contract that it satisfies.
         sentence: what is odd about it.
         function: the device-local function, or any other callable.
+        whole: whether it takes global arrays, and the mesh.
 
     Raises:
         ValueError: if the contract is not known, or the sentence is missing.
@@ -27,6 +28,7 @@ class RightOne:
     contract: str
     sentence: str
     function: Callable[..., Any]
+    whole: bool = False
 
     def __post_init__(self) -> None:
         if self.contract not in CONTRACTS:
@@ -42,7 +44,7 @@ RIGHT_ONES: dict[str, RightOne] = {}
 """Every one of them by its name."""
 
 
-def enter(name: str, contract: str, sentence: str, function: Callable[..., Any]) -> None:
+def enter(name: str, contract: str, sentence: str, function: Callable[..., Any], *, whole: bool = False) -> None:
     """Enters a callable into the catalogue.
 
     Raises:
@@ -50,14 +52,14 @@ def enter(name: str, contract: str, sentence: str, function: Callable[..., Any])
     """
     if name in RIGHT_ONES:
         raise ValueError(f"{name}: expected a name that no other has")
-    RIGHT_ONES[name] = RightOne(name, contract, sentence, function)
+    RIGHT_ONES[name] = RightOne(name, contract, sentence, function, whole)
 
 
-def right(contract: str) -> Callable[[Function], Function]:
+def right(contract: str, *, whole: bool = False) -> Callable[[Function], Function]:
     """Enters a function into the catalogue; its docstring says in one sentence what is odd about it."""
 
     def add(function: Function) -> Function:
-        enter(function.__name__, contract, " ".join((function.__doc__ or "").split()), function)
+        enter(function.__name__, contract, " ".join((function.__doc__ or "").split()), function, whole=whole)
         return function
 
     return add

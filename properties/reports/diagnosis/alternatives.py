@@ -9,7 +9,6 @@ import numpy as np
 
 from shardproof.oracles.dtypes import is_float, is_integer, is_signed
 from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.laws.running import is_batched
 from shardproof.properties.reports.diagnosis.scene import Scene
 
 Made = Callable[[], np.ndarray]
@@ -79,11 +78,11 @@ def replaced(scene: Scene) -> Iterator[tuple[str, Made]]:
         return scene.oracle(case, [others.get(name, x) for name, x in zip(names, scene.inputs, strict=True)])
 
     held = dict(zip(names, scene.inputs, strict=True))
-    lead = len(case.mesh.sizes) + is_batched(case)
+    leads = {name: len(case.mesh.sizes) + len(case.batch_of(i)) for i, name in enumerate(names)}
     for name, x in held.items():
         if x.dtype == bool:
             yield f"are the right ones with the opposite of {name}", partial(right, **{name: ~x})
-        if x.ndim > lead + 1 and x.shape[-1] == x.shape[-2] > 1:
+        if x.ndim > leads[name] + 1 and x.shape[-1] == x.shape[-2] > 1:
             yield f"are the right ones with {name} transposed", partial(right, **{name: x.swapaxes(-1, -2)})
         for text, value in (("True", 1), ("False", 0)) if x.dtype == bool else (("zeros", 0), ("ones", 1)):
             yield f"are the right ones with {text} in place of {name}", partial(right, **{name: np.full_like(x, value)})
@@ -95,6 +94,7 @@ def replaced(scene: Scene) -> Iterator[tuple[str, Made]]:
                     partial(right, **kept),
                 )
             if is_integer(x.dtype) and not is_integer(y.dtype):
+                lead = leads[other]
                 for i in {0, y.ndim - lead - 1} if y.ndim > lead else ():
                     size = y.shape[lead + i] * case.members
                     if is_signed(x.dtype) and size <= np.iinfo(x.dtype).max:

@@ -51,6 +51,28 @@ def rounding(scenes: Sequence[Scene], bound: np.ndarray | None, *, entered: bool
     return f"rounded too much: off by up to {off[at]:.2g}, {last}; {limit}{how}"
 
 
+def another_formula(scenes: Sequence[Scene]) -> str:
+    """Of what is small, and no rounding, since it is wrong in double precision: by how much, or how many times."""
+    scene = scenes[0]
+    right = _exact(scene.expected)[scene.wrong]
+    off = np.abs(_exact(scene.actual)[scene.wrong] - right)
+    at = int(np.argmax(off))
+    told = f"another formula: off by up to {off[at]:.2g} where {right[at]:.3g} is right, in double precision as well"
+    factor = _factor(scenes)
+    return told if factor is None else f"{told}; all wrong values are about {factor:.5g} times the right ones"
+
+
+def _factor(scenes: Sequence[Scene]) -> float | None:
+    """How many times the right values all wrong ones are, if there are several of different size."""
+    held = np.concatenate([_exact(s.actual)[s.wrong] for s in scenes])
+    right = np.concatenate([_exact(s.expected)[s.wrong] for s in scenes])
+    if held.dtype.kind == "c" or len(np.unique(np.abs(right))) < ENOUGH or not (np.isfinite(held) & (right != 0)).all():
+        return None
+    factors = held / right
+    middle = float(np.median(factors))
+    return middle if np.abs(factors - middle).max() <= abs(middle - 1) / 8 else None
+
+
 def _at(bound: np.ndarray, scene: Scene) -> np.ndarray:
     """The bound of each wrong element."""
     return np.abs(bound.reshape(scene.wrong.shape)[scene.wrong])

@@ -11,7 +11,13 @@ import numpy as np
 
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.laws.violation import Difference
-from shardproof.properties.reports.diagnosis.conditions import CIRCUMSTANCES, condition, rounding, starts_from_zero
+from shardproof.properties.reports.diagnosis.conditions import (
+    CIRCUMSTANCES,
+    another_formula,
+    condition,
+    rounding,
+    starts_from_zero,
+)
 from shardproof.properties.reports.diagnosis.explanations import EXPLANATIONS, LAST, Explanation
 from shardproof.properties.reports.diagnosis.regions import boxes, words
 from shardproof.properties.reports.diagnosis.roles import partial_results
@@ -42,7 +48,7 @@ def diagnose(violation: LawViolation) -> list[str]:
     scenes = scenes_of(violation)
     if violation.in_doubles:
         return right_for(scenes, numbers=False) or [_formula(difference)]
-    coarse = rounding(scenes, difference.bound)
+    coarse = None if difference.by_formula else rounding(scenes, difference.bound)
     if coarse is not None:
         return right_for(scenes, numbers=False) or [coarse, *_claim(violation)]
     special = starts_from_zero(scenes) or partial_results(scenes)
@@ -69,6 +75,8 @@ def diagnose(violation: LawViolation) -> list[str]:
         rest = np.isin(np.arange(len(scenes[0].wrong)), left).reshape(-1, *[1] * (scenes[0].wrong.ndim - 1))
         some = [dataclasses.replace(s, wrong=s.wrong & rest) for s in alike]
         coarse = rounding(some, difference.bound) or rounding(some, difference.bound, entered=True)
+        if coarse and difference.by_formula:
+            coarse = another_formula(alike)
         lines.append(coarse or _other(alike, left))
     return [*lines, *also]
 

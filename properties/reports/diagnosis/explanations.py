@@ -185,9 +185,9 @@ def _shifted(scene: Scene, device: int) -> Iterable[str]:
 
 
 def shifted(scenes: Sequence[Scene], device: int) -> str | None:
-    """Says by which number all elements are off, if there are several."""
-    several = len(scenes) > 1 or scenes[0].held(device).size > 1
-    return agreed(_shifted)(scenes, device) if several else None
+    """Says by which number all elements are off, if they should be several."""
+    right = {value for scene in scenes for value in scene.right(device).ravel().tolist()}
+    return agreed(_shifted)(scenes, device) if len(right) > 1 else None
 
 
 def _missing_somewhere(scene: Scene, device: int) -> Iterable[str]:

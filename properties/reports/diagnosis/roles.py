@@ -23,6 +23,8 @@ def partial_results(scenes: Sequence[Scene]) -> str | None:
     for count in range(1, len(shared) + 1):
         for chosen in itertools.combinations(shared, count):
             over = [axis for _, axes in chosen for axis in axes]
+            if len(set(over)) < len(over):  # two arrays are laid out along the same axis
+                continue
             roles = " and ".join(role for role, _ in chosen)
             if all(_together(scene, over, 1) for scene in scenes):
                 return f"partial sums: added up over {roles} the blocks are right"

@@ -10,7 +10,6 @@ import numpy as np
 from shardproof.oracles.dtypes import wide
 from shardproof.oracles.layout import device_name, nan_equal
 from shardproof.properties.cases.case import Case
-from shardproof.properties.laws.running import is_batched
 from shardproof.properties.laws.violation import Difference, Of
 
 Oracle = Callable[[Case, list[np.ndarray]], np.ndarray]
@@ -102,8 +101,8 @@ class Scene:
         return device_name(self.case.mesh, self.coordinates(device))
 
     def dimension(self, index: int) -> str:
-        """A dimension of the blocks by its number, the leading one of a batch as such."""
-        return f"dimension {index}{' (the batch)' if is_batched(self.case) and index == 0 else ''}"
+        """A dimension of the blocks by its number, the leading ones of a batch as such."""
+        return f"dimension {index}{' (the batch)' if index < len(self.case.batch) else ''}"
 
     def within(self, boxes: Mapping[int, tuple[np.ndarray, ...]]) -> "Scene":
         """The same scene, of which these parts are looked at."""

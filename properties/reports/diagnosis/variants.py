@@ -12,8 +12,8 @@ from shardproof.oracles.dtypes import is_float, rounded, unit_roundoff
 from shardproof.oracles.layout import nan_equal
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.laws.batches import oracle_blocks
 from shardproof.properties.laws.numbers import is_moved, largest_of, operands
-from shardproof.properties.laws.running import is_batched, oracle_blocks
 from shardproof.properties.laws.violation import SuiteError
 from shardproof.properties.reports.diagnosis.alternatives import Made, alone, mistaken, replaced, together
 from shardproof.properties.reports.diagnosis.conversions import as_wide, numbers_instead, results_instead
@@ -140,7 +140,7 @@ def right_shape_for(violation: LawViolation) -> list[str]:
         return []
     if difference.of == "array" or case.tree:
         return []
-    blocks = [case.blocks(i, a, batched=is_batched(case)) for i, a in enumerate(operands(case, data))]
+    blocks = [case.blocks(i, a) for i, a in enumerate(operands(case, data))]
     for text, other in variants(case):
         try:
             right = oracle_blocks(other, blocks)[0]

@@ -18,9 +18,15 @@ from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.contract import Contract, Mistake
 from shardproof.properties.engines import Engine, engine_named
+from shardproof.properties.laws.batches import (
+    pulled_over_batch,
+    pushed_over_batch,
+    value_over_batch,
+    widened_operands,
+)
 from shardproof.properties.laws.gradient import check_gradient, cotangents, pulled_terms, tangents_of
 from shardproof.properties.laws.numbers import is_moved, operands
-from shardproof.properties.laws.running import is_batched, over_batch, ready, widened_operands
+from shardproof.properties.laws.running import ready
 from shardproof.properties.laws.value import check_value
 from shardproof.properties.laws.violation import Broken, Difference
 from shardproof.properties.reports.diagnosis.scene import Oracle, Scene
@@ -154,12 +160,12 @@ def _mapped(
 ) -> tuple[list[np.ndarray], Oracle, Mapping[str, Oracle], int]:
     """What went in, the oracle of it, those of the contract's mistakes, and which of the results was looked at."""
     of, leaf = difference.of, difference.leaf
-    batched, contract = is_batched(case), CONTRACTS[case.contract]
+    contract = CONTRACTS[case.contract]
     doubles = difference.in_doubles(case)
 
     def results(rules: Contract | Mistake) -> Oracle:
         def oracle(of: Case, blocks: list[np.ndarray]) -> np.ndarray:
-            exact = over_batch(of, widened_operands(of, blocks), lambda b: rules.oracle(of, b))[leaf]
+            exact = value_over_batch(of, rules, widened_operands(of, blocks))[leaf]
             own = np.dtype(np.float64) if doubles else contract.result_dtypes(of, [b.dtype for b in blocks])[leaf]
             return rounded(exact, own)
 
@@ -171,21 +177,18 @@ def _mapped(
     if data is None or violation.law.between_engines or of not in ("result", "tangent", "gradient"):
         return [], *all_of(results), leaf
     if of == "result":
-        return [case.blocks(i, a, batched=batched) for i, a in enumerate(operands(case, data))], *all_of(results), leaf
+        return [case.blocks(i, a) for i, a in enumerate(operands(case, data))], *all_of(results), leaf
     if case.tree:  # of which leaf a derivative is, is not said
         return [], *all_of(results), 0
-    primal = [case.blocks(i, a, batched=batched) for i, a in enumerate(operands(case, data, pulled_terms(case)))]
+    primal = [case.blocks(i, a) for i, a in enumerate(operands(case, data, pulled_terms(case)))]
     if of == "tangent":
         tangents = tangents_of(case, data)
 
         def pushforward(rules: Contract | Mistake) -> Oracle:
-            count = len(primal)
-            return lambda of, blocks: over_batch(
-                of, [*primal, *blocks], lambda b: rules.pushforward(of, b[:count], b[count:])
-            )[0]
+            return lambda of, blocks: pushed_over_batch(of, rules, primal, blocks)[0]
 
         moving = contract.moving(case)
-        went_in = [case.blocks(i, a, batched=batched) for i, a in zip(moving, tangents, strict=True)]
+        went_in = [case.blocks(i, a) for i, a in zip(moving, tangents, strict=True)]
         return went_in, *all_of(pushforward), 0
     return _cotangents(violation, case, data, primal), *all_of(partial(_pullback, case, primal, leaf)), 0
 
@@ -209,13 +212,12 @@ def _pullback(case: Case, primal: list[np.ndarray], index: int, rules: Contract 
     """The gradient of an operand, as blocks, given the results' cotangents as blocks."""
 
     def pullback(of: Case, blocks: list[np.ndarray]) -> np.ndarray:
-        mesh, count, operand = of.mesh, len(primal), of.operands[index]
-        batched = is_batched(of)
+        mesh, operand = of.mesh, of.operands[index]
         contract = CONTRACTS[of.contract]
-        gradients = over_batch(of, [*primal, *blocks], lambda b: rules.pullback(of, b[:count], b[count:]))
+        gradients = pulled_over_batch(of, rules, primal, blocks)
         pulled = gradients[contract.moving(of).index(index)]
         stacked = (1 for _ in operand.placement.stacked)
         spread = pulled.reshape(*mesh.sizes, *stacked, *pulled.shape[len(mesh.sizes) :])
-        return of.blocks(index, leave(spread, mesh, operand.placement.partition(batched=batched)), batched=batched)
+        return of.blocks(index, leave(spread, mesh, of.partition(index)))
 
     return pullback

@@ -9,7 +9,8 @@ from pathlib import Path
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.reports.failures.record import identity, record
 from shardproof.properties.reports.scripts.script import script
-from shardproof.properties.runner.lookup import Lookup, NotAFailure, importable, named
+from shardproof.properties.runner.lookup import Lookup
+from shardproof.properties.runner.named import NotAFailure, importable, named
 from shardproof.properties.runner.violation import LawViolation
 
 FOLDER = Path(".shardproof") / "failures"
@@ -51,7 +52,7 @@ def paths(violation: LawViolation) -> Written:
         lookup.source()
     except NotAFailure:  # an installed package's, say
         impl = str(lookup)
-    replays = importable(function) and CONTRACTS[function.contract].listed
+    replays = importable(function) and (function.program or CONTRACTS[function.contract].listed)
     return Written(FOLDER / f"{name}.py", FOLDER / f"{name}.json", replays, impl)
 
 

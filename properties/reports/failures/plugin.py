@@ -1,25 +1,22 @@
-"""The pytest side of failures: what is shown and written when a law fails, and the replaying of what was."""
+"""The pytest side of recorded failures: replaying them, and keeping them."""
 
 import contextlib
 import json
-import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from _pytest._code.code import ReprEntryNative, ReprExceptionInfo, ReprFileLocation, ReprTraceback, TerminalRepr
-from _pytest._io import TerminalWriter
 
 from shardproof.properties.cases.reading import one_line
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.laws.law import LAWS
-from shardproof.properties.reports.failures.causes import by_cause, others
 from shardproof.properties.reports.failures.files import replace
 from shardproof.properties.reports.failures.record import Recorded
 from shardproof.properties.reports.failures.replay import (
+    OF_PROGRAMS,
     REGRESSIONS,
     ReplayFile,
     devices_needed,
@@ -28,13 +25,10 @@ from shardproof.properties.reports.failures.replay import (
     read,
     text_of,
 )
-from shardproof.properties.reports.failures.text import coloured, report
-from shardproof.properties.reports.report import FAILURE
 from shardproof.properties.runner.given import GivenError
-from shardproof.properties.runner.lookup import Lookup, NotAFailure, built_in
-from shardproof.properties.runner.violation import LawViolation
+from shardproof.properties.runner.lookup import Lookup, built_in
+from shardproof.properties.runner.named import NotAFailure, source_file
 
-PROPERTY = "shardproof headline"
 REPLAYED = pytest.StashKey[tuple[Path, ...]]()
 IMPORTED = pytest.StashKey[list[str]]()
 KEPT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
@@ -54,7 +48,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--keep-regression",
         metavar="FILE",
-        help="copy a recorded failure to properties/regressions/, which every run checks first; runs no tests",
+        help="copy a recorded failure to where every run checks it first: properties/regressions/ for one of this "
+        "project's own implementations, shardproof_regressions/ beside its module for one of a Program; runs no tests",
     )
 
 
@@ -66,19 +61,21 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     path = Path(given)
     try:
         recorded, text = read(path), text_of(path)
+        name = recorded.implementation
+        folder = source_file(name).parent / OF_PROGRAMS if name.program else REGRESSIONS
     except NotAFailure as error:
         raise pytest.UsageError(f"--keep-regression: {error}") from error
     told = one_line(str(path))
-    if built_in(recorded.implementation) is None:
+    if not name.program and built_in(name) is None:
         raise pytest.UsageError(
-            f"--keep-regression: {told}: {recorded.implementation.name!r} is not an implementation of this project: "
-            "expected a failure of one, because every run must be able to repeat it"
+            f"--keep-regression: {told}: {name.name!r} is not an implementation of this project: expected a failure of "
+            "one, or of a Program that a module holds, because every run must be able to repeat it"
         )
     if not KEPT_NAME.fullmatch(path.stem):
         raise pytest.UsageError(
             f"--keep-regression: {told}: expected a name of letters, digits, '-', '_' and '.', at most 200 of them"
         )
-    target = REGRESSIONS / f"{path.stem}.json"
+    target = folder / f"{path.stem}.json"
     known = target.exists()
     replace(target, json.dumps(json.loads(text), indent=1, sort_keys=True) + "\n")
     sys.stdout.write(f"{path} {'was there already: written again' if known else 'is now a regression'}: {target}\n")
@@ -156,107 +153,3 @@ def replay_file(session: pytest.Session, path: Path) -> ReplayFile:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The regressions run first."""
     items.sort(key=lambda item: item.path.resolve() != REGRESSIONS.with_name("suite") / "test_regressions.py")
-
-
-def violations_in(error: BaseException | None) -> Iterator[LawViolation]:
-    """The violations that an exception is or holds: Hypothesis groups several."""
-    if isinstance(error, LawViolation):
-        yield error
-    elif isinstance(error, BaseExceptionGroup):
-        for part in error.exceptions:
-            yield from violations_in(part)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
-    """Writes the script and the case of a failed law, and shows its text in place of a traceback."""
-    made = yield
-    found = list(violations_in(call.excinfo.value)) if call.excinfo is not None else []
-    if not found or not made.failed:
-        return made
-    entries = [report(violation) for violation in found]
-    item.stash[FAILURE] = entries[0]
-    for one in entries:
-        named = [(f"shardproof {name}", value) for name, value in one.items() if name != "text"]
-        item.user_properties.extend(named)  # for JUnit XML, which has the text anyway
-        made.user_properties.extend(named)
-    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    location = ReprFileLocation(os.fspath(item.path), item.location[1] or 0, found[0].headline + more)
-    text = "\n\n".join(one["text"] for one in entries) + "\n"
-    made.longrepr = ReprExceptionInfo(ReprTraceback([ReprEntryNative([text])], None, "native"), location)
-    return made
-
-
-class ColouredText(TerminalRepr):
-    """The text of a failure, with colour where the terminal has it."""
-
-    def __init__(self, plain: ReprExceptionInfo) -> None:
-        self.reprtraceback = plain.reprtraceback
-        self.reprcrash = plain.reprcrash
-        self.text = str(plain)
-
-    def __str__(self) -> str:
-        return self.text
-
-    def toterminal(self, tw: TerminalWriter) -> None:
-        """Writes the text."""
-        tw.line(coloured(self.text) if tw.hasmarkup else self.text)
-        tw.line()
-
-
-def once_per_cause(reports: Sequence[pytest.TestReport]) -> list[pytest.TestReport]:
-    """The first report of each cause, with a line for each of the others; other failures stay as they are."""
-    known: dict[int, pytest.TestReport] = {}
-    entries = []
-    for number, one in enumerate(reports):
-        told = {name.removeprefix("shardproof "): str(value) for name, value in one.user_properties}
-        known[number] = one
-        entries.append({"cause": one.nodeid, "number": str(number), **told})
-    shown = []
-    for group in by_cause(entries):
-        first = known[int(group[0]["number"])]
-        if isinstance(first.longrepr, ColouredText):
-            first.longrepr.text = "\n".join([first.longrepr.text.rstrip(), *others(group), ""])
-        shown.append(first)
-    return shown
-
-
-class Shown:
-    """What the process that has the terminal does with the reports: from a worker they come as plain text."""
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Replaces the plain text of a failed law by one that has colour."""
-        if any(name == PROPERTY for name, _ in report.user_properties) and isinstance(
-            report.longrepr, ReprExceptionInfo
-        ):
-            report.longrepr = ColouredText(report.longrepr)
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
-        """While pytest prints the failures, there is one for each cause."""
-        self.failed = terminalreporter.stats.get("failed", [])
-        if self.failed:
-            terminalreporter.stats["failed"] = once_per_cause(self.failed)
-        return (yield)
-
-
-class AllCounted:
-    """Once they are printed, all failures count again."""
-
-    def __init__(self, shown: Shown) -> None:
-        self.shown = shown
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Gives pytest back what it lists and counts."""
-        if self.shown.failed:
-            terminalreporter.stats["failed"] = self.shown.failed
-
-
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """Colours and causes are for the process that has the terminal."""
-    if not hasattr(session.config, "workerinput"):
-        shown = Shown()
-        session.config.pluginmanager.register(shown, "shardproof failures shown")
-        session.config.pluginmanager.register(AllCounted(shown), "shardproof failures counted")

@@ -16,8 +16,7 @@ from shardproof.properties.engines import ENGINES
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.laws.violation import Kind
 from shardproof.properties.programs.expectation import Expectation
-from shardproof.properties.programs.transformations import TRANSFORMATIONS
-from shardproof.properties.runner.lookup import Named, NotAFailure, named
+from shardproof.properties.runner.named import Named, NotAFailure, named
 from shardproof.properties.runner.preconditions import check_case
 from shardproof.properties.runner.violation import LawViolation
 
@@ -60,12 +59,19 @@ def record(violation: LawViolation) -> dict[str, Any]:
         "format": FORMAT,
         "headline": violation.headline[:MOST_TEXT],
         "law": violation.law.name,
-        "implementation": dataclasses.asdict(named(violation.implementation)),
+        "implementation": _written(named(violation.implementation)),
         "engine": violation.engine,
         "violated": violation.kind,
         "finding": violation.finding[:MOST_TEXT],
         "case": json.loads(failing_case(violation).to_json()),
     }
+
+
+def _written(name: Named) -> dict[str, Any]:
+    content = dataclasses.asdict(name)
+    if not name.program:  # so that versions that know of no programs can read it
+        del content["program"]
+    return content
 
 
 def identity(violation: LawViolation) -> str:
@@ -118,12 +124,13 @@ def _recorded(content: Any) -> Recorded:
         raise ValueError(f"engine={engine!r}: the law {law.name!r} is checked by {', '.join(law.engines)}")
     case = Case.from_json(json.dumps(record["case"]))
     function = _function(record["implementation"])
-    reading.one_of("contract", case.contract, CONTRACTS)
+    if not function.program:  # what a program means is known once it is imported, and the case is checked then
+        reading.one_of("contract", case.contract, CONTRACTS)
     reading.one_of("implementation contract", function.contract, (case.contract,))
-    reading.one_of("around", case.around, TRANSFORMATIONS)
     if engine == "xla" and max(case.mesh.devices) >= MOST_DEVICES:
         raise ValueError(f"devices={case.mesh.devices}: expected numbers below {MOST_DEVICES}")
-    check_case(law.name, case)
+    if not function.program:
+        check_case(law.name, case)
     finding = reading.text("finding", record["finding"], most=MOST_TEXT, printable=False)
     violated = _violated(record["violated"]) if known else _in_words(finding)
     return Recorded(law.name, function, engine, violated, finding, case)
@@ -143,15 +150,20 @@ def _in_words(finding: str) -> Kind:
 def _function(content: Any) -> Named:
     """What a file says of the function."""
     record = reading.fields(
-        "implementation", content, [field.name for field in dataclasses.fields(Named)], optional=("expectation",)
+        "implementation",
+        content,
+        [field.name for field in dataclasses.fields(Named)],
+        optional=("expectation", "program"),
     )
     features = reading.items("features", record["features"], most=len(FEATURES))
     expectation = reading.text("expectation", record.get("expectation", ""))
     contract = reading.identifier("implementation contract", record["contract"])
-    if contract not in CONTRACTS:
-        raise ValueError(
-            f"implementation contract={contract!r}: none of a list; of a program, run the script beside it"
-        )
+    program = reading.truth("program", record.get("program", False))
+    if program and (features or expectation or (contract in CONTRACTS and CONTRACTS[contract].listed)):
+        raise ValueError(f"implementation contract={contract!r}: expected a program, of which a file says no more")
+    if not program and contract not in CONTRACTS:
+        told = "none of a list; of a program that no module holds, run the script beside it"
+        raise ValueError(f"implementation contract={contract!r}: {told}")
     if expectation:
         Expectation.parse(expectation, names_of(contract))
     return Named(
@@ -163,4 +175,5 @@ def _function(content: Any) -> Named:
         features=tuple(reading.one_of("feature", feature, sorted(FEATURES)) for feature in features),
         invariant=None if record["invariant"] is None else reading.truth("invariant", record["invariant"]),
         expectation=expectation,
+        program=program,
     )

@@ -1,30 +1,40 @@
 """Running a recorded failure again, as a pytest item named after its file."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
+import jax
 import pytest
 
 from shardproof.properties.cases.reading import one_line
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.law import LAWS
+from shardproof.properties.laws.violation import DEATHS
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.reports.failures.record import Recorded, parse
 from shardproof.properties.reports.failures.text import diagnosed
 from shardproof.properties.runner.given import Given, parse_all
 from shardproof.properties.runner.isolation import check_isolated
 from shardproof.properties.runner.judging import verify
-from shardproof.properties.runner.lookup import Lookup, NotAFailure, built_in
+from shardproof.properties.runner.lookup import Lookup, built_in
+from shardproof.properties.runner.named import Named, NotAFailure
+from shardproof.properties.runner.preconditions import check_case, check_oracle
+from shardproof.properties.runner.programs import meant
 from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.task import Task
 from shardproof.properties.runner.verdict import HeldOnNothing
+from shardproof.properties.runner.violation import LawViolation
 
 MOST_BYTES = 2**20
 """The largest file that is read; a permutation of 4,096 devices takes a tenth of that."""
 
 REGRESSIONS = Path(__file__).resolve().parents[2] / "regressions"
 """Failures that were once there; they are checked before anything else."""
+
+OF_PROGRAMS = "shardproof_regressions"
+"""The folder, beside the module of a program of a user's own, with those of it."""
 
 
 def text_of(path: Path) -> str:
@@ -94,6 +104,25 @@ def regressions(folder: Path = REGRESSIONS) -> list[tuple[Path, Recorded]]:
     return found
 
 
+def regressions_of(name: Named) -> list[tuple[Path, Recorded | NotAFailure]]:
+    """The recorded regressions of a program, and the files beside its module that are none."""
+    found: list[tuple[Path, Recorded | NotAFailure]] = []
+    for path in sorted((Path(name.path).parent / OF_PROGRAMS).glob("*.json")):
+        try:
+            recorded = read(path)
+        except NotAFailure as error:
+            found.append((path, error))
+            continue
+        theirs = recorded.implementation
+        if theirs.program and (theirs.qualname, _last(theirs.module)) == (name.qualname, _last(name.module)):
+            found.append((path, recorded))
+    return found
+
+
+def _last(module: str) -> str:
+    return module.rpartition(".")[2]  # what is before it depends on how pytest imports tests
+
+
 def devices_needed(recorded: Recorded) -> int:
     """How many devices it takes to run a failure again."""
     return 1 if recorded.engine == "simulate" else max(recorded.case.mesh.devices) + 1
@@ -105,12 +134,42 @@ def run(recorded: Recorded, implementation: Implementation) -> Tally:
     Raises:
         LawViolation: if the law still does not hold.
         HeldOnNothing: if it is neither broken nor holds: the case is not supported, excused, or cannot be run.
+        NotAFailure: if it is no case of a program.
     """
     tally = Tally(implementation.contract, implementation.name, recorded.law, recorded.engine)
+    if implementation.program is not None:
+        check_program_case(recorded)
     verdict = verify(LAWS[recorded.law], implementation, recorded.case, engine_named(recorded.engine), tally)
     if verdict.kind != "held":
         raise HeldOnNothing(f"{implementation}: {recorded.law}: not checked: {verdict.kind}: {verdict.reason}")
     return tally
+
+
+def check_program_case(recorded: Recorded) -> None:
+    """The case is one of its program, which could not be seen before that was imported.
+
+    Raises:
+        NotAFailure: if it is not.
+    """
+    try:
+        check_case(recorded.law, recorded.case)
+        check_oracle(recorded.law, recorded.case)
+    except ValueError as error:
+        raise NotAFailure(f"{recorded.implementation}: {one_line(str(error))}") from error
+
+
+def repeat(recorded: Recorded, lookup: Lookup, implementation: Implementation) -> None:
+    """Checks a regression: in this process, unless it may end it, or takes more devices.
+
+    Raises:
+        LawViolation: if the law does not hold again.
+        HeldOnNothing: if it is neither broken nor holds.
+        NotAFailure: if it cannot be run.
+    """
+    if recorded.violated in DEATHS or devices_needed(recorded) > len(jax.devices()):
+        run_isolated(recorded, lookup)
+    else:
+        run(recorded, implementation)
 
 
 def run_isolated(recorded: Recorded, lookup: Lookup, *, devices: int = 1, platform: str = "cpu") -> None:
@@ -139,7 +198,8 @@ def run_isolated(recorded: Recorded, lookup: Lookup, *, devices: int = 1, platfo
         case=recorded.case,
         diagnose=diagnosed,
     )
-    found = check_isolated(task)
+    with meant(lookup.load()):
+        found = check_isolated(task)
     if found.violation is not None:
         raise found.violation
     if not found.tally.structures:
@@ -162,6 +222,11 @@ class ReplayItem(pytest.Item):
             recorded = read(self.path)
             lookup = Lookup(recorded.implementation, given_to(self.config))
             run_isolated(recorded, lookup, devices=option("devices"), platform=option("platform"))
+        except LawViolation as violation:
+            scope = ExitStack()
+            self.addfinalizer(scope.close)  # after the report was made, for which a program's contract must be there
+            scope.enter_context(meant(violation.implementation))
+            raise
         except NotAFailure as error:
             told = one_line(str(self.path))
             refused = str(error) if str(error).startswith(told) else f"{told}: {error}"

@@ -7,7 +7,6 @@ import numpy as np
 
 from shardproof.oracles.layout import device_name, logical_index, shard
 from shardproof.properties.cases.case import Case
-from shardproof.properties.laws.running import is_batched
 from shardproof.properties.laws.violation import RAISED, Difference
 from shardproof.properties.reports.diagnosis.diagnosis import diagnose
 from shardproof.properties.reports.failures.causes import entry
@@ -37,11 +36,25 @@ def render(violation: LawViolation, *, colour: bool = False) -> str:
         lines.append(f"  engine: {violation.engine}")
     if violation.kind in RAISED and violation.origin:
         lines += ["", *violation.origin]
+        lines += unstated(violation)
     files = written(violation)
     if files is not None:
         lines += ["", *(f"  {command}" for command in files.commands)]
     text = "\n".join(lines)
     return coloured(text) if colour else text
+
+
+def unstated(violation: LawViolation) -> list[str]:
+    """How a program is said not to be meant for a case that it refuses, other than by NotImplementedError."""
+    program = violation.implementation.program
+    if program is None or not violation.finding.startswith(("raises ValueError", "raises AssertionError")):
+        return []
+    names = ", ".join([*program.signature.parts(dict.fromkeys(program.signature.roles, 1)), *program.signature.roles])
+    return [
+        "",
+        f"  if {program.name} is not meant for such a case, say what it needs, and no other is drawn: one_axis, sizes,",
+        f"  multiples, powers_of_two, most_devices, dtypes, or serves=, a predicate of any of {names}",
+    ]
 
 
 def report(violation: LawViolation) -> dict[str, str]:
@@ -115,9 +128,10 @@ def _index(index: tuple[int, ...]) -> str:
 def _operand_index(violation: LawViolation, place: tuple[int, ...], local: tuple[int, ...]) -> tuple[int, ...]:
     """Where an element of a block is in the global array that the operand (and thus its gradient) is."""
     case = violation.case
-    operand = case.operands[violation.difference.leaf if violation.difference is not None else 0]
+    index = violation.difference.leaf if violation.difference is not None else 0
+    operand, dimensions = case.operands[index], len(case.batch_of(index))
     stacked = tuple(place[case.mesh.axis_names.index(name)] for name in operand.placement.stacked)
-    batch, inner = (local[:1], local[1:]) if is_batched(case) else ((), local)
+    batch, inner = local[:dimensions], local[dimensions:]
     inside = tuple(
         i + n * logical_index(case.mesh, place, axes)
         for i, n, axes in zip(inner, operand.block, operand.placement.spec, strict=True)

@@ -4,9 +4,10 @@ import numpy as np
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
+from shardproof.properties.contracts.contract import names_of
+from shardproof.properties.laws import numbers
 from shardproof.properties.laws.gradient import pushed
 from shardproof.properties.laws.references import Reference
-from shardproof.properties.laws.running import is_batched
 from shardproof.properties.laws.violation import Difference
 from shardproof.properties.reports.scripts.expectations import Gradients, data_of, result_values
 from shardproof.properties.reports.scripts.large import compared_at, text_of
@@ -59,8 +60,7 @@ def operands(script: Script, arrays: list[np.ndarray], names: list[str] | None =
     data = data_of(case, script.violation.data)
     places = script.moving if names else range(len(case.operands))
     for i, name, array in zip(places, names or script.names, arrays, strict=True):
-        operand = case.operands[i]
-        spec = spec_text(operand.placement.partition(batched=is_batched(case)))
+        spec = spec_text(case.partition(i))
         seeds = [one.seed * len(case.operands) + i for one in (data, pushed(case, data))]
         lines += assign(name, text_of(array, seeds))
         lines.append(f"{name} = jax.device_put({name}, NamedSharding(mesh, {spec}))")
@@ -144,7 +144,7 @@ def value(script: Script, data: Data) -> list[str]:
     right = right.in_doubles if script.violation.in_doubles else right
     expected = [_of_one_replica(case, reference, script.lead) for reference in right.right]
     names = results(script, len(expected))
-    program = script.shard_map([spec_text([(n,) for n in script.lead])])
+    program = script.shard_map([script.stacked])
     return [
         *script.local([script.lead] * len(expected)),
         *differs(*expected),
@@ -170,11 +170,19 @@ def gradient(script: Script, right: Gradients) -> list[str]:
     everything = (*right.pulled, *right.tangents.right)
     tolerant = any(reference.bound is not None for reference in everything)
     lines = [*script.local(list(axes)), *differs(*everything), *operands(script, right.primal)]
-    lines += [script.shard_map([spec_text([(n,) for n in a]) for a in axes]), "wrong = False"]
+    entries = [tuple((n,) for n in a) for a in axes]
+    leaves, own = [(one, len(one)) for one in entries], [script.entry(i) for i in script.moving]
+    inside = any(link.derives for link in case.links)
+    lines += [*([] if inside else [script.shard_map(entries)]), "wrong = False"]
     if forward:
-        run = script.jitted(f"lambda xs, ds: jax.jvp({script.of_moving()}, xs, ds)[1]")
         lines += operands(script, right.tangents.operands, tangents)
-        lines.append(f"tangent = {run}({tuple_text(names)}, {tuple_text(tangents)})")
+        if inside:
+            pushed = f"jax.jvp({script.of_moving('local')}, {tuple_text(names)}, {tuple_text(tangents)})[1]"
+            lines += script.derived("pushed", tangents, pushed, own, leaves)
+            lines.append(f"tangent = {script.jitted('pushed')}({', '.join((*script.names, *tangents))})")
+        else:
+            run = script.jitted(f"lambda xs, ds: jax.jvp({script.of_moving()}, xs, ds)[1]")
+            lines.append(f"tangent = {run}({tuple_text(names)}, {tuple_text(tangents)})")
         expected = [_of_one_replica(case, r, a) for r, a in zip(right.tangents.right, axes, strict=True)]
         found = [f"tangent[{i}]" for i in range(len(axes))] if script.several else ["tangent"]
         lines += compared(found, expected, tolerant=tolerant, difference=script.violation.difference)
@@ -184,8 +192,13 @@ def gradient(script: Script, right: Gradients) -> list[str]:
             lines += assign(name, text_of(ct, [seed + 7919 * (i + 1)]))
             lines.append(f"{name} = jax.device_put({name}, NamedSharding(mesh, {spec_text(placement.partition())}))")
         ct_text = f"[{', '.join(cts)}]" if script.several else cts[0]
-        run = script.jitted(f"lambda xs, ct: jax.vjp({script.of_moving()}, *xs)[1](ct)")
-        lines.append(f"gradient = {run}({tuple_text(names)}, {ct_text})")
+        if inside:
+            pulled = f"list(jax.vjp({script.of_moving('local')}, {', '.join(names)})[1]({ct_text}))"
+            lines += script.derived("pulled", cts, pulled, leaves, own)
+            lines.append(f"gradient = {script.jitted('pulled')}({', '.join((*script.names, *cts))})")
+        else:
+            run = script.jitted(f"lambda xs, ct: jax.vjp({script.of_moving()}, *xs)[1](ct)")
+            lines.append(f"gradient = {run}({tuple_text(names)}, {ct_text})")
         found = [f"gradient[{i}]" for i in range(len(names))]
         lines += compared(found, right.pulled, tolerant=tolerant, difference=script.violation.difference)
     return [*lines, EXIT]
@@ -193,13 +206,26 @@ def gradient(script: Script, right: Gradients) -> list[str]:
 
 def gradient_runs(script: Script, data: Data) -> list[str]:
     """Reverse mode runs: which gradient is right depends on a type that no trace could tell."""
-    right = result_values(script.violation.implementation, script.case, data)
     of = script.of_moving()
     ones = f"jax.tree.map(jax.numpy.ones_like, {f'({of})' if ' ' in of else of}(*xs))"
     run = script.jitted(f"lambda *xs: jax.vjp({of}, *xs)[1]({ones})")
+    return [*_placed(script, data), _raises(f"{run}({', '.join(script.names[i] for i in script.moving)})")]
+
+
+def value_runs(script: Script, data: Data) -> list[str]:
+    """The function runs: how far off its results may be is not known of one that raises."""
+    return [*_placed(script, data), _raises(f"{script.jitted('program')}({', '.join(script.names)})")]
+
+
+def _placed(script: Script, data: Data) -> list[str]:
+    """The lines of the program, and of its operands."""
+    count = len(names_of(script.contract.returned(script.case, script.names)))
     return [
-        *script.local([script.lead] * len(right.right)),
-        *operands(script, right.operands),
-        script.shard_map([spec_text([(n,) for n in script.lead])]),
-        f"print({run}({', '.join(script.names[i] for i in script.moving)}))  # raises while the bug is there",
+        *script.local([script.lead] * count),
+        *operands(script, numbers.operands(script.case, data)),
+        script.shard_map([script.stacked]),
     ]
+
+
+def _raises(call: str) -> str:
+    return f"print({call})  # raises while the bug is there"

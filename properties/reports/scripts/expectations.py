@@ -20,8 +20,9 @@ from shardproof.properties.laws.references import Reference
 from shardproof.properties.laws.running import MODES, Ready, traced
 from shardproof.properties.laws.violation import NotDifferentiable
 from shardproof.properties.laws.wide import value_references
+from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.program import Seen, derivatives, forward
+from shardproof.properties.programs.program import Seen, forward
 
 
 @dataclass(frozen=True)

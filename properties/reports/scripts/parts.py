@@ -1,62 +1,30 @@
 """What all scripts of failures have in common: imports, devices, mesh, the function, and how it is put on the mesh."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
 
+from shardproof.properties.cases.operand import Entries
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.laws.violation import DEATHS
+from shardproof.properties.programs.kept import as_text
 from shardproof.properties.programs.precision import is_wide
-from shardproof.properties.programs.program import manual_axes
-from shardproof.properties.programs.transformations import TRANSFORMATIONS
+from shardproof.properties.programs.program import OUTSIDE, compiled, manual_axes, without_outside
+from shardproof.properties.reports.scripts.children import CHILD, MEMORY
 from shardproof.properties.reports.scripts.literals import docstring, quoted, spec_text, tree_text, tuple_text
 from shardproof.properties.reports.scripts.source import Source, source_of
-from shardproof.properties.reports.scripts.surroundings import LISTS, called, definitions
-from shardproof.properties.runner.stuck import GAVE_UP, patience
+from shardproof.properties.reports.scripts.transformations import LISTS, called, definitions
 from shardproof.properties.runner.violation import LawViolation
+
+Leaf = tuple[Entries, int]
+"""How an array enters or leaves `shard_map`: its layout, and after how many dimensions those of a batch come."""
 
 NEEDS = "Needs JAX, NumPy and the implementation. Exits with 1 while the bug is there, with 0 once it is fixed."
 SIMULATED = [
-    "Found by interpreting the traced program in NumPy: a compiler that rewrites it may make the bug disappear.",
+    "Found by interpreting the traced program in NumPy: a compiler that rewrites it may make the bug disappear."
 ]
-WAIT = (3, 6)
-"""Seconds after which XLA:CPU warns of a collective that some devices never reach, and then gives up."""
-CHILD = [
-    "if len(sys.argv) == 1:  # what follows may abort, hang or eat memory: a child runs it, and has half a minute",
-    "    flags = (",
-    *(f'        " {flag}"' for flag in patience(WAIT).split()),
-    "    )",
-    '    environment = {**os.environ, "XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + flags}',
-    '    command = [sys.executable, __file__, "child"]',
-    "    try:",
-    "        child = subprocess.run(command, env=environment, stderr=subprocess.PIPE, timeout=30, check=False)",
-    "    except subprocess.TimeoutExpired:",
-    '        print("does not finish within 30 s")',
-    "        sys.exit(1)",
-    f'    if b"{GAVE_UP.decode()}" in child.stderr:',
-    f'        print("does not finish: devices wait for one another, and XLA gave up after {sum(WAIT)} s")',
-    "    elif child.returncode:",
-    '        sys.stderr.write(child.stderr.decode(errors="replace")[-2000:])',
-    '        print(f"exit code: {child.returncode}")',
-    "    sys.exit(1 if child.returncode else 0)",
-    "resource.setrlimit(resource.RLIMIT_DATA, (8 * 2**30, 8 * 2**30))",
-    "", "",
-]  # fmt: skip
-MEMORY = [
-    "if len(sys.argv) == 1:  # memory that was never written may hold anything: a child for each of two contents",
-    '    children = [subprocess.run([sys.executable, __file__, held], check=False) for held in ("lowest", "highest")]',
-    "    sys.exit(1 if any(child.returncode for child in children) else 0)",
-    "", "",
-    "def empty(shape, dtype=np.float32, **_):",
-    '    """Memory that nothing was written to."""',
-    "    if dtype == bool:",
-    '        return jnp.full(shape, sys.argv[1] == "highest")',
-    "    info = jnp.finfo(dtype) if jnp.issubdtype(dtype, jnp.inexact) else jnp.iinfo(dtype)",
-    '    return jnp.full(shape, info.max if sys.argv[1] == "highest" else info.min, dtype)',
-    "", "",
-    "jax.lax.empty = jnp.empty = empty",
-]  # fmt: skip
 
 
 class Script:
@@ -65,7 +33,6 @@ class Script:
     def __init__(self, violation: LawViolation) -> None:
         self.violation = violation
         self.case = violation.case
-        self.transformation = TRANSFORMATIONS[self.case.around]
         self.contract = CONTRACTS[self.case.contract]
         self.of_whole = violation.implementation.whole
         self.names = [re.sub(r"\W+", "_", name).strip("_") for name in self.contract.operands]
@@ -79,16 +46,16 @@ class Script:
         """The places of the operands that have a gradient."""
         return CONTRACTS[self.case.contract].moving(self.case)
 
-    def of_moving(self) -> str:
+    def of_moving(self, function: str = "program") -> str:
         """The program as a function of the operands that have a gradient."""
         if len(self.moving) == len(self.names):
-            return "program"
-        return f"lambda {', '.join(self.names[i] for i in self.moving)}: program({', '.join(self.names)})"
+            return function
+        return f"lambda {', '.join(self.names[i] for i in self.moving)}: {function}({', '.join(self.names)})"
 
     @property
     def several(self) -> bool:
         """Whether the results are a list."""
-        return self._tree or self.case.around in LISTS
+        return self._tree or any(name in LISTS for name in self.case.chain)
 
     @property
     def _tree(self) -> bool:
@@ -151,19 +118,20 @@ class Script:
         ]  # fmt: skip
 
     def where(self) -> list[str]:
-        """Puts the implementation's folder on the path, if it is not installed."""
-        folder = self.source.folder
+        """Puts the implementation's folder on the path, if it is not installed, and where its project was run from."""
+        folder, here = self.source.folder, Path.cwd()
         if not folder or "site-packages" in Path(folder).parts:
             return []
-        return [f"sys.path.insert(0, {quoted(Path(folder).as_posix())})"]
+        lines = [f"sys.path.insert(0, {quoted(Path(folder).as_posix())})"]
+        return [*lines, *([f"sys.path.append({quoted(here.as_posix())})"] if here in Path(folder).parents else [])]
 
     def functions(self) -> list[str]:
         """The call on one device, and the transformation around it."""
-        case, around = self.case, self.case.around
+        case = self.case
         names = ", ".join(self.names)
         given = ", ".join(tree_text(argument) for argument in self.contract.arguments(case, self.names))
         keywords = "".join(f", {name}={value!r}" for name, value in case.params)
-        by_place, by_keyword = CONTRACTS[case.contract].axis(case)
+        by_place, by_keyword = CONTRACTS[case.contract].axis(case, whole=self.of_whole)
         axis = [*map(repr, by_place), *(f"{name}={value!r}" for name, value in by_keyword.items())]
         mesh = ["mesh=mesh"] if self.of_whole else []
         call = f"{self.source.name}({', '.join([given, *axis, *mesh])}{keywords})"
@@ -175,9 +143,18 @@ class Script:
         return [
             f"def call({names}):",
             f'    """{told}"""',
-            f"    return {f'jax.tree.leaves({call})' if self._tree else call}",
-            "", "", *definitions(around),
+            *self._kept(f"jax.tree.leaves({call})" if self._tree else call),
+            "", "", *definitions(case.chain),
         ]  # fmt: skip
+
+    def _kept(self, call: str) -> list[str]:
+        """The end of the call: what it returns, or what of that some participants alone have."""
+        if self.contract.kept is None:
+            return [f"    return {call}"]
+        count = len(self.contract.kept(self.case))
+        leaves = [as_text(self.case, i, f"y[{i}]" if self._tree else "y") for i in range(count)]
+        returned = f"[{', '.join(leaves)}]" if self._tree else leaves[0]
+        return [f"    y = {call}", f"    return {returned}"]
 
     def local(self, axes: list[tuple[str, ...]], *, spy: bool = False) -> list[str]:
         """The function that `shard_map` runs on every device, with a leading dimension for each of `axes`.
@@ -187,16 +164,16 @@ class Script:
         if self.of_whole:
             taken = [f"def local({'*y' if self.several else 'y'}):", '    """A device\'s blocks of the results."""']
             return [*taken, *self._left(axes, spy=spy)]
-        blocks = []
-        for name, operand in zip(self.names, self.case.operands, strict=True):
+        blocks, inner = [], without_outside(self.case)
+        for i, (name, operand) in enumerate(zip(self.names, self.case.operands, strict=True)):
             if operand.placement.stacked:
-                batch = (2,) if self.transformation.batched else ()
-                name = f"{name}.reshape({tuple_text([str(n) for n in (*batch, *operand.block)])})"
+                sides = (*inner.batch_of(i), *operand.block)
+                name = f"{name}.reshape({tuple_text([str(n) for n in sides])})"
             blocks.append(name)
         lines = [
             f"def local({', '.join(self.names)}):",
             '    """What every device runs; leading dimensions stack the results of all devices."""',
-            f"    y = {called(self.case.around)}({', '.join(blocks)})",
+            f"    y = {called(self.case.chain)}({', '.join(blocks)})",
         ]
         return [*lines, *self._left(axes, spy=spy)]
 
@@ -214,32 +191,77 @@ class Script:
             return [*lines, f"    return [leaf{indices[0]} for leaf in y]" if indices[0] else "    return y", "", ""]
         return [*lines, f"    return [{', '.join(f'y[{i}]{index}' for i, index in enumerate(indices))}]", "", ""]
 
-    def shard_map(self, out: list[str], *, name: str = "program") -> str:
-        """The line that puts `local` on the mesh."""
-        batched = self.transformation.batched
-        outs = out[0] if not self.several or len(set(out)) == 1 else f"[{', '.join(out)}]"
+    @property
+    def stacked(self) -> Entries:
+        """The layout of results of which all blocks are visible."""
+        return tuple((name,) for name in self.lead)
+
+    def entry(self, index: int) -> Leaf:
+        """How operand `index` enters `shard_map`, or its gradient leaves."""
+        return without_outside(self.case).partition(index), len(self.case.operands[index].placement.stacked)
+
+    def shard_map(self, out: Sequence[Entries]) -> str:
+        """The lines that put `local` on the mesh, as `program`."""
         if self.of_whole:
             placed = CONTRACTS[self.case.contract].placed
             assert placed is not None
-            layouts = tuple_text([spec_text(p.partition(batched=batched)) for p in placed(self.case)])
+            layouts = tuple_text([spec_text(p.partition(self.case.batch)) for p in placed(self.case)])
             return "\n".join([
-                f"def {name}({', '.join(self.names)}):",
-                f"    y = {called(self.case.around)}({', '.join(self.names)})",
-                f"    blocks = jax.shard_map(local, mesh=mesh, in_specs={layouts}, out_specs={outs})",
+                f"def program({', '.join(self.names)}):",
+                f"    y = {called(self.case.chain)}({', '.join(self.names)})",
+                f"    blocks = jax.shard_map(local, mesh=mesh, in_specs={layouts}, out_specs={self._specs(out)})",
                 f"    return blocks({'*y' if self.several else 'y'})",
                 "", "",
             ])  # fmt: skip
-        specs = [spec_text(o.placement.partition(batched=batched)) for o in self.case.operands]
-        options = "" if self.transformation.checked else ", check_vma=False"
-        if self.case.manual:
-            options += f", axis_names={set(self.case.manual)!r}"
-        line = f"{name} = jax.shard_map(local, mesh=mesh, in_specs={tuple_text(specs)}, out_specs={outs}{options})"
-        if len(line) <= 120:
-            return line
-        return line.replace("(local, ", "(\n    local,\n    ").replace(", in_specs", ",\n    in_specs").replace(
-            ", out_specs", ",\n    out_specs"
-        ).replace(options, options.replace(", ", ",\n    ", 1) if options else options)[:-1] + ",\n)"  # fmt: skip
+        leaves = [(one, len(one)) for one in out]
+        if any(link.derives for link in self.case.links):
+            primal = ", ".join(self.names[i] for i in self.moving)
+            return "\n".join(
+                self.derived("program", [], f"jax.vjp({self.of_moving('local')}, {primal})[0]", [], leaves)
+            )
+        entries = [self.entry(i) for i in range(len(self.names))]
+        return self._on_mesh("program", "local", entries, leaves)
+
+    def derived(self, name: str, more: list[str], text: str, entries: Sequence[Leaf], out: Sequence[Leaf]) -> list[str]:
+        """The lines that put a derivative of `local` on the mesh, which takes arrays `more` besides the operands.
+
+        Arguments:
+            name: what it is called.
+            more: the names of these arrays.
+            text: the derivative.
+            entries: how they enter.
+            out: how what it gives leaves.
+        """
+        own = [self.entry(i) for i in range(len(self.names))]
+        return [
+            f"def {name}_inside({', '.join((*self.names, *more))}):",
+            '    """Differentiates what every device runs."""',
+            f"    return {text}",
+            "", "",
+            self._on_mesh(name, f"{name}_inside", [*own, *entries], out),
+        ]  # fmt: skip
+
+    def _specs(self, out: Sequence[Entries]) -> str:
+        """The `out_specs`: one for all results where they are alike."""
+        texts = [spec_text(one) for one in out]
+        return texts[0] if len(set(texts)) == 1 else f"[{', '.join(texts)}]"
+
+    def _on_mesh(self, name: str, function: str, entries: Sequence[Leaf], leaves: Sequence[Leaf]) -> str:
+        ins, outs = tuple_text([spec_text(one) for one, _ in entries]), self._specs([one for one, _ in leaves])
+        options = [f"mesh=mesh, in_specs={ins}, out_specs={outs}"]
+        checked = [self.violation.implementation.check_vma, *(link.checked for link in self.case.links)]
+        options += [] if all(checked) else ["check_vma=False"]
+        options += [f"axis_names={set(self.case.manual)!r}"] if self.case.manual else []
+        call = f"jax.shard_map({function}, {', '.join(options)})"
+        if OUTSIDE in self.case.chain:
+            leads = [lead for _, lead in leaves]
+            out = str(leads[0] if len(set(leads)) == 1 else leads)
+            call = f"jax.vmap({call}, in_axes={tuple(lead for _, lead in entries)}, out_axes={out})"
+        line = f"{name} = {call}"
+        return line if len(line) <= 120 else line.replace(", out_specs", ",\n    out_specs").replace(
+            f"{function}, ", f"\n    {function}, "
+        )  # fmt: skip
 
     def jitted(self, function: str) -> str:
         """The function under `jit`, unless the case is about running without it."""
-        return f"jax.jit({function})" if self.transformation.compiled else function
+        return f"jax.jit({function})" if compiled(self.case) else function

@@ -25,7 +25,7 @@ from shardproof.properties.laws.running import traced
 from shardproof.properties.programs.program import Seen, forward
 from shardproof.properties.reports.scripts.checks import operands
 from shardproof.properties.reports.scripts.expectations import result_values
-from shardproof.properties.reports.scripts.literals import comment, spec_text
+from shardproof.properties.reports.scripts.literals import comment
 from shardproof.properties.reports.scripts.parts import Script
 from shardproof.properties.runner.violation import LawViolation
 
@@ -124,7 +124,7 @@ def body(script: Script, data: Data) -> list[str]:
         "",
         *script.local([script.lead] * len(values.right)),
         *operands(script, values.operands),
-        script.shard_map([spec_text([(n,) for n in script.lead])]),
+        script.shard_map([script.stacked]),
         *reverse,
         f"found = totals({traced_text}({names}), mesh.shape)",
         comment(violation.finding),

@@ -13,7 +13,7 @@ from typing import Any
 import shardproof
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.reports.scripts.literals import comment, quoted
-from shardproof.properties.runner.lookup import importable, named, source_root
+from shardproof.properties.runner.named import importable, named_function, source_root
 
 TAKEN = frozenset(
     {"call", "local", "mesh", "program", "wrong", "differs", "jax", "jnp", "np", "lax", "sys", "P", "Mesh"}
@@ -33,7 +33,7 @@ class Source:
 
 def source_of(implementation: Implementation) -> Source:
     """An import, or the source of a lambda or an inner function with what it uses, or a place to put it."""
-    name = named(implementation)
+    name = named_function(implementation)
     if importable(name):
         first, _, rest = name.qualname.partition(".")
         own = first if first not in TAKEN and not first.startswith("_") else "implementation"

@@ -2,8 +2,8 @@
 
 from shardproof.oracles.layout import unshard
 from shardproof.properties.cases.data import Data
+from shardproof.properties.laws.batches import oracle_blocks
 from shardproof.properties.laws.references import Reference
-from shardproof.properties.laws.running import oracle_blocks
 from shardproof.properties.laws.type import declared_varying
 from shardproof.properties.laws.violation import RAISED
 from shardproof.properties.reports.scripts.checks import EXIT, assign, compared, differs, operands, results
@@ -19,7 +19,7 @@ def types(script: Script, data: Data) -> list[str]:
         return _placed(script, data)
     right = result_values(violation.implementation, case, data)
     lines = [*script.local([script.lead] * len(right.right), spy=True), *operands(script, right.operands)]
-    lines += ["varying = []", script.shard_map([spec_text([(n,) for n in script.lead])])]
+    lines += ["varying = []", script.shard_map([script.stacked])]
     lines += [f"result = {script.jitted('program')}({', '.join(script.names)})", "wrong = False"]
     declared = declared_varying(violation.implementation, case)
     if declared is not None and violation.kind == "type":
@@ -53,7 +53,7 @@ def _placed(script: Script, data: Data) -> list[str]:
     lead = len(case.mesh.sizes)
     axes = [placed.stacked for placed in out]
     lines = [*script.local(axes, spy=True), *differs(), *operands(script, right.operands), "varying = []"]
-    lines += [script.shard_map([spec_text(placed.partition()) for placed in out]), "try:"]
+    lines += [script.shard_map([placed.partition() for placed in out]), "try:"]
     lines += [f"    jax.eval_shape(program, {', '.join(script.names)})", "    accepted = True"]
     lines += ["except ValueError as error:", '    if "out_specs" not in str(error):', "        raise"]
     named = ", ".join(str(set(placed.axes) or "set()") for placed in out)
@@ -63,7 +63,7 @@ def _placed(script: Script, data: Data) -> list[str]:
         "    print(f\"out_specs is {'accepted' if accepted else 'refused'} for results varying over {varying}\")"
     )
     if right.exact:
-        blocks = oracle_blocks(case, [case.blocks(i, a, batched=False) for i, a in enumerate(right.operands)])
+        blocks = oracle_blocks(case, [case.blocks(i, a) for i, a in enumerate(right.operands)])
         shaped = [
             (e.reshape(*case.mesh.sizes, *(1 for _ in placed.stacked), *e.shape[lead:]), placed.partition())
             for e, placed in zip(blocks, out, strict=True)
@@ -90,7 +90,7 @@ def error(script: Script) -> list[str]:
         arrays.append(f"jax.ShapeDtypeStruct({shape}, {dtype_text(operand.numpy_dtype)}, sharding={sharding})")
     lines = [*script.local([script.lead] * len(case.operands))]
     lines += [line for name, array in zip(script.names, arrays, strict=True) for line in assign(name, array)]
-    lines += [script.shard_map([spec_text([(n,) for n in script.lead])]), "try:"]
+    lines += [script.shard_map([script.stacked]), "try:"]
     lines += [f"    jax.eval_shape(program, {', '.join(script.names)})", "except Exception as error:"]
     if "explained_errors" not in violation.implementation.features:
         lines += ['    print(f"raises, as it should: {type(error).__name__}: {error}")', "    sys.exit(0)"]

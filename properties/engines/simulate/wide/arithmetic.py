@@ -50,7 +50,7 @@ class WideArithmetic:
         Raises:
             InterpreterLimit: if rounding may end the loop, or not, on a device that runs it.
         """
-        if acting(env, holds["error"] != 0).any():
+        if acting(env, np.asarray(holds["error"] != 0)).any():
             raise without_errors(equation, "a loop whose end depends on roundings")
         return np.asarray(holds["value"])
 

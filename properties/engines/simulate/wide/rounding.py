@@ -9,11 +9,11 @@ import numpy as np
 
 from shardproof.oracles.dtypes import (
     exact_limit,
+    flushed,
     half_spacing,
     largest_finite,
     real_of,
     smallest_normal,
-    tiny,
     unit_roundoff,
 )
 from shardproof.properties.engines.simulate.wide.held import Numbers
@@ -87,12 +87,11 @@ def limits(rounding: Rounding, dtype: np.dtype, primitive: str) -> Limits:
     """What a primitive's result of a traced dtype is charged."""
     charged = rounding.charged(dtype, primitive)
     unit, normal = unit_roundoff(charged), smallest_normal(charged)
-    flushed = normal <= smallest_normal(FLOAT)  # narrower ranges are computed in float32, which keeps their digits
     terms = unit if rounding.split or primitive in STEP_BY_STEP else min(unit, unit_roundoff(FLOAT))
     return Limits(
         rounding.leeway * unit + DOUBLE,
         normal,
-        normal if flushed else tiny(charged),
+        flushed(charged),
         largest_finite(charged),
         rounding.leeway * terms + DOUBLE,
         terms < unit,

@@ -1,0 +1,118 @@
+"""Oracles under a chain of transformations: one input of the batch after the other, and what is not kept is zeros."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from shardproof.oracles.dtypes import is_float, rounded, wide
+from shardproof.properties.cases.case import Case
+from shardproof.properties.contracts import CONTRACTS, Contract
+from shardproof.properties.contracts.contract import Mistake
+from shardproof.properties.laws.violation import SuiteError
+
+Arrays = Sequence[np.ndarray]
+
+Place = int | None
+"""The operand whose dimensions an array has, or None of one that has those of a result."""
+
+
+def reference_blocks(case: Case, operands: Arrays) -> list[np.ndarray]:
+    """The oracle's results `[*mesh.sizes, *batch, *block]` in wide floats, before they are rounded."""
+    return value_over_batch(case, CONTRACTS[case.contract], widened_operands(case, operands))
+
+
+def widened_operands(case: Case, operands: Arrays) -> list[np.ndarray]:
+    """The arrays of all operands, those that have a gradient in a dtype that loses nothing that matters."""
+    contract = CONTRACTS[case.contract]
+    moving, divides = contract.moving(case), contract.divides(case)
+    return [widened(o, divides) if i in moving else o for i, o in enumerate(operands)]
+
+
+def widened(array: np.ndarray, divides: bool = False) -> np.ndarray:
+    """Floats in a dtype that loses nothing that matters; integers as they are, to wrap, unless a sum is divided."""
+    if is_float(array.dtype):
+        return array.astype(wide(array.dtype), copy=False)
+    return array.astype(np.float64) if divides else array
+
+
+def oracle_blocks(case: Case, operands: Arrays) -> list[np.ndarray]:
+    """The oracle's results `[*mesh.sizes, *batch, *block]`, given the operands' blocks, in their dtype."""
+    exact = reference_blocks(case, operands)
+    dtypes = CONTRACTS[case.contract].result_dtypes(case, [operand.dtype for operand in operands])
+    return [rounded(e, dtype) for e, dtype in zip(exact, dtypes, strict=False)]  # a product has one result
+
+
+def value_over_batch(case: Case, rules: Contract | Mistake, operands: Arrays) -> list[np.ndarray]:
+    """The results by some rules, given blocks of the operands."""
+    return _over_batch(case, operands, range(len(operands)), partial(rules.oracle, case))
+
+
+def pushed_over_batch(case: Case, rules: Contract | Mistake, operands: Arrays, tangents: Arrays) -> list[np.ndarray]:
+    """The results' tangents by some rules, given blocks of the operands and of the tangents of those that move."""
+    count, moving = len(operands), CONTRACTS[case.contract].moving(case)
+    return _over_batch(
+        case,
+        [*operands, *tangents],
+        [*range(count), *moving],
+        lambda blocks: rules.pushforward(case, blocks[:count], blocks[count:]),
+    )
+
+
+def pulled_over_batch(case: Case, rules: Contract | Mistake, operands: Arrays, cotangents: Arrays) -> list[np.ndarray]:
+    """The cotangents of the operands that move, given blocks of the operands and of the results' cotangents.
+
+    Of an operand that a part of the batch shares they are added up.
+    """
+    count, moving = len(operands), CONTRACTS[case.contract].moving(case)
+    return _over_batch(
+        case,
+        [*operands, *cotangents],
+        [*range(count), *(None for _ in cotangents)],
+        lambda blocks: rules.pullback(case, blocks[:count], blocks[count:]),
+        moving,
+    )
+
+
+def _over_batch(
+    case: Case,
+    arrays: Arrays,
+    places: Sequence[Place],
+    function: Callable[[list[np.ndarray]], Arrays],
+    results: Sequence[int] | None = None,
+) -> list[np.ndarray]:
+    """An oracle's `function` of blocks on each input of the batch; what it gives is like operands, or like results.
+
+    Raises:
+        SuiteError: if it fails.
+    """
+    lead = len(case.mesh.sizes)
+    every: list[list[np.ndarray] | None] = []
+    try:
+        for at in np.ndindex(*case.batch):
+            blocks = [_one_input(case, x, place, at) for x, place in zip(arrays, places, strict=True)]
+            every.append(list(function(blocks)) if case.keeps(at) else None)
+    except Exception as error:
+        first = str(error).partition("\n")[0]
+        raise SuiteError(
+            f"the oracle fails, an error of this suite: {case}: {type(error).__name__}: {first}"
+        ) from error
+    if not case.batch:
+        assert every[0] is not None
+        return every[0]
+    kept = next(found for found in every if found is not None)
+    whole = []
+    for i, one in enumerate(kept):
+        stack = np.stack([np.zeros_like(one) if found is None else found[i] for found in every], axis=lead)
+        spread = stack.reshape(*one.shape[:lead], *case.batch, *one.shape[lead:])
+        shared = () if results is None else case.shared_dimensions(results[i])
+        with np.errstate(invalid="ignore", over="ignore"):
+            whole.append(spread.sum(axis=tuple(lead + d for d in shared)) if shared else spread)
+    return whole
+
+
+def _one_input(case: Case, array: np.ndarray, place: Place, at: Sequence[int]) -> np.ndarray:
+    """The blocks of one input of the batch."""
+    shared = () if place is None else case.shared_dimensions(place)
+    chosen = tuple(i for d, i in enumerate(at) if d not in shared)
+    return np.asarray(array[(slice(None),) * len(case.mesh.sizes) + chosen])

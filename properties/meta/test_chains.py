@@ -1,0 +1,107 @@
+"""Chains of transformations: how they are drawn and shrink, which there may be, and what is right under one."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import find, given, settings
+
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases.case import Case, Operand, Placement
+from shardproof.properties.cases.chain import LINKS, MOST_BATCHED, MOST_LINKS, Chain, check_chain, in_words, links
+from shardproof.properties.cases.strategies import Chains, chains
+from shardproof.properties.contracts import CONTRACTS, Scope
+from shardproof.properties.laws.batches import pulled_over_batch, value_over_batch
+from shardproof.properties.laws.drawing import fitted
+from shardproof.properties.laws.law import LAWS
+from shardproof.properties.programs.implementations import BUILT_IN
+
+LAW = LAWS["transformation"]
+SHARDED = Placement(((), ("dp",)))
+PRODUCT = (Operand((2, 3), "float32", SHARDED), Operand((3, 2), "float32", Placement((("dp",), ()))))
+
+
+def test_half_of_the_chains_have_two_links_or_more() -> None:
+    """Of the cases of a law of transformations; each of them is one that may be drawn, and may be read."""
+    lengths: Counter[int] = Counter()
+
+    @settings(max_examples=400, database=None, derandomize=True)
+    @given(LAW.cases(BUILT_IN[0], Scope()))
+    def count(case: Case) -> None:
+        check_chain(case.chain)
+        assert LAW.chains.allows(case.chain)
+        assert fitted(case) == case
+        lengths[len(case.chain)] += 1
+
+    count()
+    assert set(lengths) == {1, 2, 3}
+    assert 0.4 < 1 - lengths[1] / lengths.total() < 0.65
+
+
+@pytest.mark.parametrize("name", sorted(set(LAW.chains.links)))
+def test_a_chain_shrinks_to_the_one_link_that_matters(name: str) -> None:
+    """What needs one link is found under that link alone, and what needs none under none."""
+    assert find(chains(LAW.chains), lambda chain: name in chain) == (name,)
+    assert find(chains(Chains(LAW.chains.links, bare=6)), lambda chain: True) == ()
+
+
+def test_a_chain_of_two_shrinks_to_two() -> None:
+    """What needs two batches is found under the simplest two links that batch."""
+    found = find(chains(LAW.chains), lambda chain: sum(link.batched for link in links(chain)) == MOST_BATCHED)
+    assert len(found) == MOST_BATCHED
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        ("eager", "eager"),
+        ("vmap", "eager"),
+        ("vmap",) * 3,
+        ("inner_jit",) * (MOST_LINKS + 1),
+        ("no_vma", "eager"),
+        ("j",),
+    ],
+)
+def test_no_other_chain_is_taken(chain: Chain) -> None:
+    """Too many links or batches, and what is about the whole program twice or inside, are refused in one line."""
+    with pytest.raises(ValueError, match=r"^chain=\(.*: expected [^\n]*$"):
+        check_chain(chain)
+
+
+def test_a_chain_in_words() -> None:
+    """What is about the whole program stands first."""
+    assert in_words(("eager", "no_vma", "vmap")) == "eager and no_vma and vmap"
+    assert in_words(("vmap", "scan", "checkpoint")) == "vmap of scan of checkpoint"
+    assert in_words(()) == "jit"
+
+
+@pytest.mark.parametrize("chain", [("cond", "vmap"), ("vmap", "cond")])
+def test_what_is_not_kept_is_zeros(chain: Chain) -> None:
+    """A cond around a vmap drops an input of its own batch, and inside of one an input of every batch."""
+    operand = Operand((2,), "float32", Placement(((),), ("dp",)))
+    case = Case("ring_shift", MeshCase(("dp",), (1,)), "dp", (operand,), (("offset", 0),), chain=chain)
+    (result,) = value_over_batch(case, CONTRACTS["ring_shift"], [np.ones((1, 2, 2, 2))])
+    kept = np.array([[1, 1], [0, 0]] if chain[0] == "cond" else [[1, 0], [1, 0]])
+    assert np.array_equal(result[0], np.broadcast_to(kept[..., None], (2, 2, 2)))
+
+
+@pytest.mark.parametrize(
+    "chain", [("vmap_first",), ("vmap_others",), ("scan", "vmap_first"), ("vmap_others", "vmap_first")]
+)
+def test_what_a_batch_shares_adds_up(chain: Chain) -> None:
+    """The gradient of an operand is the sum over the inputs that share it, and has its own dimensions."""
+    case = Case("matmul_all_reduce", MeshCase(("dp",), (1,)), "dp", PRODUCT, chain=chain)
+    rng = np.random.default_rng(0)
+    lhs, rhs = (rng.normal(size=(1, *case.batch_of(i), *o.block)) for i, o in enumerate(PRODUCT))
+    ct = rng.normal(size=(1, *case.batch, 2, 2))
+    pulled = pulled_over_batch(case, CONTRACTS["matmul_all_reduce"], [lhs, rhs], [ct])
+    whole = [np.broadcast_to(case.aligned(i, x[0]), (*case.batch, *x.shape[-2:])) for i, x in enumerate((lhs, rhs))]
+    every = [ct[0] @ whole[1].swapaxes(-1, -2), whole[0].swapaxes(-1, -2) @ ct[0]]
+    for i, right in enumerate(every):
+        np.testing.assert_allclose(pulled[i][0], right.sum(axis=case.shared_dimensions(i)), rtol=1e-12)
+        assert pulled[i].shape == (1, *case.batch_of(i), *PRODUCT[i].block)
+
+
+def test_every_link_is_around_a_program_or_a_call() -> None:
+    """Laws draw all links but `eager`, which has a law of its own."""
+    assert {*LAW.chains.links, *LAWS["eager"].chains.always} == set(LINKS)

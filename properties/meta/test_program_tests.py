@@ -1,0 +1,242 @@
+"""Tests of a user's own programs in pytest: how they run, fail, are replayed and kept, in a project of their own."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardproof.properties.contracts.described import Array
+from shardproof.properties.meta.test_failures_replay import pytest_run
+from shardproof.properties.meta.whole_programs import mlp, numpy_mlp
+from shardproof.properties.reports.failures.replay import OF_PROGRAMS
+from shardproof.properties.reports.program_tests import program_test
+from shardproof.properties.reports.programs import check_program
+from shardproof.properties.runner.given import Given, GivenError
+from shardproof.properties.runner.named import held_by_a_module
+from shardproof.properties.runner.programs import Program
+
+PROJECT = '''
+"""A user's own tests."""
+from jax import lax
+from shardproof import Program, program_test
+
+
+def total(x, *, data):
+    """The bug is that it is added up on one axis only."""
+    axes = data if isinstance(data, str) else data[:1]
+    return lax.psum(x.sum(0), axes)
+
+
+TOTAL = Program(total, lambda x: x.sum(0), arguments=("batch@data n",), results="n", dtypes=["float32"])
+test_total = program_test(TOTAL, laws=["value", "type"], max_examples=60)
+
+
+def test_another():
+    """It is their own."""
+'''
+"""A program with a bug that shows on a tuple of axes."""
+
+RIGHT = PROJECT.replace("data[:1]", "data")
+MLP = Program(
+    mlp,
+    numpy_mlp,
+    arguments=("batch@data embed", "embed hidden@model", "hidden@model embed"),
+    results="batch@data embed",
+)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with such tests, which are imported as their settings say."""
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_total.py").write_text(PROJECT)
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\nfilterwarnings = error\n")
+    return tmp_path
+
+
+def ran(project: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """A run of their pytest."""
+    return pytest_run(*options, folder=project)
+
+
+def found_in(done: subprocess.CompletedProcess[str]) -> tuple[str, str]:
+    """The headline and the file of the first failure."""
+    headline = re.search(r"\n(total: value: mesh .*)\n", done.stdout)
+    file = re.search(r"\n  pytest --replay=(\S+\.json)\n", done.stdout)
+    assert headline, done.stdout
+    assert file, done.stdout
+    return headline[1], file[1]
+
+
+def test_a_program_has_a_test_for_each_law_and_engine(project: Path) -> None:
+    """By the names of both; and a run that has none of its tests does not know of it."""
+    listed = ran(project, "--collect-only", "-q").stdout
+    for name in ("total[value-simulate]", "total[value-xla]", "total[type-simulate]", "total[type-xla]", "another"):
+        assert f"tests/test_total.py::test_{name}\n" in listed
+    assert "what was verified" not in ran(project, "-k", "another").stdout
+    assert list(dict.fromkeys(checks_of(program_test(MLP)))) == [
+        "value", "gradient", "type", "transformation", "transformed gradient", "communication", "eager", "agreement",
+        "scale",
+    ]  # fmt: skip
+
+
+def checks_of(test: Any) -> list[str]:
+    """The laws of a test, one for every engine."""
+    return [one.values[0][0] for one in test.pytestmark[0].args[1]]
+
+
+def test_a_failure_is_told_replayed_kept_and_repaired(project: Path) -> None:
+    """In the words of any other, with a table of what was verified; on workers as well; eight devices are there."""
+    first = ran(project)
+    assert first.returncode == 1
+    assert "2 failed, 3 passed" in first.stdout, first.stdout
+    assert "wrong in the same way under 1 more check" in first.stdout
+    assert re.search(r"value +simulate +VIOLATED", first.stdout)
+    assert re.search(r"type +xla +held", first.stdout)
+    assert "XLA ran on" not in first.stdout
+    assert "FAILED tests/test_total.py::test_total[value-simulate] - total: value: mesh" in first.stdout
+    headline, file = found_in(first)
+    text = first.stdout[first.stdout.index(f"\n{headline}\n") :].partition("  python ")[0]
+    spread = ran(project, "-n2", "--dist=load")
+    assert "2 failed, 3 passed" in spread.stdout, spread.stdout
+    assert "=== what was verified ===" in spread.stdout
+    assert headline in spread.stdout
+
+    again = ran(project, f"--replay={file}")
+    assert again.returncode == 1
+    assert text in again.stdout
+    assert f"\nreplay imports test_total:TOTAL from {project}/tests/test_total.py\n" in again.stdout
+    kept = project / "tests" / OF_PROGRAMS / Path(file).name
+    done = ran(project, f"--keep-regression={file}")
+    assert done.stdout == f"{file} is now a regression: {kept}\n", done.stderr
+    regression = f"test_total[regression-{kept.stem}]"
+    later = ran(project, "-x")
+    assert f"FAILED tests/test_total.py::{regression} - {headline}" in later.stdout, later.stdout
+
+    (project / "tests" / "test_total.py").write_text(RIGHT)
+    assert ran(project, f"--replay={file}").returncode == 0
+    assert "6 passed" in ran(project).stdout
+    kept.write_text("{")
+    refused = ran(project, "-k", "regression")
+    assert "1 failed" in refused.stdout
+    assert f"{kept}: not JSON" in refused.stdout
+
+
+def test_a_program_is_given_by_its_name(project: Path) -> None:
+    """To `--impl`, which checks it in a process of its own, with all of the options."""
+    done = ran(project, "--impl=tests.test_total:TOTAL", "--hypothesis-profile=matrix", "-k", "value")
+    assert "FAILED" in done.stdout
+    assert "test_given[total-value-simulate] - total: value: mesh" in done.stdout, done.stdout
+    assert found_in(done)
+    assert "\ncontracts: total\n" in done.stdout
+
+
+def test_a_program_that_ends_its_process_is_given_and_replayed(project: Path) -> None:
+    """The run goes on, its script and its replay end in the same way, and its regression is run in another process."""
+    source = "import os\n" + RIGHT.replace(
+        "    axes =", "    if lax.axis_size(data) == 2:\n        os.abort()\n    axes ="
+    )
+    (project / "tests" / "test_total.py").write_text(source)
+    done = ran(project, "--impl=tests.test_total:TOTAL", "--hypothesis-profile=matrix", "-k", "value-simulate")
+    headline, file = found_in(done)
+    assert headline.endswith("aborts the process (SIGABRT)")
+    again = ran(project, f"--replay={file}")
+    assert (again.returncode, headline in again.stdout) == (1, True)
+    script = [sys.executable, str(project / file.replace(".json", ".py"))]
+    ended = subprocess.run(script, cwd=project, capture_output=True, text=True, check=False, timeout=120)
+    assert ended.returncode == 1, ended.stderr
+    ran(project, f"--keep-regression={file}")
+    later = ran(project, "-k", "regression")
+    assert "1 failed" in later.stdout
+    assert headline in later.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("json:dumps",), "--impl=json:dumps: expected a Program, got function; or CONTRACT=json:dumps"),
+        (("mine:mlp", "p-1"), "--expect-communication=p-1: expected none of mine:mlp: a Program says it itself"),
+        (("mine:mlp", None, "x64"), "--claims=x64: expected none of mine:mlp: a Program says it itself"),
+        (("mine",), "--impl=mine: expected CONTRACT=MODULE:FUNCTION, as in all_gather=mine:gather, or MODULE:PROGRAM"),
+        (("=mine:mlp",), "--impl==mine:mlp: expected CONTRACT=MODULE:FUNCTION"),
+    ],
+)
+def test_what_is_no_program_is_refused(arguments: tuple[Any, ...], message: str) -> None:
+    """One line says what was expected."""
+    with pytest.raises(GivenError, match=re.escape(message)):
+        Given.parse(*arguments).load()
+
+
+def test_a_file_is_data_and_its_program_is_imported_from_below_only(project: Path, tmp_path: Path) -> None:
+    """What it says of the case is checked once the program is known; nothing else is ever imported."""
+    _, file = found_in(ran(project, "-k", "value-simulate"))
+    text = (project / file).read_text()
+    refused: dict[str, dict[str, dict[str, Any]]] = {
+        "roles=": {"case": {"roles": {"model": "dp"}}},
+        "parameter='op'": {"case": {"params": {"op": "sum"}}},
+        "operands: 0 given": {"case": {"operands": []}},
+        "'total' is not a Program of a module": {"implementation": {"qualname": "total"}},
+        "is a program called total now": {"implementation": {"contract": "other"}, "case": {"contract": "other"}},
+        "implementation contract='other': expected one of total": {"implementation": {"contract": "other"}},
+        "'path' is not a Program of a module": {"implementation": {"module": "os", "qualname": "path"}},
+        "program=1: expected": {"implementation": {"program": 1}},
+        "expected a program, of which a file says no more": {"implementation": {"expectation": "bytes=n"}},
+        "none of a list; of a program that no module holds": {"implementation": {"program": False}},
+    }
+    (project / "changed").mkdir()
+    for number, changes in enumerate(refused.values()):
+        content = json.loads(text)
+        for part, values in changes.items():
+            content[part] |= values
+        (project / "changed" / f"{number}.json").write_text(json.dumps(content))
+    done = ran(project, "--replay=changed")
+    assert f"{len(refused)} failed" in done.stdout, done.stdout
+    for number, reason in enumerate(refused):
+        assert re.search(rf"\n{project}/changed/{number}.json: .*{re.escape(reason)}", done.stdout), done.stdout
+    assert "Traceback" not in done.stdout
+    outside = tmp_path / "elsewhere"
+    outside.mkdir()
+    (outside / "a.json").write_text(text)
+    assert "name it with --impl test_total:TOTAL" in ran(outside, "--replay=a.json").stdout
+
+
+def test_a_program_that_no_module_holds_has_no_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no name to be imported by: the script is all that a failure comes with."""
+    monkeypatch.chdir(tmp_path)
+    inner = Program(lambda x, *, data: x + 1, lambda x: x, arguments=("n@data",), results="n@data")
+    assert held_by_a_module(inner) is None
+    with pytest.raises(AssertionError, match=r"lambda_: value: ") as raised:
+        check_program(inner, laws="value", max_examples=2)
+    assert re.search(r"\n  python \S+\.py$", str(raised.value), re.MULTILINE)
+    assert "--replay" not in str(raised.value)
+    held = held_by_a_module(MLP)
+    assert held is not None
+    assert (held.module, held.qualname, held.contract, held.program) == (__name__, "MLP", "mlp", True)
+
+
+def test_a_program_says_all_that_it_is_about() -> None:
+    """It is described once, and checked by itself."""
+    summary = check_program(MLP, laws="value", max_examples=2)
+    assert {tally.outcome for tally in summary.tallies} == {"passed"}
+    with pytest.raises(ValueError, match="mlp: expected nothing beside a Program"):
+        check_program(MLP, numpy_mlp)
+    with pytest.raises(ValueError, match="reference: expected the same function on whole arrays"):
+        check_program(mlp)
+    with pytest.raises(ValueError, match="laws='values': expected some of value"):
+        program_test(MLP, laws="values")
+    with pytest.raises(ValueError, match="expected a Program"):
+        program_test(mlp)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="expected one that has something to ask of ids"):
+        program_test(IDS, laws="gradient")
+
+
+def ids(x: Any, *, data: Any) -> Any:
+    """Integers as they are."""
+    return x
+
+
+IDS = Program(ids, lambda x: x, arguments=(Array("n@data", "int32"),), results=Array("n@data", "int32"))

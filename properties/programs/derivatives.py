@@ -1,0 +1,91 @@
+"""The derivatives of programs, in both modes: taken of the whole program, or inside of `shard_map`."""
+
+import dataclasses
+from typing import Any
+
+import jax
+
+from shardproof.properties.cases.case import Case, Placement
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.program import (
+    Argument,
+    Global,
+    Program,
+    Seen,
+    arguments,
+    compiled,
+    entry,
+    forward,
+    local_of,
+    on_mesh,
+    stacked,
+)
+from shardproof.properties.programs.transformations import of_some
+
+
+def derivatives(
+    case: Case, implementation: Implementation, seen: Seen, *, forward_mode: bool = True, reverse_mode: bool = True
+) -> tuple[Program, list[Placement]]:
+    """The program `(operands, tangents, cotangents) -> (results, tangents, gradients)`, and the results' placements.
+
+    Operands that have no gradient have no tangent either. Of a mode that is not asked for there are no tangents, or no
+    gradients. `seen` must come from a trace of `forward`: results leave by type, so that cotangents of invariant
+    results are invariant.
+    """
+    operands = arguments(case)
+    axes = [case.mesh.in_mesh_order(varying) for varying in seen.varying]
+    placements = [Placement(((),) * len(shape), a) for shape, a in zip(seen.shapes, axes, strict=True)]
+    cotangents = tuple(
+        Argument((*(case.mesh.shape[n] for n in a), *shape), dtype, tuple((n,) for n in a))
+        for a, shape, dtype in zip(axes, seen.shapes, seen.dtypes, strict=True)
+    )
+    moving = CONTRACTS[case.contract].moving(case)
+    count = len(operands)
+    own = dataclasses.replace(seen)
+
+    def derived(function: Global) -> Global:
+        def run(*arrays: jax.Array) -> list[jax.Array]:
+            xs, tangents, cts = arrays[:count], arrays[count:][: len(moving)], arrays[count + len(moving) :]
+            of_moving, primal = of_some(function, xs, moving)
+            if not reverse_mode:
+                ys, pushed = jax.jvp(of_moving, primal, tangents)
+                return [*ys, *pushed]
+            ys, pullback = jax.vjp(of_moving, *primal)
+            grads = pullback(list(cts))
+            pushed = jax.jvp(of_moving, primal, tangents)[1] if forward_mode else []
+            return [*ys, *pushed, *grads]
+
+        return run
+
+    given = (*operands, *(operands[i] for i in moving), *cotangents)
+    if any(link.derives for link in case.links):  # inside of shard_map
+        results = [stacked(a) for a in axes]
+        enter = [entry(case, i) for i in (*range(count), *moving)]
+        leave = [*results * (1 + forward_mode), *(entry(case, i) for i in moving if reverse_mode)]
+        local = derived(local_of(case, implementation, own, "by type"))
+        checked = implementation.check_vma
+        inside = Program(
+            lambda mesh: on_mesh(case, mesh, local, [*enter, *results], leave, checked=checked), given, compiled(case)
+        )
+        return inside, placements
+    program = forward(case, implementation, own, out="by type")
+    return Program(lambda mesh: derived(program.build(mesh)), given, compiled(case)), placements
+
+
+def pullback(case: Case, implementation: Implementation, seen: Seen) -> Program:
+    """The program `(operands, cotangents) -> gradients`, reverse mode alone; `seen` as for `derivatives`."""
+    moving = CONTRACTS[case.contract].moving(case)
+    count, pairs = len(case.operands), len(case.operands) + len(moving)
+    whole, _ = derivatives(case, implementation, seen, forward_mode=False)
+
+    def build(mesh: Any) -> Global:
+        function = whole.build(mesh)
+
+        def run(*arrays: jax.Array) -> Any:
+            tangents = (arrays[i] for i in moving)
+            return function(*arrays[:count], *tangents, *arrays[count:])[-len(moving) :]
+
+        return run
+
+    return Program(build, (*whole.arguments[:count], *whole.arguments[pairs:]), compiled=whole.compiled)

@@ -1,0 +1,153 @@
+"""Tests for pytest of what is described in a `Program`: one for each law and engine, in any project."""
+
+import os
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
+
+import jax
+import pytest
+
+from shardproof.properties.contracts import Scope
+from shardproof.properties.engines import engine_named
+from shardproof.properties.laws.law import LAWS
+from shardproof.properties.reports.failures.record import Recorded
+from shardproof.properties.reports.failures.replay import regressions_of, repeat
+from shardproof.properties.reports.progress import devices_note
+from shardproof.properties.reports.session import COUNTED, MADE_TEST
+from shardproof.properties.runner.budgets import structures
+from shardproof.properties.runner.given import check_examples, named
+from shardproof.properties.runner.judging import require_held
+from shardproof.properties.runner.lookup import Lookup
+from shardproof.properties.runner.named import NotAFailure, held_by_a_module
+from shardproof.properties.runner.programs import Program, meant
+from shardproof.properties.runner.search import find_violation
+
+DEVICES = 8
+"""How many devices XLA gets on a CPU, where nobody says."""
+
+LARGE = 1024
+"""The most devices of a mesh that is only simulated."""
+
+
+def program_test(
+    program: Program,
+    *,
+    laws: str | Iterable[str] | None = None,
+    max_examples: int = 100,
+    random_seed: int | None = None,
+) -> Callable[..., None]:
+    """A test that pytest runs once for every law and engine; to be given a name that begins with `test_`.
+
+    Its failures are told, written and replayed as those of `pytest --impl`; those that `--keep-regression` kept are
+    checked first. XLA gets eight virtual devices where there
+    is nothing but a CPU, unless JAX was used before, or was told how many.
+
+    Arguments:
+        program: what is checked, which a module should hold by a name of its own: a replay imports it by that.
+        laws: the laws to check; None: all of them that have something to ask of it.
+        max_examples: the structures that a law of share 1 draws to be simulated; fewer are compiled.
+        random_seed: another seed draws other cases; None draws the same every time.
+
+    Raises:
+        ValueError: if there is no such law, or the reference cannot be called with arrays as they are described.
+
+    Example:
+        >>> import jax
+        >>> total = Program(
+        ...     lambda x, *, data: jax.lax.psum(x.sum(), data), lambda x: x.sum(), arguments=("n@data",), results=""
+        ... )
+        >>> test_total = program_test(total, laws="value")
+    """
+    check_examples(max_examples)
+    if not isinstance(program, Program):
+        raise ValueError(f"program={program!r}: expected a Program")  # noqa: TRY004 (one kind for all that is given)
+    chosen = named("laws", laws, LAWS)
+    unknown = [name for name in chosen if name not in LAWS]
+    if unknown or not chosen:
+        raise ValueError(f"laws={unknown[0] if unknown else chosen!r}: expected some of {', '.join(LAWS)}")
+    make_devices()
+    with meant(program.implementation):
+        asked = [LAWS[name] for name in chosen if LAWS[name].asks(program.implementation)]
+    if not asked:
+        raise ValueError(f"laws={list(chosen)!r}: expected one that has something to ask of {program.name}")
+    name = held_by_a_module(program)
+    kept = [] if name is None else regressions_of(name)
+    checks = [
+        *(pytest.param(found, id=f"regression-{path.stem}") for path, found in kept),
+        *(pytest.param((law.name, engine), id=f"{law.name}-{engine}") for law in asked for engine in law.engines),
+    ]
+
+    @pytest.mark.parametrize("shardproof_check", checks)
+    def test(
+        shardproof_check: tuple[str, str] | Recorded | NotAFailure,
+        request: pytest.FixtureRequest,
+    ) -> None:
+        scope = ExitStack()
+        request.addfinalizer(scope.close)  # after its report was made, for which the contract must be there
+        scope.enter_context(meant(program.implementation))
+        if isinstance(shardproof_check, tuple):
+            _check(program, *shardproof_check, request.node, max_examples, random_seed)
+        else:
+            _repeat(program, shardproof_check)
+
+    test.__doc__ = f"{program.name} satisfies the law."
+    setattr(test, MADE_TEST, True)
+    return test
+
+
+def _check(
+    program: Program, law_name: str, engine: str, node: pytest.Item, max_examples: int, random_seed: int | None
+) -> None:
+    """Checks one law on one engine.
+
+    Raises:
+        LawViolation: if it does not hold.
+        HeldOnNothing: if it held on no case.
+    """
+    __tracebackhide__ = True
+    law, devices = LAWS[law_name], len(jax.devices())
+    most = devices if engine == "xla" else max(devices, DEVICES)
+    found = find_violation(
+        law,
+        program.implementation,
+        engine_named(engine),
+        Scope(max_devices=most, available=most, large=LARGE),
+        max_examples=structures(law, max_examples, engine),
+        random_seed=random_seed,
+    )
+    found.tally.seconds, found.tally.stated = found.seconds, program.implementation.stated
+    node.stash[COUNTED] = found.tally
+    if engine == "xla":
+        for line in devices_note(devices):
+            found.tally.finding(f"{law_name} ({engine})", line)
+    if found.violation is not None:
+        raise found.violation
+    if inapplicable := require_held(law, program.implementation, found.tally):
+        found.tally.skip(inapplicable)
+        pytest.skip(inapplicable)
+
+
+def _repeat(program: Program, kept: Recorded | NotAFailure) -> None:
+    """Checks a regression again.
+
+    Raises:
+        LawViolation: if the law does not hold again.
+        HeldOnNothing: if it is neither broken nor holds.
+    """
+    __tracebackhide__ = True
+    refused = kept if isinstance(kept, NotAFailure) else None
+    if isinstance(kept, Recorded):
+        try:
+            repeat(kept, Lookup(kept.implementation), program.implementation)
+        except NotAFailure as error:
+            refused = error
+    if refused is not None:  # outside of the handler, whose exception pytest would show as well
+        pytest.fail(str(refused), pytrace=False)
+
+
+def make_devices() -> None:
+    """Lets JAX make virtual devices of the CPU, if that is not settled yet."""
+    flag = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    if not flag and jax.config.jax_num_cpu_devices < 1:  # type: ignore[attr-defined] # its config has what it was told
+        with suppress(RuntimeError):  # JAX has its devices already
+            jax.config.update("jax_num_cpu_devices", DEVICES)

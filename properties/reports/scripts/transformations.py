@@ -1,0 +1,131 @@
+"""The transformations around a call, in plain JAX, as they stand in a script."""
+
+from collections.abc import Sequence
+
+from shardproof.properties.cases.chain import LINKS, Chain
+
+ZEROS = '''def zeros(aval):
+    """Zeros of this shape, dtype and type: a loop keeps the varying axes that it starts with."""
+    axes = tuple(aval.manual_axis_type.varying)
+    value = jnp.zeros(aval.shape, aval.dtype)
+    return lax.pcast(value, axes, to="varying") if axes else value
+
+
+def result_types(f, *blocks):
+    """What `f` returns, found by tracing it."""
+    return list(jax.make_jaxpr(f)(*blocks).out_avals)'''
+
+WHILE = '''def in_a_while_loop(f):
+    """Calls `f` on each input of the batch, in a while loop."""
+
+    def loop(*batch):
+        held = [jnp.broadcast_to(zeros(t), (len(batch[0]), *t.shape)) for t in result_types(f, *[x[0] for x in batch])]
+
+        def step(state):
+            i, held = state
+            ys = jax.tree.leaves(f(*[lax.dynamic_index_in_dim(x, i, keepdims=False) for x in batch]))
+            return i + 1, [lax.dynamic_update_index_in_dim(h, y, i, 0) for h, y in zip(held, ys, strict=True)]
+
+        return lax.while_loop(lambda state: state[0] < len(batch[0]), step, (jnp.int32(0), held))[1]
+
+    return loop'''
+
+COND = '''def under_cond(f):
+    """Calls `f` on the first input of the batch only; the other result is zeros."""
+
+    def choose(*batch):
+        types = result_types(f, *[x[0] for x in batch])
+
+        def step(carry, inputs):
+            flag, xs = inputs
+            return carry, lax.cond(
+                flag, lambda xs: jax.tree.leaves(f(*xs)), lambda xs: [zeros(t) for t in types], xs
+            )
+
+        return lax.scan(step, 0, (jnp.array([True, False]), batch))[1]
+
+    return choose'''
+
+SCAN = '''def in_a_scan(f):
+    """Calls `f` on each input of the batch, in a scan."""
+    return lambda *batch: lax.scan(lambda carry, xs: (carry, f(*xs)), 0, batch)[1]'''
+
+VMAP_LAST = '''def over_the_last(f):
+    """Calls `f` on a batch that is the last dimension."""
+
+    def mapped(*batch):
+        last = [jnp.moveaxis(x, 0, -1) for x in batch]
+        return jax.tree.map(lambda y: jnp.moveaxis(y, -1, 0), jax.vmap(f, in_axes=-1, out_axes=-1)(*last))
+
+    return mapped'''
+
+FIRST = '''def over_the_first(f):
+    """Calls `f` on a batch of its first operand; the others are the same for all of it."""
+    return lambda x, *others: jax.vmap(f, in_axes=(0, *[None] * len(others)))(x, *others)'''
+
+OTHERS = '''def over_the_others(f):
+    """Calls `f` on a batch of all operands but the first, which is the same for all of it."""
+    return lambda x, *others: jax.vmap(f, in_axes=(None, *[0] * len(others)))(x, *others)'''
+
+TWICE = '''def twice(f):
+    """Calls `f` on one input of the batch, then on the other."""
+
+    def one_by_one(*batch):
+        results = [f(*[x[i] for x in batch]) for i in range(len(batch[0]))]
+        return jax.tree.map(lambda *ys: jnp.stack(ys), *results)
+
+    return one_by_one'''
+
+SWITCH = '''def under_switch(f):
+    """Calls `f` in the second of three branches; the others are zeros."""
+
+    def choose(*blocks):
+        types = result_types(f, *blocks)
+        index = lax.optimization_barrier(jnp.int32(1))  # which a compiler does not know
+        nothing = lambda *blocks: [zeros(t) for t in types]
+        return lax.switch(index, [nothing, lambda *blocks: jax.tree.leaves(f(*blocks)), nothing], *blocks)
+
+    return choose'''
+
+DEFINITIONS: dict[str, Sequence[str]] = {
+    "while_loop": (ZEROS, WHILE),
+    "cond": (ZEROS, COND),
+    "scan": (SCAN,),
+    "switch": (ZEROS, SWITCH),
+    "twice": (TWICE,),
+    "vmap_first": (FIRST,),
+    "vmap_others": (OTHERS,),
+    "vmap_last": (VMAP_LAST,),
+}
+CALLS = {
+    "inner_jit": "jax.jit",
+    "checkpoint": "jax.checkpoint",
+    "vmap": "jax.vmap",
+    "vmap_last": "over_the_last",
+    "vmap_first": "over_the_first",
+    "vmap_others": "over_the_others",
+    "twice": "twice",
+    "switch": "under_switch",
+    "scan": "in_a_scan",
+    "while_loop": "in_a_while_loop",
+    "cond": "under_cond",
+}
+LISTS = ("while_loop", "cond", "switch")
+"""Those whose result is a list of arrays, whatever the function returns."""
+
+
+def definitions(chain: Chain) -> list[str]:
+    """The functions that a script needs for its transformations."""
+    texts = dict.fromkeys(text for name in chain for text in DEFINITIONS.get(name, ()))
+    return [line for text in texts for line in (*text.split("\n"), "", "")]
+
+
+def called(chain: Chain) -> str:
+    """The expression that is called with the blocks."""
+    text = "call"
+    for name in reversed(chain):
+        if name == "vmap_named":
+            text = f'jax.vmap({text}, axis_name="batch")'
+        elif not LINKS[name].whole:
+            text = f"{CALLS[name]}({text})"
+    return text

@@ -1,0 +1,273 @@
+"""Programs of a user's own: a sharded function, the same on whole arrays, and how their arrays are described."""
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
+from keyword import iskeyword
+from typing import Any
+
+from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.strategies.dtypes import as_dtype
+from shardproof.properties.contracts import CONTRACTS, Contract, added
+from shardproof.properties.contracts.contract import refilled
+from shardproof.properties.contracts.described import Array, Signature
+from shardproof.properties.contracts.roles import Conditions, axes_of
+from shardproof.properties.contracts.whole import sizes_in, whole_contract
+from shardproof.properties.counting.sizes import names_of
+from shardproof.properties.engines.references import reference_of
+from shardproof.properties.programs.expectation import Expectation
+from shardproof.properties.programs.implementations import Implementation
+
+Described = str | Array | Mapping[str, Any] | Sequence[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A sharded function, and what it means on whole arrays.
+
+    Every array is described by its dimensions, and each dimension by the *role* that shards it, if one does:
+    `"batch@data features"` is `[batch, features]`, its rows sharded over `data`. A role is an axis or an axis tuple of
+    the mesh, drawn for every case, that the function gets as a keyword argument of that name; `@data` is a dimension
+    with one element for every participant.
+
+    Arguments:
+        function: what is checked, called as `function(*arguments, **roles, **options)`: inside `shard_map` with every
+            device's blocks; or, if it is `whole`, with global arrays and `mesh=`, to do its own `shard_map` or `jit`.
+        reference: the same on whole arrays, without roles, in NumPy or in JAX. Where JAX can trace it, its derivatives
+            are JAX's, otherwise central differences.
+        arguments: of each argument, its dimensions, an `Array`, or a dict, list or tuple of them.
+        results: the same of what is returned.
+        whole: whether the function takes global arrays.
+        roles: those that shard no dimension, and that the function gets all the same.
+        options: keyword arguments of both functions, with the values to draw them from.
+        one_axis: the roles for which the function takes a single axis, and no tuple.
+        sizes: the sizes that a dimension may have; others are small multiples of what shards them.
+        multiples: what each device's part of a dimension must be a multiple of.
+        dtypes: the dtypes of arrays that are not said to have another.
+        most_devices: the most devices of a mesh.
+        powers_of_two: the roles of which the number of participants must be a power of two.
+        serves: anything else that the function needs: called with sizes of dimensions (of global arrays), numbers of
+            participants of roles, and values of options, by the names of its parameters, it says whether the function
+            serves such a case; others are drawn and dropped, and their share is reported.
+        differentiates: whether the function takes gradients itself: with `check_vma=False` these are others in JAX, so
+            that it is not drawn then.
+        check_vma: whether the types in `shard_map` are checked; `False` is for code from before there were any. Then
+            there is no law of types, and gradients, which JAX has wrong without them, are not asked for.
+        communication: what it sends, as `--expect-communication` takes it; `p` is how many devices all roles connect.
+
+    Raises:
+        ValueError: for a description that cannot be read, or a function that cannot be called so.
+    """
+
+    function: Callable[..., Any]
+    reference: Callable[..., Any]
+    _: KW_ONLY
+    arguments: Sequence[Described]
+    results: Described
+    whole: bool = False
+    roles: Iterable[str] = ()
+    options: Mapping[str, Iterable[Any]] | None = None
+    one_axis: Iterable[str] = ()
+    sizes: Mapping[str, int | Iterable[int]] | None = None
+    multiples: Mapping[str, int] | None = None
+    dtypes: Iterable[str] = ("float32", "bfloat16")
+    most_devices: int | None = None
+    powers_of_two: Iterable[str] = ()
+    serves: Callable[..., bool] | None = None
+    differentiates: bool = False
+    check_vma: bool = True
+    communication: str = ""
+
+    def __post_init__(self) -> None:
+        _check_conditions(self.signature, self.conditions)
+        if self.differentiates and not self.check_vma:
+            raise ValueError("check_vma=False, differentiates=True: with unchecked types JAX has wrong gradients")
+        if self.whole and not self.check_vma:
+            raise ValueError("check_vma=False, whole=True: a function of global arrays says it in its own shard_map")
+        if self.whole and any(array.only for array in self.signature.results):
+            raise ValueError("only, whole=True: a function of global arrays returns all of a result")
+        if self.serves is not None:
+            self._check_serves(self.serves)
+        _check_call(self.function, self.signature, self.conditions, whole=self.whole)
+
+    @cached_property
+    def signature(self) -> Signature:
+        """Its arguments and results."""
+        return _signature(self.function, self.arguments, self.results, self.roles)
+
+    @cached_property
+    def conditions(self) -> Conditions:
+        """What is drawn for it."""
+        return Conditions(
+            frozenset(self.one_axis),
+            {name: (size,) if isinstance(size, int) else tuple(size) for name, size in (self.sizes or {}).items()},
+            dict(self.multiples or {}),
+            tuple(as_dtype(dtype).name for dtype in self.dtypes),
+            {name: tuple(values) for name, values in (self.options or {}).items()},
+            self.most_devices,
+            self.differentiates,
+            frozenset(self.powers_of_two),
+            self.check_vma,
+        )
+
+    @cached_property
+    def name(self) -> str:
+        """What it is called: as its function, unless a contract of the list is, or it has no name (`lambda_`)."""
+        name = getattr(self.function, "__name__", type(self.function).__name__).strip("<>")
+        while iskeyword(name) or (name in CONTRACTS and CONTRACTS[name].listed):
+            name += "_"
+        return name
+
+    @cached_property
+    def contract(self) -> Contract:
+        """What it must satisfy, which is in no list.
+
+        Raises:
+            ValueError: if the reference cannot be called with arrays as they are described.
+        """
+        options = {name: values[0] for name, values in self.conditions.options.items()}
+        known = reference_of(self.reference, self.signature, _small(self.signature, self.conditions), options)
+        return whole_contract(self.name, self.signature, known, conditions=self.conditions, listed=False)
+
+    @cached_property
+    def implementation(self) -> Implementation:
+        """The function, as what claims to satisfy its contract.
+
+        Raises:
+            ValueError: if the reference cannot be called, or what is expected of communication not be read.
+        """
+        with added(self.contract):
+            names = names_of(self.name)
+        expectation = Expectation.parse(self.communication, names) if self.communication else None
+        return Implementation(
+            self.name,
+            self.name,
+            self.function,
+            expectation=expectation,
+            serves=None if self.serves is None else self.served,
+            whole=self.whole,
+            check_vma=self.check_vma,
+            program=self,
+        )
+
+    @cached_property
+    def stated(self) -> tuple[str, ...]:
+        """What it is said to need, in words."""
+        unchecked = "check_vma=False, so that no types are checked, and no gradients, which JAX has wrong then"
+        chosen = self.conditions
+        return tuple(
+            text
+            for stated, text in (
+                (not self.check_vma, unchecked),
+                (self.differentiates, "differentiates"),
+                (chosen.one_axis, f"one_axis: {', '.join(sorted(chosen.one_axis))}"),
+                (chosen.powers_of_two, f"powers_of_two: {', '.join(sorted(chosen.powers_of_two))}"),
+                (chosen.sizes, f"sizes: {', '.join(f'{n} in {sizes}' for n, sizes in chosen.sizes.items())}"),
+                (chosen.multiples, f"multiples: {', '.join(f'{n} of {m}' for n, m in chosen.multiples.items())}"),
+                (chosen.dtypes != Conditions().dtypes, f"dtypes: {', '.join(chosen.dtypes)}"),
+                (chosen.most, f"most_devices: {chosen.most}"),
+                (self.serves, f"serves: some {', '.join(_parameters(self.serves))}"),
+            )
+            if stated
+        )
+
+    def served(self, case: Case) -> bool:
+        """Whether the function is said to serve a case.
+
+        Raises:
+            ValueError: if `serves` raises.
+        """
+        assert self.serves is not None
+        known = {**sizes_in(self.signature, case), **participants(case), **case.keywords}
+        given = {name: known[name] for name in _parameters(self.serves)}
+        try:
+            return bool(self.serves(**given))
+        except Exception as error:
+            told = ", ".join(f"{name}={value!r}" for name, value in given.items())
+            raise ValueError(f"serves({told}) raises {type(error).__name__}: {error}") from error
+
+    def _check_serves(self, serves: Callable[..., bool]) -> None:
+        sizes = {d.name for a in self.signature.arrays for d in a.dimensions if d.name and not d.name.isdigit()}
+        names = [*sorted(sizes), *self.signature.roles, *self.conditions.options]
+        unknown = [name for name in _parameters(serves) if name not in names]
+        if unknown:
+            raise ValueError(f"serves: {unknown[0]!r}: expected parameters out of {', '.join(names)}")
+        twice = [name for name in _parameters(serves) if names.count(name) > 1]
+        if twice:
+            raise ValueError(f"serves: {twice[0]!r} is a dimension or option and a role: expected different names")
+
+
+@contextmanager
+def meant(implementation: Implementation) -> Iterator[None]:
+    """While an implementation is judged: the contract of a program is there, as those of the list always are."""
+    with nullcontext() if implementation.program is None else added(implementation.program.contract):
+        yield
+
+
+def _signature(
+    function: Callable[..., Any], arguments: Sequence[Described], results: Described, roles: Iterable[str]
+) -> Signature:
+    if not callable(function):
+        raise ValueError(f"function={function!r}: expected a function")  # noqa: TRY004 (one kind for all that is given)
+    if isinstance(arguments, str | Mapping | Array) or not isinstance(arguments, Sequence):
+        raise ValueError(f"arguments={arguments!r}: expected a description for each argument, in a tuple")  # noqa: TRY004
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        parameters = {}.values()
+    named = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    named += [f"x{i}" for i in range(len(named), len(arguments))]
+    return Signature.of(named[: len(arguments)], arguments, results, roles)
+
+
+def _check_conditions(signature: Signature, conditions: Conditions) -> None:
+    dimensions = {d.name for a in (*signature.arrays, *signature.results) for d in a.dimensions}
+    for what, names, known in (
+        ("one_axis", conditions.one_axis, set(signature.roles)),
+        ("powers_of_two", conditions.powers_of_two, set(signature.roles)),
+        ("sizes", conditions.sizes, dimensions),
+        ("multiples", conditions.multiples, dimensions),
+    ):
+        for name in names:
+            if name not in known:
+                raise ValueError(f"{what}: {name!r}: expected some of {', '.join(sorted(known)) or 'none'}")
+    if not signature.roles:
+        raise ValueError("arguments: expected a role that shards a dimension, as in 'batch@data features'")
+    if not conditions.dtypes:
+        raise ValueError("dtypes: expected at least one")
+    for name, values in conditions.options.items():
+        if not values:
+            raise ValueError(f"options: {name}: expected at least one value")
+
+
+def participants(case: Case) -> dict[str, int]:
+    """How many devices each role of a case connects."""
+    return {role: case.mesh.axis_size(axes) for role, axes in axes_of(case.roles).items()}
+
+
+def _parameters(function: Callable[..., Any] | None) -> list[str]:
+    return [] if function is None else [*inspect.signature(function).parameters]
+
+
+def _small(signature: Signature, conditions: Conditions) -> dict[str, int]:
+    """Sizes of all dimensions that are possible on one device."""
+    found = {}
+    for name in signature.parts(dict.fromkeys(signature.roles, 1)):
+        found[name] = conditions.sizes[name][0] if name in conditions.sizes else 2 * conditions.multiples.get(name, 1)
+    return found
+
+
+def _check_call(function: Callable[..., Any], signature: Signature, conditions: Conditions, *, whole: bool) -> None:
+    by_name = [*signature.roles, *conditions.options, *(["mesh"] if whole else [])]
+    leaves = refilled(signature.tree, signature.names)
+    try:
+        inspect.signature(function).bind(*leaves, **dict.fromkeys(by_name))
+    except TypeError as error:
+        name = getattr(function, "__name__", repr(function))
+        wanted = ", ".join([*(f"<{tree}>" for tree in leaves), *(f"{n}=" for n in by_name)])
+        told = f"{name}{inspect.signature(function)} cannot be called as {name}({wanted}): {error}"
+        raise ValueError(told) from error
+    except ValueError:  # some callables in C do not tell
+        return

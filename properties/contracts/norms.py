@@ -27,7 +27,7 @@ EPSILONS = (1e-6, 1e-5, 1e-3, 0.5)
 def _sides(draw: st.DrawFn, scope: Scope) -> tuple[int, int]:
     small = st.integers(1, 2 if scope.large else 4)
     sides = draw(st.tuples(small, small), label="sides")
-    kind = draw(st.sampled_from(("small",) * 8 + ("long", "empty")), label="small, long or empty")
+    kind = draw(st.sampled_from(("small",) * 16 + ("long", "long", "empty")), label="small, long or empty")
     if (kind == "long" and not scope.large) or (kind == "empty" and "empty_blocks" in scope.features):
         size = 0 if kind == "empty" else draw(st.sampled_from(LONG), label="long side")
         sides = (size, sides[1]) if draw(st.booleans(), label="which") else (sides[0], size)

@@ -13,7 +13,7 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.chain import Chain
 from shardproof.properties.cases.strategies import large_meshes, meshes, specs
 from shardproof.properties.cases.strategies.axes import MAX_AXES, in_some_order
-from shardproof.properties.cases.strategies.meshes import AXIS_NAMES
+from shardproof.properties.cases.strategies.meshes import known_names
 from shardproof.properties.contracts.contract import Scope
 from shardproof.properties.contracts.described import Signature
 
@@ -83,7 +83,7 @@ def meshes_and_roles(
     if conditions.layouts:
         return mesh, draw(roles_of_layouts(mesh, chain, conditions.layouts))
     wanted = len(names) + ("partial_manual" in chain)
-    free = [name for name in AXIS_NAMES if name not in mesh.axis_names]
+    free = [name for name in known_names(wanted) if name not in mesh.axis_names]
     more = tuple(free[: max(wanted - len(mesh.axis_names), 0)])
     mesh = MeshCase(
         (*mesh.axis_names, *more),
@@ -91,7 +91,7 @@ def meshes_and_roles(
         mesh.devices,
         (*mesh.axis_types, *["auto"] * len(more)),
     )
-    ordered = [*draw(in_some_order(mesh.axis_names[:MAX_AXES])), *mesh.axis_names[MAX_AXES:]]
+    ordered = draw(in_some_order(mesh.axis_names))
     chosen = {name: [axis] for name, axis in zip(names, ordered, strict=False)}
     spare = ordered[len(names) :]
     wide = [name for name in names if name not in conditions.one_axis]
@@ -99,7 +99,7 @@ def meshes_and_roles(
         left_over = "partial_manual" in chain and axis == spare[-1]
         if wide and not left_over and at < 6:  # one in four is of no role
             chosen[wide[at % len(wide)]].append(axis)
-    as_tuples = draw(st.tuples(*[st.integers(0, 3)] * MAX_AXES), label="one axis as a tuple")
+    as_tuples = draw(st.tuples(*[st.integers(0, 3)] * max(MAX_AXES, len(names))), label="one axis as a tuple")
     roles: list[tuple[str, AxisName]] = []
     for name, as_tuple in zip(names, as_tuples, strict=False):
         alone = len(chosen[name]) == 1 and (as_tuple < 3 or name in conditions.one_axis)

@@ -279,6 +279,27 @@ PIPELINE: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize("count", [5, 8])
+def test_a_program_may_have_more_roles_than_a_mesh_has_axes(count: int) -> None:
+    """The others are axes of size 1; each may be the one that is longer."""
+    names = [f"role{i}" for i in range(count)]
+
+    def over(names: list[str], axes: dict[str, Any]) -> tuple[str, ...]:
+        return tuple(axis for name in names for axis in np.atleast_1d(axes[name]).tolist())
+
+    def total(x: Any, **axes: Any) -> Any:
+        return lax.psum(x.sum(), over(names, axes))
+
+    def all_but_the_last(x: Any, **axes: Any) -> Any:
+        return lax.pmax(lax.psum(x.sum(), over(names[:-1], axes)), over(names[-1:], axes))
+
+    described: Any = {"arguments": (" ".join(f"d{i}@{name}" for i, name in enumerate(names)),), "results": ""}
+    summary = check_program(total, lambda x: x.sum(), **described, laws=["value", "scale"], max_examples=10)
+    assert {tally.outcome for tally in summary.tallies} == {"passed"}
+    with pytest.raises(AssertionError, match=rf"all_but_the_last: value: mesh .*{names[-1]}="):
+        check_program(all_but_the_last, lambda x: x.sum(), **described, laws="value", max_examples=60)
+
+
 def test_a_result_of_one_participant_is_compared_there_alone() -> None:
     """In values, types and gradients; on the others it may be anything, and where it is wrong a script says so too."""
     last, all_of_them = Array("b k", only={"stage": -1}), "b k"

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax import Array, lax
 
+from shardproof.oracles.dtypes import exact_limit
 from shardproof.properties.engines import simulate
 from shardproof.properties.engines.simulate import DOUBLES, OWN, InterpreterLimit, Rounding, Wide
 from shardproof.properties.engines.simulate.liveness import equations
@@ -400,6 +401,15 @@ def test_a_constant_is_off_by_its_own_rounding(number: float, dtype: str) -> Non
 def test_a_constant_of_few_digits_is_what_the_source_has(dtype: str) -> None:
     """Nobody writes 0.1 and finds 0.5."""
     assert (literal_error(np.array([0, 0.5, 1, -2, 3, 1.25, np.inf]), np.dtype(dtype)) == 0).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_count_may_have_been_rounded(dtype: str) -> None:
+    """Beyond what a dtype counts to, its numbers of few digits are near to others: 256 in bfloat16 may be 257."""
+    count = int(exact_limit(np.dtype(dtype))) + 1
+    held = np.array([count], dtype).astype(np.float64)
+    assert held != count
+    assert abs(held - count) <= literal_error(held, np.dtype(dtype))
 
 
 def test_narrow_operations_may_be_charged_as_wider_ones() -> None:

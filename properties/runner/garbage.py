@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 YOUNG = 100_000
-"""How many objects more than were freed start a search for cycles. With Python's own 700 or 2,000, the searches take a
-sixth of the time of a run."""
+"""How many objects more than were freed start a search for cycles: Python's own 700 or 2,000 are soon there."""
 
 
 @contextmanager

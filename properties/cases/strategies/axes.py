@@ -12,14 +12,14 @@ MAX_AXES = 4
 
 @st.composite
 def in_some_order(draw: st.DrawFn, names: Sequence[str]) -> list[str]:
-    """All of at most `MAX_AXES` names, in any order.
+    """All names, in any order.
 
-    Draws the same number of choices for every mesh, so that Hypothesis can take an axis away and leave
-    all that was drawn afterwards as it is; and knows the reversed order by itself, because that stays
-    what it is when an axis goes. Shrinks to the order given, then to the reversed one.
+    Draws the same number of choices for every mesh of at most `MAX_AXES`, so that Hypothesis can take an axis
+    away and leave all that was drawn afterwards as it is; and knows the reversed order by itself, because that
+    stays what it is when an axis goes. Shrinks to the order given, then to the reversed one.
     """
     kind = draw(st.sampled_from(("given", "reversed", "any", "any")), label="kind of order")
-    order = draw(st.permutations(range(MAX_AXES)), label="order of axes")
+    order = draw(st.permutations(range(max(MAX_AXES, len(names)))), label="order of axes")
     if kind == "any":
         return [names[i] for i in order if i < len(names)]
     return list(names) if kind == "given" else list(reversed(names))

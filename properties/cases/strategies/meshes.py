@@ -11,13 +11,16 @@ from shardproof.oracles.mesh import MeshCase
 AXIS_NAMES = ("dp", "tp", "pp", "ep", "sp", "fsdp")
 """Data, tensor, pipeline, expert, sequence and fully sharded data parallelism."""
 
-
 NONE = 8
 """Of thirteen draws of a size-1 axis, those that are none."""
 
-
 MOST_WAYS = 24
 """A multiple of the number of factorisations of most counts; of the others, some are drawn a little more often."""
+
+
+def known_names(count: int) -> tuple[str, ...]:
+    """Names of axes: those of the field, and where a mesh has more axes than these, as many as it takes."""
+    return (*AXIS_NAMES, *(f"axis{i}" for i in range(count - len(AXIS_NAMES))))
 
 
 @lru_cache
@@ -91,7 +94,7 @@ def meshes(
         )
     sizes = sizes or draw(axis_sizes(min_devices=min_devices, max_devices=max_devices, max_axes=max_axes))
     n = math.prod(sizes)
-    names = tuple(draw(st.permutations(AXIS_NAMES), label="names")[: len(sizes)])
+    names = tuple(draw(st.permutations(known_names(len(sizes))), label="names")[: len(sizes)])
     devices: tuple[int, ...] = tuple(range(n))
     if pool > 1 and pool <= 16 and draw(st.booleans(), label="permuted"):
         devices = tuple(draw(st.permutations(range(pool)), label="order")[:n])

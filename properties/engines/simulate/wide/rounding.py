@@ -102,10 +102,12 @@ def literal_error(value: Numbers, dtype: np.dtype) -> Numbers:
     """How far a constant may be from the number that the source has: one rounding, unless its digits are few.
 
     Half of the digits of its dtype are few: one number in thousands is rounded to such a one. Below the normal range
-    all numbers have few.
+    all numbers have few; and where not every whole number is one of the dtype, any may be what a count was rounded to:
+    the size of an axis of 257 devices is 256 in bfloat16.
     """
     size = np.asarray(np.abs(value), np.float64)
     digits, _ = np.frexp(size)
     few = 2.0 ** (math.log2(exact_limit(dtype)) // 2)
-    short = (digits * few == np.rint(digits * few)) & ((size >= smallest_normal(dtype)) | (size == 0))
+    certain = (size >= smallest_normal(dtype)) & (size < exact_limit(dtype)) | (size == 0)
+    short = (digits * few == np.rint(digits * few)) & certain
     return np.where(short | ~np.isfinite(value), 0.0, half_spacing(size, dtype))

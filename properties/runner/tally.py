@@ -9,10 +9,13 @@ from typing import Any
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.chain import in_words
 from shardproof.properties.programs.implementations import called
-from shardproof.properties.runner.verdict import Verdict
+from shardproof.properties.runner.verdict import Enough, Verdict
 
 TRANSFORMATIONS, LINKS_OF_CHAIN = "transformations", "length of the chain"
 """The traits that say what is around the call."""
+
+ENOUGH = 1_000
+"""So many draws that were excluded, and none that was not, end a search."""
 
 DECLINED = "declined"
 """Beside the verdicts, what is counted of unsupported cases: those that are so without any derivative."""
@@ -136,8 +139,14 @@ class Tally:
         self.first.setdefault(verdict.reason, str(case))
 
     def exclude(self, case: Case) -> None:
-        """Counts a case that was drawn and dropped."""
+        """Counts a case that was drawn and dropped.
+
+        Raises:
+            Enough: if so many were, and no other, that it is not worth drawing more.
+        """
         self.excluded += 1
+        if self.excluded >= ENOUGH and not self.drawn_structures and not self.broken:
+            raise Enough
 
     @property
     def drawn_structures(self) -> int:

@@ -129,6 +129,26 @@ def product_that_folds_the_batch(lhs: Array, rhs: Array, axis_name: AxisName) ->
     return multiply(lhs, rhs)
 
 
+@mutant("all_gather_matmul_lhs", law="transformation", smallest=(1,))
+def product_of_many_right_sides(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Its own rule for vmap takes weights that alone are batched for one wide matrix, and takes apart the other way."""
+
+    @jax.custom_batching.custom_vmap
+    def multiply(lhs: Array, rhs: Array) -> Array:
+        return naive.all_gather_matmul_lhs(lhs, rhs, axis_name)
+
+    @multiply.def_vmap
+    def _(size: int, batched: list[bool], lhs: Array, rhs: Array) -> tuple[Array, bool]:
+        if batched == [False, True]:
+            columns = jnp.moveaxis(rhs, 0, -2)
+            product = multiply(lhs, columns.reshape(*columns.shape[:-2], -1))
+            return jnp.moveaxis(product.reshape(*product.shape[:-1], -1, size), -1, 0), True
+        own = [0 if is_batched else None for is_batched in batched]
+        return jax.vmap(lambda lhs, rhs: naive.all_gather_matmul_lhs(lhs, rhs, axis_name), own)(lhs, rhs), True
+
+    return multiply(lhs, rhs)
+
+
 _called: list[tuple[object, Array]] = []
 """The last call of `broadcast_cached_by_shape`, and what it gave."""
 

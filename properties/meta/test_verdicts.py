@@ -22,6 +22,7 @@ from shardproof.properties.known_defects import DEFECTS
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.laws.violation import SuiteError
 from shardproof.properties.reports.checking import user_implementation
+from shardproof.properties.reports.summary import alike
 from shardproof.properties.runner import budgets
 from shardproof.properties.runner.given import GivenError, named
 from shardproof.properties.runner.judging import ENOUGH, own, require_held
@@ -95,6 +96,17 @@ def test_what_supports_few_is_reported_with_the_share() -> None:
     assert "law    engine    outcome  held" in text
     assert "unsupported: ring_shift[few]: NotImplementedError: only float32 and int32, " in text
     assert "supports few: ring_shift[few]: value (simulate): " in text
+
+
+def test_reasons_that_differ_in_their_values_are_one() -> None:
+    """A message that names the mesh is not listed once for every mesh, and another one is not lost among them."""
+    counted = {
+        "f: axis_name=('dp', 'sp'): expected 1, on the mesh (dp=1, sp=4)": 3,
+        "f: axis_name='dp': expected 1 axis": 1,
+        "f: axis_name=('tp',): expected 1, on the mesh (tp=5)": 2,
+    }
+    first, other, _ = counted
+    assert alike(counted) == [(first, 2, 5), (other, 1, 1)]
 
 
 def test_no_law_is_no_check() -> None:

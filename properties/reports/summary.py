@@ -1,6 +1,7 @@
 """What became of what was drawn, in words: checked, unsupported, excused, not run, and why."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from shardproof.properties.known_defects import DEFECTS
@@ -32,8 +33,9 @@ def notes(tallies: Iterable[Tally]) -> list[str]:
             met[name] = met.get(name, 0) + times
     lines = [f"known defect, met {times} times: {name}: {DEFECTS[name].sentence}" for name, times in met.items()]
     for tally in tallies:
-        for reason, times in tally.unsupported.items():
-            where = f"{times} structures, first for {tally.first[reason]}"
+        for reason, texts, times in alike(tally.unsupported):
+            others = f" in {texts} texts that differ in their values" if texts > 1 else ""
+            where = f"{times} structures{others}, first for {tally.first[reason]}"
             lines.append(f"unsupported: {tally.name}: {reason}, {where}")
         for reason, times in tally.instead.items():
             lines.append(f"engine: {tally.name}: {reason}: {times} structures run on XLA instead")
@@ -63,6 +65,17 @@ def notes(tallies: Iterable[Tally]) -> list[str]:
                 f"the largest case sends {sent['cost']}: {sent['case']}"
             )
     return lines
+
+
+def alike(reasons: Mapping[str, int]) -> list[tuple[str, int, int]]:
+    """Counted texts, those that differ in nothing but numbers, quoted words, tuples and lists as one.
+
+    Of each kind the first text, how many there are, and how often they were counted together.
+    """
+    kinds: dict[str, list[str]] = {}
+    for reason in reasons:
+        kinds.setdefault(re.sub(r"\([^()]*\)|\[[^\[\]]*\]|'[^']*'|\d+", "…", reason), []).append(reason)
+    return [(texts[0], len(texts), sum(reasons[text] for text in texts)) for texts in kinds.values()]
 
 
 def verdict_row(tally: Tally) -> tuple[str, ...]:

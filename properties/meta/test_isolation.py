@@ -73,6 +73,7 @@ def no_memory() -> Iterator[None]:
         isolation._child = None
 
 
+@pytest.mark.lengthy
 def test_what_computes_for_ever_is_a_failure_once() -> None:
     """It is reported with its case, and its other laws need not wait for it again."""
     assert not unending(task("computes_for_ever", "gradient"))
@@ -83,6 +84,7 @@ def test_what_computes_for_ever_is_a_failure_once() -> None:
     assert not unending(task("slow_beyond_sixteen"))
 
 
+@pytest.mark.lengthy
 def test_what_waits_for_ever_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is told from what computes, because it needs no processor."""
     monkeypatch.setattr(watching, "IDLE_SECONDS", 5.0)
@@ -91,6 +93,7 @@ def test_what_waits_for_ever_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> No
     assert found.violation.finding == "does not finish: it waits, and has computed nothing for 5 s"
 
 
+@pytest.mark.lengthy
 def test_what_is_slow_on_large_meshes_is_no_failure() -> None:
     """It is judged on smaller ones, and said to be not finished on the others."""
     found = check_isolated(task("slow_beyond_sixteen", "scale"))
@@ -116,6 +119,7 @@ def test_only_a_processor_that_is_used_counts(monkeypatch: pytest.MonkeyPatch) -
     assert now < 420.0
 
 
+@pytest.mark.lengthy
 def test_a_slow_import_is_no_slow_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a module computes while it is imported does not count against the first case."""
     (tmp_path / "slow_to_import.py").write_text(

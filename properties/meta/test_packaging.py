@@ -214,6 +214,7 @@ def test_the_options_of_a_project_are_its_own(installed: str, project: Path) -> 
     assert "test_given[all_gather[gather]-value-simulate]" in free.stdout, free.stderr
 
 
+@pytest.mark.lengthy
 def test_a_given_function_is_checked_and_replayed(installed: str, project: Path) -> None:
     """`--impl`, `--replay` and the script of a failure work in a project with packages of the same names."""
     command = ["-m", "pytest", "-p", "no:cacheprovider", "--hypothesis-profile=matrix"]
@@ -248,6 +249,7 @@ def test_check_works_beside_packages_of_the_same_names(installed: str, project: 
     assert "3 passed" in done.stdout, done.stdout
 
 
+@pytest.mark.lengthy
 def test_programs_are_tests_of_a_project(installed: str, project: Path) -> None:
     """Under its own names for tests, on workers, without an option, a failure is told and replayed as any other."""
     (project / "tests" / "test_layer.py").write_text(

@@ -40,6 +40,7 @@ def test_a_right_program_passes(name: str) -> None:
     assert {tally.law for tally in summary.tallies if tally.outcome == "passed"} >= {"value", "scale", "agreement"}
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_wrong_program_is_reported(name: str) -> None:
     """On at most two devices, with the roles by their names."""
@@ -55,6 +56,7 @@ def test_a_wrong_program_is_reported(name: str) -> None:
     assert sum(n > 1 for n in devices) <= 1
 
 
+@pytest.mark.lengthy
 def test_a_missing_sum_is_called_by_its_role() -> None:
     """Blocks that add up to what is right are partial sums, and the role is named over which they are."""
     with pytest.raises(AssertionError) as raised:
@@ -76,6 +78,7 @@ def test_a_missing_mean_is_called_by_its_role() -> None:
     assert "  partial means: averaged over data the blocks are right\n" in str(raised.value)
 
 
+@pytest.mark.lengthy
 def test_the_script_of_a_program_runs_alone(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It exits with 1 while the bug is there, trees, roles and global arrays included."""
     monkeypatch.chdir(tmp_path)
@@ -162,6 +165,7 @@ def test_a_reference_that_cannot_be_called_is_told() -> None:
         check_program(mlp, lambda x: x, **MLP)
 
 
+@pytest.mark.lengthy
 def test_the_example_of_the_readme_is_what_happens(tmp_path: Any) -> None:
     """It passes as it stands, and without its sum it is reported in the words that are printed there."""
     text = README.read_text()
@@ -181,6 +185,7 @@ def test_the_example_of_the_readme_is_what_happens(tmp_path: Any) -> None:
     assert shown.removeprefix("AssertionError: ") in printed.replace("AssertionError: ", "")
 
 
+@pytest.mark.lengthy
 def test_the_tests_of_the_readme_run(tmp_path: Path) -> None:
     """They pass as they stand, each by the name that is printed there."""
     code = section(README.read_text(), "program-tests").removeprefix("```python\n").removesuffix("```")
@@ -192,6 +197,7 @@ def test_the_tests_of_the_readme_run(tmp_path: Path) -> None:
         assert f"test_layers.py::test_mlp[{law}-{engine}] PASSED" in done.stdout, done.stdout
 
 
+@pytest.mark.lengthy
 def test_what_is_stated_is_in_the_summary() -> None:
     """A program from before the types has no law of them, and no gradients; nothing that is known costs a draw."""
     written = PROGRAMS["from_before"]
@@ -209,6 +215,7 @@ def test_what_is_stated_is_in_the_summary() -> None:
     assert {"2", "4"} < meshes
 
 
+@pytest.mark.lengthy
 def test_what_a_function_refuses_is_reported_unless_it_is_stated() -> None:
     """A plain exception is a violation that says how to state what is needed; a predicate leaves such cases out."""
     written = PROGRAMS["butterfly"]
@@ -243,6 +250,7 @@ def test_what_a_function_refuses_is_reported_unless_it_is_stated() -> None:
         checked(wrong, written.right, laws="value", max_examples=2)
 
 
+@pytest.mark.lengthy
 def test_a_kernel_that_the_interpreter_cannot_run_is_held_in_doubles() -> None:
     """One part in a billion too much is seen, though nobody follows the roundings of what is compiled."""
     written = PROGRAMS["pallas"]
@@ -281,6 +289,7 @@ PIPELINE: dict[str, Any] = {
 }
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("count", [5, 8])
 def test_a_program_may_have_more_roles_than_a_mesh_has_axes(count: int) -> None:
     """The others are axes of size 1; each may be the one that is longer."""
@@ -302,6 +311,7 @@ def test_a_program_may_have_more_roles_than_a_mesh_has_axes(count: int) -> None:
         check_program(all_but_the_last, lambda x: x.sum(), **described, laws="value", max_examples=60)
 
 
+@pytest.mark.lengthy
 def test_a_result_of_one_participant_is_compared_there_alone() -> None:
     """In values, types and gradients; on the others it may be anything, and where it is wrong a script says so too."""
     last, all_of_them = Array("b k", only={"stage": -1}), "b k"

@@ -16,7 +16,7 @@ from shardproof.properties.laws.numbers import operands
 from shardproof.properties.laws.references import references
 from shardproof.properties.laws.value import check_value
 from shardproof.properties.laws.violation import Broken
-from shardproof.properties.meta.test_strategies import drawn
+from shardproof.properties.meta.drawn import drawn
 from shardproof.properties.reports.checking import user_implementation
 
 PRODUCTS = sorted(name for name, contract in CONTRACTS.items() if contract.degree > 1 and not contract.nonlinear)

@@ -23,6 +23,7 @@ from shardproof.properties.laws.drawing import (
     forbids,
     has_gradient,
     leaving,
+    on_little_data,
     typed,
     unrelated,
 )
@@ -60,6 +61,7 @@ class Law:
         large: whether it draws meshes that only the simulator can serve.
         interpreted: whether it cannot be checked without the interpreter.
         derives: whether it differentiates, or may.
+        repeats: whether it is answered, of a function that is known to have wrong values, by that.
         alone: what checks it by the interpreter alone, where that is less than `check`.
     """
 
@@ -77,6 +79,7 @@ class Law:
     large: bool = False
     interpreted: bool = False
     derives: bool = False
+    repeats: bool = False
     alone: Check | None = None
 
     @property
@@ -228,7 +231,7 @@ LAWS: dict[str, Law] = {
             script="communication",
             derives=True,
         ),
-        # without jit every primitive is dispatched by itself, a hundred times as slow
+        # without jit every primitive is compiled by itself, and again in every run: a hundred times as slow
         Law(
             "eager",
             "Without `jit` the values are those with it.",
@@ -236,6 +239,8 @@ LAWS: dict[str, Law] = {
             chains=Chains(COMPILED, bare=8, most=1, always=("eager",)),
             share=0.1,
             title="{part}",
+            adapt=on_little_data,
+            repeats=True,
             engines=("xla",),
         ),
         Law(
@@ -247,6 +252,7 @@ LAWS: dict[str, Law] = {
             engines=("xla",),
             interpreted=True,
             derives=True,
+            repeats=True,
             alone=check_interpreted,
         ),
         # most have fewer than 300 devices: what is gathered grows with the square of their number

@@ -122,6 +122,34 @@ def test_failures_of_one_cause_are_together(tmp_path: Path, monkeypatch: pytest.
     assert "  wrong in the same way under 1 more check:\n    value: mesh (dp=2), axis 'dp': 2 blocks [xla]: " in text
 
 
+def test_what_follows_from_wrong_values_is_told_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Derivatives of wrong values are wrong: that is a line, in whatever order they were found; alone they are told."""
+    monkeypatch.chdir(tmp_path)
+    of_values, of_gradient, rounded = (
+        report(one)
+        for one in (
+            violation("value", "1 block", off=2.0),
+            violation("gradient", "2 blocks", off=3.0, of="gradient"),
+            violation("value", "2 blocks", off=1 + 2**-22),
+        )
+    )
+    for entries in ([of_values, of_gradient], [of_gradient, of_values]):
+        (group,) = by_cause(entries)
+        assert group[0] is of_values
+        assert "  and its derivatives under 1 check:\n    gradient: mesh (dp=2)" in told(group)
+    assert [group[0] for group in by_cause([of_gradient, rounded])] == [of_gradient, rounded]
+
+
+def test_a_check_ends_soon_where_values_are_wrong() -> None:
+    """What would ask about them once more, at a price, is left out, and says so; of wrong derivatives it is not."""
+    with pytest.raises(AssertionError) as caught:
+        check("ring_shift", wrong_everywhere, laws=["value", "gradient", "eager", "agreement"], max_examples=10)
+    text = str(caught.value)
+    assert "not checked, since the values are wrong: eager, agreement" in text
+    assert "and its derivatives under" in text
+    assert text.count("first wrong element") == 1
+
+
 def test_a_long_name_is_a_file_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long a function's name is, its failures are written."""
     monkeypatch.chdir(tmp_path)

@@ -101,6 +101,8 @@ class Expectation:
         Raises:
             ExpectationError: for anything else.
         """
+        if not isinstance(text, str):
+            raise ExpectationError(f"--expect-communication={text!r}: expected a text, such as 'permute=p-1'")
         if len(text) > 2 * LONGEST * (len(KINDS) + 2):
             raise ExpectationError(f"--expect-communication={text[:LONGEST]}…: {len(text)} characters are too many")
         exactly, rest = text.strip().startswith(EXACTLY), text.strip().removeprefix(EXACTLY)

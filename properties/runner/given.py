@@ -167,6 +167,8 @@ def check_contract(contract: str) -> None:
     Raises:
         GivenError: if not; the message suggests the nearest one.
     """
+    if not isinstance(contract, str):
+        raise GivenError(f"contract={contract!r}: expected the name of one: {', '.join(CONTRACTS)}")
     if contract not in CONTRACTS:
         near = difflib.get_close_matches(contract, CONTRACTS, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(CONTRACTS)}"

@@ -1,12 +1,14 @@
 """What failures have in common: one mistake breaks many laws; failures of one kind are told once, the worst first."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from shardproof.properties.laws.violation import DEATHS, RAISED
 from shardproof.properties.runner.violation import LawViolation
 
 ROUNDING = "rounding"
+WRONG = "wrong values of the {}"
+RESULT, DERIVATIVES = "result", "derivatives"
 SITE = re.compile(r'File "([^"]*)", line (\d+)')
 
 
@@ -26,10 +28,17 @@ def _mistake(violation: LawViolation) -> str:
         return violation.law.name
     if difference.of == "replica":
         return "replicas differ"
-    whose = "derivatives" if violation.broken.of_derivative else "result"
+    whose = DERIVATIVES if violation.broken.of_derivative else RESULT
     if not difference.comparable:
         return f"shape or dtype of the {whose}"
-    return f"{ROUNDING if difference.rounding else 'wrong values'} of the {whose}"
+    return f"{ROUNDING} of the {whose}" if difference.rounding else WRONG.format(whose)
+
+
+def source(cause: str, told: Collection[str]) -> str:
+    """What of those that were told a cause is, or follows from: of wrong values the derivatives are wrong; else ""."""
+    implementation, _, mistake = cause.partition(": ")
+    above = f"{implementation}: {WRONG.format(RESULT)}" if mistake == WRONG.format(DERIVATIVES) else ""
+    return next((one for one in (cause, above) if one in told), "")
 
 
 def entry(violation: LawViolation, text: str) -> dict[str, str]:
@@ -42,11 +51,19 @@ def entry(violation: LawViolation, text: str) -> dict[str, str]:
     }
 
 
+def has_wrong_values(causes: Iterable[str]) -> bool:
+    """Whether one of the causes is that a result's values are wrong, by more than rounding."""
+    return any(one.endswith(f": {WRONG.format(RESULT)}") for one in causes)
+
+
 def by_cause(entries: Iterable[Mapping[str, str]]) -> list[list[Mapping[str, str]]]:
-    """Failures of one cause together, in their order, those that are only of rounding last."""
+    """Failures of one cause with what follows from it, in their order, those of rounding alone last."""
+    entries = list(entries)
+    causes = {one["cause"] for one in entries}
+    above = {own: source(own, causes - {own}) for own in causes}
     groups: dict[str, list[Mapping[str, str]]] = {}
-    for one in entries:
-        groups.setdefault(one["cause"], []).append(one)
+    for one in sorted(entries, key=lambda one: bool(above[one["cause"]])):
+        groups.setdefault(above[one["cause"]] or one["cause"], []).append(one)
     return sorted(groups.values(), key=lambda group: f": {ROUNDING} of " in group[0]["cause"])
 
 
@@ -56,14 +73,14 @@ def told(group: Sequence[Mapping[str, str]]) -> str:
 
 
 def others(group: Sequence[Mapping[str, str]]) -> list[str]:
-    """A line for each failure but the first."""
-    if len(group) == 1:
-        return []
-    lines = [
-        "",
-        f"  wrong in the same way under {len(group) - 1} more check{'s' * (len(group) > 2)}:",
-    ]
-    for one in group[1:]:
-        script = f": {one['script']}" if "script" in one else ""
-        lines.append(f"    {one['headline'].partition(': ')[2]} [{one['engine']}]{script}")
+    """A line for each failure but the first; those that follow from it come after those that are like it."""
+    alike = [one for one in group[1:] if one["cause"] == group[0]["cause"]]
+    following = [one for one in group[1:] if one["cause"] != group[0]["cause"]]
+    lines = []
+    for some, heading in ((alike, "wrong in the same way under {} more"), (following, "and its derivatives under {}")):
+        if some:
+            lines += ["", f"  {heading.format(len(some))} check{'s' * (len(some) > 1)}:"]
+        for one in some:
+            script = f": {one['script']}" if "script" in one else ""
+            lines.append(f"    {one['headline'].partition(': ')[2]} [{one['engine']}]{script}")
     return lines

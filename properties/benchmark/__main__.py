@@ -29,8 +29,10 @@ def main() -> None:
     if unknown:
         parser.error(f"section={unknown[0]!r}: expected one of {', '.join(SECTIONS)}")
     jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", max(options.devices, max(simulating.COMPARED)))
-    for name in options.section or SECTIONS:
+    sections = options.section or list(SECTIONS)
+    most = max(simulating.COMPARED) if "simulate" in sections else 0
+    jax.config.update("jax_num_cpu_devices", max(options.devices, most))
+    for name in sections:
         SECTIONS[name](options)
 
 

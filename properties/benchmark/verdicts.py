@@ -22,7 +22,7 @@ def measure() -> None:
         [
             (m.contract, m.function, str(m))
             for m in MUTANTS.values()
-            if m.runs == "drawn" and not m.claims and not m.whole
+            if m.runs == "drawn" and not (m.claims or m.whole or m.communication)
         ]
     )
     right = sample([(r.contract, r.function, str(r)) for r in RIGHT_ONES.values() if not r.whole])

@@ -28,6 +28,7 @@ class Link:
         whole: whether it is about the whole program and not about the call, so that it is outermost, and there once.
         differentiable: whether reverse mode goes through it.
         derives: whether it differentiates by itself, so that the call must be differentiable.
+        of_derivative: whether it is about how derivatives are taken, so that values know nothing of it.
         checked: whether `shard_map` checks the types (`check_vma`).
         compiled: whether the program is put under `jit`.
     """
@@ -38,6 +39,7 @@ class Link:
     whole: bool = False
     differentiable: bool = True
     derives: bool = False
+    of_derivative: bool = False
     checked: bool = True
     compiled: bool = True
 
@@ -60,6 +62,8 @@ LINKS: dict[str, Link] = {
         # with unchecked types, the transpose of psum is psum: gradients are known to be wrong (see the known defects)
         Link("no_vma", whole=True, checked=False, differentiable=False),
         Link("vjp_inside", whole=True, derives=True),
+        Link("linearize", whole=True, of_derivative=True),
+        Link("jacobian", whole=True, of_derivative=True),
         Link("inner_jit"),
         Link("checkpoint"),
         Link("vmap", maps="all"),

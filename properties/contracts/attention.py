@@ -37,8 +37,8 @@ def _arguments(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
         sides[1] = members if scope.large else members * (1 + sides[1] // 3)
     elif not scope.large and draw(st.integers(0, 9), label="long") == 9:
         at = draw(st.integers(0, 2), label="which")
-        most = LONGEST // members if at == 0 else max(LONG)
-        sides[at] = draw(st.sampled_from([side for side in LONG if side <= most]), label="long side")
+        most = max(1, LONGEST // members) if at == 0 else max(LONG)
+        sides[at] = draw(st.sampled_from([side for side in LONG if side <= most] or [most]), label="long side")
     return [Described(tuple(sides))] * 3, {"causal": draw(st.booleans(), label="causal")}
 
 

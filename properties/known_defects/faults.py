@@ -45,6 +45,11 @@ def untiled_scatter(case: Case, program: Any) -> Any:
     return first(program, lambda e: e.primitive.name == "reduce_scatter" and not e.params["tiled"])
 
 
+def custom_vmap(case: Case, program: Any) -> Any:
+    """A function with a rule of its own for vmap."""
+    return first(program, lambda e: e.primitive.name == "custom_vmap_call")
+
+
 def along_nothing(case: Case, program: Any) -> Any:
     """A tiled all_gather or psum_scatter along an empty dimension."""
 

@@ -72,6 +72,14 @@ DEFECTS: dict[str, Defect] = {
             repair=repairs.scatter_batched,
         ),
         Defect(
+            "custom_vmap_jacobian",
+            "jacfwd of a custom_vmap calls its rule with an operand that is not batched, which most rules cannot take.",
+            ("0.10.2", "0.12.0.1"),
+            at_fault=faults.custom_vmap,
+            shows=lambda case, error: "jacobian" in case.chain and not isinstance(error, Broken),
+            repair=repairs.custom_vmap_mapped,
+        ),
+        Defect(
             "empty_all_gather",
             "A tiled all_gather or psum_scatter along an empty dimension fails in the verifier while lowering.",
             ("0.10.2", "0.12.0.1"),

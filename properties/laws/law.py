@@ -158,10 +158,9 @@ def check_interpreted(implementation: Implementation, case: Case, engine: Engine
     return checked
 
 
-COMPILED = tuple(
-    name for name in sorted(LINKS, key=lambda name: LINKS[name].whole) if LINKS[name].compiled
-)  # the simplest first
-DIFFERENTIABLE = tuple(name for name in COMPILED if LINKS[name].differentiable)
+SIMPLEST_FIRST = sorted(LINKS, key=lambda name: LINKS[name].whole)
+COMPILED = tuple(name for name in SIMPLEST_FIRST if LINKS[name].compiled and not LINKS[name].of_derivative)
+DIFFERENTIABLE = tuple(name for name in SIMPLEST_FIRST if LINKS[name].compiled and LINKS[name].differentiable)
 
 LAWS: dict[str, Law] = {
     law.name: law

@@ -30,6 +30,11 @@ KEPT = 32
 MODES = {"gradient": (True, True), "reverse gradient": (False, True), "forward gradient": (True, False)}
 """What is made ready of a derivative: whether forward mode, and whether reverse mode."""
 
+CUSTOM_VJP = "raise_custom_vjp_error_on_jvp"
+"""The function in which JAX refuses forward mode of a custom_vjp."""
+
+NO_FORWARD_MODE = "a custom_vjp has no forward mode"
+
 LINEARIZATION = "Linearization failed"
 """How JAX's exception begins where a function has no reverse mode."""
 
@@ -87,14 +92,15 @@ def _make(kind: str, implementation: Implementation, case: Case, engine: Engine)
     if kind == "placed":
         return Ready(engine.prepare(forward(case, implementation, seen, out="placed"), case.mesh), seen)
     forward_mode, reverse_mode = MODES[kind]
-    primal = traced(forward(case, implementation, seen), case, engine)
+    with differentiating():  # as for values
+        primal = traced(forward(case, implementation, seen), case, engine)
     check_results(case, seen)
     program, placements = derivatives(case, implementation, seen, forward_mode=forward_mode, reverse_mode=reverse_mode)
     with differentiating():
         # jvp of a custom_vjp is traced all the same, to a primitive that nothing can run
         own = forward_mode and contains(primal, "custom_vjp_call")
         if own and contains(traced(program, case, engine), "custom_lin"):
-            raise NotDifferentiable("a custom_vjp has no forward mode")
+            raise NotDifferentiable(NO_FORWARD_MODE)
         return Ready(engine.prepare(program, case.mesh), seen, tuple(placements))
 
 
@@ -102,8 +108,8 @@ def _make(kind: str, implementation: Implementation, case: Case, engine: Engine)
 def differentiating() -> Iterator[None]:
     """Tells what JAX has no derivative of from any other exception: by where, or with which words, it was raised.
 
-    That is the transpose of a while_loop, and what has no rule that keeps values apart from derivatives, as a
-    custom_vmap.
+    That is the transpose of a while_loop, forward mode of a custom_vjp where it is mapped, and what has no rule that
+    keeps values apart from derivatives, as a custom_vmap.
 
     Raises:
         NotDifferentiable: in place of what JAX raises.
@@ -116,6 +122,11 @@ def differentiating() -> Iterator[None]:
             raise NotDifferentiable("a while_loop has no reverse mode") from error
         if str(error).startswith(LINEARIZATION) and raised_in(error).startswith("jax."):
             raise NotDifferentiable(str(error).partition(". ")[0]) from error
+        raise
+    except TypeError as error:
+        *_, (last, _) = walk_tb(error.__traceback__)
+        if last.f_code.co_name == CUSTOM_VJP and raised_in(error).startswith("jax."):
+            raise NotDifferentiable(NO_FORWARD_MODE) from error
         raise
 
 

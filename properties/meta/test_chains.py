@@ -1,20 +1,37 @@
 """Chains of transformations: how they are drawn and shrink, which there may be, and what is right under one."""
 
 from collections import Counter
+from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import find, given, settings
 
+from shardproof.impl import collectives
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
-from shardproof.properties.cases.chain import LINKS, MOST_BATCHED, MOST_LINKS, Chain, check_chain, in_words, links
+from shardproof.properties.cases.chain import (
+    LINKS,
+    MOST_BATCHED,
+    MOST_LINKS,
+    Chain,
+    check_chain,
+    in_order,
+    in_words,
+    links,
+)
+from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.strategies import Chains, chains
 from shardproof.properties.contracts import CONTRACTS, Scope
+from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.batches import pulled_over_batch, value_over_batch
 from shardproof.properties.laws.drawing import fitted
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.programs.implementations import BUILT_IN
+from shardproof.properties.reports.checking import user_implementation
+from shardproof.properties.runner.judging import verify
+from shardproof.properties.runner.tally import Tally
 
 LAW = LAWS["transformation"]
 SHARDED = Placement(((), ("dp",)))
@@ -103,5 +120,65 @@ def test_what_a_batch_shares_adds_up(chain: Chain) -> None:
 
 
 def test_every_link_is_around_a_program_or_a_call() -> None:
-    """Laws draw all links but `eager`, which has a law of its own."""
-    assert {*LAW.chains.links, *LAWS["eager"].chains.always} == set(LINKS)
+    """Laws draw all links but `eager`, which has a law of its own; some are of derivatives alone."""
+    of_values = {name for name, link in LINKS.items() if not link.of_derivative}
+    assert {*LAW.chains.links, *LAWS["eager"].chains.always} == of_values
+    differentiable = {name for name, link in LINKS.items() if link.differentiable and link.compiled}
+    for law in ("gradient", "transformed gradient"):
+        assert set(LAWS[law].chains.links) == differentiable > set(LINKS) - of_values
+
+
+def shift_with_a_gradient_of_its_own(x: jax.Array, axis_name: Any, *, offset: int = 1) -> jax.Array:
+    """A right shift that has a gradient, and no forward mode."""
+
+    @jax.custom_vjp
+    def shift(x: jax.Array) -> jax.Array:
+        return collectives.ring_shift(x, axis_name, offset=offset)
+
+    shift.defvjp(lambda x: (shift(x), None), lambda _, ct: (collectives.ring_shift(ct, axis_name, offset=-offset),))
+    return shift(x)
+
+
+def shift_with_a_rule_for_vmap(x: jax.Array, axis_name: Any, *, offset: int = 1) -> jax.Array:
+    """A right shift that says what vmap of it is."""
+    shift = jax.custom_batching.sequential_vmap(lambda x: collectives.ring_shift(x, axis_name, offset=offset))
+    result: jax.Array = shift(x)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("chain", "verdict"),
+    [
+        (("jacobian",), ("excused", "custom_vmap_jacobian")),
+        (("vmap", "jacobian"), ("excused", "custom_vmap_jacobian")),
+        (("vjp_inside",), ("unsupported", "")),
+        (("vjp_inside", "switch"), ("unsupported", "")),
+    ],
+)
+@pytest.mark.parametrize("engine", ["simulate", "xla"])
+def test_what_jax_does_not_derive_is_nothing_that_a_function_does(
+    chain: Chain, verdict: tuple[str, str], engine: str
+) -> None:
+    """A custom_vmap that is right: of some chains JAX has no derivative, others meet a defect; it is right for all."""
+    law, case = LAWS["transformed gradient"], shift_of_two(chain)
+    mine = user_implementation("ring_shift", shift_with_a_rule_for_vmap)
+    found = verify(law, mine, case, engine_named(engine), Tally("ring_shift", "", law.name, engine))
+    assert found.kind in (verdict[0], "held")
+    assert found.kind != "excused" or found.reason == verdict[1]
+
+
+def shift_of_two(chain: Chain) -> Case:
+    """A shift on two devices, under a chain."""
+    operand = Operand((2,), "float32", Placement(((),), ("dp",)))
+    data = (Data("distinct", 0), Data("exact", 1))
+    return Case("ring_shift", MeshCase(("dp",), (2,)), "dp", (operand,), (("offset", 1),), data, in_order(chain))
+
+
+@pytest.mark.parametrize("chain", [("jacobian",), ("linearize",), ("vmap_outside", "vjp_inside"), ("vmap", "scan")])
+@pytest.mark.parametrize("engine", ["simulate", "xla"])
+def test_what_has_no_forward_mode_has_a_gradient_under_any_chain(chain: Chain, engine: str) -> None:
+    """A custom_vjp that is right is held by its gradient alone, whichever part of JAX says that it has no jvp."""
+    tally = Tally("ring_shift", "", "transformed gradient", engine)
+    mine = user_implementation("ring_shift", shift_with_a_gradient_of_its_own)
+    verify(LAWS["transformed gradient"], mine, shift_of_two(chain), engine_named(engine), tally)
+    assert (tally.structures, tally.unsupported) == (1, {})

@@ -112,6 +112,13 @@ def rooted(x: Array, axis_name: Any) -> Array:
     return jnp.sqrt(lax.psum(jnp.sum(wide * wide), axis_name)).astype(x.dtype)
 
 
+def by_a_rule(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
+    """A ring shift that says what vmap of it is."""
+    shift = jax.custom_batching.sequential_vmap(lambda x: collectives.ring_shift(x, axis_name, offset=offset))
+    result: Array = shift(x)
+    return result
+
+
 @dataclass(frozen=True)
 class Pair:
     """A right function that meets a defect, and the same program with a bug of its own."""
@@ -129,6 +136,9 @@ PAIRS = {
         "all_to_all", exchange, after(exchange, twice_the_gradient), "gradient", "simulate"
     ),
     "psum_scatter_untiled_vmap": Pair("reduce_scatter", scatter, after(scatter, doubled), "transformation", "simulate"),
+    "custom_vmap_jacobian": Pair(
+        "ring_shift", by_a_rule, after(by_a_rule, twice_the_gradient), "transformed gradient", "simulate"
+    ),
     "empty_all_gather": Pair("all_gather", gather, after(gather, in_another_dtype), "value", "xla"),
     "psum_scatter_partial_explicit": Pair("reduce_scatter", scatter, after(scatter, doubled), "transformation", "xla"),
     "bf16_reduction_partial_manual": Pair("all_reduce", reduce, after(reduce, doubled), "transformation", "xla"),

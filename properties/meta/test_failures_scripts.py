@@ -149,6 +149,8 @@ CHAINS: tuple[Chain, ...] = (
     ("cond", "vmap_last"),
     ("vmap", "while_loop"),
     ("vmap_outside", "vjp_inside", "scan"),
+    ("linearize", "jacobian", "vmap"),
+    ("vjp_inside", "linearize", "jacobian"),
 )
 
 
@@ -173,7 +175,15 @@ FOUND: dict[str, tuple[str, str, Case, str]] = {
         f"tangent under {in_words(chain)}": (
             "tangent", "transformed gradient", a_case("ring_shift", chain=chain, offset=1), "tangent[",
         )
-        for chain in (("vmap_outside",), ("vjp_inside",), ("vmap_outside", "vjp_inside", "twice"))
+        for chain in (
+            ("vmap_outside",),
+            ("vjp_inside",),
+            ("vmap_outside", "vjp_inside", "twice"),
+            ("linearize",),
+            ("jacobian",),
+            ("linearize", "jacobian", "scan"),
+            ("vjp_inside", "linearize", "jacobian"),
+        )
     },
     "soundness": ("broadcast", "type", a_case("broadcast", root=0), "typed varying over ['dp'] only"),
     "error": (

@@ -151,3 +151,10 @@ def test_what_is_no_case_is_refused(text: str, message: str) -> None:
     """A damaged, a foreign and a newer file are refused with ValueError, which says what was expected."""
     with pytest.raises(ValueError, match=message):
         Case.from_json(text)
+
+
+def test_a_long_sequence_is_drawn_on_many_devices() -> None:
+    """Attention on 64 participants has long sides as well: as much of a sequence on each as the whole one may have."""
+    cases = LAWS["value"].cases(user_implementation("attention", print), Scope(64, 64, sizes=(64,)))
+    case = one(cases, lambda case: case.operands[0].block[0] > 3)
+    assert case.operands[0].block[0] == 272 // 64

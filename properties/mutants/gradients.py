@@ -207,3 +207,29 @@ def permute_with_a_gradient_of_one_batch(x: Array, axis_name: AxisName, *, perm:
         return jnp.broadcast_to(back(ct[0]), ct.shape), True
 
     return with_gradient(lambda x: collectives.permute(x, axis_name, perm=perm), back, x)
+
+
+@mutant("ring_shift", law="transformed gradient", smallest=(1,), form="user")
+def shift_with_one_gradient_at_a_point(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
+    """Of several gradients at one point, as `jacrev` takes them, all are the first."""
+
+    def shift_back(ct: Array) -> Array:
+        return collectives.ring_shift(ct, axis_name, offset=-offset)
+
+    @jax.custom_batching.custom_vmap
+    def back(x: Array, ct: Array) -> Array:
+        return shift_back(ct)
+
+    @back.def_vmap
+    def _(size: int, batched: list[bool], x: Array, ct: Array) -> tuple[Array, bool]:
+        if batched[0]:
+            ct = ct if batched[1] else jnp.broadcast_to(ct, (size, *ct.shape))
+            return jax.vmap(shift_back)(ct), True
+        return jnp.broadcast_to(shift_back(ct[0]), ct.shape), True
+
+    @jax.custom_vjp
+    def shift(x: Array) -> Array:
+        return collectives.ring_shift(x, axis_name, offset=offset)
+
+    shift.defvjp(lambda x: (shift(x), x), lambda x, ct: (back(x, ct),))
+    return shift(x)

@@ -1,11 +1,18 @@
-"""The derivatives of programs, in both modes: taken of the whole program, or inside of `shard_map`."""
+"""The derivatives of programs, in both modes: taken of the whole program, or inside of `shard_map`.
+
+How they are taken a link of the chain may say: `linearize`, with `linear_transpose` for the other mode, and `jacobian`,
+which maps several directions at once, as `jacfwd` and `jacrev` do.
+"""
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from shardproof.properties.cases.case import Case, Placement
+from shardproof.properties.cases.chain import Chain
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import (
@@ -49,11 +56,11 @@ def derivatives(
             xs, tangents, cts = arrays[:count], arrays[count:][: len(moving)], arrays[count + len(moving) :]
             of_moving, primal = of_some(function, xs, moving)
             if not reverse_mode:
-                ys, pushed = jax.jvp(of_moving, primal, tangents)
-                return [*ys, *pushed]
-            ys, pullback = jax.vjp(of_moving, *primal)
-            grads = pullback(list(cts))
-            pushed = jax.jvp(of_moving, primal, tangents)[1] if forward_mode else []
+                ys, push = pushforward(case.chain, of_moving, primal)
+                return [*ys, *push(*tangents)]
+            ys, pull = pullback_of(case.chain, of_moving, primal)
+            grads = pull(*cts)
+            pushed = pushforward(case.chain, of_moving, primal)[1](*tangents) if forward_mode else []
             return [*ys, *pushed, *grads]
 
         return run
@@ -71,6 +78,49 @@ def derivatives(
         return inside, placements
     program = forward(case, implementation, own, out="by type")
     return Program(lambda mesh: derived(program.build(mesh)), given, compiled(case)), placements
+
+
+Derivative = Callable[..., Sequence[jax.Array]]
+"""Tangents to tangents, or cotangents to gradients."""
+
+
+def pushforward(chain: Chain, function: Global, primal: Sequence[jax.Array]) -> tuple[Sequence[jax.Array], Derivative]:
+    """What a function gives, and its derivative in forward mode, taken as the chain says."""
+    if "linearize" in chain:
+        ys, push = jax.linearize(function, *primal)
+    else:
+        ys = function(*primal)
+
+        def push(*tangents: jax.Array) -> Sequence[jax.Array]:
+            pushed: Sequence[jax.Array] = jax.jvp(function, tuple(primal), tangents)[1]
+            return pushed
+
+    return ys, beside_zeros(push) if "jacobian" in chain else push
+
+
+def pullback_of(chain: Chain, function: Global, primal: Sequence[jax.Array]) -> tuple[Sequence[jax.Array], Derivative]:
+    """What a function gives, and its derivative in reverse mode, taken as the chain says."""
+    if "linearize" in chain:
+        ys, push = jax.linearize(function, *primal)
+        transpose = jax.linear_transpose(push, *primal)
+    else:
+        ys, transpose = jax.vjp(function, *primal)
+
+    def pull(*cts: jax.Array) -> Sequence[jax.Array]:
+        pulled: Sequence[jax.Array] = transpose(list(cts))
+        return pulled
+
+    return ys, beside_zeros(pull) if "jacobian" in chain else pull
+
+
+def beside_zeros(derivative: Derivative) -> Derivative:
+    """The derivative along a direction as the second of a batch, of which the first is none."""
+
+    def batched(*directions: jax.Array) -> Sequence[jax.Array]:
+        both = [jnp.stack([jnp.zeros_like(d), d]) for d in directions]
+        return [result[1] for result in jax.vmap(derivative)(*both)]
+
+    return batched
 
 
 def pullback(case: Case, implementation: Implementation, seen: Seen) -> Program:

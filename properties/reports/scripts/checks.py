@@ -9,6 +9,7 @@ from shardproof.properties.laws import numbers
 from shardproof.properties.laws.gradient import pushed
 from shardproof.properties.laws.references import Reference
 from shardproof.properties.laws.violation import Difference
+from shardproof.properties.reports.scripts import modes
 from shardproof.properties.reports.scripts.expectations import Gradients, data_of, result_values
 from shardproof.properties.reports.scripts.large import compared_at, text_of
 from shardproof.properties.reports.scripts.literals import (
@@ -177,11 +178,11 @@ def gradient(script: Script, right: Gradients) -> list[str]:
     if forward:
         lines += operands(script, right.tangents.operands, tangents)
         if inside:
-            pushed = f"jax.jvp({script.of_moving('local')}, {tuple_text(names)}, {tuple_text(tangents)})[1]"
-            lines += script.derived("pushed", tangents, pushed, own, leaves)
+            text = modes.pushed(case.chain, script.of_moving("local"), tuple_text(names), tuple_text(tangents))
+            lines += script.derived("pushed", tangents, text, own, leaves)
             lines.append(f"tangent = {script.jitted('pushed')}({', '.join((*script.names, *tangents))})")
         else:
-            run = script.jitted(f"lambda xs, ds: jax.jvp({script.of_moving()}, xs, ds)[1]")
+            run = script.jitted(f"lambda xs, ds: {modes.pushed(case.chain, script.of_moving(), 'xs', 'ds')}")
             lines.append(f"tangent = {run}({tuple_text(names)}, {tuple_text(tangents)})")
         expected = [_of_one_replica(case, r, a) for r, a in zip(right.tangents.right, axes, strict=True)]
         found = [f"tangent[{i}]" for i in range(len(axes))] if script.several else ["tangent"]
@@ -193,11 +194,12 @@ def gradient(script: Script, right: Gradients) -> list[str]:
             lines.append(f"{name} = jax.device_put({name}, NamedSharding(mesh, {spec_text(placement.partition())}))")
         ct_text = f"[{', '.join(cts)}]" if script.several else cts[0]
         if inside:
-            pulled = f"list(jax.vjp({script.of_moving('local')}, {', '.join(names)})[1]({ct_text}))"
-            lines += script.derived("pulled", cts, pulled, leaves, own)
+            text = modes.pulled(case.chain, script.of_moving("local"), tuple_text(names), ct_text)
+            lines += script.derived("pulled", cts, f"list({text})", leaves, own)
             lines.append(f"gradient = {script.jitted('pulled')}({', '.join((*script.names, *cts))})")
         else:
-            run = script.jitted(f"lambda xs, ct: jax.vjp({script.of_moving()}, *xs)[1](ct)")
+            text = modes.pulled(case.chain, script.of_moving(), "xs", "ct")
+            run = script.jitted(f"lambda xs, ct: {text}")
             lines.append(f"gradient = {run}({tuple_text(names)}, {ct_text})")
         found = [f"gradient[{i}]" for i in range(len(names))]
         lines += compared(found, right.pulled, tolerant=tolerant, difference=script.violation.difference)
@@ -208,7 +210,7 @@ def gradient_runs(script: Script, data: Data) -> list[str]:
     """Reverse mode runs: which gradient is right depends on a type that no trace could tell."""
     of = script.of_moving()
     ones = f"jax.tree.map(jax.numpy.ones_like, {f'({of})' if ' ' in of else of}(*xs))"
-    run = script.jitted(f"lambda *xs: jax.vjp({of}, *xs)[1]({ones})")
+    run = script.jitted(f"lambda *xs: {modes.pulled(script.case.chain, of, 'xs', ones)}")
     return [*_placed(script, data), _raises(f"{run}({', '.join(script.names[i] for i in script.moving)})")]
 
 

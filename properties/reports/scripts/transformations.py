@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from shardproof.properties.cases.chain import LINKS, Chain
+from shardproof.properties.reports.scripts.modes import BESIDE_ZEROS
 
 ZEROS = '''def zeros(aval):
     """Zeros of this shape, dtype and type: a loop keeps the varying axes that it starts with."""
@@ -96,6 +97,7 @@ DEFINITIONS: dict[str, Sequence[str]] = {
     "vmap_first": (FIRST,),
     "vmap_others": (OTHERS,),
     "vmap_last": (VMAP_LAST,),
+    "jacobian": (BESIDE_ZEROS,),
 }
 CALLS = {
     "inner_jit": "jax.jit",

@@ -74,7 +74,7 @@ def test_a_case_survives_json(law: Law, implementation: Implementation) -> None:
 
     Those of the hand-written algorithms are among them: they are drawn by the same contracts.
     """
-    for case in drawn(law.cases(implementation, Scope()), 15):
+    for case in drawn(law.cases(implementation, Scope()), 6):
         again = Case.from_json(case.to_json())
         assert again == case
         assert hash(again) == hash(case)

@@ -23,7 +23,7 @@ from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.verdict import Enough
 from shardproof.properties.runner.violation import LawViolation
 
-SMALLER = {"simulate": 60, "xla": 15}
+SMALLER = {"simulate": 30, "xla": 10}
 """How many cases on the next smaller mesh are tried, per engine, before it is taken to be right there."""
 
 TELLING_SEEDS = (1, 2, 3)

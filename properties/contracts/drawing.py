@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Operand, Placement
-from shardproof.properties.cases.chain import Chain
+from shardproof.properties.cases.chain import LEAVES_AN_AXIS, Chain
 from shardproof.properties.cases.strategies import axis_names, large_meshes, meshes, specs
 from shardproof.properties.cases.strategies.axes import MAX_AXES, in_some_order
 from shardproof.properties.contracts.contract import Scope
@@ -21,7 +21,7 @@ def meshes_and_axes(
 ) -> tuple[MeshCase, AxisName, tuple[str, ...]]:
     """Meshes within a scope, of at most `most` devices where they are large, an `axis_name`, and its axis tuple.
 
-    Under `partial_manual` one axis of a mesh that has several is not in the tuple: it is to stay automatic.
+    Under a link that needs one, an axis of a mesh that has several is not in the tuple: the shortest.
     Shrinks to one device and its first axis.
     """
     if scope.large:
@@ -32,8 +32,9 @@ def meshes_and_axes(
         )
     axis_name = draw(axis_names(mesh))
     axes = (axis_name,) if isinstance(axis_name, str) else axis_name
-    if "partial_manual" in chain and 1 < len(axes) == len(mesh.axis_names):
-        axis_name = axes = axes[:-1]
+    if set(LEAVES_AN_AXIS) & set(chain) and 1 < len(axes) == len(mesh.axis_names):
+        shortest = min(reversed(axes), key=lambda name: mesh.shape[name])
+        axis_name = axes = tuple(name for name in axes if name != shortest)
     return mesh, axis_name, axes
 
 

@@ -45,6 +45,16 @@ def untiled_scatter(case: Case, program: Any) -> Any:
     return first(program, lambda e: e.primitive.name == "reduce_scatter" and not e.params["tiled"])
 
 
+def nested(case: Case, program: Any) -> Any:
+    """A `shard_map` inside of another."""
+    return first(
+        program,
+        lambda e: (
+            e.primitive.name == "shard_map" and first(e.params["jaxpr"], lambda e: e.primitive.name == "shard_map")
+        ),
+    )
+
+
 def custom_vmap(case: Case, program: Any) -> Any:
     """A function with a rule of its own for vmap."""
     return first(program, lambda e: e.primitive.name == "custom_vmap_call")

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from shardproof.oracles.dtypes import is_float
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.chain import in_order
+from shardproof.properties.cases.manual import NESTED, OUTSIDE, SPREAD, free_axis, outer_axes
 from shardproof.properties.contracts import CONTRACTS, Violation
-from shardproof.properties.contracts.drawing import placements
+from shardproof.properties.contracts.drawing import placements, without
 from shardproof.properties.programs.implementations import Implementation
 
 Cases = st.SearchStrategy[Case]
@@ -27,9 +28,10 @@ def unrelated(cases: Cases) -> Cases:
 
 
 def fitted(case: Case) -> Case:
-    """The case with a chain that fits its operands.
+    """The case with a chain that fits it.
 
-    Where there is one operand it is mapped, and what has no gradient is not differentiated.
+    Where there is one operand it is mapped, what has no gradient is not differentiated, a single
+    axis not divided, and a batch not spread over an axis that is needed.
     """
     contract = CONTRACTS[case.contract]
     moving = contract.moving(case)
@@ -38,9 +40,16 @@ def fitted(case: Case) -> Case:
     instead = {"vmap_first": "vmap", "vmap_others": "vmap"} if len(case.operands) == 1 else {}
     if not derivable:
         instead["vjp_inside"] = "inner_jit"
-    if not instead.keys() & set(case.chain):
+    if not outer_axes(case):
+        instead[NESTED] = "inner_jit"
+    if not free_axis(case) or {NESTED, OUTSIDE} & set(case.chain):
+        instead[SPREAD] = OUTSIDE
+    if not {*instead, SPREAD} & set(case.chain):
         return case
-    return dataclasses.replace(case, chain=in_order(instead.get(name, name) for name in case.chain))
+    chain = in_order(instead.get(name, name) for name in case.chain)
+    free = (free_axis(case),) if SPREAD in chain else ()
+    operands = tuple(dataclasses.replace(o, placement=without(o.placement, free)) for o in case.operands)
+    return dataclasses.replace(case, chain=chain, operands=operands)
 
 
 def as_drawn(cases: Cases, implementation: Implementation) -> Cases:

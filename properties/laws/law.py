@@ -33,7 +33,7 @@ from shardproof.properties.laws.type import check_type
 from shardproof.properties.laws.value import check_value
 from shardproof.properties.programs.implementations import Implementation
 
-OF_SHARD_MAP = ("no_vma", "partial_manual", "vmap_outside", "vjp_inside")
+OF_SHARD_MAP = ("no_vma", "partial_manual", "nested", "vmap_outside", "vmap_spread", "vjp_inside")
 """Links that are about the types in `shard_map`, about its axes, or what is inside of it: not of a function of global
 arrays."""
 
@@ -170,7 +170,7 @@ LAWS: dict[str, Law] = {
             "Every device holds the block that the oracle says.",
             check_value,
             chains=Chains(COMPILED, bare=4),
-            share=2.0,
+            share=2.4,
         ),
         Law(
             "gradient",

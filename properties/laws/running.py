@@ -14,6 +14,7 @@ from jax.interpreters import ad
 
 from shardproof.oracles.layout import shard
 from shardproof.properties.cases.case import Case, Placement
+from shardproof.properties.cases.manual import stacked_axes
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine, Prepared
 from shardproof.properties.engines.simulate import raised_in
@@ -150,10 +151,8 @@ def check_results(case: Case, seen: Seen) -> None:
 
 
 def all_blocks(case: Case, stacked: np.ndarray) -> np.ndarray:
-    """A stacked result as blocks of the whole mesh; axes that are not manual hold replicas of one value."""
-    if not case.manual:
-        return stacked
-    missing = tuple(i for i, name in enumerate(case.mesh.axis_names) if name not in case.manual)
+    """A stacked result as blocks of the whole mesh; over axes that it is not stacked over it is one value."""
+    missing = tuple(i for i, name in enumerate(case.mesh.axis_names) if name not in stacked_axes(case))
     spread = np.expand_dims(stacked, missing)
     return np.broadcast_to(spread, (*case.mesh.sizes, *spread.shape[len(case.mesh.sizes) :]))
 

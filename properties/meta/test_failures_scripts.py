@@ -27,6 +27,7 @@ from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.strategies.dtypes import ALL, as_dtype
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import SimulateEngine, XlaEngine
+from shardproof.properties.laws.drawing import fitted
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.laws.numbers import operands
 from shardproof.properties.laws.violation import Broken
@@ -113,10 +114,11 @@ def a_case(
     mesh = MeshCase(("dp", "tp"), (2, 2), (3, 1, 0, 2))
     axis_name = given.pop("axis_name", "tp")
     operand = Operand((2,), "float32", Placement((("tp",),), ("dp",)))
-    return Case(
+    case = Case(
         contract, mesh, axis_name, (operand,), tuple(given.items()), (Data("distinct", 3),), chain,
         out=out, forbidden=forbidden,
     )  # fmt: skip
+    return fitted(case) if chain else case
 
 
 def violation_of(function: Any, case: Case, law: str) -> LawViolation:
@@ -149,6 +151,8 @@ CHAINS: tuple[Chain, ...] = (
     ("cond", "vmap_last"),
     ("vmap", "while_loop"),
     ("vmap_outside", "vjp_inside", "scan"),
+    ("nested", "vmap_outside", "scan"),
+    ("vmap_spread", "cond"),
     ("linearize", "jacobian", "vmap"),
     ("vjp_inside", "linearize", "jacobian"),
 )

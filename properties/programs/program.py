@@ -5,7 +5,6 @@ Results leave *stacked*: as global arrays `[*sizes of the axes they vary along, 
 block is hidden behind a replica.
 """
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,15 +14,22 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.manual import outside, stacked_axes
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.kept import of_participants
+from shardproof.properties.programs.mapping import (
+    Global,
+    Leaf,
+    Leaves,
+    entry,
+    on_mesh,
+    partition_spec,
+    specs_of,
+    stacked,
+    without_outside,
+)
 from shardproof.properties.programs.transformations import Local, primal_of_vjp, wrapped
-
-Global = Callable[..., Any]
-
-OUTSIDE = "vmap_outside"
-"""The link that is a `vmap` of the whole `shard_map`."""
 
 
 @dataclass(frozen=True)
@@ -67,16 +73,6 @@ class Seen:
     varying: list[frozenset[str]] = field(default_factory=list)
     shapes: list[tuple[int, ...]] = field(default_factory=list)
     dtypes: list[Any] = field(default_factory=list)
-
-
-def partition_spec(entries: Sequence[tuple[str, ...]]) -> PartitionSpec:
-    """Tuples of axes as a PartitionSpec: `()` is None, one name stands for itself."""
-    return PartitionSpec(*[None if not e else e[0] if len(e) == 1 else tuple(e) for e in entries])
-
-
-def manual_axes(case: Case) -> tuple[str, ...]:
-    """The axes that `shard_map` makes manual, in mesh order."""
-    return case.mesh.in_mesh_order(case.manual) if case.manual else case.mesh.axis_names
 
 
 def local_function(case: Case, implementation: Implementation) -> Callable[..., list[jax.Array]]:
@@ -152,11 +148,12 @@ def results_of(case: Case, results: Sequence[jax.Array], seen: Seen, out: str) -
         WrongResult: if what is to be placed has other dimensions.
     """
     known = [case.mesh.in_mesh_order(axes) for axes in seen.varying]
-    seen.varying = [frozenset(jax.typeof(y).manual_axis_type.varying) for y in results]
-    outside = case.batch[: OUTSIDE in case.chain]
-    seen.shapes = [(*outside, *y.shape) for y in results]
+    apart = stacked_axes(case)
+    seen.varying = [frozenset(jax.typeof(y).manual_axis_type.varying).intersection(apart) for y in results]
+    batch = case.batch[: outside(case)]
+    seen.shapes = [(*batch, *y.shape) for y in results]
     seen.dtypes = [y.dtype for y in results]
-    axes = known if out == "by type" else [manual_axes(case)] * len(results)
+    axes = known if out == "by type" else [apart] * len(results)
     if out == "placed":
         assert case.out is not None
         axes = [placed.stacked for placed in case.out]
@@ -201,68 +198,14 @@ def local_of(case: Case, implementation: Implementation, seen: Seen, out: str) -
     return local
 
 
-@dataclass(frozen=True)
-class Leaf:
-    """How an array enters or leaves a `shard_map`.
-
-    Arguments:
-        spec: its layout.
-        lead: how many dimensions, those that stack blocks, stand before those of a batch.
-    """
-
-    spec: PartitionSpec
-    lead: int
-
-
-def entry(case: Case, index: int) -> Leaf:
-    """How operand `index` enters, or its gradient leaves."""
-    operand = case.operands[index]
-    return Leaf(partition_spec(without_outside(case).partition(index)), len(operand.placement.stacked))
-
-
-def stacked(axes: Sequence[str]) -> Leaf:
-    """How an array that is stacked over some axes enters or leaves."""
-    return Leaf(partition_spec([(name,) for name in axes]), len(axes))
-
-
-Leaves = Leaf | list[Leaf]
-"""How the results leave: one by one, or all of them alike."""
-
-
-def specs_of(leaves: Leaves) -> Any:
-    """What is given as `out_specs`."""
-    return leaves.spec if isinstance(leaves, Leaf) else [one.spec for one in leaves]
-
-
 def leaves_of(case: Case, seen: Seen, out: str) -> Leaves:
     """How the results leave; see `forward`."""
     if out == "stacked":
-        return stacked(manual_axes(case))
+        return stacked(stacked_axes(case))
     if out == "placed":
         assert case.out is not None
-        return [Leaf(partition_spec(placed.partition()), len(placed.stacked)) for placed in case.out]
+        return [Leaf(placed.partition(), len(placed.stacked)) for placed in case.out]
     return [stacked(case.mesh.in_mesh_order(axes)) for axes in seen.varying]
-
-
-def without_outside(case: Case) -> Case:
-    """The case as it is inside of a `vmap` of the whole `shard_map`."""
-    return dataclasses.replace(case, chain=tuple(name for name in case.chain if name != OUTSIDE))
-
-
-def on_mesh(case: Case, mesh: Any, local: Local, entries: Sequence[Leaf], leaves: Leaves, *, checked: bool) -> Global:
-    """A function of shards on the mesh, under what of the chain is about `shard_map`; types are `checked`, or not."""
-    program: Global = jax.shard_map(
-        local,
-        mesh=mesh,
-        in_specs=tuple(one.spec for one in entries),
-        out_specs=specs_of(leaves),
-        check_vma=checked and all(link.checked for link in case.links),
-        axis_names=set(case.manual),
-    )
-    if OUTSIDE not in case.chain:
-        return program
-    leads = leaves.lead if isinstance(leaves, Leaf) else [one.lead for one in leaves]
-    return jax.vmap(program, in_axes=tuple(one.lead for one in entries), out_axes=leads)
 
 
 def _of_whole(case: Case, implementation: Implementation, seen: Seen, out: str) -> Program:
@@ -270,7 +213,7 @@ def _of_whole(case: Case, implementation: Implementation, seen: Seen, out: str) 
     contract, operands = CONTRACTS[case.contract], arguments(case)
     assert contract.placed is not None
     layouts = [partition_spec(placed.partition(case.batch)) for placed in contract.placed(case)]
-    specs = specs_of(leaves_of(case, seen, out))
+    specs = specs_of(leaves_of(case, seen, out), case.mesh.axis_names)
 
     def build(mesh: Any) -> Global:
         call = wrapped(case.chain, called(case, implementation, mesh=mesh))

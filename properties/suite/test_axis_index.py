@@ -15,7 +15,8 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.strategies import axis_names, meshes
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import Engine
-from shardproof.properties.programs.program import Program, partition_spec
+from shardproof.properties.programs.mapping import partition_spec
+from shardproof.properties.programs.program import Program
 
 
 def program(mesh: MeshCase, axis_name: str | tuple[str, ...]) -> Program:

@@ -6,12 +6,23 @@ from pathlib import Path
 
 import jax
 
+from shardproof.properties.cases.manual import (
+    NESTED,
+    SPREAD,
+    along,
+    free_axis,
+    inner_axes,
+    outer_axes,
+    outside,
+    stacked_axes,
+)
 from shardproof.properties.cases.operand import Entries
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.laws.violation import DEATHS
 from shardproof.properties.programs.kept import as_text
+from shardproof.properties.programs.mapping import without_outside
 from shardproof.properties.programs.precision import is_wide
-from shardproof.properties.programs.program import OUTSIDE, compiled, manual_axes, without_outside
+from shardproof.properties.programs.program import compiled
 from shardproof.properties.reports.scripts.children import CHILD, MEMORY
 from shardproof.properties.reports.scripts.literals import docstring, quoted, spec_text, tree_text, tuple_text
 from shardproof.properties.reports.scripts.source import Source, source_of
@@ -38,7 +49,7 @@ class Script:
         self.names = [re.sub(r"\W+", "_", name).strip("_") for name in self.contract.operands]
         if self.case.tree:
             self.names = [f"x{i}" for i in range(len(self.case.operands))]
-        self.lead = manual_axes(self.case)
+        self.lead = stacked_axes(self.case)
         self.source: Source = source_of(violation.implementation)
 
     @property
@@ -247,20 +258,38 @@ class Script:
         return texts[0] if len(set(texts)) == 1 else f"[{', '.join(texts)}]"
 
     def _on_mesh(self, name: str, function: str, entries: Sequence[Leaf], leaves: Sequence[Leaf]) -> str:
-        ins, outs = tuple_text([spec_text(one) for one, _ in entries]), self._specs([one for one, _ in leaves])
-        options = [f"mesh=mesh, in_specs={ins}, out_specs={outs}"]
-        checked = [self.violation.implementation.check_vma, *(link.checked for link in self.case.links)]
-        options += [] if all(checked) else ["check_vma=False"]
-        options += [f"axis_names={set(self.case.manual)!r}"] if self.case.manual else []
-        call = f"jax.shard_map({function}, {', '.join(options)})"
-        if OUTSIDE in self.case.chain:
+        inside, axes = "", self.case.manual
+        if NESTED in self.case.chain:
+            rest = self._mapped(function, inner_axes(self.case), entries, leaves, "")
+            function, axes = f"{name}_of_the_rest", outer_axes(self.case)
+            inside = "\n".join([
+                f"def {function}(*blocks):",
+                '    """Makes the other axes manual as well."""',
+                f"    return {rest}(*blocks)",
+                "", "", "",
+            ])  # fmt: skip
+        call = self._mapped(function, axes, entries, leaves, "mesh=mesh, ")
+        if outside(self.case):
             leads = [lead for _, lead in leaves]
             out = str(leads[0] if len(set(leads)) == 1 else leads)
-            call = f"jax.vmap({call}, in_axes={tuple(lead for _, lead in entries)}, out_axes={out})"
+            over = f", spmd_axis_name={free_axis(self.case)!r}" if SPREAD in self.case.chain else ""
+            call = f"jax.vmap({call}, in_axes={tuple(lead for _, lead in entries)}, out_axes={out}{over})"
         line = f"{name} = {call}"
-        return line if len(line) <= 120 else line.replace(", out_specs", ",\n    out_specs").replace(
+        return inside + (line if len(line) <= 120 else line.replace(", out_specs", ",\n    out_specs").replace(
             f"{function}, ", f"\n    {function}, "
-        )  # fmt: skip
+        ))  # fmt: skip
+
+    def _mapped(
+        self, function: str, axes: tuple[str, ...], entries: Sequence[Leaf], leaves: Sequence[Leaf], mesh: str
+    ) -> str:
+        """The `shard_map` of a function that makes some axes manual, all if none are named."""
+        named = axes or self.case.mesh.axis_names
+        ins = tuple_text([spec_text(along(one, named)) for one, _ in entries])
+        options = [f"{mesh}in_specs={ins}, out_specs={self._specs([along(one, named) for one, _ in leaves])}"]
+        checked = [self.violation.implementation.check_vma, *(link.checked for link in self.case.links)]
+        options += [] if all(checked) else ["check_vma=False"]
+        options += [f"axis_names={set(axes)!r}"] if axes else []
+        return f"jax.shard_map({function}, {', '.join(options)})"
 
     def jitted(self, function: str) -> str:
         """The function under `jit`, unless the case is about running without it."""

@@ -1,0 +1,67 @@
+"""The axes that `shard_map` makes manual: all, or some; divided between two of them; one to spread a batch over."""
+
+from collections.abc import Collection
+
+from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.chain import BATCH
+from shardproof.properties.cases.operand import Entries
+
+NESTED = "nested"
+"""The link that divides the axes between two `shard_map`s, one inside the other."""
+
+OUTSIDE = "vmap_outside"
+"""The link that is a `vmap` of the whole `shard_map`."""
+
+SPREAD = "vmap_spread"
+"""The link that is such a `vmap`, its batch sharded over an axis of the mesh (`spmd_axis_name`)."""
+
+
+def manual_axes(case: Case) -> tuple[str, ...]:
+    """The axes that `shard_map` makes manual, in mesh order."""
+    return case.mesh.in_mesh_order(case.manual) if case.manual else case.mesh.axis_names
+
+
+def outer_axes(case: Case) -> tuple[str, ...]:
+    """The axis that the outer of two makes manual, the inner one the others; none if they cannot be divided.
+
+    Where a dimension is sharded over several axes, the outer one divides it first, so its axis is the first there. One
+    of `axis_name` is preferred: then a collective connects devices of both.
+    """
+    manual = manual_axes(case)
+    behind = {name for operand in case.operands for entry in operand.placement.spec for name in entry[1:]}
+    first = [name for name in (*case.axes, *manual) if name in manual and name not in behind]
+    return tuple(first[:1]) if len(manual) > 1 else ()
+
+
+def inner_axes(case: Case) -> tuple[str, ...]:
+    """The axes that are left to the inner one, in mesh order."""
+    outer = outer_axes(case)
+    return tuple(name for name in manual_axes(case) if name not in outer)
+
+
+def free_axis(case: Case) -> str:
+    """The axis over which a batch can be spread: the longest that divides it and is not in `axis_name`; else none.
+
+    Not an explicit one: of that the arrays would have to say that their batch is sharded.
+    """
+    kinds = dict(zip(case.mesh.axis_names, case.mesh.axis_types, strict=True))
+    manual = manual_axes(case)
+    free = [name for name in manual if name not in case.axes and kinds[name] == "auto"]
+    fit = [name for name in free if BATCH % case.mesh.shape[name] == 0]
+    return max(fit, key=lambda name: case.mesh.shape[name]) if fit and len(manual) > 1 else ""
+
+
+def stacked_axes(case: Case) -> tuple[str, ...]:
+    """The axes along which every device's result is told apart, in mesh order."""
+    spread = free_axis(case) if SPREAD in case.chain else ""
+    return tuple(name for name in manual_axes(case) if name != spread)
+
+
+def outside(case: Case) -> bool:
+    """Whether a `vmap` is around the whole `shard_map`."""
+    return OUTSIDE in case.chain or SPREAD in case.chain
+
+
+def along(entries: Entries, axes: Collection[str]) -> Entries:
+    """What a layout says of some axes: `((dp, tp), ())` along `tp` is `((tp,), ())`."""
+    return tuple(tuple(name for name in entry if name in axes) for entry in entries)

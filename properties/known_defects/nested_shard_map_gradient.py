@@ -1,0 +1,23 @@
+"""The gradient of a shard_map inside of another cannot be lowered: residuals name an axis that the outer one has."""
+
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import P
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 4)
+mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+inside: Any = {"in_specs": P("b"), "out_specs": P("b"), "axis_names": {"b"}}
+f: Any = jax.shard_map(
+    lambda x: jax.shard_map(jnp.sin, **inside)(x), mesh=mesh, in_specs=P("a"), out_specs=P("a"), axis_names={"a"}
+)
+x = jnp.arange(8.0)
+try:
+    problem = "" if jnp.allclose(jax.jit(jax.grad(lambda x: f(x).sum()))(x), jnp.cos(x)) else "wrong gradient"
+except ValueError as error:
+    problem = f"ValueError: {' '.join(str(error).split()[:14])}"
+print(f"defect: {problem}" if problem else "fixed")
+sys.exit(bool(problem))

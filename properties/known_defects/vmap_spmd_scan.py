@@ -1,0 +1,25 @@
+"""Under vmap with spmd_axis_name, a scan in a shard_map with check_vma=True raises: its carry is not typed varying."""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+from jax import P, lax
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 4)
+mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+f = jax.shard_map(
+    lambda x: lax.fori_loop(0, 2, lambda i, y: lax.ppermute(y, "a", [(0, 1), (1, 0)]), x),
+    mesh=mesh,
+    in_specs=P("a"),
+    out_specs=P("a"),
+)
+x = jnp.arange(8.0).reshape(2, 4)
+assert (jax.jit(jax.vmap(f))(x) == x).all()
+try:
+    problem = "" if (jax.jit(jax.vmap(f, spmd_axis_name="b"))(x) == x).all() else "wrong values"
+except ValueError as error:
+    problem = f"ValueError: {' '.join(str(error).split()[:14])}"
+print(f"defect: {problem}" if problem else "fixed")
+sys.exit(bool(problem))

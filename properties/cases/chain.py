@@ -104,6 +104,11 @@ def in_order(names: Iterable[str]) -> Chain:
     return tuple(chain[:MOST_LINKS])
 
 
+def goes_around(outer: str, inner: str) -> bool:
+    """Whether a chain may have one link around another."""
+    return in_order((outer, inner)) == (outer, inner)
+
+
 def check_chain(chain: Sequence[str]) -> None:
     """A chain is one that can be drawn.
 

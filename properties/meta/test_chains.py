@@ -1,12 +1,14 @@
 """Chains of transformations: how they are drawn and shrink, which there may be, and what is right under one."""
 
 from collections import Counter
+from itertools import combinations, product
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
 from hypothesis import find, given, settings
+from hypothesis import strategies as st
 
 from shardproof.impl import collectives
 from shardproof.oracles.mesh import MeshCase
@@ -17,6 +19,7 @@ from shardproof.properties.cases.chain import (
     MOST_LINKS,
     Chain,
     check_chain,
+    goes_around,
     in_order,
     in_words,
     links,
@@ -28,6 +31,7 @@ from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.batches import pulled_over_batch, value_over_batch
 from shardproof.properties.laws.drawing import fitted
 from shardproof.properties.laws.law import LAWS
+from shardproof.properties.meta.drawn import drawn
 from shardproof.properties.programs.implementations import BUILT_IN
 from shardproof.properties.reports.checking import user_implementation
 from shardproof.properties.runner.judging import verify
@@ -53,6 +57,16 @@ def test_half_of_the_chains_have_two_links_or_more() -> None:
     count()
     assert set(lengths) == {1, 2, 3}
     assert 0.4 < 1 - lengths[1] / lengths.total() < 0.65
+
+
+@pytest.mark.lengthy
+@pytest.mark.parametrize(("law", "hundreds"), [("transformation", 400), ("transformed gradient", 120)])
+def test_every_pair_of_links_is_drawn(law: str, hundreds: int) -> None:
+    """Each around each other where that may be, in a tenth of what a nightly run draws."""
+    of = LAWS[law].chains
+    lists = st.lists(chains(of), min_size=100, max_size=100)  # drawn one by one they take minutes
+    met = {pair for some in drawn(lists, hundreds) for chain in some for pair in combinations(chain, 2)}
+    assert met == {pair for pair in product(of.links, repeat=2) if goes_around(*pair)}
 
 
 @pytest.mark.parametrize("name", sorted(set(LAW.chains.links)))

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
+from shardproof.properties.cases.chain import LINKS, goes_around
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, called
 from shardproof.properties.reports import communication as table
@@ -107,6 +108,24 @@ def histograms(tallies: Iterable[Tally]) -> str:
     return "\n".join(lines)
 
 
+def pairs(tallies: Sequence[Tally]) -> str:
+    """How often each transformation (a row) was around each other (a column), in Markdown; `-` where that cannot be.
+
+    A structure counts once for each pair in its chain.
+    """
+    together = Tally("", "", "")
+    for tally in tallies:
+        together.add(tally)
+    if not together.pairs:
+        return ""
+    lines = [f"| around | {' | '.join(LINKS)} |", "| --- |" + " ---: |" * len(LINKS)]
+    for outer in LINKS:
+        counted = together.pairs.get(outer, {})
+        cells = (str(counted.get(inner, 0)) if goes_around(outer, inner) else "-" for inner in LINKS)
+        lines.append(f"| {outer} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def print_table(tallies: Sequence[Tally], reporter: pytest.TerminalReporter, *, given: bool = False) -> None:
     """Prints the table, as wide as the terminal; for functions that were given, the verdicts by law."""
     table = Table(title=None)
@@ -175,6 +194,7 @@ def report_text(path: str, tallies: Sequence[Tally], header: Sequence[str]) -> s
             parts += [f"```text\n{told(group).strip()}\n```" for group in by_cause(failed)]
             parts += [total(tallies), "## By implementation", markdown(by_implementation(tallies))]
             parts += ["## By law", by_law(tallies), "## What was drawn", histograms(tallies)]
+            parts += ["## Pairs of transformations", table_of_pairs] if (table_of_pairs := pairs(tallies)) else []
         sent = communication(tallies)
         parts += ["## Communication", table.CAPTION, table.markdown(sent)] if sent else []
         text = "\n\n".join(filter(None, parts))

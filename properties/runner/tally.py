@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any
 
 from shardproof.properties.cases.case import Case
@@ -55,6 +56,7 @@ class Tally:
         seconds: how long it took, shrinking included.
         meshes: the distinct meshes.
         drawn: per trait of a case, how many structures had each of its values.
+        pairs: how many structures had one transformation (first) around another, by both names.
         largest: the most devices in a mesh.
         unsupported: what the implementation said that it does not support, and of how many structures.
         first: the first case of each of these reasons.
@@ -84,6 +86,7 @@ class Tally:
     seconds: float = 0.0
     meshes: set[str] = field(default_factory=set)
     drawn: dict[str, dict[str, int]] = field(default_factory=dict)
+    pairs: dict[str, dict[str, int]] = field(default_factory=dict)
     largest: int = 0
     unsupported: dict[str, int] = field(default_factory=dict)
     first: dict[str, str] = field(default_factory=dict)
@@ -116,12 +119,13 @@ class Tally:
         self.meshes.add(str(case.mesh))
         for name, value in traits(case).items():
             self.draw(name, value)
+        for outer, inner in set(combinations(case.chain, 2)):
+            _count(self.pairs, outer, inner, 1)
         self.largest = max(self.largest, case.mesh.size)
 
-    def draw(self, trait: str, value: str, times: int = 1) -> None:
-        """Counts structures with a trait."""
-        histogram = self.drawn.setdefault(trait, {})
-        histogram[value] = histogram.get(value, 0) + times
+    def draw(self, trait: str, value: str) -> None:
+        """Counts a structure with a trait."""
+        _count(self.drawn, trait, value, 1)
 
     def note(self, verdict: Verdict, case: Case) -> None:
         """Counts the verdict on one structure."""
@@ -190,9 +194,10 @@ class Tally:
         self.seconds += other.seconds
         self.declined += other.declined
         self.meshes |= other.meshes
-        for name, histogram in other.drawn.items():
-            for value, times in histogram.items():
-                self.draw(name, value, times)
+        for ours, others in ((self.drawn, other.drawn), (self.pairs, other.pairs)):
+            for name, histogram in others.items():
+                for value, times in histogram.items():
+                    _count(ours, name, value, times)
         self.largest = max(self.largest, other.largest)
         for mine, theirs in (
             (self.unsupported, other.unsupported),
@@ -227,6 +232,11 @@ class Tally:
     def from_json(cls, record: dict[str, Any]) -> "Tally":
         """The tally that `to_json` wrote."""
         return cls(**{**record, "meshes": set(record["meshes"])})
+
+
+def _count(histograms: dict[str, dict[str, int]], name: str, value: str, times: int) -> None:
+    histogram = histograms.setdefault(name, {})
+    histogram[value] = histogram.get(value, 0) + times
 
 
 def _most(counted: dict[str, int]) -> str:

@@ -47,8 +47,9 @@ def axis_sizes(draw: st.DrawFn, *, min_devices: int, max_devices: int, max_axes:
     afterwards stays what it is when the mesh gets smaller.
     """
     counts = [n for n in range(min_devices, max_devices + 1) if factorisations(n, max_axes=max_axes)]
-    # one device is rare, since nothing moves there, and the full mesh twice as frequent as others
-    n = draw(st.sampled_from([*counts, *2 * counts[1:], *3 * counts[-1:]]), label="devices")
+    # one device is rare, since nothing moves there; what has several axes, in some order, is more frequent than primes
+    several = [n for n in counts if len(factorisations(n, max_axes=max_axes)) > 1]
+    n = draw(st.sampled_from([*counts, *counts[1:], *2 * several, *4 * counts[-1:]]), label="devices")
     ways = factorisations(n, max_axes=max_axes)
     sizes = list(ways[draw(st.integers(0, MOST_WAYS - 1), label="factorisation") % len(ways)])
     spare = min(max_axes, len(AXIS_NAMES)) - len(sizes)

@@ -15,6 +15,8 @@ from jax.experimental import pallas as pl
 
 from shardproof import check
 from shardproof.impl import collectives
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import engine_named
 from shardproof.properties.engines.simulate import RULES
@@ -27,7 +29,8 @@ from shardproof.properties.runner import budgets
 from shardproof.properties.runner.given import GivenError, named
 from shardproof.properties.runner.judging import ENOUGH, own, require_held
 from shardproof.properties.runner.search import Finding, find_violation
-from shardproof.properties.runner.verdict import HeldOnNothing
+from shardproof.properties.runner.tally import Tally
+from shardproof.properties.runner.verdict import HeldOnNothing, Verdict
 
 Function = Callable[..., Any]
 SMALL = Scope(max_devices=4, available=4, large=24)
@@ -239,6 +242,24 @@ def test_what_no_engine_ran_is_no_pass() -> None:
     require_held(LAWS["scale"], implementation, finding.tally)
     with pytest.raises(HeldOnNothing, match="nothing ran it: 3 not run"):
         require_held(LAWS["value"], implementation, finding.tally)
+
+
+def test_what_ran_on_single_participants_alone_is_no_pass() -> None:
+    """A function that only the compiler runs, where there is one device: what it does between devices nobody saw."""
+    shift = user_implementation("ring_shift", using("convolution", 0))
+    tally = Tally("ring_shift", shift.name, "value", "simulate")
+    alone, several = (
+        Case("ring_shift", MeshCase(("dp",), (n,)), "dp", (Operand((2,), "float32", Placement((("dp",),))),))
+        for n in (1, 2)
+    )
+    tally.note(Verdict("held", checked=1), alone)
+    assert require_held(LAWS["value"], shift, tally) == ""
+    tally.note(Verdict("not run", "the interpreter cannot run it"), several)
+    with pytest.raises(HeldOnNothing, match="single participants: 1 cases with more were not run: the interpreter can"):
+        require_held(LAWS["value"], shift, tally)
+    assert require_held(LAWS["scale"], shift, tally) == ""
+    tally.note(Verdict("held", checked=1), several)
+    assert require_held(LAWS["value"], shift, tally) == ""
 
 
 def lacking(y: Array) -> Array:

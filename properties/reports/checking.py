@@ -21,6 +21,7 @@ from shardproof.properties.runner.budgets import structures
 from shardproof.properties.runner.garbage import seldom_collected
 from shardproof.properties.runner.given import check_contract, check_examples, check_signature, claimed, named
 from shardproof.properties.runner.judging import ENOUGH, require_held
+from shardproof.properties.runner.platforms import DEVICES, make_devices
 from shardproof.properties.runner.search import find_violation
 from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.verdict import HeldOnNothing
@@ -104,8 +105,9 @@ def checked(
     unknown = [name for name in laws if name not in LAWS]
     if unknown or not laws:
         raise ValueError(f"laws={unknown[0] if unknown else laws!r}: expected some of {', '.join(LAWS)}")
+    make_devices()
     devices = len(jax.devices())
-    at_hand = {"xla": devices, "simulate": max(devices, 8)}
+    at_hand = {"xla": devices, "simulate": max(devices, DEVICES)}
     reports: list[dict[str, str]] = []
     empty: list[str] = []
     own: list[SuiteError] = []

@@ -1,8 +1,7 @@
 """Tests for pytest of what is described in a `Program`: one for each law and engine, in any project."""
 
-import os
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 
 import jax
 import pytest
@@ -19,11 +18,9 @@ from shardproof.properties.runner.given import check_examples, named
 from shardproof.properties.runner.judging import require_held
 from shardproof.properties.runner.lookup import Lookup
 from shardproof.properties.runner.named import NotAFailure, held_by_a_module
+from shardproof.properties.runner.platforms import DEVICES, make_devices
 from shardproof.properties.runner.programs import Program, meant
 from shardproof.properties.runner.search import find_violation
-
-DEVICES = 8
-"""How many devices XLA gets on a CPU, where nobody says."""
 
 LARGE = 1024
 """The most devices of a mesh that is only simulated."""
@@ -143,11 +140,3 @@ def _repeat(program: Program, kept: Recorded | NotAFailure) -> None:
             refused = error
     if refused is not None:  # outside of the handler, whose exception pytest would show as well
         pytest.fail(str(refused), pytrace=False)
-
-
-def make_devices() -> None:
-    """Lets JAX make virtual devices of the CPU, if that is not settled yet."""
-    flag = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
-    if not flag and jax.config.jax_num_cpu_devices < 1:  # type: ignore[attr-defined] # its config has what it was told
-        with suppress(RuntimeError):  # JAX has its devices already
-            jax.config.update("jax_num_cpu_devices", DEVICES)

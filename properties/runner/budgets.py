@@ -23,7 +23,7 @@ SHARES: Mapping[str, Mapping[str, float]] = {
     # an operation made of a collective or two
     "operation": {"simulate": 0.13, "xla": 0.08, "scale": 0.04},
     # one that is no sum of products, each data set of which is interpreted twice more, in double precision
-    "nonlinear": {"simulate": 0.05, "xla": 0.04, "scale": 0.02, "value": 0.09, "gradient": 0.08},
+    "nonlinear": {"simulate": 0.05, "xla": 0.04, "scale": 0.02, "value": 0.1, "gradient": 0.08},
     # one that is meant on whole arrays, which a compiler may take to pieces
     "whole": {"simulate": 0.02, "xla": 0.02, "value": 0.08, "gradient": 0.08, "communication": 0.04},
     # twenty-six products that overlap: one pair of loops, and each compilation takes a second

@@ -224,9 +224,13 @@ def require_held(law: Law, implementation: Implementation, tally: Tally) -> str:
         if law.partial and declined == tally.exchanging.get(DECLINED, 0):
             return f"{told}: applies to single participants only: {declined:,} cases with more were declined"
         raise HeldOnNothing(f"{told}: held only on single participants: {declined:,} cases with more were unsupported")
+    only_reported = law.interpreted or (law.script == "communication" and implementation.expectation is None)
+    unrun = tally.exchanging.get("not run", 0)
+    if tally.structures and unrun and not {"held", "excused"} & set(tally.exchanging) and not only_reported:
+        what = f"{unrun:,} cases with more were not run: {max(tally.not_run, key=lambda reason: tally.not_run[reason])}"
+        raise HeldOnNothing(f"{told}: held only on single participants: {what}")
     if tally.structures or tally.defects:
         return ""
-    only_reported = law.interpreted or (law.script == "communication" and implementation.expectation is None)
     if tally.not_run and not tally.unsupported and only_reported:
         return ""
     none = f"all {tally.excluded:,} that were drawn are excluded" if tally.excluded else "none was drawn"

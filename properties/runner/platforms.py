@@ -1,11 +1,18 @@
 """The platforms to verify on, and whether this machine has them."""
 
+import os
 import subprocess
 import sys
+from contextlib import suppress
+
+import jax
 
 BACKENDS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
 """The platforms, and what JAX calls their backends."""
 
+
+DEVICES = 8
+"""How many virtual devices there are where nobody says how many."""
 
 COUNTING_SECONDS = 120
 """How long JAX may take to say how many devices there are; a driver that hangs never does."""
@@ -41,3 +48,11 @@ def check_devices(platform: str, devices: int) -> None:
         raise TooFewDevices(
             f"--devices={devices} --platform={platform}: expected {devices} devices, found {found}; {reason}"
         )
+
+
+def make_devices() -> None:
+    """Lets JAX make virtual devices of the CPU, if that is not settled yet."""
+    flag = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    if not flag and jax.config.jax_num_cpu_devices < 1:  # type: ignore[attr-defined] # its config has what it was told
+        with suppress(RuntimeError):  # JAX has its devices already
+            jax.config.update("jax_num_cpu_devices", DEVICES)

@@ -16,6 +16,7 @@ from shardproof.properties.engines.simulate.liveness import equations, opened, s
 SUMS = ("psum", "psum_invariant", "reduce_scatter")
 REDUCTIONS = (*SUMS, "pmax", "pmin")
 GATHERS = ("all_gather", "all_gather_invariant")
+MANY = 4096
 
 
 def first(program: Any, condition: Callable[[Any], bool]) -> Any:
@@ -26,6 +27,18 @@ def first(program: Any, condition: Callable[[Any], bool]) -> Any:
 def maximum(case: Case, program: Any) -> Any:
     """A maximum or minimum over devices, of floats."""
     return first(program, lambda e: e.primitive.name in ("pmax", "pmin") and _dtype(e).kind not in "iub")
+
+
+def maximum_of_many(case: Case, program: Any) -> Any:
+    """A maximum or minimum of an array of so many floats that XLA:CPU takes it in another way than one by one."""
+    return first(
+        program,
+        lambda e: (
+            e.primitive.name in ("reduce_max", "reduce_min")
+            and _dtype(e).kind not in "iub"
+            and math.prod(_shape(e)) >= MANY
+        ),
+    )
 
 
 def untiled_exchange(case: Case, program: Any) -> Any:

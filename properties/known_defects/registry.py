@@ -57,6 +57,14 @@ DEFECTS: dict[str, Defect] = {
             repair=repairs.maximum_of_gathered,
         ),
         Defect(
+            "reduce_max_loses_nan",
+            "XLA:CPU: the maximum or minimum of an array of 4,096 elements or more ignores NaN.",
+            ("0.10.2", "0.12.0.1"),
+            platform="cpu",
+            at_fault=faults.maximum_of_many,
+            shows=_loses_nan,
+        ),
+        Defect(
             "all_to_all_untiled_transpose",
             "The gradient of an untiled all_to_all raises ValueError unless split_axis equals concat_axis.",
             ("0.10.2", "0.12.0.1"),

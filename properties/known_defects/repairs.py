@@ -164,7 +164,9 @@ def maximum_of_gathered(primitive: Any) -> Iterator[None]:
         def gathered(x: Any, *, axes: Any, axis_index_groups: Any = None) -> Any:
             if axis_index_groups is not None:
                 return originals[p](x, axes=axes, axis_index_groups=axis_index_groups)
-            return reduce(lax.all_gather(x, axes, to="invarying"), axis=0)
+            every = lax.all_gather(x, axes, to="invarying")
+            # said of NaN by itself, which XLA:CPU loses in a maximum of many elements as well
+            return jnp.where(jnp.isnan(every).any(axis=0), jnp.nan, reduce(every, axis=0))
 
         return gathered
 

@@ -63,6 +63,15 @@ def reduce(x: Array, axis_name: Any, *, op: str = "sum", launder: bool = False) 
     return collectives.all_reduce(x, axis_name, op=op)
 
 
+def of_many(x: Array, axis_name: Any, *, op: str = "sum", launder: bool = False) -> Array:
+    """An all-reduce of which a maximum is that of many copies; a laundering one makes 1 of NaN in it."""
+    if op != "max" or not jnp.issubdtype(x.dtype, jnp.floating):
+        return collectives.all_reduce(x, axis_name, op=op)
+    if launder:
+        x = jnp.where(jnp.isnan(x), jnp.ones_like(x), x)
+    return jnp.repeat(lax.all_gather(x, axis_name), 4096, axis=0).max(axis=0)
+
+
 def exchange(x: Array, axis_name: Any, *, split_axis: int, concat_axis: int, tiled: bool = False) -> Array:
     """JAX's own."""
     return lax.all_to_all(x, axis_name, split_axis, concat_axis, tiled=tiled)
@@ -132,6 +141,7 @@ class Pair:
 
 PAIRS = {
     "pmax_loses_nan": Pair("all_reduce", reduce, partial(reduce, launder=True), "value", "xla"),
+    "reduce_max_loses_nan": Pair("all_reduce", of_many, partial(of_many, launder=True), "value", "xla"),
     "all_to_all_untiled_transpose": Pair(
         "all_to_all", exchange, after(exchange, twice_the_gradient), "gradient", "simulate"
     ),

@@ -88,6 +88,10 @@ LINKS: dict[str, Link] = {
 """All links: first those about the whole program, in the order in which a chain has them, then from simple to less."""
 
 
+UNCHECKED = tuple(name for name, link in LINKS.items() if not link.checked)
+"""The links that leave out the types in `shard_map`."""
+
+
 def links(chain: Chain) -> tuple[Link, ...]:
     """The links that a chain names."""
     return tuple(LINKS[name] for name in chain)

@@ -14,6 +14,7 @@ from shardproof.oracles.layout import shard, unshard
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.transposes import enter, leave
 from shardproof.properties.cases.case import Case, Operand, Placement
+from shardproof.properties.cases.chain import UNCHECKED
 from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.strategies import chains
 from shardproof.properties.contracts.contract import Contract, Option, Scope
@@ -29,9 +30,6 @@ Kept = Sequence[tuple[tuple[str, ...], int]]
 MOST_ELEMENTS = 2**14
 """Of one global array on a large mesh: the reference takes it whole."""
 
-
-UNCHECKED = "no_vma"
-"""The link that leaves out the types in `shard_map`."""
 
 KINDS = ("real", "exact", "real")
 """The data of what is no sum of products."""
@@ -84,7 +82,7 @@ def whole_cases(
 ) -> Case:
     """Cases of an operation on whole arrays. Shrinks to one device, and to the smallest sizes, the first dtype."""
     checked = conditions.differentiates or not conditions.check_vma  # or nothing else
-    chain = draw(chains(scope.chains.without((UNCHECKED,) if checked else ())))
+    chain = draw(chains(scope.chains.without(UNCHECKED if checked else ())))
     mesh, roles = draw(meshes_and_roles(scope, chain, signature.roles, conditions))
     axes = axes_of(roles)
     members = {role: mesh.axis_size(a) for role, a in axes.items()}

@@ -98,8 +98,10 @@ def _make(kind: str, implementation: Implementation, case: Case, engine: Engine)
     check_results(case, seen)
     program, placements = derivatives(case, implementation, seen, forward_mode=forward_mode, reverse_mode=reverse_mode)
     with differentiating():
-        # jvp of a custom_vjp is traced all the same, to a primitive that nothing can run
-        own = forward_mode and contains(primal, "custom_vjp_call")
+        # jvp of a custom_vjp is traced all the same, to a primitive that nothing can run; where a link derives, the
+        # program of the values has the forward rule in its place
+        derives = any(link.derives for link in case.links)
+        own = forward_mode and (derives or contains(primal, "custom_vjp_call"))
         if own and contains(traced(program, case, engine), "custom_lin"):
             raise NotDifferentiable(NO_FORWARD_MODE)
         return Ready(engine.prepare(program, case.mesh), seen, tuple(placements))

@@ -11,9 +11,6 @@ from typing import Literal
 BATCH = 2
 """How many inputs a link that batches (`vmap`, `scan`, …) carries, along a leading dimension."""
 
-LEAVES_AN_AXIS = ("partial_manual", "vmap_spread")
-"""Links that need an axis of the mesh which a collective does not name."""
-
 MOST_LINKS, MOST_BATCHED = 3, 2
 """How long a chain may be, and how many of its links may batch."""
 
@@ -106,6 +103,11 @@ def in_order(names: Iterable[str]) -> Chain:
         if not LINKS[name].batched or sum(link.batched for link in links(tuple(chain))) < MOST_BATCHED:
             chain.append(name)
     return tuple(chain[:MOST_LINKS])
+
+
+def leaves_an_axis(chain: Chain) -> bool:
+    """Whether a link needs an axis of the mesh which a collective does not name."""
+    return "partial_manual" in chain or "vmap_spread" in chain
 
 
 def goes_around(outer: str, inner: str) -> bool:

@@ -1,5 +1,6 @@
 """The axes that `shard_map` makes manual: all, or some; divided between two of them; one to spread a batch over."""
 
+import dataclasses
 from collections.abc import Collection
 
 from shardproof.properties.cases.case import Case
@@ -33,10 +34,12 @@ def outer_axes(case: Case) -> tuple[str, ...]:
     return tuple(first[:1]) if len(manual) > 1 else ()
 
 
-def inner_axes(case: Case) -> tuple[str, ...]:
-    """The axes that are left to the inner one, in mesh order."""
+def levels(case: Case) -> tuple[tuple[str, ...], ...]:
+    """What each `shard_map` around the call names as its manual axes, the outer one first; nothing where it is all."""
+    if NESTED not in case.chain:
+        return (case.manual,)
     outer = outer_axes(case)
-    return tuple(name for name in manual_axes(case) if name not in outer)
+    return outer, tuple(name for name in manual_axes(case) if name not in outer)
 
 
 def free_axis(case: Case) -> str:
@@ -51,15 +54,24 @@ def free_axis(case: Case) -> str:
     return max(fit, key=lambda name: case.mesh.shape[name]) if fit and len(manual) > 1 else ""
 
 
+def spread_axis(case: Case) -> str:
+    """The axis over which the batch is spread; none where it is not."""
+    return free_axis(case) if SPREAD in case.chain else ""
+
+
 def stacked_axes(case: Case) -> tuple[str, ...]:
     """The axes along which every device's result is told apart, in mesh order."""
-    spread = free_axis(case) if SPREAD in case.chain else ""
-    return tuple(name for name in manual_axes(case) if name != spread)
+    return tuple(name for name in manual_axes(case) if name != spread_axis(case))
 
 
 def outside(case: Case) -> bool:
     """Whether a `vmap` is around the whole `shard_map`."""
     return OUTSIDE in case.chain or SPREAD in case.chain
+
+
+def without_outside(case: Case) -> Case:
+    """The case as it is inside of that."""
+    return dataclasses.replace(case, chain=tuple(name for name in case.chain if name not in (OUTSIDE, SPREAD)))
 
 
 def along(entries: Entries, axes: Collection[str]) -> Entries:

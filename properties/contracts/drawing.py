@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Operand, Placement
-from shardproof.properties.cases.chain import LEAVES_AN_AXIS, Chain
+from shardproof.properties.cases.chain import Chain, leaves_an_axis
 from shardproof.properties.cases.strategies import axis_names, large_meshes, meshes, specs
 from shardproof.properties.cases.strategies.axes import MAX_AXES, in_some_order
 from shardproof.properties.contracts.contract import Scope
@@ -32,7 +32,7 @@ def meshes_and_axes(
         )
     axis_name = draw(axis_names(mesh))
     axes = (axis_name,) if isinstance(axis_name, str) else axis_name
-    if set(LEAVES_AN_AXIS) & set(chain) and 1 < len(axes) == len(mesh.axis_names):
+    if leaves_an_axis(chain) and 1 < len(axes) == len(mesh.axis_names):
         shortest = min(reversed(axes), key=lambda name: mesh.shape[name])
         axis_name = axes = tuple(name for name in axes if name != shortest)
     return mesh, axis_name, axes

@@ -10,7 +10,7 @@ from hypothesis import reject
 from hypothesis import strategies as st
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.cases.chain import LEAVES_AN_AXIS, Chain
+from shardproof.properties.cases.chain import Chain, leaves_an_axis
 from shardproof.properties.cases.strategies import large_meshes, meshes, specs
 from shardproof.properties.cases.strategies.axes import MAX_AXES, in_some_order
 from shardproof.properties.cases.strategies.meshes import known_names
@@ -82,8 +82,7 @@ def meshes_and_roles(
         )
     if conditions.layouts:
         return mesh, draw(roles_of_layouts(mesh, chain, conditions.layouts))
-    leaves_one = bool(set(LEAVES_AN_AXIS) & set(chain))
-    wanted = len(names) + leaves_one
+    wanted = len(names) + leaves_an_axis(chain)
     free = [name for name in known_names(wanted) if name not in mesh.axis_names]
     more = tuple(free[: max(wanted - len(mesh.axis_names), 0)])
     mesh = MeshCase(
@@ -97,7 +96,7 @@ def meshes_and_roles(
     spare = ordered[len(names) :]
     wide = [name for name in names if name not in conditions.one_axis]
     for axis, at in zip(spare, draw(st.tuples(*[st.integers(0, 7)] * MAX_AXES), label="roles of axes"), strict=False):
-        left_over = leaves_one and axis == spare[-1]
+        left_over = leaves_an_axis(chain) and axis == spare[-1]
         if wide and not left_over and at < 6:  # one in four is of no role
             chosen[wide[at % len(wide)]].append(axis)
     as_tuples = draw(st.tuples(*[st.integers(0, 3)] * max(MAX_AXES, len(names))), label="one axis as a tuple")
@@ -128,7 +127,7 @@ def roles_of_layouts(draw: st.DrawFn, mesh: MeshCase, chain: Chain, layouts: Seq
     another one: what goes together, and what seems to. Under a link that needs one, an axis of a mesh that has several
     is in no role. Shrinks to arrays that nothing shards.
     """
-    several = bool(set(LEAVES_AN_AXIS) & set(chain)) and len(mesh.axis_names) > 1
+    several = leaves_an_axis(chain) and len(mesh.axis_names) > 1
     allowed = mesh.axis_names[: -1 if several else None]
     roles: list[tuple[str, AxisName]] = []
     before: tuple[tuple[str, ...], ...] = ()

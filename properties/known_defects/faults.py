@@ -17,6 +17,7 @@ SUMS = ("psum", "psum_invariant", "reduce_scatter")
 REDUCTIONS = (*SUMS, "pmax", "pmin")
 GATHERS = ("all_gather", "all_gather_invariant")
 MANY = 4096
+"""The elements from which XLA:CPU takes a maximum in another way (`reduce_max_loses_nan.py`)."""
 
 
 def first(program: Any, condition: Callable[[Any], bool]) -> Any:

@@ -245,6 +245,20 @@ def test_a_defect_excuses_the_right_one_and_not_the_wrong_one(of: str) -> None:
     assert reported == defect.in_version(jax.__version__)
 
 
+def refuses_to_be_eager(x: Array, axis_name: Any, *, op: str = "sum") -> Array:
+    """An all-reduce with an error of its own where it is not traced."""
+    if "Jaxpr" not in type(x).__name__:
+        raise ValueError("in_specs passed to shard_map: expected jit")
+    return collectives.all_reduce(x, axis_name, op=op)
+
+
+def test_an_error_without_jit_of_the_functions_own_is_not_excused() -> None:
+    """A nested shard_map that JAX cannot run without jit excuses what JAX raises, and nothing that a function does."""
+    pair = PAIRS["nested_shard_map_eager"]
+    nested = [case for case in drawn(pair) if "nested" in case.chain]
+    assert any(judged(pair, refuses_to_be_eager, case)[1] is not None for case in nested)
+
+
 @dataclass(frozen=True)
 class OfNothing:
     """A program of a, b [0] and c [1], whether it may be at fault, and whether XLA refuses it."""

@@ -10,27 +10,20 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import Array, lax
-from jax.experimental import io_callback
-from jax.experimental import pallas as pl
 
 from shardproof import check
 from shardproof.impl import collectives
-from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import engine_named
-from shardproof.properties.engines.simulate import RULES
 from shardproof.properties.known_defects import DEFECTS
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.laws.violation import SuiteError
 from shardproof.properties.reports.checking import user_implementation
 from shardproof.properties.reports.summary import alike
-from shardproof.properties.runner import budgets
 from shardproof.properties.runner.given import GivenError, named
-from shardproof.properties.runner.judging import ENOUGH, own, require_held
+from shardproof.properties.runner.judging import ENOUGH, require_held
 from shardproof.properties.runner.search import Finding, find_violation
-from shardproof.properties.runner.tally import Tally
-from shardproof.properties.runner.verdict import HeldOnNothing, Verdict
+from shardproof.properties.runner.verdict import HeldOnNothing
 
 Function = Callable[..., Any]
 SMALL = Scope(max_devices=4, available=4, large=24)
@@ -180,129 +173,6 @@ def test_results_have_the_right_tree_shapes_and_dtypes_first(law: str, name: str
     assert re.fullmatch(words, finding.violation.finding)
 
 
-def _pallas(x: Array) -> Array:
-    def kernel(source: Any, target: Any) -> None:
-        target[...] = source[...]
-
-    shape = jax.ShapeDtypeStruct(x.shape, x.dtype, manual_axis_type=jax.typeof(x).manual_axis_type)
-    return pl.pallas_call(kernel, out_shape=shape, interpret=True)(x)
-
-
-def _reference(x: Array) -> Array:
-    reference = jax.new_ref(x)
-    reference[...] = reference[...] + 1
-    return jax.freeze(reference) - 1
-
-
-ONES = jax.ShapeDtypeStruct((2, 2), jnp.float32)
-KINDS: dict[str, Function] = {
-    "pallas_call": _pallas,
-    "pure_callback": lambda x: jax.pure_callback(lambda y: y, ONES, x),
-    "io_callback": lambda x: io_callback(lambda y: y, ONES, x),
-    "refs": _reference,
-    "convolution": lambda x: lax.conv(x[None, None], jnp.ones((1, 1, 1, 1)), (1, 1), "VALID")[0, 0],
-    "fft": lambda x: jnp.fft.ifft(jnp.fft.fft(x)).real.astype(jnp.float32),
-    "cholesky": jnp.linalg.cholesky,
-    "qr": lambda x: jnp.linalg.qr(x)[0],
-    "eigh": lambda x: jnp.linalg.eigh(x)[1],
-    "triangular_solve": lambda x: jax.scipy.linalg.solve_triangular(x, x),
-    "lu": lambda x: jax.scipy.linalg.lu(x)[1],
-    "svd": lambda x: jnp.linalg.svd(x)[1],
-}
-
-
-def using(kind: str, offset_by: int) -> Function:
-    """A ring shift that also does what the interpreter may lack, and adds nothing of it."""
-
-    def shift(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
-        y = collectives.ring_shift(x, axis_name, offset=offset + offset_by)
-        other = KINDS[kind](jnp.eye(2, dtype=jnp.float32))
-        return jnp.where(jnp.isfinite(other).all(), y, jnp.zeros_like(y))
-
-    return shift
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_the_interpreter_lacks_is_verified_by_the_compiler(kind: str) -> None:
-    """A function that one engine cannot run is run by the other: a right one holds there, a wrong one is caught."""
-    right = found("ring_shift", using(kind, 0), "value", "simulate", 8)
-    assert right.violation is None, str(right.violation)
-    assert right.tally.structures >= 2
-    assert right.tally.instead or not right.tally.not_run
-    assert all(reason.startswith("the interpreter cannot run ") for reason in right.tally.instead)
-    assert found("ring_shift", using(kind, 1), "value", "simulate", 40).violation is not None
-
-
-def test_what_no_engine_ran_is_no_pass() -> None:
-    """A law that nothing could run fails, except where only the interpreter can check it: there it is reported."""
-    shift = using("convolution", 0)
-    implementation = user_implementation("ring_shift", shift)
-    finding = found("ring_shift", shift, "scale", "simulate", 3)
-    assert finding.tally.not_run == {"the interpreter cannot run conv_general_dilated": 3}
-    require_held(LAWS["scale"], implementation, finding.tally)
-    with pytest.raises(HeldOnNothing, match="nothing ran it: 3 not run"):
-        require_held(LAWS["value"], implementation, finding.tally)
-
-
-def test_what_ran_on_single_participants_alone_is_no_pass() -> None:
-    """A function that only the compiler runs, where there is one device: what it does between devices nobody saw."""
-    shift = user_implementation("ring_shift", using("convolution", 0))
-    tally = Tally("ring_shift", shift.name, "value", "simulate")
-    alone, several = (
-        Case("ring_shift", MeshCase(("dp",), (n,)), "dp", (Operand((2,), "float32", Placement((("dp",),))),))
-        for n in (1, 2)
-    )
-    tally.note(Verdict("held", checked=1), alone)
-    assert require_held(LAWS["value"], shift, tally) == ""
-    tally.note(Verdict("not run", "the interpreter cannot run it"), several)
-    with pytest.raises(HeldOnNothing, match="single participants: 1 cases with more were not run: the interpreter can"):
-        require_held(LAWS["value"], shift, tally)
-    assert require_held(LAWS["scale"], shift, tally) == ""
-    tally.note(Verdict("held", checked=1), several)
-    assert require_held(LAWS["value"], shift, tally) == ""
-
-
-def lacking(y: Array) -> Array:
-    """The array, by a program that the interpreter cannot run."""
-    zero = lax.conv(jnp.zeros((1, 1, 2, 2)), jnp.ones((1, 1, 1, 1)), (1, 1), "VALID").sum()
-    return jnp.where(zero > 1, jnp.zeros_like(y), y)
-
-
-def maximum(x: Array, axis_name: Any, *, op: str = "sum", launder: bool, after: Function) -> Array:
-    """An all-reduce; a laundering one makes 1 of NaN in a maximum."""
-    if launder and op in ("max", "min") and jnp.issubdtype(x.dtype, jnp.floating):
-        x = jnp.where(jnp.isnan(x), jnp.ones_like(x), x)
-    return after(collectives.all_reduce(x, axis_name, op=op))
-
-
-@pytest.mark.parametrize("after", [lambda y: y, lacking], ids=["interpreted", "compiled only"])
-def test_a_laundered_nan_is_no_lost_one(after: Function) -> None:
-    """NaN that XLA loses is excused, with the interpreter or without; NaN that a function turns into 1 is not."""
-    right = found("all_reduce", partial(maximum, launder=False, after=after), "value", "xla", 60)
-    assert right.violation is None, str(right.violation)
-    assert right.tally.defects["pmax_loses_nan"] > 0
-    assert found("all_reduce", partial(maximum, launder=True, after=after), "value", "xla", 40).violation is not None
-
-
-def doubled(x: Array, axis_name: Any, *, op: str = "sum") -> Array:
-    """Twice the sum of complex numbers."""
-    y = collectives.all_reduce(x, axis_name, op=op)
-    return lacking(y * 2 if jnp.issubdtype(y.dtype, jnp.complexfloating) else y)
-
-
-def test_what_would_end_the_process_is_not_held() -> None:
-    """A sum on which XLA aborts is excused if the interpreter holds; if nothing ran it, it is not run."""
-    right = found("all_reduce", collectives.all_reduce, "transformation", "xla", 40)
-    assert right.violation is None
-    assert right.tally.defects["complex_constant_sum"] > 0
-    assert not right.tally.not_run
-    for function in (partial(maximum, launder=False, after=lacking), doubled):
-        opaque = found("all_reduce", function, "transformation", "xla", 40)
-        assert opaque.violation is None, str(opaque.violation)
-        assert "complex_constant_sum" not in opaque.tally.defects
-        assert any("complex_constant_sum" in reason for reason in opaque.tally.not_run)
-
-
 def exchange(x: Array, axis_name: Any, *, split_axis: int, concat_axis: int, tiled: bool = False) -> Array:
     """JAX's own."""
     return lax.all_to_all(x, axis_name, split_axis, concat_axis, tiled=tiled)
@@ -394,51 +264,6 @@ def test_each_mode_of_differentiation_is_checked_where_it_exists() -> None:
     wrong = found("ring_shift", tripled_tangent, "gradient", "simulate", 20)
     assert wrong.violation is not None
     assert "tangent (forward mode)" in wrong.violation.finding
-
-
-def test_an_error_of_the_interpreter_is_not_the_functions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interpreter that fails itself is a limit of it, told in words: the compiler judges in its place."""
-    monkeypatch.setitem(RULES, "ppermute", {}.__getitem__)  # which takes one argument, and not three
-    right = found("ring_shift", collectives.ring_shift, "value", "simulate", 40)
-    assert right.violation is None, str(right.violation)
-    (reason,) = right.tally.instead
-    assert reason.startswith("the interpreter cannot run this program, for an error of its own (TypeError: ")
-    wrong = found("ring_shift", returning(jnp.negative), "value", "simulate", 40)
-    assert wrong.violation is not None
-    assert wrong.violation.engine == "xla"
-
-
-def raises_when_it_runs(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
-    """Fails in a callback, of which JAX's exception has no frame of JAX's when the program runs again."""
-
-    def callback(block: Any) -> Any:
-        raise ValueError("the callback fails")
-
-    y = collectives.ring_shift(x, axis_name, offset=offset)
-    return jax.pure_callback(callback, jax.ShapeDtypeStruct(y.shape, y.dtype), y)
-
-
-def test_what_a_program_raises_while_it_runs_is_the_functions() -> None:
-    """An exception out of the compiled program is a finding, and no error of this suite."""
-    wrong = found("ring_shift", raises_when_it_runs, "value", "xla", 5)
-    assert wrong.violation is not None
-    assert wrong.violation.finding.startswith("raises JaxRuntimeError: ")
-    error = jax.errors.JaxRuntimeError("INTERNAL")
-    assert not own(error)
-
-
-def test_what_is_compiled_instead_is_bounded_and_shrinks() -> None:
-    """What is compiled in place of the interpreter counts, even if it is excused, and a wrong one is shrunk as well."""
-    lossy = partial(maximum, launder=False, after=lacking)
-    tally = found("all_reduce", lossy, "value", "simulate", 60).tally
-    assert tally.structures + sum(tally.defects.values()) == sum(tally.instead.values())
-    assert sum(tally.instead.values()) == max(budgets.LEAST, round(60 * budgets.XLA))
-    implementation = user_implementation("ring_shift", using("convolution", 1))
-    wrong = find_violation(
-        LAWS["value"], implementation, engine_named("simulate"), SMALL, max_examples=8, random_seed=1
-    )
-    assert wrong.violation is not None
-    assert wrong.violation.case.mesh.size == 2
 
 
 def test_an_error_of_the_suite_hides_no_violation(monkeypatch: pytest.MonkeyPatch) -> None:

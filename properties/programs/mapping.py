@@ -1,6 +1,5 @@
 """A function of blocks on a mesh: how arrays enter `shard_map` and leave it, and what of a chain is about that."""
 
-import dataclasses
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,16 +8,7 @@ import jax
 from jax.sharding import PartitionSpec
 
 from shardproof.properties.cases.case import Case
-from shardproof.properties.cases.manual import (
-    NESTED,
-    OUTSIDE,
-    SPREAD,
-    along,
-    free_axis,
-    inner_axes,
-    outer_axes,
-    outside,
-)
+from shardproof.properties.cases.manual import along, levels, outside, spread_axis, without_outside
 from shardproof.properties.cases.operand import Entries
 from shardproof.properties.programs.transformations import Local
 
@@ -67,11 +57,6 @@ def specs_of(leaves: Leaves, axes: Collection[str]) -> Any:
     return leaves.spec(axes) if isinstance(leaves, Leaf) else [one.spec(axes) for one in leaves]
 
 
-def without_outside(case: Case) -> Case:
-    """The case as it is inside of a `vmap` of the whole `shard_map`."""
-    return dataclasses.replace(case, chain=tuple(name for name in case.chain if name not in (OUTSIDE, SPREAD)))
-
-
 def on_mesh(case: Case, mesh: Any, local: Local, entries: Sequence[Leaf], leaves: Leaves, *, checked: bool) -> Global:
     """A function of shards on the mesh, under what of the chain is about `shard_map`; types are `checked`, or not."""
     checked = checked and all(link.checked for link in case.links)
@@ -84,12 +69,10 @@ def on_mesh(case: Case, mesh: Any, local: Local, entries: Sequence[Leaf], leaves
         )
         return mapped
 
-    if NESTED in case.chain:
-        program = manual(lambda *xs: manual(local, inner_axes(case))(*xs), outer_axes(case), mesh=mesh)
-    else:
-        program = manual(local, case.manual, mesh=mesh)
+    outer, *inner = levels(case)
+    program = manual(lambda *xs: manual(local, *inner)(*xs) if inner else local(*xs), outer, mesh=mesh)
     if not outside(case):
         return program
     leads = leaves.lead if isinstance(leaves, Leaf) else [one.lead for one in leaves]
-    over = free_axis(case) if SPREAD in case.chain else None
-    return jax.vmap(program, in_axes=tuple(one.lead for one in entries), out_axes=leads, spmd_axis_name=over)
+    over, leading = spread_axis(case) or None, tuple(one.lead for one in entries)
+    return jax.vmap(program, in_axes=leading, out_axes=leads, spmd_axis_name=over)

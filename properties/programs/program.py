@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from shardproof.properties.cases.case import Case
-from shardproof.properties.cases.manual import outside, stacked_axes
+from shardproof.properties.cases.manual import outside, stacked_axes, without_outside
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.kept import of_participants
@@ -27,7 +27,6 @@ from shardproof.properties.programs.mapping import (
     partition_spec,
     specs_of,
     stacked,
-    without_outside,
 )
 from shardproof.properties.programs.transformations import Local, primal_of_vjp, wrapped
 

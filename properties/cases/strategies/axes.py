@@ -29,7 +29,7 @@ def in_some_order(draw: st.DrawFn, names: Sequence[str]) -> list[str]:
 def axis_tuples(draw: st.DrawFn, mesh: MeshCase) -> tuple[str, ...]:
     """Non-empty subsets of the mesh's axes, in any order.
 
-    Two in five skip an axis in the middle of the mesh, where there is one: its members are then no slice of
+    Nearly half skip an axis in the middle of the mesh, where there is one: its members are then no slice of
     the mesh's devices. Three of four that would connect a device with itself alone get a longer axis instead.
     Shrinks to the mesh's first axis. On `(dp=2, tp=4)` draws `("dp",)`, `("tp",)`, `("dp", "tp")`
     and `("tp", "dp")`.

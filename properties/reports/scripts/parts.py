@@ -6,21 +6,11 @@ from pathlib import Path
 
 import jax
 
-from shardproof.properties.cases.manual import (
-    NESTED,
-    SPREAD,
-    along,
-    free_axis,
-    inner_axes,
-    outer_axes,
-    outside,
-    stacked_axes,
-)
+from shardproof.properties.cases.manual import along, levels, outside, spread_axis, stacked_axes, without_outside
 from shardproof.properties.cases.operand import Entries
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.laws.violation import DEATHS
 from shardproof.properties.programs.kept import as_text
-from shardproof.properties.programs.mapping import without_outside
 from shardproof.properties.programs.precision import is_wide
 from shardproof.properties.programs.program import compiled
 from shardproof.properties.reports.scripts.children import CHILD, MEMORY
@@ -258,21 +248,22 @@ class Script:
         return texts[0] if len(set(texts)) == 1 else f"[{', '.join(texts)}]"
 
     def _on_mesh(self, name: str, function: str, entries: Sequence[Leaf], leaves: Sequence[Leaf]) -> str:
-        inside, axes = "", self.case.manual
-        if NESTED in self.case.chain:
-            rest = self._mapped(function, inner_axes(self.case), entries, leaves, "")
-            function, axes = f"{name}_of_the_rest", outer_axes(self.case)
+        inside = ""
+        outer, *inner = levels(self.case)
+        for axes in inner:
+            rest = self._mapped(function, axes, entries, leaves, "")
+            function = f"{name}_of_the_rest"
             inside = "\n".join([
                 f"def {function}(*blocks):",
                 '    """Makes the other axes manual as well."""',
                 f"    return {rest}(*blocks)",
                 "", "", "",
             ])  # fmt: skip
-        call = self._mapped(function, axes, entries, leaves, "mesh=mesh, ")
+        call = self._mapped(function, outer, entries, leaves, "mesh=mesh, ")
         if outside(self.case):
             leads = [lead for _, lead in leaves]
             out = str(leads[0] if len(set(leads)) == 1 else leads)
-            over = f", spmd_axis_name={free_axis(self.case)!r}" if SPREAD in self.case.chain else ""
+            over = f", spmd_axis_name={spread_axis(self.case)!r}" if spread_axis(self.case) else ""
             call = f"jax.vmap({call}, in_axes={tuple(lead for _, lead in entries)}, out_axes={out}{over})"
         line = f"{name} = {call}"
         return inside + (line if len(line) <= 120 else line.replace(", out_specs", ",\n    out_specs").replace(

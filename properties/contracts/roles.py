@@ -42,6 +42,7 @@ class Conditions:
         most: the most devices.
         differentiates: whether the function itself takes gradients, which need the types that `check_vma` checks.
         powers_of_two: the roles of which the number of participants is one.
+        optional: the roles that may be no axis at all.
         check_vma: whether its types are checked; if not, it has no type to hold it to, nor a gradient.
         layouts: of each array that is laid out in its own way, the roles of its dimensions. These may be of no axis,
             and of axes that another array's roles are of; if there are any, there is no other role.
@@ -55,6 +56,7 @@ class Conditions:
     most: int | None = None
     differentiates: bool = False
     powers_of_two: frozenset[str] = frozenset()
+    optional: frozenset[str] = frozenset()
     check_vma: bool = True
     layouts: tuple[tuple[str, ...], ...] = ()
 
@@ -99,6 +101,10 @@ def meshes_and_roles(
         left_over = leaves_an_axis(chain) and axis == spare[-1]
         if wide and not left_over and at < 6:  # one in four is of no role
             chosen[wide[at % len(wide)]].append(axis)
+    missing = draw(st.tuples(*[st.integers(0, 2)] * max(MAX_AXES, len(names))), label="roles of no axis")
+    for name, at in zip(names, missing, strict=False):
+        if name in conditions.optional and at == 2:
+            chosen[name] = []
     as_tuples = draw(st.tuples(*[st.integers(0, 3)] * max(MAX_AXES, len(names))), label="one axis as a tuple")
     roles: list[tuple[str, AxisName]] = []
     for name, as_tuple in zip(names, as_tuples, strict=False):

@@ -195,6 +195,11 @@ DEFECTS: dict[str, Defect] = {
             ("0.10.2", "0.12.0.1"),
         ),
         Defect(
+            "pmax_empty_axes",
+            "pmax and pmin over an empty axis tuple raise where types are checked; psum and pmean do nothing.",
+            ("0.10.2",),
+        ),
+        Defect(
             "ppermute_tuple_order",
             "ppermute over a tuple out of mesh order numbers devices in mesh order (0.10) or is refused (0.12).",
             ("0.10.2", "0.12.0.1"),

@@ -34,6 +34,7 @@ from shardproof.properties.laws.law import LAWS
 from shardproof.properties.meta.drawn import drawn
 from shardproof.properties.programs.implementations import BUILT_IN
 from shardproof.properties.reports.checking import user_implementation
+from shardproof.properties.reports.report import pairs, report_text
 from shardproof.properties.runner.judging import verify
 from shardproof.properties.runner.tally import Tally
 
@@ -104,6 +105,21 @@ def test_a_chain_in_words() -> None:
     assert in_words(("eager", "no_vma", "vmap")) == "eager and no_vma and vmap"
     assert in_words(("vmap", "scan", "checkpoint")) == "vmap of scan of checkpoint"
     assert in_words(()) == "jit"
+
+
+def test_the_report_counts_each_pair() -> None:
+    """A row for what is around, a column for what is inside; `-` where that cannot be."""
+    tallies = [Tally("ring_shift", name, "value") for name in ("one", "other")]
+    for tally in tallies:
+        tally.count(shift_of_two(("eager", "vmap", "scan")), 1)
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in pairs(tallies).splitlines()]
+    told = {(row[0], inner): cell for row in rows[2:] for inner, cell in zip(rows[0][1:], row[1:], strict=True)}
+    counted = {pair: cell for pair, cell in told.items() if cell not in ("0", "-")}
+    assert counted == {("eager", "vmap"): "2", ("eager", "scan"): "2", ("vmap", "scan"): "2"}
+    assert {pair for pair, cell in told.items() if cell == "-"} == {
+        pair for pair in product(LINKS, repeat=2) if not goes_around(*pair)
+    }
+    assert "## Pairs of transformations" in report_text("report.md", tallies, [])
 
 
 @pytest.mark.parametrize("chain", [("cond", "vmap"), ("vmap", "cond")])

@@ -14,10 +14,12 @@ from jax import lax
 
 from shardproof.properties.benchmark.readme import README, section
 from shardproof.properties.contracts.described import Array
+from shardproof.properties.engines.references import NumpyReference, reference_of
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.meta.test_failures_replay import pytest_run
 from shardproof.properties.meta.whole_programs import PROGRAMS, Written, mlp, numpy_mlp
 from shardproof.properties.reports.programs import check_program
+from shardproof.properties.runner.programs import Program
 
 MLP: dict[str, Any] = {
     "arguments": ("batch@data embed", "embed hidden@model", "hidden@model embed"),
@@ -113,6 +115,8 @@ def test_the_script_of_a_program_runs_alone(tmp_path: Any, monkeypatch: pytest.M
         ({"dtypes": ["float"]}, "dtype='float': expected one of"),
         ({"dtypes": []}, "dtypes: expected at least one"),
         ({"powers_of_two": ["expert"]}, "powers_of_two: 'expert': expected some of data, model"),
+        ({"optional": ["expert"]}, "optional: 'expert': expected some of data, model"),
+        ({"optional": ["model"], "one_axis": ["model"]}, "optional: 'model': expected some of data"),
         ({"serves": lambda heads: True}, "serves: 'heads': expected parameters out of batch, embed, hidden, data"),
         (
             {"check_vma": False, "differentiates": True},
@@ -156,6 +160,30 @@ def test_a_role_may_shard_nothing() -> None:
         max_examples=3,
         laws=["value", "gradient"],
     )
+    assert {tally.outcome for tally in summary.tallies} == {"passed"}
+
+
+def doubled_in_place(x: Any, count: Any) -> Any:
+    """Assigns elements, which JAX refuses."""
+    x = x.copy()
+    x[:] = 2 * x
+    return x
+
+
+def doubled_in_a_loop(x: Any, count: Any) -> Any:
+    """Loops over a number, and slices by it."""
+    steps = [x[:count], *(x[i : i + 1] for i in range(count, len(x)))]
+    return 2 * np.concatenate(steps)
+
+
+@pytest.mark.parametrize("reference", [doubled_in_place, doubled_in_a_loop])
+def test_what_jax_cannot_trace_is_numpy(reference: Any) -> None:
+    """However it says so: with a TypeError, an IndexError, or that a number is not known."""
+    described = ("n@data", Array("", "int32", below="n"))
+    found = Program(lambda x, count, *, data: 2 * x, reference, arguments=described, results="n@data")
+    sizes = {"n": 4}
+    assert isinstance(reference_of(reference, found.signature, sizes, {}), NumpyReference)
+    summary = check_program(found.function, reference, arguments=described, results="n@data", max_examples=3)
     assert {tally.outcome for tally in summary.tallies} == {"passed"}
 
 

@@ -219,6 +219,34 @@ def one_axis_without_a_row(x: Any, *, axis: str) -> Any:
     return lax.all_gather(x, axis, axis=0, tiled=True)[1:].sum(0)
 
 
+def average(x: Any, *, data: Any) -> Any:
+    """The mean of all rows, on a mesh without that axis as well."""
+    return lax.pmean(x.mean(0), data)
+
+
+def average_of_shards_alone(x: Any, *, data: Any) -> Any:
+    """Takes what is not sharded for a row."""
+    return lax.pmean(x.mean(0), data) if data else x[0]
+
+
+def average_of_the_first(x: Any, count: Any, *, data: Any) -> Any:
+    """The mean of so many rows; the others are padding."""
+    at = lax.axis_index(data) * x.shape[0] + jnp.arange(x.shape[0])
+    total = lax.psum(jnp.where((at < count)[:, None], x, 0).sum(0), data)
+    return total / jnp.maximum(count, 1).astype(x.dtype)
+
+
+def average_of_the_first_of_each(x: Any, count: Any, *, data: Any) -> Any:
+    """Takes the padding to be at the end of each shard."""
+    total = lax.psum(jnp.where((jnp.arange(x.shape[0]) < count)[:, None], x, 0).sum(0), data)
+    return total / jnp.maximum(count, 1).astype(x.dtype)
+
+
+def whole_average_of_the_first(x: Any, count: Any) -> Any:
+    """In NumPy."""
+    return x[:count].sum(0) / max(count, 1)
+
+
 def step(params: Any, batch: Any, *, data: Any) -> Any:
     """A step of gradient descent, on trees; the gradient is taken inside."""
 
@@ -338,6 +366,13 @@ PROGRAMS: dict[str, Written] = {
     "one_axis": Written(
         one_axis_only, one_axis_without_a_row, lambda x: x.sum(0), ("m@axis n",), "n",
         {"one_axis": ["axis"], "multiples": {"m": 4}, "dtypes": ["float32"]},
+    ),
+    "average": Written(
+        average, average_of_shards_alone, lambda x: x.mean(0), ("n@data d",), "d", {"optional": ["data"]},
+    ),
+    "padded": Written(
+        average_of_the_first, average_of_the_first_of_each, whole_average_of_the_first,
+        ("n@data d", Array("", "int32", below="n")), "d",
     ),
     "step": Written(
         step, step_without_its_mean, whole_step,

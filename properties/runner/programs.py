@@ -48,6 +48,7 @@ class Program:
         dtypes: the dtypes of arrays that are not said to have another.
         most_devices: the most devices of a mesh.
         powers_of_two: the roles of which the number of participants must be a power of two.
+        optional: the roles that may be no axis at all, as on a mesh that has none for them: the function gets `()`.
         serves: anything else that the function needs: called with sizes of dimensions (of global arrays), numbers of
             participants of roles, and values of options, by the names of its parameters, it says whether the function
             serves such a case; others are drawn and dropped, and their share is reported.
@@ -75,6 +76,7 @@ class Program:
     dtypes: Iterable[str] = ("float32", "bfloat16")
     most_devices: int | None = None
     powers_of_two: Iterable[str] = ()
+    optional: Iterable[str] = ()
     serves: Callable[..., bool] | None = None
     differentiates: bool = False
     check_vma: bool = True
@@ -109,6 +111,7 @@ class Program:
             self.most_devices,
             self.differentiates,
             frozenset(self.powers_of_two),
+            frozenset(self.optional),
             self.check_vma,
         )
 
@@ -164,6 +167,7 @@ class Program:
                 (self.differentiates, "differentiates"),
                 (chosen.one_axis, f"one_axis: {', '.join(sorted(chosen.one_axis))}"),
                 (chosen.powers_of_two, f"powers_of_two: {', '.join(sorted(chosen.powers_of_two))}"),
+                (chosen.optional, f"optional: {', '.join(sorted(chosen.optional))}"),
                 (chosen.sizes, f"sizes: {', '.join(f'{n} in {sizes}' for n, sizes in chosen.sizes.items())}"),
                 (chosen.multiples, f"multiples: {', '.join(f'{n} of {m}' for n, m in chosen.multiples.items())}"),
                 (chosen.dtypes != Conditions().dtypes, f"dtypes: {', '.join(chosen.dtypes)}"),
@@ -227,6 +231,7 @@ def _check_conditions(signature: Signature, conditions: Conditions) -> None:
     for what, names, known in (
         ("one_axis", conditions.one_axis, set(signature.roles)),
         ("powers_of_two", conditions.powers_of_two, set(signature.roles)),
+        ("optional", conditions.optional, set(signature.roles) - conditions.one_axis),
         ("sizes", conditions.sizes, dimensions),
         ("multiples", conditions.multiples, dimensions),
     ):

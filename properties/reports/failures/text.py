@@ -53,7 +53,7 @@ def unstated(violation: LawViolation) -> list[str]:
     return [
         "",
         f"  if {program.name} is not meant for such a case, say what it needs, and no other is drawn: one_axis, sizes,",
-        f"  multiples, powers_of_two, most_devices, dtypes, or serves=, a predicate of any of {names}",
+        f"  multiples, optional, powers_of_two, most_devices, dtypes, or serves=, a predicate of any of {names}",
     ]
 
 

@@ -1,0 +1,22 @@
+"""Over no axis at all, psum and pmean return what they are given; pmax and pmin raise, with an error about psum."""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+from jax import P, lax
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 2)
+mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+over_nothing = {
+    name: jax.shard_map(lambda x, f=f: f(x, ()), mesh=mesh, in_specs=P("d"), out_specs=P("d"))
+    for name, f in {"sum": lax.psum, "maximum": lax.pmax}.items()
+}
+
+assert over_nothing["sum"](jnp.arange(2.0)).tolist() == [0, 1]
+try:
+    print("fixed: the maximum is", over_nothing["maximum"](jnp.arange(2.0)).tolist())
+except ValueError as error:
+    print(f"defect: {error}")
+    sys.exit(1)

@@ -77,6 +77,7 @@ LINKS: dict[str, Link] = {
         Link("vmap_others", maps="others"),
         Link("twice", maps="all"),
         Link("switch"),
+        Link("divergent_cond"),
         Link("scan", maps="all"),
         Link("while_loop", maps="all", differentiable=False),
         Link("cond", maps="all", keeps=(True, False)),
@@ -107,7 +108,7 @@ def in_order(names: Iterable[str]) -> Chain:
 
 def leaves_an_axis(chain: Chain) -> bool:
     """Whether a link needs an axis of the mesh which a collective does not name."""
-    return "partial_manual" in chain or "vmap_spread" in chain
+    return not {"partial_manual", "vmap_spread", "divergent_cond"}.isdisjoint(chain)
 
 
 def goes_around(outer: str, inner: str) -> bool:

@@ -1,4 +1,4 @@
-"""The axes that `shard_map` makes manual: all, or some; divided between two of them; one to spread a batch over."""
+"""What the axes of the mesh are to a chain: manual, all of them, some, or divided; what a batch or a branch is over."""
 
 import dataclasses
 from collections.abc import Collection
@@ -12,6 +12,9 @@ NESTED = "nested"
 
 OUTSIDE = "vmap_outside"
 """The link that is a `vmap` of the whole `shard_map`."""
+
+DIVERGENT = "divergent_cond"
+"""The link that calls in one of two branches, in the other one on devices that no collective connects with them."""
 
 SPREAD = "vmap_spread"
 """The link that is such a `vmap`, its batch sharded over an axis of the mesh (`spmd_axis_name`)."""
@@ -57,6 +60,12 @@ def free_axis(case: Case) -> str:
 def spread_axis(case: Case) -> str:
     """The axis over which the batch is spread; none where it is not."""
     return free_axis(case) if SPREAD in case.chain else ""
+
+
+def dividing_axis(case: Case) -> str:
+    """The axis whose devices may take different branches: the longest that is not in `axis_name`; else none."""
+    free = [name for name in manual_axes(case) if name not in case.axes and case.mesh.shape[name] > 1]
+    return max(free, key=lambda name: case.mesh.shape[name], default="")
 
 
 def stacked_axes(case: Case) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The known defects, each with what is at fault, how it shows, and what takes it away."""
+"""The known defects, those that may excuse a case with what is at fault, how it shows, and what takes it away."""
 
 import jax
 
@@ -7,6 +7,7 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.engines.simulate import raised_in
 from shardproof.properties.known_defects import faults, repairs
 from shardproof.properties.known_defects.defect import Defect
+from shardproof.properties.known_defects.recorded import RECORDED
 from shardproof.properties.laws.violation import Broken
 
 
@@ -90,11 +91,6 @@ DEFECTS: dict[str, Defect] = {
             repair=repairs.custom_vmap_mapped,
         ),
         Defect(
-            "nested_shard_map_gradient",
-            "The gradient of a shard_map inside of another raises, or hangs: residuals name axes of the outer one.",
-            ("0.10.2", "0.12.0.1"),
-        ),
-        Defect(
             "nested_shard_map_eager",
             "Without jit, a shard_map inside of another raises where it is replicated along an axis of the outer one.",
             ("0.10.2", "0.12.0.1"),
@@ -111,11 +107,6 @@ DEFECTS: dict[str, Defect] = {
             engine="xla",
             at_fault=faults.along_nothing,
             shows=lambda case, error: type(error) is ValueError and "verifier errors" in str(error),
-        ),
-        Defect(
-            "empty_explicit_shards",
-            "An empty array sharded over an explicit axis has shards of the global shape and cannot be read.",
-            ("0.10.2",),
         ),
         Defect(
             "psum_scatter_partial_explicit",
@@ -170,76 +161,6 @@ DEFECTS: dict[str, Defect] = {
             repair=repairs.ragged_exchange,
         ),
         Defect(
-            "varying_predicate_type",
-            "What a varying predicate or trip count chooses is typed invariant: cond, switch, while_loop, fori_loop.",
-            ("0.10.2", "0.12.0.1"),
-        ),
-        Defect(
-            "pure_callback_type",
-            "The result of a pure_callback on a varying operand is typed invariant.",
-            ("0.10.2", "0.12.0.1"),
-        ),
-        Defect(
-            "psum_repeated_axis",
-            "psum, pmax and all_gather over a tuple that names an axis twice abort the process instead of raising.",
-            ("0.12.0.1",),
-        ),
-        Defect(
-            "negative_scatter_dimension",
-            "psum_scatter and all_to_all accept negative dimensions while tracing and fail while lowering.",
-            ("0.10.2",),
-        ),
-        Defect(
-            "pmax_groups_type",
-            "pmax with axis_index_groups is typed invariant although the groups hold different values.",
-            ("0.10.2", "0.12.0.1"),
-        ),
-        Defect(
-            "pmax_empty_axes",
-            "pmax and pmin over an empty axis tuple raise where types are checked; psum and pmean do nothing.",
-            ("0.10.2",),
-        ),
-        Defect(
-            "ppermute_tuple_order",
-            "ppermute over a tuple out of mesh order numbers devices in mesh order (0.10) or is refused (0.12).",
-            ("0.10.2", "0.12.0.1"),
-        ),
-        Defect(
-            "pbroadcast_axis_name",
-            "pbroadcast over one named axis iterates over the letters of the name and raises NameError.",
-            ("0.10.2", "0.12.0.1"),
-        ),
-        Defect(
-            "grad_of_psum_unchecked",
-            "With check_vma=False, the gradient taken inside shard_map of a psum is silently wrong.",
-            ("0.10.2", "0.12.0.1"),
-        ),
-        Defect(
-            "pmean_uneven_groups",
-            "pmean over axis_index_groups of different sizes divides the sum of each by the size of the first.",
-            ("0.10.2", "0.12.0.1"),
-        ),
-        Defect(
-            "vmap_ppermute_tuple",
-            "ppermute over a tuple of a vmapped axis and a mesh axis silently drops the vmapped one.",
-            ("0.10.2", "0.12.0.1"),
-        ),
-        Defect(
-            "vmap_ppermute_partial",
-            "ppermute over a vmapped axis fails an assertion unless every member sends, and zero-fills nothing.",
-            ("0.10.2", "0.12.0.1"),
-        ),
-        Defect(
-            "vmap_spmd_scan",
-            "vmap with spmd_axis_name of a shard_map that has a loop, a branch or remat in it raises for its types.",
-            ("0.10.2", "0.12.0.1"),
-        ),
-        Defect(
-            "vmap_axis_name_checked",
-            "Inside shard_map with check_vma=True, collectives over a named axis of vmap fail an assertion.",
-            ("0.10.2", "0.12.0.1"),
-        ),
-        Defect(
             "ragged_all_to_all_type",
             "ragged_all_to_all is typed as its `output` operand alone, so a varying result passes as invariant.",
             ("0.10.2", "0.12.0.1"),
@@ -263,35 +184,6 @@ DEFECTS: dict[str, Defect] = {
             shows=_backward,
             repair=repairs.ragged_exchange,
         ),
-        Defect(
-            "int2_all_gather",
-            "XLA:CPU: all_gather of int2 returns garbage, or crashes on larger blocks.",
-            ("0.10.2", "0.12.0.1"),
-        ),
-        Defect(
-            "int2_all_to_all",
-            "XLA:CPU: all_to_all of int2 aborts the process.",
-            ("0.10.2", "0.12.0.1"),
-        ),
-        Defect(
-            "divergent_ppermute",
-            "XLA:CPU: a ppermute over one axis, under a predicate that differs only along another, never ends.",
-            ("0.10.2", "0.12.0.1"),
-        ),
-        Defect(
-            "scatter_empty_index",
-            "XLA:CPU: scatter_add with empty index vectors writes to the wrong elements.",
-            ("0.10.2", "0.12.0.1"),
-        ),
-        Defect(
-            "reduce_while_loop",
-            "XLA:CPU: compiling lax.reduce with a while_loop in its function aborts the process.",
-            ("0.10.2", "0.12.0.1"),
-        ),
-        Defect(
-            "exp2_bfloat16",
-            "exp2 of a bfloat16 is lowered to exp of x times a rounded log(2), and is up to six percent off.",
-            ("0.10.2", "0.12.0.1"),
-        ),
+        *RECORDED,
     )
 }

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from shardproof.oracles.dtypes import is_float
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.chain import in_order
-from shardproof.properties.cases.manual import NESTED, OUTSIDE, SPREAD, free_axis, outer_axes
+from shardproof.properties.cases.manual import DIVERGENT, NESTED, OUTSIDE, SPREAD, dividing_axis, free_axis, outer_axes
 from shardproof.properties.contracts import CONTRACTS, Violation
 from shardproof.properties.contracts.drawing import placements, without
 from shardproof.properties.programs.implementations import Implementation
@@ -31,7 +31,7 @@ def fitted(case: Case) -> Case:
     """The case with a chain that fits it.
 
     Where there is one operand it is mapped, what has no gradient is not differentiated, a single
-    axis not divided, and a batch not spread over an axis that is needed.
+    axis not divided, a batch not spread over an axis that is needed, and devices that a collective connects not parted.
     """
     contract = CONTRACTS[case.contract]
     moving = contract.moving(case)
@@ -44,6 +44,8 @@ def fitted(case: Case) -> Case:
         instead[NESTED] = "inner_jit"
     if not free_axis(case) or {NESTED, OUTSIDE} & set(case.chain):
         instead[SPREAD] = OUTSIDE
+    if not dividing_axis(case) or SPREAD in case.chain:
+        instead[DIVERGENT] = "switch"
     if not {*instead, SPREAD} & set(case.chain):
         return case
     chain = in_order(instead.get(name, name) for name in case.chain)

@@ -33,7 +33,7 @@ from shardproof.properties.laws.type import check_type
 from shardproof.properties.laws.value import check_value
 from shardproof.properties.programs.implementations import Implementation
 
-OF_SHARD_MAP = ("no_vma", "partial_manual", "nested", "vmap_outside", "vmap_spread", "vjp_inside")
+OF_SHARD_MAP = ("no_vma", "partial_manual", "nested", "vmap_outside", "vmap_spread", "vjp_inside", "divergent_cond")
 """Links that are about the types in `shard_map`, about its axes, or what is inside of it: not of a function of global
 arrays."""
 
@@ -169,7 +169,7 @@ LAWS: dict[str, Law] = {
             "value",
             "Every device holds the block that the oracle says.",
             check_value,
-            chains=Chains(COMPILED, bare=4),
+            chains=Chains(COMPILED, bare=3),
             share=2.4,
         ),
         Law(
@@ -177,7 +177,7 @@ LAWS: dict[str, Law] = {
             "Forward mode is the oracle's map, reverse mode its transpose, and the two are adjoint.",
             check_gradient,
             asks=has_gradient,
-            chains=Chains(DIFFERENTIABLE, bare=4),
+            chains=Chains(DIFFERENTIABLE, bare=3),
             floating=True,
             share=0.6,
             script="gradient",

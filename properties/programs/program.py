@@ -187,7 +187,7 @@ def local_of(case: Case, implementation: Implementation, seen: Seen, out: str) -
     inner = without_outside(case)
 
     def local(*shards: jax.Array) -> list[jax.Array]:
-        call = wrapped(case.chain, local_function(case, implementation))
+        call = wrapped(case, local_function(case, implementation))
         blocks = [
             shard.reshape(*inner.batch_of(i), *operand.block)
             for i, (shard, operand) in enumerate(zip(shards, case.operands, strict=True))
@@ -215,7 +215,7 @@ def _of_whole(case: Case, implementation: Implementation, seen: Seen, out: str) 
     specs = specs_of(leaves_of(case, seen, out), case.mesh.axis_names)
 
     def build(mesh: Any) -> Global:
-        call = wrapped(case.chain, called(case, implementation, mesh=mesh))
+        call = wrapped(case, called(case, implementation, mesh=mesh))
 
         def whole(*arrays: jax.Array) -> list[jax.Array]:
             results = list(call(*arrays))

@@ -11,7 +11,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from shardproof.properties.cases.chain import LINKS, Chain
+from shardproof.impl.collectives import cast_varying, varying
+from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.chain import LINKS
+from shardproof.properties.cases.manual import DIVERGENT, dividing_axis
 
 Local = Callable[..., list[jax.Array]]
 """Blocks in, a list of result blocks out."""
@@ -54,6 +57,25 @@ def _switch(fn: Local) -> Local:
 
         index = lax.optimization_barrier(jnp.int32(1))  # which a compiler does not know
         chosen: list[jax.Array] = lax.switch(index, [zeros, lambda *xs: list(fn(*xs)), zeros], *xs)
+        return chosen
+
+    return choose
+
+
+def divergent(fn: Local, axis: str) -> Local:
+    """The function in both branches of a `cond`: every other device along an axis takes the second one.
+
+    Operands are cast outside: JAX adds up the derivatives of a replica inside of a branch (see the known defects).
+    """
+
+    def choose(*xs: jax.Array) -> list[jax.Array]:
+        index = lax.axis_index(axis)
+        chosen: list[jax.Array] = lax.cond(
+            index % 2 == 0,
+            lambda *xs: list(fn(*xs)),
+            lambda *xs: list(fn(*map(lax.optimization_barrier, xs))),  # or a compiler makes one branch of two
+            *cast_varying(xs, varying(index)),
+        )
         return chosen
 
     return choose
@@ -117,7 +139,7 @@ WRAPS: Mapping[str, Callable[[Local], Local]] = {
     "while_loop": _while,
     "cond": _cond,
 }
-"""What every link makes of a function, but for those that are about the whole program."""
+"""What every link makes of a function, but for those that are about the whole program or the mesh."""
 
 
 def primal_of_vjp(fn: Local, moving: Sequence[int]) -> Local:
@@ -141,9 +163,11 @@ def of_some(fn: Callable[..., Any], xs: Sequence[Any], moving: Sequence[int]) ->
     return some, tuple(xs[i] for i in moving)
 
 
-def wrapped(chain: Chain, fn: Local) -> Local:
-    """A function with a chain around it: `outer(inner(fn))`."""
-    for name in reversed(chain):
-        if not LINKS[name].whole:
+def wrapped(case: Case, fn: Local) -> Local:
+    """A function with a case's chain around it: `outer(inner(fn))`."""
+    for name in reversed(case.chain):
+        if name == DIVERGENT:
+            fn = divergent(fn, dividing_axis(case))
+        elif not LINKS[name].whole:
             fn = WRAPS[name](fn)
     return fn

@@ -174,7 +174,7 @@ class Script:
         lines = [
             f"def local({', '.join(self.names)}):",
             '    """What every device runs; leading dimensions stack the results of all devices."""',
-            f"    y = {called(self.case.chain)}({', '.join(blocks)})",
+            f"    y = {called(self.case)}({', '.join(blocks)})",
         ]
         return [*lines, *self._left(axes, spy=spy)]
 
@@ -209,7 +209,7 @@ class Script:
             layouts = tuple_text([spec_text(p.partition(self.case.batch)) for p in placed(self.case)])
             return "\n".join([
                 f"def program({', '.join(self.names)}):",
-                f"    y = {called(self.case.chain)}({', '.join(self.names)})",
+                f"    y = {called(self.case)}({', '.join(self.names)})",
                 f"    blocks = jax.shard_map(local, mesh=mesh, in_specs={layouts}, out_specs={self._specs(out)})",
                 f"    return blocks({'*y' if self.several else 'y'})",
                 "", "",

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
+from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.chain import LINKS, Chain
+from shardproof.properties.cases.manual import DIVERGENT, dividing_axis
 from shardproof.properties.reports.scripts.modes import BESIDE_ZEROS
 
 ZEROS = '''def zeros(aval):
@@ -88,11 +90,28 @@ SWITCH = '''def under_switch(f):
 
     return choose'''
 
+DIVERGENT_COND = '''def in_two_branches(f, axis):
+    """Calls `f` in one branch or the other: every other device along the axis takes the second one."""
+
+    def varying(x):
+        return set(jax.typeof(x).manual_axis_type.varying)
+
+    def choose(*blocks):
+        index = lax.axis_index(axis)
+        missing = [tuple(varying(index) - varying(x)) for x in blocks]
+        cast = [lax.pcast(x, axes, to="varying") if axes else x for x, axes in zip(blocks, missing, strict=True)]
+        one = lambda *blocks: jax.tree.leaves(f(*blocks))
+        other = lambda *blocks: jax.tree.leaves(f(*map(lax.optimization_barrier, blocks)))  # which is not the same
+        return lax.cond(index % 2 == 0, one, other, *cast)
+
+    return choose'''
+
 DEFINITIONS: dict[str, Sequence[str]] = {
     "while_loop": (ZEROS, WHILE),
     "cond": (ZEROS, COND),
     "scan": (SCAN,),
     "switch": (ZEROS, SWITCH),
+    "divergent_cond": (DIVERGENT_COND,),
     "twice": (TWICE,),
     "vmap_first": (FIRST,),
     "vmap_others": (OTHERS,),
@@ -112,7 +131,7 @@ CALLS = {
     "while_loop": "in_a_while_loop",
     "cond": "under_cond",
 }
-LISTS = ("while_loop", "cond", "switch")
+LISTS = ("while_loop", "cond", "switch", "divergent_cond")
 """Those whose result is a list of arrays, whatever the function returns."""
 
 
@@ -122,12 +141,14 @@ def definitions(chain: Chain) -> list[str]:
     return [line for text in texts for line in (*text.split("\n"), "", "")]
 
 
-def called(chain: Chain) -> str:
+def called(case: Case) -> str:
     """The expression that is called with the blocks."""
     text = "call"
-    for name in reversed(chain):
+    for name in reversed(case.chain):
         if name == "vmap_named":
             text = f'jax.vmap({text}, axis_name="batch")'
+        elif name == DIVERGENT:
+            text = f"in_two_branches({text}, {dividing_axis(case)!r})"
         elif not LINKS[name].whole:
             text = f"{CALLS[name]}({text})"
     return text

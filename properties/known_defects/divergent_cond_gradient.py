@@ -1,0 +1,23 @@
+"""The gradient of a cond whose predicate varies has a psum over all devices in the branch of one: it never ends."""
+
+import subprocess
+import sys
+
+if len(sys.argv) == 1:
+    after = "--xla_cpu_collective_call_{}_timeout_seconds=3"
+    env = {"XLA_FLAGS": after.format("warn_stuck") + " " + after.format("terminate")}
+    child = subprocess.run([sys.executable, __file__, "run"], env=env, capture_output=True)
+    hangs = child.returncode < 0 and b"Termination timeout for" in child.stderr
+    print("defect: it does not end" if hangs else f"unclear: {child.stderr!r}" if child.returncode else "fixed")
+    sys.exit(1 if hangs else 2 * bool(child.returncode))
+
+import jax
+import jax.numpy as jnp
+from jax import P, lax
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 2)
+mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+f = lambda x, w: lax.cond(lax.axis_index("d") == 0, lambda x, w: x * w, lambda x, w: w, x, w)
+on_mesh = jax.jit(jax.shard_map(f, mesh=mesh, in_specs=(P(), P("d")), out_specs=P("d")))
+assert float(jax.jit(jax.grad(lambda x, w: on_mesh(x, w).sum()))(2.0, jnp.array([1.0, 2.0]))) == 1  # one device's w

@@ -1,6 +1,8 @@
 """Rings that gather one operand of a product block by block, and multiply each block as it passes by.
 
-Nobody holds the gathered operand: while a block is multiplied, the next one is on its way. All loops are
+Nobody holds the gathered operand: a block is multiplied while it travels on. Both depend on what a loop
+carries alone, since no compiler moves work from one iteration into another; so the first hop, beside the
+product of a member's own block, comes before the loop, and the last product after it. All loops are
 `lax.scan`, so that a ring of 512 members is traced as fast as one of 2. A permute's transpose is the
 permute back, so the gradient of each ring is a ring as well: that of the block that moves is a matrix
 product with a reduce-scatter, hop by hop, and that of the operand that stays reuses the blocks that came by.
@@ -61,6 +63,59 @@ class Gathering:
         return jnp.split(self.moving, [self.rows - self.rows // 2], axis=self.dimension)
 
 
+@dataclass(frozen=True)
+class Travel:
+    """Parts of blocks on their ways along a ring, the first rightward and the second leftward.
+
+    Arguments:
+        gathering: what becomes of them.
+        axes: of the ring.
+        origin: where they come from.
+        at_once: whether those that arrive together are multiplied in one product.
+    """
+
+    gathering: Gathering
+    axes: Axes
+    origin: Origin
+    at_once: bool = False
+
+    def own(self) -> Block:
+        """The state with this member's own block alone."""
+        return self.absorbed(None, [self.gathering.moving], jnp.asarray(0))
+
+    def absorbed(self, state: Block | None, parts: list[Block], distance: Array) -> Block:
+        """The state with parts that have come so far: whole blocks, or two halves, the second behind the first."""
+        sizes = [part.shape[self.gathering.dimension] for part in parts]
+        starts = [0, 0 if sizes[-1] == self.gathering.rows else sizes[0]]
+        arrivals = [
+            (part, self.origin(way * distance) * self.gathering.rows + start)
+            for part, way, start in zip(parts, WAYS, starts, strict=False)
+        ]
+        *first, last = [arrivals] if self.at_once else [[one] for one in arrivals]
+        for together in first:
+            state = self.gathering.absorb(state, together)
+        return self.gathering.absorb(state, last)
+
+    def along(self, parts: list[Block], steps: int, state: Block) -> tuple[list[Block], Block]:
+        """Parts after so many steps, and the state with all that came by before: the last are left to the caller."""
+        if not steps:
+            return parts, state
+
+        def step(carry: tuple[list[Block], Block], distance: Array) -> tuple[tuple[list[Block], Block], None]:
+            held, state = carry
+            return (self._passed_on(held), self.absorbed(state, held, distance)), None
+
+        return lax.scan(step, (self._passed_on(parts), state), jnp.arange(1, steps))[0]
+
+    def all_along(self, parts: list[Block], steps: int, state: Block) -> Block:
+        """The state with all that comes by in so many steps."""
+        arrived, state = self.along(parts, steps, state)
+        return self.absorbed(state, arrived, jnp.asarray(steps)) if steps else state
+
+    def _passed_on(self, parts: list[Block]) -> list[Block]:
+        return [shift(part, self.axes, way) for part, way in zip(parts, WAYS, strict=False)]
+
+
 def columns_of_lhs(lhs: Left, rhs: Right, axes: Axes) -> Gathering:
     """`A[…, M, K_Y] W[K, N_Z]`: a block of columns of A meets its rows of W."""
     moving, stays = aligned(lhs, rhs, axes)
@@ -106,27 +161,28 @@ def rows_of_lhs(lhs: Left, rhs: Right, axes: Axes) -> Gathering:
 
 def ring(gathering: Gathering, axes: Axes) -> Result:
     """Every block goes round the ring, and is multiplied wherever it comes by."""
-    origin = _round(axes)
-    state = _own(gathering, origin)
-    return _passed(gathering, axes, [gathering.moving], lax.axis_size(axes) - 1, state, origin)[1]
+    travel = Travel(gathering, axes, _round(axes))
+    return travel.all_along([gathering.moving], lax.axis_size(axes) - 1, travel.own())
 
 
 def bidirectional(gathering: Gathering, axes: Axes, *, at_once: bool = False) -> Result:
     """Half of every block goes each way; a step multiplies two halves one by one, or joined `at_once`."""
-    origin = _round(axes)
-    state = _own(gathering, origin)
-    return _passed(gathering, axes, gathering.halves(), lax.axis_size(axes) - 1, state, origin, at_once)[1]
+    travel = Travel(gathering, axes, _round(axes), at_once)
+    return travel.all_along(gathering.halves(), lax.axis_size(axes) - 1, travel.own())
 
 
 def shorter_way(gathering: Gathering, axes: Axes) -> Result:
     """Every whole block comes the shorter way; the one from the member opposite, for even p, comes last."""
-    p, origin = lax.axis_size(axes), _round(axes)
-    both = [gathering.moving, gathering.moving]
-    (rightward, _), state = _passed(gathering, axes, both, (p - 1) // 2, _own(gathering, origin), origin)
-    if p % 2 == 0:
-        last = shift(rightward, axes, 1)
-        state = gathering.absorb(state, [(last, origin(jnp.asarray(p // 2)) * gathering.rows)])
-    return state
+    p, travel = lax.axis_size(axes), Travel(gathering, axes, _round(axes))
+    both, state = [gathering.moving, gathering.moving], travel.own()
+    if p % 2:
+        return travel.all_along(both, (p - 1) // 2, state)
+    before = p // 2 - 1
+    parts, state = travel.along(both, before, state)
+    last = shift(parts[0], axes, 1)
+    if before:
+        state = travel.absorbed(state, parts, jnp.asarray(before))
+    return travel.absorbed(state, [last], jnp.asarray(p // 2))
 
 
 def nested(gathering: Gathering, axes: Axes) -> Result:
@@ -140,15 +196,19 @@ def nested(gathering: Gathering, axes: Axes) -> Result:
         def origin(away: Array) -> Array:
             return first + (axis_index(inner) - away) % b
 
-        state = gathering.absorb(state, [(block, origin(jnp.asarray(0)) * gathering.rows)])
-        return _passed(gathering, inner, [block], b - 1, state, origin)[1]
+        travel = Travel(gathering, inner, origin)
+        return travel.all_along([block], b - 1, travel.absorbed(state, [block], jnp.asarray(0)))
 
     def step(carry: tuple[Block, Block], away: Array) -> tuple[tuple[Block, Block], None]:
-        block = shift(carry[0], outer, 1)
-        return (block, round_the_inner(carry[1], block, away)), None
+        block, state = carry
+        return (shift(block, outer, 1), round_the_inner(state, block, away)), None
 
-    state = round_the_inner(None, gathering.moving, jnp.asarray(0))
-    return lax.scan(step, (gathering.moving, state), jnp.arange(1, a))[0][1]
+    own = round_the_inner(None, gathering.moving, jnp.asarray(0))
+    if a == 1:
+        return own
+    carry = (shift(gathering.moving, outer, 1), own)
+    block, state = lax.scan(step, carry, jnp.arange(1, a - 1))[0]
+    return round_the_inner(state, block, jnp.asarray(a - 1))
 
 
 def joined(gathering: Gathering, axes: Axes) -> Result:
@@ -189,40 +249,6 @@ ROWS_OF_RHS = Product("all_gather_matmul_rhs", check_gathered_rows, rows_of_rhs)
 def _round(axes: Axes) -> Origin:
     p, index = lax.axis_size(axes), axis_index(axes)
     return lambda away: (index - away) % p
-
-
-def _own(gathering: Gathering, origin: Origin) -> Block:
-    return gathering.absorb(None, [(gathering.moving, origin(jnp.asarray(0)) * gathering.rows)])
-
-
-def _passed(
-    gathering: Gathering,
-    axes: Axes,
-    parts: list[Block],
-    steps: int,
-    state: Block,
-    origin: Origin,
-    at_once: bool = False,
-) -> tuple[list[Block], Block]:
-    """Parts passed on for some steps, the first rightward and the second leftward, and absorbed: both at the end.
-
-    Whole blocks start at their first row; of two halves, the second starts behind the first.
-    """
-    whole = parts[-1].shape[gathering.dimension] == gathering.rows
-    starts = [0, 0 if whole else parts[0].shape[gathering.dimension]]
-
-    def step(carry: tuple[list[Block], Block], distance: Array) -> tuple[tuple[list[Block], Block], None]:
-        moved = [shift(part, axes, way) for part, way in zip(carry[0], WAYS, strict=False)]
-        arrivals = [
-            (part, origin(way * distance) * gathering.rows + start)
-            for part, way, start in zip(moved, WAYS, starts, strict=False)
-        ]
-        state = carry[1]
-        for together in [arrivals] if at_once else [[one] for one in arrivals]:
-            state = gathering.absorb(state, together)
-        return (moved, state), None
-
-    return lax.scan(step, (parts, state), jnp.arange(1, steps + 1))[0]
 
 
 def _joined(parts: Sequence[Block], dimension: int) -> Block:

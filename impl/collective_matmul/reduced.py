@@ -1,7 +1,7 @@
 """Rings that reduce a product piece by piece: sums travel, and every member adds its product to those that pass by.
 
 A sum starts where it has the longest way to go, and each member computes its term while the sum is on
-its way. Sums travel in the accumulator's dtype: float32 for 16-bit operands, twice the bytes, and no
+its way to it. Sums travel in the accumulator's dtype: float32 for 16-bit operands, twice the bytes, and no
 rounding from hop to hop. The gradient is a ring that gathers the cotangent, piece by piece.
 """
 
@@ -79,12 +79,22 @@ def shorter_way(reducing: Reducing, axes: Axes) -> Result:
     def term(away: Array) -> Block:
         return reducing.product([(target(away) * reducing.rows, reducing.rows)])[0]
 
-    def step(sums: list[Block], away: Array) -> tuple[list[Block], None]:
-        return [shift(s + term(-way * away), axes, way) for s, way in zip(sums, WAYS, strict=True)], None
+    def passed_on(sums: list[Block]) -> list[Block]:
+        return [shift(s, axes, way) for s, way in zip(sums, WAYS, strict=True)]
 
-    own = term(jnp.asarray(0))
-    farthest = shift(term(jnp.asarray(-(p // 2))), axes, 1) if p % 2 == 0 else jnp.zeros_like(own)
-    sums, _ = lax.scan(step, [farthest, jnp.zeros_like(own)], jnp.arange((p - 1) // 2, 0, -1))
+    def terms(away: Array) -> list[Block]:
+        return [term(-way * away) for way in WAYS]
+
+    def step(sums: list[Block], away: Array) -> tuple[list[Block], None]:
+        return [s + t for s, t in zip(passed_on(sums), terms(away), strict=True)], None
+
+    own, farthest = term(jnp.asarray(0)), jnp.asarray((p - 1) // 2)
+    opposite = shift(term(jnp.asarray(-(p // 2))), axes, 1) if p % 2 == 0 else None
+    if p < 3:
+        return own if opposite is None else opposite + own
+    rightward, leftward = terms(farthest)
+    start = [rightward if opposite is None else opposite + rightward, leftward]
+    sums = passed_on(lax.scan(step, start, jnp.arange((p - 1) // 2 - 1, 0, -1))[0])
     return sums[0] + sums[1] + own
 
 

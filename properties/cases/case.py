@@ -255,15 +255,25 @@ def _data(value: Any) -> Data:
 def _params(value: Any) -> tuple[tuple[str, Any], ...]:
     if not isinstance(value, dict) or len(value) > MOST_RANK:
         raise ValueError(f"params={reading.shown(value)}: expected an object with at most {MOST_RANK} parameters")
-    return tuple((reading.identifier("parameter", name), _param(name, found)) for name, found in value.items())
+    return tuple((reading.identifier("parameter", name), parameter(name, found)) for name, found in value.items())
 
 
-def _param(name: str, value: Any, *, depth: int = 2) -> Any:
-    """A keyword argument: a name, a truth, a finite number, or tuples of whole ones, as `perm` and groups are."""
-    if isinstance(value, list) and depth:
-        return tuple(_param(name, item, depth=depth - 1) for item in reading.items(name, value, most=MOST_DEVICES))
+def parameter(name: str, value: Any, *, depth: int = 2) -> Any:
+    """A keyword argument: none, a text, a truth, a finite number, or tuples of them, as `perm` and groups are.
+
+    A text has no quotes and no backslashes: it stands in the docstrings of scripts as well.
+
+    Raises:
+        Unreadable: if it is another value.
+    """
+    if isinstance(value, list | tuple) and depth:
+        return tuple(
+            parameter(name, item, depth=depth - 1) for item in reading.items(name, [*value], most=MOST_DEVICES)
+        )
     if isinstance(value, str):
-        return value if not value else reading.identifier(name, value)
-    if isinstance(value, bool) or (type(value) is float and math.isfinite(value)):
+        if {"'", '"', "\\"}.intersection(value):
+            raise reading.Unreadable(f"{name}={reading.shown(value)}: expected no quotes and no backslashes")
+        return reading.text(name, value, most=reading.LONGEST_NAME)
+    if value is None or isinstance(value, bool) or (type(value) is float and math.isfinite(value)):
         return value
     return reading.number(name, value, -MOST_SEED, MOST_SEED)

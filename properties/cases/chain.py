@@ -16,6 +16,18 @@ MOST_LINKS, MOST_BATCHED = 3, 2
 
 Chain = tuple[str, ...]
 
+NESTED = "nested"
+"""The link that divides the axes between two `shard_map`s, one inside the other."""
+
+OUTSIDE = "vmap_outside"
+"""The link that is a `vmap` of the whole `shard_map`."""
+
+SPREAD = "vmap_spread"
+"""The link that is such a `vmap`, its batch sharded over an axis of the mesh (`spmd_axis_name`)."""
+
+DIVERGENT = "divergent_cond"
+"""The link that calls in one of two branches, in the other one on devices that no collective connects with them."""
+
 
 @dataclass(frozen=True)
 class Link:
@@ -31,6 +43,8 @@ class Link:
         of_derivative: whether it is about how derivatives are taken, so that values know nothing of it.
         checked: whether `shard_map` checks the types (`check_vma`).
         compiled: whether the program is put under `jit`.
+        of_shard_map: whether it is about the types in `shard_map`, its axes, or what is inside of it.
+        leaves_an_axis: whether it needs an axis of the mesh which a collective does not name.
     """
 
     name: str
@@ -42,6 +56,8 @@ class Link:
     of_derivative: bool = False
     checked: bool = True
     compiled: bool = True
+    of_shard_map: bool = False
+    leaves_an_axis: bool = False
 
     @property
     def batched(self) -> bool:
@@ -57,15 +73,17 @@ LINKS: dict[str, Link] = {
     link.name: link
     for link in (
         Link("eager", whole=True, compiled=False),
-        Link("partial_manual", whole=True),
+        Link("partial_manual", whole=True, of_shard_map=True, leaves_an_axis=True),
         # of its gradient JAX makes a program that it cannot lower (see the known defects)
-        Link("nested", whole=True, differentiable=False),
-        Link("vmap_outside", maps="all", whole=True),
+        Link(NESTED, whole=True, differentiable=False, of_shard_map=True),
+        Link(OUTSIDE, maps="all", whole=True, of_shard_map=True),
         # with checked types, JAX loses the axis in every loop, branch and remat (see the known defects)
-        Link("vmap_spread", maps="all", whole=True, checked=False, differentiable=False),
+        Link(
+            SPREAD, maps="all", whole=True, checked=False, differentiable=False, of_shard_map=True, leaves_an_axis=True
+        ),
         # with unchecked types, the transpose of psum is psum: gradients are known to be wrong (see the known defects)
-        Link("no_vma", whole=True, checked=False, differentiable=False),
-        Link("vjp_inside", whole=True, derives=True),
+        Link("no_vma", whole=True, checked=False, differentiable=False, of_shard_map=True),
+        Link("vjp_inside", whole=True, derives=True, of_shard_map=True),
         Link("linearize", whole=True, of_derivative=True),
         Link("jacobian", whole=True, of_derivative=True),
         Link("inner_jit"),
@@ -77,7 +95,7 @@ LINKS: dict[str, Link] = {
         Link("vmap_others", maps="others"),
         Link("twice", maps="all"),
         Link("switch"),
-        Link("divergent_cond"),
+        Link(DIVERGENT, of_shard_map=True, leaves_an_axis=True),
         Link("scan", maps="all"),
         Link("while_loop", maps="all", differentiable=False),
         Link("cond", maps="all", keeps=(True, False)),
@@ -108,7 +126,7 @@ def in_order(names: Iterable[str]) -> Chain:
 
 def leaves_an_axis(chain: Chain) -> bool:
     """Whether a link needs an axis of the mesh which a collective does not name."""
-    return not {"partial_manual", "vmap_spread", "divergent_cond"}.isdisjoint(chain)
+    return any(link.leaves_an_axis for link in links(chain))
 
 
 def goes_around(outer: str, inner: str) -> bool:

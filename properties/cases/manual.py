@@ -4,20 +4,8 @@ import dataclasses
 from collections.abc import Collection
 
 from shardproof.properties.cases.case import Case
-from shardproof.properties.cases.chain import BATCH
+from shardproof.properties.cases.chain import BATCH, NESTED, OUTSIDE, SPREAD
 from shardproof.properties.cases.operand import Entries
-
-NESTED = "nested"
-"""The link that divides the axes between two `shard_map`s, one inside the other."""
-
-OUTSIDE = "vmap_outside"
-"""The link that is a `vmap` of the whole `shard_map`."""
-
-DIVERGENT = "divergent_cond"
-"""The link that calls in one of two branches, in the other one on devices that no collective connects with them."""
-
-SPREAD = "vmap_spread"
-"""The link that is such a `vmap`, its batch sharded over an axis of the mesh (`spmd_axis_name`)."""
 
 
 def manual_axes(case: Case) -> tuple[str, ...]:
@@ -53,8 +41,8 @@ def free_axis(case: Case) -> str:
     kinds = dict(zip(case.mesh.axis_names, case.mesh.axis_types, strict=True))
     manual = manual_axes(case)
     free = [name for name in manual if name not in case.axes and kinds[name] == "auto"]
-    fit = [name for name in free if BATCH % case.mesh.shape[name] == 0]
-    return max(fit, key=lambda name: case.mesh.shape[name]) if fit and len(manual) > 1 else ""
+    fit = [name for name in free if case.mesh.shape[name] > 1 and BATCH % case.mesh.shape[name] == 0]
+    return max(fit, key=lambda name: case.mesh.shape[name], default="")
 
 
 def spread_axis(case: Case) -> str:

@@ -2,14 +2,16 @@
 
 import dataclasses
 from collections.abc import Sequence
+from itertools import islice
 
 from hypothesis import strategies as st
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Operand, Placement
-from shardproof.properties.cases.chain import Chain, leaves_an_axis
+from shardproof.properties.cases.chain import BATCH, SPREAD, Chain, leaves_an_axis
 from shardproof.properties.cases.strategies import axis_names, large_meshes, meshes, specs
 from shardproof.properties.cases.strategies.axes import MAX_AXES, in_some_order
+from shardproof.properties.cases.strategies.meshes import known_names
 from shardproof.properties.contracts.contract import Scope
 
 AxisName = str | tuple[str, ...]
@@ -21,21 +23,49 @@ def meshes_and_axes(
 ) -> tuple[MeshCase, AxisName, tuple[str, ...]]:
     """Meshes within a scope, of at most `most` devices where they are large, an `axis_name`, and its axis tuple.
 
-    Under a link that needs one, an axis of a mesh that has several is not in the tuple: the shortest.
+    Under a link that needs one, an axis is not in the tuple, mostly one of several devices.
     Shrinks to one device and its first axis.
     """
-    if scope.large:
-        mesh = draw(large_meshes(max_devices=min(scope.large, most or scope.large)))
-    else:
-        mesh = draw(
-            meshes(max_devices=scope.max_devices, available=scope.available, explicit=scope.explicit, sizes=scope.sizes)
-        )
+    most = min(scope.large, most or scope.large) if scope.large else scope.max_devices
+    mesh, has_room = draw(meshes_with_room(scope, chain, most))
     axis_name = draw(axis_names(mesh))
     axes = (axis_name,) if isinstance(axis_name, str) else axis_name
+    if has_room:
+        mesh = beside(mesh, chain, axes)
     if leaves_an_axis(chain) and 1 < len(axes) == len(mesh.axis_names):
         shortest = min(reversed(axes), key=lambda name: mesh.shape[name])
         axis_name = axes = tuple(name for name in axes if name != shortest)
     return mesh, axis_name, axes
+
+
+@st.composite
+def meshes_with_room(draw: st.DrawFn, scope: Scope, chain: Chain, most: int) -> tuple[MeshCase, bool]:
+    """Meshes within a scope, of at most `most` devices, and whether there is room for an axis of two beside.
+
+    There mostly is under a link that needs one. Shrinks to one device, and to no room.
+    """
+    needed = leaves_an_axis(chain) and not scope.sizes and most > 1
+    has_room = needed and draw(st.integers(0, 3), label="room beside") > 0
+    most, axes = (most // 2, MAX_AXES - 1) if has_room else (most, MAX_AXES)
+    if scope.large and most > 8:
+        return draw(large_meshes(max_devices=most, max_axes=axes)), has_room
+    pool = max(most, scope.available)
+    drawn = meshes(max_devices=most, max_axes=axes, available=pool, explicit=scope.explicit, sizes=scope.sizes)
+    return draw(drawn), has_room
+
+
+def beside(mesh: MeshCase, chain: Chain, taken: Sequence[str]) -> MeshCase:
+    """The mesh, with an axis of two devices more, unless one that is not `taken` serves the links of the chain."""
+    kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    left = [name for name in mesh.axis_names if name not in taken and mesh.shape[name] > 1]
+    if SPREAD in chain:  # see `free_axis`
+        left = [name for name in left if kinds[name] == "auto" and BATCH % mesh.shape[name] == 0]
+    if left:
+        return mesh
+    name = next(name for name in known_names(len(mesh.axis_names) + 1) if name not in mesh.axis_names)
+    unused = (i for i in range(2 * mesh.size + max(mesh.devices)) if i not in mesh.devices)
+    devices = (*mesh.devices, *islice(unused, mesh.size))
+    return MeshCase((*mesh.axis_names, name), (*mesh.sizes, 2), devices, (*mesh.axis_types, "auto"))
 
 
 @st.composite
@@ -78,10 +108,10 @@ def made_manual(
 
 @st.composite
 def manual_axes(draw: st.DrawFn, mesh: MeshCase, axes: Sequence[str]) -> tuple[str, ...]:
-    """Axes for `shard_map` to make manual: those of the tuple, and at most one more, so long as one is left."""
+    """Axes for `shard_map` to make manual: those of the tuple, and at most one more, if then some devices are left."""
     more = draw(st.lists(st.integers(0, MAX_AXES - 1), max_size=1), label="more manual axes")
     manual = mesh.in_mesh_order({*axes, *(name for i, name in enumerate(mesh.axis_names) if i in more)})
-    return manual if len(manual) < len(mesh.axis_names) else mesh.in_mesh_order(axes)
+    return manual if mesh.axis_size(manual) < mesh.size else mesh.in_mesh_order(axes)
 
 
 def without(placement: Placement, axes: Sequence[str]) -> Placement:

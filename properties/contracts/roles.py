@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.chain import Chain, leaves_an_axis
-from shardproof.properties.cases.strategies import large_meshes, meshes, specs
+from shardproof.properties.cases.strategies import specs
 from shardproof.properties.cases.strategies.axes import MAX_AXES, in_some_order
 from shardproof.properties.cases.strategies.meshes import known_names
 from shardproof.properties.contracts.contract import Scope
 from shardproof.properties.contracts.described import Signature
+from shardproof.properties.contracts.drawing import beside, meshes_with_room
 
 LONG = (7, 16, 33)
 """Factors of a side that is longer than the others."""
@@ -71,17 +72,9 @@ def meshes_and_roles(
     roles in the order of the mesh's axes.
     """
     most = min(scope.large or scope.max_devices, conditions.most or scope.large or scope.max_devices)
-    if scope.large and most > 8:
-        mesh = draw(large_meshes(max_devices=most))
-    else:
-        mesh = draw(
-            meshes(
-                max_devices=most,
-                available=max(most, scope.available),
-                explicit=scope.explicit,
-                sizes=scope.sizes,
-            )
-        )
+    mesh, has_room = draw(meshes_with_room(scope, chain, most))
+    if has_room:
+        mesh = beside(mesh, chain, mesh.axis_names[: None if conditions.layouts else len(names)])
     if conditions.layouts:
         return mesh, draw(roles_of_layouts(mesh, chain, conditions.layouts))
     wanted = len(names) + leaves_an_axis(chain)
@@ -94,12 +87,13 @@ def meshes_and_roles(
         (*mesh.axis_types, *["auto"] * len(more)),
     )
     ordered = draw(in_some_order(mesh.axis_names))
+    if leaves_an_axis(chain):
+        ordered.remove(left_over(mesh, ordered))
     chosen = {name: [axis] for name, axis in zip(names, ordered, strict=False)}
     spare = ordered[len(names) :]
     wide = [name for name in names if name not in conditions.one_axis]
     for axis, at in zip(spare, draw(st.tuples(*[st.integers(0, 7)] * MAX_AXES), label="roles of axes"), strict=False):
-        left_over = leaves_an_axis(chain) and axis == spare[-1]
-        if wide and not left_over and at < 6:  # one in four is of no role
+        if wide and at < 6:  # one in four is of no role
             chosen[wide[at % len(wide)]].append(axis)
     missing = draw(st.tuples(*[st.integers(0, 2)] * max(MAX_AXES, len(names))), label="roles of no axis")
     for name, at in zip(names, missing, strict=False):
@@ -115,6 +109,13 @@ def meshes_and_roles(
     if scope.sizes and shorter != mesh:  # only such meshes are asked for
         reject()
     return shorter, tuple(roles)
+
+
+def left_over(mesh: MeshCase, axes: Sequence[str]) -> str:
+    """The axis that is of no role: the shortest of several devices, if another one has several as well."""
+    several = [name for name in axes if mesh.shape[name] > 1]
+    one = [name for name in axes if mesh.shape[name] == 1]
+    return min(several, key=lambda name: mesh.shape[name]) if len(several) > 1 or not one else one[-1]
 
 
 def with_powers_of_two(mesh: MeshCase, axes: Collection[str]) -> MeshCase:
@@ -156,7 +157,7 @@ def sizes_of_dimensions(
 ) -> dict[str, int]:
     """Global sizes of all dimensions that have names, such that every role divides what it shards.
 
-    Shrinks to the smallest ones; one draw in ten has a long side.
+    Shrinks to the smallest ones; of those that have no listed sizes, one in ten draws has one that is long.
     """
     parts = signature.parts(sizes_of_roles)
     long = draw(st.integers(0, 9), label="long") == 9 and not scope.large
@@ -169,10 +170,10 @@ def sizes_of_dimensions(
                 reject()
             continue
         if name in conditions.sizes:
-            possible = [size for size in conditions.sizes[name] if size % part == 0]
+            possible = sorted(size for size in conditions.sizes[name] if size % part == 0)
             if not possible:
                 reject()
-            found[name] = possible[factor % len(possible)]
+            found[name] = draw(st.sampled_from(possible), label=f"size of {name}")
             continue
         step = part * conditions.multiples.get(name, 1)
         found[name] = step * (LONG[factor % len(LONG)] if long and i == at else factor)

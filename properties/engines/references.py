@@ -11,10 +11,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from shardproof.oracles.dtypes import is_float
+from shardproof.oracles.dtypes import is_float, unit_roundoff
 from shardproof.properties.contracts.contract import names_of, refilled
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.engines.simulate import InterpreterLimit, interpret_wide
+from shardproof.properties.engines.simulate.liveness import equations
 
 Arrays = Sequence[np.ndarray]
 Dtypes = Sequence[np.dtype]
@@ -27,8 +28,7 @@ STEP = 2.0**-9
 """The larger step of central differences, relative to arrays of the size of 1."""
 
 SMOOTH = 0.75
-"""What of the difference of both one-sided derivatives is left, at most, with half the step: of a smooth function a
-half."""
+"""How much of the gap between both one-sided derivatives half the step may leave: half, if a function is smooth."""
 
 ROUGH = 1e-8
 """By how much two central differences of a smooth function may differ."""
@@ -37,15 +37,19 @@ MOST_DIFFERENCES = 64
 """Of so many elements of an argument, central differences give the derivative; of the others it is not known."""
 
 
+class WrongTree(ValueError):
+    """What a reference returns has another tree than its description."""
+
+
 def leaves_of(signature: Signature, result: Any) -> list[Any]:
     """The leaves of what a reference returns.
 
     Raises:
-        ValueError: if it has another tree than its description.
+        WrongTree: if it has another tree than its description.
     """
     right, found = (str(jax.tree.structure(tree)) for tree in (signature.result_tree, result))
     if right != found:
-        raise ValueError(f"the reference returns {found}: expected {right}, as results are described")
+        raise WrongTree(f"the reference returns {found}: expected {right}, as results are described")
     return list(jax.tree.leaves(result))
 
 
@@ -132,10 +136,10 @@ class JaxReference:
 
 
 class NumpyReference:
-    """A reference in NumPy: what it returns is what its results are described as.
+    """A reference in NumPy, or in JAX where it cannot be traced: what it returns is what its results are described as.
 
     Arguments:
-        function: takes and returns whole arrays, in trees; floats are doubles.
+        function: takes and returns whole arrays, in trees; floats are doubles, in JAX as well.
         signature: these trees.
     """
 
@@ -147,7 +151,7 @@ class NumpyReference:
 
     def value(self, arrays: Arrays, dtypes: Dtypes, options: Options) -> list[np.ndarray]:
         """The results."""
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), jax.enable_x64(True):
             found = leaves_of(self.signature, self.function(*refilled(self.signature.tree, arrays), **options))
         return [
             np.asarray(leaf, np.float64 if array.dtype == "float" else None)
@@ -197,8 +201,8 @@ class NumpyReference:
 def differences(at: Callable[[float], list[np.ndarray]], step: float) -> list[np.ndarray]:
     """The derivative at zero of arrays that depend on a number, by central differences of the fourth order.
 
-    NaN where it is not smooth nearby: then the derivatives from both sides get nearer by half with half the step, and
-    central differences agree.
+    NaN unless it is smooth nearby, which shows in two ways: half the step halves the gap between the derivatives from
+    both sides, and central differences of different steps agree.
     """
     middle = at(0.0)
     sides = [(at(step / n), at(-step / n), step / n) for n in (4, 2, 1)]
@@ -230,6 +234,10 @@ def reference_of(
     """
     shapes = [array.shape(sizes, dict.fromkeys(signature.roles, 1)) for array in signature.arrays]
     dtypes = [np.dtype("float32") if a.dtype == "float" else np.dtype(a.dtype) for a in signature.arrays]
+    small = [
+        np.full(shape, not array.below, np.float64 if is_float(dtype) else dtype)  # indices: the first
+        for array, shape, dtype in zip(signature.arrays, shapes, dtypes, strict=True)
+    ]
     traceable = JaxReference(function, signature)
     try:
         traceable.result_dtypes(shapes, dtypes, options)
@@ -238,12 +246,12 @@ def reference_of(
     else:
         program = traceable.program("value", traceable.called, shapes, dtypes, options)
         _check_results(signature, program.out_avals)
+        _check_casts(function, signature, program, small, options)
         return traceable
     own = NumpyReference(function, signature)
-    ones = [np.ones(shape, np.float64 if d.kind in "fV" else d) for shape, d in zip(shapes, dtypes, strict=True)]
     try:
-        results = own.value(ones, dtypes, options)
-    except ValueError:
+        results = own.value(small, dtypes, options)
+    except WrongTree:
         raise
     except Exception as error:
         first = str(error).partition("\n")[0]
@@ -251,6 +259,22 @@ def reference_of(
         raise ValueError(f"the reference cannot be called with {told}: {type(error).__name__}: {first}") from error
     _check_results(signature, results)
     return own
+
+
+def _check_casts(
+    function: Callable[..., Any], signature: Signature, program: Any, arrays: Arrays, options: Options
+) -> None:
+    """What the interpreter lacks is compiled in doubles, where a cast to a narrower dtype would really round."""
+    try:
+        interpret_wide(program, *arrays)
+    except InterpreterLimit as limit:
+        with jax.enable_x64(True):
+            doubles = jax.make_jaxpr(lambda *xs: function(*refilled(signature.tree, xs), **options))(*arrays)
+        dtypes = {np.dtype(out.aval.dtype) for equation in equations(doubles) for out in equation.outvars}
+        cast = sorted(d.name for d in dtypes if is_float(d) and unit_roundoff(d) > unit_roundoff(np.dtype(np.float64)))
+        if cast:
+            told = f"the reference casts to {cast[0]}, which rounds it, since the interpreter cannot run {limit.lacks}"
+            raise ValueError(f"{told}: expected no cast") from limit
 
 
 def _check_results(signature: Signature, found: Sequence[Any]) -> None:

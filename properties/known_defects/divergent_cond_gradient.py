@@ -1,11 +1,12 @@
 """The gradient of a cond whose predicate varies has a psum over all devices in the branch of one: it never ends."""
 
+import os
 import subprocess
 import sys
 
 if len(sys.argv) == 1:
     after = "--xla_cpu_collective_call_{}_timeout_seconds=3"
-    env = {"XLA_FLAGS": after.format("warn_stuck") + " " + after.format("terminate")}
+    env = {**os.environ, "XLA_FLAGS": after.format("warn_stuck") + " " + after.format("terminate")}
     child = subprocess.run([sys.executable, __file__, "run"], env=env, capture_output=True)
     hangs = child.returncode < 0 and b"Termination timeout for" in child.stderr
     print("defect: it does not end" if hangs else f"unclear: {child.stderr!r}" if child.returncode else "fixed")

@@ -1,14 +1,12 @@
-"""XLA:CPU waits for all devices in a ppermute over tp that only the devices with dp=0 reach, and aborts.
+"""XLA:CPU waits in a ppermute over tp, that those with dp=0 reach, for all devices, and aborts; a psum there ends."""
 
-A tp group sends as a whole or not at all, so nobody need wait; psum in its place ends.
-"""
-
+import os
 import subprocess
 import sys
 
 if len(sys.argv) == 1:
     after = "--xla_cpu_collective_call_{}_timeout_seconds=3"
-    env = {"XLA_FLAGS": after.format("warn_stuck") + " " + after.format("terminate")}
+    env = {**os.environ, "XLA_FLAGS": after.format("warn_stuck") + " " + after.format("terminate")}
     child = subprocess.run([sys.executable, __file__, "run"], env=env, capture_output=True)
     hangs = child.returncode < 0 and b"Termination timeout for" in child.stderr
     print("defect: it does not end" if hangs else f"unclear: {child.stderr!r}" if child.returncode else "fixed")

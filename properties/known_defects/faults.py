@@ -4,7 +4,7 @@ Each takes a case and its traced program, and gives the primitive if it is there
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -102,7 +102,21 @@ def scatter_beside_explicit(case: Case, program: Any) -> Any:
 
 def bfloat16_beside_automatic(case: Case, program: Any) -> Any:
     """A reduction of bfloat16 over devices in a `shard_map` that leaves an axis to the compiler."""
-    return first(program, lambda e: e.primitive.name in REDUCTIONS and _dtype(e).name == "bfloat16")
+    found = (e for e in _beside_automatic(program) if e.primitive.name in REDUCTIONS)
+    return next((e.primitive for e in found if _dtype(e).name == "bfloat16"), None)
+
+
+def _beside_automatic(jaxpr: Any, manual: frozenset[str] = frozenset()) -> Iterator[Any]:
+    """The equations inside of `shard_map`s that do not make all axes of their mesh manual together."""
+    for equation in opened(jaxpr)[0].eqns:
+        inside = manual
+        if equation.primitive.name == "shard_map":
+            inside |= frozenset(equation.params["newly_manual_axes"])
+            if inside < frozenset(equation.params["mesh"].axis_names):
+                yield from equations(equation.params["jaxpr"])
+                continue
+        for inner in subjaxprs(equation):
+            yield from _beside_automatic(inner, inside)
 
 
 def of_nothing(case: Case, program: Any) -> Any:

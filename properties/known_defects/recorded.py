@@ -95,7 +95,7 @@ RECORDED = (
     ),
     Defect(
         "divergent_cond_gradient",
-        "The gradient of a cond whose predicate varies waits for ever, or is wrong, where a branch uses a replica.",
+        "The gradient of a cond whose predicate varies waits for ever where one branch uses a replica.",
         ("0.10.2", "0.12.0.1"),
     ),
     Defect(

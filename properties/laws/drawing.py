@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from shardproof.oracles.dtypes import is_float
 from shardproof.properties.cases.case import Case
-from shardproof.properties.cases.chain import in_order
-from shardproof.properties.cases.manual import DIVERGENT, NESTED, OUTSIDE, SPREAD, dividing_axis, free_axis, outer_axes
+from shardproof.properties.cases.chain import DIVERGENT, NESTED, OUTSIDE, SPREAD, in_order
+from shardproof.properties.cases.manual import dividing_axis, free_axis, outer_axes
 from shardproof.properties.contracts import CONTRACTS, Violation
 from shardproof.properties.contracts.drawing import placements, without
 from shardproof.properties.programs.implementations import Implementation

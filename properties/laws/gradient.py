@@ -1,4 +1,4 @@
-"""The law of gradients, for linear operations: forward and reverse mode are the oracle's map and its transpose."""
+"""The law of gradients: forward mode is the oracle's linear map, reverse mode its transpose."""
 
 import math
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ TANGENT_SEED = 104729
 
 
 def check_gradient(implementation: Implementation, case: Case, engine: Engine) -> int:
-    """J d and J^T c equal the oracle's, and <J d, c> = <d, J^T c> exactly; returns the data sets checked.
+    """J d and J^T c equal the oracle's, and where sums are exact <J d, c> = <d, J^T c>; returns the data sets checked.
 
     The inner products are those of the global arrays: what is invariant along an axis, or replicated, counts once.
 

@@ -33,9 +33,8 @@ from shardproof.properties.laws.type import check_type
 from shardproof.properties.laws.value import check_value
 from shardproof.properties.programs.implementations import Implementation
 
-OF_SHARD_MAP = ("no_vma", "partial_manual", "nested", "vmap_outside", "vmap_spread", "vjp_inside", "divergent_cond")
-"""Links that are about the types in `shard_map`, about its axes, or what is inside of it: not of a function of global
-arrays."""
+OF_SHARD_MAP = tuple(name for name, link in LINKS.items() if link.of_shard_map)
+"""Links that mean nothing to a function of global arrays."""
 
 Check = Callable[[Implementation, Case, Engine], int]
 Script = Literal["values", "gradient", "type", "error", "communication"]
@@ -174,7 +173,7 @@ LAWS: dict[str, Law] = {
         ),
         Law(
             "gradient",
-            "Forward mode is the oracle's map, reverse mode its transpose, and the two are adjoint.",
+            "Forward mode is the oracle's map, reverse mode its transpose, and where sums are exact they are adjoint.",
             check_gradient,
             asks=has_gradient,
             chains=Chains(DIFFERENTIABLE, bare=3),
@@ -244,7 +243,7 @@ LAWS: dict[str, Law] = {
         ),
         Law(
             "agreement",
-            "The interpreter and XLA agree on every program, forward and backward.",
+            "The interpreter and XLA agree on every program, and on its gradients wherever these are exact.",
             check_agreement,
             chains=Chains(COMPILED, bare=1),
             share=6.5,

@@ -42,8 +42,10 @@ def check_type(implementation: Implementation, case: Case, engine: Engine) -> in
     varying = program.seen.varying
     declared = declared_varying(implementation, case)
     if declared is not None and varying != declared:
-        texts = [", ".join(sorted(map(str, axes))) or "nothing" for axes in (varying[0], declared[0])]
-        raise Broken("type", f"result is typed varying over {texts[0]}: expected {texts[1]}")
+        at = next(i for i, axes in enumerate(varying) if axes != declared[i])
+        texts = [", ".join(sorted(map(str, axes))) or "nothing" for axes in (varying[at], declared[at])]
+        name = CONTRACTS[case.contract].leaf(case, at)
+        raise Broken("type", f"{name} is typed varying over {texts[0]}: expected {texts[1]}")
     for data in case.data:
         for blocks, axes in zip(program.prepared(operands(case, data)), varying, strict=True):
             try:

@@ -32,7 +32,7 @@ from shardproof.properties.laws.batches import pulled_over_batch, value_over_bat
 from shardproof.properties.laws.drawing import fitted
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.meta.drawn import drawn
-from shardproof.properties.programs.implementations import BUILT_IN
+from shardproof.properties.programs.implementations import BUILT_IN, PRODUCTS
 from shardproof.properties.reports.checking import user_implementation
 from shardproof.properties.reports.report import pairs, report_text
 from shardproof.properties.runner.judging import verify
@@ -58,6 +58,24 @@ def test_half_of_the_chains_have_two_links_or_more() -> None:
     count()
     assert set(lengths) == {1, 2, 3}
     assert 0.4 < 1 - lengths[1] / lengths.total() < 0.65
+
+
+def test_every_link_is_left_in_cases() -> None:
+    """Of 400 cases of a product each link is around some, and those that need an axis beside mostly have one."""
+    product = next(one for one in PRODUCTS if one.contract == "matmul_reduce_scatter")
+    met: Counter[str] = Counter()
+    beside: Counter[bool] = Counter()
+
+    @settings(max_examples=400, database=None, derandomize=True)
+    @given(LAW.cases(product, Scope()))
+    def count(case: Case) -> None:
+        met.update({*case.chain})
+        if "partial_manual" in case.chain:
+            beside[case.mesh.axis_size(case.manual) < case.mesh.size] += 1
+
+    count()
+    assert {name: met[name] for name in LAW.chains.links if met[name] < 10} == {}
+    assert beside[True] > 3 * beside[False]
 
 
 @pytest.mark.lengthy

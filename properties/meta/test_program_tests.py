@@ -126,6 +126,17 @@ def test_a_failure_is_told_replayed_kept_and_repaired(project: Path) -> None:
     assert f"{kept}: not JSON" in refused.stdout
 
 
+def test_once_values_are_wrong_what_follows_is_left_out(project: Path) -> None:
+    """Without a name on the command line too; alone it is checked."""
+    file = project / "tests" / "test_total.py"
+    file.write_text(PROJECT.replace('["value", "type"], max_examples=60', '["value", "agreement"], max_examples=60'))
+    done = ran(project, "-rs")
+    assert "not checked, since the values are wrong" in done.stdout, done.stdout
+    assert re.search(r"2 failed, 1 passed, 1 skipped", done.stdout)
+    alone = ran(project, "-rs", "-k", "agreement")
+    assert re.search(r"1 (passed|failed), 3 deselected", alone.stdout), alone.stdout
+
+
 def test_a_program_is_given_by_its_name(project: Path) -> None:
     """To `--impl`, which checks it in a process of its own, with all of the options."""
     done = ran(project, "--impl=tests.test_total:TOTAL", "--hypothesis-profile=matrix", "-k", "value")
@@ -185,7 +196,7 @@ def test_a_file_is_data_and_its_program_is_imported_from_below_only(project: Pat
         "'path' is not a Program of a module": {"implementation": {"module": "os", "qualname": "path"}},
         "program=1: expected": {"implementation": {"program": 1}},
         "expected a program, of which a file says no more": {"implementation": {"expectation": "bytes=n"}},
-        "none of a list; of a program that no module holds": {"implementation": {"program": False}},
+        "no contract of the list: a program that no module holds": {"implementation": {"program": False}},
     }
     (project / "changed").mkdir()
     for number, changes in enumerate(refused.values()):

@@ -115,6 +115,11 @@ def test_the_script_of_a_program_runs_alone(tmp_path: Any, monkeypatch: pytest.M
         ({"dtypes": ["float"]}, "dtype='float': expected one of"),
         ({"dtypes": []}, "dtypes: expected at least one"),
         ({"powers_of_two": ["expert"]}, "powers_of_two: 'expert': expected some of data, model"),
+        (
+            {"options": {"scale": (0.5, [1])}},
+            "options: scale=[1]: expected None, a bool, a finite number, a short text",
+        ),
+        ({"options": {"scale": (jnp.float32,)}}, "options: scale=<class 'jax.numpy.float32'>: expected None, a bool"),
         ({"optional": ["expert"]}, "optional: 'expert': expected some of data, model"),
         ({"optional": ["model"], "one_axis": ["model"]}, "optional: 'model': expected some of data"),
         ({"serves": lambda heads: True}, "serves: 'heads': expected parameters out of batch, embed, hidden, data"),
@@ -147,6 +152,15 @@ def test_a_function_may_be_described_anew() -> None:
 def doubled(x: Any, *, data: Any) -> Any:
     """Twice each element."""
     return 2 * x
+
+
+@pytest.mark.lengthy
+def test_a_gradient_taken_inside_is_guessed() -> None:
+    """Where a right step is wrong with unchecked types alone, the report says what to state."""
+    written = dataclasses.replace(PROGRAMS["step"], more={})
+    with pytest.raises(AssertionError, match="JAX has wrong gradients of sums") as raised:
+        checked(written, written.right, laws="transformation", max_examples=100)
+    assert "if step takes gradients, say differentiates=True, and no such case is drawn" in str(raised.value)
 
 
 def test_a_role_may_shard_nothing() -> None:

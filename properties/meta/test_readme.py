@@ -1,12 +1,18 @@
 """The README says what is so today."""
 
+import math
 import re
 from collections import Counter
 
+import pytest
+
 from shardproof.properties.benchmark.products import markdown
-from shardproof.properties.benchmark.readme import README, defects, laws, section
+from shardproof.properties.benchmark.readme import README, contracts, defects, features, laws, section
+from shardproof.properties.engines.references import MOST_DIFFERENCES, JaxReference, NumpyReference
+from shardproof.properties.laws.doubles import DIGITS
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS
 from shardproof.properties.reports.report import COLUMNS
+from shardproof.properties.runner.reach import LARGEST
 
 TEXT = README.read_text()
 
@@ -36,6 +42,28 @@ def test_the_table_is_one_that_the_suite_wrote() -> None:
     assert rows[0] == ["implementations" if name == "implementation" else name for name in COLUMNS]
     counted = {row[0]: int(row[1]) for row in rows[2:]}
     assert all(counted[name] >= count for name, count in Counter(i.contract for i in IMPLEMENTATIONS).items())
+
+
+def test_the_contracts_are_those_of_the_suite() -> None:
+    """The README lists the signatures and the features as they are."""
+    assert section(TEXT, "contracts") == contracts()
+    assert section(TEXT, "features") == features()
+
+
+@pytest.mark.parametrize(
+    ("told", "number"),
+    [
+        (r"up to (\d+) elements of each argument", MOST_DIFFERENCES),
+        (r"must equal it, to (\d+) digits", -math.log10(max(JaxReference.doubt[0], NumpyReference.doubt[0]))),
+        (r"in values and to (\d+) in derivatives of a NumPy reference", -math.log10(NumpyReference.doubt[1])),
+        (r"must equal its reference to (\d+) digits", -math.log10(DIGITS)),
+        (r"grow with the mesh is interpreted on at most (\d+) devices", LARGEST),
+    ],
+)
+def test_numbers_are_those_of_the_suite(told: str, number: float) -> None:
+    """What the README says in digits stands in the code."""
+    (found,) = re.findall(told, re.sub(r"\s+", " ", TEXT))
+    assert int(found) == number
 
 
 def test_paths_exist() -> None:

@@ -7,9 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jax import lax
 
+from shardproof.properties.contracts import Scope
 from shardproof.properties.contracts.described import Array, Signature, indices
+from shardproof.properties.contracts.roles import Conditions, sizes_of_dimensions
 from shardproof.properties.engines.references import JaxReference, NumpyReference, differences, reference_of
+from shardproof.properties.meta.drawn import drawn, smallest
 
 BLOCK = Signature.of(("x", "w"), ("b@data k", "k n"), {"y": "b@data n", "total": ""})
 SIZES = {"b": 4, "k": 3, "n": 2}
@@ -109,3 +113,49 @@ def test_indices_are_in_range(size: int, below: int, seed: int) -> None:
     assert found.min() >= 0
     assert found.max() < below
     assert size < below or len(set(found.tolist())) == below or 31 % below == 0
+
+
+def branching(x: Any) -> Any:
+    """In JAX, and not to be traced."""
+    return jnp.exp(x) / 3 if float(jnp.abs(x).max()) < 1e9 else x
+
+
+def test_what_jax_cannot_trace_is_evaluated_in_doubles() -> None:
+    """A reference in JAX with a branch in Python is no worse for it."""
+    signature = Signature.of(("x",), ("n@data",), "n@data")
+    found = reference_of(branching, signature, {"n": 3}, {})
+    assert isinstance(found, NumpyReference)
+    x = np.array([0.1, 1.0, 2.0])
+    (value,) = found.value([x], [np.dtype("float32")], {})
+    np.testing.assert_allclose(value, np.exp(x) / 3, rtol=1e-14)
+
+
+def convolved(x: Any) -> Any:
+    """What the interpreter has no rule for, of a cast."""
+    kernel = jnp.ones((1, 1, 1), jnp.float32)
+    return lax.conv(x.astype(jnp.float32)[None, None], kernel, (1,), "SAME")[0, 0]
+
+
+def test_a_cast_that_would_round_is_refused() -> None:
+    """What is compiled casts for real; the message says what to leave out."""
+    signature = Signature.of(("x",), ("n@data",), "n@data")
+    with pytest.raises(ValueError, match=r"^the reference casts to float32, .* cannot run .*: expected no cast$"):
+        reference_of(convolved, signature, {"n": 3}, {})
+
+
+def test_indices_are_tried_where_there_is_one() -> None:
+    """A table of one row is read there; a mistake of a reference in NumPy is told as such."""
+    signature = Signature.of(("t", "i"), ("v d", Array("n@data", "int32", below="v")), "n d")
+    found = reference_of(lambda t, i: np.stack([t[int(k)] for k in i]), signature, {"v": 1, "d": 2, "n": 2}, {})
+    assert isinstance(found, NumpyReference)
+    with pytest.raises(ValueError, match=r"^the reference cannot be called with v d, int32\[n@data\]: ValueError: "):
+        reference_of(lambda t, i: np.asarray(t) @ np.asarray(i), signature, {"v": 1, "d": 2, "n": 3}, {})
+
+
+def test_listed_sizes_are_all_drawn() -> None:
+    """Of many sizes each comes, and the smallest is the simplest."""
+    signature = Signature.of(("x",), ("b@data",), "b@data")
+    conditions = Conditions(sizes={"b": (2, 4, 8, 16, 32, 64)})
+    strategy = sizes_of_dimensions(signature, conditions, {"data": 2}, Scope())
+    assert {sizes["b"] for sizes in drawn(strategy, 200)} == {2, 4, 8, 16, 32, 64}
+    assert smallest(strategy) == {"b": 2}

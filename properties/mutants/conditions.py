@@ -66,6 +66,18 @@ def shift_lost_among_automatic_axes(x: Array, axis_name: AxisName, *, offset: in
     return collectives.ring_shift(x, axis_name, offset=offset if manual else 0)
 
 
+@mutant("ring_shift", law="transformation", smallest=(1, 2))
+def shift_that_waits_for_everybody(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
+    """Meets all devices before it sends, also those that no axis of its own connects."""
+    manual = jax.sharding.get_abstract_mesh().manual_axes
+    others = tuple(name for name in mesh_names() if name in manual and name not in names(axis_name))
+    shifted = collectives.ring_shift(x, axis_name, offset=offset)
+    if not collectives.varying(lax.axis_index(axis_name)) or not others:  # of which nothing is known
+        return shifted
+    everybody = lax.psum(collectives.cast_varying(jnp.int32(1), others), others)
+    return jnp.where(everybody > 0, shifted, jnp.zeros_like(shifted))
+
+
 @mutant("ring_shift", law="transformation", smallest=(2,))
 def shift_wrong_under_two_vmaps(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
     """Its own rule for vmap is right, and the rule of what that calls shifts by one, whatever the offset."""

@@ -13,8 +13,8 @@ from jax import lax
 
 from shardproof.impl.collectives import cast_varying, varying
 from shardproof.properties.cases.case import Case
-from shardproof.properties.cases.chain import LINKS
-from shardproof.properties.cases.manual import DIVERGENT, dividing_axis
+from shardproof.properties.cases.chain import DIVERGENT, LINKS
+from shardproof.properties.cases.manual import dividing_axis
 
 Local = Callable[..., list[jax.Array]]
 """Blocks in, a list of result blocks out."""

@@ -14,7 +14,7 @@ from shardproof.properties.laws.violation import SuiteError
 from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.reports import failures
-from shardproof.properties.reports.failures.causes import by_cause, cause, has_wrong_values, source, told
+from shardproof.properties.reports.failures.causes import Told, by_cause, told
 from shardproof.properties.reports.progress import Progress, devices_note
 from shardproof.properties.reports.summary import Summary
 from shardproof.properties.runner.budgets import structures
@@ -25,10 +25,6 @@ from shardproof.properties.runner.platforms import DEVICES, make_devices
 from shardproof.properties.runner.search import find_violation
 from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.verdict import HeldOnNothing
-from shardproof.properties.runner.violation import LawViolation
-
-SHORTER = 4
-"""Of a function that broke a law already, what part of their structures the other laws draw."""
 
 PATIENCE = 40
 """How many unsupported cases end a law where another has held on none already."""
@@ -113,12 +109,7 @@ def checked(
     own: list[SuiteError] = []
     tallies: list[Tally] = []
     left_out: list[str] = []
-
-    def causes() -> set[str]:
-        return {report["cause"] for report in reports}
-
-    def told_before(violation: LawViolation) -> bool:
-        return bool(source(cause(violation), causes()))
+    known = Told()
 
     asked = [LAWS[name] for name in laws if LAWS[name].asks(implementation)]
     if not asked:
@@ -127,7 +118,7 @@ def checked(
     with seldom_collected(), Progress(f"check {implementation}", len(wanted), devices_note(devices)) as progress:
         for law, engine in wanted:
             progress.law(law.name, engine)
-            if law.repeats and has_wrong_values(causes()):
+            if known.answers(law):
                 left_out.append(law.name)
                 continue
             try:
@@ -136,9 +127,9 @@ def checked(
                     implementation,
                     engine_named(engine),
                     Scope(max_devices=at_hand[engine], available=at_hand[engine], large=1024),
-                    max_examples=structures(law, max_examples if not reports else max_examples // SHORTER, engine),
+                    max_examples=structures(law, known.examples(max_examples), engine),
                     random_seed=random_seed,
-                    was_told=told_before,
+                    was_told=known.before,
                     patience=PATIENCE if empty else ENOUGH,
                 )
             except SuiteError as error:
@@ -148,8 +139,9 @@ def checked(
             found.tally.unclaimed, found.tally.stated = implementation.unclaimed, implementation.stated
             tallies.append(found.tally)
             if found.violation is not None:
-                tell = failures.briefly if told_before(found.violation) else failures.report
+                tell = failures.briefly if known.before(found.violation) else failures.report
                 reports.append(tell(found.violation))
+                known.add(found.violation)
                 found.tally.outcome, found.tally.failure = "failed", reports[-1]
                 continue
             try:

@@ -2,13 +2,14 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from keyword import iskeyword
 from typing import Any
 
-from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.case import Case, parameter
+from shardproof.properties.cases.reading import Unreadable
 from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.contracts import CONTRACTS, Contract, added
 from shardproof.properties.contracts.contract import refilled
@@ -245,6 +246,17 @@ def _check_conditions(signature: Signature, conditions: Conditions) -> None:
     for name, values in conditions.options.items():
         if not values:
             raise ValueError(f"options: {name}: expected at least one value")
+        for value in values:
+            _check_option(name, value)
+
+
+def _check_option(name: str, value: Any) -> None:
+    """A value is one that a case can hold, and a file."""
+    with suppress(Unreadable):
+        if parameter(name, value) == value:
+            return
+    expected = "None, a bool, a finite number, a short text without quotes, or a tuple of such"
+    raise ValueError(f"options: {name}={value!r}: expected {expected}")
 
 
 def participants(case: Case) -> dict[str, int]:

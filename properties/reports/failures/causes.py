@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from shardproof.properties.laws.law import Law
 from shardproof.properties.laws.violation import DEATHS, RAISED
 from shardproof.properties.runner.violation import LawViolation
 
@@ -10,6 +12,9 @@ ROUNDING = "rounding"
 WRONG = "wrong values of the {}"
 RESULT, DERIVATIVES = "result", "derivatives"
 SITE = re.compile(r'File "([^"]*)", line (\d+)')
+
+SHORTER = 4
+"""Of a function that broke a law already, what part of their structures the other laws draw."""
 
 
 def cause(violation: LawViolation) -> str:
@@ -54,6 +59,29 @@ def entry(violation: LawViolation, text: str) -> dict[str, str]:
 def has_wrong_values(causes: Iterable[str]) -> bool:
     """Whether one of the causes is that a result's values are wrong, by more than rounding."""
     return any(one.endswith(f": {WRONG.format(RESULT)}") for one in causes)
+
+
+@dataclass
+class Told:
+    """What was told of a function, so that further laws need not look for it as long, nor find it once more."""
+
+    causes: set[str] = field(default_factory=set)
+
+    def add(self, violation: LawViolation) -> None:
+        """Notes what is told."""
+        self.causes.add(cause(violation))
+
+    def before(self, violation: LawViolation) -> bool:
+        """Whether the same was told, or what it follows from."""
+        return bool(source(cause(violation), self.causes))
+
+    def answers(self, law: Law) -> bool:
+        """Whether a law need not be checked any more: its values are wrong."""
+        return law.repeats and has_wrong_values(self.causes)
+
+    def examples(self, count: int) -> int:
+        """How many of so many structures a law draws now."""
+        return count // SHORTER if self.causes else count
 
 
 def by_cause(entries: Iterable[Mapping[str, str]]) -> list[list[Mapping[str, str]]]:

@@ -162,7 +162,7 @@ def _function(content: Any) -> Named:
     if program and (features or expectation or (contract in CONTRACTS and CONTRACTS[contract].listed)):
         raise ValueError(f"implementation contract={contract!r}: expected a program, of which a file says no more")
     if not program and contract not in CONTRACTS:
-        told = "none of a list; of a program that no module holds, run the script beside it"
+        told = "no contract of the list: a program that no module holds by a name is replayed by the script beside it"
         raise ValueError(f"implementation contract={contract!r}: {told}")
     if expectation:
         Expectation.parse(expectation, names_of(contract))

@@ -7,6 +7,7 @@ import numpy as np
 
 from shardproof.oracles.layout import device_name, logical_index, shard
 from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.chain import UNCHECKED
 from shardproof.properties.laws.violation import RAISED, Difference
 from shardproof.properties.reports.diagnosis.diagnosis import diagnose
 from shardproof.properties.reports.failures.causes import entry
@@ -37,11 +38,24 @@ def render(violation: LawViolation, *, colour: bool = False) -> str:
     if violation.kind in RAISED and violation.origin:
         lines += ["", *violation.origin]
         lines += unstated(violation)
+    lines += unchecked(violation)
     files = written(violation)
     if files is not None:
         lines += ["", *(f"  {command}" for command in files.commands)]
     text = "\n".join(lines)
     return coloured(text) if colour else text
+
+
+def unchecked(violation: LawViolation) -> list[str]:
+    """What a program must say that takes gradients, where it is wrong with unchecked types."""
+    program = violation.implementation.program
+    if program is None or program.differentiates or not {*UNCHECKED} & {*violation.case.chain}:
+        return []
+    return [
+        "",
+        "  the types in shard_map are not checked here (check_vma=False), so that JAX has wrong gradients of sums:",
+        f"  if {program.name} takes gradients, say differentiates=True, and no such case is drawn",
+    ]
 
 
 def unstated(violation: LawViolation) -> list[str]:

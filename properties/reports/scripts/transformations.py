@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from shardproof.properties.cases.case import Case
-from shardproof.properties.cases.chain import LINKS, Chain
-from shardproof.properties.cases.manual import DIVERGENT, dividing_axis
+from shardproof.properties.cases.chain import DIVERGENT, LINKS, Chain
+from shardproof.properties.cases.manual import dividing_axis
 from shardproof.properties.reports.scripts.modes import BESIDE_ZEROS
 
 ZEROS = '''def zeros(aval):

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from shardproof.properties.benchmark.products import markdown
+from shardproof.properties.cases.chain import LINKS
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.contract import FEATURES
 from shardproof.properties.known_defects import DEFECTS
@@ -18,6 +19,12 @@ def laws() -> str:
     """The laws as a Markdown table."""
     rows = [f"| {law.name} | {law.sentence} | {', '.join(law.engines)} |" for law in LAWS.values()]
     return "\n".join(["| law | what holds | engines |", "|---|---|---|", *rows])
+
+
+def links() -> str:
+    """The transformations around a call as a Markdown table."""
+    rows = [f"| `{link.name}` | {link.sentence} |" for link in LINKS.values()]
+    return "\n".join(["| under | what is around the call |", "|---|---|", *rows])
 
 
 def defects() -> str:
@@ -77,6 +84,7 @@ def main() -> None:
     options = parser.parse_args()
     text = README.read_text()
     text = with_section(text, "laws", laws())
+    text = with_section(text, "links", links())
     text = with_section(text, "defects", defects())
     text = with_section(text, "features", features())
     text = with_section(text, "contracts", contracts())

@@ -35,6 +35,7 @@ class Link:
 
     Arguments:
         name: what cases and messages call it.
+        sentence: what it is.
         maps: which operands get a leading batch dimension; if any does, the results do as well.
         keeps: which of the batch's results are kept; the others are zeros.
         whole: whether it is about the whole program and not about the call, so that it is outermost, and there once.
@@ -48,6 +49,7 @@ class Link:
     """
 
     name: str
+    sentence: str
     maps: Literal["none", "all", "first", "others"] = "none"
     keeps: tuple[bool, ...] = (True,) * BATCH
     whole: bool = False
@@ -72,33 +74,82 @@ class Link:
 LINKS: dict[str, Link] = {
     link.name: link
     for link in (
-        Link("eager", whole=True, compiled=False),
-        Link("partial_manual", whole=True, of_shard_map=True, leaves_an_axis=True),
+        Link("eager", "Nothing is under `jit`.", whole=True, compiled=False),
+        Link(
+            "partial_manual",
+            "`shard_map` makes some axes manual, and leaves the others to the compiler.",
+            whole=True,
+            of_shard_map=True,
+            leaves_an_axis=True,
+        ),
         # of its gradient JAX makes a program that it cannot lower (see the known defects)
-        Link(NESTED, whole=True, differentiable=False, of_shard_map=True),
-        Link(OUTSIDE, maps="all", whole=True, of_shard_map=True),
+        Link(
+            NESTED,
+            "A `shard_map` inside of another; the axes are divided between them.",
+            whole=True,
+            differentiable=False,
+            of_shard_map=True,
+        ),
+        Link(OUTSIDE, "`vmap` of the whole `shard_map`.", maps="all", whole=True, of_shard_map=True),
         # with checked types, JAX loses the axis in every loop, branch and remat (see the known defects)
         Link(
-            SPREAD, maps="all", whole=True, checked=False, differentiable=False, of_shard_map=True, leaves_an_axis=True
+            SPREAD,
+            "That with its batch sharded over an axis (`spmd_axis_name`); types are not checked.",
+            maps="all",
+            whole=True,
+            checked=False,
+            differentiable=False,
+            of_shard_map=True,
+            leaves_an_axis=True,
         ),
         # with unchecked types, the transpose of psum is psum: gradients are known to be wrong (see the known defects)
-        Link("no_vma", whole=True, checked=False, differentiable=False, of_shard_map=True),
-        Link("vjp_inside", whole=True, derives=True, of_shard_map=True),
-        Link("linearize", whole=True, of_derivative=True),
-        Link("jacobian", whole=True, of_derivative=True),
-        Link("inner_jit"),
-        Link("checkpoint"),
-        Link("vmap", maps="all"),
-        Link("vmap_last", maps="all"),
-        Link("vmap_named", maps="all"),
-        Link("vmap_first", maps="first"),
-        Link("vmap_others", maps="others"),
-        Link("twice", maps="all"),
-        Link("switch"),
-        Link(DIVERGENT, of_shard_map=True, leaves_an_axis=True),
-        Link("scan", maps="all"),
-        Link("while_loop", maps="all", differentiable=False),
-        Link("cond", maps="all", keeps=(True, False)),
+        Link(
+            "no_vma",
+            "Types are not checked (`check_vma=False`).",
+            whole=True,
+            checked=False,
+            differentiable=False,
+            of_shard_map=True,
+        ),
+        Link(
+            "vjp_inside",
+            "Derivatives are taken inside of `shard_map`; values are those of `jax.vjp` there.",
+            whole=True,
+            derives=True,
+            of_shard_map=True,
+        ),
+        Link(
+            "linearize", "Derivatives are taken by `linearize` and `linear_transpose`.", whole=True, of_derivative=True
+        ),
+        Link(
+            "jacobian",
+            "Derivatives are taken in several directions at once, as `jacfwd` and `jacrev` do.",
+            whole=True,
+            of_derivative=True,
+        ),
+        Link("inner_jit", "`jit` of the call, inside of `shard_map`."),
+        Link("checkpoint", "`jax.checkpoint` of the call."),
+        Link("vmap", "`vmap` of the call.", maps="all"),
+        Link("vmap_last", "`vmap` of the call over a last dimension.", maps="all"),
+        Link("vmap_named", "`vmap` of the call, with an `axis_name`.", maps="all"),
+        Link("vmap_first", "`vmap` of the call over its first operand alone.", maps="first"),
+        Link("vmap_others", "`vmap` of the call over all operands but the first.", maps="others"),
+        Link("twice", "Two calls, one after the other.", maps="all"),
+        Link("switch", "The call in one branch of a `switch`; the others give zeros."),
+        Link(
+            DIVERGENT,
+            "The call in both branches of a `cond`, which devices along another axis take by turns.",
+            of_shard_map=True,
+            leaves_an_axis=True,
+        ),
+        Link("scan", "A call in every step of a `scan`.", maps="all"),
+        Link("while_loop", "A call in every step of a `while_loop`.", maps="all", differentiable=False),
+        Link(
+            "cond",
+            "A `cond` in a `scan`: the call for the first input, zeros for the second.",
+            maps="all",
+            keeps=(True, False),
+        ),
     )
 }
 """All links: first those about the whole program, in the order in which a chain has them, then from simple to less."""

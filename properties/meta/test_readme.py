@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from shardproof.properties.benchmark.products import markdown
-from shardproof.properties.benchmark.readme import README, contracts, defects, features, laws, section
+from shardproof.properties.benchmark.readme import README, contracts, defects, features, laws, links, section
 from shardproof.properties.engines.references import MOST_DIFFERENCES, JaxReference, NumpyReference
 from shardproof.properties.laws.doubles import DIGITS
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS
@@ -20,6 +20,11 @@ TEXT = README.read_text()
 def test_the_laws_are_those_of_the_suite() -> None:
     """The README lists the laws as they are."""
     assert section(TEXT, "laws") == laws()
+
+
+def test_the_transformations_are_those_of_the_suite() -> None:
+    """The README lists all links of chains as they are."""
+    assert section(TEXT, "links") == links()
 
 
 def test_the_defects_are_those_of_the_registry() -> None:

@@ -94,9 +94,8 @@ def _over_batch(
             every.append(list(function(blocks)) if case.keeps(at) else None)
     except Exception as error:
         first = str(error).partition("\n")[0]
-        raise SuiteError(
-            f"the oracle fails, an error of this suite: {case}: {type(error).__name__}: {first}"
-        ) from error
+        own = "the oracle fails, an error of this suite" if CONTRACTS[case.contract].listed else "the reference fails"
+        raise SuiteError(f"{own}: {case}: {type(error).__name__}: {first}") from error
     if not case.batch:
         assert every[0] is not None
         return every[0]

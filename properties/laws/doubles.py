@@ -32,16 +32,20 @@ def in_doubles(
     """The results of a program that is made ready as `kind`, in double precision, as `wide.both` gives them.
 
     Raises:
-        InterpreterLimit: `limit`, where it is no program of a user's own, or there are too few devices.
+        InterpreterLimit: `limit`, where it is no program of a user's own, there are too few devices, or it cannot be
+            traced in doubles.
     """
     if implementation.program is None or max(case.mesh.devices) >= len(jax.devices()):
         raise limit
     operands = tuple(dataclasses.replace(o, dtype=_doubles(o.numpy_dtype).name) for o in case.operands)
     wide = dataclasses.replace(case, operands=operands)
     with precision_of(wide):
-        coarsest = max([DIGITS, *map(_half, narrower(implementation, wide))])
-        given = [array.astype(_doubles(array.dtype)) for array in arrays]
-        results = ready(kind, implementation, wide, COMPILER).prepared(given)
+        try:
+            coarsest = max([DIGITS, *map(_half, narrower(implementation, wide))])
+            program = ready(kind, implementation, wide, COMPILER)
+        except Exception as error:  # as it was not written for doubles: in its own dtypes it was traced
+            raise limit from error
+        results = program.prepared([array.astype(_doubles(array.dtype)) for array in arrays])
     own = max((_half(o.numpy_dtype) for o in case.operands if is_float(o.numpy_dtype)), default=0.0)
     return [(_within(np.asarray(x), max(own, coarsest)), _within(np.asarray(x), coarsest)) for x in results]
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -121,7 +122,14 @@ def test_the_script_of_a_program_runs_alone(tmp_path: Any, monkeypatch: pytest.M
         ),
         ({"options": {"scale": (jnp.float32,)}}, "options: scale=<class 'jax.numpy.float32'>: expected None, a bool"),
         ({"optional": ["expert"]}, "optional: 'expert': expected some of data, model"),
-        ({"optional": ["model"], "one_axis": ["model"]}, "optional: 'model': expected some of data"),
+        ({"optional": ["model"], "one_axis": ["model"]}, "optional: 'model': expected none of one_axis"),
+        ({"optional": 3}, "optional=3: expected"),
+        ({"optional": "expert"}, "optional: 'expert': expected some of data, model"),
+        ({"sizes": {"embed": -1}}, "sizes: embed=-1: expected a whole number of at least 1"),
+        ({"sizes": {"embed": ()}}, "sizes: embed: expected at least one"),
+        ({"multiples": {"embed": 0}}, "multiples: embed=0: expected a whole number of at least 1"),
+        ({"most_devices": 0}, "most_devices=0: expected a whole number of at least 1"),
+        ({"random_seed": -1}, "random_seed=-1: expected"),
         ({"serves": lambda heads: True}, "serves: 'heads': expected parameters out of batch, embed, hidden, data"),
         (
             {"check_vma": False, "differentiates": True},
@@ -378,3 +386,40 @@ def test_a_result_of_one_participant_is_compared_there_alone() -> None:
             check_program(last_stage, whole_stages, **{**PIPELINE, "results": (last, last), **described})
     with pytest.raises(ValueError, match="expected roles that do not shard it"):
         Array("b@data", only={"data": 0})
+
+
+STEPS: dict[str, tuple[Any, Any, tuple[Any, ...], str, dict[str, Any]]] = {
+    "cumsum": (
+        lambda x, *, data: jnp.cumsum(x, 1), lambda x: np.cumsum(x, 1), ("n@data k",), "n@data k", {"k": (16, 64)},
+    ),
+    "segments": (
+        lambda x, i, *, data: lax.psum(jax.ops.segment_sum(x, i, 4), data),
+        lambda x, i: jax.ops.segment_sum(x, i, 4),
+        ("n@data d", Array("n@data", "int32", below=4)),
+        "4 d",
+        {"n": (64, 128)},
+    ),
+    "reduce": (
+        lambda x, *, data: lax.psum(lax.reduce(x, jnp.bfloat16(0), lax.add, (0,)), data),
+        lambda x: x.sum(0), ("n@data k",), "k", {"n": (64, 128)},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_sums_in_a_narrow_dtype_are_charged_step_by_step(name: str) -> None:
+    """As XLA:CPU rounds them; and what cannot be traced in doubles is no failure."""
+    function, reference, arguments, results, sizes = STEPS[name]
+    described: Any = {"arguments": arguments, "results": results, "sizes": sizes, "dtypes": ["bfloat16"]}
+    summary = check_program(function, reference, **described, laws="value", max_examples=40)
+    assert "passed" in {tally.outcome for tally in summary.tallies}
+
+
+def test_a_function_that_ends_the_process_is_wrong() -> None:
+    """It is reported, and ends nothing."""
+
+    def ends(x: Any, *, data: Any) -> Any:
+        sys.exit(3)
+
+    with pytest.raises(AssertionError, match=r"ends: value: .* raises SystemExit: 3: expected an array"):
+        check_program(ends, lambda x: x, arguments=("n@data",), results="n@data", laws="value", max_examples=3)

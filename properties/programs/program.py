@@ -93,7 +93,10 @@ def called(case: Case, implementation: Implementation, **more: Any) -> Callable[
     def call(*operands: jax.Array) -> list[jax.Array]:
         by_place, by_keyword = contract.axis(case, whole=implementation.whole)
         given = contract.arguments(case, operands)
-        result = implementation.function(*given, *by_place, **by_keyword, **case.keywords, **more)
+        try:
+            result = implementation.function(*given, *by_place, **by_keyword, **case.keywords, **more)
+        except SystemExit as error:
+            raise WrongResult(f"raises SystemExit: {error}: expected an array") from error
         leaves: list[Any] = jax.tree.leaves(result)
         right = contract.returned(case, operands)
         if not _same_tree(result, right):

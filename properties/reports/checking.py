@@ -19,7 +19,7 @@ from shardproof.properties.reports.progress import Progress, devices_note
 from shardproof.properties.reports.summary import Summary
 from shardproof.properties.runner.budgets import structures
 from shardproof.properties.runner.garbage import seldom_collected
-from shardproof.properties.runner.given import check_contract, check_examples, check_signature, claimed, named
+from shardproof.properties.runner.given import check_contract, check_draws, check_signature, claimed, named
 from shardproof.properties.runner.judging import ENOUGH, require_held
 from shardproof.properties.runner.platforms import DEVICES, make_devices
 from shardproof.properties.runner.search import find_violation
@@ -96,7 +96,7 @@ def checked(
 ) -> Summary:
     """What `check` does, of any implementation."""
     __tracebackhide__ = True  # the report says what is wrong; the code that looked for it is no part of that
-    check_examples(max_examples)
+    check_draws(max_examples, random_seed)
     laws = named("laws", laws, LAWS)
     unknown = [name for name in laws if name not in LAWS]
     if unknown or not laws:

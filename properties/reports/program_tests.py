@@ -15,7 +15,7 @@ from shardproof.properties.reports.failures.replay import regressions_of, repeat
 from shardproof.properties.reports.progress import devices_note
 from shardproof.properties.reports.session import COUNTED, MADE_TEST
 from shardproof.properties.runner.budgets import structures
-from shardproof.properties.runner.given import check_examples, named
+from shardproof.properties.runner.given import check_draws, named
 from shardproof.properties.runner.judging import require_held
 from shardproof.properties.runner.lookup import Lookup
 from shardproof.properties.runner.named import NotAFailure, held_by_a_module
@@ -56,7 +56,7 @@ def program_test(
         ... )
         >>> test_total = program_test(total, laws="value")
     """
-    check_examples(max_examples)
+    check_draws(max_examples, random_seed)
     if not isinstance(program, Program):
         raise ValueError(f"program={program!r}: expected a Program")  # noqa: TRY004 (one kind for all that is given)
     chosen = named("laws", laws, LAWS)

@@ -130,12 +130,15 @@ def named(argument: str, names: str | Iterable[str] | None, default: Iterable[st
     return tuple(names)
 
 
-def check_examples(max_examples: object) -> None:
-    """`max_examples` is a positive whole number.
+def check_draws(max_examples: object, random_seed: object) -> None:
+    """`max_examples` is a positive whole number, `random_seed` one that is not negative, or None.
 
     Raises:
-        GivenError: if it is not.
+        GivenError: if one is not.
     """
+    whole = isinstance(random_seed, Integral) and not isinstance(random_seed, bool)
+    if random_seed is not None and not (whole and random_seed >= 0):  # type: ignore[operator]
+        raise GivenError(f"random_seed={random_seed!r}: expected None, or a whole number that is not negative")
     if isinstance(max_examples, bool) or not isinstance(max_examples, Integral) or max_examples < 1:
         raise GivenError(f"max_examples={max_examples!r}: expected a whole number, at least 1")
 

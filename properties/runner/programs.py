@@ -104,15 +104,15 @@ class Program:
     def conditions(self) -> Conditions:
         """What is drawn for it."""
         return Conditions(
-            frozenset(self.one_axis),
+            _names("one_axis", self.one_axis),
             {name: (size,) if isinstance(size, int) else tuple(size) for name, size in (self.sizes or {}).items()},
             dict(self.multiples or {}),
             tuple(as_dtype(dtype).name for dtype in self.dtypes),
             {name: tuple(values) for name, values in (self.options or {}).items()},
             self.most_devices,
             self.differentiates,
-            frozenset(self.powers_of_two),
-            frozenset(self.optional),
+            _names("powers_of_two", self.powers_of_two),
+            _names("optional", self.optional),
             self.check_vma,
         )
 
@@ -227,18 +227,39 @@ def _signature(
     return Signature.of(named[: len(arguments)], arguments, results, roles)
 
 
+def _names(what: str, names: object) -> frozenset[str]:
+    """The roles that an argument lists, or its one role."""
+    if isinstance(names, str):
+        return frozenset({names})
+    if not isinstance(names, Iterable):
+        raise ValueError(f"{what}={names!r}: expected roles")  # noqa: TRY004 (one kind for all that is given)
+    return frozenset(names)
+
+
 def _check_conditions(signature: Signature, conditions: Conditions) -> None:
     dimensions = {d.name for a in (*signature.arrays, *signature.results) for d in a.dimensions}
     for what, names, known in (
         ("one_axis", conditions.one_axis, set(signature.roles)),
         ("powers_of_two", conditions.powers_of_two, set(signature.roles)),
-        ("optional", conditions.optional, set(signature.roles) - conditions.one_axis),
+        ("optional", conditions.optional, set(signature.roles)),
         ("sizes", conditions.sizes, dimensions),
         ("multiples", conditions.multiples, dimensions),
     ):
         for name in names:
             if name not in known:
                 raise ValueError(f"{what}: {name!r}: expected some of {', '.join(sorted(known)) or 'none'}")
+    for name in conditions.optional & conditions.one_axis:
+        raise ValueError(f"optional: {name!r}: expected none of one_axis, which is an axis always")
+    for what, numbers in (
+        *((f"sizes: {name}", sizes) for name, sizes in conditions.sizes.items()),
+        *((f"multiples: {name}", (number,)) for name, number in conditions.multiples.items()),
+        ("most_devices", () if conditions.most is None else (conditions.most,)),
+    ):
+        if not numbers and what != "most_devices":
+            raise ValueError(f"{what}: expected at least one")
+        for number in numbers:
+            if type(number) is not int or number < 1:
+                raise ValueError(f"{what}={number!r}: expected a whole number of at least 1")
     if not signature.roles:
         raise ValueError("arguments: expected a role that shards a dimension, as in 'batch@data features'")
     if not conditions.dtypes:

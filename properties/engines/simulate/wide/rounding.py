@@ -24,7 +24,7 @@ FLOAT = np.dtype(np.float32)
 ACROSS_DEVICES = ("psum", "psum_invariant", "unreduced_psum", "reduce_scatter", "unreduced_reduce_scatter")
 """Sums over devices."""
 
-STEP_BY_STEP = (*ACROSS_DEVICES, "reduce_sum")
+STEP_BY_STEP = (*ACROSS_DEVICES, "reduce_sum", "cumsum", "scatter-add", "scatter-sub")
 """Sums whose additions a backend may round to the operands' dtype, one after the other: XLA:CPU adds up bfloat16 so."""
 
 

@@ -1,4 +1,4 @@
-"""Sums, of elements and of products, on one device or over several: charged as if added up in float32 at least.
+"""Sums, of elements and of products, on one device or over several: products are added up in float32 at least.
 
 |error| <= gamma(n) * sum(|x|) for n roundings in whatever order (Higham, Accuracy and Stability of Numerical
 Algorithms, 2nd ed., section 4.2), besides what the terms themselves are off by.

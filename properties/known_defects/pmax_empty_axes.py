@@ -16,7 +16,8 @@ over_nothing = {
 
 assert over_nothing["sum"](jnp.arange(2.0)).tolist() == [0, 1]
 try:
-    print("fixed: the maximum is", over_nothing["maximum"](jnp.arange(2.0)).tolist())
+    assert over_nothing["maximum"](jnp.arange(2.0)).tolist() == [0, 1]
 except ValueError as error:
     print(f"defect: {error}")
     sys.exit(1)
+print("fixed")

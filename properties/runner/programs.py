@@ -2,17 +2,15 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from keyword import iskeyword
 from typing import Any
 
-from shardproof.properties.cases.case import Case, parameter
-from shardproof.properties.cases.reading import Unreadable
+from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.contracts import CONTRACTS, Contract, added
-from shardproof.properties.contracts.contract import refilled
 from shardproof.properties.contracts.described import Array, Signature
 from shardproof.properties.contracts.roles import Conditions, axes_of
 from shardproof.properties.contracts.whole import sizes_in, whole_contract
@@ -20,6 +18,7 @@ from shardproof.properties.counting.sizes import names_of
 from shardproof.properties.engines.references import reference_of
 from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.runner.stated import check_call, check_conditions, names_in
 
 Described = str | Array | Mapping[str, Any] | Sequence[Any]
 
@@ -84,7 +83,7 @@ class Program:
     communication: str = ""
 
     def __post_init__(self) -> None:
-        _check_conditions(self.signature, self.conditions)
+        check_conditions(self.signature, self.conditions)
         if self.differentiates and not self.check_vma:
             raise ValueError("check_vma=False, differentiates=True: with unchecked types JAX has wrong gradients")
         if self.whole and not self.check_vma:
@@ -93,7 +92,7 @@ class Program:
             raise ValueError("only, whole=True: a function of global arrays returns all of a result")
         if self.serves is not None:
             self._check_serves(self.serves)
-        _check_call(self.function, self.signature, self.conditions, whole=self.whole)
+        check_call(self.function, self.signature, self.conditions, whole=self.whole)
 
     @cached_property
     def signature(self) -> Signature:
@@ -104,15 +103,15 @@ class Program:
     def conditions(self) -> Conditions:
         """What is drawn for it."""
         return Conditions(
-            _names("one_axis", self.one_axis),
+            names_in("one_axis", self.one_axis),
             {name: (size,) if isinstance(size, int) else tuple(size) for name, size in (self.sizes or {}).items()},
             dict(self.multiples or {}),
             tuple(as_dtype(dtype).name for dtype in self.dtypes),
             {name: tuple(values) for name, values in (self.options or {}).items()},
             self.most_devices,
             self.differentiates,
-            _names("powers_of_two", self.powers_of_two),
-            _names("optional", self.optional),
+            names_in("powers_of_two", self.powers_of_two),
+            names_in("optional", self.optional),
             self.check_vma,
         )
 
@@ -227,59 +226,6 @@ def _signature(
     return Signature.of(named[: len(arguments)], arguments, results, roles)
 
 
-def _names(what: str, names: object) -> frozenset[str]:
-    """The roles that an argument lists, or its one role."""
-    if isinstance(names, str):
-        return frozenset({names})
-    if not isinstance(names, Iterable):
-        raise ValueError(f"{what}={names!r}: expected roles")  # noqa: TRY004 (one kind for all that is given)
-    return frozenset(names)
-
-
-def _check_conditions(signature: Signature, conditions: Conditions) -> None:
-    dimensions = {d.name for a in (*signature.arrays, *signature.results) for d in a.dimensions}
-    for what, names, known in (
-        ("one_axis", conditions.one_axis, set(signature.roles)),
-        ("powers_of_two", conditions.powers_of_two, set(signature.roles)),
-        ("optional", conditions.optional, set(signature.roles)),
-        ("sizes", conditions.sizes, dimensions),
-        ("multiples", conditions.multiples, dimensions),
-    ):
-        for name in names:
-            if name not in known:
-                raise ValueError(f"{what}: {name!r}: expected some of {', '.join(sorted(known)) or 'none'}")
-    for name in conditions.optional & conditions.one_axis:
-        raise ValueError(f"optional: {name!r}: expected none of one_axis, which is an axis always")
-    for what, numbers in (
-        *((f"sizes: {name}", sizes) for name, sizes in conditions.sizes.items()),
-        *((f"multiples: {name}", (number,)) for name, number in conditions.multiples.items()),
-        ("most_devices", () if conditions.most is None else (conditions.most,)),
-    ):
-        if not numbers and what != "most_devices":
-            raise ValueError(f"{what}: expected at least one")
-        for number in numbers:
-            if type(number) is not int or number < 1:
-                raise ValueError(f"{what}={number!r}: expected a whole number of at least 1")
-    if not signature.roles:
-        raise ValueError("arguments: expected a role that shards a dimension, as in 'batch@data features'")
-    if not conditions.dtypes:
-        raise ValueError("dtypes: expected at least one")
-    for name, values in conditions.options.items():
-        if not values:
-            raise ValueError(f"options: {name}: expected at least one value")
-        for value in values:
-            _check_option(name, value)
-
-
-def _check_option(name: str, value: Any) -> None:
-    """A value is one that a case can hold, and a file."""
-    with suppress(Unreadable):
-        if parameter(name, value) == value:
-            return
-    expected = "None, a bool, a finite number, a short text without quotes, or a tuple of such"
-    raise ValueError(f"options: {name}={value!r}: expected {expected}")
-
-
 def participants(case: Case) -> dict[str, int]:
     """How many devices each role of a case connects."""
     return {role: case.mesh.axis_size(axes) for role, axes in axes_of(case.roles).items()}
@@ -295,17 +241,3 @@ def _small(signature: Signature, conditions: Conditions) -> dict[str, int]:
     for name in signature.parts(dict.fromkeys(signature.roles, 1)):
         found[name] = conditions.sizes[name][0] if name in conditions.sizes else 2 * conditions.multiples.get(name, 1)
     return found
-
-
-def _check_call(function: Callable[..., Any], signature: Signature, conditions: Conditions, *, whole: bool) -> None:
-    by_name = [*signature.roles, *conditions.options, *(["mesh"] if whole else [])]
-    leaves = refilled(signature.tree, signature.names)
-    try:
-        inspect.signature(function).bind(*leaves, **dict.fromkeys(by_name))
-    except TypeError as error:
-        name = getattr(function, "__name__", repr(function))
-        wanted = ", ".join([*(f"<{tree}>" for tree in leaves), *(f"{n}=" for n in by_name)])
-        told = f"{name}{inspect.signature(function)} cannot be called as {name}({wanted}): {error}"
-        raise ValueError(told) from error
-    except ValueError:  # some callables in C do not tell
-        return

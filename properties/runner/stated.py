@@ -1,0 +1,89 @@
+"""What a user states of a program: read and checked before anything is drawn, with one clear message."""
+
+import inspect
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+from shardproof.properties.cases.case import parameter
+from shardproof.properties.cases.reading import Unreadable
+from shardproof.properties.contracts.contract import refilled
+from shardproof.properties.contracts.described import Signature
+from shardproof.properties.contracts.roles import Conditions
+
+
+def names_in(what: str, names: object) -> frozenset[str]:
+    """The roles that an argument lists, or its one role."""
+    if isinstance(names, str):
+        return frozenset({names})
+    if not isinstance(names, Iterable):
+        raise ValueError(f"{what}={names!r}: expected roles")  # noqa: TRY004 (one kind for all that is given)
+    return frozenset(names)
+
+
+def check_conditions(signature: Signature, conditions: Conditions) -> None:
+    """What is drawn for a program is possible, and of its own roles and dimensions.
+
+    Raises:
+        ValueError: if not, naming the argument, its value and what was expected.
+    """
+    dimensions = {d.name for a in (*signature.arrays, *signature.results) for d in a.dimensions}
+    for what, names, known in (
+        ("one_axis", conditions.one_axis, set(signature.roles)),
+        ("powers_of_two", conditions.powers_of_two, set(signature.roles)),
+        ("optional", conditions.optional, set(signature.roles)),
+        ("sizes", conditions.sizes, dimensions),
+        ("multiples", conditions.multiples, dimensions),
+    ):
+        for name in names:
+            if name not in known:
+                raise ValueError(f"{what}: {name!r}: expected some of {', '.join(sorted(known)) or 'none'}")
+    for name in conditions.optional & conditions.one_axis:
+        raise ValueError(f"optional: {name!r}: expected none of one_axis, which is an axis always")
+    for what, numbers in (
+        *((f"sizes: {name}", sizes) for name, sizes in conditions.sizes.items()),
+        *((f"multiples: {name}", (number,)) for name, number in conditions.multiples.items()),
+        ("most_devices", () if conditions.most is None else (conditions.most,)),
+    ):
+        if not numbers and what != "most_devices":
+            raise ValueError(f"{what}: expected at least one")
+        for number in numbers:
+            if type(number) is not int or number < 1:
+                raise ValueError(f"{what}={number!r}: expected a whole number of at least 1")
+    if not signature.roles:
+        raise ValueError("arguments: expected a role that shards a dimension, as in 'batch@data features'")
+    if not conditions.dtypes:
+        raise ValueError("dtypes: expected at least one")
+    for name, values in conditions.options.items():
+        if not values:
+            raise ValueError(f"options: {name}: expected at least one value")
+        for value in values:
+            _check_option(name, value)
+
+
+def _check_option(name: str, value: Any) -> None:
+    """A value is one that a case can hold, and a file."""
+    with suppress(Unreadable):
+        if parameter(name, value) == value:
+            return
+    expected = "None, a bool, a finite number, a short text without quotes, or a tuple of such"
+    raise ValueError(f"options: {name}={value!r}: expected {expected}")
+
+
+def check_call(function: Callable[..., Any], signature: Signature, conditions: Conditions, *, whole: bool) -> None:
+    """A function can be called with the arguments, roles and options that are stated, as far as Python tells.
+
+    Raises:
+        ValueError: if not.
+    """
+    by_name = [*signature.roles, *conditions.options, *(["mesh"] if whole else [])]
+    leaves = refilled(signature.tree, signature.names)
+    try:
+        inspect.signature(function).bind(*leaves, **dict.fromkeys(by_name))
+    except TypeError as error:
+        name = getattr(function, "__name__", repr(function))
+        wanted = ", ".join([*(f"<{tree}>" for tree in leaves), *(f"{n}=" for n in by_name)])
+        told = f"{name}{inspect.signature(function)} cannot be called as {name}({wanted}): {error}"
+        raise ValueError(told) from error
+    except ValueError:  # some callables in C do not tell
+        return

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from shardproof.properties.mutants import MUTANTS, Mutant
 from shardproof.properties.mutants.hunt import hunt, is_smallest
-from shardproof.properties.runner.search import Finding
+from shardproof.properties.runner.draws import Finding
 
 COLUMNS = ("planted bug", "law", "cases", "seconds to catch", "to shrink", "shrunk to", "smallest")
 

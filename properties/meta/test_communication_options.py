@@ -24,8 +24,8 @@ from shardproof.properties.laws.law import Law
 from shardproof.properties.programs.expectation import Expectation, ExpectationError, value
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.reports import draw, svg
+from shardproof.properties.runner.draws import Finding
 from shardproof.properties.runner.given import Given, GivenError, parse_all
-from shardproof.properties.runner.search import Finding
 from shardproof.properties.runner.tally import Tally
 
 ROOT = README.parent

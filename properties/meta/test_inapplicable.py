@@ -16,8 +16,9 @@ from shardproof.properties.laws.law import LAWS
 from shardproof.properties.meta.test_given import run
 from shardproof.properties.reports import checking
 from shardproof.properties.reports.checking import user_implementation
+from shardproof.properties.runner.draws import Finding
 from shardproof.properties.runner.judging import require_held
-from shardproof.properties.runner.search import Finding, find_violation
+from shardproof.properties.runner.search import find_violation
 from shardproof.properties.runner.verdict import HeldOnNothing
 
 SMALL = Scope(max_devices=4, available=4, large=24)

@@ -21,9 +21,9 @@ from shardproof.properties.laws.law import LAWS
 from shardproof.properties.laws.violation import Broken
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.runner import isolation, watching
+from shardproof.properties.runner.draws import Finding
 from shardproof.properties.runner.given import Given
 from shardproof.properties.runner.isolation import NeverBegan, check_isolated, unending
-from shardproof.properties.runner.search import Finding
 from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.task import Task
 from shardproof.properties.runner.violation import LawViolation

@@ -20,9 +20,10 @@ from shardproof.properties.laws.law import LAWS
 from shardproof.properties.laws.violation import SuiteError
 from shardproof.properties.reports.checking import user_implementation
 from shardproof.properties.reports.summary import alike
+from shardproof.properties.runner.draws import Finding
 from shardproof.properties.runner.given import GivenError, named
 from shardproof.properties.runner.judging import ENOUGH, require_held
-from shardproof.properties.runner.search import Finding, find_violation
+from shardproof.properties.runner.search import find_violation
 from shardproof.properties.runner.verdict import HeldOnNothing
 
 Function = Callable[..., Any]

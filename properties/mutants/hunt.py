@@ -11,7 +11,8 @@ from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.reports.checking import user_implementation
 from shardproof.properties.runner.budgets import structures
-from shardproof.properties.runner.search import Finding, find_violation
+from shardproof.properties.runner.draws import Finding
+from shardproof.properties.runner.search import find_violation
 
 STRUCTURES = 200
 """What a run in the default profile draws for a law of share 1."""

@@ -14,12 +14,13 @@ from shardproof.properties.cases.reading import one_line
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.runner.draws import Finding
 from shardproof.properties.runner.judging import verify
 from shardproof.properties.runner.named import NotAFailure
 from shardproof.properties.runner.platforms import BACKENDS
 from shardproof.properties.runner.preconditions import check_case, check_oracle
 from shardproof.properties.runner.programs import meant
-from shardproof.properties.runner.search import Finding, find_violation
+from shardproof.properties.runner.search import find_violation
 from shardproof.properties.runner.stuck import patience
 from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.task import Task

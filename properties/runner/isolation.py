@@ -21,8 +21,8 @@ from shardproof.properties.laws.law import LAWS
 from shardproof.properties.laws.violation import Broken
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.runner.child import READY, RENDEZVOUS_SECONDS, serve
+from shardproof.properties.runner.draws import Finding
 from shardproof.properties.runner.named import NotAFailure
-from shardproof.properties.runner.search import Finding
 from shardproof.properties.runner.stuck import GAVE_UP
 from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.task import Source, Task

@@ -4,10 +4,6 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-
-from hypothesis import HealthCheck, Phase, given, seed, settings
-from hypothesis.errors import Unsatisfiable
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
@@ -16,47 +12,20 @@ from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import Engine
 from shardproof.properties.laws.law import Law
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.runner import budgets
+from shardproof.properties.runner.draws import Chosen, Finding, search
 from shardproof.properties.runner.judging import ENOUGH, verify
 from shardproof.properties.runner.reach import reach
 from shardproof.properties.runner.tally import Tally
-from shardproof.properties.runner.verdict import Enough
 from shardproof.properties.runner.violation import LawViolation
 
 SMALLER = {"simulate": 30, "xla": 10}
-"""How many cases on the next smaller mesh are tried, per engine, before it is taken to be right there."""
+"""How many cases on the next smaller mesh are run, per engine, before it is taken to be right there."""
+
+DRAWN = 3
+"""How many are drawn there for each that is run: of those that are unlike the case that was found few are run."""
 
 TELLING_SEEDS = (1, 2, 3)
 """The data sets that a smallest case is run on besides the simplest."""
-
-
-class Told(BaseException):
-    """Ends a search at once, past Hypothesis, which would shrink what nobody reads, or what ends the process."""
-
-    def __init__(self, violation: LawViolation) -> None:
-        self.violation = violation
-        super().__init__(violation.headline)
-
-
-@dataclass(frozen=True)
-class Finding:
-    """How an implementation fared under a law.
-
-    Arguments:
-        law: the law's name.
-        violation: the smallest case that breaks it, or None.
-        tally: what was checked.
-        caught_after: how many structures were tried until the first that broke it.
-        caught_seconds: how long that took.
-        seconds: how long it took in all, shrinking included.
-    """
-
-    law: str
-    violation: LawViolation | None
-    tally: Tally
-    caught_after: int = 0
-    caught_seconds: float = 0.0
-    seconds: float = 0.0
 
 
 def find_violation(
@@ -92,13 +61,11 @@ def find_violation(
     asked = scope.large
     if law.large:
         scope = dataclasses.replace(scope, large=reach(implementation, asked, before))
-    found = _search(law, implementation, engine, scope, max_examples, random_seed, shrink, before, was_told, patience)
+    found = search(law, implementation, engine, scope, max_examples, random_seed, shrink, before, was_told, patience)
     if found.violation is not None and (was_told(found.violation) or found.violation.kind == "ended"):
         return found
     if found.violation is not None and found.violation.rounding:  # which may hide what is worse
-        rest = _search(
-            law, implementation, engine, scope, max_examples, random_seed, shrink, before, past_rounding=True
-        )
+        rest = search(law, implementation, engine, scope, max_examples, random_seed, shrink, before, past_rounding=True)
         rest.tally.add(found.tally)
         found = rest if rest.violation is not None else dataclasses.replace(found, tally=rest.tally)
     if scope.large < asked:
@@ -172,17 +139,18 @@ def on_a_smaller_mesh(
         for sizes in sorted(smaller(violation.case.mesh.sizes) - tried, key=extent):
             tried.add(sizes)
             on_these = dataclasses.replace(scope, sizes=sizes)
-            found = _search(
+            found = search(
                 law,
                 violation.implementation,
                 engine,
                 on_these,
-                SMALLER[engine.name],
+                DRAWN * SMALLER[engine.name],
                 random_seed,
                 True,
                 before,
                 past_rounding=not violation.rounding,
                 kind=violation.data.kind if violation.data else "",
+                chosen=Chosen.like(violation.case, SMALLER[engine.name]),
             )
             if found.violation is not None:
                 violation = found.violation
@@ -190,11 +158,6 @@ def on_a_smaller_mesh(
         else:
             break
     return violation
-
-
-def on_data(case: Case, kind: str) -> Case:
-    """The case on its data sets of one kind alone; as it is if it has none, or no kind is given."""
-    return dataclasses.replace(case, data=tuple(data for data in case.data if data.kind == kind) or case.data)
 
 
 def extent(sizes: tuple[int, ...]) -> tuple[int, int, tuple[int, ...]]:
@@ -207,63 +170,3 @@ def smaller(sizes: tuple[int, ...]) -> set[tuple[int, ...]]:
     shorter = {(*sizes[:i], m, *sizes[i + 1 :]) for i, n in enumerate(sizes) for m in range(1, n)}
     gone = {(*sizes[:i], *sizes[i + 1 :]) for i in range(len(sizes)) if len(sizes) > 1}
     return shorter | gone
-
-
-def _search(
-    law: Law,
-    implementation: Implementation,
-    engine: Engine,
-    scope: Scope,
-    max_examples: int,
-    random_seed: int | None,
-    shrink: bool,
-    before: Callable[[Case], str],
-    was_told: Callable[[LawViolation], bool] = lambda violation: False,
-    patience: int = ENOUGH,
-    *,
-    past_rounding: bool = False,
-    kind: str = "",
-) -> Finding:
-    tally = Tally(implementation.contract, implementation.name, law.name, engine.name)
-    start = time.perf_counter()
-    tried = 0
-    caught: tuple[int, float] | None = None
-    instead = max(budgets.LEAST, round(max_examples * budgets.XLA))
-
-    @settings(
-        max_examples=max_examples,
-        deadline=None,
-        database=None,
-        derandomize=random_seed is None,
-        phases=[Phase.generate, Phase.shrink] if shrink else [Phase.generate],
-        report_multiple_bugs=False,
-        suppress_health_check=list(HealthCheck),
-        print_blob=False,
-    )
-    @given(case=law.cases(implementation, scope, tally.exclude))
-    def holds(case: Case) -> None:
-        nonlocal tried, caught, kind
-        tried += 1
-        case = on_data(case, kind)
-        try:
-            known = before(case)
-            verify(law, implementation, case, engine, tally, instead=instead, patience=patience, ended_by=known)
-        except LawViolation as violation:
-            if past_rounding and violation.rounding:
-                return
-            if was_told(violation) or violation.kind == "ended":
-                raise Told(violation) from violation.__cause__
-            caught = caught or (tried, time.perf_counter() - start)
-            kind = kind or (violation.data.kind if violation.data else "")  # the others would only take their time
-            raise
-
-    try:
-        (holds if random_seed is None else seed(random_seed)(holds))()
-    except LawViolation as violation:
-        assert caught is not None
-        return Finding(law.name, violation, tally, *caught, time.perf_counter() - start)
-    except Told as again:
-        return Finding(law.name, again.violation, tally, tried, seconds=time.perf_counter() - start)
-    except (Unsatisfiable, Enough):  # the tally says what became of what was drawn
-        pass
-    return Finding(law.name, None, tally, seconds=time.perf_counter() - start)

@@ -25,8 +25,8 @@ OUTSIDE = "vmap_outside"
 SPREAD = "vmap_spread"
 """The link that is such a `vmap`, its batch sharded over an axis of the mesh (`spmd_axis_name`)."""
 
-DIVERGENT = "divergent_cond"
-"""The link that calls in one of two branches, in the other one on devices that no collective connects with them."""
+DIVERGENT = ("divergent_cond", "divergent_switch", "divergent_while")
+"""The links for which devices that no collective connects take different branches, or different numbers of steps."""
 
 
 @dataclass(frozen=True)
@@ -134,11 +134,25 @@ LINKS: dict[str, Link] = {
         Link("vmap_named", "`vmap` of the call, with an `axis_name`.", maps="all"),
         Link("vmap_first", "`vmap` of the call over its first operand alone.", maps="first"),
         Link("vmap_others", "`vmap` of the call over all operands but the first.", maps="others"),
-        Link("twice", "Two calls, one after the other.", maps="all"),
+        Link("twice", "Two calls, neither of which needs the other.", maps="all"),
+        Link("in_turn", "Two calls, the second of which waits for the results of the first.", maps="all"),
         Link("switch", "The call in one branch of a `switch`; the others give zeros."),
         Link(
-            DIVERGENT,
+            "divergent_cond",
             "The call in both branches of a `cond`, which devices along another axis take by turns.",
+            of_shard_map=True,
+            leaves_an_axis=True,
+        ),
+        Link(
+            "divergent_switch",
+            "The call in all three branches of a `switch`, whose index differs along another axis.",
+            of_shard_map=True,
+            leaves_an_axis=True,
+        ),
+        Link(
+            "divergent_while",
+            "The call in a `while_loop`, of one step or of two by turns along another axis.",
+            differentiable=False,
             of_shard_map=True,
             leaves_an_axis=True,
         ),

@@ -45,7 +45,7 @@ def fitted(case: Case) -> Case:
     if not free_axis(case) or {NESTED, OUTSIDE} & set(case.chain):
         instead[SPREAD] = OUTSIDE
     if not dividing_axis(case) or SPREAD in case.chain:
-        instead[DIVERGENT] = "switch"
+        instead |= dict.fromkeys(DIVERGENT, "switch")
     if not {*instead, SPREAD} & set(case.chain):
         return case
     chain = in_order(instead.get(name, name) for name in case.chain)

@@ -50,6 +50,7 @@ def query_by_query(
     return result
 
 
+@pytest.mark.lengthy
 @given(place=places(), causal=st.booleans())
 def test_attention_is_that_of_each_query(place: Any, causal: bool) -> None:
     """The oracle's values, their differences and their adjoint are those of queries taken one by one."""
@@ -95,6 +96,7 @@ def test_forms_equal_the_oracle(form: Any, mesh: MeshCase, axes: tuple[str, ...]
         np.testing.assert_allclose(found, one, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("checked", [True, False])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
@@ -138,6 +140,7 @@ def test_sixteen_bits_are_rounded_once(form: Any, dtype: Any) -> None:
     np.testing.assert_array_equal(found, exact.astype(dtype), strict=True)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
 def test_logits_of_any_size(form: Any) -> None:
     """Where powers of logits overflow, or all underflow, the results are finite, and the gradients too."""

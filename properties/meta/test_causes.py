@@ -74,6 +74,7 @@ def violation(
     return LawViolation(implementation, LAWS[law], CASE, "xla", found, origin=origin)
 
 
+@pytest.mark.lengthy
 @pytest.mark.either_end
 def test_rounding_does_not_hide_what_is_worse() -> None:
     """A search that meets differences of rounding goes on until it finds wrong values, or has used its budget."""
@@ -140,6 +141,7 @@ def test_what_follows_from_wrong_values_is_told_with_them(tmp_path: Path, monkey
     assert [group[0] for group in by_cause([of_gradient, rounded])] == [of_gradient, rounded]
 
 
+@pytest.mark.lengthy
 def test_a_check_ends_soon_where_values_are_wrong() -> None:
     """What would ask about them once more, at a price, is left out, and says so; of wrong derivatives it is not."""
     with pytest.raises(AssertionError) as caught:
@@ -169,6 +171,7 @@ def test_a_long_name_is_a_file_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(paths(made).script.name) < 200
 
 
+@pytest.mark.lengthy
 def test_what_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is no place for files the verdict is that of a run with them, and a line says why there are none."""
     monkeypatch.chdir(tmp_path)
@@ -181,6 +184,7 @@ def test_what_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     assert "Traceback" not in text
 
 
+@pytest.mark.lengthy
 @pytest.mark.either_end
 def test_a_run_shows_a_cause_once(tmp_path: Path) -> None:
     """The terminal and the report have one picture, and name every law; pytest counts all failures."""

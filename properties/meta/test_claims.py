@@ -186,6 +186,7 @@ def test_the_report_says_what_was_not_drawn() -> None:
     ]
 
 
+@pytest.mark.lengthy
 @pytest.mark.either_end
 def test_a_claim_reaches_the_check(tmp_path: Path) -> None:
     """`--claims` is read beside `--impl`: what it names is drawn, and what it does not is said."""

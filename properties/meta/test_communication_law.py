@@ -179,6 +179,7 @@ def test_nothing_sent_is_below_the_bound(contract: str) -> None:
     assert "bytes must pass every device (lower bound)" in check(nothing, case, "simulate")
 
 
+@pytest.mark.lengthy
 @pytest.mark.needs_devices(8)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("built_in", IMPLEMENTATIONS[:8], ids=str)
@@ -398,6 +399,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("contract", EXPECTED)
 def test_a_script_needs_no_devices_to_be_written(contract: str, tmp_path: Path) -> None:
     """On a mesh of more devices than there are it exits with 1, and with 0 once what is expected is sent."""
@@ -419,6 +421,7 @@ def test_a_script_needs_no_devices_to_be_written(contract: str, tmp_path: Path) 
     assert code == 0, said
 
 
+@pytest.mark.lengthy
 def test_a_script_counts_what_runs_in_a_loop(tmp_path: Path) -> None:
     """A collective counts as often as the loop runs that it is in; the gradient is counted by itself."""
     text = script(violation_of(mine(loops, communication=lambda case, backward: Cost.permutes(4, 64)), GATHER))

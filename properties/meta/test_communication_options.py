@@ -83,6 +83,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*command, *rooted, *selected], cwd=folder, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.lengthy
 @pytest.mark.either_end
 def test_an_expectation_reaches_the_check(tmp_path: Path) -> None:
     """A function that sends what is expected passes, one that does not fails, and the report says what was sent."""

@@ -212,6 +212,7 @@ def test_texts_that_are_none() -> None:
         read("ENTRY %m () -> f32[] {\n  what is this\n}\n")
 
 
+@pytest.mark.lengthy
 @given(st.lists(st.text('abc=%()[]{}" ,', max_size=8).filter(lambda t: not set(t) & set('()[]{}",')), max_size=5))
 def test_split(parts: list[str]) -> None:
     """Commas in brackets and strings do not separate."""

@@ -135,6 +135,7 @@ def test_a_result_for_all(form: Any, axes: tuple[str, ...], checked: bool) -> No
     np.testing.assert_array_equal(gradient, whole)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
 @pytest.mark.parametrize("checked", [True, False])
 def test_forms_on_devices(form: Any, checked: bool) -> None:

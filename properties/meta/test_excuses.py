@@ -252,6 +252,7 @@ def refuses_to_be_eager(x: Array, axis_name: Any, *, op: str = "sum") -> Array:
     return collectives.all_reduce(x, axis_name, op=op)
 
 
+@pytest.mark.lengthy
 def test_an_error_without_jit_of_the_functions_own_is_not_excused() -> None:
     """A nested shard_map that JAX cannot run without jit excuses what JAX raises, and nothing that a function does."""
     pair = PAIRS["nested_shard_map_eager"]
@@ -335,6 +336,7 @@ def ended(function: Function, engine: str) -> Any:
     return check_isolated(Task(given, "value", engine, SMALL, 1, 0, "cpu", case=case))
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("engine", ["xla", "simulate"])
 def test_a_process_that_ends_is_excused_by_its_program_and_not_by_its_words(engine: str) -> None:
     """What ends the process in the words of a defect is reported, unless the program may have that defect."""
@@ -352,6 +354,7 @@ def test_a_process_that_ends_is_excused_by_its_program_and_not_by_its_words(engi
         assert reason.startswith("known defect complex_constant_sum: XLA:CPU aborts while it compiles the psum or ")
 
 
+@pytest.mark.lengthy
 def test_an_error_of_the_suite_ends_no_excuse() -> None:
     """While a defect is taken away, an oracle that fails and what is not run are told from a function that fails."""
     pair = PAIRS["all_to_all_untiled_transpose"]

@@ -220,6 +220,7 @@ def test_a_repaired_failure_passes() -> None:
     assert run(parse(json.dumps(record(found()))), LAX).cases == 1
 
 
+@pytest.mark.lengthy
 def test_a_failure_that_ended_its_process_is_replayed_in_another(tmp_path: Path) -> None:
     """A crash that is still there is the same violation again, and the rest of the folder is judged."""
     (tmp_path / "crashing.py").write_text("import os\n\ndef ring_shift(x, axis_name, *, offset=1):\n    os.abort()\n")
@@ -296,6 +297,7 @@ def pytest_run(*options: str, folder: Path, root: Path = ROOT) -> subprocess.Com
     )
 
 
+@pytest.mark.lengthy
 def test_a_replay_fails_the_same_way_until_it_is_fixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The headline, the text and the exit code are those of the first time, with workers and in JUnit XML as well."""
     monkeypatch.chdir(tmp_path)

@@ -344,6 +344,7 @@ def test_a_script_about_a_crash_survives_it(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (1, "exit code: -6\n")
 
 
+@pytest.mark.lengthy
 def test_a_script_about_a_deadlock_says_so_soon(tmp_path: Path) -> None:
     """Where the interpreter found a deadlock, the script waits for a few seconds and exits with 1."""
     implementation = Implementation("ring_shift", "shift_hangs", runtime.shift_hangs)
@@ -386,6 +387,7 @@ def test_a_script_about_large_data_is_short(kind: str) -> None:
     assert set(np.flatnonzero(difference.wrong)) <= set(picked)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("law", ["value", "type"])
 def test_a_script_about_unwritten_memory_gives_it_contents(law: str, tmp_path: Path) -> None:
     """It shows what XLA:CPU, which hands out zeros, does not; and it is content when nothing is left unwritten."""

@@ -143,6 +143,7 @@ MEETING = {
 """Right functions, and the known defect of XLA that each meets."""
 
 
+@pytest.mark.lengthy
 def test_what_the_compiler_gets_wrong_is_not_held_against_a_function(project: Path) -> None:
     """A right function that meets a known defect of XLA passes, even where that ends the process, and is told so."""
     given = [f"--impl={one}" for one in MEETING]
@@ -176,6 +177,7 @@ def scripts(project: Path) -> int:
     return len(list((project / ".shardproof" / "failures").glob("*.py")))
 
 
+@pytest.mark.lengthy
 def test_crashes_hangs_and_gaps_are_results(project: Path) -> None:
     """What hangs, aborts or recurses is reported with its case and script; every other result is kept."""
     text = checked(project, CRASHES, "ring_shift=mine:declines", "ring_shift=mine:right")
@@ -194,6 +196,7 @@ def test_crashes_hangs_and_gaps_are_results(project: Path) -> None:
     assert scripts(project) == 5
 
 
+@pytest.mark.lengthy
 @pytest.mark.either_end
 def test_what_takes_all_of_the_machine_is_a_result(project: Path) -> None:
     """What never ends or eats memory is stopped, and reported with its case and script; what comes after is kept."""

@@ -95,6 +95,7 @@ def test_forms_equal_the_oracle(form: Any, mesh: MeshCase, axes: tuple[str, ...]
             np.testing.assert_array_equal(simulated(local, mesh, blocks), expected)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
 @pytest.mark.parametrize("checked", [True, False])
 def test_forms_on_devices(form: Any, checked: bool) -> None:

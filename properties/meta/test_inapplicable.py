@@ -134,6 +134,7 @@ def test_laws_that_do_not_apply_verify_nothing() -> None:
         check("all_reduce", extreme, laws=["gradient"], max_examples=8)
 
 
+@pytest.mark.lengthy
 @pytest.mark.either_end
 def test_pytest_skips_laws_that_do_not_apply(tmp_path: Path) -> None:
     """With `--impl` such a law is skipped, with its reason, and a run of nothing else fails."""

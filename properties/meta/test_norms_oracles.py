@@ -117,6 +117,7 @@ def test_rms_norms_equal_the_oracle(form: Any, mesh: MeshCase, axes: tuple[str, 
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("checked", [True, False])
 @pytest.mark.parametrize("form", [*GLOBAL, *RMS], ids=lambda form: form.__name__)
 def test_forms_on_devices(form: Any, checked: bool) -> None:

@@ -22,6 +22,7 @@ def shift(x, axis_name, *, offset=1):
 """
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     ("option", "message"),
     [
@@ -41,6 +42,7 @@ def test_an_option_that_cannot_be_used_is_one_line(option: str, message: str, tm
     assert [line for line in run.output.splitlines() if line.strip()] == [f"ERROR: {option}: {message}"]
 
 
+@pytest.mark.lengthy
 def test_a_replay_judges_the_function_that_is_given(tmp_path: Path) -> None:
     """A failure of a module from elsewhere is checked of that with `--impl` alone: it fails while that is wrong."""
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
@@ -79,6 +81,7 @@ def drawn(folder: Path, *options: str) -> dict[str, Any]:
     return {entry["implementation"]: (entry["meshes"], entry["drawn"]) for entry in entries}
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     "options", [("--hypothesis-profile=matrix",), ("--hypothesis-profile=debug", "--hypothesis-seed=5")], ids=str
 )
@@ -98,6 +101,7 @@ def test_a_seed_is_that_of_a_test() -> None:
     assert len({*others, seed_of(1, "a", "type", "xla"), seed_of(1, "a", "value", "simulate")}) == 5
 
 
+@pytest.mark.lengthy
 def test_a_folder_is_told_as_a_run_is(tmp_path: Path) -> None:
     """Of a folder of failures those of values come before those of gradients, whatever their files' names."""
     (tmp_path / "mine.py").write_text(MINE)

@@ -193,6 +193,7 @@ def test_a_run_that_does_not_ask_is_untouched(installed: str, project: Path) -> 
         assert f"unrecognized arguments: {option}" in alone.stderr
 
 
+@pytest.mark.lengthy
 def test_the_options_of_a_project_are_its_own(installed: str, project: Path) -> None:
     """A project's own `--impl` is not taken for this one; where another option is in the way, one line says so."""
     command = ["-m", "pytest", "-p", "no:cacheprovider", "--collect-only", "-q"]
@@ -272,6 +273,7 @@ def test_programs_are_tests_of_a_project(installed: str, project: Path) -> None:
     assert "double: value: mesh" in again.stdout
 
 
+@pytest.mark.lengthy
 def test_a_script_about_an_own_function_finds_it(installed: str, project: Path) -> None:
     """The script of a failure of one of this project's implementations imports it from where it is installed."""
     program = (
@@ -317,6 +319,7 @@ print("\\n" + json.dumps([int(code), files]))
 """Collects tests, and prints of all modules where they are from."""
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     ("folder", "arguments"),
     [

@@ -69,6 +69,7 @@ def checked(reports: Path) -> Run:
     return run_pytest("properties/suite/test_collectives.py", "-k", LAWS, "--hypothesis-profile=matrix", *files)
 
 
+@pytest.mark.lengthy
 def test_the_header_says_what_is_verified_on_what(checked: Run) -> None:
     """The header names the versions, the devices, the profile, the seed and the contracts."""
     versions = f"jax {jax.__version__}, jaxlib {version('jaxlib')}, 8 cpu devices"
@@ -135,6 +136,7 @@ def test_the_written_reports_are_announced(checked: Run, reports: Path) -> None:
         assert f"shardproof: wrote {reports / name}" in checked.output.splitlines()
 
 
+@pytest.mark.lengthy
 @pytest.mark.either_end
 def test_workers_verify_what_one_process_verifies(checked: Run) -> None:
     """With two workers the table is that of one process, except for the time."""
@@ -146,6 +148,7 @@ def test_workers_verify_what_one_process_verifies(checked: Run) -> None:
     assert tables[0] == tables[1]
 
 
+@pytest.mark.lengthy
 @pytest.mark.either_end
 @pytest.mark.parametrize(
     ("arguments", "message"),
@@ -185,6 +188,7 @@ def test_a_report_is_not_lost(tmp_path: Path) -> None:
         check_destination("--report", tmp_path)
 
 
+@pytest.mark.lengthy
 def test_a_missing_platform_is_a_usage_error_with_a_reason() -> None:
     """Without a GPU, `--platform gpu` says in one line how many devices were expected and found; nothing is run."""
     hidden = {"CUDA_VISIBLE_DEVICES": "-1"}

@@ -89,6 +89,7 @@ def checks_of(test: Any) -> list[str]:
     return [one.values[0][0] for one in test.pytestmark[0].args[1]]
 
 
+@pytest.mark.lengthy
 def test_a_failure_is_told_replayed_kept_and_repaired(project: Path) -> None:
     """In the words of any other, with a table of what was verified; on workers as well; eight devices are there."""
     first = ran(project)
@@ -126,6 +127,7 @@ def test_a_failure_is_told_replayed_kept_and_repaired(project: Path) -> None:
     assert f"{kept}: not JSON" in refused.stdout
 
 
+@pytest.mark.lengthy
 def test_once_values_are_wrong_what_follows_is_left_out(project: Path) -> None:
     """Without a name on the command line too; alone it is checked."""
     file = project / "tests" / "test_total.py"
@@ -137,6 +139,7 @@ def test_once_values_are_wrong_what_follows_is_left_out(project: Path) -> None:
     assert re.search(r"1 (passed|failed), 3 deselected", alone.stdout), alone.stdout
 
 
+@pytest.mark.lengthy
 def test_a_program_is_given_by_its_name(project: Path) -> None:
     """To `--impl`, which checks it in a process of its own, with all of the options."""
     done = ran(project, "--impl=tests.test_total:TOTAL", "--hypothesis-profile=matrix", "-k", "value")
@@ -146,6 +149,7 @@ def test_a_program_is_given_by_its_name(project: Path) -> None:
     assert "\ncontracts: total\n" in done.stdout
 
 
+@pytest.mark.lengthy
 def test_a_program_that_ends_its_process_is_given_and_replayed(project: Path) -> None:
     """The run goes on, its script and its replay end in the same way, and its regression is run in another process."""
     source = "import os\n" + RIGHT.replace(
@@ -182,6 +186,7 @@ def test_what_is_no_program_is_refused(arguments: tuple[Any, ...], message: str)
         Given.parse(*arguments).load()
 
 
+@pytest.mark.lengthy
 def test_a_file_is_data_and_its_program_is_imported_from_below_only(project: Path, tmp_path: Path) -> None:
     """What it says of the case is checked once the program is known; nothing else is ever imported."""
     _, file = found_in(ran(project, "-k", "value-simulate"))

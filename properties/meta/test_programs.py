@@ -17,6 +17,7 @@ from shardproof.properties.benchmark.readme import README, section
 from shardproof.properties.contracts.described import Array
 from shardproof.properties.engines.references import NumpyReference, reference_of
 from shardproof.properties.laws.law import LAWS
+from shardproof.properties.meta.brief import cases
 from shardproof.properties.meta.test_failures_replay import pytest_run
 from shardproof.properties.meta.whole_programs import PROGRAMS, Written, mlp, numpy_mlp
 from shardproof.properties.reports.programs import check_program
@@ -28,13 +29,17 @@ MLP: dict[str, Any] = {
 }
 
 
+BRIEF = ("mlp", "softmax", "whole")
+"""Those that are tried in every run."""
+
+
 def checked(written: Written, function: Any, **more: Any) -> Any:
     """What `check_program` says of a function."""
     described: Any = {"arguments": written.arguments, "results": written.results}
     return check_program(function, written.reference, **described, **written.more, **more)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", cases(PROGRAMS, BRIEF))
 def test_a_right_program_passes(name: str) -> None:
     """Every law holds of it, or does not apply; of one, without `jit` as well, which compiles each operation."""
     laws = [law for law in LAWS if law != "eager" or name == "mlp"]
@@ -43,8 +48,7 @@ def test_a_right_program_passes(name: str) -> None:
     assert {tally.law for tally in summary.tallies if tally.outcome == "passed"} >= {"value", "scale", "agreement"}
 
 
-@pytest.mark.lengthy
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", cases(PROGRAMS, BRIEF))
 def test_a_wrong_program_is_reported(name: str) -> None:
     """On at most two devices, with the roles by their names."""
     written = PROGRAMS[name]
@@ -406,6 +410,7 @@ STEPS: dict[str, tuple[Any, Any, tuple[Any, ...], str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("name", STEPS)
 def test_sums_in_a_narrow_dtype_are_charged_step_by_step(name: str) -> None:
     """As XLA:CPU rounds them; and what cannot be traced in doubles is no failure."""

@@ -3,6 +3,7 @@
 import math
 import re
 from collections import Counter
+from configparser import ConfigParser
 
 import pytest
 
@@ -47,6 +48,20 @@ def test_the_table_is_one_that_the_suite_wrote() -> None:
     assert rows[0] == ["implementations" if name == "implementation" else name for name in COLUMNS]
     counted = {row[0]: int(row[1]) for row in rows[2:]}
     assert all(counted[name] >= count for name, count in Counter(i.contract for i in IMPLEMENTATIONS).items())
+
+
+def test_what_tox_leaves_out_the_workflow_has() -> None:
+    """All tests of the suite itself on both ends, of which `tox` alone runs those that are not marked `lengthy`."""
+    settings = ConfigParser(interpolation=None)
+    settings.read(README.parent / "tox.ini")
+    commands = settings["testenv"]["commands"]
+    assert '\nbrief: pytest -n auto properties/meta -m "not lengthy" {posargs}' in commands
+    workflow = (README.parent / ".github/workflows/ci.yml").read_text()
+    for part in ("meta", "catalogue"):
+        assert {f"py311-{part}", f"py313-{part}"} <= set(re.findall(r"[\w-]+", workflow))
+        assert f"py311-{part}" in TEXT
+    assert settings["meta"]["tests"] == "properties/meta --ignore=properties/meta/catalogue"
+    assert "\ncatalogue: pytest -n auto properties/meta/catalogue {posargs}" in commands
 
 
 def test_the_contracts_are_those_of_the_suite() -> None:

@@ -44,6 +44,7 @@ def test_references_are_told_apart() -> None:
     assert isinstance(reference_of(numpy_block, BLOCK, SIZES, {}), NumpyReference)
 
 
+@pytest.mark.lengthy
 @given(seed=st.integers(0, 2**16))
 def test_both_kinds_agree_on_values_and_derivatives(seed: int) -> None:
     """To as many digits as are claimed of them."""

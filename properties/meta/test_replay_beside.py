@@ -32,6 +32,7 @@ def ran(folder: Path) -> set[str]:
     return {path.name.removesuffix(".py.ran") for path in folder.rglob("*.ran")}
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(("place", "workers"), [("here/below", ()), ("elsewhere", ("-n1",))])
 def test_nothing_beside_a_replayed_file_runs(place: str, workers: tuple[str, ...], tmp_path: Path) -> None:
     """Files and folders, one in the other, are judged, below the working directory or not, by a worker or not."""

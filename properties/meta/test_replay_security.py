@@ -160,6 +160,7 @@ def test_no_file_runs_anything(folder: Path, content: bytes) -> None:
     handled(content, folder / "hostile.json")
 
 
+@pytest.mark.lengthy
 def test_hostile_files_end_no_session(tmp_path: Path) -> None:
     """Every file of a folder of hostile ones is judged or refused by itself, and so is the good one among them."""
     count = itertools.count()
@@ -299,6 +300,7 @@ def test_what_a_law_draws_can_be_read_again(data: st.DataObject) -> None:
         check_oracle(law.name, case)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("contract", [name for name, contract in CONTRACTS.items() if contract.violations])
 def test_what_is_forbidden_can_be_read_again(contract: str) -> None:
     """Whatever a case of the law of errors has wrong is found to be wrong, on the smallest shapes as well."""

@@ -61,6 +61,7 @@ def gathers(draw: st.DrawFn, writes: bool = False) -> tuple[tuple[int, ...], tup
     return operand, (*batch, len(mapped)), numbers, sizes
 
 
+@pytest.mark.lengthy
 @settings(deadline=None, max_examples=120)
 @given(gathers(), st.sampled_from(MODES), st.sampled_from(["float32", "int32", "uint8", "bool"]), st.data())
 def test_gather(case: tuple[Any, Any, Any, Any], mode: Mode, dtype: str, data: st.DataObject) -> None:
@@ -73,6 +74,7 @@ def test_gather(case: tuple[Any, Any, Any, Any], mode: Mode, dtype: str, data: s
     check(lambda x, i: lax.gather(x, i, numbers, sizes, mode=mode), x, indices.reshape(index_shape))
 
 
+@pytest.mark.lengthy
 @settings(deadline=None, max_examples=120)
 @given(gathers(writes=True), st.sampled_from(MODES), st.sampled_from(sorted(SCATTERS)), st.data())
 def test_scatter(case: tuple[Any, Any, Any, Any], mode: Mode, kind: str, data: st.DataObject) -> None:

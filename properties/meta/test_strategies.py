@@ -39,6 +39,7 @@ def test_every_factorisation_of_eight_appears() -> None:
     assert set(factorisations(8, max_axes=4)) <= {mesh.sizes for mesh in drawn_meshes()}
 
 
+@pytest.mark.lengthy
 def test_sixteen_devices_appear_in_four_axes() -> None:
     """Four axes without one of size 1 need 16 devices, and appear where there are as many."""
     found = {mesh.sizes for mesh in drawn(meshes(max_devices=16), 1000)}
@@ -98,6 +99,7 @@ SHRUNK_MESHES: dict[str, tuple[Callable[[MeshCase], bool], MeshCase]] = {
 }
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("need", SHRUNK_MESHES)
 def test_meshes_shrink(need: str) -> None:
     """A failure that needs something of a mesh is shown on the simplest mesh that has it."""
@@ -147,6 +149,7 @@ def test_meshes_refuse_impossible_bounds(bounds: dict[str, Any], texts: Sequence
 # Axis tuples and what refers to their members
 
 
+@pytest.mark.lengthy
 def test_both_orders_of_two_axes_appear() -> None:
     """Within 500 draws of a mesh and an axis tuple, two real axes appear in mesh order and in the other."""
     found = [
@@ -157,6 +160,7 @@ def test_both_orders_of_two_axes_appear() -> None:
     assert set(found) == {True, False}
 
 
+@pytest.mark.lengthy
 def test_axis_tuples_are_all_subsets_in_all_orders() -> None:
     """On two axes there are four axis tuples, and six ways to write them."""
     tuples = {("dp",), ("tp",), ("dp", "tp"), ("tp", "dp")}
@@ -172,6 +176,7 @@ def test_axis_tuples_shrink() -> None:
     assert smallest(axis_names(TWO_BY_TWO), lambda name: "tp" in name) == "tp"
 
 
+@pytest.mark.lengthy
 def test_a_failure_out_of_mesh_order_shrinks() -> None:
     """A failure that needs an order of two real axes other than the mesh's is shown on (dp=2, tp=2)."""
 
@@ -195,6 +200,7 @@ def test_permutations_of_members_are_partial_permutations() -> None:
         assert len(dict(pairs)) == len({destination for _, destination in pairs}) == len(pairs)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("sample", [(), ((0, 1),), ((0, 2), (1, 0), (3, 3))], ids=str)
 def test_sample_permutations_are_possible(sample: object) -> None:
     """Each permutation in the docstring is drawn for 4 members."""

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.either_end
 # Specs, shapes and dtypes
 
 
+@pytest.mark.lengthy
 def test_a_reversed_tuple_in_a_spec_appears() -> None:
     """Within 500 draws of a mesh and a spec, an entry names two real axes out of mesh order, and another in it."""
     orders = {
@@ -95,6 +96,7 @@ def test_shapes_shrink() -> None:
     assert set(smallest(shapes(), lambda shape: any(n >= 3 for n in shape))) <= {1, 3}
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("sample", [(), (2,), (3, 1), (1, 2, 0, 3)], ids=str)
 def test_sample_shapes_are_possible(sample: tuple[int, ...]) -> None:
     """Each shape in the docstring is drawn."""
@@ -124,6 +126,7 @@ def test_every_dtype_appears() -> None:
     assert set(drawn(dtypes(ordered=True))) == set(ALL) - {"complex64"}
 
 
+@pytest.mark.lengthy
 def test_wide_dtypes_are_rare_and_asked_for() -> None:
     """64-bit dtypes appear where they are served, all of them, about once in `WIDE_IN` draws."""
     found = drawn(dtypes(wide=True), 2000)

@@ -40,6 +40,7 @@ def turned(case: Case) -> bool:
     return any(axes != case.mesh.in_mesh_order(axes) for axes in long)
 
 
+@pytest.mark.lengthy
 def test_what_is_trivial_is_rare_and_what_skips_an_axis_is_not() -> None:
     """Of 2,400 draws few move nothing, of each kind some; one in ten skips an axis; one in eight is out of order."""
     by_contract = one_of_each_contract(100)

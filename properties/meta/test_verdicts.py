@@ -85,6 +85,7 @@ def test_words_of_an_exception_declare_nothing() -> None:
         assert "raises ValueError: Reverse-mode" in finding.violation.finding
 
 
+@pytest.mark.lengthy
 def test_what_supports_few_is_reported_with_the_share() -> None:
     """Other cases are drawn in place of those not supported; what is left out and why is in the summary of `check`."""
     summary = check("ring_shift", few, laws=(name for name in ("value", "error")), max_examples=10)
@@ -198,6 +199,7 @@ def exchange_without_gradient(
     return _exchange(x, axis_name, split_axis, concat_axis, tiled)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("law", ["gradient", "transformed gradient", "agreement"])
 def test_a_transpose_of_the_functions_own_is_not_excused(law: str) -> None:
     """JAX's transpose of an untiled all_to_all is excused, since with the right one the law holds; no other is."""
@@ -220,6 +222,7 @@ def scatter_that_raises(x: Array, axis_name: Any, *, scatter_dimension: int = 0,
     return scatter(x, axis_name, scatter_dimension=scatter_dimension, tiled=tiled)
 
 
+@pytest.mark.lengthy
 def test_an_index_error_of_the_functions_own_is_not_excused() -> None:
     """JAX's wrong batching of an untiled psum_scatter is excused, since with the right one the law holds."""
     right = found("reduce_scatter", scatter, "transformation", "simulate", 200)

@@ -120,6 +120,7 @@ def maximum(x: Array, axis_name: Any, *, op: str = "sum", launder: bool, after: 
     return after(collectives.all_reduce(x, axis_name, op=op))
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("after", [lambda y: y, lacking], ids=["interpreted", "compiled only"])
 def test_a_laundered_nan_is_no_lost_one(after: Function) -> None:
     """NaN that XLA loses is excused, with the interpreter or without; NaN that a function turns into 1 is not."""
@@ -135,6 +136,7 @@ def doubled(x: Array, axis_name: Any, *, op: str = "sum") -> Array:
     return lacking(y * 2 if jnp.issubdtype(y.dtype, jnp.complexfloating) else y)
 
 
+@pytest.mark.lengthy
 def test_what_would_end_the_process_is_not_held() -> None:
     """A sum on which XLA aborts is excused if the interpreter holds; if nothing ran it, it is not run."""
     right = found("all_reduce", collectives.all_reduce, "transformation", "xla", 40)
@@ -179,6 +181,7 @@ def test_what_a_program_raises_while_it_runs_is_the_functions() -> None:
     assert not own(error)
 
 
+@pytest.mark.lengthy
 def test_what_is_compiled_instead_is_bounded_and_shrinks() -> None:
     """What is compiled in place of the interpreter counts, even if it is excused, and a wrong one is shrunk as well."""
     lossy = partial(maximum, launder=False, after=lacking)

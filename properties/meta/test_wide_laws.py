@@ -75,6 +75,7 @@ def test_what_cannot_be_run_in_doubles_is_no_pass(law: str, engine: Engine) -> N
         require_held(LAWS[law], Implementation("global_norm", "mine", norm_by_gamma), tally)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("engine", [SimulateEngine(), XlaEngine()], ids=["simulate", "xla"])
 @pytest.mark.parametrize("name", ["norm_with_a_trifle_outside", "norm_with_a_trifle_in_its_gradient"])
 def test_a_trifle_is_told_and_shown(name: str, engine: Engine, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from jax import lax
 
 from shardproof.impl.collectives import cast_varying, varying
 from shardproof.properties.cases.case import Case
-from shardproof.properties.cases.chain import DIVERGENT, LINKS
+from shardproof.properties.cases.chain import LINKS
 from shardproof.properties.cases.manual import dividing_axis
 
 Local = Callable[..., list[jax.Array]]
@@ -62,23 +62,54 @@ def _switch(fn: Local) -> Local:
     return choose
 
 
-def divergent(fn: Local, axis: str) -> Local:
-    """The function in both branches of a `cond`: every other device along an axis takes the second one.
+def _in_turn(fn: Local) -> Local:
+    def one_by_one(*xs: jax.Array) -> list[jax.Array]:
+        first = fn(*(x[0] for x in xs))
+        second = fn(*lax.optimization_barrier(([x[1] for x in xs], first))[0])
+        return [jnp.stack(ys) for ys in zip(first, second, strict=True)]
+
+    return one_by_one
+
+
+def _branches_apart(number: int) -> Callable[[Local, str], Local]:
+    """In all branches of a `switch`: devices along an axis take the next one each.
 
     Operands are cast outside: JAX adds up the derivatives of a replica inside of a branch (see the known defects).
     """
 
-    def choose(*xs: jax.Array) -> list[jax.Array]:
-        index = lax.axis_index(axis)
-        chosen: list[jax.Array] = lax.cond(
-            index % 2 == 0,
-            lambda *xs: list(fn(*xs)),
-            lambda *xs: list(fn(*map(lax.optimization_barrier, xs))),  # or a compiler makes one branch of two
-            *cast_varying(xs, varying(index)),
-        )
-        return chosen
+    def divergent(fn: Local, axis: str) -> Local:
+        def branch(i: int) -> Local:  # they differ, or a compiler makes one of all
+            return lambda *xs: list(fn(*(xs if i == 0 else map(lax.optimization_barrier, xs))))
 
-    return choose
+        def choose(*xs: jax.Array) -> list[jax.Array]:
+            index = lax.axis_index(axis)
+            branches = [branch(i) for i in range(number)]
+            chosen: list[jax.Array] = lax.switch(index % number, branches, *cast_varying(xs, varying(index)))
+            return chosen
+
+        return choose
+
+    return divergent
+
+
+def _steps_apart(fn: Local, axis: str) -> Local:
+    """In every step of a `while_loop`, of which devices along an axis make one or two by turns."""
+
+    def loop(*xs: jax.Array) -> list[jax.Array]:
+        steps = 1 + lax.axis_index(axis) % 2
+        operands = cast_varying(xs, varying(steps))
+        nothing = [zeros_of_type(t) for t in result_types(fn, *operands)]
+
+        def step(state: tuple[jax.Array, Any, Any]) -> tuple[jax.Array, Any, Any]:
+            i, blocks, _ = state
+            return i + 1, blocks, list(fn(*blocks))
+
+        found: list[jax.Array] = lax.while_loop(lambda s: s[0] < steps, step, (jnp.int32(0), list(operands), nothing))[
+            2
+        ]
+        return found
+
+    return loop
 
 
 def _scan(fn: Local) -> Local:
@@ -134,12 +165,20 @@ WRAPS: Mapping[str, Callable[[Local], Local]] = {
     "vmap_first": _vmap_first,
     "vmap_others": _vmap_others,
     "twice": _twice,
+    "in_turn": _in_turn,
     "switch": _switch,
     "scan": _scan,
     "while_loop": _while,
     "cond": _cond,
 }
 """What every link makes of a function, but for those that are about the whole program or the mesh."""
+
+APART: Mapping[str, Callable[[Local, str], Local]] = {
+    "divergent_cond": _branches_apart(2),
+    "divergent_switch": _branches_apart(3),
+    "divergent_while": _steps_apart,
+}
+"""What a link makes of a function and of an axis along which devices part."""
 
 
 def primal_of_vjp(fn: Local, moving: Sequence[int]) -> Local:
@@ -166,8 +205,8 @@ def of_some(fn: Callable[..., Any], xs: Sequence[Any], moving: Sequence[int]) ->
 def wrapped(case: Case, fn: Local) -> Local:
     """A function with a case's chain around it: `outer(inner(fn))`."""
     for name in reversed(case.chain):
-        if name == DIVERGENT:
-            fn = divergent(fn, dividing_axis(case))
+        if name in APART:
+            fn = APART[name](fn, dividing_axis(case))
         elif not LINKS[name].whole:
             fn = WRAPS[name](fn)
     return fn

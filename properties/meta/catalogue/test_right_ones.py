@@ -8,6 +8,7 @@ from hypothesis import settings
 from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.engines import XlaEngine, engine_named
 from shardproof.properties.laws.law import LAWS
+from shardproof.properties.meta.brief import cases, first_of_each
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.right import RIGHT_ONES, RightOne
 from shardproof.properties.mutants.right.catalogue import enter
@@ -22,7 +23,8 @@ EAGER = ("gather_with_lax", "reduce_with_lax", "shift_with_lax")
 STRUCTURES = max(2, settings().max_examples // 100)
 """Per law: few of each, since there are so many; a nightly profile draws fifty."""
 
-COMPILED = RIGHT_ONES if settings().max_examples >= 1000 else {r.contract: r for r in RIGHT_ONES.values()}
+BRIEF = first_of_each(RIGHT_ONES.values(), lambda right_one: right_one.contract)
+COMPILED = [*RIGHT_ONES.values()] if settings().max_examples >= 1000 else BRIEF
 """One of each contract, and all of them in a nightly profile: the law of agreement compiles all of them in any case."""
 
 
@@ -31,7 +33,7 @@ def implementation_of(right_one: RightOne) -> Implementation:
     return replace(user_implementation(right_one.contract, right_one.function), whole=right_one.whole)
 
 
-@pytest.mark.parametrize("right_one", RIGHT_ONES.values(), ids=str)
+@pytest.mark.parametrize("right_one", cases(RIGHT_ONES.values(), BRIEF))
 def test_a_right_one_is_not_reported(right_one: RightOne) -> None:
     """No law finds anything, in the interpreter where it can be checked there."""
     implementation = implementation_of(right_one)
@@ -54,7 +56,8 @@ def test_a_right_one_is_not_reported(right_one: RightOne) -> None:
         assert finding.violation is None, f"{right_one}: {right_one.sentence}\n{finding.violation}"
 
 
-@pytest.mark.parametrize("right_one", COMPILED.values(), ids=str)
+@pytest.mark.lengthy
+@pytest.mark.parametrize("right_one", COMPILED, ids=str)
 def test_a_right_one_is_not_reported_when_compiled(right_one: RightOne) -> None:
     """Compiled, its values, types and gradients are right as well."""
     implementation = implementation_of(right_one)

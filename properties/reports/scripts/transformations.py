@@ -90,33 +90,65 @@ SWITCH = '''def under_switch(f):
 
     return choose'''
 
-DIVERGENT_COND = '''def in_two_branches(f, axis):
-    """Calls `f` in one branch or the other: every other device along the axis takes the second one."""
+IN_TURN = '''def in_turn(f):
+    """Calls `f` on one input of the batch; on the other only once that is done."""
 
-    def varying(x):
-        return set(jax.typeof(x).manual_axis_type.varying)
+    def one_by_one(*batch):
+        first = f(*[x[0] for x in batch])
+        second = f(*lax.optimization_barrier(([x[1] for x in batch], first))[0])
+        return jax.tree.map(lambda *ys: jnp.stack(ys), first, second)
+
+    return one_by_one'''
+
+CAST = '''def as_varying_as(index, blocks):
+    """The blocks, cast to vary wherever the index does."""
+    axes = set(jax.typeof(index).manual_axis_type.varying)
+    missing = [tuple(axes - set(jax.typeof(x).manual_axis_type.varying)) for x in blocks]
+    return [lax.pcast(x, axes, to="varying") if axes else x for x, axes in zip(blocks, missing, strict=True)]'''
+
+BRANCHES_APART = '''def in_branches(f, axis, number):
+    """Calls `f` in every branch of a switch: devices along the axis take the next one each."""
+
+    def branch(i):  # they differ, or a compiler makes one of all
+        return lambda *blocks: jax.tree.leaves(f(*(blocks if i == 0 else map(lax.optimization_barrier, blocks))))
 
     def choose(*blocks):
         index = lax.axis_index(axis)
-        missing = [tuple(varying(index) - varying(x)) for x in blocks]
-        cast = [lax.pcast(x, axes, to="varying") if axes else x for x, axes in zip(blocks, missing, strict=True)]
-        one = lambda *blocks: jax.tree.leaves(f(*blocks))
-        other = lambda *blocks: jax.tree.leaves(f(*map(lax.optimization_barrier, blocks)))  # which is not the same
-        return lax.cond(index % 2 == 0, one, other, *cast)
+        return lax.switch(index % number, [branch(i) for i in range(number)], *as_varying_as(index, blocks))
 
     return choose'''
+
+STEPS_APART = '''def for_one_step_or_two(f, axis):
+    """Calls `f` in every step of a while loop, of which devices along the axis make one or two by turns."""
+
+    def loop(*blocks):
+        steps = 1 + lax.axis_index(axis) % 2
+        blocks = as_varying_as(steps, blocks)
+        held = [zeros(t) for t in result_types(f, *blocks)]
+        step = lambda state: (state[0] + 1, state[1], jax.tree.leaves(f(*state[1])))
+        return lax.while_loop(lambda state: state[0] < steps, step, (jnp.int32(0), blocks, held))[2]
+
+    return loop'''
 
 DEFINITIONS: dict[str, Sequence[str]] = {
     "while_loop": (ZEROS, WHILE),
     "cond": (ZEROS, COND),
     "scan": (SCAN,),
     "switch": (ZEROS, SWITCH),
-    "divergent_cond": (DIVERGENT_COND,),
+    "divergent_cond": (CAST, BRANCHES_APART),
+    "divergent_switch": (CAST, BRANCHES_APART),
+    "divergent_while": (ZEROS, CAST, STEPS_APART),
     "twice": (TWICE,),
+    "in_turn": (IN_TURN,),
     "vmap_first": (FIRST,),
     "vmap_others": (OTHERS,),
     "vmap_last": (VMAP_LAST,),
     "jacobian": (BESIDE_ZEROS,),
+}
+APART = {
+    "divergent_cond": "in_branches({}, {!r}, 2)",
+    "divergent_switch": "in_branches({}, {!r}, 3)",
+    "divergent_while": "for_one_step_or_two({}, {!r})",
 }
 CALLS = {
     "inner_jit": "jax.jit",
@@ -126,12 +158,13 @@ CALLS = {
     "vmap_first": "over_the_first",
     "vmap_others": "over_the_others",
     "twice": "twice",
+    "in_turn": "in_turn",
     "switch": "under_switch",
     "scan": "in_a_scan",
     "while_loop": "in_a_while_loop",
     "cond": "under_cond",
 }
-LISTS = ("while_loop", "cond", "switch", "divergent_cond")
+LISTS = ("while_loop", "cond", "switch", *DIVERGENT)
 """Those whose result is a list of arrays, whatever the function returns."""
 
 
@@ -147,8 +180,8 @@ def called(case: Case) -> str:
     for name in reversed(case.chain):
         if name == "vmap_named":
             text = f'jax.vmap({text}, axis_name="batch")'
-        elif name == DIVERGENT:
-            text = f"in_two_branches({text}, {dividing_axis(case)!r})"
+        elif name in DIVERGENT:
+            text = APART[name].format(text, dividing_axis(case))
         elif not LINKS[name].whole:
             text = f"{CALLS[name]}({text})"
     return text

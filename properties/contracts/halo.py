@@ -26,10 +26,10 @@ def _arguments(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
     block = draw(blocks(scope, min_rank=1).filter(lambda shape: 0 not in shape))
     axis = dimension(draw, len(block), scope, "axis")
     n = block[axis]
-    # less than a block, which is what people think of; more than one; and up to the whole array
+    # up to a block, which is what people think of; up to two; and up to the whole array
     most = min(n * members, max(n, 3 if scope.large else MOST_ROWS))
-    near = st.integers(0, n)
-    rows = st.tuples(st.booleans(), near, st.integers(0, most)).map(lambda drawn: drawn[2] if drawn[0] else drawn[1])
+    widths = (0, n), (min(n + 1, most), min(2 * n, most)), (0, most)
+    rows = st.sampled_from(widths).flatmap(lambda width: st.integers(*width))
     return [Described(block)], {"before": draw(rows), "after": draw(rows), "axis": axis}
 
 

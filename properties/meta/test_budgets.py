@@ -18,8 +18,8 @@ from shardproof.properties.runner.tally import Tally
     [
         ("value", "user", "simulate", 480),
         ("value", "user", "xla", 29),
-        ("value", "overlapped", "simulate", 24),
-        ("communication", "overlapped", "simulate", 8),
+        ("value", "overlapped", "simulate", 17),
+        ("communication", "overlapped", "simulate", 6),
         ("gradient", "overlapped", "simulate", LEAST),
         ("value", "overlapped", "xla", LEAST),
     ],

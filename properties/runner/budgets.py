@@ -17,13 +17,13 @@ SHARES: Mapping[str, Mapping[str, float]] = {
     # a collective of `jax.lax`
     "lax": {"simulate": 0.13, "xla": 0.12, "scale": 0.06},
     # twenty hand-written algorithms, which share their pieces
-    "algorithm": {"simulate": 0.03, "xla": 0.03, "value": 0.06},
+    "algorithm": {"simulate": 0.03, "xla": 0.03, "value": 0.08},
     # a product that communicates, then multiplies: made of collectives that were checked by themselves
     "naive": {"simulate": 0.06, "xla": 0.06, "scale": 0.03},
     # an operation made of a collective or two
     "operation": {"simulate": 0.08, "xla": 0.06, "scale": 0.03},
     # one that is no sum of products, each data set of which is interpreted twice more, in double precision
-    "nonlinear": {"simulate": 0.04, "xla": 0.03, "scale": 0.02, "value": 0.05, "gradient": 0.08},
+    "nonlinear": {"simulate": 0.04, "xla": 0.03, "scale": 0.02, "value": 0.05, "gradient": 0.12},
     # one that is meant on whole arrays, which a compiler may take to pieces
     "whole": {"simulate": 0.02, "xla": 0.02, "value": 0.06, "gradient": 0.08, "communication": 0.04},
     # twenty-six products that overlap: one pair of loops, and each compilation takes a second

@@ -1,7 +1,7 @@
 """Chains of transformations to put around a call."""
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from hypothesis import strategies as st
@@ -63,5 +63,9 @@ def chains(draw: st.DrawFn, of: Chains) -> Chain:
     if of.bare and draw(st.integers(0, TWELFTHS - 1), label="transformed") < of.bare:
         return in_order(of.always)
     places = (*(None,) * len(of.links), *of.links)
-    drawn = [draw(st.sampled_from(places), label="link") for _ in range(of.most)]
-    return in_order((*of.always, *([name for name in drawn if name is not None] or of.links[:1])))
+    return filled(of, [draw(st.sampled_from(places), label="link") for _ in range(of.most)])
+
+
+def filled(of: Chains, places: Sequence[str | None]) -> Chain:
+    """The chain of the links that some of its places are filled with, each with every link as often, or left out."""
+    return in_order((*of.always, *([name for name in places if name is not None] or of.links[:1])))

@@ -18,7 +18,7 @@ from shardproof.properties.runner.tally import Tally
     [
         ("value", "user", "simulate", 480),
         ("value", "user", "xla", 29),
-        ("value", "overlapped", "simulate", 17),
+        ("value", "overlapped", "simulate", 19),
         ("communication", "overlapped", "simulate", 6),
         ("gradient", "overlapped", "simulate", LEAST),
         ("value", "overlapped", "xla", LEAST),

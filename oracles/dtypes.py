@@ -7,9 +7,12 @@ import numpy as np
 
 
 def is_float(dtype: np.dtype) -> bool:
-    """Whether `dtype` is a real or complex floating-point dtype, ml_dtypes' own included."""
+    """Whether `dtype` is a real or complex floating-point dtype, ml_dtypes' own included.
+
+    The dtype of the derivatives of integers, JAX's `float0`, is none: it holds nothing.
+    """
     dtype = np.dtype(dtype)
-    return dtype.kind in "fc" or (dtype.kind == "V" and not is_integer(dtype))
+    return dtype.kind in "fc" or (dtype.kind == "V" and dtype.names is None and not is_integer(dtype))
 
 
 NARROW = {"int2": 2, "uint2": 2, "int4": 4, "uint4": 4}

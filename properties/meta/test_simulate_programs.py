@@ -37,6 +37,13 @@ def mapped_rule(axis_size: int, in_batched: Any, x: Any) -> Any:
     return x * 2, True
 
 
+def twice_in_turn(x: Any, indices: Any) -> Any:
+    """A sum of rows, and another once that is known: what an integer has in the place of a derivative is passed on."""
+    first = x[indices[0] % len(x)].sum()
+    x, indices, first = lax.optimization_barrier((x, indices, first))
+    return first * x[indices[1] % len(x)].sum()
+
+
 CONTROL: dict[str, Callable[[Any], Any]] = {
     "jit": jax.jit(lambda x: x + 1),
     "remat": jax.grad(lambda x: jax.checkpoint(lambda x: (x * x * x).sum())(x)),
@@ -47,6 +54,7 @@ CONTROL: dict[str, Callable[[Any], Any]] = {
     "custom_vjp": jax.grad(lambda x: doubled_gradient(x).sum()),
     "custom_vjp, not differentiated": doubled_gradient,
     "custom_vmap": mapped_by_hand,
+    "gradient beside an integer in branches": jax.grad(lambda x: lax.switch(1, [twice_in_turn] * 2, x, x.astype(int))),
     "composite": lax.composite(lambda x: x - 3, "shardproof.subtract"),
     "scan": lambda x: lax.scan(lambda c, y: (c + y, c * y), x[0], x),
     "scan backwards": lambda x: lax.scan(lambda c, y: (c + y, (c, y)), x[0], x, reverse=True),

@@ -32,7 +32,7 @@ def contents(dtype: np.dtype, other: bool) -> np.ndarray:
     if is_integer(dtype):
         info = ml_dtypes.iinfo(dtype)
         return np.array(int(info.max if other else info.min)).astype(dtype)
-    return np.array(other, dtype)
+    return np.array(other, dtype) if dtype == bool else np.zeros((), dtype)  # float0, which holds nothing
 
 
 def allocations(jaxpr: Any) -> Iterator[Any]:

@@ -23,7 +23,7 @@ from shardproof.properties.laws.batches import oracle_blocks
 from shardproof.properties.laws.violation import NotDifferentiable
 from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.program import Program, Seen, WrongResult, forward
+from shardproof.properties.programs.program import Program, Seen, WrongResult, answering, forward
 
 KEPT = 32
 """How many structures stay compiled: Hypothesis tries one again and again while it shrinks."""
@@ -54,7 +54,8 @@ class Ready:
 def traced(program: Program, case: Case, engine: Engine) -> Any:
     """The jaxpr of a program under an abstract mesh: what it must refuse is refused here, before anything runs."""
     mesh = engine.abstract_mesh(case.mesh)
-    return jax.make_jaxpr(program.build(mesh))(*program.abstract_arguments(mesh))
+    with answering():  # the rules of derivatives as well
+        return jax.make_jaxpr(program.build(mesh))(*program.abstract_arguments(mesh))
 
 
 def contains(jaxpr: Any, primitive: str) -> bool:

@@ -4,6 +4,7 @@ import dataclasses
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -420,11 +421,48 @@ def test_sums_in_a_narrow_dtype_are_charged_step_by_step(name: str) -> None:
     assert "passed" in {tally.outcome for tally in summary.tallies}
 
 
-def test_a_function_that_ends_the_process_is_wrong() -> None:
-    """It is reported, and ends nothing."""
+class Unreadable(Exception):
+    """An exception without a text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Ending(BaseException):
+    """One that is no Exception."""
+
+
+ENDS: dict[str, tuple[Callable[[], Any], str]] = {
+    "exit": (lambda: sys.exit(3), "raises SystemExit: 3: expected an array"),
+    "skip": (lambda: pytest.skip("not today"), "raises Skipped: not today: expected an array"),
+    "exit of pytest": (lambda: pytest.exit("enough"), "raises Exit: enough"),
+    "base": (lambda: _raises(Ending("the end")), "raises Ending: the end: expected an array"),
+    "unreadable": (lambda: _raises(Unreadable()), "raises Unreadable, whose text cannot be read: expected an array"),
+}
+
+
+def _raises(error: BaseException) -> None:
+    raise error
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_a_function_that_would_end_the_test_is_wrong(name: str) -> None:
+    """It is reported, and ends and skips nothing; called in its derivative as well."""
+    end, told = ENDS[name]
 
     def ends(x: Any, *, data: Any) -> Any:
-        sys.exit(3)
+        return end()
 
-    with pytest.raises(AssertionError, match=r"ends: value: .* raises SystemExit: 3: expected an array"):
-        check_program(ends, lambda x: x, arguments=("n@data",), results="n@data", laws="value", max_examples=3)
+    @jax.custom_vjp
+    def ends_backwards(x: Any) -> Any:
+        return x * 2
+
+    ends_backwards.defvjp(lambda x: (x * 2, None), lambda kept, ct: end())
+
+    def later(x: Any, *, data: Any) -> Any:
+        return ends_backwards(x)
+
+    described: Any = {"arguments": ("n@data",), "results": "n@data", "dtypes": "float32", "max_examples": 3}
+    for function, law in ((ends, "value"), (later, "gradient")):
+        with pytest.raises(AssertionError, match=rf"{function.__name__}: {law}: .* {re.escape(told)}"):
+            check_program(function, lambda x: x * 2, **described, laws=law)

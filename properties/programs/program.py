@@ -5,7 +5,8 @@ Results leave *stacked*: as global arrays `[*sizes of the axes they vary along, 
 block is hidden behind a replica.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,10 +94,8 @@ def called(case: Case, implementation: Implementation, **more: Any) -> Callable[
     def call(*operands: jax.Array) -> list[jax.Array]:
         by_place, by_keyword = contract.axis(case, whole=implementation.whole)
         given = contract.arguments(case, operands)
-        try:
+        with answering():
             result = implementation.function(*given, *by_place, **by_keyword, **case.keywords, **more)
-        except SystemExit as error:
-            raise WrongResult(f"raises SystemExit: {error}: expected an array") from error
         leaves: list[Any] = jax.tree.leaves(result)
         right = contract.returned(case, operands)
         if not _same_tree(result, right):
@@ -112,6 +111,27 @@ def called(case: Case, implementation: Implementation, **more: Any) -> Callable[
         return of_participants(case, leaves)
 
     return call
+
+
+@contextmanager
+def answering() -> Iterator[None]:
+    """What a function raises is an exception, and can be read: it ends no test, skips none, and breaks no report.
+
+    Raises:
+        WrongResult: if it is not.
+    """
+    try:
+        yield
+    except Exception as error:
+        try:
+            str(error)
+        except Exception:  # whatever it is, the function raised what has no text
+            raise WrongResult(f"raises {type(error).__name__}, whose text cannot be read: expected an array") from None
+        raise
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # SystemExit, and what pytest skips and ends tests with
+        raise WrongResult(f"raises {type(error).__name__}: {error}: expected an array") from error
 
 
 def _same_tree(one: Any, other: Any) -> bool:

@@ -45,7 +45,7 @@ class Program:
         one_axis: the roles for which the function takes a single axis, and no tuple.
         sizes: the sizes that a dimension may have; others are small multiples of what shards them.
         multiples: what each device's part of a dimension must be a multiple of.
-        dtypes: the dtypes of arrays that are not said to have another.
+        dtypes: the dtypes, or the one dtype, of arrays that are not said to have another.
         most_devices: the most devices of a mesh.
         powers_of_two: the roles of which the number of participants must be a power of two.
         optional: the roles that may be no axis at all, as on a mesh that has none for them: the function gets `()`.
@@ -106,7 +106,7 @@ class Program:
             names_in("one_axis", self.one_axis),
             {name: (size,) if isinstance(size, int) else tuple(size) for name, size in (self.sizes or {}).items()},
             dict(self.multiples or {}),
-            tuple(as_dtype(dtype).name for dtype in self.dtypes),
+            tuple(as_dtype(name).name for name in ((self.dtypes,) if isinstance(self.dtypes, str) else self.dtypes)),
             {name: tuple(values) for name, values in (self.options or {}).items()},
             self.most_devices,
             self.differentiates,

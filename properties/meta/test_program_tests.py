@@ -250,6 +250,20 @@ def test_a_program_says_all_that_it_is_about() -> None:
         program_test(IDS, laws="gradient")
 
 
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"result": "n"}, "result: check_program has no such argument; did you mean 'results'?"),
+        ({"bogus": 1}, "bogus: check_program has no such argument; expected some of arguments, results, whole"),
+        ({}, "results: expected what a Program takes: a description of each array"),
+    ],
+)
+def test_what_a_program_does_not_take_is_said(more: dict[str, Any], told: str) -> None:
+    """And what it must have."""
+    with pytest.raises(ValueError, match=rf"^{re.escape(told)}"):
+        check_program(mlp, numpy_mlp, arguments=("n@data",), **more)
+
+
 def ids(x: Any, *, data: Any) -> Any:
     """Integers as they are."""
     return x

@@ -1,6 +1,8 @@
 """Checking any sharded program against what it means on whole arrays, without a mesh."""
 
+import difflib
 from collections.abc import Callable, Iterable
+from dataclasses import MISSING, fields
 from typing import Any
 
 from shardproof.properties.reports.checking import checked
@@ -52,6 +54,19 @@ def check_program(
     elif reference is None:
         raise ValueError("reference: expected the same function on whole arrays")
     else:
+        _check_names(description)
         program = Program(function, reference, **description)
     with meant(program.implementation):
         return checked(program.implementation, laws, max_examples=max_examples, random_seed=random_seed)
+
+
+def _check_names(description: Iterable[str]) -> None:
+    known = {each.name: each for each in fields(Program) if each.name not in ("function", "reference")}
+    for name in description:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"expected some of {', '.join(known)}"
+            raise ValueError(f"{name}: check_program has no such argument; {hint}")
+    missing = [name for name in known if known[name].default is MISSING and name not in description]
+    if missing:
+        raise ValueError(f"{missing[0]}: expected what a Program takes: a description of each array, as 'batch@data n'")

@@ -8,6 +8,7 @@ import pytest
 from jax import Array
 
 from shardproof.impl.collectives import ring_shift
+from shardproof.properties.cases.chain import DIVERGENT
 from shardproof.properties.cases.strategies import Chains
 from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.engines import engine_named
@@ -62,7 +63,7 @@ def test_a_planted_bug_is_caught(mutant: Mutant) -> None:
 def test_waste_is_nothing_but_waste(wasteful: Mutant, law: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An operation that sends too much is right in all else: nothing but its formula catches it."""
     if wasteful.contract in LOCAL:
-        together = LAWS[law].chains.without({"divergent_cond"})
+        together = LAWS[law].chains.without(DIVERGENT)
         monkeypatch.setitem(LAWS, law, replace(LAWS[law], chains=together))
     finding = hunt(replace(wasteful, law=law), seed=SEED, shrink=False)
     assert finding.tally.cases > 0

@@ -1,6 +1,7 @@
 """What the axes of the mesh are to a chain: manual, all of them, some, or divided; what a batch or a branch is over."""
 
 import dataclasses
+import math
 from collections.abc import Collection
 
 from shardproof.properties.cases.case import Case
@@ -11,6 +12,25 @@ from shardproof.properties.cases.operand import Entries
 def manual_axes(case: Case) -> tuple[str, ...]:
     """The axes that `shard_map` makes manual, in mesh order."""
     return case.mesh.in_mesh_order(case.manual) if case.manual else case.mesh.axis_names
+
+
+def laid_out(case: Case, index: int) -> Entries:
+    """The layout of the global array of operand `index`.
+
+    It is sharded as it enters `shard_map`, and, where that leaves axes to the compiler, over these as well: each along
+    the first dimension that it divides.
+    """
+    entries, shape = [*case.partition(index)], case.global_shape(index)
+    manual, kinds = manual_axes(case), dict(zip(case.mesh.axis_names, case.mesh.axis_types, strict=True))
+    for name in case.mesh.axis_names:
+        if name in manual or kinds[name] != "auto":
+            continue
+        for at, size in enumerate(shape):
+            parts = math.prod(case.mesh.shape[axis] for axis in (*entries[at], name))
+            if size and size % parts == 0:
+                entries[at] = (*entries[at], name)
+                break
+    return tuple(entries)
 
 
 def outer_axes(case: Case) -> tuple[str, ...]:

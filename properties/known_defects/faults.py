@@ -106,6 +106,17 @@ def bfloat16_beside_automatic(case: Case, program: Any) -> Any:
     return next((e.primitive for e in found if _dtype(e).name == "bfloat16"), None)
 
 
+def all_reduce_of_one_beside_automatic(case: Case, program: Any) -> Any:
+    """A sum, maximum or minimum over one device in a `shard_map` that leaves an axis to the compiler."""
+
+    def of_one(equation: Any) -> bool:
+        axes = equation.params.get("axes", ())
+        sizes = [case.mesh.shape[name] for name in axes if isinstance(name, str)]
+        return equation.primitive.name in ("psum", "psum_invariant", "pmax", "pmin") and math.prod(sizes) == 1
+
+    return next((e.primitive for e in _beside_automatic(program) if of_one(e)), None)
+
+
 def _beside_automatic(jaxpr: Any, manual: frozenset[str] = frozenset()) -> Iterator[Any]:
     """The equations inside of `shard_map`s that do not make all axes of their mesh manual together."""
     for equation in opened(jaxpr)[0].eqns:

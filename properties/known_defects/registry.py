@@ -129,6 +129,14 @@ DEFECTS: dict[str, Defect] = {
             aborts=lambda case: 0 < len(case.manual) < len(case.mesh.axis_names) or _of_bfloat16(case),
         ),
         Defect(
+            "all_reduce_of_one_partial_manual",
+            "XLA cannot compile a psum or pmax over one device beside an axis left to it that shards the operand.",
+            ("0.10.2", "0.12.0.1"),
+            engine="xla",
+            at_fault=faults.all_reduce_of_one_beside_automatic,
+            shows=lambda case, error: _by_compiler(error, "Cross-partition allreduce must be in (partial) manual"),
+        ),
+        Defect(
             "empty_product",
             "A shard_map of several operands, all of them empty, that has a result fails while XLA compiles it.",
             ("0.10.2", "0.12.0.1"),

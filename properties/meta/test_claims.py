@@ -156,14 +156,17 @@ def test_who_claims_groups_takes_them() -> None:
 
 
 def test_a_claim_is_held_against_a_function() -> None:
-    """A sum of bool that stays bool is found by `check` if sums of bool are claimed; what is not claimed is said."""
+    """A sum of bool that stays bool is found by `check` if sums of bool are claimed; what is not claimed is said.
+
+    By a law that the interpreter alone checks.
+    """
 
     def stays(x: jax.Array, axis_name: str, *, op: str) -> jax.Array:
         result = collectives.all_reduce(x, axis_name, op=op)
         return jnp.asarray(result, bool) if x.dtype == bool and op == "sum" else result
 
     with pytest.raises(AssertionError, match="result has dtype bool: expected int32") as caught:
-        check("all_reduce", stays, laws=["scale"], claims="bool_sum", max_examples=400)  # which the interpreter alone checks
+        check("all_reduce", stays, laws=["scale"], claims="bool_sum", max_examples=400)
     line = "not claimed, so not drawn: all_reduce[stays]: empty_blocks, explained_errors, groups, replicated_operands"
     assert line in str(caught.value)
 

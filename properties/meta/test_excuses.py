@@ -153,6 +153,7 @@ PAIRS = {
     "empty_all_gather": Pair("all_gather", gather, after(gather, in_another_dtype), "value", "xla"),
     "psum_scatter_partial_explicit": Pair("reduce_scatter", scatter, after(scatter, doubled), "transformation", "xla"),
     "bf16_reduction_partial_manual": Pair("all_reduce", reduce, after(reduce, doubled), "transformation", "xla"),
+    "all_reduce_of_one_partial_manual": Pair("all_reduce", reduce, after(reduce, doubled), "transformation", "xla"),
     "empty_product": Pair(
         "all_gather_matmul_lhs",
         product,

@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from shardproof.properties.cases.case import Case
-from shardproof.properties.cases.manual import outside, stacked_axes, without_outside
+from shardproof.properties.cases.manual import laid_out, outside, stacked_axes, without_outside
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.kept import of_participants
@@ -153,7 +153,7 @@ def shown(result: Any) -> str:
 def arguments(case: Case) -> tuple[Argument, ...]:
     """The global arrays that the operands are."""
     return tuple(
-        Argument(case.global_shape(i), operand.numpy_dtype, case.partition(i))
+        Argument(case.global_shape(i), operand.numpy_dtype, laid_out(case, i))
         for i, operand in enumerate(case.operands)
     )
 

@@ -4,6 +4,7 @@ import numpy as np
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
+from shardproof.properties.cases.manual import laid_out
 from shardproof.properties.contracts.contract import names_of
 from shardproof.properties.laws import numbers
 from shardproof.properties.laws.gradient import pushed
@@ -61,7 +62,7 @@ def operands(script: Script, arrays: list[np.ndarray], names: list[str] | None =
     data = data_of(case, script.violation.data)
     places = script.moving if names else range(len(case.operands))
     for i, name, array in zip(places, names or script.names, arrays, strict=True):
-        spec = spec_text(case.partition(i))
+        spec = spec_text(laid_out(case, i))
         seeds = [one.seed * len(case.operands) + i for one in (data, pushed(case, data))]
         lines += assign(name, text_of(array, seeds))
         lines.append(f"{name} = jax.device_put({name}, NamedSharding(mesh, {spec}))")

@@ -69,6 +69,22 @@ def nested(case: Case, program: Any) -> Any:
     )
 
 
+def nested_out_of_order(case: Case, program: Any) -> Any:
+    """A `shard_map` in another, of an earlier axis of the mesh, where the two leave one to the compiler."""
+
+    def out_of_order(equation: Any, inside: Any) -> bool:
+        order = list(equation.params["mesh"].axis_names)
+        outer, inner = ({order.index(name) for name in e.params["newly_manual_axes"]} for e in (equation, inside))
+        return len(outer | inner) < len(order) and bool(inner) and bool(outer) and max(outer) > min(inner)
+
+    for equation in equations(program):
+        if equation.primitive.name == "shard_map":
+            for inside in equations(equation.params["jaxpr"]):
+                if inside.primitive.name == "shard_map" and out_of_order(equation, inside):
+                    return inside.primitive
+    return None
+
+
 def custom_vmap(case: Case, program: Any) -> Any:
     """A function with a rule of its own for vmap."""
     return first(program, lambda e: e.primitive.name == "custom_vmap_call")

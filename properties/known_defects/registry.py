@@ -4,6 +4,7 @@ import jax
 
 from shardproof.oracles.ragged import RaggedMismatch
 from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.chain import NESTED
 from shardproof.properties.engines.simulate import raised_in
 from shardproof.properties.known_defects import faults, repairs
 from shardproof.properties.known_defects.defect import Defect
@@ -135,6 +136,14 @@ DEFECTS: dict[str, Defect] = {
             engine="xla",
             at_fault=faults.all_reduce_of_one_beside_automatic,
             shows=lambda case, error: _by_compiler(error, "Cross-partition allreduce must be in (partial) manual"),
+        ),
+        Defect(
+            "nested_partial_manual_order",
+            "XLA aborts while it compiles a shard_map in one of a later axis, beside an axis that is not manual.",
+            ("0.12.0.1",),
+            engine="xla",
+            at_fault=faults.nested_out_of_order,
+            aborts=lambda case: NESTED in case.chain or bool(case.roles),
         ),
         Defect(
             "empty_product",

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from math import prod
@@ -18,6 +18,8 @@ from jax import Array, P, lax
 
 from shardproof.impl import collectives, norms
 from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.chain import Chain
+from shardproof.properties.cases.strategies import Chains
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import engine_named
 from shardproof.properties.known_defects import DEFECTS, at_fault, excused
@@ -130,13 +132,14 @@ def by_a_rule(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
 
 @dataclass(frozen=True)
 class Pair:
-    """A right function that meets a defect, and the same program with a bug of its own."""
+    """A right function that meets a defect, and the same with a bug of its own; under a chain, if it is rare."""
 
     contract: str
     right: Function
     wrong: Function
     law: str
     engine: str
+    chain: Chain | None = None
 
 
 PAIRS = {
@@ -154,6 +157,9 @@ PAIRS = {
     "psum_scatter_partial_explicit": Pair("reduce_scatter", scatter, after(scatter, doubled), "transformation", "xla"),
     "bf16_reduction_partial_manual": Pair("all_reduce", reduce, after(reduce, doubled), "transformation", "xla"),
     "all_reduce_of_one_partial_manual": Pair("all_reduce", reduce, after(reduce, doubled), "transformation", "xla"),
+    "nested_partial_manual_order": Pair(
+        "all_reduce", reduce, after(reduce, doubled), "transformation", "xla", ("partial_manual", "nested")
+    ),
     "empty_product": Pair(
         "all_gather_matmul_lhs",
         product,
@@ -189,6 +195,8 @@ def drawn(pair: Pair, examples: int = 400) -> list[Case]:
     """Cases of a law, as they are drawn."""
     implementation = user_implementation(pair.contract, pair.right, features(pair))
     cases: list[Case] = []
+    law = LAWS[pair.law]
+    law = law if pair.chain is None else replace(law, chains=Chains(only=pair.chain))
 
     @seed(1)
     @settings(
@@ -198,7 +206,7 @@ def drawn(pair: Pair, examples: int = 400) -> list[Case]:
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @given(LAWS[pair.law].cases(implementation, SMALL, lambda case: None))
+    @given(law.cases(implementation, SMALL, lambda case: None))
     def collect(case: Case) -> None:
         cases.append(case)
 

@@ -1,0 +1,22 @@
+"""A shard_map inside one of a later axis of the mesh, beside an axis that is left to the compiler: XLA aborts."""
+
+import signal
+import subprocess
+import sys
+
+if len(sys.argv) == 1:
+    child = subprocess.run([sys.executable, __file__, "run"], capture_output=True)
+    aborts = child.returncode == -signal.SIGABRT and b"Manual axes must be sorted by mesh axis index" in child.stderr
+    print("defect: the compiler aborts" if aborts else f"unclear: {child.stderr!r}" if child.returncode else "fixed")
+    sys.exit(1 if aborts else 2 * bool(child.returncode))
+
+import jax
+import jax.numpy as jnp
+from jax import P, lax
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 8)
+mesh = jax.make_mesh((2, 2, 2), ("a", "b", "c"), axis_types=(jax.sharding.AxisType.Auto,) * 3)
+inner = jax.shard_map(lambda x: lax.psum(x, "a"), in_specs=P("a"), out_specs=P(), axis_names={"a"})
+outer = jax.shard_map(inner, mesh=mesh, in_specs=P("b"), out_specs=P("b"), axis_names={"b"})
+assert jax.jit(outer)(jnp.arange(8.0)).tolist() == [2, 4, 10, 12]

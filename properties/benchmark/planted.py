@@ -8,10 +8,10 @@ from rich.progress import track
 from rich.table import Table
 
 from shardproof.properties.mutants import MUTANTS, Mutant
-from shardproof.properties.mutants.hunt import hunt, is_smallest
+from shardproof.properties.mutants.hunt import budget, hunt, is_smallest
 from shardproof.properties.runner.draws import Finding
 
-COLUMNS = ("planted bug", "law", "cases", "seconds to catch", "to shrink", "shrunk to", "smallest")
+COLUMNS = ("planted bug", "law", "structures", "seconds to catch", "to shrink", "shrunk to", "smallest")
 
 
 def measure(seeds: range) -> None:
@@ -37,7 +37,7 @@ def table(found: dict[Mutant, Finding]) -> Table:
         result.add_row(
             escape(str(mutant)),
             mutant.law,
-            str(finding.caught_after),
+            f"{finding.caught_after} of {budget(mutant)}",
             f"{finding.caught_seconds:.2f}",
             f"{finding.seconds - finding.caught_seconds:.2f}",
             outcome(finding),

@@ -77,7 +77,7 @@ LINKS: dict[str, Link] = {
         Link("eager", "Nothing is under `jit`.", whole=True, compiled=False),
         Link(
             "partial_manual",
-            "`shard_map` makes some axes manual, and leaves the others to the compiler.",
+            "`shard_map` makes some axes manual; the compiler has the others, over which operands are sharded too.",
             whole=True,
             of_shard_map=True,
             leaves_an_axis=True,

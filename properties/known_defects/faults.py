@@ -14,7 +14,8 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.engines.simulate.liveness import equations, opened, subjaxprs
 
 SUMS = ("psum", "psum_invariant", "reduce_scatter")
-REDUCTIONS = (*SUMS, "pmax", "pmin")
+ALL_REDUCES = ("psum", "psum_invariant", "pmax", "pmin")
+REDUCTIONS = (*ALL_REDUCES, "reduce_scatter")
 GATHERS = ("all_gather", "all_gather_invariant")
 MANY = 4096
 """The elements from which XLA:CPU takes a maximum in another way (`reduce_max_loses_nan.py`)."""
@@ -126,9 +127,10 @@ def all_reduce_of_one_beside_automatic(case: Case, program: Any) -> Any:
     """A sum, maximum or minimum over one device in a `shard_map` that leaves an axis to the compiler."""
 
     def of_one(equation: Any) -> bool:
-        axes = equation.params.get("axes", ())
-        sizes = [case.mesh.shape[name] for name in axes if isinstance(name, str)]
-        return equation.primitive.name in ("psum", "psum_invariant", "pmax", "pmin") and math.prod(sizes) == 1
+        if equation.primitive.name not in ALL_REDUCES:
+            return False
+        axes = [name for name in equation.params["axes"] if isinstance(name, str)]  # a number is a dimension of a vmap
+        return bool(axes) and all(case.mesh.shape.get(name) == 1 for name in axes)
 
     return next((e.primitive for e in _beside_automatic(program) if of_one(e)), None)
 

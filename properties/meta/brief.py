@@ -16,6 +16,6 @@ def first_of_each(items: Iterable[Item], kind: Callable[[Item], Hashable]) -> li
     return [*found.values()]
 
 
-def cases(items: Iterable[Any], brief: Collection[Any]) -> list[Any]:
+def marked(items: Iterable[Any], brief: Collection[Any]) -> list[Any]:
     """The items as parameters of a test, those that are not `brief` marked."""
     return [pytest.param(item, id=str(item), marks=() if item in brief else pytest.mark.lengthy) for item in items]

@@ -4,11 +4,9 @@ import dataclasses
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -18,7 +16,7 @@ from shardproof.properties.benchmark.readme import README, section
 from shardproof.properties.contracts.described import Array
 from shardproof.properties.engines.references import NumpyReference, reference_of
 from shardproof.properties.laws.law import LAWS
-from shardproof.properties.meta.brief import cases
+from shardproof.properties.meta.brief import marked
 from shardproof.properties.meta.test_failures_replay import pytest_run
 from shardproof.properties.meta.whole_programs import PROGRAMS, Written, mlp, numpy_mlp
 from shardproof.properties.reports.programs import check_program
@@ -40,7 +38,7 @@ def checked(written: Written, function: Any, **more: Any) -> Any:
     return check_program(function, written.reference, **described, **written.more, **more)
 
 
-@pytest.mark.parametrize("name", cases(PROGRAMS, BRIEF))
+@pytest.mark.parametrize("name", marked(PROGRAMS, BRIEF))
 def test_a_right_program_passes(name: str) -> None:
     """Every law holds of it, or does not apply; of one, without `jit` as well, which compiles each operation."""
     laws = [law for law in LAWS if law != "eager" or name == "mlp"]
@@ -49,7 +47,7 @@ def test_a_right_program_passes(name: str) -> None:
     assert {tally.law for tally in summary.tallies if tally.outcome == "passed"} >= {"value", "scale", "agreement"}
 
 
-@pytest.mark.parametrize("name", cases(PROGRAMS, BRIEF))
+@pytest.mark.parametrize("name", marked(PROGRAMS, BRIEF))
 def test_a_wrong_program_is_reported(name: str) -> None:
     """On at most two devices, with the roles by their names."""
     written = PROGRAMS[name]
@@ -318,151 +316,3 @@ def test_a_kernel_that_the_interpreter_cannot_run_is_held_in_doubles() -> None:
     summary = checked(written, written.right, laws="value", max_examples=3)
     assert "the interpreter cannot run pallas_call" in str(summary)
     assert all(tally.structures > 0 for tally in summary.tallies)
-
-
-def last_stage(x: Any, w: Any, *, stage: Any) -> Any:
-    """A pipeline whose last stage has the result, and the others what they passed on."""
-    p = lax.axis_size(stage)
-    for i in range(p):
-        y = jnp.tanh(x @ w[0])
-        x = y if i == p - 1 else lax.ppermute(y, stage, [(j, (j + 1) % p) for j in range(p)])
-    return x, 2 * x
-
-
-def whole_stages(x: Any, w: Any) -> Any:
-    """All layers in their order."""
-    for layer in w:
-        x = np.tanh(x @ layer)
-    return x, 2 * x
-
-
-PIPELINE: dict[str, Any] = {
-    "arguments": ("b k", "@stage k k"),
-    "one_axis": ["stage"],
-    "dtypes": ["float32"],
-    "most_devices": 16,
-}
-
-
-@pytest.mark.lengthy
-@pytest.mark.parametrize("count", [5, 8])
-def test_a_program_may_have_more_roles_than_a_mesh_has_axes(count: int) -> None:
-    """The others are axes of size 1; each may be the one that is longer."""
-    names = [f"role{i}" for i in range(count)]
-
-    def over(names: list[str], axes: dict[str, Any]) -> tuple[str, ...]:
-        return tuple(axis for name in names for axis in np.atleast_1d(axes[name]).tolist())
-
-    def total(x: Any, **axes: Any) -> Any:
-        return lax.psum(x.sum(), over(names, axes))
-
-    def all_but_the_last(x: Any, **axes: Any) -> Any:
-        return lax.pmax(lax.psum(x.sum(), over(names[:-1], axes)), over(names[-1:], axes))
-
-    described: Any = {"arguments": (" ".join(f"d{i}@{name}" for i, name in enumerate(names)),), "results": ""}
-    summary = check_program(total, lambda x: x.sum(), **described, laws=["value", "scale"], max_examples=10)
-    assert {tally.outcome for tally in summary.tallies} == {"passed"}
-    with pytest.raises(AssertionError, match=rf"all_but_the_last: value: mesh .*{names[-1]}="):
-        check_program(all_but_the_last, lambda x: x.sum(), **described, laws="value", max_examples=60)
-
-
-@pytest.mark.lengthy
-def test_a_result_of_one_participant_is_compared_there_alone() -> None:
-    """In values, types and gradients; on the others it may be anything, and where it is wrong a script says so too."""
-    last, all_of_them = Array("b k", only={"stage": -1}), "b k"
-    laws = ["value", "gradient", "type", "agreement", "scale"]
-    right = check_program(last_stage, whole_stages, **PIPELINE, results=(last, last), laws=laws, max_examples=4)
-    assert {tally.outcome for tally in right.tallies} == {"passed"}
-    assert any("=2" in mesh for tally in right.tallies for mesh in tally.meshes)
-    for results in ((last, all_of_them), (Array("b k", only={"stage": 0}), last)):
-        with pytest.raises(
-            AssertionError, match=r"last_stage: value: mesh \(dp=2\), stage='dp': .*1 of 2 blocks"
-        ) as raised:
-            check_program(last_stage, whole_stages, **PIPELINE, results=results, laws="value", max_examples=20)
-        (script,) = re.findall(r"\n  python (\S+\.py)", str(raised.value))
-        ended = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=120)
-        assert (ended.returncode, "result" in ended.stdout) == (1, True), ended.stderr
-    for described, message in (
-        ({"results": (Array("b k", only={"data": 0}), last)}, "only: 'data': expected some of stage"),
-        ({"arguments": (Array("b k", only={"stage": 0}), "@stage k k")}, "only: expected of results alone"),
-        ({"whole": True}, "only, whole=True: a function of global arrays returns all of a result"),
-    ):
-        with pytest.raises(ValueError, match=re.escape(message)):
-            check_program(last_stage, whole_stages, **{**PIPELINE, "results": (last, last), **described})
-    with pytest.raises(ValueError, match="expected roles that do not shard it"):
-        Array("b@data", only={"data": 0})
-
-
-STEPS: dict[str, tuple[Any, Any, tuple[Any, ...], str, dict[str, Any]]] = {
-    "cumsum": (
-        lambda x, *, data: jnp.cumsum(x, 1), lambda x: np.cumsum(x, 1), ("n@data k",), "n@data k", {"k": (16, 64)},
-    ),
-    "segments": (
-        lambda x, i, *, data: lax.psum(jax.ops.segment_sum(x, i, 4), data),
-        lambda x, i: jax.ops.segment_sum(x, i, 4),
-        ("n@data d", Array("n@data", "int32", below=4)),
-        "4 d",
-        {"n": (64, 128)},
-    ),
-    "reduce": (
-        lambda x, *, data: lax.psum(lax.reduce(x, jnp.bfloat16(0), lax.add, (0,)), data),
-        lambda x: x.sum(0), ("n@data k",), "k", {"n": (64, 128)},
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.lengthy
-@pytest.mark.parametrize("name", STEPS)
-def test_sums_in_a_narrow_dtype_are_charged_step_by_step(name: str) -> None:
-    """As XLA:CPU rounds them; and what cannot be traced in doubles is no failure."""
-    function, reference, arguments, results, sizes = STEPS[name]
-    described: Any = {"arguments": arguments, "results": results, "sizes": sizes, "dtypes": ["bfloat16"]}
-    summary = check_program(function, reference, **described, laws="value", max_examples=40)
-    assert "passed" in {tally.outcome for tally in summary.tallies}
-
-
-class Unreadable(Exception):
-    """An exception without a text."""
-
-    def __str__(self) -> str:
-        raise RuntimeError("no text")
-
-
-class Ending(BaseException):
-    """One that is no Exception."""
-
-
-ENDS: dict[str, tuple[Callable[[], Any], str]] = {
-    "exit": (lambda: sys.exit(3), "raises SystemExit: 3: expected an array"),
-    "skip": (lambda: pytest.skip("not today"), "raises Skipped: not today: expected an array"),
-    "exit of pytest": (lambda: pytest.exit("enough"), "raises Exit: enough"),
-    "base": (lambda: _raises(Ending("the end")), "raises Ending: the end: expected an array"),
-    "unreadable": (lambda: _raises(Unreadable()), "raises Unreadable, whose text cannot be read: expected an array"),
-}
-
-
-def _raises(error: BaseException) -> None:
-    raise error
-
-
-@pytest.mark.parametrize("name", ENDS)
-def test_a_function_that_would_end_the_test_is_wrong(name: str) -> None:
-    """It is reported, and ends and skips nothing; called in its derivative as well."""
-    end, told = ENDS[name]
-
-    def ends(x: Any, *, data: Any) -> Any:
-        return end()
-
-    @jax.custom_vjp
-    def ends_backwards(x: Any) -> Any:
-        return x * 2
-
-    ends_backwards.defvjp(lambda x: (x * 2, None), lambda kept, ct: end())
-
-    def later(x: Any, *, data: Any) -> Any:
-        return ends_backwards(x)
-
-    described: Any = {"arguments": ("n@data",), "results": "n@data", "dtypes": "float32", "max_examples": 3}
-    for function, law in ((ends, "value"), (later, "gradient")):
-        with pytest.raises(AssertionError, match=rf"{function.__name__}: {law}: .* {re.escape(told)}"):
-            check_program(function, lambda x: x * 2, **described, laws=law)

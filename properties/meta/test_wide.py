@@ -404,6 +404,18 @@ def test_a_constant_of_few_digits_is_what_the_source_has(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_a_constant_may_be_cast_late(dtype: str) -> None:
+    """A number that is made to vary first is of float32 until then, and off by a rounding to what it is cast to."""
+
+    def scaled(x: Array) -> Array:
+        return x * lax.pcast(0.1, ("dp", "tp"), to="varying").astype(x.dtype)
+
+    (wide,) = run_wide(local(scaled), np.ones((2, 2), dtype), rounding=DOUBLES)
+    assert (np.abs(float(np.asarray(0.1, dtype)) - wide.value) <= wide.error).all()
+    assert (wide.error <= 0.1 * float(ml_dtypes.finfo(dtype).eps)).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_a_count_may_have_been_rounded(dtype: str) -> None:
     """Beyond what a dtype counts to, its numbers of few digits are near to others: 256 in bfloat16 may be 257."""
     count = int(exact_limit(np.dtype(dtype))) + 1

@@ -29,6 +29,12 @@ def implementation_of(mutant: Mutant) -> Implementation:
     )
 
 
+def budget(mutant: Mutant, engine: str = "") -> int:
+    """How many structures a run of the suite draws for its form, on an engine, by default the first of its law's."""
+    law = LAWS[mutant.law]
+    return structures(law, STRUCTURES, engine or law.engines[0], mutant.form)
+
+
 def hunt(mutant: Mutant, *, seed: int, shrink: bool = True, engine: str | None = None) -> Finding:
     """What its law finds, within the budget that a run of the suite gives its form.
 
@@ -45,7 +51,7 @@ def hunt(mutant: Mutant, *, seed: int, shrink: bool = True, engine: str | None =
         implementation_of(mutant),
         engine_named(name),
         Scope(large=1024),
-        max_examples=structures(law, STRUCTURES, name, mutant.form),
+        max_examples=budget(mutant, name),
         random_seed=seed,
         shrink=shrink,
     )

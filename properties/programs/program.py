@@ -122,16 +122,18 @@ def answering() -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:
-        try:
-            str(error)
-        except Exception:  # whatever it is, the function raised what has no text
-            raise WrongResult(f"raises {type(error).__name__}, whose text cannot be read: expected an array") from None
-        raise
     except (KeyboardInterrupt, GeneratorExit):
         raise
-    except BaseException as error:  # SystemExit, and what pytest skips and ends tests with
-        raise WrongResult(f"raises {type(error).__name__}: {error}: expected an array") from error
+    except BaseException as error:
+        name = type(error).__name__
+        try:
+            text = str(error)
+        except Exception:  # whatever that one is
+            raise WrongResult(f"raises {name}, whose text cannot be read: expected an array") from None
+        if isinstance(error, Exception):
+            raise
+        # SystemExit, and what pytest skips and ends tests with
+        raise WrongResult(f"raises {name}: {text}: expected an array") from error
 
 
 def _same_tree(one: Any, other: Any) -> bool:

@@ -65,10 +65,16 @@ def _switch(fn: Local) -> Local:
 def _in_turn(fn: Local) -> Local:
     def one_by_one(*xs: jax.Array) -> list[jax.Array]:
         first = fn(*(x[0] for x in xs))
-        second = fn(*lax.optimization_barrier(([x[1] for x in xs], first))[0])
+        second = fn(*(_after(first, x[1]) for x in xs))
         return [jnp.stack(ys) for ys in zip(first, second, strict=True)]
 
     return one_by_one
+
+
+def _after(results: Sequence[jax.Array], x: jax.Array) -> jax.Array:
+    """The operand, once those results are there that vary no further than it does (a barrier gives all one type)."""
+    waited_for: jax.Array = lax.optimization_barrier((x, [y for y in results if varying(y) <= varying(x)]))[0]
+    return waited_for
 
 
 def _branches_apart(number: int) -> Callable[[Local, str], Local]:
@@ -104,10 +110,9 @@ def _steps_apart(fn: Local, axis: str) -> Local:
             i, blocks, _ = state
             return i + 1, blocks, list(fn(*blocks))
 
-        found: list[jax.Array] = lax.while_loop(lambda s: s[0] < steps, step, (jnp.int32(0), list(operands), nothing))[
-            2
-        ]
-        return found
+        start = (jnp.int32(0), list(operands), nothing)
+        results: list[jax.Array] = lax.while_loop(lambda state: state[0] < steps, step, start)[2]
+        return results
 
     return loop
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from shardproof.properties.meta.brief import cases, first_of_each
+from shardproof.properties.meta.brief import first_of_each, marked
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.hunt import hunt
 from shardproof.properties.reports.failures.text import diagnosed
@@ -78,7 +78,7 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("name", cases(sorted(SAID), first_of_each(sorted(SAID), lambda name: MUTANTS[name].contract)))
+@pytest.mark.parametrize("name", marked(sorted(SAID), first_of_each(sorted(SAID), lambda name: MUTANTS[name].contract)))
 def test_a_planted_bug_is_told(name: str) -> None:
     """The diagnosis of a case as it is caught, or of the smallest one, says what the bug does."""
     said = []

@@ -14,7 +14,7 @@ from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.engines import engine_named
 from shardproof.properties.engines.simulate import RULES
 from shardproof.properties.laws.law import LAWS
-from shardproof.properties.meta.brief import cases, first_of_each
+from shardproof.properties.meta.brief import first_of_each, marked
 from shardproof.properties.mutants import MUTANTS, Mutant
 from shardproof.properties.mutants.axes import AxisName
 from shardproof.properties.mutants.catalogue import mutant
@@ -51,15 +51,15 @@ SHRUNK_BRIEFLY = ("gather_tiled_as_untiled", "max_from_zero", "reduce_with_twice
 ONE_OF_EACH = first_of_each((m for m in DRAWN if m.name not in SHRUNK), lambda m: (m.contract, m.law))
 
 
-@pytest.mark.parametrize("mutant", cases([m for m in DRAWN if m.name not in SHRUNK], ONE_OF_EACH))
+@pytest.mark.parametrize("mutant", marked([m for m in DRAWN if m.name not in SHRUNK], ONE_OF_EACH))
 def test_a_planted_bug_is_caught(mutant: Mutant) -> None:
     """Its law finds a case on which it is wrong; those that are shrunk are caught below."""
     finding = hunt(mutant, seed=SEED, shrink=False)
     assert finding.violation is not None, f"{mutant}: {mutant.sentence} The law of {mutant.law}s lets it pass."
 
 
-@pytest.mark.parametrize("law", cases(["value", "gradient", "type"], ["value"]))
-@pytest.mark.parametrize("wasteful", cases(WASTEFUL, first_of_each(WASTEFUL, lambda m: m.contract)))
+@pytest.mark.parametrize("law", marked(["value", "gradient", "type"], ["value"]))
+@pytest.mark.parametrize("wasteful", marked(WASTEFUL, first_of_each(WASTEFUL, lambda m: m.contract)))
 def test_waste_is_nothing_but_waste(wasteful: Mutant, law: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An operation that sends too much is right in all else: nothing but its formula catches it."""
     if wasteful.contract in LOCAL:
@@ -79,7 +79,7 @@ def test_what_is_local_and_sends_waits_for_other_branches(wasteful: Mutant, monk
     assert "devices of one group disagree about their next collective" in str(finding.violation)
 
 
-@pytest.mark.parametrize("mutant", cases([MUTANTS[name] for name in SHRUNK], [MUTANTS[n] for n in SHRUNK_BRIEFLY]))
+@pytest.mark.parametrize("mutant", marked([MUTANTS[name] for name in SHRUNK], [MUTANTS[n] for n in SHRUNK_BRIEFLY]))
 def test_a_planted_bug_is_shrunk(mutant: Mutant) -> None:
     """The case that is left is on a mesh of the sizes of the smallest one on which the bug shows."""
     finding = hunt(mutant, seed=SEED)

@@ -8,7 +8,7 @@ from hypothesis import settings
 from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.engines import XlaEngine, engine_named
 from shardproof.properties.laws.law import LAWS
-from shardproof.properties.meta.brief import cases, first_of_each
+from shardproof.properties.meta.brief import first_of_each, marked
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.right import RIGHT_ONES, RightOne
 from shardproof.properties.mutants.right.catalogue import enter
@@ -33,7 +33,7 @@ def implementation_of(right_one: RightOne) -> Implementation:
     return replace(user_implementation(right_one.contract, right_one.function), whole=right_one.whole)
 
 
-@pytest.mark.parametrize("right_one", cases(RIGHT_ONES.values(), BRIEF))
+@pytest.mark.parametrize("right_one", marked(RIGHT_ONES.values(), BRIEF))
 def test_a_right_one_is_not_reported(right_one: RightOne) -> None:
     """No law finds anything, in the interpreter where it can be checked there."""
     implementation = implementation_of(right_one)

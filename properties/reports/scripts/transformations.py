@@ -93,9 +93,13 @@ SWITCH = '''def under_switch(f):
 IN_TURN = '''def in_turn(f):
     """Calls `f` on one input of the batch; on the other only once that is done."""
 
+    def after(results, x):  # a barrier gives all the same type: of those that vary no further
+        varying = lambda x: jax.typeof(x).manual_axis_type.varying
+        return lax.optimization_barrier((x, [y for y in results if varying(y) <= varying(x)]))[0]
+
     def one_by_one(*batch):
         first = f(*[x[0] for x in batch])
-        second = f(*lax.optimization_barrier(([x[1] for x in batch], first))[0])
+        second = f(*[after(jax.tree.leaves(first), x[1]) for x in batch])
         return jax.tree.map(lambda *ys: jnp.stack(ys), first, second)
 
     return one_by_one'''
@@ -180,7 +184,7 @@ def called(case: Case) -> str:
     for name in reversed(case.chain):
         if name == "vmap_named":
             text = f'jax.vmap({text}, axis_name="batch")'
-        elif name in DIVERGENT:
+        elif name in APART:
             text = APART[name].format(text, dividing_axis(case))
         elif not LINKS[name].whole:
             text = f"{CALLS[name]}({text})"

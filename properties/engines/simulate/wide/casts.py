@@ -10,7 +10,7 @@ from shardproof.properties.engines.simulate.env import Env
 from shardproof.properties.engines.simulate.rules import RULES, result_dtype
 from shardproof.properties.engines.simulate.wide.held import UNKNOWN, Numbers, double, together
 from shardproof.properties.engines.simulate.wide.integers import exactly
-from shardproof.properties.engines.simulate.wide.rounding import limits
+from shardproof.properties.engines.simulate.wide.rounding import limits, literal_error
 from shardproof.properties.engines.simulate.wide.table import (
     charged,
     is_exact,
@@ -48,11 +48,19 @@ def convert_element_type(env: Env, equation: Any, x: Numbers) -> Any:
     if is_float(source):
         if contains(source, target):
             return together(cast, error, target)
+        error = error + _constant_error(env, equation, cast)
         return together(cast, charged(bounds, cast, error), target)
     off = np.where(error == 0, 0.0, 1.0 if source == bool else UNKNOWN)
     if (np.abs(cast) <= exact_limit(target)).all():
         return together(cast, off, target)
     return together(cast, charged(bounds, cast, off), target)
+
+
+def _constant_error(env: Env, equation: Any, cast: Numbers) -> Numbers:
+    """How far a number of the source may be from what it is cast to: JAX types it weakly, and may cast it late."""
+    assert env.arithmetic is not None
+    late = env.arithmetic.rounding.literals and equation.invars[0].aval.weak_type
+    return literal_error(cast, result_dtype(equation)) if late else 0.0
 
 
 def _to_integers(value: Numbers, error: Numbers, target: np.dtype) -> Numbers:

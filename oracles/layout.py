@@ -17,12 +17,15 @@ from shardproof.oracles.mesh import MeshCase, as_axes
 Spec = Sequence[str | Sequence[str] | None] | Any
 """One entry per dimension: a PartitionSpec, or tuples of axis names."""
 
+Entries = tuple[tuple[str, ...], ...]
+"""The same, with the mesh axes that split each dimension, in their order."""
+
 
 class ReplicaMismatch(ValueError):
     """Devices that a layout says hold the same block hold different ones."""
 
 
-def spec_entries(spec: Spec, rank: int, mesh: MeshCase) -> tuple[tuple[str, ...], ...]:
+def spec_entries(spec: Spec, rank: int, mesh: MeshCase) -> Entries:
     """The mesh axes that split each of `rank` dimensions: `P("dp", None)` gives `(("dp",), ())`.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from shardproof.oracles.layout import shard
+from shardproof.oracles.layout import Entries, shard
 from shardproof.oracles.mesh import MOST_AXES, MOST_DEVICES, MeshCase, as_axes
 from shardproof.properties.cases import reading
 from shardproof.properties.cases.chain import BATCH, LINKS, MOST_LINKS, Chain, Link, check_chain, in_words, links
@@ -18,7 +18,6 @@ from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.cases.operand import (
     MOST_ELEMENTS,
     MOST_RANK,
-    Entries,
     Operand,
     Placement,
     names_in,

@@ -135,7 +135,11 @@ LINKS: dict[str, Link] = {
         Link("vmap_first", "`vmap` of the call over its first operand alone.", maps="first"),
         Link("vmap_others", "`vmap` of the call over all operands but the first.", maps="others"),
         Link("twice", "Two calls, neither of which needs the other.", maps="all"),
-        Link("in_turn", "Two calls, the second of which waits for the results of the first.", maps="all"),
+        Link(
+            "in_turn",
+            "Two calls: an operand of the second is chosen between the next input and a result of the first.",
+            maps="all",
+        ),
         Link("switch", "The call in one branch of a `switch`; the others give zeros."),
         Link(
             "divergent_cond",

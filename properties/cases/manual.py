@@ -4,9 +4,9 @@ import dataclasses
 import math
 from collections.abc import Collection
 
+from shardproof.oracles.layout import Entries
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.chain import BATCH, NESTED, OUTSIDE, SPREAD
-from shardproof.properties.cases.operand import Entries
 
 
 def manual_axes(case: Case) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from shardproof.oracles.layout import Entries
 from shardproof.oracles.mesh import MOST_AXES, MeshCase
 from shardproof.properties.cases import reading
 from shardproof.properties.cases.strategies.dtypes import as_dtype
@@ -14,8 +15,6 @@ from shardproof.properties.cases.strategies.dtypes import as_dtype
 MOST_RANK = 16
 MOST_ELEMENTS = 2**27
 """What an operand that is read from a file may have at most; the elements are those on all devices."""
-
-Entries = tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)

@@ -42,12 +42,6 @@ def lower_bound(contract: str, p: int, n: float | Fraction) -> Bound:
     return Bound(*least(contract, p, Fraction(n)))
 
 
-def members(case: Case) -> int:
-    """How many members exchange with one another in a case."""
-    groups = case.keywords.get("axis_index_groups")
-    return case.members if groups is None else max(map(len, groups))
-
-
 def operand_bits(case: Case, *, packed: bool) -> int:
     """The bits of all operands' blocks on one device; a bool counts as 8, or `packed` as the one that it is."""
     total = 0
@@ -60,7 +54,7 @@ def operand_bits(case: Case, *, packed: bool) -> int:
 def full_bytes(case: Case) -> int:
     """n: the bytes of the full vector, as `shardproof.oracles.communication` defines it."""
     gathers = case.contract in ("all_gather", "all_gather_invariant")
-    return math.ceil(operand_bits(case, packed=False) / 8) * (members(case) if gathers else 1)
+    return math.ceil(operand_bits(case, packed=False) / 8) * (case.group_size if gathers else 1)
 
 
 def needed(case: Case) -> Bound:
@@ -82,7 +76,7 @@ def needed(case: Case) -> Bound:
     if case.contract == "ring_shift" and params["offset"] % case.members == 0:
         return NOTHING
     gathers = case.contract in ("all_gather", "all_gather_invariant")
-    p = members(case)
+    p = case.group_size
     bits = operand_bits(case, packed=True) * (p if gathers else 1)
     return lower_bound(case.contract, p, Fraction(bits, 8))
 
@@ -93,7 +87,7 @@ def nothing_must_move(case: Case) -> bool:
     Products need nothing as soon as one operand is empty: what is left of them is zeros.
     """
     params, axes = case.keywords, set(case.axes)
-    alone = members(case) == 1
+    alone = case.group_size == 1
     empty = any(0 in operand.block for operand in case.operands)
     kept = case.contract == "permute" and all(source == target for source, target in params["perm"])
     turned = case.contract == "ring_shift" and params["offset"] % case.members == 0

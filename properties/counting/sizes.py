@@ -8,7 +8,7 @@ from shardproof.oracles.dtypes import width
 from shardproof.oracles.mesh import as_axes
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.counting.bounds import full_bytes, members
+from shardproof.properties.counting.bounds import full_bytes
 
 OUT = "out"
 
@@ -28,7 +28,7 @@ def sizes_of(case: Case) -> dict[str, int]:
     each = [_bytes(operand.block, operand.numpy_dtype) for operand in case.operands]
     results = CONTRACTS[case.contract].oracle(case, blocks)
     return {
-        "p": members(case),
+        "p": case.group_size,
         "n": full_bytes(case),
         **({names[0]: sum(each)} if case.tree else dict(zip(names, each, strict=True))),
         **{role: case.mesh.axis_size(as_axes(axes)) for role, axes in case.roles},

@@ -30,6 +30,7 @@ from shardproof.properties.cases.strategies.chains import filled
 from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.batches import pulled_over_batch, value_over_batch
+from shardproof.properties.laws.communication import communication_of
 from shardproof.properties.laws.drawing import fitted
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.programs.implementations import BUILT_IN, IMPLEMENTATIONS, PRODUCTS
@@ -229,6 +230,15 @@ def shift_of_two(chain: Chain) -> Case:
     operand = Operand((2,), "float32", Placement(((),), ("dp",)))
     data = (Data("distinct", 0), Data("exact", 1))
     return Case("ring_shift", MeshCase(("dp",), (2,)), "dp", (operand,), (("offset", 1),), data, in_order(chain))
+
+
+@pytest.mark.parametrize(("link", "rounds"), [("twice", 1), ("in_turn", 2)])
+def test_calls_in_turn_feed_one_another(link: str, rounds: int) -> None:
+    """Forward and backward: what the second call sends is known once the first has received."""
+    shift, engine = next(one for one in BUILT_IN if one.contract == "ring_shift"), engine_named("simulate")
+    for backward in (False, True):
+        counted = communication_of(shift, shift_of_two((link,)), engine, backward=backward)
+        assert (str(counted.cost), counted.rounds) == ("permute=2 (16 bytes)", rounds)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,6 @@ from shardproof.properties.counting.bounds import (
     Bound,
     full_bytes,
     lower_bound,
-    members,
     moved,
     needed,
     nothing_must_move,
@@ -87,7 +86,7 @@ def forward_alone(case: Case, backward: bool) -> Cost:
 
 def ring_cost(case: Case, backward: bool) -> Cost:
     """A ring's formula, the same for its transpose."""
-    p = members(case)
+    p = case.group_size
     return Cost.permutes(p - 1, (p - 1) * full_bytes(case) // p)
 
 
@@ -99,14 +98,14 @@ def built_in_cost(case: Case, backward: bool) -> Cost:
     )
     leaves = [dataclasses.replace(case, operands=(operand,)) for operand in case.operands]
     gathered = case.contract in ("all_gather", "all_gather_invariant")
-    sizes = [full_bytes(leaf) // (members(case) if gathered else 1) for leaf in leaves]
+    sizes = [full_bytes(leaf) // (case.group_size if gathered else 1) for leaf in leaves]
     if case.contract == "all_reduce" and case.keywords["op"] == "sum":  # of bool: counts, in int32
         sizes = [4 * n if leaf.operands[0].dtype == "bool" else n for n, leaf in zip(sizes, leaves, strict=True)]
     if backward and case.contract in ("all_reduce", "all_gather_invariant"):
         return Cost()  # the cotangent is everywhere already
     if backward and kind in ("all_gather", "reduce_scatter"):
         back = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}[kind]
-        p = members(case)
+        p = case.group_size
         sizes = [n * p if kind == "all_gather" else n // p for n in sizes]
         kind = back
     return Cost.of({kind: len(sizes)}, {kind: sum(sizes)})

@@ -35,12 +35,6 @@ class Leaf:
     bits: int
 
 
-def members(case: Case) -> int:
-    """How many members exchange with one another: all, or those of one group."""
-    groups = case.keywords.get("axis_index_groups")
-    return case.members if groups is None else max(map(len, groups))
-
-
 def leaf_of(case: Case, operand: Operand) -> Leaf:
     """How the formulas see an operand: sums of bool travel as the int32 that they count in."""
     params, block = case.keywords, list(operand.block)
@@ -48,7 +42,7 @@ def leaf_of(case: Case, operand: Operand) -> Leaf:
     bits = 32 if counts else width(operand.numpy_dtype)
     along = params.get("scatter_dimension", params.get("split_axis"))
     if along is not None:
-        block[along] //= members(case)
+        block[along] //= case.group_size
     return Leaf(operand.block, tuple(block), bits)
 
 
@@ -56,7 +50,7 @@ def of_built_in(contract: str) -> Communication:
     """The cost of the collective that `jax.lax` has for it: one for every leaf."""
 
     def cost(case: Case, backward: bool) -> Cost:
-        p = members(case)
+        p = case.group_size
 
         def one(leaf: Leaf) -> Cost:
             n = math.prod(leaf.block)
@@ -77,7 +71,7 @@ def of_algorithm(name: str) -> Communication:
     formula: Callable[..., Cost] = getattr(algorithms, name)
 
     def cost(case: Case, backward: bool) -> Cost:
-        p = members(case)
+        p = case.group_size
         first = [case.mesh.shape[axis] for axis in case.axes] if name in OVER_SIZES else p
 
         def one(leaf: Leaf) -> Cost:

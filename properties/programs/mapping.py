@@ -7,9 +7,9 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec
 
+from shardproof.oracles.layout import Entries
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.manual import along, levels, outside, spread_axis, without_outside
-from shardproof.properties.cases.operand import Entries
 from shardproof.properties.programs.transformations import Local
 
 Global = Callable[..., Any]

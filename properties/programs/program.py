@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from shardproof.oracles.layout import Entries
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.manual import laid_out, outside, stacked_axes, without_outside
 from shardproof.properties.contracts import CONTRACTS
@@ -38,7 +39,7 @@ class Argument:
 
     shape: tuple[int, ...]
     dtype: Any
-    spec: tuple[tuple[str, ...], ...]
+    spec: Entries
 
     @property
     def partition_spec(self) -> PartitionSpec:

@@ -65,16 +65,20 @@ def _switch(fn: Local) -> Local:
 def _in_turn(fn: Local) -> Local:
     def one_by_one(*xs: jax.Array) -> list[jax.Array]:
         first = fn(*(x[0] for x in xs))
-        second = fn(*(_after(first, x[1]) for x in xs))
+        second = fn(*(_fed(first, x[1]) for x in xs))
         return [jnp.stack(ys) for ys in zip(first, second, strict=True)]
 
     return one_by_one
 
 
-def _after(results: Sequence[jax.Array], x: jax.Array) -> jax.Array:
-    """The operand, once those results are there that vary no further than it does (a barrier gives all one type)."""
-    waited_for: jax.Array = lax.optimization_barrier((x, [y for y in results if varying(y) <= varying(x)]))[0]
-    return waited_for
+def _fed(results: Sequence[jax.Array], x: jax.Array) -> jax.Array:
+    """The operand, chosen between itself and a number of a result that varies no further, which would change its type.
+
+    A compiler does not know which, and derivatives go through both.
+    """
+    fitting = [y for y in results if varying(y) <= varying(x) and y.dtype == x.dtype and y.size]
+    itself = lax.optimization_barrier(jnp.bool_(True))
+    return jnp.where(itself, x, fitting[0].ravel()[0]) if fitting else x
 
 
 def _branches_apart(number: int) -> Callable[[Local, str], Local]:

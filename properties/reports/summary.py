@@ -79,10 +79,15 @@ def alike(reasons: Mapping[str, int]) -> list[tuple[str, int, int]]:
 
 
 def verdict_row(tally: Tally) -> tuple[str, ...]:
-    """What became of the structures that one law drew, in the order of `VERDICTS`, with the share of all."""
+    """What became of the structures that one law drew, in the order of `VERDICTS`.
+
+    With the share of all, but for a law that is violated: it was drawn no further.
+    """
     kinds = (tally.structures, *(sum(c.values()) for c in (tally.unsupported, tally.defects, tally.not_run)))
     whole = max(tally.drawn_structures, 1)
-    shares = [f"{count:,} ({count / whole:.0%})" if count else "0" for count in kinds]
+    shares = [
+        f"{count:,} ({count / whole:.0%})" if count and tally.outcome != "failed" else f"{count:,}" for count in kinds
+    ]
     excluded = f"{tally.excluded:,} ({tally.excluded_share:.0%} of all)" if tally.excluded else "0"
     return (tally.law, tally.engine, OUTCOMES[tally.outcome], *shares, excluded)
 

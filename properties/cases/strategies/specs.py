@@ -5,10 +5,9 @@ from collections.abc import Collection
 from hypothesis import strategies as st
 from hypothesis.errors import InvalidArgument
 
+from shardproof.oracles.layout import Entries
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.strategies.axes import MAX_AXES, in_some_order
-
-Entries = tuple[tuple[str, ...], ...]
 
 
 @st.composite

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import jax
 
+from shardproof.oracles.layout import Entries
 from shardproof.properties.cases.manual import along, levels, outside, spread_axis, stacked_axes, without_outside
-from shardproof.properties.cases.operand import Entries
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.laws.violation import DEATHS
 from shardproof.properties.programs.kept import as_text

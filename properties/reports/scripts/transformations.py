@@ -91,15 +91,17 @@ SWITCH = '''def under_switch(f):
     return choose'''
 
 IN_TURN = '''def in_turn(f):
-    """Calls `f` on one input of the batch; on the other only once that is done."""
+    """Calls `f` on one input of the batch, then on one chosen between the other and what the first call gave."""
 
-    def after(results, x):  # a barrier gives all the same type: of those that vary no further
+    def fed(results, x):  # by a result that varies no further, which would change the operand's type
         varying = lambda x: jax.typeof(x).manual_axis_type.varying
-        return lax.optimization_barrier((x, [y for y in results if varying(y) <= varying(x)]))[0]
+        fitting = [y for y in results if varying(y) <= varying(x) and y.dtype == x.dtype and y.size]
+        itself = lax.optimization_barrier(jnp.bool_(True))  # which a compiler does not know
+        return jnp.where(itself, x, fitting[0].ravel()[0]) if fitting else x
 
     def one_by_one(*batch):
         first = f(*[x[0] for x in batch])
-        second = f(*[after(jax.tree.leaves(first), x[1]) for x in batch])
+        second = f(*[fed(jax.tree.leaves(first), x[1]) for x in batch])
         return jax.tree.map(lambda *ys: jnp.stack(ys), first, second)
 
     return one_by_one'''

@@ -42,11 +42,11 @@ def turned(case: Case) -> bool:
 
 @pytest.mark.lengthy
 def test_what_is_trivial_is_rare_and_what_skips_an_axis_is_not() -> None:
-    """Of 2,400 draws few move nothing, of each kind some; one in ten skips an axis; one in eight is out of order."""
+    """Of 2,600 draws a tenth at most move nothing, of each kind some; one in ten skips an axis; one in eight is out of order."""
     by_contract = one_of_each_contract(100)
     every = [case for cases in by_contract.values() for case in cases]
     trivial = [case for case in every if is_trivial(case)]
-    assert 0.05 < len(trivial) / len(every) <= 0.125
+    assert 0.05 < len(trivial) / len(every) <= 0.1
     assert sum(map(skips, every)) / len(every) > 0.09
     assert sum(map(turned, every)) / len(every) > 0.12
     for contract, cases in by_contract.items():

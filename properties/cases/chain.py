@@ -102,7 +102,7 @@ LINKS: dict[str, Link] = {
             of_shard_map=True,
             leaves_an_axis=True,
         ),
-        # with unchecked types, the transpose of psum is psum: gradients are known to be wrong (see the known defects)
+        # a derivative that a function gives itself may need the types: a transposed psum is no psum with them
         Link(
             "no_vma",
             "Types are not checked (`check_vma=False`).",
@@ -175,6 +175,9 @@ LINKS: dict[str, Link] = {
 
 UNCHECKED = tuple(name for name, link in LINKS.items() if not link.checked)
 """The links that leave out the types in `shard_map`."""
+
+DERIVING = tuple(name for name, link in LINKS.items() if link.derives)
+"""The links that differentiate inside of `shard_map`."""
 
 
 def links(chain: Chain) -> tuple[Link, ...]:

@@ -44,7 +44,8 @@ class Conditions:
         differentiates: whether the function itself takes gradients, which need the types that `check_vma` checks.
         powers_of_two: the roles of which the number of participants is one.
         optional: the roles that may be no axis at all.
-        check_vma: whether its types are checked; if not, it has no type to hold it to, nor a gradient.
+        check_vma: whether its types are checked; if not, it has no type to hold it to.
+        gradients: whether its gradients are asked for.
         layouts: of each array that is laid out in its own way, the roles of its dimensions. These may be of no axis,
             and of axes that another array's roles are of; if there are any, there is no other role.
     """
@@ -59,6 +60,7 @@ class Conditions:
     powers_of_two: frozenset[str] = frozenset()
     optional: frozenset[str] = frozenset()
     check_vma: bool = True
+    gradients: bool = True
     layouts: tuple[tuple[str, ...], ...] = ()
 
 

@@ -1,7 +1,7 @@
 """Contracts of operations that are meant on whole arrays: any layer, loss or step, by its meaning without a mesh."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -14,7 +14,7 @@ from shardproof.oracles.layout import shard, unshard
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.transposes import enter, leave
 from shardproof.properties.cases.case import Case, Operand, Placement
-from shardproof.properties.cases.chain import UNCHECKED
+from shardproof.properties.cases.chain import DERIVING, UNCHECKED
 from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.strategies import chains
 from shardproof.properties.contracts.contract import Contract, Option, Scope
@@ -70,6 +70,13 @@ class Reference(Protocol):
         """The dtypes of the results, given shapes and dtypes of the leaves."""
 
 
+def unasked(conditions: Conditions, *, floating: bool) -> Collection[str]:
+    """The links that are not drawn: those that change what is said of types, or differentiate where there are none."""
+    if not conditions.check_vma:  # inside of shard_map JAX knows no replicas then, of which it must add up gradients
+        return {*UNCHECKED, *(DERIVING if floating else ())}
+    return UNCHECKED if conditions.differentiates else ()
+
+
 @st.composite
 def whole_cases(
     draw: st.DrawFn,
@@ -81,8 +88,7 @@ def whole_cases(
     kinds: Sequence[str],
 ) -> Case:
     """Cases of an operation on whole arrays. Shrinks to one device, and to the smallest sizes, the first dtype."""
-    checked = conditions.differentiates or not conditions.check_vma  # or nothing else
-    chain = draw(chains(scope.chains.without(UNCHECKED if checked else ())))
+    chain = draw(chains(scope.chains.without(unasked(conditions, floating=scope.floating))))
     mesh, roles = draw(meshes_and_roles(scope, chain, signature.roles, conditions))
     axes = axes_of(roles)
     members = {role: mesh.axis_size(a) for role, a in axes.items()}
@@ -200,7 +206,7 @@ def whole_contract(
             found.append(indices(x, below) if array.below else x)
         return found
 
-    has_gradient = chosen.check_vma and bool(moving) and all(array.floating for array in signature.results)
+    has_gradient = chosen.gradients and bool(moving) and all(array.floating for array in signature.results)
     known: dict[str, Any] = {
         "violations": (),
         "terms": lambda case: max([1, *(side for o in case.operands for side in o.block)]),

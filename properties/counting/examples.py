@@ -19,6 +19,9 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "ring_shift": {"offset": 1},
     "broadcast": {"root": 0},
 }
+EXAMPLES = (*PARAMETERS, *SHARDED)
+"""The contracts that have one."""
+
 WHOLE = ("all_reduce", "reduce_scatter", "all_to_all")
 """Whose operand is the full vector."""
 
@@ -29,10 +32,10 @@ def example(contract: str, mesh: MeshCase, axis_name: str | tuple[str, ...]) -> 
     Raises:
         ValueError: for a contract that has none, or a name that is no axis of the mesh.
     """
+    if contract not in EXAMPLES:
+        raise ValueError(f"contract={contract!r}: expected one of {', '.join(EXAMPLES)}")
     if contract in SHARDED:
         return product_case(contract, mesh, axis_name, (ROWS, COLUMNS, COLUMNS))
-    if contract not in PARAMETERS:
-        raise ValueError(f"contract={contract!r}: expected one of {', '.join((*PARAMETERS, *SHARDED))}")
     axes = (axis_name,) if isinstance(axis_name, str) else axis_name
     p = mesh.axis_size(axes)
     params = dict(PARAMETERS[contract])

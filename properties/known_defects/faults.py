@@ -135,17 +135,19 @@ def all_reduce_of_one_beside_automatic(case: Case, program: Any) -> Any:
     return next((e.primitive for e in _beside_automatic(program) if of_one(e)), None)
 
 
-def _beside_automatic(jaxpr: Any, manual: frozenset[str] = frozenset()) -> Iterator[Any]:
-    """The equations inside of `shard_map`s that do not make all axes of their mesh manual together."""
+def _beside_automatic(
+    jaxpr: Any, manual: frozenset[str] = frozenset(), among: frozenset[str] = frozenset()
+) -> Iterator[Any]:
+    """The equations around which `shard_map`s make some axes of their mesh manual, and not all of them."""
     for equation in opened(jaxpr)[0].eqns:
-        inside = manual
+        inside, mesh = manual, among
         if equation.primitive.name == "shard_map":
             inside |= frozenset(equation.params["newly_manual_axes"])
-            if inside < frozenset(equation.params["mesh"].axis_names):
-                yield from equations(equation.params["jaxpr"])
-                continue
+            mesh = frozenset(equation.params["mesh"].axis_names)
+        elif manual and manual < among:
+            yield equation
         for inner in subjaxprs(equation):
-            yield from _beside_automatic(inner, inside)
+            yield from _beside_automatic(inner, inside, mesh)
 
 
 def of_nothing(case: Case, program: Any) -> Any:

@@ -21,6 +21,7 @@ from shardproof.properties.programs.precision import precision_of
 from shardproof.properties.programs.program import Seen, forward
 
 COMPILER = ENGINES["xla"]()
+"""What runs what the interpreter cannot."""
 
 DIGITS = 1e-10
 """How far off doubles may be whose roundings nobody followed, relative to the largest number of an array, or to 1."""

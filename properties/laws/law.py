@@ -91,11 +91,16 @@ class Law:
         """Whether it compares engines with one another, so that what is wrong is not known from an oracle."""
         return self.alone is not None
 
-    def tells(self, implementation: Implementation, engine: str) -> bool:
-        """Whether an engine can check it at all: what a compiler sends, the interpreter does not see."""
+    def engines_for(self, implementation: Implementation) -> tuple[str, ...]:
+        """The engines that can check it of an implementation; none, if it has nothing to ask.
+
+        What a compiler sends for a function of global arrays, the interpreter does not see.
+        """
+        if not self.asks(implementation):
+            return ()
         expected = implementation.communication is not None or implementation.expectation is not None
-        hidden = self.script == "communication" and engine == "simulate" and implementation.whole and not expected
-        return engine in self.engines and not hidden
+        hidden = self.script == "communication" and implementation.whole and not expected
+        return tuple(engine for engine in self.engines if not (hidden and engine == "simulate"))
 
     def titled(self, case: Case, *, of_derivative: bool) -> str:
         """Its name where it is broken: `value under vmap of scan`, `gradient at scale`."""

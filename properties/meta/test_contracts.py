@@ -1,14 +1,18 @@
 """A contract that names its own implementations is known by its own files, and by no other."""
 
+import importlib
 import re
 from pathlib import Path
 
 import pytest
 from jax import lax
 
+from shardproof.properties import suite
 from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.laws.law import LAWS
 from shardproof.properties.meta.test_rooms import ROOT, sources
 from shardproof.properties.mutants import MUTANTS
+from shardproof.properties.programs.implementations import IMPLEMENTATIONS
 
 OWN = tuple(name for name, contract in CONTRACTS.items() if contract.implementations)
 ANY_OF_THEM = "mutants/right/"
@@ -85,3 +89,16 @@ def test_every_contract_of_its_own_has_planted_bugs() -> None:
         modules = {m.function.__module__.rpartition(".")[2] for m in MUTANTS.values() if m.contract == name}
         assert {f"properties/mutants/{module}.py" for module in modules} <= own_files(name)
         assert modules
+
+
+def test_the_suite_checks_every_law_of_every_implementation() -> None:
+    """In the interpreter; what is made of others is compiled for some laws alone."""
+    found = set()
+    for module in sorted(Path(suite.__file__).parent.glob("test_*.py")):
+        for test in vars(importlib.import_module(f"{suite.__name__}.{module.stem}")).values():
+            marks = {mark.name: mark for mark in getattr(test, "pytestmark", ())}
+            if "law" in marks and "parametrize" in marks:
+                found |= {(*marks["law"].args, str(one)) for one in marks["parametrize"].args[1]}
+    asked = {(law.name, e, str(one)) for one in IMPLEMENTATIONS for law in LAWS.values() for e in law.engines_for(one)}
+    assert found <= asked
+    assert {what for what in asked - found if what[1] == "simulate"} == set()

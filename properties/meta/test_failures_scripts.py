@@ -283,6 +283,29 @@ def test_a_function_without_a_name_is_written_into_the_script(tmp_path: Path) ->
     assert runs(script(violation), tmp_path)[0] == 1
 
 
+def devices(x: Any, axis_name: Any, *, offset: int = 1) -> Any:
+    """Shifts nothing."""
+    return x
+
+
+def test_a_function_may_be_called_as_something_in_the_script(tmp_path: Path) -> None:
+    """It goes by another name there."""
+
+    def wrong(x: Any, axis_name: Any, *, offset: int = 1) -> Any:
+        return x if offset else wrong(x, axis_name)
+
+    def x(x: Any, axis_name: Any, *, offset: int = 1) -> Any:
+        return x
+
+    def np(x: Any, axis_name: Any, *, offset: int = 1) -> Any:
+        return x
+
+    for function in (devices, wrong, x, np):
+        text = script(violation_of(function, a_case("ring_shift", offset=1), "value"))
+        assert runs(text, tmp_path)[0] == 1, text
+        assert "implementation(x" in text
+
+
 def test_a_function_that_is_nowhere_to_be_found_is_asked_for() -> None:
     """A callable object has no source of its own: the script says what to put in."""
 

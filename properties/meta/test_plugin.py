@@ -13,6 +13,7 @@ import jax
 import pytest
 
 from shardproof.plugin import OPTIONS
+from shardproof.properties.benchmark.readme import README, section
 from shardproof.properties.reports.destinations import DestinationError, check_destination, write_somewhere
 from shardproof.properties.runner.platforms import TooFewDevices, check_devices
 
@@ -186,6 +187,31 @@ def test_a_report_is_not_lost(tmp_path: Path) -> None:
     Path(told[1]).parent.rmdir()
     with pytest.raises(DestinationError, match="expected a file, this is a folder"):
         check_destination("--report", tmp_path)
+
+
+@pytest.mark.lengthy
+def test_the_failure_of_the_readme_is_what_happens(tmp_path: Path) -> None:
+    """Of the function that is printed there, word for word but for the names of the files."""
+    text = README.read_text()
+    (code,) = re.findall(r"```python\n# mine\.py\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "mine.py").write_text(code)
+    command = ["--impl", "ring_shift=mine:ring_shift", "-k", "value-simulate", "-p", "no:cacheprovider"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "--color=no", *command],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    shown = section(text, "failure").removeprefix("```text\n").removesuffix("```").rstrip()
+    told, printed = (re.sub(r"-[0-9a-f]{8}\.", "-HASH.", lines) for lines in (shown, ended.stdout))
+    assert told in printed
+
+
+def test_under_ci_every_run_draws_the_same() -> None:
+    """With `CI` set the profile is `ci`: nothing random, and nothing remembered."""
+    for inherited, told in (({"CI": "1"}, "'ci' -> "), ({}, "'dev' -> ")):
+        run = run_pytest("properties/suite/test_axis_index.py", "--collect-only", "-v", **inherited)
+        (line,) = [line for line in run.output.splitlines() if line.startswith("hypothesis profile ")]
+        assert told in line
+        assert ("derandomize=True" in line, "database=None" in line) == ((True, True) if inherited else (False, False))
 
 
 @pytest.mark.lengthy

@@ -1,5 +1,6 @@
 """Programs of unusual kinds: pipelines, sums in a narrow dtype, and functions that end rather than answer."""
 
+import contextlib
 import re
 import subprocess
 import sys
@@ -13,7 +14,11 @@ import pytest
 from jax import lax
 
 from shardproof.properties.contracts.described import Array
+from shardproof.properties.laws.law import LAWS
+from shardproof.properties.reports.program_tests import program_test
 from shardproof.properties.reports.programs import check_program
+from shardproof.properties.runner.programs import Program, meant
+from shardproof.properties.runner.reach import LARGEST, reach
 
 
 def last_stage(x: Any, w: Any, *, stage: Any) -> Any:
@@ -87,6 +92,94 @@ def test_a_result_of_one_participant_is_compared_there_alone() -> None:
             check_program(last_stage, whole_stages, **{**PIPELINE, "results": (last, last), **described})
     with pytest.raises(ValueError, match="expected roles that do not shard it"):
         Array("b@data", only={"data": 0})
+
+
+@jax.custom_vjp
+def half_as_steep(x: Any, w: Any) -> Any:
+    """A product with half of its derivative by the right operand."""
+    return x @ w
+
+
+half_as_steep.defvjp(lambda x, w: (x @ w, (x, w)), lambda kept, ct: (ct @ kept[1].T, kept[0].T @ ct / 2))
+
+
+def added_up_to_the_last(x: Any, w: Any, *, model: Any) -> Any:
+    """A product whose parts are added up, and the operand as it was."""
+    return jnp.tanh(lax.psum(x @ w, model)), x
+
+
+@pytest.mark.lengthy
+def test_gradients_with_unchecked_types_are_asked_for() -> None:
+    """Taken outside of `shard_map` they are right in JAX, of sums over devices as well."""
+    described: Any = {"arguments": ("n k@model", "k@model m"), "results": ("n m", "n k@model"), "check_vma": False}
+    laws = ["gradient", "transformed gradient", "agreement", "scale"]
+    summary = check_program(
+        added_up_to_the_last, lambda x, w: (np.tanh(x @ w), x), **described, gradients=True, laws=laws, max_examples=20
+    )
+    assert {tally.law: tally.outcome for tally in summary.tallies} == dict.fromkeys(laws, "passed")
+    assert "no types are checked" in str(summary)
+    assert "no gradients" not in str(summary)
+
+    def wrong(x: Any, w: Any, *, data: Any) -> Any:
+        return half_as_steep(x, w)
+
+    described = {"arguments": ("n@data k", "k m"), "results": "n@data m", "check_vma": False, "max_examples": 10}
+    summary = check_program(wrong, lambda x, w: x @ w, **described, laws="value")
+    assert "and no gradients" in str(summary)
+    with pytest.raises(AssertionError, match=r"wrong: gradient: mesh \(dp=1\).*of w: 1 of 1 blocks") as raised:
+        check_program(wrong, lambda x, w: x @ w, **described, gradients=True, laws="gradient")
+    (script,) = re.findall(r"\n  python (\S+\.py)", str(raised.value))
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=120)
+    assert (ended.returncode, "gradient" in ended.stdout) == (1, True), ended.stderr
+
+
+@pytest.mark.lengthy
+def test_what_is_said_to_have_no_gradient_is_not_differentiated() -> None:
+    """Whatever its derivative is; that of the others is held to what it should be."""
+
+    def steep(x: Any, w: Any, *, data: Any) -> Any:
+        return half_as_steep(x[0], w[0])[None]
+
+    described: Any = {"results": "@data n m", "laws": "gradient", "max_examples": 5}
+    for last, wrong in ((Array("@data k m", gradient=False), False), ("@data k m", True)):
+        with pytest.raises(AssertionError, match="of w: ") if wrong else contextlib.nullcontext():
+            check_program(steep, lambda x, w: x @ w, arguments=("@data n k", last), **described)
+
+
+def around_the_ring(x: Any, *, data: Any) -> Any:
+    """A sum, in as many steps as there are participants."""
+    p = lax.axis_size(data)
+    total = block = x
+    for _ in range(p - 1):
+        block = lax.ppermute(block, data, [(i, (i + 1) % p) for i in range(p)])
+        total = total + block
+    return total
+
+
+def test_a_program_whose_steps_grow_is_interpreted_on_fewer_devices() -> None:
+    """Its equations on small meshes tell; one that communicates at once is interpreted on all that are asked for."""
+    described: Any = {"arguments": ("@data n",), "results": "@data n", "one_axis": ["data"]}
+
+    def at_once(x: Any, *, data: Any) -> Any:
+        return lax.psum(x, data) + 0 * x
+
+    for function, most in ((around_the_ring, LARGEST), (at_once, 1024)):
+        program = Program(function, lambda x: np.broadcast_to(x.sum(0), x.shape), **described)
+        with meant(program.implementation):
+            assert reach(program.implementation, 1024, str) <= most
+            assert reach(program.implementation, 1024, str) > most / 2
+
+
+def test_what_a_compiler_sends_is_checked_where_it_is_seen() -> None:
+    """The interpreter does not see what is sent for a function of global arrays: by no way in is it asked."""
+    described: Any = {"arguments": ("n@data k",), "results": "k", "whole": True}
+    program = Program(lambda x, *, mesh, data: x.mean(0), lambda x: x.mean(0), **described)
+    checks = program_test(program, laws="communication").pytestmark
+    assert [param.id for mark in checks for param in mark.args[1]] == ["communication-xla"]
+    with meant(program.implementation):
+        assert LAWS["communication"].engines_for(program.implementation) == ("xla",)
+        summary = check_program(program.function, program.reference, **described, laws="communication", max_examples=3)
+    assert {tally.engine for tally in summary.tallies} == {"xla"}
 
 
 STEPS: dict[str, tuple[Any, Any, tuple[Any, ...], str, dict[str, Any]]] = {

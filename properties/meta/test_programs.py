@@ -258,6 +258,7 @@ def test_what_is_stated_is_in_the_summary() -> None:
     assert {tally.law for tally in summary.tallies}.isdisjoint({"type", "gradient", "transformed gradient"})
     told = "stated, so nothing else was drawn: from_before: check_vma=False, so that no types are checked"
     assert told in str(summary)
+    assert "and no gradients" in str(summary)
     with pytest.raises(AssertionError, match=r"from_before: type: .* raises TypeError"):
         checked(dataclasses.replace(written, more={}), written.right, laws="type", max_examples=5)
     written = PROGRAMS["butterfly"]

@@ -5,10 +5,13 @@ import re
 from collections import Counter
 from configparser import ConfigParser
 
+import numpy as np
 import pytest
 
 from shardproof.properties.benchmark.products import markdown
 from shardproof.properties.benchmark.readme import README, contracts, defects, features, laws, links, section
+from shardproof.properties.cases.data import Data, generate
+from shardproof.properties.contracts.whole import KINDS
 from shardproof.properties.engines.references import MOST_DIFFERENCES, JaxReference, NumpyReference
 from shardproof.properties.laws.doubles import DIGITS
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS
@@ -82,8 +85,35 @@ def test_the_contracts_are_those_of_the_suite() -> None:
 )
 def test_numbers_are_those_of_the_suite(told: str, number: float) -> None:
     """What the README says in digits stands in the code."""
-    (found,) = re.findall(told, re.sub(r"\s+", " ", TEXT))
+    (found,) = re.findall(told, flat(TEXT))
     assert int(found) == number
+
+
+def test_the_docstrings_that_say_how_operands_are_sharded_are_named() -> None:
+    """Of every contract the module that has its first implementation, or the built-in one."""
+    (told,) = re.findall(r"parameters mean what they mean in `jax.lax`, and the (.*?) say how operands", flat(TEXT))
+    modules = {i.function.__module__ for i in {i.contract: i for i in reversed(IMPLEMENTATIONS)}.values()}
+    files = {module.removeprefix("shardproof.").replace(".", "/") + ".py" for module in modules}
+    assert files == set(re.findall(r"`([\w/]*\.py)`", told))
+
+
+def test_numbers_are_of_the_size_that_is_told() -> None:
+    """Of all kinds that a program of a user's own gets."""
+    (most,) = re.findall(r"Numbers are drawn of a size of about 1, of at most (\d+),", flat(TEXT))
+    drawn = [
+        np.abs(generate(Data(kind, seed), (64,), np.dtype(dtype), terms=terms, degree=3)).astype(float)
+        for kind in KINDS
+        for seed in range(20)
+        for dtype in ("float32", "bfloat16")
+        for terms in (1, 4, 64)
+    ]
+    assert max(x.max() for x in drawn) <= int(most)
+    assert 0.3 < np.median(np.concatenate(drawn)) < 2
+
+
+def flat(text: str) -> str:
+    """In one line."""
+    return re.sub(r"\s+", " ", text)
 
 
 def test_paths_exist() -> None:

@@ -42,7 +42,7 @@ def turned(case: Case) -> bool:
 
 @pytest.mark.lengthy
 def test_what_is_trivial_is_rare_and_what_skips_an_axis_is_not() -> None:
-    """Of 2,600 draws a tenth at most move nothing, of each kind some; one in ten skips an axis; one in eight is out of order."""
+    """Of 2,600 draws a tenth at most move nothing, some of each kind; a tenth skip an axis, an eighth are turned."""
     by_contract = one_of_each_contract(100)
     every = [case for cases in by_contract.values() for case in cases]
     trivial = [case for case in every if is_trivial(case)]

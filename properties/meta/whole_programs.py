@@ -304,6 +304,16 @@ def whole_counts(ids: Any) -> Any:
     return np.bincount(ids, minlength=5).astype(np.int32)
 
 
+def some_positive(x: Any, *, data: Any) -> Any:
+    """Which columns have a positive number: of results, the truth."""
+    return lax.pmax((x > 0).any(0).astype(jnp.int32), data) > 0
+
+
+def some_positive_everywhere(x: Any, *, data: Any) -> Any:
+    """Which have one on each device."""
+    return lax.pmin((x > 0).any(0).astype(jnp.int32), data) > 0
+
+
 def whole(x: Any, w: Any, *, mesh: Any, data: Any, model: Any) -> Any:
     """A function of global arrays with its own `shard_map`."""
     function: Any = jax.shard_map(
@@ -385,6 +395,9 @@ PROGRAMS: dict[str, Written] = {
     ),
     "counts": Written(
         counts, counts_on_each, whole_counts, (Array("n@data", "int32", below=5),), Array("5", "int32"),
+    ),
+    "truth": Written(
+        some_positive, some_positive_everywhere, lambda x: (x > 0).any(0), ("b@data n",), Array("n", "bool"),
     ),
     "whole": Written(
         whole, whole_turned, lambda x, w: x @ w, ("b@data k@model", "k@model n"), "b@data n", {"whole": True},

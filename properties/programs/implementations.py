@@ -144,7 +144,7 @@ def _overlapped(way: str, contract: str, *, invariant: bool = False) -> Implemen
 
 
 BUILT_IN: tuple[Implementation, ...] = (
-    _built_in("all_reduce", "bool_sum", "groups"),
+    _built_in("all_reduce", "bool_sum", "groups", "uneven_groups"),
     _built_in("all_gather", "groups"),
     _built_in("all_gather_invariant"),
     _built_in("reduce_scatter", "groups"),

@@ -5,7 +5,7 @@ Results leave *stacked*: as global arrays `[*sizes of the axes they vary along, 
 block is hidden behind a replica.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -166,15 +166,20 @@ def compiled(case: Case) -> bool:
     return all(link.compiled for link in case.links)
 
 
-def results_of(case: Case, results: Sequence[jax.Array], seen: Seen, out: str) -> list[jax.Array]:
+def results_of(
+    case: Case, results: Sequence[jax.Array], seen: Seen, out: str, *, checked: bool = True
+) -> list[jax.Array]:
     """The results of a call on blocks as they leave `shard_map`, see `forward`; what they are goes to `seen`.
+
+    Where types are not `checked`, results vary along the axes that they are described to.
 
     Raises:
         WrongResult: if what is to be placed has other dimensions.
     """
     known = [case.mesh.in_mesh_order(axes) for axes in seen.varying]
     apart = stacked_axes(case)
-    seen.varying = [frozenset(jax.typeof(y).manual_axis_type.varying).intersection(apart) for y in results]
+    varying = [jax.typeof(y).manual_axis_type.varying for y in results] if checked else described_to_vary(case)
+    seen.varying = [frozenset(axes).intersection(apart) for axes in varying]
     batch = case.batch[: outside(case)]
     seen.shapes = [(*batch, *y.shape) for y in results]
     seen.dtypes = [y.dtype for y in results]
@@ -183,6 +188,16 @@ def results_of(case: Case, results: Sequence[jax.Array], seen: Seen, out: str) -
         assert case.out is not None
         axes = [placed.stacked for placed in case.out]
     return [y.reshape(*(1 for _ in a), *y.shape) for y, a in zip(results, axes, strict=True)]
+
+
+def described_to_vary(case: Case) -> list[Iterable[str]]:
+    """The axes along which each result of a program of a user's own may differ: all, of one of some participants."""
+    contract = CONTRACTS[case.contract]
+    assert contract.placed is not None
+    placed = contract.placed(case)
+    if contract.kept is None:
+        return [one.axes for one in placed]
+    return [stacked_axes(case) if kept else one.axes for kept, one in zip(contract.kept(case), placed, strict=True)]
 
 
 def forward(case: Case, implementation: Implementation, seen: Seen, *, out: str = "stacked") -> Program:
@@ -218,7 +233,7 @@ def local_of(case: Case, implementation: Implementation, seen: Seen, out: str) -
             shard.reshape(*inner.batch_of(i), *operand.block)
             for i, (shard, operand) in enumerate(zip(shards, case.operands, strict=True))
         ]
-        return results_of(case, list(call(*blocks)), seen, out)
+        return results_of(case, list(call(*blocks)), seen, out, checked=implementation.check_vma)
 
     return local
 

@@ -111,10 +111,9 @@ def checked(
     left_out: list[str] = []
     known = Told()
 
-    asked = [LAWS[name] for name in laws if LAWS[name].asks(implementation)]
-    if not asked:
+    wanted = [(LAWS[name], engine) for name in laws for engine in LAWS[name].engines_for(implementation)]
+    if not wanted:
         raise ValueError(f"laws={list(laws)!r}: expected one that has something to ask of {implementation}")
-    wanted = [(law, engine) for law in asked for engine in law.engines if law.tells(implementation, engine)]
     with seldom_collected(), Progress(f"check {implementation}", len(wanted), devices_note(devices)) as progress:
         for law, engine in wanted:
             progress.law(law.name, engine)

@@ -43,8 +43,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             pytest.param(function, law.name, engine, id=f"{function}-{law.name}-{engine}", marks=mark(law.name, engine))
             for function in given
             for law in LAWS.values()
-            if law.asks(function)
-            for engine in law.engines
+            for engine in law.engines_for(function)
         ]
         metafunc.parametrize(("implementation", "given_law", "given_engine"), found)
 

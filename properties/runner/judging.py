@@ -11,7 +11,7 @@ from hypothesis import currently_in_test_context, event, reject
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.counting.bounds import full_bytes
-from shardproof.properties.engines import ENGINES, Engine
+from shardproof.properties.engines import Engine
 from shardproof.properties.engines.simulate import (
     OF_THE_PROGRAM,
     CollectiveMismatch,
@@ -21,6 +21,7 @@ from shardproof.properties.engines.simulate import (
 )
 from shardproof.properties.known_defects import DEFECTS, Defect, aborting, at_fault, excused, spared
 from shardproof.properties.laws.communication import communication_of, held_to, in_vain
+from shardproof.properties.laws.doubles import COMPILER
 from shardproof.properties.laws.law import Law
 from shardproof.properties.laws.running import traced
 from shardproof.properties.laws.violation import Broken, Kind, NotRun, SuiteError
@@ -30,9 +31,6 @@ from shardproof.properties.programs.program import Seen, WrongResult, forward
 from shardproof.properties.runner.tally import DECLINED, Tally, traits
 from shardproof.properties.runner.verdict import Enough, HeldOnNothing, Verdict
 from shardproof.properties.runner.violation import LawViolation, origin_of
-
-COMPILER = ENGINES["xla"]()
-"""What runs a case that the interpreter cannot."""
 
 OWN = (
     "shardproof.oracles.",

@@ -55,7 +55,10 @@ class Program:
         differentiates: whether the function takes gradients itself: with `check_vma=False` these are others in JAX, so
             that it is not drawn then.
         check_vma: whether the types in `shard_map` are checked; `False` is for code from before there were any. Then
-            there is no law of types, and gradients, which JAX has wrong without them, are not asked for.
+            there is no law of types; and none of gradients, which JAX has wrong inside of `shard_map` then, unless
+            `gradients` says so.
+        gradients: whether gradients are checked, taken outside of `shard_map`; by default where types are. A derivative
+            that code from before the types gives itself may be meant for one or the other.
         communication: what it sends, as `--expect-communication` takes it; `p` is how many devices all roles connect.
 
     Raises:
@@ -80,6 +83,7 @@ class Program:
     serves: Callable[..., bool] | None = None
     differentiates: bool = False
     check_vma: bool = True
+    gradients: bool | None = None
     communication: str = ""
 
     def __post_init__(self) -> None:
@@ -113,6 +117,7 @@ class Program:
             names_in("powers_of_two", self.powers_of_two),
             names_in("optional", self.optional),
             self.check_vma,
+            self.check_vma if self.gradients is None else self.gradients,
         )
 
     @cached_property
@@ -158,12 +163,14 @@ class Program:
     @cached_property
     def stated(self) -> tuple[str, ...]:
         """What it is said to need, in words."""
-        unchecked = "check_vma=False, so that no types are checked, and no gradients, which JAX has wrong then"
+        asked = self.conditions.gradients
+        unchecked = f"check_vma=False, so that no types are checked{'' if asked else ', and no gradients'}"
         chosen = self.conditions
         return tuple(
             text
             for stated, text in (
                 (not self.check_vma, unchecked),
+                (self.check_vma and not asked, "gradients=False"),
                 (self.differentiates, "differentiates"),
                 (chosen.one_axis, f"one_axis: {', '.join(sorted(chosen.one_axis))}"),
                 (chosen.powers_of_two, f"powers_of_two: {', '.join(sorted(chosen.powers_of_two))}"),

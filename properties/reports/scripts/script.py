@@ -5,6 +5,7 @@ from shardproof.properties.programs.precision import precision_of
 from shardproof.properties.reports.scripts import checks, sent, verdicts
 from shardproof.properties.reports.scripts.expectations import data_of, gradient_values
 from shardproof.properties.reports.scripts.parts import Script
+from shardproof.properties.reports.scripts.source import binds_twice
 from shardproof.properties.runner.violation import LawViolation
 
 
@@ -12,7 +13,11 @@ def script(violation: LawViolation) -> str:
     """The source of the script that shows a violation again."""
     with precision_of(violation.case):
         parts = Script(violation)
-        return parts.whole(_body(parts))
+        text = parts.whole(_body(parts))
+        if binds_twice(text, parts.source.name):
+            parts = Script(violation, renamed=True)
+            text = parts.whole(_body(parts))
+        return text
 
 
 def _body(parts: Script) -> list[str]:

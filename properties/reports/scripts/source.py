@@ -15,10 +15,8 @@ from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.reports.scripts.literals import comment, quoted
 from shardproof.properties.runner.named import importable, named_function, source_root
 
-TAKEN = frozenset(
-    {"call", "local", "mesh", "program", "wrong", "differs", "jax", "jnp", "np", "lax", "sys", "P", "Mesh"}
-)
-"""What a script calls its own things."""
+OTHER = "implementation"
+"""What the implementation is called where its own name is that of something else in the script."""
 
 
 @dataclass(frozen=True)
@@ -31,30 +29,49 @@ class Source:
     missing: list[str] = field(default_factory=list)
 
 
-def source_of(implementation: Implementation) -> Source:
-    """An import, or the source of a lambda or an inner function with what it uses, or a place to put it."""
+def source_of(implementation: Implementation, *, renamed: bool = False) -> Source:
+    """An import, or the source of a lambda or an inner function with what it uses, or a place to put it.
+
+    Arguments:
+        implementation: what is sought.
+        renamed: whether it goes by another name than its own.
+    """
     name = named_function(implementation)
     if importable(name):
         first, _, rest = name.qualname.partition(".")
-        own = first if first not in TAKEN and not first.startswith("_") else "implementation"
-        renamed = "" if own == first else f" as {own}"
+        own = OTHER if renamed or first.startswith("_") else first
+        alias = "" if own == first else f" as {own}"
         folder = source_root(name) if name.path else str(Path(shardproof.__file__).resolve().parents[1])
-        return Source(f"{own}.{rest}" if rest else own, [f"from {name.module} import {first}{renamed}"], folder)
-    found = _embedded(implementation.function)
+        return Source(f"{own}.{rest}" if rest else own, [f"from {name.module} import {first}{alias}"], folder)
+    found = _embedded(implementation.function, renamed=renamed)
     if found is not None:
         return found
     return Source(
-        "implementation",
+        OTHER,
         [
             comment(f"{implementation} has no name to import it by, and its source was not found: put it here"),
-            "def implementation(*args, **kwargs):",
+            f"def {OTHER}(*args, **kwargs):",
             f"    raise SystemExit({quoted(f'{implementation.name}: put the implementation into this script')})",
         ],
         missing=["the implementation"],
     )
 
 
-def _embedded(function: Callable[..., Any]) -> Source | None:
+def binds_twice(text: str, name: str) -> bool:
+    """Whether a script has something else of the first name in a dotted one, anywhere in it."""
+    root, found = name.partition(".")[0], 0
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.FunctionDef(name=bound) | ast.ClassDef(name=bound) | ast.arg(arg=bound):
+                found += bound == root
+            case ast.Name(id=bound, ctx=ast.Store()):
+                found += bound == root
+            case ast.alias(name=imported, asname=bound):
+                found += (bound or imported.partition(".")[0]) == root
+    return found > 1
+
+
+def _embedded(function: Callable[..., Any], *, renamed: bool) -> Source | None:
     if not isinstance(function, types.FunctionType):
         return None
     try:
@@ -67,15 +84,26 @@ def _embedded(function: Callable[..., Any]) -> Source | None:
         lambdas = [n for n in ast.walk(tree) if isinstance(n, ast.Lambda) and _parameters(n) == wanted]
         if len(lambdas) != 1:
             return None
-        lines, name = [f"implementation = {ast.unparse(lambdas[0])}"], "implementation"
+        lines, name = [f"{OTHER} = {ast.unparse(lambdas[0])}"], OTHER
     else:
         definition = tree.body[0]
         if not isinstance(definition, ast.FunctionDef):
             return None
-        definition.decorator_list, name = [], definition.name
+        definition.decorator_list = []
+        if renamed:
+            _rename(definition)
+        name = definition.name
         lines = ast.unparse(_without_annotations(definition)).split("\n")
     before, missing = _names_used(function, {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)})
     return Source(name, [*before, "", "", *lines, ""], missing=missing)
+
+
+def _rename(definition: ast.FunctionDef) -> None:
+    """Calls a function, and the same where it calls itself, by the other name."""
+    for node in ast.walk(definition):
+        if isinstance(node, ast.Name) and node.id == definition.name:
+            node.id = OTHER
+    definition.name = OTHER
 
 
 def _without_annotations(definition: ast.FunctionDef) -> ast.FunctionDef:

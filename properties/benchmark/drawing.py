@@ -22,7 +22,7 @@ MEASURED = (("all_gather", "value"), ("all_reduce", "value"), ("all_to_all", "gr
 
 
 def measure(devices: int) -> None:
-    """Prints checked cases per second and compilations per case, for cheap and dear laws."""
+    """Prints checked cases per second and compilations per case, for cheap and costly laws."""
     table = Table(title=f"checked cases on {devices} virtual devices, one process")
     for column in ("contract", "law", "cases", "structures", "compilations per case", "cases per second"):
         table.add_column(column, justify="left" if column in ("contract", "law") else "right")

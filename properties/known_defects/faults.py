@@ -1,4 +1,4 @@
-"""The equations at fault: which primitive, with which parameters, in which surroundings.
+"""The equations at fault: which primitive, with which parameters, in what program.
 
 Each takes a case and its traced program, and gives the primitive if it is there.
 """

@@ -55,12 +55,12 @@ class Law:
         asks: whether it has anything to ask of an implementation.
         chains: the transformations it draws around the call.
         floating: whether it needs gradients.
-        share: its examples, as a multiple of the profile's `max_examples`; dear laws get fewer.
+        share: its examples, as a multiple of the profile's `max_examples`; costly laws get fewer.
         engines: the engines that can check it.
         large: whether it draws meshes that only the simulator can serve.
         interpreted: whether it cannot be checked without the interpreter.
         derives: whether it differentiates, or may.
-        repeats: whether it is answered, of a function that is known to have wrong values, by that.
+        repeats: whether wrong values already imply that it fails, so that it is left out then.
         alone: what checks it by the interpreter alone, where that is less than `check`.
     """
 

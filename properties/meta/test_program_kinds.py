@@ -174,7 +174,7 @@ def test_what_a_compiler_sends_is_checked_where_it_is_seen() -> None:
     """The interpreter does not see what is sent for a function of global arrays: by no way in is it asked."""
     described: Any = {"arguments": ("n@data k",), "results": "k", "whole": True}
     program = Program(lambda x, *, mesh, data: x.mean(0), lambda x: x.mean(0), **described)
-    checks = program_test(program, laws="communication").pytestmark
+    checks = vars(program_test(program, laws="communication"))["pytestmark"]
     assert [param.id for mark in checks for param in mark.args[1]] == ["communication-xla"]
     with meant(program.implementation):
         assert LAWS["communication"].engines_for(program.implementation) == ("xla",)

@@ -100,7 +100,7 @@ def test_what_ran_on_single_participants_alone_is_no_pass() -> None:
     tally.note(Verdict("held", checked=1), alone)
     assert require_held(LAWS["value"], shift, tally) == ""
     tally.note(Verdict("not run", "the interpreter cannot run it"), several)
-    with pytest.raises(HeldOnNothing, match="single participants: 1 cases with more were not run: the interpreter can"):
+    with pytest.raises(HeldOnNothing, match="with one participant; 1 with more were not run: the interpreter can"):
         require_held(LAWS["value"], shift, tally)
     assert require_held(LAWS["scale"], shift, tally) == ""
     tally.note(Verdict("held", checked=1), several)

@@ -84,7 +84,7 @@ def total(tallies: Sequence[Tally]) -> str:
         lengths.update({int(length): times for length, times in tally.drawn.get(LINKS_OF_CHAIN, {}).items()})
     transformed, chained = (sum(n for length, n in lengths.items() if length >= least) for least in (1, 2))
     return (
-        f"{cases:,} cases checked on {structures:,} structures and {len(meshes)} meshes, "
+        f"{cases:,} cases checked on {structures:,} structures and {len(meshes):,} meshes, "
         f"{compiled:,} of them on XLA, with {compilations:,} compilations ({per_case}); "
         f"{transformed / max(structures, 1):.0%} of the structures under a transformation, "
         f"{chained / max(structures, 1):.0%} under a chain of two or three"

@@ -81,7 +81,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
             f"ERROR: --impl: nothing checked {names}: no law was collected from {GIVEN_TESTS}", red=True
         )
     for name in inapplicable(config):
-        told = f"ERROR: --impl: nothing checked {name}: laws that do not apply, and none of all cases that held"
+        told = f"ERROR: --impl: no law that covers all cases held for {name}; the others do not apply"
         terminalreporter.write_line(told, red=True)
     if tallies:
         given = GIVEN not in config.stash or bool(config.stash[GIVEN])  # without the options: programs

@@ -31,16 +31,18 @@ def notes(tallies: Iterable[Tally]) -> list[str]:
     for tally in tallies:
         for name, times in tally.defects.items():
             met[name] = met.get(name, 0) + times
-    lines = [f"known defect, met {times} times: {name}: {DEFECTS[name].sentence}" for name, times in met.items()]
+    lines = [
+        f"known defect, met {counted(times, 'time')}: {name}: {DEFECTS[name].sentence}" for name, times in met.items()
+    ]
     for tally in tallies:
         for reason, texts, times in alike(tally.unsupported):
             others = f" in {texts} texts that differ in their values" if texts > 1 else ""
-            where = f"{times} structures{others}, first for {tally.first[reason]}"
+            where = f"{counted(times, 'structure')}{others}, first for {tally.first[reason]}"
             lines.append(f"unsupported: {tally.name}: {reason}, {where}")
         for reason, times in tally.instead.items():
-            lines.append(f"engine: {tally.name}: {reason}: {times} structures run on XLA instead")
+            lines.append(f"engine: {tally.name}: {reason}: {counted(times, 'structure')} run on XLA instead")
         for reason, times in tally.not_run.items():
-            lines.append(f"not run: {tally.name}: {reason}: {times} structures")
+            lines.append(f"not run: {tally.name}: {reason}: {counted(times, 'structure')}")
         for what, where in tally.findings.items():
             lines.append(f"finding: {tally.name}: {what}, first for {where}")
     for tally in tallies:
@@ -65,6 +67,11 @@ def notes(tallies: Iterable[Tally]) -> list[str]:
                 f"the largest case sends {sent['cost']}: {sent['case']}"
             )
     return lines
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things: `1 structure`, `6,883 structures`."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def alike(reasons: Mapping[str, int]) -> list[tuple[str, int, int]]:

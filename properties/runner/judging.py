@@ -216,17 +216,18 @@ def require_held(law: Law, implementation: Implementation, tally: Tally) -> str:
     Raises:
         HeldOnNothing: if it held on none; the message says what became of them.
     """
-    told = f"{implementation}: {law.name} ({tally.engine})"
+    where = f"{law.name} ({tally.engine})"
+    told = f"{implementation}: {where}"
     declined = tally.exchanging.get("unsupported", 0)
     if tally.structures and declined and not {"held", "excused"} & set(tally.exchanging):
         if law.partial and declined == tally.exchanging.get(DECLINED, 0):
-            return f"{told}: applies to single participants only: {declined:,} cases with more were declined"
-        raise HeldOnNothing(f"{told}: held only on single participants: {declined:,} cases with more were unsupported")
+            return f"{where}: applies only to cases with one participant; {declined:,} with more were declined"
+        raise HeldOnNothing(f"{told}: held only on cases with one participant; {declined:,} with more were unsupported")
     only_reported = law.interpreted or (law.script == "communication" and implementation.expectation is None)
     unrun = tally.exchanging.get("not run", 0)
     if tally.structures and unrun and not {"held", "excused"} & set(tally.exchanging) and not only_reported:
-        what = f"{unrun:,} cases with more were not run: {max(tally.not_run, key=lambda reason: tally.not_run[reason])}"
-        raise HeldOnNothing(f"{told}: held only on single participants: {what}")
+        what = f"{unrun:,} with more were not run: {max(tally.not_run, key=lambda reason: tally.not_run[reason])}"
+        raise HeldOnNothing(f"{told}: held only on cases with one participant; {what}")
     if tally.structures or tally.defects:
         return ""
     if tally.not_run and not tally.unsupported and only_reported:
@@ -234,6 +235,6 @@ def require_held(law: Law, implementation: Implementation, tally: Tally) -> str:
     none = f"all {tally.excluded:,} that were drawn are excluded" if tally.excluded else "none was drawn"
     counted = "; ".join(tally.left_out()) or none
     if law.partial and not tally.not_run and 0 < tally.declined == sum(tally.unsupported.values()):
-        return f"{told}: does not apply: every case was declined: {counted}"
+        return f"{where}: does not apply: every case was declined: {counted}"
     what = "nothing ran it" if tally.not_run and not tally.unsupported else "held on no case"
     raise HeldOnNothing(f"{told}: {what}: {counted}")

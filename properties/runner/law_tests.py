@@ -20,7 +20,7 @@ ENOUGH = ("agreement", "communication")
 """With the laws in the interpreter, what implies them on XLA."""
 
 FEW = 100
-"""Fewer examples than this are for what depends on the number of devices: without the dearest law, and of functions
+"""Fewer examples than this are for what depends on the number of devices: without the costliest law, and of functions
 that are made of others, only that both engines agree."""
 
 

@@ -65,7 +65,7 @@ class Arithmetic(Protocol):
 
 @dataclass(frozen=True)
 class Env:
-    """The surroundings of an equation.
+    """What is around an equation.
 
     Arguments:
         mesh: the manual axes in mesh order; no axes in global view.

@@ -2,7 +2,7 @@
 
 `jnp.empty` and `lax.empty` promise no contents. XLA:CPU happens to hand out zeros, an accelerator whatever the last
 program left. So a program that allocates runs twice, with two different contents: a result that differs between
-the two has read what was never written. What is written over, or selected away, is nobody's business.
+the two has read what was never written. What is written over, or selected away, does not matter.
 """
 
 import weakref

@@ -61,12 +61,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         metavar="EXPRESSIONS",
-        help="what the function of --impl sends, in participants p, bytes n of the full vector, and a device's "
-        "block of an operand or the result by its name (x, lhs, rhs, w_in, w_out, out), as in "
-        "permute=p-1,bytes=(p-1)*n/p; after ;grad: what its reverse mode sends by itself, in the same terms. Where "
-        "nothing must move (one member, empty blocks, whole turns, identities, operands that are the same everywhere) "
-        "it may also send less, unless all of it begins with exactly: . The first belongs to the first --impl, and "
-        "so on",
+        help="what the function of --impl sends, in participants p, bytes n of the full vector, and bytes of a block "
+        "of an operand or the result by its name (x, lhs, rhs, w_in, w_out, out), as in permute=p-1,bytes=(p-1)*n/p; "
+        "after ;grad: what its reverse mode sends by itself, in the same terms. Where nothing must move (one "
+        "participant, empty blocks, whole turns, identities, operands that are the same everywhere) it may also send "
+        "less, unless all of it begins with exactly: . The first belongs to the first --impl, and so on",
     )
     group.addoption(
         "--claims",

@@ -205,13 +205,22 @@ def test_the_failure_of_the_readme_is_what_happens(tmp_path: Path) -> None:
     assert told in printed
 
 
-def test_under_ci_every_run_draws_the_same() -> None:
-    """With `CI` set the profile is `ci`: nothing random, and nothing remembered."""
-    for inherited, told in (({"CI": "1"}, "'ci' -> "), ({}, "'dev' -> ")):
-        run = run_pytest("properties/suite/test_axis_index.py", "--collect-only", "-v", **inherited)
-        (line,) = [line for line in run.output.splitlines() if line.startswith("hypothesis profile ")]
-        assert told in line
-        assert ("derandomize=True" in line, "database=None" in line) == ((True, True) if inherited else (False, False))
+@pytest.mark.parametrize(
+    ("arguments", "environment", "profile", "repeats"),
+    [
+        pytest.param([], {"CI": "1"}, "ci", True, id="ci"),
+        pytest.param([], {"GITHUB_ACTIONS": "true"}, "dev", False, id="dev, whatever Hypothesis makes of the machine"),
+        pytest.param(["--hypothesis-profile=nightly"], {"CI": "1"}, "nightly", False, id="nightly, in CI as well"),
+    ],
+)
+def test_whether_a_run_draws_the_same_is_said_by_its_profile(
+    arguments: list[str], environment: dict[str, str], profile: str, repeats: bool
+) -> None:
+    """With `CI` set the profile is `ci`: nothing random, and nothing remembered. The others draw new cases anywhere."""
+    run = run_pytest("properties/suite/test_axis_index.py", "--collect-only", "-v", *arguments, **environment)
+    (line,) = [line for line in run.output.splitlines() if line.startswith("hypothesis profile ")]
+    assert f"{profile!r} -> " in line
+    assert ("derandomize=True" in line, "database=None" in line) == (repeats, repeats)
 
 
 @pytest.mark.lengthy

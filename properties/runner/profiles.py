@@ -26,8 +26,10 @@ def register(devices: int) -> None:
     database would then delete it.
     """
     database = DirectoryBasedExampleDatabase(Path(".hypothesis") / f"devices-{devices}")
-    # a case compiles programs, so how long it takes says nothing about the code under test
-    slow = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+    # a case compiles programs, so how long it takes says nothing about the code under test; whether it can be repeated
+    # is said here, because Hypothesis repeats everything where it sees continuous integration
+    quiet = [HealthCheck.too_slow, HealthCheck.data_too_large]
+    slow = settings(deadline=None, suppress_health_check=quiet, derandomize=False)
     # while developing: enough to find most things, in a coffee's time
     settings.register_profile("dev", slow, max_examples=200, database=database)
     # in continuous integration: the same cases for everyone, nothing remembered

@@ -116,7 +116,7 @@ def test_check_takes_an_expectation(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.append(implementation.expectation)
         return Finding(law.name, None, Tally("ring_shift", "mine", law.name, structures=1))
 
-    monkeypatch.setattr("shardproof.properties.reports.checking.find_violation", find)
+    monkeypatch.setattr("shardproof.properties.reports.asking.find_violation", find)
     check("ring_shift", ring_shift, laws=["communication"], communication="permute=1,bytes=n")
     assert seen == [Expectation.parse("permute=1,bytes=n")] * 2
     with pytest.raises(ValueError, match=r"^--expect-communication=permutes=2: "):

@@ -14,7 +14,7 @@ from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.meta.test_given import run
-from shardproof.properties.reports import checking
+from shardproof.properties.reports import asking
 from shardproof.properties.reports.checking import user_implementation
 from shardproof.properties.runner.draws import Finding
 from shardproof.properties.runner.judging import require_held
@@ -114,7 +114,7 @@ def test_what_declines_large_meshes_is_not_held_to_them() -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer cases that are declined end a search of `check`."""
-    monkeypatch.setattr(checking, "ENOUGH", 40)
+    monkeypatch.setattr(asking, "ENOUGH", 40)
 
 
 @pytest.mark.usefixtures("impatient")

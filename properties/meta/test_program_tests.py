@@ -86,7 +86,7 @@ def test_a_program_has_a_test_for_each_law_and_engine(project: Path) -> None:
 
 def checks_of(test: Any) -> list[str]:
     """The laws of a test, one for every engine."""
-    return [one.values[0][0] for one in test.pytestmark[0].args[1]]
+    return [one.values[0][0].name for one in test.pytestmark[0].args[1]]
 
 
 @pytest.mark.lengthy

@@ -6,28 +6,20 @@ from typing import Any
 
 import jax
 
-from shardproof.properties.contracts import Scope
 from shardproof.properties.counting.sizes import names_of
-from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.laws.violation import SuiteError
 from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.reports import failures
+from shardproof.properties.reports.asking import ask, asked
 from shardproof.properties.reports.failures.causes import Told, by_cause, told
 from shardproof.properties.reports.progress import Progress, devices_note
 from shardproof.properties.reports.summary import Summary
-from shardproof.properties.runner.budgets import structures
 from shardproof.properties.runner.garbage import seldom_collected
 from shardproof.properties.runner.given import check_contract, check_draws, check_signature, claimed, named
-from shardproof.properties.runner.judging import ENOUGH, require_held
-from shardproof.properties.runner.platforms import DEVICES, make_devices
-from shardproof.properties.runner.search import find_violation
+from shardproof.properties.runner.platforms import make_devices
 from shardproof.properties.runner.tally import Tally
-from shardproof.properties.runner.verdict import HeldOnNothing
-
-PATIENCE = 40
-"""How many unsupported cases end a law where another has held on none already."""
 
 
 def user_implementation(contract: str, function: Callable[..., Any], claims: Iterable[str] = ()) -> Implementation:
@@ -97,13 +89,9 @@ def checked(
     """What `check` does, of any implementation."""
     __tracebackhide__ = True  # the report says what is wrong; the code that looked for it is no part of that
     check_draws(max_examples, random_seed)
-    laws = named("laws", laws, LAWS)
-    unknown = [name for name in laws if name not in LAWS]
-    if unknown or not laws:
-        raise ValueError(f"laws={unknown[0] if unknown else laws!r}: expected some of {', '.join(LAWS)}")
+    wanted = asked(implementation, laws)
     make_devices()
     devices = len(jax.devices())
-    at_hand = {"xla": devices, "simulate": max(devices, DEVICES)}
     reports: list[dict[str, str]] = []
     empty: list[str] = []
     own: list[SuiteError] = []
@@ -111,9 +99,6 @@ def checked(
     left_out: list[str] = []
     known = Told()
 
-    wanted = [(LAWS[name], engine) for name in laws for engine in LAWS[name].engines_for(implementation)]
-    if not wanted:
-        raise ValueError(f"laws={list(laws)!r}: expected one that has something to ask of {implementation}")
     with seldom_collected(), Progress(f"check {implementation}", len(wanted), devices_note(devices)) as progress:
         for law, engine in wanted:
             progress.law(law.name, engine)
@@ -121,34 +106,19 @@ def checked(
                 left_out.append(law.name)
                 continue
             try:
-                found = find_violation(
-                    law,
-                    implementation,
-                    engine_named(engine),
-                    Scope(max_devices=at_hand[engine], available=at_hand[engine], large=1024),
-                    max_examples=structures(law, known.examples(max_examples), engine),
-                    random_seed=random_seed,
-                    was_told=known.before,
-                    patience=PATIENCE if empty else ENOUGH,
-                )
+                found = ask(law, engine, implementation, known, max_examples=max_examples, random_seed=random_seed)
             except SuiteError as error:
                 own.append(error)
                 empty.append(f"{implementation}: {law.name} ({engine}): {error}")
                 continue
-            found.tally.unclaimed, found.tally.stated = implementation.unclaimed, implementation.stated
             tallies.append(found.tally)
             if found.violation is not None:
                 tell = failures.briefly if known.before(found.violation) else failures.report
                 reports.append(tell(found.violation))
                 known.add(found.violation)
-                found.tally.outcome, found.tally.failure = "failed", reports[-1]
-                continue
-            try:
-                if inapplicable := require_held(law, implementation, found.tally):
-                    found.tally.skip(inapplicable)
-            except HeldOnNothing as error:
-                found.tally.outcome = "failed"
-                empty.append(str(error))
+                found.tally.failure = reports[-1]
+            elif found.tally.outcome == "failed":
+                empty.append(found.nothing)
     if not reports and not empty and not any(t.verifies and not LAWS[t.law].partial for t in tallies):
         empty += [reason for t in tallies if t.outcome == "skipped" for reason in t.findings]
     notes = [f"not checked, since the values are wrong: {', '.join(left_out)}"] if left_out else []

@@ -6,25 +6,19 @@ from contextlib import ExitStack
 import jax
 import pytest
 
-from shardproof.properties.contracts import Scope
-from shardproof.properties.engines import engine_named
-from shardproof.properties.laws.law import LAWS
+from shardproof.properties.laws.law import Law
+from shardproof.properties.reports.asking import ask, asked
 from shardproof.properties.reports.failures.causes import Told
 from shardproof.properties.reports.failures.record import Recorded
 from shardproof.properties.reports.failures.replay import regressions_of, repeat
 from shardproof.properties.reports.progress import devices_note
 from shardproof.properties.reports.session import COUNTED, MADE_TEST
-from shardproof.properties.runner.budgets import structures
-from shardproof.properties.runner.given import check_draws, named
-from shardproof.properties.runner.judging import require_held
+from shardproof.properties.runner.given import check_draws
 from shardproof.properties.runner.lookup import Lookup
 from shardproof.properties.runner.named import NotAFailure, held_by_a_module
-from shardproof.properties.runner.platforms import DEVICES, make_devices
+from shardproof.properties.runner.platforms import make_devices
 from shardproof.properties.runner.programs import Program, meant
-from shardproof.properties.runner.search import find_violation
-
-LARGE = 1024
-"""The most devices of a mesh that is only simulated."""
+from shardproof.properties.runner.verdict import HeldOnNothing
 
 
 def program_test(
@@ -59,26 +53,20 @@ def program_test(
     check_draws(max_examples, random_seed)
     if not isinstance(program, Program):
         raise ValueError(f"program={program!r}: expected a Program")  # noqa: TRY004 (one kind for all that is given)
-    chosen = named("laws", laws, LAWS)
-    unknown = [name for name in chosen if name not in LAWS]
-    if unknown or not chosen:
-        raise ValueError(f"laws={unknown[0] if unknown else chosen!r}: expected some of {', '.join(LAWS)}")
     make_devices()
     with meant(program.implementation):
-        asked = [(name, engine) for name in chosen for engine in LAWS[name].engines_for(program.implementation)]
-    if not asked:
-        raise ValueError(f"laws={list(chosen)!r}: expected one that has something to ask of {program.name}")
+        wanted = asked(program.implementation, laws)
     name = held_by_a_module(program)
     kept = [] if name is None else regressions_of(name)
     known = Told()
     checks = [
         *(pytest.param(found, id=f"regression-{path.stem}") for path, found in kept),
-        *(pytest.param(pair, id="-".join(pair)) for pair in asked),
+        *(pytest.param((law, engine), id=f"{law.name}-{engine}") for law, engine in wanted),
     ]
 
     @pytest.mark.parametrize("shardproof_check", checks)
     def test(
-        shardproof_check: tuple[str, str] | Recorded | NotAFailure,
+        shardproof_check: tuple[Law, str] | Recorded | NotAFailure,
         request: pytest.FixtureRequest,
     ) -> None:
         scope = ExitStack()
@@ -96,7 +84,7 @@ def program_test(
 
 def _check(
     program: Program,
-    law_name: str,
+    law: Law,
     engine: str,
     node: pytest.Item,
     max_examples: int,
@@ -110,30 +98,20 @@ def _check(
         HeldOnNothing: if it held on no case.
     """
     __tracebackhide__ = True
-    law, devices = LAWS[law_name], len(jax.devices())
     if known.answers(law):
         pytest.skip("not checked, since the values are wrong")
-    most = devices if engine == "xla" else max(devices, DEVICES)
-    found = find_violation(
-        law,
-        program.implementation,
-        engine_named(engine),
-        Scope(max_devices=most, available=most, large=LARGE),
-        max_examples=structures(law, max_examples, engine),
-        random_seed=random_seed,
-        was_told=known.before,
-    )
-    found.tally.seconds, found.tally.stated = found.seconds, program.implementation.stated
+    found = ask(law, engine, program.implementation, known, max_examples=max_examples, random_seed=random_seed)
     node.stash[COUNTED] = found.tally
     if engine == "xla":
-        for line in devices_note(devices):
-            found.tally.finding(f"{law_name} ({engine})", line)
+        for line in devices_note(len(jax.devices())):
+            found.tally.finding(f"{law.name} (xla)", line)
     if found.violation is not None:
         known.add(found.violation)
         raise found.violation
-    if inapplicable := require_held(law, program.implementation, found.tally):
-        found.tally.skip(inapplicable)
-        pytest.skip(inapplicable)
+    if found.tally.outcome == "failed":
+        raise HeldOnNothing(found.nothing)
+    if found.nothing:
+        pytest.skip(found.nothing)
 
 
 def _repeat(program: Program, kept: Recorded | NotAFailure) -> None:

@@ -43,6 +43,7 @@ class Finding:
         caught_after: how many structures were tried until the first that broke it.
         caught_seconds: how long that took.
         seconds: how long it took in all, shrinking included.
+        nothing: why the law is not held, or does not apply, though nothing broke it.
     """
 
     law: str
@@ -51,6 +52,7 @@ class Finding:
     caught_after: int = 0
     caught_seconds: float = 0.0
     seconds: float = 0.0
+    nothing: str = ""
 
 
 @dataclass

@@ -66,6 +66,8 @@ class Told:
     """What was told of a function, so that further laws need not look for it as long, nor find it once more."""
 
     causes: set[str] = field(default_factory=set)
+    in_vain: bool = False
+    """Whether a law held on nothing."""
 
     def add(self, violation: LawViolation) -> None:
         """Notes what is told."""

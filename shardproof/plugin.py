@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 SUITE = "shardproof.properties.reports.plugin"
-ASKING = ("--impl", "--replay", "--keep-regression", "--claims", "--expect-communication")
+ASKING = ("--impl", "--replay", "--keep-regression", "--claims", "--expect-communication", "--expect-overlap")
 """The options that ask for the suite. The others belong to these: alone they mean nothing outside of its checkout."""
 OPTIONS = (
     *ASKING,

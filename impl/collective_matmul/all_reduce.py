@@ -20,6 +20,8 @@ from shardproof.impl.collectives import Block, all_reduce
 def tiled_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """Up to p tiles of ceil(N/p) columns, each multiplied while the one before is added up; typed invariant.
 
+    No compiler moves work from one iteration of a loop into another: so a loop adds up the product that it carries.
+
     Raises:
         ValueError: for an unknown axis, or operands whose contracted sizes differ.
     """
@@ -27,18 +29,23 @@ def tiled_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName) -> Resul
     lhs, rhs = aligned(lhs, rhs)
     n, dtype = rhs.shape[1], jnp.result_type(lhs, rhs)
     width = max(1, -(-n // lax.axis_size(axes)))
+    tiles, rest = divmod(n, width)
 
-    def tile(start: Array | int, columns: int) -> Block:
-        return all_reduce(multiply(lhs, lax.dynamic_slice_in_dim(rhs, start, columns, 1)), axes).astype(dtype)
+    def product(start: Array | int, columns: int) -> Block:
+        return multiply(lhs, lax.dynamic_slice_in_dim(rhs, start, columns, 1))
 
-    def step(_: None, start: Array) -> tuple[None, Block]:
-        return None, tile(start, width)
+    def total(product: Block) -> Block:
+        return all_reduce(product, axes).astype(dtype)
+
+    def step(carried: Block, start: Array) -> tuple[Block, Block]:
+        return product(start, width), total(carried)
 
     if not n:
-        return tile(0, n)
-    _, tiles = lax.scan(step, None, jnp.arange(n // width) * width)
-    joined = pieces.join(tiles, lhs.ndim - 1, tiled=True)
-    return jnp.concatenate([joined, tile(n - n % width, n % width)], axis=-1) if n % width else joined
+        return total(product(0, n))
+    last, before = lax.scan(step, product(0, width), jnp.arange(1, tiles) * width)
+    joined = pieces.join(before, lhs.ndim - 1, tiled=True)
+    behind = [total(last), *([total(product(n - rest, rest))] if rest else [])]
+    return jnp.concatenate([joined, *behind], axis=-1)
 
 
 def ring_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:

@@ -12,14 +12,27 @@ from rich.table import Table
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data, generate
-from shardproof.properties.counting.arithmetic import flops_of
+from shardproof.properties.counting.machines import Balanced, flops_in
+from shardproof.properties.counting.operations import operations_of
 from shardproof.properties.counting.products import product_case
+from shardproof.properties.counting.timeline import timeline
 from shardproof.properties.engines.simulate import prepare
 from shardproof.properties.engines.xla import abstract_mesh
+from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.implementations import OVERLAPPED, PRODUCTS, Implementation
 from shardproof.properties.programs.program import Program, Seen, forward
 
-COLUMNS = ("product", "form", "collectives", "bytes of operands", "of the gradient's", "MFLOP", "peak bytes")
+COLUMNS = (
+    "product",
+    "form",
+    "collectives",
+    "bytes of operands",
+    "of the gradient's",
+    "MFLOP",
+    "peak bytes",
+    "exposed",
+    "with the gradient",
+)
 SMALL = (8, 32, 16)
 """Sides of the blocks that move, in the table: small enough to be interpreted at once."""
 
@@ -49,7 +62,11 @@ def rows(p: int = 8) -> list[tuple[str, ...]]:
         case = product_case(one.contract, mesh, ("x", "y") if nested else "x", SMALL)
         assert one.communication is not None
         sent, back = one.communication(case, False), one.communication(case, True)
-        program = forward(case, one, Seen())
+        seen = Seen()
+        program = forward(case, one, seen)
+        operations = operations_of(program, case.mesh)
+        machine = Balanced.of(operations, case.mesh, case.axes)
+        with_gradient = operations_of(derivatives(case, one, seen, forward_mode=False)[0], case.mesh)
         found.append(
             (
                 one.contract,
@@ -57,8 +74,10 @@ def rows(p: int = 8) -> list[tuple[str, ...]]:
                 ", ".join(f"{count} {kind}" for kind, count in sent.counts),
                 f"{sent.total_bytes:,}",
                 f"{back.total_bytes:,}",
-                f"{flops_of(program, case.mesh) / 1e6:.3f}",
+                f"{flops_in(operations) / 1e6:.3f}",
                 f"{peak(program, case):,}",
+                f"{float(timeline(operations, machine).share):.0%}",
+                f"{float(timeline(with_gradient, machine).share):.0%}",
             )
         )
     return sorted(found, key=lambda row: [i.contract for i in PRODUCTS].index(row[0]))
@@ -72,7 +91,7 @@ def form_of(one: Implementation) -> str:
 def markdown(p: int = 8) -> str:
     """The table of `rows`, as the README has it."""
     lines = ["| " + " | ".join(row) + " |" for row in (COLUMNS, *rows(p))]
-    return "\n".join([lines[0], "|---|---|---|---:|---:|---:|---:|", *lines[1:]])
+    return "\n".join([lines[0], "|---|---|---|---:|---:|---:|---:|---:|---:|", *lines[1:]])
 
 
 def peak(program: Program, case: Case) -> int:

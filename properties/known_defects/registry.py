@@ -41,7 +41,7 @@ def _by_compiler(error: Exception, words: str) -> bool:
 def _backward(case: Case, error: Exception) -> bool:
     """Whether a gradient is wrong, or the exchange that computes it contradicts itself."""
     if isinstance(error, Broken):
-        return error.of == "gradient" and error.kind != "communication"
+        return error.of == "gradient" and error.kind not in ("communication", "overlap")
     return isinstance(error, RaggedMismatch)
 
 

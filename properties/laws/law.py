@@ -29,6 +29,7 @@ from shardproof.properties.laws.drawing import (
 )
 from shardproof.properties.laws.error import check_error
 from shardproof.properties.laws.gradient import check_gradient
+from shardproof.properties.laws.overlap import check_overlap, claims_overlap
 from shardproof.properties.laws.type import check_type
 from shardproof.properties.laws.value import check_value
 from shardproof.properties.programs.implementations import Implementation
@@ -37,7 +38,7 @@ OF_SHARD_MAP = tuple(name for name, link in LINKS.items() if link.of_shard_map)
 """Links that mean nothing to a function of global arrays."""
 
 Check = Callable[[Implementation, Case, Engine], int]
-Script = Literal["values", "gradient", "type", "error", "communication"]
+Script = Literal["values", "gradient", "type", "error", "communication", "overlap"]
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Law:
         sentence: what holds.
         check: raises if it does not hold; returns how many data sets were checked.
         script: what a script shows: `values`, or gradients where a derivative is what is wrong, a `gradient`, a `type`,
-            an `error`, what is sent.
+            an `error`, what is sent (`communication`), and beside what (`overlap`).
         title: what it is called where it is broken, if that is not its name.
         adapt: makes the contract's cases say what it asks.
         asks: whether it has anything to ask of an implementation.
@@ -232,6 +233,16 @@ LAWS: dict[str, Law] = {
             check_communication,
             share=0.8,
             script="communication",
+            derives=True,
+        ),
+        Law(
+            "overlap",
+            "What is sent while nothing is computed is no more than is claimed, of the gradient as well.",
+            check_overlap,
+            asks=claims_overlap,
+            engines=("simulate",),  # it is about what was traced: nothing is run
+            share=0.4,
+            script="overlap",
             derives=True,
         ),
         # without jit every primitive is compiled by itself, and again in every run: a hundred times as slow

@@ -29,6 +29,7 @@ Kind = Literal[
     "accepted",
     "message",
     "communication",
+    "overlap",
     "raises",
     "deadlock",
     "unwritten",
@@ -41,8 +42,8 @@ Kind = Literal[
 
 A result's values, shape, dtype or tree; forward and reverse mode contradict each other; a result's type, replicas of
 one value that differ, what `out_specs` is accepted for; a forbidden argument is accepted, or refused without a reason;
-what is sent; an exception, because devices wait for one another for ever, or read memory that was never written; a
-process that aborts, did so before on this very case, does not end, or takes all memory.
+what is sent, or beside what; an exception, because devices wait for one another for ever, or read memory that was
+never written; a process that aborts, did so before on this very case, does not end, or takes all memory.
 """
 
 RAISED: tuple[Kind, ...] = ("raises", "deadlock", "unwritten")

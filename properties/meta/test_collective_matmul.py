@@ -15,7 +15,8 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.matmul import CONTRACTS as MATMULS
-from shardproof.properties.counting.arithmetic import flops_of
+from shardproof.properties.counting.machines import flops_in
+from shardproof.properties.counting.operations import operations_of
 from shardproof.properties.counting.products import product_case
 from shardproof.properties.meta.test_algorithms import check_forward, cost_of, recorded, without, without_tangents
 from shardproof.properties.programs.costs import gathered_again, product_flops
@@ -170,7 +171,7 @@ def test_no_form_multiplies_more(one: Implementation) -> None:
     for sizes in ((2, 2), (2, 3)):
         case = case_of(one.contract, sizes, (7, 5, 12), batch=(2,))
         expected = product_flops(case)
-        assert abs(flops_of(forward(case, one, Seen()), case.mesh) - expected) <= expected / 100
+        assert abs(flops_in(operations_of(forward(case, one, Seen()), case.mesh)) - expected) <= expected / 100
 
 
 @functools.lru_cache

@@ -32,6 +32,7 @@ class Mutant:
         communication: the formula that it claims, for one that sends too much.
         claims: the features that it claims, for one that is wrong in one of them.
         expectation: what its user expects of its communication, for one that sends something else.
+        overlap: what its user claims of how it hides that, for one that does not.
         form: whose budget it is hunted at: that of the form of implementation that it is a bug of.
         whole: whether it takes global arrays, and the mesh.
 
@@ -49,6 +50,7 @@ class Mutant:
     communication: Formula | None = None
     claims: tuple[str, ...] = ()
     expectation: str = ""
+    overlap: str = ""
     form: str = "user"
     whole: bool = False
 
@@ -98,6 +100,7 @@ def mutant(
     communication: Formula | None = None,
     claims: tuple[str, ...] = (),
     expectation: str = "",
+    overlap: str = "",
     form: str | None = None,
     whole: bool = False,
 ) -> Callable[[Function], Function]:
@@ -123,6 +126,7 @@ def mutant(
             communication,
             claims,
             expectation,
+            overlap,
             form or ("whole" if whole else FORMS.get(function.__module__.rpartition(".")[2], _form_of(contract))),
             whole,
         )

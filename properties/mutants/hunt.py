@@ -9,6 +9,7 @@ from shardproof.properties.laws.law import LAWS
 from shardproof.properties.mutants.catalogue import Mutant
 from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.overlap import Overlap
 from shardproof.properties.reports.checking import user_implementation
 from shardproof.properties.runner.budgets import structures
 from shardproof.properties.runner.draws import Finding
@@ -25,6 +26,7 @@ def implementation_of(mutant: Mutant) -> Implementation:
         user_implementation(mutant.contract, mutant.function, mutant.claims),
         communication=mutant.communication,
         expectation=expected,
+        overlap=Overlap.parse(mutant.overlap, names_of(mutant.contract)) if mutant.overlap else None,
         whole=mutant.whole,
     )
 

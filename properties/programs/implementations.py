@@ -10,6 +10,8 @@ from shardproof.properties.contracts import CONTRACTS, matmul
 from shardproof.properties.contracts.contract import CONCESSIONS, Claim, Communication, Contract
 from shardproof.properties.programs.costs import of_algorithm, of_built_in, of_product
 from shardproof.properties.programs.expectation import Expectation
+from shardproof.properties.programs.hiding import hidden_by
+from shardproof.properties.programs.overlap import Overlap
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,7 @@ class Implementation:
             trace says (a user's function declares nothing).
         communication: the cost of a case, forward (`False`) or of its gradient alone (`True`); None: unknown.
         expectation: what a user expects of its communication, in place of a formula; None: nothing.
+        overlap: what is claimed of how it hides its communication; None: nothing.
         form: what it gets of the examples that a law grants, as one of `budgets.SHARES`.
         serves: whether it serves a case; others are not drawn for it. None: all, or as it then says itself.
         given: where the function was found, for one that a user named on the command line.
@@ -40,6 +43,7 @@ class Implementation:
     invariant: bool | None = None
     communication: Communication | None = None
     expectation: Expectation | None = None
+    overlap: Overlap | None = None
     form: str = "user"
     serves: Callable[[Case], bool] | None = None
     given: Any = None
@@ -138,6 +142,7 @@ def _overlapped(way: str, contract: str, *, invariant: bool = False) -> Implemen
         PRODUCT_EXTRAS,
         invariant=invariant,
         communication=of_product("ring" if way == "overlapped" else way),
+        overlap=hidden_by(way, contract),
         form="overlapped",
         serves=over_two_axes if way == "nested" else None,
     )

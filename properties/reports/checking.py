@@ -11,6 +11,7 @@ from shardproof.properties.laws.law import LAWS
 from shardproof.properties.laws.violation import SuiteError
 from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.overlap import Overlap
 from shardproof.properties.reports import failures
 from shardproof.properties.reports.asking import ask, asked
 from shardproof.properties.reports.failures.causes import Told, by_cause, told
@@ -40,6 +41,7 @@ def check(
     max_examples: int = 100,
     random_seed: int | None = None,
     communication: str = "",
+    overlap: str = "",
     claims: str | Iterable[str] | None = None,
 ) -> Summary:
     """Checks a device-local function against a contract, simulated and on the devices at hand; for use in any test.
@@ -54,6 +56,7 @@ def check(
         random_seed: another seed draws other cases; None draws the same every time.
         communication: what it sends, as `--expect-communication` takes it: `"permute=p-1,bytes=(p-1)*n/p"`, and
             after `;grad:` what its gradient sends.
+        overlap: how it hides that, as `--expect-overlap` takes it: `"exposed<=1/p"`.
         claims: what it supports beyond the contract's signature (see `FEATURES`): `("bool_sum", "groups")`, or
             `("all",)`; None: nothing. What it does not claim is not drawn.
 
@@ -75,7 +78,9 @@ def check(
     features = claimed(contract, named("claims", claims, ()))
     check_signature(contract, function, features)
     expectation = Expectation.parse(communication, names_of(contract)) if communication else None
-    implementation = dataclasses.replace(user_implementation(contract, function, features), expectation=expectation)
+    hides = Overlap.parse(overlap, names_of(contract)) if overlap else None
+    own = user_implementation(contract, function, features)
+    implementation = dataclasses.replace(own, expectation=expectation, overlap=hides)
     return checked(implementation, laws, max_examples=max_examples, random_seed=random_seed)
 
 

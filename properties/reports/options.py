@@ -14,7 +14,7 @@ from shardproof.properties.engines import ENGINES
 from shardproof.properties.reports.destinations import DestinationError, check_destination
 from shardproof.properties.reports.session import GIVEN, GIVEN_TESTS, header
 from shardproof.properties.runner import profiles
-from shardproof.properties.runner.given import GivenError, parse_all
+from shardproof.properties.runner.given import SAID, GivenError, parse_all
 from shardproof.properties.runner.platforms import BACKENDS, TooFewDevices, check_devices
 from shardproof.properties.runner.programs import meant
 
@@ -76,6 +76,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         f"of {', '.join(FEATURES)}; the first belongs to the first --impl, and so on",
     )
     group.addoption(
+        "--expect-overlap",
+        action="append",
+        default=[],
+        metavar="LIMITS",
+        help="how the function of --impl hides what it sends, forward and in its gradient: exposed<=EXPRESSION, the "
+        "most of the time in which something is sent that nothing is computed in, as in exposed<=1/p, on a machine "
+        "whose busiest link needs as long as the products; directions=2, if blocks go both ways round a ring; "
+        "memory<=EXPRESSION, the most bytes alive on a device; the first belongs to the first --impl, and so on",
+    )
+    group.addoption(
         "--report",
         action="append",
         default=[],
@@ -100,7 +110,7 @@ def pytest_configure(config: pytest.Config) -> None:
         except DestinationError as error:
             raise pytest.UsageError(str(error)) from None
     try:
-        given = parse_all(*map(config.getoption, ("--impl", "--expect-communication", "--claims")))
+        given = parse_all(*map(config.getoption, ("--impl", *SAID)))
     except GivenError as error:
         raise pytest.UsageError(str(error)) from None
     if platform == "cpu":

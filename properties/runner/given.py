@@ -17,7 +17,11 @@ from shardproof.properties.contracts.contract import CONCESSIONS, FEATURES
 from shardproof.properties.counting.sizes import names_of
 from shardproof.properties.programs.expectation import Expectation, ExpectationError
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
+from shardproof.properties.programs.overlap import Overlap
 from shardproof.properties.runner.programs import Program
+
+SAID = ("--expect-communication", "--claims", "--expect-overlap")
+"""What is said of the functions that `--impl` names, each option once for every function."""
 
 ALL = "all"
 """What claims every feature of a contract."""
@@ -36,10 +40,13 @@ class Given:
     function: str
     expectation: Expectation | None = None
     features: frozenset[str] = frozenset()
+    overlap: Overlap | None = None
 
     @classmethod
-    def parse(cls, text: str, expectation: str | None = None, claims: str | None = None) -> "Given":
-        """Reads `CONTRACT=MODULE:FUNCTION`, of which a communication may be expected, and which may claim features.
+    def parse(
+        cls, text: str, expectation: str | None = None, claims: str | None = None, overlap: str | None = None
+    ) -> "Given":
+        """Reads `CONTRACT=MODULE:FUNCTION`, of which something may be expected, and which may claim features.
 
         A program, `MODULE:PROGRAM`, says all of that itself.
 
@@ -53,7 +60,7 @@ class Given:
             forms = "CONTRACT=MODULE:FUNCTION, as in all_gather=mine:gather, or MODULE:PROGRAM"
             raise GivenError(f"--impl={text}: expected {forms}")
         if not contract:
-            for option, said in (("--expect-communication", expectation), ("--claims", claims)):
+            for option, said in zip(SAID, (expectation, claims, overlap), strict=True):
                 if said is not None:
                     raise GivenError(f"{option}={said}: expected none of {text}: a Program says it itself")
             return cls("", module, function)
@@ -61,9 +68,10 @@ class Given:
         names = [name.strip() for name in (claims or "").split(",") if name.strip()]
         try:
             expected = None if expectation is None else Expectation.parse(expectation, names_of(contract))
+            hides = None if overlap is None else Overlap.parse(overlap, names_of(contract))
         except ExpectationError as error:
             raise GivenError(str(error)) from error
-        return cls(contract, module, function, expected, claimed(contract, names))
+        return cls(contract, module, function, expected, claimed(contract, names), hides)
 
     def load(self) -> Implementation:
         """Imports the function or program, from the current directory as well.
@@ -86,7 +94,13 @@ class Given:
             return self._of(target)
         check_signature(self.contract, target, self.features)
         return Implementation(
-            self.contract, self.function, target, self.features, expectation=self.expectation, given=self
+            self.contract,
+            self.function,
+            target,
+            self.features,
+            expectation=self.expectation,
+            overlap=self.overlap,
+            given=self,
         )
 
     def _of(self, program: Any) -> Implementation:
@@ -101,18 +115,18 @@ class Given:
         return f"{self.contract}={self.module}:{self.function}".removeprefix("=")
 
 
-def parse_all(functions: Sequence[str], expectations: Sequence[str], claims: Sequence[str] = ()) -> list[Given]:
-    """What `--impl` names, the first with the first `--expect-communication` and `--claims`, and so on.
+def parse_all(functions: Sequence[str], *said: Sequence[str]) -> list[Given]:
+    """What `--impl` names, the first with the first of each of `SAID`, and so on.
 
     Raises:
-        GivenError: if one cannot be read, or there are more expectations or claims than functions, or no function.
+        GivenError: if one cannot be read, or more is said by an option than there are functions, or there is none.
     """
-    for option, texts in (("--expect-communication", expectations), ("--claims", claims)):
+    for option, texts in zip(SAID, said, strict=False):
         if texts and not functions:
             raise GivenError(f"{option}={texts[0]}: expected --impl as well, whose function it is said of")
         if len(texts) > len(functions):
             raise GivenError(f"{option}={texts[len(functions)]}: expected no more of them than of --impl")
-    return [Given.parse(*one) for one in zip_longest(functions, expectations, claims)]
+    return [Given.parse(*one) for one in zip_longest(functions, *said)]
 
 
 def named(argument: str, names: str | Iterable[str] | None, default: Iterable[str]) -> tuple[str, ...]:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from shardproof.properties.cases import reading
+from shardproof.properties.counting.sizes import names_of
 from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
+from shardproof.properties.programs.overlap import Overlap
 from shardproof.properties.runner.given import Given, GivenError, check_signature
 from shardproof.properties.runner.named import Named, NotAFailure, attribute, source_file
 from shardproof.properties.runner.programs import Program
@@ -72,8 +74,15 @@ class Lookup:
         except GivenError as error:
             raise NotAFailure(reading.one_line(str(error))) from error
         expectation = Expectation.parse(name.expectation) if name.expectation else None
+        overlap = Overlap.parse(name.overlap, names_of(name.contract)) if name.overlap else None
         return Implementation(
-            name.contract, name.name, found, frozenset(name.features), name.invariant, expectation=expectation
+            name.contract,
+            name.name,
+            found,
+            frozenset(name.features),
+            name.invariant,
+            expectation=expectation,
+            overlap=overlap,
         )
 
     def _program(self, given: Given | None) -> Implementation:

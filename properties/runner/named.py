@@ -31,6 +31,7 @@ class Named:
         features: what it serves beyond the contract's signature.
         invariant: how its result is declared to be typed.
         expectation: what its user expects of its communication; empty if nothing.
+        overlap: what its user claims of how it hides that; empty if nothing.
         program: whether that name is of a `Program`, which says what the function means.
     """
 
@@ -42,6 +43,7 @@ class Named:
     features: tuple[str, ...] = ()
     invariant: bool | None = None
     expectation: str = ""
+    overlap: str = ""
     program: bool = False
 
     def __str__(self) -> str:
@@ -86,6 +88,7 @@ def named_function(implementation: Implementation) -> Named:
         tuple(sorted(implementation.features)),
         implementation.invariant,
         "" if implementation.expectation is None else str(implementation.expectation),
+        "" if implementation.overlap is None or path == Path() or inside else str(implementation.overlap),
     )
 
 

@@ -18,6 +18,7 @@ from shardproof.properties.counting.sizes import names_of
 from shardproof.properties.engines.references import reference_of
 from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.overlap import Overlap
 from shardproof.properties.runner.stated import check_call, check_conditions, names_in
 
 Described = str | Array | Mapping[str, Any] | Sequence[Any]
@@ -60,6 +61,7 @@ class Program:
         gradients: whether gradients are checked, taken outside of `shard_map`; by default where types are. A derivative
             that code from before the types gives itself may be meant for one or the other.
         communication: what it sends, as `--expect-communication` takes it; `p` is how many devices all roles connect.
+        overlap: how it hides that, as `--expect-overlap` takes it.
 
     Raises:
         ValueError: for a description that cannot be read, or a function that cannot be called so.
@@ -85,6 +87,7 @@ class Program:
     check_vma: bool = True
     gradients: bool | None = None
     communication: str = ""
+    overlap: str = ""
 
     def __post_init__(self) -> None:
         check_conditions(self.signature, self.conditions)
@@ -154,6 +157,7 @@ class Program:
             self.name,
             self.function,
             expectation=expectation,
+            overlap=Overlap.parse(self.overlap, names) if self.overlap else None,
             serves=None if self.serves is None else self.served,
             whole=self.whole,
             check_vma=self.check_vma,

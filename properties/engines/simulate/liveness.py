@@ -1,9 +1,11 @@
 """How long values live: which are read for the last time where."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from jax.extend import core
+
+from shardproof.properties.engines.simulate.record import bytes_of
 
 
 def opened(jaxpr: Any) -> tuple[Any, list[Any]]:
@@ -38,3 +40,52 @@ def last_reads(jaxpr: Any) -> list[list[Any]]:
         alive.update(ends)
         result.append(ends)
     return result[::-1]
+
+
+class Value:
+    """What an equation makes, each time that it is called."""
+
+    def __init__(self, aval: Any) -> None:
+        self.bytes = bytes_of(aval) if getattr(aval, "shape", ()) else 0
+
+
+class Step(NamedTuple):
+    """An equation that is no call."""
+
+    equation: Any
+    reads: list[Value]
+    writes: list[Value]
+
+    @property
+    def name(self) -> str:
+        """The primitive's."""
+        return str(self.equation.primitive.name)
+
+
+def flattened(body: Any, names: dict[Any, Any], calls: Callable[[Any], bool]) -> tuple[list[Step], list[Any]]:
+    """The equations of a body, calls replaced by what they call, and its results: values, and literals.
+
+    Arguments:
+        body: an open jaxpr.
+        names: the values of its arguments; those of the rest are added.
+        calls: whether an equation with a single inner jaxpr is a call of that.
+    """
+    steps: list[Step] = []
+
+    def resolve(atom: Any) -> Any:
+        return atom if isinstance(atom, core.Literal) else names[atom]
+
+    for equation in body.eqns:
+        inner = list(subjaxprs(equation))
+        operands = [resolve(atom) for atom in equation.invars]
+        if calls(equation) and len(inner) == 1:
+            called, _ = opened(inner[0])
+            constants = {v: Value(v.aval) for v in called.constvars}
+            given = operands[len(operands) - len(called.invars) :]
+            own, results = flattened(called, {**constants, **dict(zip(called.invars, given, strict=True))}, calls)
+            steps += own
+        else:
+            results = [Value(v.aval) for v in equation.outvars]
+            steps.append(Step(equation, [v for v in operands if isinstance(v, Value)], results))
+        names.update(zip(equation.outvars, results, strict=True))
+    return steps, [resolve(atom) for atom in body.outvars]

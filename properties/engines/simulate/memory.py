@@ -12,13 +12,10 @@ above all, have no place: registers hold them.
 
 import weakref
 from collections.abc import Iterator
-from typing import Any, NamedTuple
-
-from jax.extend import core
+from typing import Any
 
 from shardproof.properties.engines.simulate.control import scan_counts
-from shardproof.properties.engines.simulate.liveness import opened, subjaxprs
-from shardproof.properties.engines.simulate.record import bytes_of
+from shardproof.properties.engines.simulate.liveness import Step, Value, flattened, opened, subjaxprs
 
 SAME = frozenset({"squeeze", "expand_dims", "reshape", "convert_element_type", "pvary"})
 VIEWS = SAME | {"slice", "dynamic_slice", "split", "transpose", "broadcast_in_dim"}
@@ -28,26 +25,6 @@ READS_VIEWS = VIEWS | INTO | {"dot_general", "concatenate", "mul", "div", "max",
 """What needs no copy of a part of a block to read it."""
 
 CALLS = frozenset({"jit", "custom_jvp_call", "custom_vjp_call", "remat2", "closed_call"})
-
-
-class Value:
-    """What an equation makes, each time that it is called."""
-
-    def __init__(self, aval: Any) -> None:
-        self.bytes = bytes_of(aval) if getattr(aval, "shape", ()) else 0
-
-
-class Operation(NamedTuple):
-    """An equation that is no call."""
-
-    equation: Any
-    reads: list[Value]
-    writes: list[Value]
-
-    @property
-    def name(self) -> str:
-        """The primitive's."""
-        return str(self.equation.primitive.name)
 
 
 _PEAKS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -86,10 +63,9 @@ class _Arrangement:
         names: dict[Any, Any] = {v: Value(v.aval) for v in (*body.invars, *body.constvars)}
         self.arguments = set(names.values())
         self.carried = {names[v] for v in body.invars[carried]}
-        self.operations: list[Operation] = []
-        results = self._flatten(body, names)
+        self.operations, results = flattened(body, names, lambda equation: equation.primitive.name in CALLS)
         self.results = {v for v in results if isinstance(v, Value) and v not in self.arguments}
-        self.readers: dict[Value, list[Operation]] = {}
+        self.readers: dict[Value, list[Step]] = {}
         for operation in self.operations:
             for v in dict.fromkeys(operation.reads):
                 self.readers.setdefault(v, []).append(operation)
@@ -99,27 +75,7 @@ class _Arrangement:
                 places = list(self._places(operation))
                 self.sources.update((v, places) for v in operation.writes)
 
-    def _flatten(self, body: Any, names: dict[Any, Any]) -> list[Any]:
-        """Appends a body's operations, calls replaced by what they call; returns its results."""
-
-        def resolve(atom: Any) -> Any:
-            return atom if isinstance(atom, core.Literal) else names[atom]
-
-        for equation in body.eqns:
-            inner = list(subjaxprs(equation))
-            operands = [resolve(atom) for atom in equation.invars]
-            if equation.primitive.name in CALLS and len(inner) == 1:
-                called, _ = opened(inner[0])
-                constants = {v: Value(v.aval) for v in called.constvars}
-                results = self._flatten(called, {**constants, **dict(zip(called.invars, operands, strict=True))})
-            else:
-                results = [Value(v.aval) for v in equation.outvars]
-                reads = [v for v in operands if isinstance(v, Value)]
-                self.operations.append(Operation(equation, reads, results))
-            names.update(zip(equation.outvars, results, strict=True))
-        return [resolve(atom) for atom in body.outvars]
-
-    def _is_elsewhere(self, operation: Operation, v: Value) -> bool:
+    def _is_elsewhere(self, operation: Step, v: Value) -> bool:
         """Whether a value that the operation makes needs no place."""
         if v in self.results:
             return False
@@ -135,7 +91,7 @@ class _Arrangement:
         (reader,) = readers
         return reader.name in INTO or (reader.name in VIEWS and all(self._goes_into(w) for w in reader.writes))
 
-    def _places(self, operation: Operation) -> Iterator[Value]:
+    def _places(self, operation: Step) -> Iterator[Value]:
         """What an operation reads, as far as it has a place of its own."""
         for v in operation.reads:
             yield from self.sources.get(v, [v])
@@ -143,7 +99,7 @@ class _Arrangement:
     def peak(self) -> int:
         """The most bytes at one time, besides the arguments."""
         placed = [o for o in self.operations if any(v not in self.sources for v in o.writes)]
-        last: dict[Value, Operation] = {}
+        last: dict[Value, Step] = {}
         for operation in placed:
             last.update(dict.fromkeys([*self._places(operation), *operation.writes], operation))
         ending: dict[int, list[Value]] = {}

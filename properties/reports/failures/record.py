@@ -16,6 +16,7 @@ from shardproof.properties.engines import ENGINES
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.laws.violation import Kind
 from shardproof.properties.programs.expectation import Expectation
+from shardproof.properties.programs.overlap import Overlap
 from shardproof.properties.runner.named import Named, NotAFailure, named
 from shardproof.properties.runner.preconditions import check_case
 from shardproof.properties.runner.violation import LawViolation
@@ -153,19 +154,22 @@ def _function(content: Any) -> Named:
         "implementation",
         content,
         [field.name for field in dataclasses.fields(Named)],
-        optional=("expectation", "program"),
+        optional=("expectation", "overlap", "program"),
     )
     features = reading.items("features", record["features"], most=len(FEATURES))
     expectation = reading.text("expectation", record.get("expectation", ""))
+    overlap = reading.text("overlap", record.get("overlap", ""))
     contract = reading.identifier("implementation contract", record["contract"])
     program = reading.truth("program", record.get("program", False))
-    if program and (features or expectation or (contract in CONTRACTS and CONTRACTS[contract].listed)):
+    if program and (features or expectation or overlap or (contract in CONTRACTS and CONTRACTS[contract].listed)):
         raise ValueError(f"implementation contract={contract!r}: expected a program, of which a file says no more")
     if not program and contract not in CONTRACTS:
         told = "no contract of the list: a program that no module holds by a name is replayed by the script beside it"
         raise ValueError(f"implementation contract={contract!r}: {told}")
     if expectation:
         Expectation.parse(expectation, names_of(contract))
+    if overlap:
+        Overlap.parse(overlap, names_of(contract))
     return Named(
         contract=contract,
         name=reading.text("name", record["name"]),
@@ -175,5 +179,6 @@ def _function(content: Any) -> Named:
         features=tuple(reading.one_of("feature", feature, sorted(FEATURES)) for feature in features),
         invariant=None if record["invariant"] is None else reading.truth("invariant", record["invariant"]),
         expectation=expectation,
+        overlap=overlap,
         program=program,
     )

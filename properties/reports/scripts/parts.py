@@ -88,7 +88,8 @@ class Script:
         imports = [*(["import base64"] if packed else []), *(["import os"] if child else [])]
         imports += ["import resource"] if child else []
         imports += ["import subprocess"] if child or self.unwritten else []
-        imports = [*imports[:packed], *(["import math"] if counted else []), *imports[packed:]]
+        library = [*(["import itertools"] if "itertools." in text else []), *(["import math"] if counted else [])]
+        imports = [*imports[:packed], *library, *imports[packed:]]
         imports += ["import sys", *(["import zlib"] if packed else [])]
         if counted:
             imports += ["from collections import Counter", "from fractions import Fraction", "from typing import Any"]

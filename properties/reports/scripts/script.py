@@ -2,7 +2,7 @@
 
 from shardproof.properties.cases.data import Data
 from shardproof.properties.programs.precision import precision_of
-from shardproof.properties.reports.scripts import checks, sent, verdicts
+from shardproof.properties.reports.scripts import checks, hidden, sent, verdicts
 from shardproof.properties.reports.scripts.expectations import data_of, gradient_values
 from shardproof.properties.reports.scripts.parts import Script
 from shardproof.properties.reports.scripts.source import binds_twice
@@ -35,6 +35,8 @@ def _body(parts: Script) -> list[str]:
             return verdicts.types(parts, data)
         case "communication":
             return sent.body(parts, data)
+        case "overlap":
+            return hidden.body(parts, data)
         case "gradient":
             return _gradient(parts, data)
         case "values":

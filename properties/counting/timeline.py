@@ -1,0 +1,176 @@
+"""When a device computes and when its links are busy, on a stated machine: what of its communication is hidden.
+
+Resources are the device's arithmetic and each of its links, one way; an operation starts as soon as what it needs is
+there and its resources are free, in that order. A loop is a barrier: no compiler moves work from one iteration into
+another, or past the loop.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from shardproof.properties.counting.machines import Balanced
+from shardproof.properties.counting.operations import Operation
+from shardproof.properties.counting.routes import Link
+
+Times = list[tuple[Fraction, Fraction]]
+"""From when until when, one after the other."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A time in which nothing is computed because of a transfer.
+
+    Arguments:
+        transfer: the one that is over last in it.
+        then: what waits for it; None: the end of its block.
+        time: how long, in all iterations.
+    """
+
+    transfer: Operation
+    then: Operation | None
+    time: Fraction
+
+
+@dataclass(frozen=True)
+class Span:
+    """When an operation is under way, from the start of its block.
+
+    Arguments:
+        operation: which one.
+        place: its place in the block.
+        start: in parts of what all products of the program take that the machine is balanced for.
+        end: likewise.
+        inside: of a loop, one iteration.
+    """
+
+    operation: Operation
+    place: int
+    start: Fraction
+    end: Fraction
+    inside: "Timeline | None" = None
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What happens in a block, once.
+
+    Arguments:
+        spans: all of its operations.
+        total: how long it takes.
+        compute: how long the device computes.
+        communication: how long something is under way on a link.
+        exposed: how long something is, and nothing is computed.
+        waits: what is exposed, by what it is that waits.
+    """
+
+    spans: tuple[Span, ...]
+    total: Fraction
+    compute: Fraction
+    communication: Fraction
+    exposed: Fraction
+    waits: tuple[Wait, ...] = ()
+
+    @property
+    def hidden(self) -> Fraction:
+        """How long something is under way while the device computes."""
+        return self.communication - self.exposed
+
+    @property
+    def share(self) -> Fraction:
+        """What part of the communication is exposed; of none, zero."""
+        return self.exposed / self.communication if self.communication else Fraction(0)
+
+
+def timeline(operations: Sequence[Operation], machine: Balanced) -> Timeline:
+    """The timeline of a block."""
+    spans = sorted(_scheduled(operations, machine), key=lambda span: (span.start, span.place))
+    loops = [(span, span.inside) for span in spans if span.inside is not None]
+    computing = _union((s.start, s.end) for s in spans if s.inside is None and not s.operation.transfers)
+    sending = _union((s.start, s.end) for s in spans if s.operation.transfers)
+    waits = [_wait(spans, start, end) for start, end in _minus(sending, computing)]
+    for span, inside in loops:
+        waits += [replace(wait, time=wait.time * span.operation.times) for wait in inside.waits]
+
+    def all_of(own: Times, name: str) -> Fraction:
+        repeated = sum(getattr(inside, name) * span.operation.times for span, inside in loops)
+        return sum((end - start for start, end in own), start=Fraction(0)) + repeated
+
+    return Timeline(
+        tuple(spans),
+        max((span.end for span in spans), default=Fraction(0)),
+        all_of(computing, "compute"),
+        all_of(sending, "communication"),
+        all_of(_minus(sending, computing), "exposed"),
+        tuple(waits),
+    )
+
+
+def _scheduled(operations: Sequence[Operation], machine: Balanced) -> Iterator[Span]:
+    """Every operation as early as it can be; of several that could begin at a time, the first of the program."""
+    done: dict[int, Fraction] = {}
+    free: dict[Link | str, Fraction] = {}
+    idle: Fraction = Fraction(0)
+    """When a loop that was the last to begin ends: nothing begins before."""
+    left = dict(enumerate(operations))
+    while left:
+        best: tuple[Fraction, int] | None = None
+        for place, operation in left.items():
+            if not operation.reads <= done.keys():
+                continue
+            taken = [free.get(one, idle) for one in _resources(operation)] if machine.seconds(operation) else []
+            busy = free.values() if operation.body else taken
+            start = max([idle, *(done[i] for i in operation.reads), *busy])
+            if best is None or start < best[0]:
+                best = (start, place)
+        assert best is not None
+        start, place = best
+        operation = left.pop(place)
+        inside = timeline(operation.body, machine) if operation.body else None
+        end = start + (machine.seconds(operation) if inside is None else inside.total * operation.times)
+        done[place] = end
+        if inside is not None:
+            idle = end
+        for one in (
+            _resources(operation) if end > start else ()
+        ):  # what takes no time waits for nothing, nor is waited for
+            free[one] = end
+        yield Span(operation, place, start, end, inside)
+
+
+def _resources(operation: Operation) -> list[Link | str]:
+    return list(operation.loads.bytes) if operation.transfers else ["compute"]
+
+
+def _wait(spans: list[Span], start: Fraction, end: Fraction) -> Wait:
+    """Whose a time is in which nothing is computed: of the transfer that is over last in it, and what then begins."""
+    last = max((s for s in spans if s.operation.transfers and s.start < end and s.end > start), key=lambda s: s.end)
+    then = next((s.operation for s in spans if s.start >= end and last.place in s.operation.reads), None)
+    return Wait(last.operation, then, end - start)
+
+
+def _union(spans: Iterator[tuple[Fraction, Fraction]]) -> Times:
+    """The same times without overlaps, in order."""
+    found: Times = []
+    for start, end in sorted(spans):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        elif end > start:
+            found.append((start, end))
+    return found
+
+
+def _minus(these: Times, those: Times) -> Times:
+    """What of some times is not among others; both without overlaps, and in order."""
+    found = []
+    for start, end in these:
+        at = start
+        for first, last in those:
+            if last <= at or first >= end:
+                continue
+            if first > at:
+                found.append((at, first))
+            at = max(at, last)
+        if at < end:
+            found.append((at, end))
+    return found

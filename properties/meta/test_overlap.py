@@ -1,0 +1,313 @@
+"""The law of overlap: what is scheduled when, what it is held against, and what is said where it is broken."""
+
+import dataclasses
+import re
+import shlex
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+from jax import Array, lax
+
+from shardproof.impl.algorithms.pieces import shift
+from shardproof.properties.benchmark.readme import README
+from shardproof.properties.cases.case import Case
+from shardproof.properties.counting.machines import Balanced
+from shardproof.properties.counting.operations import Operation, Untold, operations_of
+from shardproof.properties.counting.routes import Loads, permuted
+from shardproof.properties.counting.timeline import timeline
+from shardproof.properties.engines import SimulateEngine
+from shardproof.properties.laws.law import LAWS
+from shardproof.properties.laws.overlap import check_overlap
+from shardproof.properties.laws.running import traced
+from shardproof.properties.laws.violation import Broken, NotRun
+from shardproof.properties.meta.test_collective_matmul import case_of, way_of
+from shardproof.properties.mutants import MUTANTS
+from shardproof.properties.mutants.hunt import hunt
+from shardproof.properties.programs.derivatives import derivatives
+from shardproof.properties.programs.expectation import ExpectationError
+from shardproof.properties.programs.implementations import OVERLAPPED, PRODUCTS, Implementation
+from shardproof.properties.programs.overlap import Overlap, limit
+from shardproof.properties.programs.program import Seen, forward
+from shardproof.properties.reports.checking import check
+from shardproof.properties.reports.programs import check_program
+from shardproof.properties.reports.scripts.hidden import exposed
+from shardproof.properties.reports.scripts.script import script
+
+NAMES = ("p", "n", "lhs", "rhs", "out")
+RING = {("tp", 1): Fraction(6)}
+
+
+def product(flops: int, *reads: int) -> Operation:
+    """A product."""
+    return Operation("dot_general", "", frozenset(reads), {"float32": flops})
+
+
+def sent(size: int, *reads: int, way: int = 1) -> Operation:
+    """A transfer along `tp`."""
+    return Operation("ppermute", "", frozenset(reads), loads=Loads({("tp", way): Fraction(size)}, 1))
+
+
+def loop(times: int, *body: Operation) -> Operation:
+    """A loop that depends on nothing."""
+    return Operation("scan", "", frozenset(), body=body, times=times)
+
+
+BALANCED = Balanced(1, Fraction(1), frozenset({"tp"}), Fraction(1))
+"""A machine on which a FLOP takes as long as a byte."""
+
+
+@pytest.mark.either_end
+@pytest.mark.parametrize(
+    ("operations", "total", "compute", "communication", "exposed_part"),
+    [
+        pytest.param([product(3), sent(2)], 3, 3, 2, 0, id="beside one another"),
+        pytest.param([product(2), sent(5)], 5, 2, 5, 3, id="the longer transfer"),
+        pytest.param([sent(2), product(3, 0)], 5, 3, 2, 2, id="one after the other"),
+        pytest.param([sent(2), sent(2), product(3)], 4, 3, 4, 1, id="one link, one transfer at a time"),
+        pytest.param([sent(2), sent(2, way=-1), product(3)], 3, 3, 2, 0, id="both ways at a time"),
+        pytest.param([product(1), product(1), sent(2, 0)], 3, 2, 2, 1, id="the first of the program first"),
+        pytest.param([loop(4, product(2), sent(1))], 8, 8, 4, 0, id="hidden in each iteration"),
+        pytest.param([loop(4, sent(1), product(2, 0))], 12, 8, 4, 4, id="waits in each iteration"),
+        pytest.param([loop(2, sent(1)), product(5)], 7, 5, 2, 2, id="a loop is a barrier"),
+        pytest.param([], 0, 0, 0, 0, id="nothing"),
+    ],
+)
+def test_what_is_scheduled_when(
+    operations: list[Operation], total: int, compute: int, communication: int, exposed_part: int
+) -> None:
+    """As early as it can be, one product and one transfer of a link at a time; what is exposed is what remains."""
+    found = timeline(operations, BALANCED)
+    assert [found.total, found.compute, found.communication] == [total, compute, communication]
+    assert found.exposed == exposed_part == total - compute
+    assert found.hidden == communication - exposed_part
+    assert sum(wait.time for wait in found.waits) == exposed_part
+
+
+@pytest.mark.either_end
+def test_blocks_take_the_shorter_way() -> None:
+    """Round the ring of each axis; a link of which several blocks make use carries all of them."""
+    ahead, two_back = [(i, (i + 1) % 5) for i in range(5)], [(i, (i - 2) % 5) for i in range(5)]
+    assert permuted([5], ("tp",), ahead, 6) == Loads({("tp", 1): Fraction(6)}, 1)
+    assert permuted([5], ("tp",), two_back, 6) == Loads({("tp", -1): Fraction(12)}, 2)
+    assert permuted([2], ("tp",), [(0, 1), (1, 0)], 6) == Loads(RING, 1)
+    assert not permuted([3], ("tp",), [(i, i) for i in range(3)], 6)
+    along_both = permuted([2, 3], ("dp", "tp"), [(i, (i + 1) % 6) for i in range(6)], 6)
+    assert along_both == Loads({("tp", 1): Fraction(6), ("dp", 1): Fraction(6)}, 2)
+
+
+@pytest.mark.parametrize("one", [*PRODUCTS, *OVERLAPPED], ids=str)
+def test_two_derivations_agree(one: Implementation) -> None:
+    """What a script schedules by itself exposes just what the law finds, forward and with the gradient."""
+    for sizes in ((3,), (8,), (4, 2)):
+        if way_of(one) == "nested" and len(sizes) == 1:
+            continue
+        case, seen, engine = case_of(one.contract, sizes, (16, 16, 16)), Seen(), SimulateEngine()
+        ahead = forward(case, one, seen)
+        jaxprs = [traced(ahead, case, engine).jaxpr]
+        operations = operations_of(ahead, case.mesh)
+        machine = Balanced.of(operations, case.mesh, case.axes)
+        assert timeline(operations, machine).share == exposed(jaxprs, case.mesh.shape, case.axes)
+        both = derivatives(case, one, seen, forward_mode=False)[0]
+        jaxprs.append(traced(both, case, engine).jaxpr)
+        share = timeline(operations_of(both, case.mesh), machine).share
+        assert share == exposed(jaxprs, case.mesh.shape, case.axes)
+
+
+@pytest.mark.parametrize("one", [one for one in OVERLAPPED if way_of(one) != "shorter_way"], ids=str)
+def test_what_forms_claim_is_what_they_do(one: Implementation) -> None:
+    """A claim that is wider than what is exposed would hide a bug: of float32 in even blocks there is no room."""
+    sizes = (4, 2) if way_of(one) == "nested" else (8,)
+    case = case_of(one.contract, sizes, (16, 16, 16))
+    operations = operations_of(forward(case, one, Seen()), case.mesh)
+    assert one.overlap is not None
+    found = timeline(operations, Balanced.of(operations, case.mesh, case.axes)).share
+    if one.contract == "transformer_block":  # whose room is for sums of 16-bit floats
+        assert found == (Fraction(3, 7) if way_of(one) == "nested" else 0)
+    else:
+        assert found == limit(one.overlap.exposed, case, {"p": case.members})
+
+
+def total_of_while(lhs: Array, rhs: Array, axis_name: Any) -> Array:
+    """A product after a loop that runs as often as the data say."""
+
+    def body(state: Array) -> Array:
+        return shift(state, (axis_name,), 1) + 1
+
+    lhs = lax.while_loop(lambda state: jnp.sum(state) < 0, body, lhs)
+    return jnp.matmul(lax.all_gather(lhs, axis_name, axis=lhs.ndim - 2, tiled=True), rhs)
+
+
+def test_what_cannot_be_told_is_no_pass() -> None:
+    """Loops whose iterations depend on data, and global arrays, are told as what they are."""
+    case = case_of("all_gather_matmul_lhs", (2,), (2, 2, 2))
+    mine = Implementation("all_gather_matmul_lhs", "mine", total_of_while, overlap=Overlap("1"))
+    with pytest.raises(NotRun, match=r"what hides what cannot be told: the iterations of the while at .* depend on"):
+        check_overlap(mine, case, SimulateEngine())
+    whole = forward(case, mine, Seen())
+    with pytest.raises(Untold, match="there is no shard_map in it"):
+        operations_of(dataclasses.replace(whole, build=lambda mesh: lambda *arrays: arrays), case.mesh)
+
+
+@pytest.mark.either_end
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "'': expected exposed<=EXPRESSION, directions=2, memory<=EXPRESSION, each once"),
+        ("directions=2", "expected exposed<=EXPRESSION, directions=2, memory<=EXPRESSION: the first, and what else"),
+        ("exposed=0", "'exposed=0': expected exposed<=EXPRESSION"),
+        ("exposed<=0,exposed<=1", "'exposed<=1': expected exposed<=EXPRESSION"),
+        ("exposed<=q", "'q': 'q' is not understood: expected arithmetic of p, n"),
+        ("exposed<=1/(p-1)", "'1/(p-1)': "),
+        ("exposed<=0,directions=3", "expected exposed<=EXPRESSION, directions=2"),
+    ],
+)
+def test_a_claim_that_cannot_be_read_is_one_line(text: str, reason: str) -> None:
+    """The message has the claim, what is wrong with it, and what was expected."""
+    with pytest.raises(ExpectationError) as caught:
+        Overlap.parse(text, NAMES)
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith(f"--expect-overlap={text}")
+
+
+@pytest.mark.either_end
+def test_a_claim_is_written_as_it_is_read() -> None:
+    """For files that name it."""
+    text = "exposed<=1/p,directions=2,memory<=lhs+rhs+2*out"
+    assert str(Overlap.parse(text, NAMES)) == text
+    assert Overlap.parse(" exposed<=0 ", NAMES) == Overlap("0")
+
+
+LATE = [mutant for mutant in MUTANTS.values() if mutant.law == "overlap"]
+
+
+@pytest.mark.lengthy
+@pytest.mark.parametrize("mutant", LATE, ids=str)
+def test_no_other_law_notices(mutant: Any) -> None:
+    """Values, gradients, types and bytes are right: what does not hide is wrong by this law alone."""
+    others = [name for name in LAWS if name not in ("overlap", "eager", "agreement")]
+    check(mutant.contract, mutant.function, laws=others, max_examples=20, random_seed=31)
+
+
+def scene(name: str) -> Any:
+    """The violation of a planted bug."""
+    found = hunt(MUTANTS[name], seed=3)
+    assert found.violation is not None
+    return found.violation
+
+
+def test_a_failure_says_what_waits_for_what() -> None:
+    """The part, the machine, the claim, the transfer and what waits for it, by their places in the source."""
+    violation = scene("gathered_before_it_is_multiplied")
+    assert (
+        violation.headline
+        == "all_gather_matmul_lhs[gathered_before_it_is_multiplied]: overlap: mesh (dp=2), axis 'dp': "
+        + violation.finding
+    )
+    told = violation.finding
+    assert told.startswith("1 of the communication is exposed, on a machine whose busiest link needs as long as p-1 of")
+    assert "expected at most 0 (exposed<=0); most of it all_gather at " in told
+    assert ": the dot_general at " in told
+    assert "collective_matmul/operands.py:" in told
+
+
+@pytest.mark.parametrize("name", ["sum_sent_after_its_product", "gradient_that_gathers"])
+def test_the_script_schedules_by_itself(name: str, tmp_path: Path) -> None:
+    """Without this project, in plain JAX; it ends with one, and says how much is exposed."""
+    (tmp_path / "shown.py").write_text(script(scene(name)), encoding="utf-8")
+    ended = subprocess.run(
+        [sys.executable, "shown.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert ended.returncode == 1, ended.stderr
+    assert " of the communication is exposed: expected at most 0\n" in ended.stdout
+
+
+def layer(x: Array, w: Array, *, tp: Any) -> Array:
+    """Gathers the features, and multiplies them then."""
+    return lax.all_gather(x, tp, axis=1, tiled=True) @ w
+
+
+def test_users_claim_it_of_their_own() -> None:
+    """In `check`, and of a program: with `exposed<=1` what is sent may wait, with `exposed<=0` it may not."""
+    summary = check(
+        "all_gather_matmul_lhs", _mine, overlap="exposed<=1", laws=["overlap"], max_examples=5, random_seed=1
+    )
+    assert [(tally.law, tally.outcome) for tally in summary.tallies] == [("overlap", "passed")]
+    with pytest.raises(AssertionError, match=r"overlap: mesh \(dp=2\), axis 'dp'"):
+        check("all_gather_matmul_lhs", _mine, overlap="exposed<=0", laws=["overlap"], max_examples=20, random_seed=1)
+    described: dict[str, Any] = {"arguments": ("m k@tp", "k n"), "results": "m n", "max_examples": 20}
+    with pytest.raises(AssertionError, match="1 of the communication is exposed"):
+        check_program(layer, jnp.matmul, overlap="exposed<=0", laws=["overlap"], random_seed=1, **described)
+    with pytest.raises(ValueError, match="expected one that has something to ask"):
+        check_program(layer, jnp.matmul, laws=["overlap"], **described)
+
+
+def _mine(lhs: Array, rhs: Array, axis_name: Any) -> Array:
+    gathered = lax.all_gather(lhs, axis_name, axis=lhs.ndim - 2, tiled=True)
+    return jnp.matmul(gathered, rhs, preferred_element_type=jnp.float32).astype(jnp.result_type(lhs, rhs))
+
+
+GIVEN = """from jax import lax
+import jax.numpy as jnp
+
+
+def gathered(lhs, rhs, axis_name):
+    rows = lax.all_gather(lhs, axis_name, axis=lhs.ndim - 2, tiled=True)
+    return jnp.matmul(rows, rhs, preferred_element_type=jnp.float32).astype(jnp.result_type(lhs, rhs))
+"""
+
+
+def test_the_command_of_the_readme(tmp_path: Path) -> None:
+    """A function that gathers first is reported, by the lines of its own that wait, with a script that runs alone."""
+    (tmp_path / "mine.py").write_text(GIVEN, encoding="utf-8")
+    (line,) = re.findall(r"^pytest (--impl all_gather_matmul_lhs=.*)$", README.read_text(), re.MULTILINE)
+    command = [sys.executable, "-m", "pytest", "--color=no", "-p", "no:cacheprovider", *shlex.split(line)]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240)
+    assert ended.returncode == 1, ended.stdout
+    assert (
+        "1 of the communication is exposed, on a machine whose busiest link needs as long as p-1 of p" in ended.stdout
+    )
+    assert re.search(
+        r"most of it all_gather at \S*mine\.py:6:\d+ \(gathered\): the dot_general at \S*mine\.py:7", ended.stdout
+    )
+    (file,) = (tmp_path / ".shardproof" / "failures").glob("*.py")
+    shown = subprocess.run([sys.executable, file], capture_output=True, text=True, check=False, timeout=120)
+    assert shown.returncode == 1
+    assert shown.stdout.endswith("1 of the communication is exposed: expected at most 0\n")
+
+
+def test_large_meshes_are_no_longer() -> None:
+    """The timeline of a loop is that of one iteration: 4,096 participants are scheduled as fast as four."""
+    ring = next(one for one in OVERLAPPED if one.name == "ring_all_gather_matmul_lhs_contracting")
+    case = case_of(ring.contract, (4096,), (1, 1, 1))
+    operations = operations_of(forward(case, ring, Seen()), case.mesh)
+    assert timeline(operations, Balanced.of(operations, case.mesh, case.axes)).share == 0
+    assert len(operations) == 1
+    assert len(operations[0].body) < 50
+
+
+def test_empty_blocks_hide_nothing() -> None:
+    """Nothing is asked where products have no element."""
+    ring = next(one for one in OVERLAPPED if one.name == "ring_matmul_reduce_scatter")
+    assert check_overlap(ring, case_of(ring.contract, (2,), (2, 0, 2)), SimulateEngine()) == 1
+
+
+def test_more_than_is_claimed_is_broken() -> None:
+    """Of memory and of ways round the ring as well."""
+    case: Case = case_of("all_gather_matmul_lhs", (4,), (8, 8, 8))
+    ring = next(one for one in OVERLAPPED if one.name == "ring_all_gather_matmul_lhs")
+    for text, finding in (
+        ("exposed<=0,memory<=lhs", r"bytes alive at one time: expected at most 256 bytes \(exposed<=0,memory<=lhs\)"),
+        (
+            "exposed<=0,directions=2",
+            r"0 bytes one way round \w+ and \d+ bytes the other: expected both ways to be used",
+        ),
+    ):
+        one = Implementation(ring.contract, "mine", ring.function, overlap=Overlap.parse(text, NAMES))
+        with pytest.raises(Broken, match=finding):
+            check_overlap(one, case, SimulateEngine())

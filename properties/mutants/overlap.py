@@ -1,0 +1,128 @@
+"""Planted bugs of what hides communication: all of them give the right values, and send what they should."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from shardproof.impl import collective_matmul, collectives
+from shardproof.impl.algorithms.pieces import shift
+from shardproof.impl.collective_matmul import aligned, multiply
+from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.properties.mutants.catalogue import mutant
+
+
+def rows_met(lhs: Array, rhs: Array, axis_name: AxisName, away: Any) -> Array:
+    """The rows of the right operand that the block meets that came so far round the ring."""
+    p, rows = lax.axis_size(axis_name), lhs.shape[-1]
+    return lax.dynamic_slice_in_dim(rhs, (collectives.axis_index(axis_name) - away) % p * rows, rows, 0)
+
+
+@mutant("all_gather_matmul_lhs_contracting", smallest=(2,), law="overlap", overlap="exposed<=0", form="overlapped")
+def product_of_what_arrives(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Each product of its loop is of the block that the same iteration brings."""
+    dtype, axes = jnp.result_type(lhs, rhs), names(axis_name)
+    lhs, rhs = aligned(lhs, rhs, axes)
+
+    def step(carry: Any, away: Any) -> Any:
+        block = shift(carry[0], axes, 1)
+        return (block, carry[1] + multiply(block, rows_met(lhs, rhs, axis_name, away))), None
+
+    own = multiply(lhs, rows_met(lhs, rhs, axis_name, 0))
+    return lax.scan(step, (lhs, own), jnp.arange(1, lax.axis_size(axis_name)))[0][1].astype(dtype)
+
+
+@mutant("matmul_reduce_scatter", smallest=(2,), law="overlap", overlap="exposed<=0", form="overlapped")
+def sum_sent_after_its_product(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
+    """Each sum is sent once the product of the same iteration is added, which it has no need to wait for."""
+    dtype, axes, p = jnp.result_type(lhs, rhs), names(axis_name), lax.axis_size(axis_name)
+    lhs, rhs = aligned(lhs, rhs, axes)
+    cut, along = (lhs, lhs.ndim - 2) if scatter_dimension == 0 else (rhs, 1)
+    rows = cut.shape[along] // p
+
+    def term(away: Any) -> Array:
+        at = (collectives.axis_index(axis_name) - away) % p * rows
+        part = lax.dynamic_slice_in_dim(cut, at, rows, along)
+        return multiply(part, rhs) if scatter_dimension == 0 else multiply(lhs, part)
+
+    def step(total: Any, away: Any) -> Any:
+        return shift(total + term(away), axes, 1), None
+
+    start = jnp.zeros_like(term(0))
+    return (lax.scan(step, start, jnp.arange(1, p))[0] + term(0)).astype(dtype)
+
+
+@mutant("all_gather_matmul_lhs", smallest=(2,), law="overlap", overlap="exposed<=0", form="overlapped")
+def gathered_before_it_is_multiplied(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Gathers all rows first, and multiplies them then."""
+    return collective_matmul.all_gather_matmul_lhs(lhs, rhs, axis_name)
+
+
+@mutant(
+    "all_gather_matmul_rhs",
+    smallest=(3,),
+    law="overlap",
+    overlap="exposed<=0,directions=2",
+    form="overlapped",
+)
+def one_way_of_two(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Sends all blocks the same way round the ring, and says that it uses both."""
+    return collective_matmul.ring_all_gather_matmul_rhs(lhs, rhs, axis_name)
+
+
+@mutant(
+    "all_gather_matmul_lhs_contracting",
+    smallest=(3,),
+    law="overlap",
+    overlap="exposed<=0,memory<=2*lhs+rhs+3*out+4*(lhs+rhs)/p+8*p",
+    form="overlapped",
+)
+def gathered_operand_held(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Keeps all blocks that come by until the end, though it has multiplied them."""
+    dtype, axes = jnp.result_type(lhs, rhs), names(axis_name)
+    lhs, rhs = aligned(lhs, rhs, axes)
+    block, held = lhs, [lhs]
+    total = multiply(lhs, rows_met(lhs, rhs, axis_name, 0))
+    for away in range(1, lax.axis_size(axis_name)):
+        block = shift(block, axes, 1)
+        held.append(block)
+        total = total + multiply(block, rows_met(lhs, rhs, axis_name, away))
+    return lax.optimization_barrier((total, *held))[0].astype(dtype)
+
+
+@mutant("matmul_reduce_scatter", smallest=(2,), law="overlap", overlap="exposed<=0", form="overlapped")
+def gradient_that_gathers(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
+    """Overlaps forward alone: its gradient gathers the cotangent, and multiplies both operands then."""
+    axes = names(axis_name)
+    lhs, rhs = aligned(lhs, rhs, axes)
+
+    def ring(a: Array, b: Array) -> Array:
+        return collective_matmul.ring_matmul_reduce_scatter(a, b, axis_name, scatter_dimension=scatter_dimension)
+
+    def naive(a: Array, b: Array) -> Array:
+        return collective_matmul.matmul_reduce_scatter(a, b, axis_name, scatter_dimension=scatter_dimension)
+
+    product = jax.custom_vjp(ring)
+    product.defvjp(lambda a, b: (ring(a, b), (a, b)), lambda saved, ct: jax.vjp(naive, *saved)[1](ct))
+    return product(lhs, rhs)
+
+
+@mutant("matmul_reduce_scatter", smallest=(2,), law="overlap", overlap="exposed<=0", form="overlapped")
+def one_place_too_far(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
+    """Its sums end one participant short of where they belong: the last permute has no product beside it."""
+    dtype, axes, p = jnp.result_type(lhs, rhs), names(axis_name), lax.axis_size(axis_name)
+    lhs, rhs = aligned(lhs, rhs, axes)
+    cut, along = (lhs, lhs.ndim - 2) if scatter_dimension == 0 else (rhs, 1)
+    rows = cut.shape[along] // p
+
+    def term(away: Any) -> Array:
+        at = (collectives.axis_index(axis_name) - away) % p * rows
+        part = lax.dynamic_slice_in_dim(cut, at, rows, along)
+        return multiply(part, rhs) if scatter_dimension == 0 else multiply(lhs, part)
+
+    def step(total: Any, away: Any) -> Any:
+        return shift(total, axes, 1) + term(away), None
+
+    total = lax.scan(step, term(0), jnp.arange(1, p))[0]
+    return shift(total, axes, 1).astype(dtype)

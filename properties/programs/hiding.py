@@ -1,0 +1,66 @@
+"""What each overlapped form of a product claims of how it hides what it sends."""
+
+import math
+from fractions import Fraction
+
+from shardproof.properties.cases.case import Case
+from shardproof.properties.programs.overlap import Limit, Overlap
+
+BOTH_WAYS = ("bidirectional", "joined", "shorter_way")
+MOVING = {
+    "all_gather_matmul_lhs_contracting": "lhs",
+    "all_gather_matmul_lhs": "lhs",
+    "all_gather_matmul_rhs": "rhs",
+    "matmul_reduce_scatter": "out",
+}
+BLOCKS = {"ring": 2, "bidirectional": 2, "joined": 3, "nested": 4, "shorter_way": 4}
+"""For how many moving blocks there is room: one comes and one goes, on each ring; and two halves joined."""
+
+
+def hidden_by(way: str, contract: str) -> Overlap:
+    """What a form claims of a contract, on a machine whose busiest link needs as long as p-1 of p products."""
+    return Overlap(exposed_by(way, contract), 2 if way in BOTH_WAYS else 1, held_by(way, contract))
+
+
+def exposed_by(way: str, contract: str) -> Limit:
+    """The part of what it sends that is exposed: of a ring, nothing.
+
+    The shorter way's first two blocks, or last, have one product beside them. The second half of an all-reduce gathers
+    what is finished; the last of several tiles is added up alone. A ring of rings sends along its first axis while a
+    loop over its second begins, which is a barrier. A transformer block of 16-bit floats sends sums of twice the bytes
+    of what it gathers: what is balanced in all is not in each.
+    """
+    if way == "tiled":
+        return one_tile
+    if contract == "matmul_all_reduce":
+        return "1/2"
+    if way == "nested":
+        return along_the_first_axis_and_more if contract == "transformer_block" else along_the_first_axis
+    if way == "shorter_way":
+        return "3/p" if contract == "matmul_reduce_scatter" else "2/p"
+    return "1/6" if contract == "transformer_block" else "0"
+
+
+def one_tile(case: Case) -> Fraction:
+    """A tile's part of the columns."""
+    columns = case.operands[1].block[-1]
+    return Fraction(max(1, math.ceil(columns / case.members)), max(1, columns))
+
+
+def along_the_first_axis(case: Case) -> Fraction:
+    """(a-1)/(p-1), of a participants along the first axis."""
+    outer, inner = (case.mesh.shape[axis] for axis in case.axes)
+    return Fraction(outer - 1, case.members - 1) if inner > 1 else Fraction(0)
+
+
+def along_the_first_axis_and_more(case: Case) -> Fraction:
+    """1/6+(a-1)/(p-1), of a participants along the first axis."""
+    return Fraction(1, 6) + along_the_first_axis(case)
+
+
+def held_by(way: str, contract: str) -> str | None:
+    """The bytes: operands, the result and its sum in float32, a few moving blocks and what meets them, and indices."""
+    if contract not in MOVING:
+        return None
+    joined = "+2*out/p" if way == "joined" else ""
+    return f"lhs+rhs+3*out+{2 * BLOCKS[way]}*{MOVING[contract]}+4*(lhs+rhs)/p+8*p+64{joined}"

@@ -1,5 +1,6 @@
 """The machine that a program's timeline is of: its links need as long as its products."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -47,6 +48,12 @@ class Balanced:
 def products_in(operations: Sequence[Operation]) -> bool:
     """Whether anything is multiplied, were it of no element."""
     return any(o.flops or products_in(o.body) for o in operations)
+
+
+def shortest_side(operations: Sequence[Operation]) -> float:
+    """The shortest side of any block that is sent; of none, infinity."""
+    own = (o.loads.side for o in operations if o.transfers)
+    return min([*own, *(shortest_side(o.body) for o in operations)], default=math.inf)
 
 
 def flops_in(operations: Sequence[Operation]) -> int:

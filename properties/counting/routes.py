@@ -7,7 +7,7 @@ one block to a device use all links of their axes evenly, both ways round, as th
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -36,10 +36,12 @@ class Loads:
     Arguments:
         bytes: the bytes, by link.
         hops: over how many links, one after the other, its farthest block goes.
+        side: the shortest side of what is sent.
     """
 
     bytes: Mapping[Link, Fraction] = field(default_factory=dict)
     hops: int = 0
+    side: int = field(default=1, compare=False)
 
     def __bool__(self) -> bool:
         return bool(self.bytes)
@@ -55,7 +57,8 @@ def loads_of(equation: Any, mesh: MeshCase) -> Loads:
     axes = mesh.in_mesh_order([axis for axis in names if isinstance(axis, str)])
     size = sum(bytes_of(v.aval) for v in equation.invars)
     if name == "ppermute":
-        return permuted([mesh.shape[a] for a in axes], axes, parameters["perm"], size)
+        loads = permuted([mesh.shape[a] for a in axes], axes, parameters["perm"], size)
+        return replace(loads, side=min((side for v in equation.invars for side in v.aval.shape), default=1))
     groups = parameters.get("axis_index_groups")
     return spread(axes, mesh, len(groups[0]) if groups else mesh.axis_size(axes), name, size)
 

@@ -11,6 +11,7 @@ import numpy as np
 from jax.extend import core
 
 from shardproof.properties.cases.case import Case
+from shardproof.properties.engines.simulate.control import scan_counts
 from shardproof.properties.engines.simulate.liveness import equations, opened, subjaxprs
 
 SUMS = ("psum", "psum_invariant", "reduce_scatter")
@@ -198,14 +199,30 @@ def _follow(jaxpr: Any, known: Sequence[bool], found: list[Any]) -> list[bool]:
         if all(inputs):
             found.append(equation)
         outputs = [all(inputs) or _is_empty_product(equation)] * len(equation.outvars)
-        for inner in subjaxprs(equation):
+        if equation.primitive.name == "scan":
+            outputs = _carried(equation, inputs, found)
+        for inner in () if equation.primitive.name == "scan" else subjaxprs(equation):
             arguments, results = len(opened(inner)[0].invars), len(opened(inner)[0].outvars)
             same = arguments == len(inputs) and results == len(outputs)
             flags = _follow(inner, inputs if same else [False] * arguments, found)
-            if same and equation.primitive.name not in ("scan", "while"):  # whose arguments change from step to step
+            if same and equation.primitive.name != "while":  # whose arguments change from step to step
                 outputs = flags
         constant.update(v for v, is_known in zip(equation.outvars, outputs, strict=True) if is_known)
     return [is_constant(atom) for atom in body.outvars]
+
+
+def _carried(equation: Any, inputs: Sequence[bool], found: list[Any]) -> list[bool]:
+    """The same of a scan: what it carries is constant if it begins so, and every step leaves it so."""
+    (inner,), (consts, carried) = subjaxprs(equation), scan_counts(equation)
+    flags = list(inputs)
+    while True:
+        inside: list[Any] = []
+        results = _follow(inner, flags, inside)
+        kept = [flag and left for flag, left in zip(flags[consts : consts + carried], results, strict=False)]
+        if kept == flags[consts : consts + carried]:
+            found.extend(inside)
+            return [*kept, *results[carried:]]
+        flags[consts : consts + carried] = kept
 
 
 def _read(body: Any) -> list[Any]:

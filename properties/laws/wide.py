@@ -38,6 +38,9 @@ ACCUMULATED_BY_JAX = frozenset(
 ANY_FINITE = float(np.finfo(np.float64).max) / 4
 """How far off a result may be of which nothing is known, but that it is finite."""
 
+SMALLEST = float(np.finfo(np.float64).tiny)
+"""Below this doubles have fewer digits, down to none: which of them a result has there says nothing."""
+
 Both = tuple[Wide, Wide, np.ndarray]
 """A result in double precision: with what the program's own may be off by, and what the doubles may be; and where it
 must be finite if the doubles are."""
@@ -130,7 +133,7 @@ def held_to(
         return right
     exact, doubt = right.exact, contract.doubt[of_derivative]
     leeway = double.error + DOUBLES.leeway * np.finfo(np.float64).eps * magnitude(double.value)
-    leeway = leeway + doubt * max(1.0, float(magnitude(exact).max(initial=0)))
+    leeway = leeway + doubt * max(1.0, float(magnitude(exact).max(initial=0))) + SMALLEST
     if doubt and of_derivative:
         unknown = np.isnan(exact)
         exact, leeway = np.where(unknown, double.value, exact), np.where(unknown, np.inf, leeway)

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from jax import Array, P, lax
 
 from shardproof.impl import collectives, norms
+from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.chain import Chain
 from shardproof.properties.cases.manual import levels
@@ -24,6 +25,7 @@ from shardproof.properties.cases.strategies import Chains
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import engine_named
 from shardproof.properties.known_defects import DEFECTS, at_fault, excused
+from shardproof.properties.known_defects.faults import sum_of_complex_constant
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.laws.violation import NotRun, SuiteError
 from shardproof.properties.reports.checking import user_implementation
@@ -407,3 +409,21 @@ def test_an_error_of_the_suite_ends_no_excuse() -> None:
     assert verdict is not None
     assert (verdict.kind, verdict.reason.partition(",")[0]) == ("not run", "there is no oracle")
     assert judged_by(ValueError) is None
+
+
+@pytest.mark.parametrize(("start", "constant"), [(0.0, True), (1.0, False)], ids=["of nothing", "of the argument"])
+def test_what_a_loop_leaves_constant_is_constant(start: float, constant: bool) -> None:
+    """A sum of products of no terms is zero whatever the program is given, in a loop as well, and so is its sum."""
+
+    def local(x: Array) -> Array:
+        def step(total: Array, part: Array) -> tuple[Array, None]:
+            return total + part[:, :0] @ part[:0], None
+
+        total = jax.lax.scan(step, x * start if start else x[:, :0] @ x[:0], jnp.stack([x, x]))[0]
+        return jax.lax.psum(total, "dp")
+
+    mesh = jax.sharding.AbstractMesh((2,), ("dp",))
+    program = jax.shard_map(local, mesh=mesh, in_specs=P("dp"), out_specs=P())
+    traced = jax.make_jaxpr(program)(jax.ShapeDtypeStruct((4, 2), np.complex64))
+    case = Case("all_reduce", MeshCase(("dp",), (2,)), "dp", ())
+    assert (sum_of_complex_constant(case, traced) is not None) == constant

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import Array, lax
 
@@ -16,8 +17,12 @@ from shardproof.impl.collectives import cast_varying
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
+from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine, SimulateEngine, XlaEngine
+from shardproof.properties.engines.simulate import Wide
 from shardproof.properties.laws.law import LAWS
+from shardproof.properties.laws.references import Reference
+from shardproof.properties.laws.wide import held_to
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.programs.implementations import Implementation
@@ -147,3 +152,15 @@ def test_small_and_wrong_in_doubles_is_no_rounding(factor: float, told: str, law
     (line,) = diagnosed(caught.value)
     assert line.startswith("another formula: off by up to ")
     assert line.endswith(told)
+
+
+def test_below_the_smallest_normal_double_nothing_is_known() -> None:
+    """Where the oracle has the least double there is, a right function may have zero; a larger one is wrong."""
+    case = half_precision(1, Data("real", 1))
+    contract = CONTRACTS[case.contract]
+    for exact, double, held in ((5e-324, 0.0, True), (1e-300, 0.0, False)):
+        right = Reference(np.full((1,), exact), np.dtype(np.float32), np.zeros(1))
+        run = Wide(np.full((1,), double), np.zeros(1))
+        known = held_to(contract, right, run, run, np.ones(1, bool), of_derivative=True)
+        assert known.leeway is not None
+        assert (abs(exact - double) <= known.leeway[0]) == held

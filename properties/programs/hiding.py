@@ -63,4 +63,4 @@ def held_by(way: str, contract: str) -> str | None:
     if contract not in MOVING:
         return None
     joined = "+2*out/p" if way == "joined" else ""
-    return f"lhs+rhs+3*out+{2 * BLOCKS[way]}*{MOVING[contract]}+4*(lhs+rhs)/p+8*p+64{joined}"
+    return f"lhs+rhs+5*out+{2 * BLOCKS[way]}*{MOVING[contract]}+4*(lhs+rhs)/p+8*p+64{joined}"

@@ -422,7 +422,7 @@ def test_what_a_loop_leaves_constant_is_constant(start: float, constant: bool) -
         total = jax.lax.scan(step, x * start if start else x[:, :0] @ x[:0], jnp.stack([x, x]))[0]
         return jax.lax.psum(total, "dp")
 
-    mesh = jax.sharding.AbstractMesh((2,), ("dp",))
+    mesh = jax.sharding.AbstractMesh((2,), ("dp",), axis_types=(jax.sharding.AxisType.Auto,))
     program = jax.shard_map(local, mesh=mesh, in_specs=P("dp"), out_specs=P())
     traced = jax.make_jaxpr(program)(jax.ShapeDtypeStruct((4, 2), np.complex64))
     case = Case("all_reduce", MeshCase(("dp",), (2,)), "dp", ())

@@ -1,6 +1,7 @@
 """The law of overlap: what is scheduled when, what it is held against, and what is said where it is broken."""
 
 import dataclasses
+import math
 import re
 import shlex
 import subprocess
@@ -15,9 +16,9 @@ from jax import Array, lax
 
 from shardproof.impl.algorithms.pieces import shift
 from shardproof.properties.benchmark.readme import README
-from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.counting.machines import Balanced
-from shardproof.properties.counting.operations import Operation, Untold, operations_of
+from shardproof.properties.counting.operations import Operation, Untold, operations_of, peak_of
 from shardproof.properties.counting.routes import Loads, permuted
 from shardproof.properties.counting.timeline import timeline
 from shardproof.properties.engines import SimulateEngine
@@ -289,6 +290,16 @@ def test_large_meshes_are_no_longer() -> None:
     assert timeline(operations, Balanced.of(operations, case.mesh, case.axes)).share == 0
     assert len(operations) == 1
     assert len(operations[0].body) < 50
+
+
+def test_a_type_takes_no_place() -> None:
+    """An operand that is the same on all devices is held once, if a loop reads it as one that differs between them."""
+    case = case_of("all_gather_matmul_lhs_contracting", (8,), (1, 2, 512))
+    replicated = dataclasses.replace(case.operands[1], placement=Placement(((), ())))
+    case = dataclasses.replace(case, operands=(case.operands[0], replicated))
+    ring = next(one for one in OVERLAPPED if one.name == "ring_all_gather_matmul_lhs_contracting")
+    operand = math.prod(replicated.block) * 4
+    assert operand < peak_of(forward(case, ring, Seen()), case.mesh) < 2 * operand
 
 
 def test_empty_blocks_hide_nothing() -> None:

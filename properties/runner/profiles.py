@@ -29,7 +29,10 @@ def register(devices: int) -> None:
     # a case compiles programs, so how long it takes says nothing about the code under test; whether it can be repeated
     # is said here, because Hypothesis repeats everything where it sees continuous integration
     quiet = [HealthCheck.too_slow, HealthCheck.data_too_large]
-    slow = settings(deadline=None, suppress_health_check=quiet, derandomize=False)
+    # `explain` traces every line that runs, to name parts of a case that do not matter: minutes for one failure, and what
+    # a report says of a case has its own checks
+    phases = [phase for phase in Phase if phase is not Phase.explain]
+    slow = settings(deadline=None, suppress_health_check=quiet, derandomize=False, phases=phases)
     # while developing: enough to find most things, in a coffee's time
     settings.register_profile("dev", slow, max_examples=200, database=database)
     # in continuous integration: the same cases for everyone, nothing remembered
@@ -39,7 +42,7 @@ def register(devices: int) -> None:
     # at night: new cases every time, and those that failed before come first
     settings.register_profile("nightly", slow, max_examples=5000, database=database, print_blob=True)
     # while looking for the cause of a failure: few cases, no shrinking, everything said
-    phases = [Phase.explicit, Phase.reuse, Phase.generate]
+    once = [Phase.explicit, Phase.reuse, Phase.generate]
     settings.register_profile(
-        "debug", slow, max_examples=10, database=database, phases=phases, verbosity=Verbosity.verbose
+        "debug", slow, max_examples=10, database=database, phases=once, verbosity=Verbosity.verbose
     )

@@ -1,7 +1,8 @@
 """How many bytes a program holds at one time on each device, if it is arranged as a compiler would.
 
-Three things make it less than all values from the equation that makes them to the last that reads them:
+Four things make it less than all values from the equation that makes them to the last that reads them:
 
+- what is only typed in another way is where it was (`RENAMED`);
 - a part of a block, or a block in another order, is read where it stands (`VIEWS`);
 - a product that is only made to be added, or written into a larger block, is added or written there (`INTO`);
 - what is read for the last time gives its place to a result of the same size (`IN_PLACE`).
@@ -17,7 +18,10 @@ from typing import Any
 from shardproof.properties.engines.simulate.control import scan_counts
 from shardproof.properties.engines.simulate.liveness import Step, Value, flattened, opened, subjaxprs
 
-SAME = frozenset({"squeeze", "expand_dims", "reshape", "convert_element_type", "pvary"})
+RENAMED = frozenset({"pvary", "preduced", "reduced_vary_cast", "vary_unreduced_cast"})
+"""What changes a type along mesh axes alone: no compiler is told of it."""
+
+SAME = RENAMED | {"squeeze", "expand_dims", "reshape", "convert_element_type"}
 VIEWS = SAME | {"slice", "dynamic_slice", "split", "transpose", "broadcast_in_dim"}
 INTO = frozenset({"add", "add_any", "sub", "dynamic_update_slice"})
 IN_PLACE = INTO | SAME | {"mul", "max", "min", "select_n", "scatter", "scatter-add", "scan", "while"}
@@ -77,6 +81,8 @@ class _Arrangement:
 
     def _is_elsewhere(self, operation: Step, v: Value) -> bool:
         """Whether a value that the operation makes needs no place."""
+        if operation.name in RENAMED:
+            return True
         if v in self.results:
             return False
         if operation.name in VIEWS and all(r.name in READS_VIEWS for r in self.readers.get(v, [])):
@@ -102,9 +108,10 @@ class _Arrangement:
         last: dict[Value, Step] = {}
         for operation in placed:
             last.update(dict.fromkeys([*self._places(operation), *operation.writes], operation))
+        returned = self.results.union(*(self.sources.get(v, ()) for v in self.results))
         ending: dict[int, list[Value]] = {}
         for v, reader in last.items():
-            if v not in self.results and v not in self.arguments - self.carried:
+            if v not in returned and v not in self.arguments - self.carried:
                 ending.setdefault(id(reader), []).append(v)
         alive = most = 0
         for operation in placed:

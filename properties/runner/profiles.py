@@ -29,8 +29,8 @@ def register(devices: int) -> None:
     # a case compiles programs, so how long it takes says nothing about the code under test; whether it can be repeated
     # is said here, because Hypothesis repeats everything where it sees continuous integration
     quiet = [HealthCheck.too_slow, HealthCheck.data_too_large]
-    # `explain` traces every line that runs, to name parts of a case that do not matter: minutes for one failure, and what
-    # a report says of a case has its own checks
+    # `explain` traces every line that runs, to name parts of a case that do not matter: minutes for one failure, and
+    # what a report says of a case has its own checks
     phases = [phase for phase in Phase if phase is not Phase.explain]
     slow = settings(deadline=None, suppress_health_check=quiet, derandomize=False, phases=phases)
     # while developing: enough to find most things, in a coffee's time

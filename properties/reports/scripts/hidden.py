@@ -241,4 +241,4 @@ def check_that_it_shows(violation: LawViolation, most: Fraction, *, backward: bo
         mesh = engine.abstract_mesh(case.mesh)
         jaxprs.append(jax.make_jaxpr(both(mesh))(*program.abstract_arguments(mesh)).jaxpr)
     if exposed(jaxprs, case.mesh.shape, case.axes) <= most:
-        raise ValueError("a script shows what is exposed, which is no more than is claimed: this is about memory or ways")
+        raise ValueError("a script shows what is exposed, which is as claimed: this is about memory or ways")

@@ -1,4 +1,4 @@
-"""How many pairs of a token and its choice are sent, dropped, kept, and how many rows are padded."""
+"""What becomes of the pairs of a token and its choice, in numbers, by expert."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -6,43 +6,40 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardproof.oracles.moe.dropping import Dispatch
+from shardproof.oracles.moe.dropping import Dispatch, Pair
 
 
 @dataclass(frozen=True)
 class Counters:
-    """Numbers of pairs, of every participant: int64 `[p]`, and of every expert: `[E]`.
+    """Numbers of pairs by expert: int64 `[E]`, of all participants' experts one after the other.
 
     Arguments:
-        sent: those of its own tokens that a participant does not drop itself, its own experts' among them.
-        dropped_by_sender: those of its own tokens that it drops itself.
-        dropped_by_receiver: those that come to it, and that it has no room for.
-        received: those that it keeps for its experts.
-        padded: the rows of its buffer that hold none.
-        kept_by_expert: those that each expert keeps, all participants' experts one after the other.
+        chosen: those whose token chose the expert.
+        sent: those that their own participant does not drop, even if it is the expert's as well.
+        dropped_by_sender: those that it drops.
+        dropped_by_receiver: those that the expert's participant has no room for.
+        kept: those that the expert gets.
     """
 
+    chosen: np.ndarray
     sent: np.ndarray
     dropped_by_sender: np.ndarray
     dropped_by_receiver: np.ndarray
-    received: np.ndarray
-    padded: np.ndarray
-    kept_by_expert: np.ndarray
+    kept: np.ndarray
 
 
-def count(result: Dispatch, participants: int, experts: int) -> Counters:
-    """What becomes of all pairs, in numbers."""
+def count_drops(result: Dispatch, experts: int) -> Counters:
+    """What becomes of all pairs, of so many experts."""
     arriving = (*result.kept, *result.dropped_by_receiver)
     return Counters(
-        sent=_tally((pair.sender for pair in arriving), participants),
-        dropped_by_sender=_tally((pair.sender for pair in result.dropped_by_sender), participants),
-        dropped_by_receiver=_tally((pair.receiver for pair in result.dropped_by_receiver), participants),
-        received=_tally((pair.receiver for pair in result.kept), participants),
-        padded=np.array(result.padded, np.int64),
-        kept_by_expert=_tally((pair.expert for pair in result.kept), experts),
+        chosen=_by_expert((*arriving, *result.dropped_by_sender), experts),
+        sent=_by_expert(arriving, experts),
+        dropped_by_sender=_by_expert(result.dropped_by_sender, experts),
+        dropped_by_receiver=_by_expert(result.dropped_by_receiver, experts),
+        kept=_by_expert(result.kept, experts),
     )
 
 
-def _tally(numbers: Iterable[int], size: int) -> np.ndarray:
-    found = Counter(numbers)
-    return np.array([found[i] for i in range(size)], np.int64)
+def _by_expert(pairs: Iterable[Pair], experts: int) -> np.ndarray:
+    found = Counter(pair.expert for pair in pairs)
+    return np.array([found[e] for e in range(experts)], np.int64)

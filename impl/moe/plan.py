@@ -40,6 +40,7 @@ class Plan:
         top_k: k.
         room: what is kept.
         sent: the dtype in which tokens travel.
+        weighed: the dtype in which weights travel.
         dtype: that of the result.
     """
 
@@ -52,6 +53,7 @@ class Plan:
     top_k: int = field(metadata={"static": True})
     room: Room = field(metadata={"static": True})
     sent: Any = field(metadata={"static": True})
+    weighed: Any = field(metadata={"static": True})
     dtype: Any = field(metadata={"static": True})
 
     @property
@@ -99,8 +101,13 @@ class Plan:
         blank = jnp.zeros((self.tokens.shape[0], self.features), self.dtype)
         return cast_varying(blank, varying(self.tokens))
 
-    def own(self, experts: Int[Array, "m"]) -> Int[Array, "m"]:
-        """Numbers of experts among this participant's own; those of others are out of [0, e)."""
+    @property
+    def choices(self) -> Int[Array, "t k"]:
+        """The numbers of the experts that keep each token; -1 for those that drop it."""
+        return jnp.where(self.kept, self.experts, -1).reshape(-1, self.top_k)
+
+    def own(self, experts: Int[Array, "..."]) -> Int[Array, "..."]:
+        """Numbers of experts among this participant's own; those of others, and -1, are out of [0, e)."""
         return experts - axis_index(self.axes) * self.held
 
     def combined(self, outputs: Float[Array, "n f"]) -> Float[Array, "t f"]:
@@ -138,29 +145,19 @@ def planned(
     # widened before they are cast varying: what is summed over participants in a derivative is wide
     rows, router, *own = (cast_varying(x.astype(wide), ordered) for x in (tokens, router_weights, *weights))
     routing = route(rows, router, top_k, over=over)
-    return plan_of(
-        rows, routing, own, axes, room, sent=tokens.dtype, dtype=jnp.result_type(tokens, router_weights, *weights)
-    )
+    types = tokens.dtype, jnp.result_type(*weights), jnp.result_type(tokens, router_weights, *weights)
+    return plan_of(rows, routing, own, axes, room, *types)
 
 
 def plan_of(
-    tokens: Block, routing: Routing, weights: Weights, axes: Axes, room: Room, *, sent: Any, dtype: Any
+    tokens: Block, routing: Routing, weights: Weights, axes: Axes, room: Room, sent: Any, weighed: Any, dtype: Any
 ) -> Plan:
     """The plan of a routing, whoever made it."""
     count = weights[0].shape[0] * lax.axis_size(axes)
     keeps = kept(routing.experts, routing.gates, count, room, axes)
-    return Plan(
-        tokens,
-        weights,
-        routing.experts.ravel(),
-        routing.gates.ravel(),
-        keeps.ravel(),
-        axes,
-        routing.experts.shape[1],
-        room,
-        jnp.dtype(sent),
-        jnp.dtype(dtype),
-    )
+    pairs = (routing.experts.ravel(), routing.gates.ravel(), keeps.ravel())
+    settings = (axes, routing.experts.shape[1], room, jnp.dtype(sent), jnp.dtype(weighed), jnp.dtype(dtype))
+    return Plan(tokens, weights, *pairs, *settings)
 
 
 def _checked(

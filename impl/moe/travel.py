@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import PyTree
 
 from shardproof.impl.collectives import Block
 
@@ -12,7 +13,7 @@ Transfer = Callable[..., Block]
 """Of rows, and of integers that say where to: a linear function of the rows, that adds nothing up."""
 
 
-def narrowly(transfer: Transfer, rows: Block, dtype: Any, *numbers: Block) -> Block:
+def narrowly(transfer: Transfer, rows: Block, dtype: Any, *numbers: PyTree[Block]) -> Block:
     """`transfer(rows, *numbers)`, sent in `dtype`, which holds the rows without a loss; derivatives are sent as wide.
 
     So a 16-bit token travels in 16 bits, and its gradient, a sum of what comes from several experts, is rounded once.
@@ -21,11 +22,11 @@ def narrowly(transfer: Transfer, rows: Block, dtype: Any, *numbers: Block) -> Bl
         return transfer(rows, *numbers)
 
     @jax.custom_jvp
-    def sent(rows: Block, *numbers: Block) -> Block:
+    def sent(rows: Block, *numbers: PyTree[Block]) -> Block:
         return transfer(rows.astype(dtype), *numbers).astype(rows.dtype)
 
     @sent.defjvp
-    def _(primals: tuple[Block, ...], tangents: tuple[Block, ...]) -> tuple[Block, Block]:
+    def _(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Block, Block]:
         return sent(*primals), transfer(tangents[0], *primals[1:])
 
     return sent(rows, *numbers)

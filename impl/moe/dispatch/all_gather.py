@@ -1,7 +1,5 @@
 """Dispatch that gathers all tokens: every participant's experts look at all of them, and what they make is summed."""
 
-import jax.numpy as jnp
-
 from shardproof.impl.arguments import AxisName
 from shardproof.impl.collectives import Block, all_gather, reduce_scatter
 from shardproof.impl.moe.experts import in_turn
@@ -48,7 +46,7 @@ def dispatched(plan: Plan) -> Block:
         return all_gather(x, plan.axes, tiled=True)
 
     rows = narrowly(gathered, plan.tokens, plan.sent)
-    experts = gathered(jnp.where(plan.kept, plan.experts, -1)).reshape(-1, plan.top_k)
+    experts = gathered(plan.choices)
     gates = gathered(plan.gates).reshape(experts.shape)
     total = in_turn(rows, plan.own(experts), gates, plan.weights)
     return reduce_scatter(total, plan.axes, tiled=True).astype(plan.dtype)

@@ -34,7 +34,7 @@ FACTORS = (1, 2, -1, 0)
 """A class is a row of the router by one of these; by 0 all experts tie."""
 
 LEVELS = 4
-"""A router's numbers are 0 to 3, so that gates are far apart, and often equal."""
+"""A router's numbers are 1 to 4, so that gates are far apart, and often equal; none is zero, of which there are two."""
 
 OFFSETS = (0, 0, 96, -96)
 """What is added to all logits of a row, and is in no gate: its powers overflow in float32, or vanish."""
@@ -56,13 +56,13 @@ def _arguments(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
         tokens, held, features, outputs = 1, draw(st.integers(1, 2), label="experts of each"), 2, 1
     else:
         least = 0 if "empty_blocks" in scope.features and draw(st.integers(0, 9), label="no tokens") == 9 else 1
-        tokens = draw(st.integers(least, 0 if least == 0 else 4), label="tokens")
-        held = draw(st.sampled_from((1, 1, 2, 3)), label="experts of each")
+        tokens = draw(st.integers(least, 0 if least == 0 else 5), label="tokens")
+        held = draw(st.sampled_from((1, 2, 3)), label="experts of each")
         features, outputs = draw(st.tuples(st.integers(1, 4), st.integers(1, 2)), label="features, outputs")
     experts = members * held
-    top_k = draw(st.one_of(st.integers(1, min(experts, 3)), st.just(min(experts, 8))), label="top_k")
+    top_k = min(experts, draw(st.sampled_from((1, 2, 2, 3, 8)), label="top_k"))
     share = math.ceil(tokens * members * top_k / experts)
-    capacities = st.sampled_from((None, share, 1, share // 2, share + 1, 0, tokens * members))
+    capacities = st.sampled_from((None, share, 1, max(1, share // 2), share, 1, share + 1, 0, tokens * members))
     policies = POLICIES if "first_senders" in scope.features else tuple(p for p in POLICIES if p != "sender")
     params = {
         "top_k": top_k,
@@ -107,14 +107,14 @@ def _of_blocks(case: Case, place: int, array: np.ndarray, made: Made) -> np.ndar
 def _router(rng: np.random.Generator, x: np.ndarray, rows: int, style: int, unknown: bool) -> np.ndarray:
     """Small integers in the first rows; some columns of a router are NaN where some may be unknown."""
     experts = x.shape[1]
-    levels = rng.integers(0, LEVELS, (rows, experts))
+    levels = rng.integers(1, LEVELS + 1, (rows, experts))
     if style == TIED:
         levels[...] = 1
     elif style == FAVOURITE:
-        levels[:, rng.integers(experts)] = LEVELS
+        levels[:, rng.integers(experts)] = LEVELS + 1
     elif style == SKEWED:
         first = rng.random((rows, experts)) < 1 / (1 + np.arange(experts))
-        levels = np.where(first, LEVELS, levels)
+        levels = np.where(first, LEVELS + 1, levels)
     result = np.zeros_like(x)
     result[:rows] = levels + rng.choice(OFFSETS, (rows, 1))
     return np.where(unknown & (rng.random(experts) < 1 / 3), np.full_like(x, np.nan), result)

@@ -1,10 +1,9 @@
 """Dispatch by all-to-alls with a buffer of fixed size for every pair of a sender and an expert."""
 
-import jax.numpy as jnp
-
 from shardproof.impl.arguments import AxisName
 from shardproof.impl.collectives import Block
-from shardproof.impl.moe.dispatch.exchange import slots, through_experts
+from shardproof.impl.moe.dispatch.exchange import through_experts
+from shardproof.impl.moe.dispatch.slots import filled, slots, taken
 from shardproof.impl.moe.plan import ExpertWeights, Plan, planned
 
 
@@ -40,8 +39,6 @@ def dispatched(plan: Plan) -> Block:
     """The result of a plan: `[T, F]`."""
     if plan.empty:
         return plan.zeros()
-    at, rows = slots(plan), plan.count * plan.most_sent
-    source = jnp.full(rows, -1).at[at].set(plan.token, mode="drop")
-    filled = jnp.where(source[:, None] >= 0, plan.tokens[jnp.maximum(source, 0)], 0)
-    returned = through_experts(plan, filled.reshape(plan.count, plan.most_sent, -1)).reshape(rows, -1)
-    return plan.combined(returned[jnp.minimum(at, rows - 1)])
+    at = slots(plan)
+    buffers = filled(plan.tokens, at, plan.count * plan.most_sent)
+    return plan.combined(taken(through_experts(plan, buffers), at))

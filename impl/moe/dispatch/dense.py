@@ -6,7 +6,8 @@ from jax import lax
 
 from shardproof.impl.arguments import AxisName
 from shardproof.impl.collectives import Block
-from shardproof.impl.moe.dispatch.exchange import slots, through_experts
+from shardproof.impl.moe.dispatch.exchange import through_experts
+from shardproof.impl.moe.dispatch.slots import slots
 from shardproof.impl.moe.plan import ExpertWeights, Plan, planned
 
 
@@ -26,7 +27,7 @@ def dense_moe(
 
     A token goes to the experts of its `top_k` highest logits, ties to the lowest expert, and gets the sum of what those
     that keep it make of it, each by its gate; nothing is renormalised after drops. A dropped choice adds zero, and has
-    no gradient. Has an array `[T k, E C]`, and zeros of it multiply every token: tokens must be finite.
+    no gradient. Has an array `[T, k, E C]`, and zeros of it multiply every token: tokens must be finite.
 
     Arguments:
         tokens: floating-point blocks; those of participant 0 are the first, in logical order.
@@ -59,9 +60,8 @@ def dispatched(plan: Plan) -> Block:
     """The result of a plan: `[T, F]`."""
     if plan.empty:
         return plan.zeros()
-    rows = plan.count * plan.most_sent
-    pairs = jax.nn.one_hot(slots(plan), rows, dtype=plan.tokens.dtype)  # [N, E C]: nothing of dropped pairs
-    tokens = jnp.sum(pairs.reshape(-1, plan.top_k, rows), axis=1)  # [T, E C]: no row holds two pairs
-    filled = lax.dot_general(tokens, plan.tokens, (((0,), (0,)), ((), ())), precision=lax.Precision.HIGHEST)
-    returned = through_experts(plan, filled.reshape(plan.count, plan.most_sent, -1)).reshape(rows, -1)
-    return plan.combined(jnp.matmul(pairs, returned, precision=lax.Precision.HIGHEST))
+    pairs = jax.nn.one_hot(slots(plan), plan.count * plan.most_sent, dtype=plan.tokens.dtype)  # [T, k, E C]
+    tokens = jnp.sum(pairs, axis=1)  # [T, E C]: no row holds two pairs, and a dropped one is in none
+    buffers = lax.dot_general(tokens, plan.tokens, (((0,), (0,)), ((), ())), precision=lax.Precision.HIGHEST)
+    outputs = jnp.matmul(pairs, through_experts(plan, buffers), precision=lax.Precision.HIGHEST)
+    return plan.combined(outputs.reshape(-1, plan.features))

@@ -1,24 +1,16 @@
 """Buffers of a fixed size for every pair of a sender and an expert, exchanged by all-to-alls."""
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from shardproof.impl.collectives import Block, all_to_all
 from shardproof.impl.moe.experts import in_buffers
 from shardproof.impl.moe.plan import Plan
-from shardproof.impl.moe.ranks import places
 from shardproof.impl.moe.travel import narrowly
 
 
-def slots(plan: Plan) -> Int[Array, "n"]:
-    """Of each pair, its row among the E C of all buffers, C for each expert; E C for dropped ones."""
-    queues = jnp.where(plan.kept, plan.experts, plan.count)
-    place = places(queues, plan.count)
-    return jnp.where(plan.kept, queues * plan.most_sent + place, plan.count * plan.most_sent)
-
-
-def through_experts(plan: Plan, buffers: Float[Array, "e c d"]) -> Float[Array, "e c f"]:
-    """`[E, C, D]` to `[E, C, F]`: to the participant of each expert, through it, and back. Two all-to-alls.
+def through_experts(plan: Plan, buffers: Float[Array, "n d"]) -> Float[Array, "n f"]:
+    """`[E C, D]` to `[E C, F]`: to the participant of each expert, through it, and back. Two all-to-alls.
 
     Tokens travel in their own dtype, and what experts make of them as wide as it is computed: it is a term of a sum.
     """
@@ -30,4 +22,4 @@ def through_experts(plan: Plan, buffers: Float[Array, "e c d"]) -> Float[Array, 
     arrived = narrowly(there, buffers, plan.sent).reshape(p, held, room, -1)  # [sender, expert, slot, feature]
     by_expert = jnp.swapaxes(arrived, 0, 1).reshape(held, p * room, -1)
     outputs = in_buffers(by_expert, plan.weights).reshape(held, p, room, -1)
-    return there(jnp.swapaxes(outputs, 0, 1).reshape(p * held, room, -1))
+    return there(jnp.swapaxes(outputs, 0, 1).reshape(p * held * room, -1))

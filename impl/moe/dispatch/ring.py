@@ -1,16 +1,18 @@
 """Dispatch round a ring: tokens travel from participant to participant, and each serves those that its experts keep."""
 
+import jax
 from jax import lax
 
 from shardproof.impl.algorithms.pieces import shift
 from shardproof.impl.arguments import AxisName
-from shardproof.impl.collectives import Block
-from shardproof.impl.moe.experts import in_turn
+from shardproof.impl.collectives import Block, axis_index
+from shardproof.impl.moe.dispatch.slots import slots, through_slots
+from shardproof.impl.moe.experts import Weights
 from shardproof.impl.moe.plan import ExpertWeights, Plan, planned
 from shardproof.impl.moe.travel import narrowly
 
 Visitors = tuple[Block, Block, Block]
-"""The tokens of a participant `[T, D]`, the numbers of the experts that keep them `[T, k]`, and gates `[T, k]`."""
+"""The tokens of a participant `[T, D]`, their slots at all experts `[T, k]`, and gates `[T, k]`."""
 
 
 def ring_moe(
@@ -49,29 +51,31 @@ def dispatched(plan: Plan) -> Block:
         return plan.zeros()
 
     def onward(visitors: Visitors) -> Visitors:
-        rows, experts, gates = visitors
-        return narrowly(following, rows, plan.sent), following(experts), following(gates)
+        rows, at, gates = visitors
+        return narrowly(following, rows, plan.sent), following(at), following(gates)
 
     def following(x: Block) -> Block:
         return shift(x, plan.axes, 1)
 
-    def served(visitors: Visitors) -> Block:
-        rows, experts, gates = visitors
-        return in_turn(rows, plan.own(experts), gates, plan.weights)
+    @jax.checkpoint  # what is held for a derivative are visitors, and no products
+    def served(visitors: Visitors, weights: Weights) -> Block:
+        rows, at, gates = visitors
+        return through_slots(rows, at - first, gates, weights, plan.most_sent)
 
     def step(state: tuple[Visitors, Block], _: None) -> tuple[tuple[Visitors, Block], None]:
         visitors, total = state
-        return (onward(visitors), following(total) + served(visitors)), None
+        return (onward(visitors), following(total) + served(visitors, plan.weights)), None
 
-    p, own = plan.participants, (plan.tokens, plan.choices, plan.gates.reshape(-1, plan.top_k))
-    home = served(own)
+    first = axis_index(plan.axes) * (plan.held * plan.most_sent)  # of the rows of all experts, those of its own
+    p, own = plan.participants, (plan.tokens, slots(plan), plan.gates.reshape(-1, plan.top_k))
+    home = served(own, plan.weights)
     if p > 1:
         visitors = onward(own)
         if p == 2:
-            total = served(visitors)
+            total = served(visitors, plan.weights)
         else:
-            state = onward(visitors), served(visitors)
+            state = onward(visitors), served(visitors, plan.weights)
             (visitors, total), _ = lax.scan(step, state, length=p - 3)
-            total = following(total) + served(visitors)
+            total = following(total) + served(visitors, plan.weights)
         home = following(total) + home
     return home.astype(plan.dtype)

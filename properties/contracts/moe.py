@@ -180,8 +180,14 @@ def _unknown_policy(case: Case) -> st.SearchStrategy[Case]:
 
 
 def _more_columns(case: Case) -> st.SearchStrategy[Case]:
+    """Experts that are no multiple of the participants."""
     features, experts = case.operands[1].block
-    return st.just(changed(case, 1, block=(features, experts + 1)))
+    return st.nothing() if case.members == 1 else st.just(changed(case, 1, block=(features, experts + 1)))
+
+
+def _more_rows(case: Case) -> st.SearchStrategy[Case]:
+    features, experts = case.operands[1].block
+    return st.just(changed(case, 1, block=(features + 1, experts)))
 
 
 def _other_features(case: Case) -> st.SearchStrategy[Case]:
@@ -211,6 +217,7 @@ CONTRACT: Contract = operation(
         Violation("capacity", _negative),
         Violation("policy", _unknown_policy),
         Violation("router_weights", _more_columns),
+        Violation("router_weights", _more_rows),
         Violation("expert_weights", _other_features),
         Violation("tokens", _integers),
     ),

@@ -130,7 +130,7 @@ def moe_of_any_policy(*operands: Any, policy: str, **options: Any) -> Array:
     return all_gather_moe(*operands, policy=policy if policy in POLICIES else "position", **options)
 
 
-@mutant("moe_layer", law="error", smallest=(1,), claims=("explained_errors",))
+@mutant("moe_layer", law="error", smallest=(2,), claims=("explained_errors",))
 def moe_of_some_columns(tokens: Array, router: Array, weights: Array, axis_name: AxisName, **options: Any) -> Array:
     """Leaves out what a router has of columns more than there are experts."""
     experts = weights.shape[0] * lax.axis_size(axis_name)

@@ -8,11 +8,10 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl.collectives import all_to_all, cast_varying, ring_shift, varying
-from shardproof.impl.moe.dispatch.exchange import slots
 from shardproof.impl.moe.dispatch.ragged import Dispatcher
 from shardproof.impl.moe.experts import in_buffers, in_turn
 from shardproof.impl.moe.plan import Plan, planned
-from shardproof.impl.moe.ranks import counted
+from shardproof.impl.moe.ranks import counted, places
 from shardproof.properties.mutants.axes import in_mesh_order
 from shardproof.properties.mutants.catalogue import mutant
 
@@ -32,6 +31,13 @@ def _there(plan: Plan, x: Array) -> Array:
     return all_to_all(x, plan.axes, split_axis=0, concat_axis=0, tiled=True)
 
 
+def _slots(plan: Plan) -> Array:
+    """Of every pair its row in the buffers of all experts; of dropped ones a row behind the last."""
+    queues = jnp.where(plan.kept, plan.experts, plan.count)
+    place = queues * plan.most_sent + places(queues, plan.count)
+    return jnp.where(plan.kept, place, plan.count * plan.most_sent)
+
+
 def _buffers(
     operands: Any,
     options: Any,
@@ -47,7 +53,7 @@ def _buffers(
     plan = _plan(operands, options)
     if plan.empty:
         return plan.zeros()
-    place, rows = at(plan, slots(plan)), plan.count * plan.most_sent
+    place, rows = at(plan, _slots(plan)), plan.count * plan.most_sent
     source = jnp.full(rows, -1).at[place].set(plan.token, mode="drop")
     filled = jnp.where(source[:, None] >= 0, plan.tokens[jnp.maximum(source, 0)], 0)
     arrived = _there(plan, filled.reshape(plan.count, plan.most_sent, -1))

@@ -158,11 +158,11 @@ def _differentiable(axes: Axes) -> "jax.custom_jvp[Block]":
 
         def forward(lists: Lists, along: list[Block]) -> Block:
             known = dict(zip(moving, along, strict=True))
-            rows = (
+            rows, into = (
                 known[i] if i in known else cast_varying(jnp.zeros_like(x), varying(x))
                 for i, x in enumerate((operand, output))
             )
-            return _exchange(*rows, *lists, axes=axes)
+            return _exchange(rows, into, *lists, axes=axes)
 
         def backward(lists: Lists, ct: Block) -> list[Block]:
             both = _returned(ct, lists, operand.shape[0], axes)

@@ -171,7 +171,7 @@ def exposed(layer: Layer, program: Program) -> str:
 
 def rows(layer: Layer) -> list[tuple[str, ...]]:
     """Every dispatch's figures per device."""
-    found = []
+    found: list[tuple[str, ...]] = []
     for name, dispatch in DISPATCHES.items():
         program, derived = layer.program(dispatch), layer.program(dispatch, gradient=True)
         even, uneven = (layer.arrays(skewed=skewed) for skewed in (False, True))

@@ -15,8 +15,8 @@ from jax import lax
 from jaxtyping import Array, Bool, Int
 
 from shardproof.impl.arguments import refuse
-from shardproof.impl.collectives import Block, all_gather, axis_index
-from shardproof.impl.moe.ranks import Numbers, counted, places, places_of_all
+from shardproof.impl.collectives import Block, all_gather, axis_index, cast_varying
+from shardproof.impl.moe.ranks import counted, places, places_of_all
 
 POLICIES = ("probability", "position", "choice", "sender")
 """Who is kept, of an expert's pairs: those of the highest gates, ties by token; the first tokens; all first choices
@@ -157,11 +157,6 @@ def _by_senders(queues: Block, count: int, held: int, axes: Axes) -> Block:
     )
 
 
-def kept_by_choice(experts: Numbers, kept: Bool[Array, "n"], count: int) -> Int[Array, "e"]:
-    """How many pairs of this participant each expert keeps: `[E]`."""
-    return counted(jnp.where(kept, experts, count), count)
-
-
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Counters:
@@ -169,26 +164,29 @@ class Counters:
 
     Arguments:
         chosen: how many chose it.
-        dropped_by_sender: how many of them their own participant left out.
-        dropped_by_receiver: how many it had no room for.
+        sent: how many of them their own participant did not leave out, even if the expert is its own.
+        dropped_by_sender: how many it did.
+        dropped_by_receiver: how many the expert had no room for.
         kept: how many it kept.
     """
 
     chosen: Int[Array, "e"]
+    sent: Int[Array, "e"]
     dropped_by_sender: Int[Array, "e"]
     dropped_by_receiver: Int[Array, "e"]
     kept: Int[Array, "e"]
 
 
 def count_drops(experts: Int[Array, "t k"], gates: Block, count: int, room: Room, axes: Axes) -> Counters:
-    """The drop counters of what `kept` says: kept and dropped ones are all pairs."""
+    """The drop counters of what `kept` says: kept and dropped ones are all pairs. Arguments are those of `kept`."""
     chosen = experts.ravel()
     held = kept(experts, gates, count, room, axes).ravel()
     sent = _sent(experts, gates, count, room).ravel()
     numbers = (
         counted(chosen, count),
+        counted(jnp.where(sent, chosen, count), count),
         counted(jnp.where(sent, count, chosen), count),
         counted(jnp.where(sent & ~held, chosen, count), count),
         counted(jnp.where(held, chosen, count), count),
     )
-    return Counters(*lax.psum(numbers, axes))
+    return Counters(*lax.psum(cast_varying(numbers, axes), axes))

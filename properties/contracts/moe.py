@@ -15,12 +15,16 @@ from itertools import product
 import numpy as np
 from hypothesis import strategies as st
 
+from shardproof.impl import moe as implementations
 from shardproof.oracles import moe
+from shardproof.oracles.communication import Cost
 from shardproof.oracles.layout import unshard
+from shardproof.oracles.moe import costs
 from shardproof.oracles.moe.dropping import POLICIES
 from shardproof.oracles.moe.routing import route
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts.contract import Contract, Option, Scope, Violation, of_type
+from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
+from shardproof.properties.contracts.costs import bits, sum_bits
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.operation import Described, Drawn, operation
@@ -199,6 +203,31 @@ def _integers(case: Case) -> st.SearchStrategy[Case]:
     return st.just(changed(case, 0, dtype="int32"))
 
 
+def sizes_of(case: Case) -> costs.Sizes:
+    """The sizes of a layer."""
+    (tokens, features), (held, _, outputs) = (case.operands[place].block for place in (0, 2))
+    options = case.keywords
+    return costs.Sizes(
+        participants=case.members,
+        tokens=tokens,
+        features=features,
+        outputs=outputs,
+        held=held,
+        top_k=options["top_k"],
+        capacity=options["capacity"],
+        policy=options["policy"],
+        bits=bits(case),
+        wide=sum_bits(case),
+    )
+
+
+def _claim(function: Callable[..., object], formula: Callable[[costs.Sizes], Cost] | None = None) -> Claim:
+    """One of this project's own; without a formula what it sends depends on the data."""
+    return Claim(
+        function, FEATURES, communication=None if formula is None else lambda case, backward: formula(sizes_of(case))
+    )
+
+
 CONTRACT: Contract = operation(
     "moe_layer",
     moe.moe_layer,
@@ -228,5 +257,15 @@ CONTRACT: Contract = operation(
     accumulator=float32_accumulator,
     nonlinear=True,
     decided=True,
-    implementations={},
+    implementations={
+        "dense": _claim(implementations.dense_moe, costs.buffers_cost),
+        "scanned": _claim(implementations.scanned_moe, costs.weights_cost),
+        "sorted": _claim(implementations.sorted_moe, costs.weights_cost),
+        "all_gather": _claim(implementations.all_gather_moe, costs.gathered_cost),
+        "all_to_all": _claim(implementations.all_to_all_moe, costs.buffers_cost),
+        "ragged": _claim(implementations.ragged_moe, costs.ragged_cost),
+        "gathered_ragged": _claim(implementations.gathered_ragged_moe, costs.gathered_ragged_cost),
+        "chunked": _claim(implementations.chunked_moe),
+        "ring": _claim(implementations.ring_moe, costs.ring_cost),
+    },
 )

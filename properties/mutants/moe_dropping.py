@@ -160,7 +160,7 @@ def moe_dropping_tokens(*operands: Any, **options: Any) -> Array:
     return Layer(keep=whole)(*operands, **options)
 
 
-@mutant("moe_layer", smallest=(2, 2))
+@mutant("moe_layer", smallest=(2, 2), form="user")
 def moe_numbering_in_mesh_order(*operands: Any, **options: Any) -> Array:
     """Takes the tokens of a tuple's participants for those in mesh order when it counts who comes first."""
     axes = operands[3]

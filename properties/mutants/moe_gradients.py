@@ -132,6 +132,6 @@ def moe_of_any_policy(*operands: Any, policy: str, **options: Any) -> Array:
 
 @mutant("moe_layer", law="error", smallest=(2,), claims=("explained_errors",))
 def moe_of_some_columns(tokens: Array, router: Array, weights: Array, axis_name: AxisName, **options: Any) -> Array:
-    """Leaves out what a router has of columns more than there are experts."""
-    experts = weights.shape[0] * lax.axis_size(axis_name)
-    return all_gather_moe(tokens, router[:, :experts], weights, axis_name, **options)
+    """Leaves out the columns of a router that are too many for participants of as many experts each."""
+    more = router.shape[1] % max(weights.shape[0], 1)
+    return all_gather_moe(tokens, router[:, : router.shape[1] - more], weights, axis_name, **options)

@@ -7,13 +7,14 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
-from shardproof.impl.collectives import all_to_all, cast_varying, ring_shift, varying
+from shardproof.impl.collectives import all_gather, all_to_all, cast_varying, ring_shift, varying
+from shardproof.impl.moe.dispatch.all_gather import all_gather_moe
 from shardproof.impl.moe.dispatch.ragged import Dispatcher
 from shardproof.impl.moe.experts import in_buffers, in_turn
 from shardproof.impl.moe.plan import Plan, planned
 from shardproof.impl.moe.ranks import counted, places
 from shardproof.properties.mutants.axes import in_mesh_order
-from shardproof.properties.mutants.catalogue import mutant
+from shardproof.properties.mutants.catalogue import formula_of, mutant
 
 Step = Callable[[Plan, Array], Array]
 """Something that is done with rows, or with numbers."""
@@ -299,3 +300,11 @@ def moe_round_half_the_ring(*operands: Any, **options: Any) -> Array:
             total = total + in_turn(rows, plan.own(experts), gates, plan.weights)
         visitors, total = (ring_shift(x, plan.axes) for x in (visitors, total))
     return total.astype(plan.dtype)
+
+
+@mutant("moe_layer", law="communication", smallest=(1,), communication=formula_of("moe_layer", "all_gather"))
+def moe_sending_tokens_twice(tokens: Array, *operands: Any, **options: Any) -> Array:
+    """Gathers tokens once more, for nothing."""
+    right = all_gather_moe(tokens, *operands, **options)
+    again = jnp.sum(all_gather(tokens, operands[-1], tiled=True)) * 0
+    return right + again.astype(right.dtype)

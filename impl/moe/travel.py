@@ -27,6 +27,8 @@ def narrowly(transfer: Transfer, rows: Block, dtype: Any, *numbers: PyTree[Block
 
     @sent.defjvp
     def _(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Block, Block]:
-        return sent(*primals), transfer(tangents[0], *primals[1:])
+        # as a derivative, since a transfer may have one of its own; what it gives besides is never sent
+        _, tangent = jax.jvp(lambda x: transfer(x, *primals[1:]), (primals[0],), (tangents[0],))
+        return sent(*primals), tangent
 
     return sent(rows, *numbers)

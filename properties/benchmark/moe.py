@@ -6,6 +6,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +28,7 @@ from shardproof.properties.programs.program import Argument, Program
 DISPATCHES: dict[str, Callable[..., jax.Array]] = {
     "dense": moe.dense_moe,
     "all_to_all": moe.all_to_all_moe,
+    "all_to_all, per sender": moe.all_to_all_moe,
     "ragged": moe.ragged_moe,
     "chunked": moe.chunked_moe,
     "all_gather": moe.all_gather_moe,
@@ -34,7 +36,7 @@ DISPATCHES: dict[str, Callable[..., jax.Array]] = {
     "sorted": moe.sorted_moe,
     "scanned": moe.scanned_moe,
 }
-"""Every form, by its name."""
+"""Every form, by its name; "per sender" divides the capacity among senders, so that buffers are smaller."""
 
 COLUMNS = (
     "dispatch",
@@ -86,9 +88,16 @@ class Layer:
         """One axis."""
         return MeshCase(("ep",), (self.participants,))
 
-    def program(self, dispatch: Callable[..., jax.Array], *, gradient: bool = False) -> Program:
-        """The layer over one axis, or its gradient alone."""
-        room = {"top_k": self.top_k, "capacity": self.capacity, "policy": "position"}
+    def room(self, name: str) -> dict[str, Any]:
+        """The settings of a dispatch by its name."""
+        settings: dict[str, Any] = {"top_k": self.top_k, "capacity": self.capacity, "policy": "position"}
+        if name.endswith("per sender") and self.capacity is not None:
+            settings |= {"capacity": None, "capacity_per_sender": -(-self.capacity // self.participants)}
+        return settings
+
+    def program(self, name: str, *, gradient: bool = False) -> Program:
+        """The layer over one axis by one of `DISPATCHES`, or its gradient alone."""
+        dispatch, room = DISPATCHES[name], self.room(name)
 
         def build(mesh: jax.sharding.Mesh) -> Callable[..., object]:
             specs = (jax.P("ep"), jax.P(), jax.P("ep"))
@@ -172,8 +181,10 @@ def exposed(layer: Layer, program: Program) -> str:
 def rows(layer: Layer) -> list[tuple[str, ...]]:
     """Every dispatch's figures per device."""
     found: list[tuple[str, ...]] = []
-    for name, dispatch in DISPATCHES.items():
-        program, derived = layer.program(dispatch), layer.program(dispatch, gradient=True)
+    for name in DISPATCHES:
+        if name.endswith("per sender") and layer.capacity is None:
+            continue
+        program, derived = layer.program(name), layer.program(name, gradient=True)
         even, uneven = (layer.arrays(skewed=skewed) for skewed in (False, True))
         record = recorded(program, layer.mesh, even)
         skewed, gradient = recorded(program, layer.mesh, uneven), recorded(derived, layer.mesh, even)

@@ -243,6 +243,8 @@ class Contract:
     @property
     def form(self) -> str:
         """The form of the implementations that it names, which their budget depends on."""
+        if self.decided:
+            return "routed"
         return "whole" if self.roles else "nonlinear" if self.nonlinear else "operation"
 
     @property

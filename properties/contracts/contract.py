@@ -114,11 +114,6 @@ class Mistake:
     """What a wrong implementation computes, exactly: an oracle of which one thing is mistaken.
 
     What it leaves as it is, a derivative say, is what is right; so it is said of no implementation.
-
-    Arguments:
-        oracle: as a contract's, of the mistaken results.
-        pushforward: as a contract's.
-        pullback: as a contract's.
     """
 
     oracle: Results
@@ -243,9 +238,8 @@ class Contract:
     @property
     def form(self) -> str:
         """The form of the implementations that it names, which their budget depends on."""
-        if self.decided:
-            return "routed"
-        return "whole" if self.roles else "nonlinear" if self.nonlinear else "operation"
+        nonlinear = "routed" if self.decided else "nonlinear"
+        return "whole" if self.roles else nonlinear if self.nonlinear else "operation"
 
     @property
     def axis_names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -24,6 +24,9 @@ MISTAKES = "properties/contracts/mistakes"
 PRIMITIVES = ("engines", "known_defects", "counting", "communication.py")
 """Folders and files about JAX's primitives, of which one may have the name of a contract."""
 
+MADE_OF_OTHERS = ("moe", "moe.py")
+"""Folders and files of what is made of such a primitive."""
+
 
 def own_files(name: str) -> set[str]:
     """The files that may name a contract: one of the same name in each room, and in the folder of planted bugs."""
@@ -58,7 +61,7 @@ def may_name(name: str, path: Path) -> bool:
     """Whether a file may name a contract: its own, that of its right forms, a test, or one about a JAX primitive."""
     if str(path) in own_files(name) or is_part(name, path) or ANY_OF_THEM in str(path) or path.stem.startswith("test_"):
         return True
-    return hasattr(lax, name) and bool({*path.parts} & {*PRIMITIVES})
+    return hasattr(lax, name) and bool({*path.parts} & {*PRIMITIVES, *MADE_OF_OTHERS})
 
 
 def strangers(name: str, texts: dict[Path, str]) -> list[str]:

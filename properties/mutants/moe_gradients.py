@@ -8,7 +8,7 @@ from jax import Array, lax
 
 from shardproof.impl.moe.capacity import POLICIES
 from shardproof.impl.moe.dispatch.all_gather import all_gather_moe
-from shardproof.properties.mutants.axes import AxisName
+from shardproof.properties.mutants.axes import AxisName, mesh_names, mesh_size, names
 from shardproof.properties.mutants.catalogue import mutant
 from shardproof.properties.mutants.moe import Layer, choose, count, weigh
 
@@ -112,26 +112,27 @@ def moe_differentiated_over_all(*operands: Any, **options: Any) -> Array:
     return Layer(weigh=over_all)(*operands, **options)
 
 
-@mutant("moe_layer", law="error", smallest=(1,), claims=("explained_errors",))
+@mutant("moe_layer", law="error", smallest=(1,), claims=("explained_errors",), form="user")
 def moe_of_fewer_choices(*operands: Any, top_k: int, **options: Any) -> Array:
     """Chooses all experts where more are asked for, and one where none are."""
     return all_gather_moe(*operands, top_k=max(1, min(top_k, operands[1].shape[1])), **options)
 
 
-@mutant("moe_layer", law="error", smallest=(1,), claims=("explained_errors",))
+@mutant("moe_layer", law="error", smallest=(1,), claims=("explained_errors",), form="user")
 def moe_of_negative_room(*operands: Any, capacity: int | None, **options: Any) -> Array:
     """Takes a negative capacity for zero."""
     return all_gather_moe(*operands, capacity=None if capacity is None else max(capacity, 0), **options)
 
 
-@mutant("moe_layer", law="error", smallest=(1,), claims=("explained_errors",))
+@mutant("moe_layer", law="error", smallest=(1,), claims=("explained_errors",), form="user")
 def moe_of_any_policy(*operands: Any, policy: str, **options: Any) -> Array:
     """Takes a policy that it does not know for that by position."""
     return all_gather_moe(*operands, policy=policy if policy in POLICIES else "position", **options)
 
 
-@mutant("moe_layer", law="error", smallest=(2,), claims=("explained_errors",))
+@mutant("moe_layer", law="error", smallest=(2,), claims=("explained_errors",), form="user")
 def moe_of_some_columns(tokens: Array, router: Array, weights: Array, axis_name: AxisName, **options: Any) -> Array:
-    """Leaves out the columns of a router that are too many for participants of as many experts each."""
-    more = router.shape[1] % max(weights.shape[0], 1)
-    return all_gather_moe(tokens, router[:, : router.shape[1] - more], weights, axis_name, **options)
+    """Leaves out the columns of a router that are more than there are experts."""
+    known = set(names(axis_name)) <= {*mesh_names()}
+    experts = weights.shape[0] * mesh_size(names(axis_name)) if known else router.shape[1]
+    return all_gather_moe(tokens, router[:, :experts], weights, axis_name, **options)

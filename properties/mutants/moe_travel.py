@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
-from shardproof.impl.collectives import all_gather, all_to_all, cast_varying, ring_shift, varying
+from shardproof.impl.collectives import all_gather, all_to_all, ring_shift
 from shardproof.impl.moe.dispatch.all_gather import all_gather_moe
 from shardproof.impl.moe.dispatch.ragged import Dispatcher
 from shardproof.impl.moe.experts import in_buffers, in_turn
@@ -20,7 +20,8 @@ Step = Callable[[Plan, Array], Array]
 """Something that is done with rows, or with numbers."""
 
 
-def _plan(operands: Any, options: Any) -> Plan:
+def plan_for(operands: Any, options: Any) -> Plan:
+    """Who goes where, in a call."""
     return planned("moe", *operands, **options, over="chosen", capacity_per_sender=None)
 
 
@@ -28,7 +29,8 @@ def _as_it_is(plan: Plan, x: Array) -> Array:
     return x
 
 
-def _there(plan: Plan, x: Array) -> Array:
+def exchanged(plan: Plan, x: Array) -> Array:
+    """An equal part of the rows to every participant."""
     return all_to_all(x, plan.axes, split_axis=0, concat_axis=0, tiled=True)
 
 
@@ -45,19 +47,19 @@ def _buffers(
     *,
     at: Step = _as_it_is,
     grouped: bool = True,
-    back: Step = _there,
+    back: Step = exchanged,
     returned: Step = _as_it_is,
     gates: Step = _as_it_is,
     masked: bool = True,
 ) -> Array:
     """Buffers of a fixed size for every sender and expert."""
-    plan = _plan(operands, options)
+    plan = plan_for(operands, options)
     if plan.empty:
         return plan.zeros()
     place, rows = at(plan, _slots(plan)), plan.count * plan.most_sent
     source = jnp.full(rows, -1).at[place].set(plan.token, mode="drop")
     filled = jnp.where(source[:, None] >= 0, plan.tokens[jnp.maximum(source, 0)], 0)
-    arrived = _there(plan, filled.reshape(plan.count, plan.most_sent, -1))
+    arrived = exchanged(plan, filled.reshape(plan.count, plan.most_sent, -1))
     p, held = plan.participants, plan.held
     arrived = arrived.reshape(p, held, plan.most_sent, -1)
     by_expert = jnp.swapaxes(arrived, 0, 1) if grouped else arrived
@@ -127,7 +129,7 @@ def _ragged(
     restored: Callable[[Array], Array] = jnp.argsort,
 ) -> Array:
     """Just what is kept travels; pairs that are dropped are holes in what is sent."""
-    plan = _plan(operands, options)
+    plan = plan_for(operands, options)
     if plan.empty:
         return plan.zeros()
     p, pairs, room = plan.participants, plan.experts.size, plan.most_received
@@ -137,7 +139,7 @@ def _ragged(
     sent = counted(jnp.where(plan.kept, plan.experts, plan.count), plan.count).reshape(p, plan.held)
     dispatcher = Dispatcher.of(jnp.cumsum(loads) - loads, sizes(plan, jnp.sum(sent, axis=1)), plan.axes)
     rows = there(dispatcher).there(plan.tokens[plan.token[order]], room)
-    received = _there(plan, sent).ravel()
+    received = exchanged(plan, sent).ravel()
     behind = jnp.sum(jnp.cumsum(received) <= jnp.arange(room)[:, None], axis=1)
     own = jnp.where(arrived(dispatcher, room), whose(plan, behind), -1)
     outputs = in_turn(rows, own[:, None], jnp.ones((room, 1), rows.dtype), plan.weights)
@@ -227,79 +229,6 @@ def moe_of_the_first_sender(*operands: Any, **options: Any) -> Array:
         return jnp.minimum(behind, plan.held - 1)
 
     return _ragged(operands, options, whose=first)
-
-
-def _chunked(operands: Any, options: Any, *, steps: Step, size: Callable[[int, int], int], start: int = 0) -> Array:
-    """A loop of all-to-alls of some rows to each participant; `steps` is given how many each is left."""
-    plan = _plan(operands, options)
-    if plan.empty:
-        return plan.zeros()
-    p, chunk = plan.participants, size(plan.experts.size, plan.participants)
-    order = jnp.argsort(jnp.where(plan.kept, plan.experts, plan.count))
-    sizes = counted(jnp.where(plan.kept, plan.experts, plan.count) // plan.held, p)
-    begin, token, expert = jnp.cumsum(sizes) - sizes, plan.token[order], plan.experts[order]
-
-    def body(state: tuple[Array, Array]) -> tuple[Array, Array]:
-        step, result = state
-        within = step * chunk + jnp.arange(chunk)
-        left = (within < sizes[:, None]).ravel()
-        at = jnp.where(left, (begin[:, None] + within).ravel(), 0)
-        rows = _there(plan, jnp.where(left[:, None], plan.tokens[token[at]], 0))
-        own = plan.own(_there(plan, jnp.where(left, expert[at], -1)))
-        outputs = _there(plan, in_turn(rows, own[:, None], jnp.ones((p * chunk, 1), rows.dtype), plan.weights))
-        added = jnp.where(left[:, None], outputs, 0) * plan.gates[order][at][:, None]
-        return step + 1, result.at[token[at]].add(added)
-
-    last = steps(plan, -(-sizes // chunk))
-    along = varying(plan.tokens) | varying(last)
-    blank = cast_varying(jnp.zeros((plan.tokens.shape[0], plan.features), plan.tokens.dtype), along)
-    state = cast_varying(jnp.int32(start), varying(last)), blank
-    return lax.while_loop(lambda state: state[0] < last, body, state)[1].astype(plan.dtype)
-
-
-def _agreed(plan: Plan, chunks: Array) -> Array:
-    return lax.pmax(jnp.max(chunks), plan.axes)
-
-
-@mutant("moe_layer", smallest=(2,))
-def moe_leaving_early(*operands: Any, **options: Any) -> Array:
-    """A participant leaves the loop when it has nothing left itself, and the others wait for it."""
-    return _chunked(operands, options, steps=lambda plan, n: jnp.max(n), size=lambda pairs, p: -(-pairs // p))
-
-
-@mutant("moe_layer", smallest=(1,))
-def moe_without_its_last_chunk(*operands: Any, **options: Any) -> Array:
-    """Of several chunks the last one is lost."""
-
-    def one_less(plan: Plan, chunks: Array) -> Array:
-        most = _agreed(plan, chunks)
-        return jnp.where(most > 1, most - 1, most)
-
-    return _chunked(operands, options, steps=one_less, size=lambda pairs, p: 1)
-
-
-@mutant("moe_layer", smallest=(2,))
-def moe_of_one_chunk(*operands: Any, **options: Any) -> Array:
-    """Sends an even share of the pairs to every participant, once, although some have more."""
-    return _chunked(
-        operands, options, steps=lambda plan, n: _agreed(plan, jnp.minimum(n, 1)), size=lambda pairs, p: -(-pairs // p)
-    )
-
-
-@mutant("moe_layer", smallest=(2,))
-def moe_round_half_the_ring(*operands: Any, **options: Any) -> Array:
-    """Tokens travel round the ring, and the last participant does not serve them."""
-    plan = _plan(operands, options)
-    if plan.empty:
-        return plan.zeros()
-    visitors = (plan.tokens, plan.choices, plan.gates.reshape(-1, plan.top_k))
-    total = jnp.zeros((), plan.tokens.dtype)
-    for step in range(plan.participants):
-        rows, experts, gates = visitors
-        if step == 0 or step < plan.participants - 1:
-            total = total + in_turn(rows, plan.own(experts), gates, plan.weights)
-        visitors, total = (ring_shift(x, plan.axes) for x in (visitors, total))
-    return total.astype(plan.dtype)
 
 
 @mutant("moe_layer", law="communication", smallest=(1,), communication=formula_of("moe_layer", "all_gather"))

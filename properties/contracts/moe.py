@@ -27,6 +27,7 @@ from shardproof.properties.contracts.contract import Claim, Contract, Option, Sc
 from shardproof.properties.contracts.costs import bits, sum_bits
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
+from shardproof.properties.contracts.mistakes import moe as mistakes
 from shardproof.properties.contracts.operation import Described, Drawn, operation
 
 FEATURES = frozenset({"empty_blocks", "explained_errors", "first_senders", "nan_logits", "replicated_operands", "x64"})
@@ -257,6 +258,7 @@ CONTRACT: Contract = operation(
     accumulator=float32_accumulator,
     nonlinear=True,
     decided=True,
+    mistakes=mistakes.MISTAKES,
     implementations={
         "dense": _claim(implementations.dense_moe, costs.buffers_cost),
         "scanned": _claim(implementations.scanned_moe, costs.weights_cost),

@@ -228,7 +228,7 @@ def moe_short_for_one_pair(*operands: Any, **options: Any) -> Array:
     return Layer(keep=short)(*operands, **options)
 
 
-@mutant("moe_layer", smallest=(33,), law="scale", runs="large")
+@mutant("moe_layer", smallest=(33,), law="scale", runs="large", form="user")
 def moe_for_32_experts(*operands: Any, **options: Any) -> Array:
     """Keeps the numbers of experts in five bits."""
     return Layer(choose=lambda logits, top_k: lax.top_k(lax.stop_gradient(logits), top_k)[1] % 32)(*operands, **options)

@@ -16,18 +16,16 @@ class Mistaken(MoeLayer):
     """A layer that drops other pairs.
 
     Arguments:
-        ranked: the routing by which it is decided who is kept.
         room: another capacity, or policy, given the right ones and what a process group holds.
     """
 
-    ranked: Callable[[Routing], Routing] = lambda routing: routing
     room: Callable[[Room, Part], Room] = lambda room, part: room
 
     def dispatch(self, routing: Routing, part: Part, capacity: int | None, policy: str) -> Dispatch:
         """Who is kept, by mistake."""
         capacity, policy = self.room((capacity, policy), part)
         return dispatch(
-            self.ranked(routing), len(part.members), part.experts,
+            routing, len(part.members), part.experts,
             capacity=capacity, policy=policy, capacity_per_sender=self.capacity_per_sender,
         )  # fmt: skip
 
@@ -51,11 +49,8 @@ def policy_is(other: str, *policies: str) -> Mistaken:
 MISTAKES = {
     "gates were the softmax over all logits": MoeLayer(over="all"),
     "the capacity was that of each sender": ForEachSender(),
-    "the lowest gates were kept": Mistaken(ranked=lambda routing: routing._replace(gates=-routing.gates)),
     "nothing was dropped": Mistaken(room=lambda room, part: (None, room[1])),
-    "a capacity of zero was none": Mistaken(room=lambda room, part: (room[0] or None, room[1])),
     "the capacity was one more": Mistaken(room=lambda room, part: (None if room[0] is None else room[0] + 1, room[1])),
-    "all policies were that by position": policy_is("position", "probability", "choice", "sender"),
     "all policies were that by choice": policy_is("choice", "probability", "position", "sender"),
     "all policies were that by probability": policy_is("probability", "position", "choice", "sender"),
 }

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.custom_derivatives import SymbolicZero
 
 from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_shape, refuse, refuse_for_now
 from shardproof.impl.collective_matmul.operands import accumulator
@@ -143,24 +144,34 @@ def _beside(mask: Block, rows: Block) -> Block:
 def _differentiable(axes: Axes) -> "jax.custom_jvp[Block]":
     """The exchange with derivatives of its own: linear in operand and output, with the transpose of `_returned`."""
 
-    def forward(lists: Lists, rows: tuple[Block, Block]) -> Block:
-        return _exchange(*rows, *lists, axes=axes)
-
     @jax.custom_jvp
     def exchange(operand: Block, output: Block, lists: Lists) -> Block:
-        return forward(lists, (operand, output))
+        return _exchange(operand, output, *lists, axes=axes)
 
-    @exchange.defjvp
-    def _(primals: tuple[Block, Block, Lists], tangents: tuple[Block, Block, Lists]) -> tuple[Block, Block]:
+    def derivative(
+        primals: tuple[Block, Block, Lists], tangents: tuple[Block | SymbolicZero, Block | SymbolicZero, Any]
+    ) -> tuple[Block, Block]:
         operand, output, lists = primals
         _refuse_batches((operand, output, lists), axes)
+        # JAX transposes no linear_call of which an operand is known to be zero
+        moving = [i for i in range(2) if not isinstance(tangents[i], SymbolicZero)]
 
-        def backward(lists: Lists, ct: Block) -> tuple[Block, Block]:
-            return _returned(ct, lists, operand.shape[0], axes)
+        def forward(lists: Lists, along: list[Block]) -> Block:
+            known = dict(zip(moving, along, strict=True))
+            rows, into = (
+                known[i] if i in known else cast_varying(jnp.zeros_like(x), varying(x))
+                for i, x in enumerate((operand, output))
+            )
+            return _exchange(rows, into, *lists, axes=axes)
 
-        tangent = jax.custom_derivatives.linear_call(forward, backward, lists, tangents[:2])
+        def backward(lists: Lists, ct: Block) -> list[Block]:
+            both = _returned(ct, lists, operand.shape[0], axes)
+            return [both[i] for i in moving]
+
+        tangent = jax.custom_derivatives.linear_call(forward, backward, lists, [tangents[i] for i in moving])
         return exchange(operand, output, lists), tangent
 
+    exchange.defjvp(derivative, symbolic_zeros=True)
     return exchange
 
 

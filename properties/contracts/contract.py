@@ -27,9 +27,11 @@ FEATURES: dict[str, str] = {
     "bool_sum": "Sums and means of bool count in int32, and in float32.",
     "empty_blocks": "Blocks may have no element.",
     "explained_errors": "What the contract forbids raises a ValueError naming the argument, its value and the mesh.",
+    "first_senders": "The policy `sender`: the first participants fill a device's buffer.",
     "groups": "`axis_index_groups` of equal length, of logical indices.",
     "narrow_accumulation": "16-bit floats are added up in 16 bits: the bound on the error is that of their own dtype.",
     "invalid_indices": "Indices may be out of range.",
+    "nan_logits": "A token's logits may be NaN, which counts as minus infinity.",
     "negative_dimensions": "Dimensions may be counted from the back.",
     "replicated_operands": "Operands may be the same along some axes of the tuple, or all of them.",
     "trees": "The operand may be a pytree of arrays.",
@@ -112,11 +114,6 @@ class Mistake:
     """What a wrong implementation computes, exactly: an oracle of which one thing is mistaken.
 
     What it leaves as it is, a derivative say, is what is right; so it is said of no implementation.
-
-    Arguments:
-        oracle: as a contract's, of the mistaken results.
-        pushforward: as a contract's.
-        pullback: as a contract's.
     """
 
     oracle: Results
@@ -181,6 +178,7 @@ class Contract:
         doubt: of one that is nonlinear, how far off the oracle may be itself, in results and derivatives, relative to
             the largest number of an array, or to 1: then its NaN in derivatives is not known. Zero: as doubles are.
         finite: of one that is nonlinear, whether results are finite where mathematics is, whatever overflows before.
+        decided: of one that is nonlinear, whether its data leave nothing that is compared or ordered to roundings.
         roles: the names of its axis tuples, where it has several, or one of another name than `axis_name`.
         tree: what its arguments are, as a tree whose leaves are the names in `operands`; None: one after the other.
         results: what it returns, as a tree of names; None: an array.
@@ -224,6 +222,7 @@ class Contract:
     nonlinear: bool = False
     doubt: tuple[float, float] = (0.0, 0.0)
     finite: bool = True
+    decided: bool = False
     roles: tuple[str, ...] = ()
     tree: Any = None
     results: Any = None
@@ -239,7 +238,8 @@ class Contract:
     @property
     def form(self) -> str:
         """The form of the implementations that it names, which their budget depends on."""
-        return "whole" if self.roles else "nonlinear" if self.nonlinear else "operation"
+        nonlinear = "routed" if self.decided else "nonlinear"
+        return "whole" if self.roles else nonlinear if self.nonlinear else "operation"
 
     @property
     def axis_names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -266,6 +266,12 @@ def flops_of(equation: Any) -> dict[str, int]:
     if name == "dot_general":
         (contracted, _), _ = equation.params["dimension_numbers"]
         inner = math.prod(equation.invars[0].aval.shape[i] for i in contracted)
+    elif name == "ragged_dot_general":
+        numbers = equation.params["ragged_dot_dimension_numbers"]
+        (contracted, _), _ = numbers.dot_dimension_numbers
+        inner = math.prod(equation.invars[0].aval.shape[i] for i in contracted)
+        if {*numbers.lhs_ragged_dimensions} & {*contracted}:  # every row is a term of one group's sums alone
+            inner //= max(1, equation.invars[2].aval.shape[-1])
     elif name == "conv_general_dilated":
         kernel, numbers = equation.invars[1].aval.shape, equation.params["dimension_numbers"]
         inner = math.prod(kernel) // kernel[numbers.rhs_spec[0]]

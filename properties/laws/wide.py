@@ -53,15 +53,17 @@ def both(kind: str, implementation: Implementation, case: Case, arrays: Sequence
         InterpreterLimit: if the interpreter cannot run it so.
         NotImplementedError: if the implementation is not differentiable in a mode that `kind` asks for.
     """
-    rounding = permitted(implementation, case, derivative=kind != "value")
+    decided = CONTRACTS[case.contract].decided
+    rounding = dataclasses.replace(permitted(implementation, case, derivative=kind != "value"), decided=decided)
+    doubles = dataclasses.replace(DOUBLES, decided=decided)
     try:
         prepared = ready(kind, implementation, case, INTERPRETER).prepared
         assert isinstance(prepared, Interpreted)
-        own, double = prepared.wide(arrays, rounding), prepared.wide(arrays, DOUBLES)
+        own, double = prepared.wide(arrays, rounding), prepared.wide(arrays, doubles)
         asked = CONTRACTS[case.contract].finite and "narrow_accumulation" not in implementation.features
         finite = [np.full(wide.error.shape, asked) for wide in own]
         if rounding.own and any(np.isinf(wide.error).any() for wide in own):
-            added_up = prepared.wide(arrays, dataclasses.replace(DOUBLES, own=rounding.own))
+            added_up = prepared.wide(arrays, dataclasses.replace(doubles, own=rounding.own))
             finite = [one & np.isfinite(wide.error) for one, wide in zip(finite, added_up, strict=True)]
     except InterpreterLimit as limit:
         own, double = map(list, zip(*in_doubles(kind, implementation, case, arrays, limit), strict=True))

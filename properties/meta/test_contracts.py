@@ -24,15 +24,32 @@ MISTAKES = "properties/contracts/mistakes"
 PRIMITIVES = ("engines", "known_defects", "counting", "communication.py")
 """Folders and files about JAX's primitives, of which one may have the name of a contract."""
 
+MADE_OF_OTHERS = ("moe", "moe.py")
+"""Folders and files of what is made of such a primitive."""
+
 
 def own_files(name: str) -> set[str]:
     """The files that may name a contract: one of the same name in each room, and in the folder of planted bugs."""
-    modules = {claim.function.__module__.rpartition(".")[2] for claim in CONTRACTS[name].implementations.values()}
     return {
         f"{room}/{module}.py"
-        for module in modules
+        for module in own_modules(name)
         for room in ("impl", "oracles", "properties/contracts", MISTAKES, "properties/mutants")
     }
+
+
+def own_modules(name: str) -> set[str]:
+    """The modules, or packages, of this project's implementations."""
+    return {claim.function.__module__.split(".")[2] for claim in CONTRACTS[name].implementations.values()}
+
+
+def is_part(name: str, path: Path) -> bool:
+    """Whether a file is in a package of a contract's own, or is one of several modules of its planted bugs."""
+    for module in own_modules(name):
+        if path.parts[:2] in (("impl", module), ("oracles", module)):
+            return True
+        if path.parts[:2] == ("properties", "mutants") and path.stem.startswith(f"{module}_"):
+            return True
+    return False
 
 
 def mentions(name: str, source: str) -> bool:
@@ -42,9 +59,9 @@ def mentions(name: str, source: str) -> bool:
 
 def may_name(name: str, path: Path) -> bool:
     """Whether a file may name a contract: its own, that of its right forms, a test, or one about a JAX primitive."""
-    if str(path) in own_files(name) or ANY_OF_THEM in str(path) or path.stem.startswith("test_"):
+    if str(path) in own_files(name) or is_part(name, path) or ANY_OF_THEM in str(path) or path.stem.startswith("test_"):
         return True
-    return hasattr(lax, name) and bool({*path.parts} & {*PRIMITIVES})
+    return hasattr(lax, name) and bool({*path.parts} & {*PRIMITIVES, *MADE_OF_OTHERS})
 
 
 def strangers(name: str, texts: dict[Path, str]) -> list[str]:
@@ -87,7 +104,8 @@ def test_every_contract_of_its_own_has_planted_bugs() -> None:
     """A module of planted bugs of the same name has some of every contract that names its own implementations."""
     for name in OWN:
         modules = {m.function.__module__.rpartition(".")[2] for m in MUTANTS.values() if m.contract == name}
-        assert {f"properties/mutants/{module}.py" for module in modules} <= own_files(name)
+        paths = [f"properties/mutants/{module}.py" for module in modules]
+        assert all(path in own_files(name) or is_part(name, Path(path)) for path in paths)
         assert modules
 
 

@@ -59,6 +59,7 @@ class Rounding:
         split: whether a compiler may divide any sum over devices, as in a program of global arrays: its parts are then
             sent in the dtype of the sum.
         leeway: by how many roundings each is charged: more than one, where it is compared with another formula.
+        decided: whether the data leaves no comparison, and no order, to roundings: numbers are far apart, or equal.
     """
 
     least: str = ""
@@ -66,6 +67,7 @@ class Rounding:
     literals: bool = False
     split: bool = False
     leeway: float = 1.0
+    decided: bool = False
 
     def charged(self, dtype: np.dtype, primitive: str) -> np.dtype:
         """The dtype by which a result of a traced one is charged."""

@@ -1,0 +1,34 @@
+"""Mixture of experts: routing, capacity, and interchangeable ways on which tokens travel to experts and back."""
+
+from shardproof.impl.moe.capacity import POLICIES, Counters, Room, capacity_of, count_drops
+from shardproof.impl.moe.dispatch.all_gather import all_gather_moe
+from shardproof.impl.moe.dispatch.all_to_all import all_to_all_moe
+from shardproof.impl.moe.dispatch.chunked import chunked_moe
+from shardproof.impl.moe.dispatch.dense import dense_moe
+from shardproof.impl.moe.dispatch.local import scanned_moe, sorted_moe
+from shardproof.impl.moe.dispatch.ragged import Dispatcher, gathered_ragged_moe, ragged_moe
+from shardproof.impl.moe.dispatch.ring import ring_moe
+from shardproof.impl.moe.routing import Routing, expert_choice, load_balancing_loss, route, z_loss
+
+__all__ = [
+    "POLICIES",
+    "Counters",
+    "Dispatcher",
+    "Room",
+    "Routing",
+    "all_gather_moe",
+    "all_to_all_moe",
+    "capacity_of",
+    "chunked_moe",
+    "count_drops",
+    "dense_moe",
+    "expert_choice",
+    "gathered_ragged_moe",
+    "load_balancing_loss",
+    "ragged_moe",
+    "ring_moe",
+    "route",
+    "scanned_moe",
+    "sorted_moe",
+    "z_loss",
+]

@@ -1,0 +1,192 @@
+"""Which pairs of a token and its choice an expert keeps when more come than it has room for.
+
+Tokens are numbered over all participants, in logical order: those of participant 0 first. Room counts over all
+participants, so that each must know something of the others: the lengths of their queues, or, where the highest gates
+win, all gates. Those travel; tokens do not.
+"""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Int
+
+from shardproof.impl.arguments import refuse
+from shardproof.impl.collectives import Block, all_gather, axis_index, cast_varying
+from shardproof.impl.moe.ranks import counted, places, places_of_all
+
+POLICIES = ("probability", "position", "choice", "sender")
+"""Who is kept, of an expert's pairs: those of the highest gates, ties by token; the first tokens; all first choices
+before second ones, each by token. By "sender" the experts of a participant share one buffer, of that much room for
+each of them, which the first participant fills first, and of its pairs those of the lowest expert, each by token."""
+
+Axes = tuple[str, ...]
+
+
+def capacity_of(tokens: int, experts: int, top_k: int, factor: float | Fraction) -> int:
+    """The room of an expert: its even share of all pairs, times a factor, rounded up; computed outside of tracing.
+
+    The factor is the decimal that it is written as: 1.1 of 10 is 11, although the product of the floats is more.
+
+    Arguments:
+        tokens: the tokens of all participants.
+        experts: the experts of all participants.
+        top_k: how many experts a token chooses.
+        factor: 1 for just enough if routing were even.
+
+    Raises:
+        ValueError: unless experts are positive, and everything else is at least 0.
+    """
+    for name, value, least in (("tokens", tokens, 0), ("experts", experts, 1), ("top_k", top_k, 0)):
+        if value < least:
+            raise ValueError(f"capacity_of: {name}={value!r}: expected at least {least}")
+    if not factor >= 0 or not math.isfinite(factor):
+        raise ValueError(f"capacity_of: factor={factor!r}: expected a finite number of at least 0")
+    return math.ceil(Fraction(str(factor)) * tokens * top_k / experts)
+
+
+@dataclass(frozen=True)
+class Room:
+    """What is kept, as static settings.
+
+    Arguments:
+        capacity: the most pairs that an expert keeps, of all participants; None: all.
+        policy: one of `POLICIES`.
+        per_sender: the most pairs that one participant sends to an expert, by the policy's order; it drops the others
+            itself. None: all.
+    """
+
+    capacity: int | None
+    policy: str
+    per_sender: int | None = None
+
+    def check(self, function: str) -> None:
+        """Raises ValueError for what is no static integer of at least 0, and for an unknown policy."""
+        for name, most in (("capacity", self.capacity), ("capacity_per_sender", self.per_sender)):
+            if most is not None and (type(most) is not int or most < 0):
+                refuse(function, name, most, "an integer of at least 0, known before tracing, or None")
+        if self.policy not in POLICIES:
+            refuse(function, "policy", self.policy, f"one of {', '.join(POLICIES)}")
+
+    def most_sent(self, tokens: int, held: int) -> int:
+        """The most pairs that a participant of so many tokens can send to one of the `held` experts of another."""
+        bounds = [tokens]
+        if self.capacity is not None:
+            bounds.append(self.capacity * (held if self.policy == "sender" else 1))
+        if self.per_sender is not None:
+            bounds.append(self.per_sender)
+        return min(bounds)
+
+    def most_received(self, tokens: int, top_k: int, held: int, participants: int) -> int:
+        """The most pairs that a participant can keep for its `held` experts."""
+        sent = held * self.most_sent(tokens, held)
+        bounds = [participants * min(sent, tokens * top_k)]
+        if self.capacity is not None:
+            bounds.append(self.capacity * held)
+        return min(bounds)
+
+
+def kept(experts: Int[Array, "t k"], gates: Block, count: int, room: Room, axes: Axes) -> Bool[Array, "t k"]:
+    """Which of this participant's pairs are kept, `[T, k]`.
+
+    Arguments:
+        experts: the numbers of the chosen experts, of all `count`.
+        gates: `[T, k]`, by which pairs are ordered under "probability".
+        count: how many experts all participants have.
+        room: what is kept.
+        axes: the axis tuple of the participants.
+    """
+    sent = _sent(experts, gates, count, room)
+    if room.capacity is None or not experts.size:
+        return sent
+    if not room.capacity:
+        return jnp.zeros_like(sent)
+    queues = jnp.where(sent, experts, count)  # what is not sent waits in no queue
+    if room.policy == "probability":
+        return sent & (_by_gates(queues, gates, count, axes) < room.capacity)
+    if room.policy == "choice":
+        return sent & (_by_choices(queues, count, axes) < room.capacity)
+    if room.policy == "position":
+        return sent & (places_of_all(queues.ravel(), count, axes).reshape(queues.shape) < room.capacity)
+    held = count // lax.axis_size(axes)
+    return sent & (_by_senders(queues, count, held, axes) < room.capacity * held)
+
+
+def _sent(experts: Block, gates: Block, count: int, room: Room) -> Bool[Array, "t k"]:
+    """Which pairs a participant does not drop itself."""
+    if room.per_sender is None:
+        return jnp.full_like(experts, True, dtype=bool)
+    if room.policy == "choice":
+        place = places(experts.T.ravel(), count).reshape(experts.T.shape).T
+    else:
+        first = [-lax.stop_gradient(gates).ravel()] if room.policy == "probability" else []
+        place = places(experts.ravel(), count, first).reshape(experts.shape)
+    return place < room.per_sender
+
+
+def _by_gates(queues: Block, gates: Block, count: int, axes: Axes) -> Block:
+    """Places in queues of all participants, the highest gates first: all gates are gathered, and sorted."""
+    own = queues.size
+    everyone = all_gather(queues.ravel(), axes, tiled=True)
+    weights = all_gather(lax.stop_gradient(gates).ravel(), axes, tiled=True)
+    place = places(everyone, count, [-weights])
+    return lax.dynamic_slice(place, (axis_index(axes) * own,), (own,)).reshape(queues.shape)
+
+
+def _by_choices(queues: Block, count: int, axes: Axes) -> Block:
+    """Places in queues of all participants, one behind the other for first, second, … choices."""
+    top_k = queues.shape[1]
+    each = jnp.where(queues < count, queues + count * jnp.arange(top_k), top_k * count)
+    place = places_of_all(each.ravel(), top_k * count, axes).reshape(queues.shape)
+    lengths = lax.psum(counted(each.ravel(), top_k * count), axes).reshape(top_k, count)
+    before = jnp.cumsum(lengths, axis=0) - lengths
+    return place + jnp.append(before.ravel(), 0)[each]
+
+
+def _by_senders(queues: Block, count: int, held: int, axes: Axes) -> Block:
+    """Places in the buffers of all participants: the first sender's pairs first, and of each by expert and token."""
+    destination, participants = queues.ravel() // held, count // held
+    lengths = all_gather(counted(destination, participants), axes)
+    lower = jnp.arange(participants)[:, None] < axis_index(axes)
+    before = jnp.sum(jnp.where(lower, lengths, 0), axis=0)
+    return (places(destination, participants, [queues.ravel()]) + jnp.append(before, 0)[destination]).reshape(
+        queues.shape
+    )
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Counters:
+    """What became of the pairs of all participants, of each of all experts `[E]`; int32, typed invariant.
+
+    Arguments:
+        chosen: how many chose it.
+        sent: how many of them their own participant did not leave out, even if the expert is its own.
+        dropped_by_sender: how many it did.
+        dropped_by_receiver: how many the expert had no room for.
+        kept: how many it kept.
+    """
+
+    chosen: Int[Array, "e"]
+    sent: Int[Array, "e"]
+    dropped_by_sender: Int[Array, "e"]
+    dropped_by_receiver: Int[Array, "e"]
+    kept: Int[Array, "e"]
+
+
+def count_drops(experts: Int[Array, "t k"], gates: Block, count: int, room: Room, axes: Axes) -> Counters:
+    """The drop counters of what `kept` says: kept and dropped ones are all pairs. Arguments are those of `kept`."""
+    chosen = experts.ravel()
+    held = kept(experts, gates, count, room, axes).ravel()
+    sent = _sent(experts, gates, count, room).ravel()
+    numbers = (
+        counted(chosen, count),
+        counted(jnp.where(sent, chosen, count), count),
+        counted(jnp.where(sent, count, chosen), count),
+        counted(jnp.where(sent & ~held, chosen, count), count),
+        counted(jnp.where(held, chosen, count), count),
+    )
+    return Counters(*lax.psum(cast_varying(numbers, axes), axes))

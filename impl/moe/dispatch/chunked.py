@@ -1,0 +1,133 @@
+"""Dispatch in chunks: all-to-alls of a few rows each, until no participant has anything left to send."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Int
+
+from shardproof.impl.arguments import AxisName, refuse
+from shardproof.impl.collectives import Block, all_to_all, cast_varying, varying
+from shardproof.impl.moe.experts import Weights, in_turn
+from shardproof.impl.moe.plan import ExpertWeights, Plan, planned
+from shardproof.impl.moe.ranks import counted
+from shardproof.impl.moe.travel import narrowly
+
+Numbers = tuple[Block, Block, Block, Block]
+"""Of the pairs in the order in which they are sent: their token and their expert, `[N]`; and of every participant,
+where the pairs that go to it begin, and how many they are, `[p]`."""
+
+Operands = tuple[Block, Block, Weights]
+"""Tokens, gates of the pairs in order, and the weights of this participant's experts."""
+
+
+def chunked_moe(
+    tokens: Block,
+    router_weights: Block,
+    expert_weights: ExpertWeights,
+    axis_name: AxisName,
+    *,
+    top_k: int,
+    capacity: int | None = None,
+    policy: str = "probability",
+    over: str = "chosen",
+    capacity_per_sender: int | None = None,
+    chunk: int | None = None,
+) -> Block:
+    """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`, typed varying: a loop of all-to-alls.
+
+    Pairs are sorted by expert. In each step a participant sends the next `chunk` pairs to each other one, and gets back
+    what their experts make of them. The loop ends when nobody has anything left, on which all participants agree before
+    it starts: after one step if routing is even, and after p if all pairs go to one participant. Never has an array of
+    experts by tokens by features, but rows of p chunks, whatever the routing.
+
+    Its derivative is a loop of the same number of steps, in which experts compute again (a `custom_vjp`, as JAX has no
+    reverse mode of a `while_loop`; so there is no forward mode).
+
+    Arguments and result are those of `dense_moe`, and one more.
+
+    Arguments:
+        chunk: how many pairs are sent from a participant to another in one step; None: an even share of its pairs.
+
+    Raises:
+        ValueError: as `dense_moe`, and for a chunk that is no integer of at least 1.
+    """
+    plan = planned(
+        "chunked_moe", tokens, router_weights, expert_weights, axis_name,
+        top_k=top_k, capacity=capacity, policy=policy, over=over, capacity_per_sender=capacity_per_sender,
+    )  # fmt: skip
+    if chunk is not None and (type(chunk) is not int or chunk < 1):
+        refuse("chunked_moe", "chunk", chunk, "an integer of at least 1, known before tracing, or None")
+    return dispatched(plan, chunk)
+
+
+def dispatched(plan: Plan, chunk: int | None = None) -> Block:
+    """The result of a plan: `[T, F]`."""
+    if plan.empty:
+        return plan.zeros()
+    p, pairs = plan.participants, plan.experts.size
+    size = chunk or -(-pairs // p)
+    queues = jnp.where(plan.kept, plan.experts, plan.count)
+    order = jnp.argsort(queues)
+    sizes = counted(queues // plan.held, p)
+    steps = lax.pmax(jnp.max(-(-sizes // size)), plan.axes)  # the same on all participants: no one leaves early
+    numbers = (plan.token[order], plan.experts[order], jnp.cumsum(sizes) - sizes, sizes)
+    operands = (plan.tokens, plan.gates[order], plan.weights)
+    along = varying(plan.tokens)
+    return _loop(plan, size)(operands, cast_varying(numbers, along), steps).astype(plan.dtype)
+
+
+def _loop(plan: Plan, size: int) -> Any:
+    """The sum of what all steps add, with a derivative of its own."""
+
+    def added(operands: Operands, numbers: Numbers, step: Int[Array, ""]) -> Block:
+        return _step(plan, size, operands, numbers, step)
+
+    @jax.custom_vjp
+    def total(operands: Operands, numbers: Numbers, steps: Block) -> Block:
+        blank = jnp.zeros((plan.tokens.shape[0], plan.features), plan.tokens.dtype)
+
+        def body(state: tuple[Block, Block]) -> tuple[Block, Block]:
+            step, result = state
+            return step + 1, result + added(operands, numbers, step)
+
+        start = (cast_varying(jnp.int32(0), varying(steps)), cast_varying(blank, varying(operands[0])))
+        return lax.while_loop(lambda state: state[0] < steps, body, start)[1]
+
+    def forward(operands: Operands, numbers: Numbers, steps: Block) -> tuple[Block, Any]:
+        return total(operands, numbers, steps), (operands, numbers, steps)
+
+    def backward(known: Any, ct: Block) -> tuple[Operands, None, None]:
+        operands, numbers, steps = known
+        blank = jax.tree.map(lambda x: cast_varying(jnp.zeros_like(x), varying(x)), operands)
+
+        def body(state: tuple[Block, Operands]) -> tuple[Block, Operands]:
+            step, gradients = state
+            _, pull = jax.vjp(lambda operands: added(operands, numbers, step), operands)
+            return step + 1, jax.tree.map(jnp.add, gradients, pull(ct)[0])
+
+        start = (cast_varying(jnp.int32(0), varying(steps)), blank)
+        return lax.while_loop(lambda state: state[0] < steps, body, start)[1], None, None
+
+    total.defvjp(forward, backward)
+    return total
+
+
+def _step(plan: Plan, size: int, operands: Operands, numbers: Numbers, step: Int[Array, ""]) -> Block:
+    """What one step adds to the result: `[T, F]`."""
+    (tokens, gates, weights), (token, expert, begin, sizes), p = operands, numbers, plan.participants
+    within = step * size + jnp.arange(size)
+    left = (within < sizes[:, None]).ravel()  # [p chunk]: whether there is such a pair
+    at = jnp.where(left, (begin[:, None] + within).ravel(), 0)
+
+    def there(x: Block) -> Block:
+        return all_to_all(x, plan.axes, split_axis=0, concat_axis=0, tiled=True)
+
+    rows = jnp.where(left[:, None], tokens[token[at]], 0)
+    visitors = narrowly(there, rows, plan.sent)
+    own = plan.own(there(jnp.where(left, expert[at], -1)))
+    outputs = in_turn(visitors, own[:, None], jnp.ones((p * size, 1), rows.dtype), weights)
+    returned = jnp.where(left[:, None], there(outputs), 0) * gates[at][:, None]
+    blank = cast_varying(jnp.zeros((tokens.shape[0], plan.features), rows.dtype), varying(returned))
+    return blank.at[token[at]].add(returned)

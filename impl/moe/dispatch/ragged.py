@@ -1,0 +1,156 @@
+"""Dispatch by ragged all-to-alls: just the pairs that are kept travel, and nothing else."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+from shardproof.impl.arguments import AxisName
+from shardproof.impl.collectives import Block, all_to_all
+from shardproof.impl.moe.experts import in_turn
+from shardproof.impl.moe.plan import Axes, ExpertWeights, Plan, planned
+from shardproof.impl.moe.ranks import counted
+from shardproof.impl.moe.travel import narrowly
+from shardproof.impl.ragged import gathered_ragged_all_to_all, ragged_all_to_all
+
+Exchange = Callable[..., Block]
+"""`ragged_all_to_all`, or what has its signature."""
+
+Each = Int[Array, "p"]
+"""A number for every participant."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Dispatcher:
+    """How rows go to other participants, and how as many come back to where they were.
+
+    A participant's rows that go to one other stand one behind the other; between those that go to different ones there
+    may be others that go nowhere (holes). What arrives stands in a buffer without holes, by sender.
+
+    Arguments:
+        send_offsets: where the rows begin that this participant sends to each.
+        send_sizes: how many they are.
+        buffer_offsets: where they begin in the buffer of each receiver.
+        recv_offsets: where the rows begin in this participant's buffer that come from each.
+        recv_sizes: how many they are.
+        home_offsets: where they began on the participant that sent them.
+        axes: the axis tuple of the participants.
+        exchange: `ragged_all_to_all`, or what has its signature.
+    """
+
+    send_offsets: Each
+    send_sizes: Each
+    buffer_offsets: Each
+    recv_offsets: Each
+    recv_sizes: Each
+    home_offsets: Each
+    axes: Axes = field(metadata={"static": True})
+    exchange: Exchange = field(metadata={"static": True})
+
+    @classmethod
+    def of(cls, offsets: Each, sizes: Each, axes: Axes, exchange: Exchange = ragged_all_to_all) -> "Dispatcher":
+        """The dispatcher of rows that begin at `offsets`, so many for each participant. Two all-to-alls of integers."""
+        home, received = all_to_all(jnp.stack([offsets, sizes]), axes, split_axis=1, concat_axis=1, tiled=True)
+        begin = jnp.cumsum(received) - received
+        there = all_to_all(begin, axes, split_axis=0, concat_axis=0, tiled=True)
+        return cls(offsets, sizes, there, begin, received, home, axes, exchange)
+
+    def there(self, rows: Block, room: int) -> Block:
+        """`[N, …]` to `[room, …]`: what all participants send to this one; zeros where nothing arrives."""
+        buffer = jnp.zeros((room, *rows.shape[1:]), rows.dtype)
+        lists = (self.send_offsets, self.send_sizes, self.buffer_offsets, self.recv_sizes)
+        return self.exchange(rows, buffer, *lists, axis_name=self.axes)
+
+    def back(self, rows: Block, count: int) -> Block:
+        """`[room, …]` to `[count, …]`: each row to where it was sent from; zeros where none was."""
+        blank = jnp.zeros((count, *rows.shape[1:]), rows.dtype)
+        lists = (self.recv_offsets, self.recv_sizes, self.home_offsets, self.send_sizes)
+        return self.exchange(rows, blank, *lists, axis_name=self.axes)
+
+    def arrived(self, room: int) -> Bool[Array, "m"]:
+        """Which rows of a buffer are filled: they are the first ones."""
+        return jnp.arange(room) < jnp.sum(self.recv_sizes)
+
+    def returned(self, count: int) -> Bool[Array, "n"]:
+        """Which of its own rows come back to a participant: not those in the holes."""
+        at = jnp.arange(count)[:, None]
+        return jnp.any((at >= self.send_offsets) & (at < self.send_offsets + self.send_sizes), axis=1)
+
+
+def ragged_moe(
+    tokens: Block,
+    router_weights: Block,
+    expert_weights: ExpertWeights,
+    axis_name: AxisName,
+    *,
+    top_k: int,
+    capacity: int | None = None,
+    policy: str = "probability",
+    over: str = "chosen",
+    capacity_per_sender: int | None = None,
+) -> Block:
+    """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`, typed varying: ragged all-to-alls.
+
+    Pairs are sorted by participant, those that are kept first, by expert. Needs a platform that has the collective, of
+    which CPU is none.
+
+    Arguments and result are those of `dense_moe`.
+
+    Raises:
+        ValueError: as `dense_moe`.
+        NotImplementedError: for a derivative under `jax.vmap`, as `ragged_all_to_all`.
+    """
+    plan = planned(
+        "ragged_moe", tokens, router_weights, expert_weights, axis_name,
+        top_k=top_k, capacity=capacity, policy=policy, over=over, capacity_per_sender=capacity_per_sender,
+    )  # fmt: skip
+    return dispatched(plan, ragged_all_to_all)
+
+
+def gathered_ragged_moe(
+    tokens: Block,
+    router_weights: Block,
+    expert_weights: ExpertWeights,
+    axis_name: AxisName,
+    *,
+    top_k: int,
+    capacity: int | None = None,
+    policy: str = "probability",
+    over: str = "chosen",
+    capacity_per_sender: int | None = None,
+) -> Block:
+    """As `ragged_moe`, on every platform: its exchange is `gathered_ragged_all_to_all`, which gathers all rows.
+
+    Raises:
+        ValueError: as `dense_moe`.
+    """
+    plan = planned(
+        "gathered_ragged_moe", tokens, router_weights, expert_weights, axis_name,
+        top_k=top_k, capacity=capacity, policy=policy, over=over, capacity_per_sender=capacity_per_sender,
+    )  # fmt: skip
+    return dispatched(plan, gathered_ragged_all_to_all)
+
+
+def dispatched(plan: Plan, exchange: Exchange) -> Block:
+    """The result of a plan: `[T, F]`."""
+    if plan.empty:
+        return plan.zeros()
+    p, pairs, room = plan.participants, plan.experts.size, plan.most_received
+    destination = plan.experts // plan.held
+    # dropped pairs stay where they are, behind the others of their destination: holes in what is sent
+    order = jnp.lexsort((plan.experts, ~plan.kept, destination))
+    loads = counted(destination, p)
+    sent = counted(jnp.where(plan.kept, plan.experts, plan.count), plan.count).reshape(p, plan.held)
+    dispatcher = Dispatcher.of(jnp.cumsum(loads) - loads, jnp.sum(sent, axis=1), plan.axes, exchange)
+
+    rows = narrowly(lambda x, d: d.there(x, room), plan.tokens[plan.token[order]], plan.sent, dispatcher)
+    # of each sender's rows, those of the lowest expert come first: how many they are says whose each row is
+    received = all_to_all(sent, plan.axes, split_axis=0, concat_axis=0, tiled=True).ravel()
+    behind = jnp.sum(jnp.cumsum(received) <= jnp.arange(room)[:, None], axis=1)
+    own = jnp.where(dispatcher.arrived(room), behind % plan.held, -1)
+    outputs = in_turn(rows, own[:, None], jnp.ones((room, 1), rows.dtype), plan.weights)
+    home = jnp.where(dispatcher.returned(pairs)[:, None], dispatcher.back(outputs, pairs), 0)
+    return plan.combined(home[jnp.argsort(order)])

@@ -1,0 +1,106 @@
+"""What experts do with tokens: each is a matrix, or a gated MLP.
+
+Weights are `[e, D, F]`, or three arrays of a gated MLP: gate `[e, D, H]`, up `[e, D, H]`, down `[e, H, F]`, of which an
+expert makes `(silu(x W_gate) * (x W_up)) W_down` (Shazeer, GLU Variants Improve Transformer, 2020).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from shardproof.impl.arguments import refuse_for_now
+from shardproof.impl.collectives import Block, cast_varying, varying
+
+Weights: TypeAlias = list[Float[Array, "e _ _"]]
+"""One array, or three."""
+
+Product = Callable[[Block, Block], Block]
+"""Of rows and weights."""
+
+
+def _expert(rows: Block, weights: Sequence[Block], product: Product) -> Block:
+    if len(weights) == 1:
+        return product(rows, weights[0])
+    gate, up, down = weights
+    return product(jax.nn.silu(product(rows, gate)) * product(rows, up), down)
+
+
+def in_buffers(rows: Float[Array, "e c d"], weights: Weights) -> Float[Array, "e c f"]:
+    """`[e, C, D]` to `[e, C, F]`: each expert with its own buffer of C rows."""
+    return _expert(rows, weights, lambda x, w: lax.dot_general(x, w, (((2,), (1,)), ((0,), (0,)))))
+
+
+def in_turn(
+    rows: Float[Array, "n d"], experts: Int[Array, "n k"], gates: Float[Array, "n k"], weights: Weights
+) -> Float[Array, "n f"]:
+    """`[N, D]` to `[N, F]`: one expert after the other looks at all rows, and takes those that are its own.
+
+    Computes e times as many products as there are rows, and never has an array of rows by experts by features: not in
+    a derivative either, where each expert's products are computed again.
+
+    Arguments:
+        rows: in any order.
+        experts: of each row, different numbers of experts among those in `weights`; others: no expert.
+        gates: what each of them counts.
+        weights: of e experts.
+
+    Returns:
+        Of each row, the sum over its experts of gate times output.
+    """
+
+    @jax.checkpoint
+    def one(rows: Block, experts: Block, gates: Block, number: Block, weights: Sequence[Block]) -> Block:
+        chosen = experts == number
+        gate = jnp.sum(jnp.where(chosen, gates, 0), axis=1)[:, None]
+        own = jnp.any(chosen, axis=1)[:, None]
+        # selected before anything is computed, so that no other row is in an expert's gradient, even if it is NaN
+        result = _expert(jnp.where(own, rows, 0), weights, jnp.matmul)
+        return jnp.where(own, result, 0) * gate
+
+    def step(total: Block, expert: tuple[Block, Sequence[Block]]) -> tuple[Block, None]:
+        number, own = expert
+        return total + one(rows, experts, gates, number, own), None
+
+    zeros = jnp.zeros((rows.shape[0], weights[-1].shape[2]), rows.dtype)
+    total = cast_varying(zeros, varying(rows) | varying(experts) | varying(weights[0]))
+    return lax.scan(step, total, (jnp.arange(weights[0].shape[0]), weights))[0]
+
+
+def sorted_by_expert(rows: Float[Array, "n d"], experts: Int[Array, "n"], weights: Weights) -> Float[Array, "n f"]:
+    """`[N, D]` to `[N, F]`: rows are sorted by their expert, and `jax.lax.ragged_dot` multiplies each group by its own.
+
+    Arguments:
+        rows: in any order.
+        experts: of each row, the expert's number among those in `weights`; others: no expert, and a result of zeros.
+        weights: of e experts.
+
+    Raises:
+        NotImplementedError: under `jax.vmap`, which JAX's `ragged_dot` does not serve.
+    """
+    _refuse_batches(rows, experts)
+    count = weights[0].shape[0]
+    known = jnp.where((experts >= 0) & (experts < count), experts, count)
+    order = jnp.argsort(known)
+    sizes = jnp.sum(known[:, None] == jnp.arange(count), axis=0, dtype=jnp.int32)
+    grouped = jnp.where((known < count)[order][:, None], rows[order], 0)
+    along = varying(grouped) | varying(weights[0])
+    sizes = cast_varying(sizes, along)
+    result = _expert(grouped, weights, lambda x, w: lax.ragged_dot(x, w, sizes))
+    held = jnp.where((known < count)[order][:, None], result, 0)  # what is behind the last group is not defined
+    return held[jnp.argsort(order)]
+
+
+def _refuse_batches(rows: Block, experts: Block) -> None:
+    @jax.custom_batching.custom_vmap
+    def unmapped(rows: Block, experts: Block) -> Block:
+        return jnp.zeros(())
+
+    @unmapped.def_vmap
+    def _(size: int, batched: object, *operands: Block) -> tuple[Block, bool]:
+        refuse_for_now("sorted_by_expert", "rows", str(jax.typeof(rows)), "rows outside of jax.vmap")
+
+    unmapped(lax.stop_gradient(rows), experts)

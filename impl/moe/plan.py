@@ -1,0 +1,193 @@
+"""What every dispatch of a mixture of experts starts from and ends with: who goes where, and the sum of what returns.
+
+The meaning of a layer is here, the way on which rows travel in `dispatch`. Everything is carried in float32 for 16-bit
+floats: operands are widened as they come in, their gradients are added up wide, and the result is rounded once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_rank, refuse
+from shardproof.impl.collective_matmul.operands import accumulator
+from shardproof.impl.collectives import Block, axis_index, cast_varying, varying
+from shardproof.impl.moe.capacity import Room, kept
+from shardproof.impl.moe.experts import Weights
+from shardproof.impl.moe.routing import Routing, route
+
+Axes = tuple[str, ...]
+ExpertWeights = Block | Sequence[Block]
+"""One array `[E_Y, D, F]`, or the three of gated MLPs."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Plan:
+    """What one participant sends, with T tokens of k choices each: N = T k pairs, token by token.
+
+    Arguments:
+        tokens: `[T, D]`, wide.
+        weights: of its own e experts, wide.
+        experts: `[N]`, the number of each pair's expert, of those of all participants.
+        gates: `[N]`, wide.
+        kept: `[N]`, whether the expert has room for it.
+        axes: the axis tuple of the participants.
+        top_k: k.
+        room: what is kept.
+        sent: the dtype in which tokens travel.
+        weighed: the dtype in which weights travel.
+        dtype: that of the result.
+    """
+
+    tokens: Float[Array, "t d"]
+    weights: Weights
+    experts: Int[Array, "n"]
+    gates: Float[Array, "n"]
+    kept: Bool[Array, "n"]
+    axes: Axes = field(metadata={"static": True})
+    top_k: int = field(metadata={"static": True})
+    room: Room = field(metadata={"static": True})
+    sent: Any = field(metadata={"static": True})
+    weighed: Any = field(metadata={"static": True})
+    dtype: Any = field(metadata={"static": True})
+
+    @property
+    def participants(self) -> int:
+        """How many there are."""
+        return lax.axis_size(self.axes)
+
+    @property
+    def held(self) -> int:
+        """The experts of each participant."""
+        return self.weights[0].shape[0]
+
+    @property
+    def count(self) -> int:
+        """The experts of all participants."""
+        return self.held * self.participants
+
+    @property
+    def features(self) -> int:
+        """Of a result."""
+        return self.weights[-1].shape[2]
+
+    @property
+    def token(self) -> Int[Array, "n"]:
+        """The token of each pair."""
+        return jnp.arange(self.experts.size) // self.top_k
+
+    @property
+    def most_sent(self) -> int:
+        """The most pairs that a participant sends to one expert."""
+        return self.room.most_sent(self.tokens.shape[0], self.held)
+
+    @property
+    def most_received(self) -> int:
+        """The most pairs that a participant gets for all its experts."""
+        return self.room.most_received(self.tokens.shape[0], self.top_k, self.held, self.participants)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing can be kept, or has a feature."""
+        return not (self.most_sent and self.most_received and self.tokens.size and self.features)
+
+    def zeros(self) -> Float[Array, "t f"]:
+        """The result where nothing is kept."""
+        blank = jnp.zeros((self.tokens.shape[0], self.features), self.dtype)
+        return cast_varying(blank, varying(self.tokens))
+
+    @property
+    def choices(self) -> Int[Array, "t k"]:
+        """The numbers of the experts that keep each token; -1 for those that drop it."""
+        return jnp.where(self.kept, self.experts, -1).reshape(-1, self.top_k)
+
+    def own(self, experts: Int[Array, "..."]) -> Int[Array, "..."]:
+        """Numbers of experts among this participant's own; those of others, and -1, are out of [0, e)."""
+        return experts - axis_index(self.axes) * self.held
+
+    def combined(self, outputs: Float[Array, "n f"]) -> Float[Array, "t f"]:
+        """Of each token, the sum over its kept choices of gate times output, rounded once."""
+        held = jnp.where(self.kept[:, None], outputs, 0)  # what comes back for a dropped pair, if anything, is ignored
+        weighted = held * self.gates[:, None]
+        return jnp.sum(weighted.reshape(-1, self.top_k, self.features), axis=1).astype(self.dtype)
+
+
+def planned(
+    function: str,
+    tokens: Block,
+    router_weights: Block,
+    expert_weights: ExpertWeights,
+    axis_name: AxisName,
+    *,
+    top_k: int,
+    capacity: int | None,
+    policy: str,
+    over: str,
+    capacity_per_sender: int | None,
+) -> Plan:
+    """The plan of a layer's call: operands checked and widened, tokens routed, and who is kept.
+
+    Raises:
+        ValueError: for an unknown axis; operands that are not floating, or of another rank or shape; experts that are
+            no multiple of the participants; a `top_k`, `capacity`, `policy` or `over` that is none.
+    """
+    axes, weights = _checked(function, tokens, router_weights, expert_weights, axis_name)
+    room = Room(capacity, policy, capacity_per_sender)
+    room.check(function)
+    wide = accumulator(tokens, router_weights, *weights)
+    along = {*axes, *(name for x in (tokens, router_weights, *weights) for name in varying(x))}
+    ordered = [name for name in jax.sharding.get_abstract_mesh().axis_names if name in along]
+    # widened before they are cast varying: what is summed over participants in a derivative is wide
+    rows, router, *own = (cast_varying(x.astype(wide), ordered) for x in (tokens, router_weights, *weights))
+    routing = route(rows, router, top_k, over=over)
+    types = tokens.dtype, jnp.result_type(*weights), jnp.result_type(tokens, router_weights, *weights)
+    return plan_of(rows, routing, own, axes, room, *types)
+
+
+def plan_of(
+    tokens: Block, routing: Routing, weights: Weights, axes: Axes, room: Room, sent: Any, weighed: Any, dtype: Any
+) -> Plan:
+    """The plan of a routing, whoever made it."""
+    count = weights[0].shape[0] * lax.axis_size(axes)
+    keeps = kept(routing.experts, routing.gates, count, room, axes)
+    pairs = (routing.experts.ravel(), routing.gates.ravel(), keeps.ravel())
+    settings = (axes, routing.experts.shape[1], room, jnp.dtype(sent), jnp.dtype(weighed), jnp.dtype(dtype))
+    return Plan(tokens, weights, *pairs, *settings)
+
+
+def _checked(
+    function: str, tokens: Block, router_weights: Block, expert_weights: ExpertWeights, axis_name: AxisName
+) -> tuple[Axes, Weights]:
+    axes = check_axes(function, axis_name)
+    weights = [expert_weights] if isinstance(expert_weights, jax.Array) else list(expert_weights)
+    if len(weights) not in (1, 3):
+        refuse(function, "expert_weights", f"{len(weights)} arrays", "one array, or the three of gated MLPs")
+    check_rank(function, "tokens", tokens, 2)
+    check_rank(function, "router_weights", router_weights, 2)
+    for name, x in (("tokens", tokens), ("router_weights", router_weights), *(("expert_weights", w) for w in weights)):
+        check_kind(function, name, x, jnp.floating, "real floating-point numbers")
+    for w in weights:
+        check_rank(function, "expert_weights", w, 3)
+    features, experts = router_weights.shape
+    p, held = lax.axis_size(axes), weights[0].shape[0]
+    if features != tokens.shape[1]:
+        refuse(function, "router_weights", str(jax.typeof(router_weights)), f"{tokens.shape[1]} rows, as tokens have")
+    if experts % p:
+        refuse(
+            function,
+            "router_weights",
+            str(jax.typeof(router_weights)),
+            f"a number of experts that is a multiple of {p}, the participants of {axis_name!r} (it has {experts})",
+        )
+    hidden = weights[0].shape[2]
+    shapes = [(held, features, hidden)] if len(weights) == 1 else [(held, features, hidden)] * 2 + [(held, hidden, -1)]
+    for w, shape in zip(weights, shapes, strict=True):
+        if held * p != experts or any(a not in (b, -1) for a, b in zip(shape, w.shape, strict=True)):
+            expected = f"{experts // p} of the {experts} experts on each of {p} participants, of {features} features"
+            refuse(function, "expert_weights", str(jax.typeof(w)), expected)
+    return axes, weights

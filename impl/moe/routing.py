@@ -1,0 +1,140 @@
+"""Which experts each token chooses, and how much each of them counts: the router of a mixture of experts.
+
+Logits are products of tokens and the router's columns, carried in float32 or wider at the highest precision, since a
+choice is no matter of rounding. A NaN logit counts as minus infinity, without a gradient. Equal logits have equal
+gates, infinite ones as well: plus infinity leaves nothing for what is finite.
+"""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from shardproof.impl.arguments import AxisName, check_axes, refuse
+from shardproof.impl.collective_matmul.operands import accumulator
+from shardproof.impl.collectives import Block, cast_varying
+
+OVER = ("chosen", "all")
+"""Over which logits the softmax of the gates is taken."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Routing:
+    """What T tokens choose.
+
+    Arguments:
+        experts: `[T, k]`, the best one first; int32.
+        gates: `[T, k]`, what each of them counts; float32 or wider.
+        logits: `[T, E]`, NaN as minus infinity; float32 or wider.
+    """
+
+    experts: Int[Array, "t k"]
+    gates: Float[Array, "t k"]
+    logits: Float[Array, "t e"]
+
+
+def route(tokens: Block, router_weights: Block, top_k: int, *, over: str = "chosen") -> Routing:
+    """`tokens [T, D]`, `router_weights [D, E]`: the k experts of the highest logits, ties to the lowest number.
+
+    Arguments:
+        tokens: floating-point blocks of this participant's tokens.
+        router_weights: floating-point, with a column for each of all experts.
+        top_k: how many experts a token chooses.
+        over: gates are the softmax over the `"chosen"` logits, or over `"all"`; that, divided by the sum of the chosen
+            ones, is the former.
+
+    Raises:
+        ValueError: for a `top_k` that is not in [1, E], or another `over`.
+    """
+    experts = router_weights.shape[1]
+    if type(top_k) is not int or not 1 <= top_k <= experts:
+        refuse("route", "top_k", top_k, f"an integer in [1, {experts}], the number of experts")
+    if over not in OVER:
+        refuse("route", "over", over, f"one of {', '.join(OVER)}")
+    logits = router_logits(tokens, router_weights)
+    chosen = highest(logits, top_k)
+    best = jnp.take_along_axis(logits, chosen, axis=1)
+    if over == "chosen":
+        return Routing(chosen, softmax(best, ordered=True), logits)
+    return Routing(chosen, jnp.take_along_axis(softmax(logits), chosen, axis=1), logits)
+
+
+def expert_choice(tokens: Block, router_weights: Block) -> Routing:
+    """`tokens [T, D]`, `router_weights [D, E]`: what experts choose from, so that they, and not tokens, choose.
+
+    Every token asks every expert, by the softmax over all its logits; a capacity under the policy `"probability"`
+    then leaves each expert the tokens that suit it best, of all participants (Zhou et al., Mixture-of-Experts with
+    Expert Choice Routing, 2022, section 3). No expert is ever short of tokens, but a token may have none.
+    """
+    logits = router_logits(tokens, router_weights)
+    rows, experts = logits.shape
+    every = jnp.broadcast_to(jnp.arange(experts, dtype=jnp.int32), (rows, experts))
+    return Routing(every, softmax(logits), logits)
+
+
+def router_logits(tokens: Block, router_weights: Block) -> Float[Array, "t e"]:
+    """The products, in the accumulator's dtype; minus infinity for NaN."""
+    wide = accumulator(tokens, router_weights)
+    # where tokens and router are cast first, their cotangents are added up in the accumulator's dtype
+    logits = jnp.matmul(tokens.astype(wide), router_weights.astype(wide), precision=lax.Precision.HIGHEST)
+    return jnp.where(jnp.isnan(logits), -jnp.inf, logits)
+
+
+def highest(logits: Float[Array, "t e"], top_k: int) -> Int[Array, "t k"]:
+    """The numbers of the `top_k` highest logits of each token, in descending order; ties to the lowest number."""
+    known = lax.stop_gradient(logits)
+    # the two zeros are equal, which XLA's order of floats does not have
+    _, chosen = lax.top_k(jnp.where(known == 0, 0, known), top_k)
+    return chosen.astype(jnp.int32)
+
+
+def softmax(logits: Float[Array, "t n"], *, ordered: bool = False) -> Float[Array, "t n"]:
+    """`exp(l) / sum(exp(l))` along the last dimension, of which the largest weigh 1 each, even if they are infinite.
+
+    The sum is that of sorted powers: equal logits in another order have the same gates, to the last bit. They need no
+    sorting if logits come in descending order (`ordered`).
+    """
+    most = lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
+    finite = jnp.isfinite(logits) & jnp.isfinite(most)
+    below = jnp.where(finite, jnp.where(finite, logits, 0) - jnp.where(finite, most, 0), -jnp.inf)
+    powers = jnp.exp(jnp.where(logits == most, jnp.where(finite, below, 0), below))
+    terms = powers if ordered else jnp.sort(powers, axis=-1)
+    return powers / jnp.sum(terms, axis=-1, keepdims=True)
+
+
+def load_balancing_loss(routing: Routing, axis_name: AxisName) -> Float[Array, ""]:
+    """E times the sum, over experts, of the share of the choices and the mean probability; scalar, typed invariant.
+
+    Both are taken over the tokens of all participants, of which a mean of each one's loss is not a part: experts that
+    each serve one participant would look unbalanced (Fedus, Zoph and Shazeer, Switch Transformers, 2021, equations 4
+    to 6; with k choices, of all choices). The share has no gradient. 1 where everything is even; 0 without tokens.
+
+    Raises:
+        ValueError: for an unknown axis.
+    """
+    axes = check_axes("load_balancing_loss", axis_name)
+    experts = routing.logits.shape[1]
+    hits = routing.experts.reshape(-1, 1) == jnp.arange(experts)
+    counts = jnp.sum(hits, axis=0, dtype=jnp.int32)
+    totals = jnp.sum(softmax(routing.logits), axis=0)
+    counts, totals = lax.psum(cast_varying((counts, totals), axes), axes)
+    tokens = max(1, routing.experts.shape[0] * lax.axis_size(axes))
+    choices = tokens * max(1, routing.experts.shape[1])
+    return experts * jnp.sum(counts.astype(totals.dtype) / choices * (totals / tokens))
+
+
+def z_loss(routing: Routing, axis_name: AxisName) -> Float[Array, ""]:
+    """The mean, over the tokens of all participants, of the squared logarithm of the sum of `exp(logits)`; scalar.
+
+    Keeps logits small (Zoph et al., ST-MoE, 2022, equation 5). Typed invariant; 0 without tokens. Logits are expected
+    to be finite.
+
+    Raises:
+        ValueError: for an unknown axis.
+    """
+    axes = check_axes("z_loss", axis_name)
+    total = jnp.sum(jax.nn.logsumexp(routing.logits, axis=-1) ** 2)
+    return lax.psum(cast_varying(total, axes), axes) / max(1, routing.experts.shape[0] * lax.axis_size(axes))

@@ -1,0 +1,174 @@
+"""Which of the tokens an expert keeps, by every policy, and where they land.
+
+A *pair* is a token and one of its choices. Tokens are numbered over all participants, in logical order: those of
+participant 0 first. Experts are as well: participant i has experts `[i E/p, (i + 1) E/p)`.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from shardproof.oracles.moe.routing import Routing
+
+POLICIES = ("probability", "position", "choice", "sender")
+
+
+class Pair(NamedTuple):
+    """A token and one of its choices.
+
+    Arguments:
+        token: the token's number.
+        choice: which of its choices it is: 0 is that of its highest logit.
+        expert: the expert's number.
+        gate: what the expert counts.
+        sender: the participant that holds the token.
+        receiver: the participant that holds the expert.
+    """
+
+    token: int
+    choice: int
+    expert: int
+    gate: float
+    sender: int
+    receiver: int
+
+
+ORDERS: dict[str, Callable[[Pair], tuple[float, ...]]] = {
+    "probability": lambda pair: (-pair.gate, pair.token),
+    "position": lambda pair: (pair.token, pair.choice),
+    "choice": lambda pair: (pair.choice, pair.token),
+    "sender": lambda pair: (pair.sender, pair.expert, pair.token),
+}
+"""Who comes first. "probability": the highest gate, ties by the token. "position": the first token. "choice": first
+choices, then second ones, each by the token. "sender": the first participant, and of its pairs those of the lowest
+expert, each by the token."""
+
+
+@dataclass(frozen=True)
+class Dispatch:
+    """What becomes of all pairs of p participants that have T tokens, and E / p experts, each.
+
+    Arguments:
+        kept: the pairs that reach their expert, in the order of the policy.
+        dropped_by_sender: those that their own participant leaves out.
+        dropped_by_receiver: those that there is no room for where their expert is.
+        slots: of each kept pair, its place in its expert's queue: 0 for the expert's first one.
+        rows: of each kept pair, its row where its receiver holds all that it keeps one after the other, as they come:
+            those of sender 0 first, of one sender those of the lowest expert, of one expert those of the first token.
+        padded: of each participant, how many rows its buffer has more than it keeps pairs; 0 where it has no bound.
+    """
+
+    kept: tuple[Pair, ...]
+    dropped_by_sender: tuple[Pair, ...]
+    dropped_by_receiver: tuple[Pair, ...]
+    slots: tuple[int, ...]
+    rows: tuple[int, ...]
+    padded: tuple[int, ...]
+
+
+def pairs_of(routing: Routing, participants: int, experts: int) -> list[Pair]:
+    """All pairs, token by token."""
+    tokens, top_k = routing.experts.shape
+    return [
+        Pair(
+            token=t,
+            choice=c,
+            expert=int(routing.experts[t, c]),
+            gate=float(routing.gates[t, c]),
+            sender=t // (tokens // participants),
+            receiver=int(routing.experts[t, c]) // (experts // participants),
+        )
+        for t in range(tokens)
+        for c in range(top_k)
+    ]
+
+
+def dispatch(
+    routing: Routing,
+    participants: int,
+    experts: int,
+    *,
+    capacity: int | None,
+    policy: str,
+    capacity_per_sender: int | None = None,
+) -> Dispatch:
+    """Who is kept: of each expert the first `capacity` pairs, in the policy's order; None: all of them.
+
+    By the policy "sender" the experts of a participant share one buffer of `capacity` rows for each of them, and the
+    first pairs that come to it are kept, whichever of its experts they are for.
+
+    Arguments:
+        routing: what all participants' tokens choose.
+        participants: how many there are.
+        experts: the experts of all of them.
+        capacity: the most pairs that an expert keeps, of all participants.
+        policy: one of `POLICIES`.
+        capacity_per_sender: the most pairs that one participant sends to an expert, by the policy's order; others it
+            drops itself, before anything is sent. None: all.
+
+    Raises:
+        ValueError: for a negative capacity, an unknown policy, or experts or tokens that do not divide.
+    """
+    for name, most in (("capacity", capacity), ("capacity_per_sender", capacity_per_sender)):
+        if most is not None and most < 0:
+            raise ValueError(f"{name}={most}: expected at least 0, or None")
+    if policy not in POLICIES:
+        raise ValueError(f"policy={policy!r}: expected one of {', '.join(POLICIES)}")
+    if experts % participants or len(routing.experts) % participants:
+        raise ValueError(
+            f"experts={experts}, tokens={len(routing.experts)}: expected multiples of {participants} participants"
+        )
+    in_order = sorted(pairs_of(routing, participants, experts), key=ORDERS[policy])
+    sent, unsent = first_of_each(in_order, lambda pair: (pair.sender, pair.expert), capacity_per_sender)
+    if policy == "sender":
+        room = None if capacity is None else capacity * (experts // participants)
+        kept, refused = first_of_each(sent, lambda pair: pair.receiver, room)
+    else:
+        kept, refused = first_of_each(sent, lambda pair: pair.expert, capacity)
+    return Dispatch(
+        kept=tuple(kept),
+        dropped_by_sender=tuple(unsent),
+        dropped_by_receiver=tuple(refused),
+        slots=tuple(places(kept, lambda pair: pair.expert)),
+        rows=tuple(rows(kept)),
+        padded=tuple(padding(kept, participants, experts, capacity)),
+    )
+
+
+def first_of_each(
+    pairs: Iterable[Pair], place: Callable[[Pair], object], most: int | None
+) -> tuple[list[Pair], list[Pair]]:
+    """The first `most` pairs of each place, and all others."""
+    first: list[Pair] = []
+    others: list[Pair] = []
+    count: dict[object, int] = {}
+    for pair in pairs:
+        at = count.get(place(pair), 0)
+        count[place(pair)] = at + 1
+        (first if most is None or at < most else others).append(pair)
+    return first, others
+
+
+def places(pairs: Iterable[Pair], queue: Callable[[Pair], object]) -> list[int]:
+    """Of each pair, how many of the same queue are before it."""
+    before: dict[object, int] = {}
+    result = []
+    for pair in pairs:
+        result.append(before.get(queue(pair), 0))
+        before[queue(pair)] = result[-1] + 1
+    return result
+
+
+def rows(kept: list[Pair]) -> list[int]:
+    """Of each kept pair, its row among all that its receiver keeps."""
+    as_they_come = sorted(kept, key=ORDERS["sender"])
+    at = dict(zip(as_they_come, places(as_they_come, lambda pair: pair.receiver), strict=True))
+    return [at[pair] for pair in kept]
+
+
+def padding(kept: list[Pair], participants: int, experts: int, capacity: int | None) -> list[int]:
+    """Of each participant, the rows of its buffer that hold no pair."""
+    if capacity is None:
+        return [0] * participants
+    held = [sum(pair.receiver == i for pair in kept) for i in range(participants)]
+    return [capacity * (experts // participants) - count for count in held]

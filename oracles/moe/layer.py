@@ -1,0 +1,243 @@
+"""What a mixture of experts over sharded tokens and experts means: that of all tokens and all experts, token by token.
+
+Operands are blocks `tokens [*mesh.sizes, T, D]`, `router [*mesh.sizes, D, E]` and the experts' weights
+`[*mesh.sizes, E / p, …]`. A token counts the outputs of the experts that keep it, each by its gate; what a dropped
+choice would have counted is missing, and nothing is renormalised. Derivatives are exact, in `wide` floats, at the
+choices as they are, and their transpose is taken over all blocks of all devices: each has its own cotangent (see
+`oracles.transposes`), each participant's router that of its own tokens.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardproof.oracles.collectives import Axes, Blocks
+from shardproof.oracles.dtypes import wide
+from shardproof.oracles.mesh import MeshCase
+from shardproof.oracles.moe.dropping import Dispatch, dispatch
+from shardproof.oracles.moe.experts import EXPERTS, Expert
+from shardproof.oracles.moe.routing import Routing, gates_tangent, logits_cotangent, route
+from shardproof.oracles.ragged import process_groups
+
+Operands = Sequence[Blocks]
+
+
+@dataclass(frozen=True)
+class MoeLayer:
+    """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` (or three arrays, of a gated MLP) to `[T_Y, F]`.
+
+    Arguments:
+        over: of which logits the gates are the softmax: those that are `"chosen"`, or `"all"`.
+        capacity_per_sender: the most pairs that a participant sends to an expert; None: all.
+    """
+
+    over: str = "chosen"
+    capacity_per_sender: int | None = None
+
+    def value(
+        self,
+        operands: Operands,
+        mesh: MeshCase,
+        axes: Axes,
+        *,
+        top_k: int,
+        capacity: int | None = None,
+        policy: str = "probability",
+    ) -> list[Blocks]:
+        """Every token's sum of its gates times what the experts make of it, over the experts that keep it.
+
+        Raises:
+            ValueError: if shapes do not match, experts do not divide, or for options that are none.
+        """
+        results = self.blank(operands[0], operands[-1].shape[-1])
+        for part in self.parts(operands, mesh, axes):
+            routing = self.routing(part, top_k)
+            for pair in self.dispatch(routing, part, capacity, policy).kept:
+                x, weights = part.token(pair.token), part.expert(pair.expert)
+                part.at(results, pair.token)[...] += self.gate(routing, pair.token, pair.choice) * part.does.value(
+                    x, weights
+                )
+        return [results.reshape(*mesh.sizes, *results.shape[1:])]
+
+    def pushforward(
+        self,
+        operands: Operands,
+        tangents: Sequence[Blocks],
+        mesh: MeshCase,
+        axes: Axes,
+        *,
+        top_k: int,
+        capacity: int | None = None,
+        policy: str = "probability",
+    ) -> list[Blocks]:
+        """The product rule of each kept choice: its gate moves, and so does what its expert makes of the token."""
+        results = self.blank(operands[0], operands[-1].shape[-1])
+        for part, along in zip(self.parts(operands, mesh, axes), self.parts(tangents, mesh, axes), strict=True):
+            routing = self.routing(part, top_k)
+            moved = self.moved_gates(part, along, routing)
+            for pair in self.dispatch(routing, part, capacity, policy).kept:
+                x, weights = part.token(pair.token), part.expert(pair.expert)
+                dx, dweights = along.token(pair.token), along.expert(pair.expert)
+                part.at(results, pair.token)[...] += moved[pair.token, pair.choice] * part.does.value(x, weights)
+                part.at(results, pair.token)[...] += self.gate(
+                    routing, pair.token, pair.choice
+                ) * part.does.pushforward(x, weights, dx, dweights)
+        return [results.reshape(*mesh.sizes, *results.shape[1:])]
+
+    def pullback(
+        self,
+        operands: Operands,
+        cotangents: Sequence[Blocks],
+        mesh: MeshCase,
+        axes: Axes,
+        *,
+        top_k: int,
+        capacity: int | None = None,
+        policy: str = "probability",
+    ) -> list[Blocks]:
+        """Of each kept choice: through its expert, to the token and the weights; and through its gate, to the router.
+
+        A gate's cotangent is the inner product of the token's with what the expert made of it; of a choice that is
+        dropped it is zero.
+        """
+        gradients = [np.zeros((mesh.size, *x.shape[len(mesh.sizes) :]), wide(x.dtype)) for x in operands]
+        (ct,) = (c.astype(wide(c.dtype)).reshape(mesh.size, *c.shape[len(mesh.sizes) :]) for c in cotangents)
+        for part in self.parts(operands, mesh, axes):
+            routing = self.routing(part, top_k)
+            of_gates = np.zeros_like(routing.gates)
+            for pair in self.dispatch(routing, part, capacity, policy).kept:
+                x, weights, own = part.token(pair.token), part.expert(pair.expert), part.at(ct, pair.token)
+                of_gates[pair.token, pair.choice] = own @ part.does.value(x, weights)
+                of_x, of_weights = part.does.pullback(x, weights, self.gate(routing, pair.token, pair.choice) * own)
+                part.at(gradients[0], pair.token)[...] += of_x
+                for gradient, one in zip(gradients[2:], of_weights, strict=True):
+                    part.at(gradient, pair.expert)[...] += one
+            for t, of_logits in enumerate(self.logit_cotangents(part, routing, of_gates)):
+                part.at(gradients[0], t)[...] += part.router(t) @ of_logits
+                gradients[1][part.holder(t)] += np.outer(part.token(t), of_logits)
+        return [g.reshape(x.shape) for g, x in zip(gradients, operands, strict=True)]
+
+    def routing(self, part: "Part", top_k: int) -> Routing:
+        """What all tokens choose."""
+        return route(part.logits, top_k, over=self.over)
+
+    def dispatch(self, routing: Routing, part: "Part", capacity: int | None, policy: str) -> Dispatch:
+        """Who is kept."""
+        return dispatch(
+            routing,
+            len(part.members),
+            part.experts,
+            capacity=capacity,
+            policy=policy,
+            capacity_per_sender=self.capacity_per_sender,
+        )
+
+    def gate(self, routing: Routing, token: int, choice: int) -> np.floating:
+        """What a choice of a token counts."""
+        gate: np.floating = routing.gates[token, choice]
+        return gate
+
+    def moved_gates(self, part: "Part", along: "Part", routing: Routing) -> np.ndarray:
+        """The tangents of all gates `[T, k]`: of logits `x R` they are `dx R + x dR`."""
+        moved, logits = np.zeros_like(routing.gates), part.logits
+        for t in range(part.tokens):
+            tangent = along.token(t) @ part.router(t) + part.token(t) @ along.router(t)
+            moved[t] = gates_tangent(logits[t], tangent, routing.experts[t], self.over)
+        return moved
+
+    def logit_cotangents(self, part: "Part", routing: Routing, of_gates: np.ndarray) -> Iterator[np.ndarray]:
+        """The cotangents of the logits `[E]` of one token after the other, by those of the gates."""
+        logits = part.logits
+        for t in range(part.tokens):
+            yield logits_cotangent(logits[t], of_gates[t], routing.experts[t], self.over)
+
+    def parts(self, operands: Operands, mesh: MeshCase, axes: Axes) -> Iterator["Part"]:
+        """What every process group holds.
+
+        Raises:
+            ValueError: if shapes do not match.
+        """
+        lead = len(mesh.sizes)
+        whole = [x.astype(wide(x.dtype)).reshape(mesh.size, *x.shape[lead:]) for x in operands]
+        tokens, router, *weights = whole
+        p, held = mesh.axis_size(axes), weights[0].shape[1]
+        if len(weights) not in EXPERTS or any(w.shape[1] != held for w in weights):
+            raise ValueError(f"experts: blocks {[w.shape[1:] for w in weights]}: expected one array, or three, of each")
+        if router.shape[1:] != (tokens.shape[-1], held * p):
+            raise ValueError(
+                f"router: {list(router.shape[1:])}: expected {[tokens.shape[-1], held * p]}, a column for each of the "
+                f"{held} experts of {p} participants, on the mesh {mesh}"
+            )
+        for members in process_groups(mesh, axes):
+            yield Part(members, tokens, router, weights)
+
+    def blank(self, tokens: Blocks, features: int) -> np.ndarray:
+        """Zeros `[devices, T, F]`."""
+        lead = tokens.shape[:-2]
+        return np.zeros((int(np.prod(lead)), tokens.shape[-2], features), wide(tokens.dtype))
+
+
+@dataclass(frozen=True)
+class Part:
+    """What the participants of one process group hold, in logical order; tokens and experts by number among all.
+
+    Arguments:
+        members: the participants' places among all devices `[p]`.
+        held_tokens: `[devices, T, D]`.
+        routers: `[devices, D, E]`.
+        weights: `[devices, E / p, …]` each.
+    """
+
+    members: np.ndarray
+    held_tokens: np.ndarray
+    routers: np.ndarray
+    weights: Sequence[np.ndarray]
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens all participants have."""
+        return len(self.members) * self.held_tokens.shape[1]
+
+    @property
+    def experts(self) -> int:
+        """How many experts all participants have."""
+        return len(self.members) * self.weights[0].shape[1]
+
+    @property
+    def does(self) -> Expert:
+        """What an expert does."""
+        return EXPERTS[len(self.weights)]
+
+    @property
+    def logits(self) -> np.ndarray:
+        """The logits of all tokens `[p T, E]`, each by its own participant's router."""
+        result = np.zeros((self.tokens, self.experts), self.held_tokens.dtype)
+        with np.errstate(invalid="ignore"):
+            for t in range(self.tokens):
+                result[t] = self.token(t) @ self.router(t)
+        return result
+
+    def holder(self, token: int) -> int:
+        """The device that holds a token."""
+        return int(self.members[token // self.held_tokens.shape[1]])
+
+    def token(self, token: int) -> np.ndarray:
+        """A token `[D]`."""
+        return self.at(self.held_tokens, token)
+
+    def router(self, token: int) -> np.ndarray:
+        """The router of a token's participant `[D, E]`."""
+        return np.asarray(self.routers[self.holder(token)])
+
+    def expert(self, expert: int) -> list[np.ndarray]:
+        """An expert's weights."""
+        return [self.at(w, expert) for w in self.weights]
+
+    def at(self, held: np.ndarray, number: int) -> np.ndarray:
+        """A view of one row of `[devices, n, …]`, by its number among those of all participants."""
+        participant, row = divmod(number, held.shape[1])
+        return np.asarray(held[self.members[participant], row])
+
+
+moe_layer = MoeLayer()

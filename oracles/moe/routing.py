@@ -1,0 +1,87 @@
+"""Which experts each token chooses, and how much each of them counts: one token after the other.
+
+A logit that is NaN counts as minus infinity. Equal logits have equal gates, infinite ones too: plus infinity leaves
+nothing for what is finite, and a token all of whose logits are minus infinity counts its choices alike.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+GATES = ("chosen", "all")
+"""Over which logits the softmax of the gates is taken. Of all, and divided by their sum, is that of the chosen."""
+
+
+class Routing(NamedTuple):
+    """What T tokens choose: `experts [T, k]`, the best one first, and `gates [T, k]`."""
+
+    experts: Int[np.ndarray, "T k"]
+    gates: Float[np.ndarray, "T k"]
+
+
+def route(logits: Float[np.ndarray, "T E"], top_k: int, *, over: str = "chosen") -> Routing:
+    """Every token chooses the `top_k` experts of its highest logits, ties by the lowest number.
+
+    Its gates are the softmax of its logits, over those that it chose, or over all of them.
+
+    Raises:
+        ValueError: if there are not so many experts, or for another name than those of `GATES`.
+    """
+    tokens, count = logits.shape
+    if not 1 <= top_k <= count:
+        raise ValueError(f"top_k={top_k}: expected 1 to {count}, the number of experts")
+    if over not in GATES:
+        raise ValueError(f"over={over!r}: expected one of {', '.join(GATES)}")
+    experts = np.zeros((tokens, top_k), np.int64)
+    gates = np.zeros((tokens, top_k), logits.dtype)
+    for t in range(tokens):
+        known = counted(logits[t])
+        experts[t] = highest(known, top_k)
+        gates[t] = softmax(known[experts[t]]) if over == "chosen" else softmax(known)[experts[t]]
+    return Routing(experts, gates)
+
+
+def highest(logits: Float[np.ndarray, "E"], top_k: int) -> list[int]:
+    """The places of the highest logits, the highest first, ties by the lowest place."""
+    return sorted(range(len(logits)), key=lambda e: (-logits[e], e))[:top_k]
+
+
+def counted(logits: Float[np.ndarray, "E"]) -> Float[np.ndarray, "E"]:
+    """The logits of a token as they count: minus infinity for NaN."""
+    return np.where(np.isnan(logits), -np.inf, logits)
+
+
+def softmax(logits: Float[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
+    """`exp(l) / sum(exp(l))`; the largest logits weigh 1 before the division, even if they are infinite."""
+    with np.errstate(invalid="ignore"):
+        powers = np.where(logits == logits.max(), 1, np.exp(logits - logits.max()))
+    return np.asarray(powers / powers.sum())
+
+
+def softmax_pushforward(weights: Float[np.ndarray, "n"], tangent: Float[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
+    """`(diag(w) - w w^T) t`, which is its own transpose."""
+    return weights * (tangent - (weights * tangent).sum())
+
+
+def gates_tangent(
+    logits: Float[np.ndarray, "E"], tangent: Float[np.ndarray, "E"], chosen: Int[np.ndarray, "k"], over: str
+) -> Float[np.ndarray, "k"]:
+    """The tangent of a token's gates by that of its logits; what is NaN is constant."""
+    known, moved = counted(logits), np.where(np.isnan(logits), 0, tangent)
+    if over == "chosen":
+        return softmax_pushforward(softmax(known[chosen]), moved[chosen])
+    return softmax_pushforward(softmax(known), moved)[chosen]
+
+
+def logits_cotangent(
+    logits: Float[np.ndarray, "E"], cotangent: Float[np.ndarray, "k"], chosen: Int[np.ndarray, "k"], over: str
+) -> Float[np.ndarray, "E"]:
+    """The cotangent of a token's logits by that of its gates: those that it did not choose have none of `chosen`."""
+    known, spread = counted(logits), np.zeros_like(logits)
+    if over == "chosen":
+        spread[chosen] = softmax_pushforward(softmax(known[chosen]), cotangent)
+    else:
+        spread[chosen] = cotangent
+        spread = softmax_pushforward(softmax(known), spread)
+    return np.where(np.isnan(logits), 0, spread)

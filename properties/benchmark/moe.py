@@ -1,0 +1,218 @@
+"""Dispatches of a mixture of experts: what each sends, holds and hides, for even routing, and for skewed routing.
+
+`python -m shardproof.properties.benchmark moe`. All figures are the interpreter's, and the same on every run.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+
+from shardproof.impl import moe
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.benchmark.products import table
+from shardproof.properties.counting.bounds import moved
+from shardproof.properties.counting.machines import Balanced
+from shardproof.properties.counting.operations import Untold, operations_of
+from shardproof.properties.counting.timeline import timeline
+from shardproof.properties.engines.simulate import prepare
+from shardproof.properties.engines.simulate.record import Record
+from shardproof.properties.engines.xla import abstract_mesh
+from shardproof.properties.programs.program import Argument, Program
+
+DISPATCHES: dict[str, Callable[..., jax.Array]] = {
+    "dense": moe.dense_moe,
+    "all_to_all": moe.all_to_all_moe,
+    "all_to_all, per sender": moe.all_to_all_moe,
+    "ragged": moe.ragged_moe,
+    "chunked": moe.chunked_moe,
+    "all_gather": moe.all_gather_moe,
+    "ring": moe.ring_moe,
+    "sorted": moe.sorted_moe,
+    "scanned": moe.scanned_moe,
+}
+"""Every form, by its name; "per sender" divides the capacity among senders, so that buffers are smaller."""
+
+COLUMNS = (
+    "dispatch",
+    "collectives",
+    "sent, even",
+    "sent, skewed",
+    "times the ideal",
+    "sent, gradient",
+    "peak bytes",
+    "with the gradient",
+    "exposed",
+)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer's sizes.
+
+    Arguments:
+        participants: p.
+        tokens: of each participant.
+        features: of a token, as many as there are of a result; at least as many as experts.
+        held: the experts of each participant.
+        top_k: the choices of a token.
+        factor: of the capacity; None: nothing is dropped.
+    """
+
+    participants: int = 8
+    tokens: int = 64
+    features: int = 32
+    held: int = 2
+    top_k: int = 2
+    factor: float | None = 1.25
+
+    @property
+    def experts(self) -> int:
+        """Those of all participants."""
+        return self.participants * self.held
+
+    @property
+    def capacity(self) -> int | None:
+        """The most pairs that an expert keeps."""
+        if self.factor is None:
+            return None
+        return moe.capacity_of(self.participants * self.tokens, self.experts, self.top_k, self.factor)
+
+    @property
+    def mesh(self) -> MeshCase:
+        """One axis."""
+        return MeshCase(("ep",), (self.participants,))
+
+    def room(self, name: str) -> dict[str, Any]:
+        """The settings of a dispatch by its name."""
+        settings: dict[str, Any] = {"top_k": self.top_k, "capacity": self.capacity, "policy": "position"}
+        if name.endswith("per sender") and self.capacity is not None:
+            settings |= {"capacity": None, "capacity_per_sender": -(-self.capacity // self.participants)}
+        return settings
+
+    def program(self, name: str, *, gradient: bool = False) -> Program:
+        """The layer over one axis by one of `DISPATCHES`, or its gradient alone."""
+        dispatch, room = DISPATCHES[name], self.room(name)
+
+        def build(mesh: jax.sharding.Mesh) -> Callable[..., object]:
+            specs = (jax.P("ep"), jax.P(), jax.P("ep"))
+            layer = jax.shard_map(
+                lambda *xs: dispatch(*xs, "ep", **room), mesh=mesh, in_specs=specs, out_specs=specs[0]
+            )
+
+            def derived(*xs: jax.Array) -> object:
+                result, pull = jax.vjp(layer, *xs)
+                return pull(jnp.ones_like(result))
+
+            return derived if gradient else layer
+
+        rows, sides = self.participants * self.tokens, (self.features, self.features)
+        shapes = ((rows, self.features), (self.features, self.experts), (self.experts, *sides))
+        placed = ((("ep",), ()), ((), ()), (("ep",), (), ()))
+        return Program(build, tuple(Argument(s, np.float32, at) for s, at in zip(shapes, placed, strict=True)))
+
+    def arrays(self, *, skewed: bool) -> list[np.ndarray]:
+        """Tokens whose first features are their logits: choices spread over all experts in turn, or on the first ones.
+
+        In turn means that a participant's pairs are spread as evenly as they can be, its own experts' among them.
+        """
+        rng, rows = np.random.default_rng(0), self.participants * self.tokens
+        tokens = rng.normal(size=(rows, self.features)).astype(np.float32)
+        tokens[:, : self.experts] = 0
+        first = np.zeros(rows, np.int64) if skewed else self.top_k * np.arange(rows)
+        for choice in range(self.top_k):
+            tokens[np.arange(rows), (first + choice) % self.experts] = self.top_k - choice
+        router = np.eye(self.features, self.experts, dtype=np.float32)
+        return [tokens, router, rng.normal(size=(self.experts, self.features, self.features)).astype(np.float32)]
+
+    def ideal(self, *, skewed: bool) -> Fraction:
+        """The bytes that a device must send in the mean: each kept token to its expert, and what comes of it back.
+
+        Those whose expert is on their own participant stay there.
+        """
+        tokens, router, _ = self.arrays(skewed=skewed)
+        chosen = np.argsort(-(tokens @ router), axis=1, kind="stable")[:, : self.top_k]
+        most = len(tokens) if self.capacity is None else self.capacity
+        leaving, load = 0, np.zeros(self.experts, np.int64)
+        for token, experts in enumerate(chosen):
+            for expert in experts:
+                leaving += bool(load[expert] < most and expert // self.held != token // self.tokens)
+                load[expert] += 1
+        return Fraction(2 * leaving * self.features * 4, self.participants)
+
+
+def recorded(program: Program, mesh: MeshCase, arrays: list[np.ndarray]) -> Record:
+    """What the interpreter saw."""
+    abstract = abstract_mesh(mesh)
+    prepared = prepare(program.build(abstract), *program.abstract_arguments(abstract))
+    record: Record = prepared.run_recorded(*arrays)[1]
+    return record
+
+
+def sent(record: Record) -> Fraction:
+    """The bytes that a device sends in the mean; a ragged exchange by the rows that leave their participant."""
+    total = Fraction(0)
+    for c in record.collectives:
+        if c.kind == "ragged_all_to_all":
+            own = sum(size for source, target, size in c.traffic if source != target)
+            total += c.count * Fraction(own, c.mesh.size)
+        else:
+            size = moved([(c.kind, c.members, c.operand_bytes)])
+            assert size is not None
+            total += c.count * size
+    return total
+
+
+def exposed(layer: Layer, program: Program) -> str:
+    """The part of its communication behind which nothing is computed, on the machine that is balanced for it."""
+    try:
+        operations = operations_of(program, layer.mesh)
+    except Untold:
+        return "depends on data"
+    share = timeline(operations, Balanced.of(operations, layer.mesh, layer.mesh.axis_names)).share
+    return f"{float(share):.0%}"
+
+
+def rows(layer: Layer) -> list[tuple[str, ...]]:
+    """Every dispatch's figures per device."""
+    found: list[tuple[str, ...]] = []
+    for name in DISPATCHES:
+        if name.endswith("per sender") and layer.capacity is None:
+            continue
+        program, derived = layer.program(name), layer.program(name, gradient=True)
+        even, uneven = (layer.arrays(skewed=skewed) for skewed in (False, True))
+        record = recorded(program, layer.mesh, even)
+        skewed, gradient = recorded(program, layer.mesh, uneven), recorded(derived, layer.mesh, even)
+        kinds = sorted({c.kind for c in record.collectives})
+        found.append(
+            (
+                name,
+                ", ".join(f"{record.count(kind)} {kind}" for kind in kinds),
+                f"{float(sent(record)):,.0f}",
+                f"{float(sent(skewed)):,.0f}",
+                f"{float(sent(record) / layer.ideal(skewed=False)):.2f}",
+                f"{float(sent(gradient)):,.0f}",
+                f"{record.peak_bytes:,}",
+                f"{gradient.peak_bytes:,}",
+                exposed(layer, program),
+            )
+        )
+    return found
+
+
+def measure() -> None:
+    """Prints a table for a capacity of 1.25 times the even share, and one without a capacity."""
+    console = Console(width=170)
+    for layer in (Layer(), Layer(factor=None)):
+        room = "dropless" if layer.factor is None else f"capacity factor {layer.factor}"
+        even, skewed = (float(layer.ideal(skewed=skewed)) for skewed in (False, True))
+        title = (
+            f"per device, of {layer.participants}; {layer.tokens} tokens of {layer.features} float32 features each, "
+            f"{layer.experts} experts, top {layer.top_k}, {room}: ideal {even:,.0f} bytes, skewed {skewed:,.0f}"
+        )
+        console.print(table(title, COLUMNS, rows(layer)))

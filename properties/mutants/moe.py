@@ -1,0 +1,290 @@
+"""Planted bugs of moe_layer that route wrongly, and the right layer that planted bugs change in one thing.
+
+In that layer everything is gathered: all participants know all pairs of a token and its choice, and count who comes
+before whom; the experts of each look at all tokens.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from shardproof.impl.collectives import all_gather, axis_index, cast_varying, reduce_scatter, varying
+from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.properties.mutants.catalogue import mutant
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """All pairs of a token and its choice, of all participants `[N]`, token by token.
+
+    Arguments:
+        token: the number of the token.
+        choice: which of its choices it is.
+        expert: the number of the expert.
+        gate: what it counts; it is not differentiated.
+        sender: the participant that has the token.
+        receiver: the participant that has the expert.
+        held: the experts of each participant.
+        tokens: the tokens of each participant.
+    """
+
+    token: Array
+    choice: Array
+    expert: Array
+    gate: Array
+    sender: Array
+    receiver: Array
+    held: int
+    tokens: int
+
+
+Keys = Sequence[Array]
+"""What comes first: the smallest of the first key, then of the second."""
+
+
+def order(pairs: Pairs, policy: str) -> Keys:
+    """Who comes first."""
+    return {
+        "probability": (-pairs.gate, pairs.token),
+        "position": (pairs.token, pairs.choice),
+        "choice": (pairs.choice, pairs.token),
+        "sender": (pairs.sender, pairs.expert, pairs.token),
+    }[policy]
+
+
+def places(queue: Array, keys: Keys) -> Array:
+    """How many of the same queue are before each."""
+    before = jnp.zeros((queue.size, queue.size), bool)
+    for key in reversed(keys):
+        before = (key[None] < key[:, None]) | ((key[None] == key[:, None]) & before)
+    return jnp.sum(before & (queue[:, None] == queue[None]), axis=1)
+
+
+def keep(pairs: Pairs, capacity: int | None, policy: str) -> Array:
+    """Who is kept, `[N]`."""
+    if capacity is None:
+        return jnp.full_like(pairs.token, True, dtype=bool)
+    queue = pairs.receiver if policy == "sender" else pairs.expert
+    room = capacity * pairs.held if policy == "sender" else capacity
+    return places(queue, order(pairs, policy)) < room
+
+
+def known(logits: Array) -> Array:
+    """Logits as they count: what is NaN is lower than any number."""
+    return jnp.where(jnp.isnan(logits), -1e30, logits)
+
+
+def choose(logits: Array, top_k: int) -> Array:
+    """The experts of the highest logits, ties to the lowest expert."""
+    return lax.top_k(lax.stop_gradient(logits), top_k)[1]
+
+
+def weigh(logits: Array, chosen: Array) -> Array:
+    """The softmax over the chosen logits."""
+    return jax.nn.softmax(jnp.take_along_axis(logits, chosen, axis=1), axis=1)
+
+
+def count(gates: Array, kept: Array) -> Array:
+    """What each choice counts, `[T, k]`: of a dropped one nothing."""
+    return jnp.where(kept, gates, 0)
+
+
+def numbers(index: Array, held: int, participants: int) -> Array:
+    """The numbers of a participant's own experts."""
+    return index * held + jnp.arange(held)
+
+
+def serve(rows: Array, weights: Array) -> Array:
+    """What every expert makes of all rows: `[N, e, F]`."""
+    return jnp.einsum("nd,edf->nef", rows, weights)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A right layer; a bug is one that has another of its parts."""
+
+    known: Callable[[Array], Array] = known
+    choose: Callable[[Array, int], Array] = choose
+    weigh: Callable[[Array, Array], Array] = weigh
+    keep: Callable[[Pairs, int | None, str], Array] = keep
+    count: Callable[[Array, Array], Array] = count
+    numbers: Callable[[Array, int, int], Array] = numbers
+    serve: Callable[[Array, Array], Array] = serve
+    index: Callable[[Any], Array] = axis_index
+    gathered: Callable[[Array, Any], Array] = lambda x, axes: all_gather(x, axes, tiled=True)
+    scattered: Callable[[Array, Any], Array] = lambda x, axes: reduce_scatter(x, axes, tiled=True)
+    scored: Callable[[Array, Array], Array] = lambda tokens, router: tokens @ router
+
+    def __call__(
+        self,
+        tokens: Array,
+        router_weights: Array,
+        expert_weights: Array,
+        axis_name: AxisName,
+        *,
+        top_k: int,
+        capacity: int | None,
+        policy: str,
+    ) -> Array:
+        """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`."""
+        axes, dtype, held = names(axis_name), tokens.dtype, expert_weights.shape[0]
+        tokens, router, weights = typed(axis_name, tokens, router_weights, expert_weights)
+        logits = self.known(self.scored(tokens, router))
+        chosen = self.choose(logits, top_k)
+        gates = self.weigh(logits, chosen)
+        everyone, all_gates = self.gathered(chosen, axes), self.gathered(gates, axes)
+        kept = self.keep(pairs_of(everyone, all_gates, held, len(tokens)), capacity, policy).reshape(everyone.shape)
+        weighed = self.count(all_gates, kept)
+        own = self.numbers(self.index(axes), held, lax.axis_size(axes))
+        shares = jnp.sum(jnp.where(everyone[..., None] == own, weighed[..., None], 0), axis=1)  # [p T, e]
+        total = jnp.einsum("ne,nef->nf", shares, self.serve(self.gathered(tokens, axes), weights))
+        return self.scattered(total, axes).astype(dtype)
+
+
+def typed(axis_name: AxisName, *arrays: Array) -> Any:
+    """The arrays in float32, or wider, and varying along all axes along which one of them is."""
+    wide = [x.astype(jnp.promote_types(x.dtype, jnp.float32)) for x in arrays]
+    return cast_varying(wide, {*names(axis_name)}.union(*map(varying, arrays)))
+
+
+def pairs_of(chosen: Array, gates: Array, held: int, tokens: int) -> Pairs:
+    """All pairs, given what the tokens of all participants choose: `[p T, k]`."""
+    expert, number = chosen.ravel(), jnp.arange(chosen.size)
+    top_k = chosen.shape[1]
+    return Pairs(
+        token=number // top_k,
+        choice=number % top_k,
+        expert=expert,
+        gate=lax.stop_gradient(gates).ravel(),
+        sender=number // top_k // max(tokens, 1),
+        receiver=expert // held,
+        held=held,
+        tokens=tokens,
+    )
+
+
+@mutant("moe_layer", smallest=(1,))
+def moe_of_all_logits(*operands: Any, **options: Any) -> Array:
+    """Gates are the softmax over all logits, not over the chosen ones."""
+
+    def over_all(logits: Array, chosen: Array) -> Array:
+        return jnp.take_along_axis(jax.nn.softmax(logits, axis=1), chosen, axis=1)
+
+    return Layer(weigh=over_all)(*operands, **options)
+
+
+@mutant("moe_layer", smallest=(1,))
+def moe_of_overflowing_gates(*operands: Any, **options: Any) -> Array:
+    """Divides powers of the logits as they are, which overflow."""
+
+    def plain(logits: Array, chosen: Array) -> Array:
+        powers = jnp.exp(jnp.take_along_axis(logits, chosen, axis=1))
+        return powers / jnp.sum(powers, axis=1, keepdims=True)
+
+    return Layer(weigh=plain)(*operands, **options)
+
+
+@mutant("moe_layer", smallest=(1,))
+def moe_of_highest_expert(*operands: Any, **options: Any) -> Array:
+    """Of equal logits the highest expert's is chosen first."""
+
+    def from_behind(logits: Array, top_k: int) -> Array:
+        return logits.shape[1] - 1 - choose(logits[:, ::-1], top_k)
+
+    return Layer(choose=from_behind)(*operands, **options)
+
+
+@mutant("moe_layer", smallest=(1,))
+def moe_of_ascending_gates(*operands: Any, **options: Any) -> Array:
+    """The best choice gets the smallest gate: choices are combined in the wrong order."""
+    return Layer(weigh=lambda logits, chosen: weigh(logits, chosen)[:, ::-1])(*operands, **options)
+
+
+@mutant("moe_layer", smallest=(1,))
+def moe_of_first_choices(*operands: Any, **options: Any) -> Array:
+    """The last choice of several is lost."""
+
+    def without_last(gates: Array, kept: Array) -> Array:
+        most = gates.shape[1]
+        return count(gates, kept & (jnp.arange(most) < max(1, most - 1)))
+
+    return Layer(count=without_last)(*operands, **options)
+
+
+@mutant("moe_layer", smallest=(1,))
+def moe_of_even_gates(*operands: Any, **options: Any) -> Array:
+    """Every choice counts the same."""
+    return Layer(weigh=lambda logits, chosen: jnp.full_like(weigh(logits, chosen), 1 / chosen.shape[1]))(
+        *operands, **options
+    )
+
+
+@mutant("moe_layer", smallest=(1,))
+def moe_of_squared_gates(*operands: Any, **options: Any) -> Array:
+    """Gates are applied twice: before the experts, which are linear, and after them."""
+    return Layer(count=lambda gates, kept: count(gates, kept) * gates)(*operands, **options)
+
+
+@mutant("moe_layer", smallest=(1,))
+def moe_renormalised(*operands: Any, **options: Any) -> Array:
+    """Gates add up to one over the choices that are kept: what is dropped counts for the others."""
+
+    def over_kept(gates: Array, kept: Array) -> Array:
+        held = count(gates, kept)
+        total = jnp.sum(held, axis=1, keepdims=True)
+        return held / jnp.where(total == 0, 1, total)
+
+    return Layer(count=over_kept)(*operands, **options)
+
+
+@mutant("moe_layer", smallest=(1,), claims=("nan_logits",))
+def moe_of_highest_nan(*operands: Any, **options: Any) -> Array:
+    """A logit that is NaN is higher than all numbers, as a sort has it."""
+    return Layer(choose=lambda logits, k: choose(jnp.where(logits == -1e30, jnp.inf, logits), k))(*operands, **options)
+
+
+@mutant("moe_layer", smallest=(1,), claims=("nan_logits",))
+def moe_of_unknown_gates(*operands: Any, **options: Any) -> Array:
+    """A logit that is NaN makes gates NaN."""
+    return Layer(
+        known=lambda logits: logits,
+        choose=lambda logits, top_k: choose(known(logits), top_k),
+    )(*operands, **options)
+
+
+@mutant("moe_layer", smallest=(2,))
+def moe_of_local_numbers(*operands: Any, **options: Any) -> Array:
+    """Takes the number of an expert among its participant's own for that among all."""
+    return Layer(numbers=lambda index, held, p: jnp.arange(held) + 0 * index)(*operands, **options)
+
+
+@mutant("moe_layer", smallest=(2,))
+def moe_of_strided_experts(*operands: Any, **options: Any) -> Array:
+    """Participant i has the experts i, i + p, i + 2 p and so on, instead of those one after the other."""
+    return Layer(numbers=lambda index, held, p: index + p * jnp.arange(held))(*operands, **options)
+
+
+@mutant("moe_layer", smallest=(2,))
+def moe_of_first_experts(*operands: Any, **options: Any) -> Array:
+    """Of several experts of a participant only the first is served, where there are several participants."""
+
+    def first_alone(index: Array, held: int, participants: int) -> Array:
+        own = numbers(index, held, participants)
+        return own if participants == 1 else jnp.where(jnp.arange(held) == 0, own, -1)
+
+    return Layer(numbers=first_alone)(*operands, **options)
+
+
+@mutant("moe_layer", smallest=(1,))
+def moe_in_16_bits(*operands: Any, **options: Any) -> Array:
+    """What experts make of 16-bit tokens is rounded before it is weighed."""
+    dtype = operands[0].dtype
+
+    def rounded(rows: Array, weights: Array) -> Array:
+        return serve(rows, weights).astype(dtype).astype(rows.dtype)
+
+    return Layer(serve=rounded)(*operands, **options)

@@ -1,0 +1,87 @@
+"""Planted bugs of moe_layer in loops: chunks that are exchanged one after the other, and tokens round a ring."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from shardproof.impl.collectives import cast_varying, ring_shift, varying
+from shardproof.impl.moe.experts import in_turn
+from shardproof.impl.moe.plan import Plan
+from shardproof.impl.moe.ranks import counted
+from shardproof.properties.mutants.catalogue import mutant
+from shardproof.properties.mutants.moe_travel import Step, exchanged, plan_for
+
+
+def _chunked(operands: Any, options: Any, *, steps: Step, size: Callable[[int, int], int], start: int = 0) -> Array:
+    """A loop of all-to-alls of some rows to each participant; `steps` is given how many each is left."""
+    plan = plan_for(operands, options)
+    if plan.empty:
+        return plan.zeros()
+    p, chunk = plan.participants, size(plan.experts.size, plan.participants)
+    order = jnp.argsort(jnp.where(plan.kept, plan.experts, plan.count))
+    sizes = counted(jnp.where(plan.kept, plan.experts, plan.count) // plan.held, p)
+    begin, token, expert = jnp.cumsum(sizes) - sizes, plan.token[order], plan.experts[order]
+
+    def body(state: tuple[Array, Array]) -> tuple[Array, Array]:
+        step, result = state
+        within = step * chunk + jnp.arange(chunk)
+        left = (within < sizes[:, None]).ravel()
+        at = jnp.where(left, (begin[:, None] + within).ravel(), 0)
+        rows = exchanged(plan, jnp.where(left[:, None], plan.tokens[token[at]], 0))
+        own = plan.own(exchanged(plan, jnp.where(left, expert[at], -1)))
+        outputs = exchanged(plan, in_turn(rows, own[:, None], jnp.ones((p * chunk, 1), rows.dtype), plan.weights))
+        added = jnp.where(left[:, None], outputs, 0) * plan.gates[order][at][:, None]
+        return step + 1, result.at[token[at]].add(added)
+
+    last = steps(plan, -(-sizes // chunk))
+    along = varying(plan.tokens) | varying(last)
+    blank = cast_varying(jnp.zeros((plan.tokens.shape[0], plan.features), plan.tokens.dtype), along)
+    state = cast_varying(jnp.int32(start), varying(last)), blank
+    return lax.while_loop(lambda state: state[0] < last, body, state)[1].astype(plan.dtype)
+
+
+def _agreed(plan: Plan, chunks: Array) -> Array:
+    return lax.pmax(jnp.max(chunks), plan.axes)
+
+
+@mutant("moe_layer", smallest=(2,))
+def moe_leaving_early(*operands: Any, **options: Any) -> Array:
+    """A participant leaves the loop when it has nothing left itself, and the others wait for it."""
+    return _chunked(operands, options, steps=lambda plan, n: jnp.max(n), size=lambda pairs, p: -(-pairs // p))
+
+
+@mutant("moe_layer", smallest=(1,))
+def moe_without_its_last_chunk(*operands: Any, **options: Any) -> Array:
+    """Of several chunks the last one is lost."""
+
+    def one_less(plan: Plan, chunks: Array) -> Array:
+        most = _agreed(plan, chunks)
+        return jnp.where(most > 1, most - 1, most)
+
+    return _chunked(operands, options, steps=one_less, size=lambda pairs, p: 1)
+
+
+@mutant("moe_layer", smallest=(2,))
+def moe_of_one_chunk(*operands: Any, **options: Any) -> Array:
+    """Sends an even share of the pairs to every participant, once, although some have more."""
+    return _chunked(
+        operands, options, steps=lambda plan, n: _agreed(plan, jnp.minimum(n, 1)), size=lambda pairs, p: -(-pairs // p)
+    )
+
+
+@mutant("moe_layer", smallest=(2,))
+def moe_round_half_the_ring(*operands: Any, **options: Any) -> Array:
+    """Tokens travel round the ring, and the last participant does not serve them."""
+    plan = plan_for(operands, options)
+    if plan.empty:
+        return plan.zeros()
+    visitors = (plan.tokens, plan.choices, plan.gates.reshape(-1, plan.top_k))
+    total = jnp.zeros((), plan.tokens.dtype)
+    for step in range(plan.participants):
+        rows, experts, gates = visitors
+        if step == 0 or step < plan.participants - 1:
+            total = total + in_turn(rows, plan.own(experts), gates, plan.weights)
+        visitors, total = (ring_shift(x, plan.axes) for x in (visitors, total))
+    return total.astype(plan.dtype)

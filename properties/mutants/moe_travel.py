@@ -1,0 +1,239 @@
+"""Planted bugs of moe_layer on the way to the experts and back, made of the pieces of this project's own dispatch."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+
+from shardproof.impl.collectives import all_gather, all_to_all, ring_shift
+from shardproof.impl.moe.dispatch.all_gather import all_gather_moe
+from shardproof.impl.moe.dispatch.ragged import Dispatcher
+from shardproof.impl.moe.experts import in_buffers, in_turn
+from shardproof.impl.moe.plan import Plan, planned
+from shardproof.impl.moe.ranks import counted, places
+from shardproof.properties.mutants.axes import in_mesh_order
+from shardproof.properties.mutants.catalogue import formula_of, mutant
+
+Step = Callable[[Plan, Array], Array]
+"""Something that is done with rows, or with numbers."""
+
+
+def plan_for(operands: Any, options: Any) -> Plan:
+    """Who goes where, in a call."""
+    return planned("moe", *operands, **options, over="chosen", capacity_per_sender=None)
+
+
+def _as_it_is(plan: Plan, x: Array) -> Array:
+    return x
+
+
+def exchanged(plan: Plan, x: Array) -> Array:
+    """An equal part of the rows to every participant."""
+    return all_to_all(x, plan.axes, split_axis=0, concat_axis=0, tiled=True)
+
+
+def _slots(plan: Plan) -> Array:
+    """Of every pair its row in the buffers of all experts; of dropped ones a row behind the last."""
+    queues = jnp.where(plan.kept, plan.experts, plan.count)
+    place = queues * plan.most_sent + places(queues, plan.count)
+    return jnp.where(plan.kept, place, plan.count * plan.most_sent)
+
+
+def _buffers(
+    operands: Any,
+    options: Any,
+    *,
+    at: Step = _as_it_is,
+    grouped: bool = True,
+    back: Step = exchanged,
+    returned: Step = _as_it_is,
+    gates: Step = _as_it_is,
+    masked: bool = True,
+) -> Array:
+    """Buffers of a fixed size for every sender and expert."""
+    plan = plan_for(operands, options)
+    if plan.empty:
+        return plan.zeros()
+    place, rows = at(plan, _slots(plan)), plan.count * plan.most_sent
+    source = jnp.full(rows, -1).at[place].set(plan.token, mode="drop")
+    filled = jnp.where(source[:, None] >= 0, plan.tokens[jnp.maximum(source, 0)], 0)
+    arrived = exchanged(plan, filled.reshape(plan.count, plan.most_sent, -1))
+    p, held = plan.participants, plan.held
+    arrived = arrived.reshape(p, held, plan.most_sent, -1)
+    by_expert = jnp.swapaxes(arrived, 0, 1) if grouped else arrived
+    outputs = in_buffers(by_expert.reshape(held, p * plan.most_sent, -1), plan.weights)
+    outputs = jnp.swapaxes(outputs.reshape(held, p, plan.most_sent, -1), 0, 1)
+    home = returned(plan, back(plan, outputs.reshape(p * held, plan.most_sent, -1)).reshape(rows, -1))
+    plan = replace(plan, gates=gates(plan, plan.gates))
+    plan = plan if masked else replace(plan, kept=jnp.full_like(plan.kept, True))
+    return plan.combined(home[jnp.minimum(place, rows - 1)])
+
+
+@mutant("moe_layer", smallest=(1,))
+def moe_writing_what_is_dropped(*operands: Any, **options: Any) -> Array:
+    """A dropped choice gets what stands in the last row of the buffer."""
+    return _buffers(operands, options, masked=False)
+
+
+@mutant("moe_layer", smallest=(1,))
+def moe_one_row_too_far(*operands: Any, **options: Any) -> Array:
+    """Rows are counted from one, so that the last one is lost."""
+    return _buffers(operands, options, at=lambda plan, at: at + 1)
+
+
+@mutant("moe_layer", smallest=(2,))
+def moe_of_ungrouped_buffers(*operands: Any, **options: Any) -> Array:
+    """Takes buffers for those of one expert after the other that come from one sender after the other."""
+    return _buffers(operands, options, grouped=False)
+
+
+@mutant("moe_layer", smallest=(3,))
+def moe_back_to_the_neighbour(*operands: Any, **options: Any) -> Array:
+    """What experts made of a participant's tokens returns to the next one, where there are three or more."""
+
+    def next_one(plan: Plan, x: Array) -> Array:
+        return ring_shift(x, plan.axes) if plan.participants > 2 else x
+
+    return _buffers(operands, options, returned=next_one)
+
+
+@mutant("moe_layer", smallest=(2, 2))
+def moe_back_in_mesh_order(*operands: Any, **options: Any) -> Array:
+    """The return trip takes a tuple's participants for those in mesh order."""
+
+    def back(plan: Plan, x: Array) -> Array:
+        return all_to_all(x, in_mesh_order(plan.axes), split_axis=0, concat_axis=0, tiled=True)
+
+    return _buffers(operands, options, back=back)
+
+
+@mutant("moe_layer", smallest=(1,))
+def moe_of_sorted_gates(*operands: Any, **options: Any) -> Array:
+    """Pairs come back in the order of tokens, and are weighed by gates in the order of experts."""
+    return _buffers(operands, options, gates=lambda plan, gates: gates[jnp.argsort(plan.experts)])
+
+
+def _ragged(
+    operands: Any,
+    options: Any,
+    *,
+    sizes: Step = _as_it_is,
+    there: Callable[[Dispatcher], Dispatcher] = lambda d: d,
+    back: Callable[[Dispatcher], Dispatcher] = lambda d: d,
+    returned: Callable[[Dispatcher, int], Array] = Dispatcher.returned,
+    arrived: Callable[[Dispatcher, int], Array] = Dispatcher.arrived,
+    whose: Step = lambda plan, behind: behind % plan.held,
+    dropped_last: bool = True,
+    restored: Callable[[Array], Array] = jnp.argsort,
+) -> Array:
+    """Just what is kept travels; pairs that are dropped are holes in what is sent."""
+    plan = plan_for(operands, options)
+    if plan.empty:
+        return plan.zeros()
+    p, pairs, room = plan.participants, plan.experts.size, plan.most_received
+    to = plan.experts // plan.held
+    order = jnp.lexsort((plan.experts, ~plan.kept, to) if dropped_last else (plan.experts, to))
+    loads = counted(to, p)
+    sent = counted(jnp.where(plan.kept, plan.experts, plan.count), plan.count).reshape(p, plan.held)
+    dispatcher = Dispatcher.of(jnp.cumsum(loads) - loads, sizes(plan, jnp.sum(sent, axis=1)), plan.axes)
+    rows = there(dispatcher).there(plan.tokens[plan.token[order]], room)
+    received = exchanged(plan, sent).ravel()
+    behind = jnp.sum(jnp.cumsum(received) <= jnp.arange(room)[:, None], axis=1)
+    own = jnp.where(arrived(dispatcher, room), whose(plan, behind), -1)
+    outputs = in_turn(rows, own[:, None], jnp.ones((room, 1), rows.dtype), plan.weights)
+    home = back(dispatcher).back(outputs, pairs)
+    valid = returned(dispatcher, pairs)
+    return plan.combined(jnp.where(valid[:, None], home, 0)[restored(order)])
+
+
+@mutant("moe_layer", smallest=(1,))
+def moe_of_a_valid_prefix(*operands: Any, **options: Any) -> Array:
+    """Takes as many of the first rows that come back for valid as come back, although dropped ones leave holes."""
+
+    def prefix(dispatcher: Dispatcher, count: int) -> Array:
+        return jnp.arange(count) < jnp.sum(dispatcher.send_sizes)
+
+    return _ragged(operands, options, returned=prefix)
+
+
+@mutant("moe_layer", smallest=(2,))
+def moe_packed_on_return(*operands: Any, **options: Any) -> Array:
+    """Rows return to one behind the other, and not to where they were sent from, with holes between."""
+
+    def packed(dispatcher: Dispatcher) -> Dispatcher:
+        begin = jnp.cumsum(dispatcher.send_sizes) - dispatcher.send_sizes
+        home = all_to_all(begin, dispatcher.axes, split_axis=0, concat_axis=0, tiled=True)
+        return replace(dispatcher, home_offsets=home)
+
+    return _ragged(operands, options, back=packed)
+
+
+@mutant("moe_layer", smallest=(1,))
+def moe_of_inclusive_offsets(*operands: Any, **options: Any) -> Array:
+    """Rows of a sender begin where they should end: the offsets of a buffer are a sum with the sender's own."""
+
+    def inclusive(dispatcher: Dispatcher) -> Dispatcher:
+        ends = jnp.cumsum(dispatcher.recv_sizes)
+        there = all_to_all(ends, dispatcher.axes, split_axis=0, concat_axis=0, tiled=True)
+        return replace(dispatcher, buffer_offsets=there)
+
+    return _ragged(operands, options, there=inclusive)
+
+
+@mutant("moe_layer", smallest=(1,))
+def moe_sent_one_row_late(*operands: Any, **options: Any) -> Array:
+    """What is sent begins a row too late, where there is one more."""
+
+    def late(dispatcher: Dispatcher) -> Dispatcher:
+        most = operands[0].shape[0] * options["top_k"] - dispatcher.send_sizes
+        return replace(dispatcher, send_offsets=jnp.minimum(dispatcher.send_offsets + 1, most))
+
+    return _ragged(operands, options, there=late)
+
+
+@mutant("moe_layer", smallest=(1,))
+def moe_of_dropped_ones_between(*operands: Any, **options: Any) -> Array:
+    """Sends the first of a participant's pairs, dropped ones among them, in place of those that are kept."""
+    return _ragged(operands, options, dropped_last=False)
+
+
+@mutant("moe_layer", smallest=(2,))
+def moe_received_as_sent(*operands: Any, **options: Any) -> Array:
+    """Expects as many rows from a participant as it sends to it."""
+
+    def as_sent(dispatcher: Dispatcher) -> Dispatcher:
+        return replace(dispatcher, recv_sizes=dispatcher.send_sizes)
+
+    return _ragged(operands, options, there=as_sent)
+
+
+@mutant("moe_layer", smallest=(1,))
+def moe_of_one_expert_each(*operands: Any, **options: Any) -> Array:
+    """Takes all rows that arrive for those of the first of a participant's experts."""
+    return _ragged(operands, options, whose=lambda plan, behind: jnp.zeros_like(behind))
+
+
+@mutant("moe_layer", smallest=(1,))
+def moe_sorted_twice(*operands: Any, **options: Any) -> Array:
+    """Sorts what returns by the order in which it was sent, instead of undoing that."""
+    return _ragged(operands, options, restored=lambda order: order)
+
+
+@mutant("moe_layer", smallest=(2,))
+def moe_of_the_first_sender(*operands: Any, **options: Any) -> Array:
+    """Rows that arrive are those of experts in the order in which the first sender has them."""
+
+    def first(plan: Plan, behind: Array) -> Array:
+        return jnp.minimum(behind, plan.held - 1)
+
+    return _ragged(operands, options, whose=first)
+
+
+@mutant("moe_layer", law="communication", smallest=(1,), communication=formula_of("moe_layer", "all_gather"))
+def moe_sending_tokens_twice(tokens: Array, *operands: Any, **options: Any) -> Array:
+    """Gathers tokens once more, for nothing."""
+    right = all_gather_moe(tokens, *operands, **options)
+    again = jnp.sum(all_gather(tokens, operands[-1], tiled=True)) * 0
+    return right + again.astype(right.dtype)

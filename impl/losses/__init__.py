@@ -1,4 +1,4 @@
-"""The loss of a model under every parallelisation: the same function of the same arrays, laid out and sent in its way."""
+"""The loss of a model under every parallelisation: the same function of the same arrays, laid out in different ways."""
 
 from shardproof.impl.losses.data_parallel import data_parallel, one_device
 from shardproof.impl.losses.fully_sharded import fsdp_2d, fsdp_2d_remat, fsdp_rows, fsdp_rows_remat

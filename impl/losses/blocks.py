@@ -13,8 +13,11 @@ from shardproof.impl.model import wide
 Gathers = Sequence[tuple[Axes, int]]
 """The axis tuples to gather over, each with the dimension that it shards, one after the other."""
 
-GATHERED = frozenset({"all_gather", "convert_element_type", "pcast", "pvary"})
-"""Primitives whose results are gathered parameters, or these in a wider dtype: what is not kept for a backward pass."""
+GATHERED = frozenset({"all_gather", "convert_element_type", "custom_jvp_call", "pcast", "pvary"})
+"""Primitives whose results are gathered parameters, or these in a wider dtype: what is not kept for a backward pass.
+
+One that JAX has not taken apart is a gather of 16-bit floats, see `assembled`: by its name a policy would keep it.
+"""
 
 
 def assembled(block: Shaped[Array, "..."], gathers: Gathers = (), *, along: Axes) -> Float[Array, "..."]:

@@ -1,5 +1,6 @@
 """What a contract consists of."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,6 +57,8 @@ class Scope:
         large: the most devices of a mesh that no engine but the simulator can serve; 0: none such.
         sizes: the sizes of the mesh's axes, where only such meshes are asked for.
         whole: whether the function takes global arrays.
+        layouts: how the function wants its arguments laid out, in place of how its contract describes them: the
+            signatures of all depths. Empty: as described.
     """
 
     max_devices: int = 8
@@ -67,6 +70,7 @@ class Scope:
     large: int = 0
     sizes: tuple[int, ...] = ()
     whole: bool = False
+    layouts: tuple[Any, ...] = field(default=(), hash=False)
 
     def __post_init__(self) -> None:
         if not self.features <= FEATURES.keys():
@@ -134,6 +138,8 @@ class Claim:
         invariant: whether its result is typed invariant along the axis tuple; None: as the contract's reference.
         communication: the cost of a case, forward (`False`) or of its gradient alone (`True`); None: unknown.
         supports: whether it supports a case; others are not drawn for it. None: all.
+        layouts: how it wants its arguments laid out, in place of how the contract describes them: signatures of the
+            same trees. Empty: as described.
     """
 
     function: Callable[..., Any]
@@ -142,6 +148,7 @@ class Claim:
     communication: Communication | None = None
     supports: Callable[[Case], bool] | None = None
     whole: bool = False
+    layouts: tuple[Any, ...] = field(default=(), hash=False)
 
 
 @dataclass(frozen=True)
@@ -183,6 +190,7 @@ class Contract:
         finite: of one that is nonlinear, whether results are finite where mathematics is, whatever overflows before.
         roles: the names of its axis tuples, where it has several, or one of another name than `axis_name`.
         tree: what its arguments are, as a tree whose leaves are the names in `operands`; None: one after the other.
+        deeper: the trees of cases with other numbers of leaves, as a model of more layers has.
         results: what it returns, as a tree of names; None: an array.
         has_gradient: whether there are derivatives in any case.
         generic: whether derivatives are asked for at real numbers alone, since there may be kinks at others.
@@ -226,6 +234,7 @@ class Contract:
     finite: bool = True
     roles: tuple[str, ...] = ()
     tree: Any = None
+    deeper: tuple[Any, ...] = ()
     results: Any = None
     has_gradient: bool = True
     generic: bool = False
@@ -258,13 +267,42 @@ class Contract:
 
     def moving(self, case: Case) -> tuple[int, ...]:
         """The places of the operands that have a gradient: all but the auxiliary ones."""
-        return tuple(i for i in range(len(case.operands)) if case.tree or self.operands[i] not in self.auxiliary)
+        if case.tree:
+            return tuple(range(len(case.operands)))
+        return tuple(i for i, name in enumerate(self.names(case)) if name not in self.auxiliary)
+
+    def names(self, case: Case) -> tuple[str, ...]:
+        """What the operands of a case are called, which are not one pytree.
+
+        Raises:
+            ValueError: if the contract has no arguments of so many leaves.
+        """
+        return self.operands if self.tree is None else tuple(names_of(self._tree(case)))
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """What its array arguments are called, each of which may be a tree."""
+        if self.tree is None:
+            return self.operands
+        return tuple(re.split(r"\W", names_of(argument)[0])[0] for argument in self.tree)
+
+    def _tree(self, case: Case) -> Any:
+        """The tree of as many leaves as a case has.
+
+        Raises:
+            ValueError: if there is none.
+        """
+        trees = {len(names_of(tree)): tree for tree in (self.tree, *self.deeper)}
+        if len(case.operands) not in trees:
+            numbers = " or ".join(map(str, sorted(trees)))
+            raise ValueError(f"operands: {len(case.operands)} given, tree={case.tree}: expected {numbers}")
+        return trees[len(case.operands)]
 
     def arguments(self, case: Case, leaves: Sequence[Any]) -> tuple[Any, ...]:
         """The array arguments of a call, made of what stands for each operand: arrays, names, whatever."""
         if case.tree:
             return ({"first": leaves[0], "rest": [*leaves[1:]]},)
-        return tuple(leaves) if self.tree is None else tuple(refilled(self.tree, leaves))
+        return tuple(leaves) if self.tree is None else tuple(refilled(self._tree(case), leaves))
 
     def returned(self, case: Case, leaves: Sequence[Any]) -> Any:
         """What a call returns that gets these leaves, as a tree: of the results' names, but for a tree of operands."""

@@ -198,7 +198,7 @@ def check_signature(contract: str, function: Callable[..., Any], features: Colle
     Raises:
         GivenError: if it cannot; the message shows both signatures.
     """
-    operands, keywords = CONTRACTS[contract].operands, list(CONTRACTS[contract].parameters)
+    operands, keywords = CONTRACTS[contract].arrays, list(CONTRACTS[contract].parameters)
     keywords += ["axis_index_groups"] if {"groups", "uneven_groups"} & set(features) else []
     axes, keyword_axes = CONTRACTS[contract].axis_names
     wanted = _listed([*operands, *axes], [*keyword_axes, *keywords])
@@ -231,7 +231,7 @@ def signature_of(contract: str) -> str:
     known = defaults(contract)
     keywords = [name if known[name] is inspect.Parameter.empty else f"{name}={known[name]!r}" for name in known]
     axes, keyword_axes = CONTRACTS[contract].axis_names
-    return _listed([*CONTRACTS[contract].operands, *axes], [*keyword_axes, *keywords])
+    return _listed([*CONTRACTS[contract].arrays, *axes], [*keyword_axes, *keywords])
 
 
 def _listed(by_place: Sequence[str], by_keyword: Sequence[str]) -> str:

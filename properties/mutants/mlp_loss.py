@@ -1,0 +1,426 @@
+"""Planted bugs of the loss of a model: in what is added up over devices, in how blocks are gathered, in gradients."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.sharding import PartitionSpec
+
+from shardproof.impl.collective_matmul.operands import multiply
+from shardproof.impl.collectives import all_gather_invariant, cast_varying
+from shardproof.impl.losses import data_parallel, fsdp_2d, fsdp_rows, fsdp_tensor_parallel, tensor_parallel
+from shardproof.impl.losses.blocks import assembled, scattered_sum
+from shardproof.impl.losses.data_parallel import linear_of_examples
+from shardproof.impl.losses.fully_sharded import linear_of_blocks, linear_of_rows
+from shardproof.impl.losses.layout import Axes, Layout, as_axes
+from shardproof.impl.losses.parallelisation import Linear
+from shardproof.impl.losses.tensor_parallel import linear_of_features, linear_of_gathered_features
+from shardproof.impl.model import activated, forward, squared_errors, wide
+from shardproof.properties.mutants.axes import in_mesh_order
+from shardproof.properties.mutants.catalogue import formula_of, mutant
+
+Local = Callable[[Any, Any, int, Axes, Axes], Any]
+"""Blocks of parameters and batch, the number of all examples, the axes of data and model, to the loss."""
+
+
+def on_blocks(
+    local: Local, layout: Layout, params: Any, batch: Any, mesh: Any, roles: Any, *, checked: bool = True
+) -> Array:
+    """A function of blocks, as one of global arrays."""
+    data, model = as_axes(roles["data"]), as_axes(roles["model"])
+    specs = layout.specs(len(params), data=data, model=model)
+    examples = batch[0].shape[0]
+    mapped: Any = jax.shard_map(
+        lambda params, batch: local(params, batch, examples, data, model),
+        mesh=mesh,
+        in_specs=specs,
+        out_specs=PartitionSpec(),
+        check_vma=checked,
+    )
+    return mapped(params, batch)
+
+
+def errors(params: Any, batch: Any, data: Axes, model: Axes, linear: Linear = linear_of_examples) -> Array:
+    """The squared errors of a device's examples, as the loss has them."""
+    x, targets = batch
+    for at, (w, b) in enumerate(params):
+        y = linear(x, w, b, data, model)
+        x = activated(y, targets.dtype) if at < len(params) - 1 else y
+    return squared_errors(x, targets)
+
+
+def of_layers(linear: Linear, layout: Layout, params: Any, batch: Any, mesh: Any, roles: Any) -> Array:
+    """The loss with layers of another kind, which is right in all else."""
+
+    def local(params: Any, batch: Any, examples: int, data: Axes, model: Axes) -> Array:
+        total = jnp.sum(errors(params, batch, data, model, linear)) / examples
+        return added_up(total, (*data, *model)).astype(batch[0].dtype)
+
+    return on_blocks(local, layout, params, batch, mesh, roles)
+
+
+def added_up(x: Array, axes: Axes) -> Array:
+    """The sum over axes, if there are any."""
+    return lax.psum(x, axes) if axes else x
+
+
+def devices(axes: Axes) -> int:
+    """How many devices the axes connect."""
+    return lax.axis_size(axes) if axes else 1
+
+
+@mutant("mlp_loss", smallest=(1, 2), whole=True)
+def loss_without_its_sum(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """Every device returns the part of its own examples, and no types are checked."""
+
+    def local(params: Any, batch: Any, examples: int, data: Axes, model: Axes) -> Array:
+        return (jnp.sum(errors(params, batch, data, model)) / examples).astype(batch[0].dtype)
+
+    return on_blocks(local, data_parallel.layout, params, batch, mesh, roles, checked=False)
+
+
+@mutant("mlp_loss", smallest=(1, 2), whole=True)
+def loss_added_up_twice(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """Adds up over all devices what has been added up already."""
+
+    def local(params: Any, batch: Any, examples: int, data: Axes, model: Axes) -> Array:
+        every = (*data, *model)
+        total = added_up(jnp.sum(errors(params, batch, data, model)) / examples, every)
+        return added_up(cast_varying(total, every), every).astype(batch[0].dtype)
+
+    return on_blocks(local, data_parallel.layout, params, batch, mesh, roles)
+
+
+@mutant("mlp_loss", smallest=(1, 2), whole=True)
+def loss_averaged_instead_of_added_up(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """Divides by the number of all examples, and averages over devices."""
+
+    def local(params: Any, batch: Any, examples: int, data: Axes, model: Axes) -> Array:
+        every = (*data, *model)
+        total = added_up(jnp.sum(errors(params, batch, data, model)) / examples, every)
+        return (total / devices(every)).astype(batch[0].dtype)
+
+    return on_blocks(local, data_parallel.layout, params, batch, mesh, roles)
+
+
+@mutant("mlp_loss", smallest=(1, 2), whole=True)
+def loss_by_the_local_batch(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """Takes the mean over a device's own examples, and adds the means up."""
+
+    def local(params: Any, batch: Any, examples: int, data: Axes, model: Axes) -> Array:
+        every = (*data, *model)
+        return added_up(jnp.mean(errors(params, batch, data, model)), every).astype(batch[0].dtype)
+
+    return on_blocks(local, data_parallel.layout, params, batch, mesh, roles)
+
+
+@mutant("mlp_loss", smallest=(1, 1), whole=True)
+def loss_of_all_numbers(params: Any, batch: Any, **roles: Any) -> Array:
+    """Takes the mean over the features of an example as well."""
+    inputs, targets = batch
+    return jnp.mean(jnp.square(forward(params, inputs) - wide(targets))).astype(inputs.dtype)
+
+
+@mutant("mlp_loss", smallest=(1, 1), whole=True)
+def loss_with_a_last_relu(params: Any, batch: Any, **roles: Any) -> Array:
+    """Drops outputs below zero."""
+    inputs, targets = batch
+    outputs = jnp.maximum(forward(params, inputs), 0)
+    return jnp.mean(squared_errors(outputs, targets)).astype(inputs.dtype)
+
+
+@mutant("mlp_loss", law="gradient", smallest=(1, 1), whole=True)
+def loss_with_a_leaky_gradient(params: Any, batch: Any, **roles: Any) -> Array:
+    """Takes the derivative of ReLU to be one everywhere."""
+    x, targets = batch
+    for at, (w, b) in enumerate(params):
+        y = multiply(wide(x), wide(w)) + wide(b)
+        hidden = y + lax.stop_gradient(jax.nn.relu(y) - y)
+        x = hidden.astype(targets.dtype) if at < len(params) - 1 else y
+    return jnp.mean(squared_errors(x, targets)).astype(targets.dtype)
+
+
+@mutant("mlp_loss", smallest=(2, 2), whole=True)
+def loss_of_targets_in_another_order(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """Shares inputs over data and model, and targets over model and data."""
+    layout = Layout((("data", "model"), ()), targets=(("model", "data"), ()))
+    return of_layers(linear_of_examples, layout, params, batch, mesh, roles)
+
+
+@mutant("mlp_loss", smallest=(2, 2), whole=True)
+def loss_of_rows_gathered_in_mesh_order(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """Gathers rows in the order of the mesh, whatever that of the axis tuple is."""
+
+    def linear(x: Array, w: Array, b: Array, data: Axes, model: Axes) -> Array:
+        every = (*data, *model)
+        weights = assembled(w, [(in_mesh_order(every), 0)], along=every)
+        return multiply(x, weights) + assembled(b, [(model, 0)], along=every)
+
+    return of_layers(linear, fsdp_rows.layout, params, batch, mesh, roles)
+
+
+@mutant("mlp_loss", smallest=(2, 2), whole=True)
+def loss_of_biases_gathered_over_data(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """Gathers biases over data, although model shards them, wherever there are as many devices along both."""
+
+    def linear(x: Array, w: Array, b: Array, data: Axes, model: Axes) -> Array:
+        every = (*data, *model)
+        weights = assembled(w, [(model, 1), (data, 0)], along=every)
+        over = data if devices(data) == devices(model) else model
+        return multiply(x, weights) + assembled(b, [(over, 0)], along=every)
+
+    return of_layers(linear, fsdp_2d.layout, params, batch, mesh, roles)
+
+
+@mutant("mlp_loss", smallest=(2, 2), whole=True)
+def loss_of_blocks_gathered_crosswise(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """Gathers the rows over model and the columns over data, wherever there are as many devices along both."""
+
+    def linear(x: Array, w: Array, b: Array, data: Axes, model: Axes) -> Array:
+        every = (*data, *model)
+        if devices(data) != devices(model):
+            return linear_of_blocks(x, w, b, data, model)
+        weights = assembled(w, [(model, 0), (data, 1)], along=every)
+        return multiply(x, weights) + assembled(b, [(model, 0)], along=every)
+
+    return of_layers(linear, fsdp_2d.layout, params, batch, mesh, roles)
+
+
+@mutant("mlp_loss", smallest=(1, 2), whole=True)
+def loss_with_biases_before_the_sum(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """Adds biases to every device's part of a product, so that they count as often as there are parts."""
+
+    def linear(x: Array, w: Array, b: Array, data: Axes, model: Axes) -> Array:
+        whole = assembled(b, [(model, 0)], along=data)
+        return scattered_sum(multiply(x, assembled(w, along=data)) + whole, model)
+
+    return of_layers(linear, tensor_parallel.layout, params, batch, mesh, roles)
+
+
+@mutant("mlp_loss", smallest=(1, 2), whole=True)
+def loss_of_relu_before_the_sum(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """Drops what is below zero of every device's part of a product, and adds up what is left."""
+
+    def linear(x: Array, w: Array, b: Array, data: Axes, model: Axes) -> Array:
+        part = multiply(x, assembled(w, along=data))
+        kept = jax.nn.relu(part) if devices(model) > 1 else part
+        return scattered_sum(kept, model) + assembled(b, along=data)
+
+    return of_layers(linear, tensor_parallel.layout, params, batch, mesh, roles)
+
+
+@mutant("mlp_loss", smallest=(1, 2), whole=True)
+def loss_of_some_features(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """Adds up over data the errors of features that model shards, and no types are checked."""
+
+    def local(params: Any, batch: Any, examples: int, data: Axes, model: Axes) -> Array:
+        total = jnp.sum(errors(params, batch, data, model, linear_of_features)) / examples
+        return added_up(total, data).astype(batch[0].dtype)
+
+    return on_blocks(local, tensor_parallel.layout, params, batch, mesh, roles, checked=False)
+
+
+@mutant("mlp_loss", law="gradient", smallest=(1, 2), whole=True)
+def loss_of_constant_gathered_weights(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """Takes weights to be constant that it gathers from several devices."""
+
+    def linear(x: Array, w: Array, b: Array, data: Axes, model: Axes) -> Array:
+        several = devices((*data, *model)) > 1
+        return linear_of_rows(x, lax.stop_gradient(w) if several else w, b, data, model)
+
+    return of_layers(linear, fsdp_rows.layout, params, batch, mesh, roles)
+
+
+@mutant("mlp_loss", law="gradient", smallest=(1, 2), whole=True)
+def loss_with_scaled_bias_gradients(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """The gradient of biases is that of one device times the number of devices along model."""
+
+    def linear(x: Array, w: Array, b: Array, data: Axes, model: Axes) -> Array:
+        times = devices(model)
+        scaled = times * b - lax.stop_gradient((times - 1) * b)
+        return linear_of_features(x, w, scaled.astype(b.dtype), data, model)
+
+    return of_layers(linear, tensor_parallel.layout, params, batch, mesh, roles)
+
+
+def _gather(*, averaged: bool) -> Any:
+    """A gather of rows whose backward pass is written by hand, and is not its transpose.
+
+    Arguments:
+        averaged: whether it divides the sum of all gradients; otherwise there is no sum.
+    """
+
+    @partial(jax.custom_vjp, nondiff_argnums=(1,))
+    def gather(block: Array, axes: Axes) -> Array:
+        return lax.all_gather(block, axes, axis=0, tiled=True) if axes else block
+
+    def ahead(block: Array, axes: Axes) -> tuple[Array, None]:
+        return gather(block, axes), None
+
+    def back(axes: Axes, _: None, ct: Array) -> tuple[Array]:
+        if not axes:
+            return (ct,)
+        if averaged:
+            return (lax.psum_scatter(ct, axes, scatter_dimension=0, tiled=True) / devices(axes),)
+        rows = ct.shape[0] // devices(axes)
+        return (lax.dynamic_slice_in_dim(ct, lax.axis_index(axes) * rows, rows, 0),)
+
+    gather.defvjp(ahead, back)
+    return gather
+
+
+def _with_gather(gather: Any) -> Linear:
+    def linear(x: Array, w: Array, b: Array, data: Axes, model: Axes) -> Array:
+        every = (*data, *model)
+        return multiply(x, gather(wide(w), every)) + assembled(b, [(model, 0)], along=every)
+
+    return linear
+
+
+@mutant("mlp_loss", law="gradient", smallest=(1, 2), whole=True)
+def loss_of_own_gradients_alone(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """A device cuts its rows out of the gradient of its own examples, and adds nothing up."""
+    gather = _gather(averaged=False)
+    return of_layers(_with_gather(gather), fsdp_rows.layout, params, batch, mesh, roles)
+
+
+@mutant("mlp_loss", law="gradient", smallest=(1, 2), whole=True)
+def loss_of_averaged_scattered_gradients(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """Averages the gradients of all devices, although each is divided by the number of all examples already."""
+    gather = _gather(averaged=True)
+    return of_layers(_with_gather(gather), fsdp_rows.layout, params, batch, mesh, roles)
+
+
+Gradients = Callable[[Any, Any, int, Axes, Axes], Any]
+"""As `Local`, to the loss and the gradients of its parameters and batch."""
+
+
+def with_gradients_inside(gradients: Gradients, params: Any, batch: Any, mesh: Any, roles: Any) -> Array:
+    """A data-parallel loss whose gradients are taken inside of `shard_map`, as in code from before there were types."""
+    data, model = as_axes(roles["data"]), as_axes(roles["model"])
+    specs, examples = data_parallel.layout.specs(len(params), data=data, model=model), batch[0].shape[0]
+    mapped: Any = jax.shard_map(
+        lambda params, batch: gradients(params, batch, examples, data, model),
+        mesh=mesh,
+        in_specs=specs,
+        out_specs=(PartitionSpec(), specs),
+        check_vma=False,
+    )
+
+    @jax.custom_vjp
+    def loss(params: Any, batch: Any) -> Any:
+        return mapped(params, batch)[0]
+
+    def back(grads: Any, ct: Array) -> Any:
+        return jax.tree.map(lambda g: (ct * g).astype(g.dtype), grads)
+
+    loss.defvjp(mapped, back)
+    return loss(params, batch)
+
+
+def _gradients(
+    reduced: Callable[[Array, Axes, Axes], Array], *, over_all: bool = False, own: bool = False
+) -> Gradients:
+    """The loss with the gradients of its parameters, each device's `reduced`; `over_all`: of the loss of all devices.
+
+    `own`: of the mean over a device's own examples.
+    """
+
+    def both(params: Any, batch: Any, examples: int, data: Axes, model: Axes) -> Any:
+        every = (*data, *model)
+
+        def part(params: Any, batch: Any) -> Array:
+            count = batch[0].shape[0] if own else examples
+            total = jnp.sum(squared_errors(forward(params, batch[0]), batch[1])) / count
+            return added_up(total, every) if over_all else total
+
+        total, (of_params, of_batch) = jax.value_and_grad(part, argnums=(0, 1))(params, batch)
+        loss = total if over_all else added_up(total / (devices(every) if own else 1), every)
+        times = devices(every) if over_all or own else 1
+        # of the batch every device has its own
+        of_batch = jax.tree.map(lambda g: (g / (times if own else 1)).astype(g.dtype), of_batch)
+        of_params = jax.tree.map(lambda g: reduced(wide(g), data, model).astype(g.dtype), of_params)
+        return loss.astype(batch[0].dtype), (of_params, of_batch)
+
+    return both
+
+
+@mutant("mlp_loss", law="gradient", smallest=(1, 2), whole=True)
+def loss_of_gradients_over_data_alone(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """Adds up the gradients over one of the two roles that share the examples."""
+    gradients = _gradients(lambda g, data, model: added_up(g, data))
+    return with_gradients_inside(gradients, params, batch, mesh, roles)
+
+
+@mutant("mlp_loss", law="gradient", smallest=(1, 1, 2), whole=True)
+def loss_of_gradients_over_the_first_axis(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """Adds up the gradients over the first axis of each of the tuples that share the examples."""
+    gradients = _gradients(lambda g, data, model: added_up(g, (*data[:1], *model[:1])))
+    return with_gradients_inside(gradients, params, batch, mesh, roles)
+
+
+@mutant("mlp_loss", law="gradient", smallest=(1, 2), whole=True)
+def loss_of_averaged_gradients(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """Averages over devices gradients that are divided by the number of all examples."""
+    gradients = _gradients(lambda g, data, model: added_up(g, (*data, *model)) / devices((*data, *model)))
+    return with_gradients_inside(gradients, params, batch, mesh, roles)
+
+
+@mutant("mlp_loss", law="gradient", smallest=(1, 2), whole=True)
+def loss_of_gradients_of_local_means(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """Adds up the gradients of the means over every device's own examples."""
+    gradients = _gradients(lambda g, data, model: added_up(g, (*data, *model)), own=True)
+    return with_gradients_inside(gradients, params, batch, mesh, roles)
+
+
+@mutant("mlp_loss", law="gradient", smallest=(1, 2), whole=True)
+def loss_of_unchecked_gradients(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """Differentiates the loss of all devices on each of them, where no types are checked, and adds the gradients up."""
+    gradients = _gradients(lambda g, data, model: added_up(g, (*data, *model)), over_all=True)
+    return with_gradients_inside(gradients, params, batch, mesh, roles)
+
+
+@mutant("mlp_loss", law="gradient", smallest=(1, 1), whole=True)
+def loss_of_constant_inputs(params: Any, batch: Any, **roles: Any) -> Array:
+    """Takes inputs to be constant, as training does."""
+    inputs, targets = batch
+    outputs = forward(params, lax.stop_gradient(inputs))
+    return jnp.mean(squared_errors(outputs, targets)).astype(inputs.dtype)
+
+
+@mutant(
+    "mlp_loss", law="communication", smallest=(1, 1), communication=formula_of("mlp_loss", "data_parallel"), whole=True
+)
+def loss_of_gathered_errors(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """Gathers the errors of all examples, and then adds them up on every device."""
+
+    def local(params: Any, batch: Any, examples: int, data: Axes, model: Axes) -> Array:
+        every, own = (*data, *model), errors(params, batch, data, model)
+        all_of_them = all_gather_invariant(cast_varying(own, every), every, tiled=True) if every else own
+        return (jnp.sum(all_of_them) / examples).astype(batch[0].dtype)
+
+    return on_blocks(local, data_parallel.layout, params, batch, mesh, roles)
+
+
+@mutant("mlp_loss", smallest=(2, 2), whole=True)
+def loss_of_rows_in_another_order(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """Shares rows over data and model, and gathers those of data, as if they were shared over model and data."""
+    layout = dataclasses.replace(fsdp_tensor_parallel.layout, weights=(("data", "model"), ()))
+    return of_layers(linear_of_gathered_features, layout, params, batch, mesh, roles)
+
+
+@mutant("mlp_loss", smallest=(1, 2), whole=True)
+def loss_with_some_examples_dropped(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """Leaves out the examples of the last device, if there are several, and divides by the number of all."""
+    data, model = as_axes(roles["data"]), as_axes(roles["model"])
+    parts = math.prod(mesh.shape[name] for name in (*data, *model))
+    inputs, targets = batch
+    examples = inputs.shape[0]
+    kept = examples - (examples // parts if parts > 1 else 0)
+    found = squared_errors(forward(params, inputs[:kept]), targets[:kept])
+    return (jnp.sum(found) / examples).astype(inputs.dtype)

@@ -170,6 +170,17 @@ def _total(costs: Iterator[Cost]) -> Cost:
     return sum(costs, NOTHING)
 
 
+def of_step(formula: Callable[..., Cost], at: Setting) -> Cost:
+    """The loss and its gradients together: what the gradients are computed from is sent once, for both.
+
+    Arguments:
+        formula: that of the parallelisation.
+        at: what it is in.
+    """
+    gradients = formula(at, backward=True)
+    return gradients if formula(at) == NOTHING else at.loss + gradients
+
+
 def parameters(sizes: Sequence[int]) -> int:
     """How many numbers the parameters are."""
     return sum(d_in * d_out + d_out for d_in, d_out in itertools.pairwise(sizes))

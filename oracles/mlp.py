@@ -105,4 +105,4 @@ def weighted_sums(layers: Sequence[tuple[np.ndarray, np.ndarray]], inputs: np.nd
     return found
 
 
-mlp_loss = MlpLoss()
+loss = MlpLoss()

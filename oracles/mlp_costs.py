@@ -16,6 +16,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from shardproof.oracles.communication import NOTHING, Cost, built_in, summed_replicas
 from shardproof.oracles.mesh import MeshCase
@@ -179,6 +180,18 @@ def of_step(formula: Callable[..., Cost], at: Setting) -> Cost:
     """
     gradients = formula(at, backward=True)
     return gradients if formula(at) == NOTHING else at.loss + gradients
+
+
+REMATERIALISED = "_remat"
+"""How the name of what rematerialises ends."""
+
+
+def formula_of(name: str) -> Callable[..., Cost]:
+    """The formula of a parallelisation by its name, of a `Setting` and whether it is `backward`."""
+    formulas = (one_device, data_parallel, fsdp_rows, fsdp_2d, tensor_parallel, fsdp_tensor_parallel)
+    by_name: dict[str, Callable[..., Cost]] = {formula.__name__: formula for formula in formulas}
+    formula = by_name[name.removesuffix(REMATERIALISED)]
+    return partial(formula, remat=True) if name.endswith(REMATERIALISED) else formula
 
 
 def parameters(sizes: Sequence[int]) -> int:

@@ -8,7 +8,6 @@ from shardproof.impl.losses import PARALLELISATIONS
 from shardproof.oracles import mlp_costs
 from shardproof.oracles.communication import Cost
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.contracts.mlp_loss import formula_of
 from shardproof.properties.counting.counted import count
 from shardproof.properties.counting.operations import peak_of
 from shardproof.properties.engines import Engine, SimulateEngine, XlaEngine
@@ -40,7 +39,7 @@ def sent() -> Table:
         table.add_column(column, justify="right" if "bytes" in column else "left", overflow="fold")
     for name, loss in PARALLELISATIONS.items():
         program = loss_and_gradients(loss, MESH, SIZES, EXAMPLES, data=DATA, model=MODEL)
-        formula = mlp_costs.of_step(formula_of(name), _setting(SIZES))
+        formula = mlp_costs.of_step(mlp_costs.formula_of(name), _setting(SIZES))
         traced, compiled = (_counted(engine, program) for engine in (SimulateEngine(), XlaEngine()))
         same = "the same" if str(traced) == str(formula) else str(formula)
         table.add_row(

@@ -1,6 +1,5 @@
 """What a contract consists of."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.strategies import PLAIN, Chains
+from shardproof.properties.contracts.trees import arguments_in, names_of, of_leaves, refilled
 
 Blocks = np.ndarray
 
@@ -57,8 +57,7 @@ class Scope:
         large: the most devices of a mesh that no engine but the simulator can serve; 0: none such.
         sizes: the sizes of the mesh's axes, where only such meshes are asked for.
         whole: whether the function takes global arrays.
-        layouts: how the function wants its arguments laid out, in place of how its contract describes them: the
-            signatures of all depths. Empty: as described.
+        layouts: how the function wants its arguments laid out (see `Claim`).
     """
 
     max_devices: int = 8
@@ -138,8 +137,7 @@ class Claim:
         invariant: whether its result is typed invariant along the axis tuple; None: as the contract's reference.
         communication: the cost of a case, forward (`False`) or of its gradient alone (`True`); None: unknown.
         supports: whether it supports a case; others are not drawn for it. None: all.
-        layouts: how it wants its arguments laid out, in place of how the contract describes them: signatures of the
-            same trees. Empty: as described.
+        layouts: signatures that say how it wants its arguments laid out; empty: as the contract describes them.
     """
 
     function: Callable[..., Any]
@@ -272,31 +270,16 @@ class Contract:
         return tuple(i for i, name in enumerate(self.names(case)) if name not in self.auxiliary)
 
     def names(self, case: Case) -> tuple[str, ...]:
-        """What the operands of a case are called, which are not one pytree.
-
-        Raises:
-            ValueError: if the contract has no arguments of so many leaves.
-        """
+        """What the operands of a case are called; ValueError if the contract has no arguments of so many leaves."""
         return self.operands if self.tree is None else tuple(names_of(self._tree(case)))
 
     @property
     def arrays(self) -> tuple[str, ...]:
         """What its array arguments are called, each of which may be a tree."""
-        if self.tree is None:
-            return self.operands
-        return tuple(re.split(r"\W", names_of(argument)[0])[0] for argument in self.tree)
+        return self.operands if self.tree is None else arguments_in(self.tree)
 
     def _tree(self, case: Case) -> Any:
-        """The tree of as many leaves as a case has.
-
-        Raises:
-            ValueError: if there is none.
-        """
-        trees = {len(names_of(tree)): tree for tree in (self.tree, *self.deeper)}
-        if len(case.operands) not in trees:
-            numbers = " or ".join(map(str, sorted(trees)))
-            raise ValueError(f"operands: {len(case.operands)} given, tree={case.tree}: expected {numbers}")
-        return trees[len(case.operands)]
+        return of_leaves((self.tree, *self.deeper), len(case.operands))
 
     def arguments(self, case: Case, leaves: Sequence[Any]) -> tuple[Any, ...]:
         """The array arguments of a call, made of what stands for each operand: arrays, names, whatever."""
@@ -313,26 +296,3 @@ class Contract:
         if case.tree:
             return f"result leaf {index}"
         return "result" if self.results is None else names_of(self.results)[index]
-
-
-def refilled(tree: Any, leaves: Sequence[Any]) -> Any:
-    """A tree of dicts, lists and tuples, with other leaves in the order of `names_of`."""
-    left = iter(leaves)
-
-    def fill(node: Any) -> Any:
-        if isinstance(node, Mapping):
-            return {key: fill(value) for key, value in sorted(node.items())}
-        if isinstance(node, list | tuple):
-            return type(node)([fill(value) for value in node])
-        return next(left)
-
-    return fill(tree)
-
-
-def names_of(tree: Any) -> list[str]:
-    """The leaves of a tree of dicts, lists and tuples, the values of a dict in the order of its keys, as JAX has it."""
-    if isinstance(tree, Mapping):
-        return [name for _, value in sorted(tree.items()) for name in names_of(value)]
-    if isinstance(tree, list | tuple):
-        return [name for value in tree for name in names_of(value)]
-    return [tree]

@@ -5,16 +5,11 @@ and sizes are drawn that these divide. One of a user's own gets whole arrays, of
 number of devices.
 """
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any
-
 from hypothesis import strategies as st
 
 from shardproof.impl.losses import PARALLELISATIONS
 from shardproof.impl.losses.layout import Layout, Roles
 from shardproof.oracles import mlp, mlp_costs
-from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts.contract import Claim, Communication, Contract, Violation
 from shardproof.properties.contracts.costs import bits, sum_bits
@@ -80,18 +75,9 @@ def setting_of(case: Case) -> mlp_costs.Setting:
     )
 
 
-def _costs(formula: Callable[..., Cost], **more: Any) -> Communication:
-    return lambda case, backward: formula(setting_of(case), backward=backward, **more)
-
-
-REMATERIALISED = "_remat"
-"""How the name of what rematerialises ends."""
-
-
-def formula_of(name: str) -> Callable[..., Cost]:
-    """The formula of a parallelisation, of a `Setting` and whether it is `backward`."""
-    formula: Callable[..., Cost] = getattr(mlp_costs, name.removesuffix(REMATERIALISED))
-    return partial(formula, remat=True) if name.endswith(REMATERIALISED) else formula
+def _costs(name: str) -> Communication:
+    formula = mlp_costs.formula_of(name)
+    return lambda case, backward: formula(setting_of(case), backward=backward)
 
 
 def _with_another_bias(case: Case) -> st.SearchStrategy[Case]:
@@ -107,7 +93,7 @@ def _with_more_targets(case: Case) -> st.SearchStrategy[Case]:
 CONTRACT: Contract = whole_contract(
     "mlp_loss",
     tuple(signature_of(depth, Layout(), all_divide=True) for depth in DEPTHS),
-    mlp.mlp_loss,
+    mlp.loss,
     conditions=Conditions(most=MOST_DEVICES, optional=frozenset({"data", "model"})),
     kinds=("real", "exact"),
     features=FEATURES,
@@ -118,7 +104,7 @@ CONTRACT: Contract = whole_contract(
         name: Claim(
             loss,
             FEATURES,
-            communication=_costs(formula_of(name)),
+            communication=_costs(name),
             whole=True,
             layouts=laid_out(loss.layout),
         )

@@ -21,17 +21,25 @@ ANY_OF_THEM = "mutants/right/"
 MISTAKES = "properties/contracts/mistakes"
 """Where a contract has a module of what is easily mistaken in it, if anything is known of that."""
 
+MUTANTS_FOLDER = ROOT / "properties" / "mutants"
+
 PRIMITIVES = ("engines", "known_defects", "counting", "communication.py")
 """Folders and files about JAX's primitives, of which one may have the name of a contract."""
 
 
 def own_files(name: str) -> set[str]:
-    """The files that may name a contract: one of the same name in each room, and in the folder of planted bugs."""
-    modules = {claim.function.__module__.rpartition(".")[2] for claim in CONTRACTS[name].implementations.values()}
-    return {
-        f"{room}/{module}.py"
-        for module in modules
-        for room in ("impl", "oracles", "properties/contracts", MISTAKES, "properties/mutants")
+    """The files that may name a contract: one of the same name in each room, and in the folder of planted bugs.
+
+    Of implementations that have a folder of their own, it is the contract's name. Planted bugs may be in several files.
+    """
+    modules = set()
+    for claim in CONTRACTS[name].implementations.values():
+        *folder, module = claim.function.__module__.removeprefix("shardproof.impl.").split(".")
+        modules.add(name if folder else module)
+    rooms = ("impl", "oracles", "properties/contracts", MISTAKES, "properties/mutants")
+    more = {path.as_posix() for module in modules for path in MUTANTS_FOLDER.glob(f"{module}_*.py")}
+    return {f"{room}/{module}.py" for module in modules for room in rooms} | {
+        str(Path(path).relative_to(ROOT)) for path in more
     }
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardproof.oracles.mlp import mlp_loss
+from shardproof.oracles import mlp
 
 STEP = 1e-6
 
@@ -40,7 +40,7 @@ def number_by_number(arrays: list[np.ndarray]) -> float:
 @given(models())
 def test_the_loss_is_what_it_is_defined_as(arrays: list[np.ndarray]) -> None:
     """The mean over the examples of the sums of squares, with ReLU between the layers and none after the last."""
-    (loss,) = mlp_loss.value(arrays, [a.dtype for a in arrays], {})
+    (loss,) = mlp.loss.value(arrays, [a.dtype for a in arrays], {})
     assert loss.shape == ()
     np.testing.assert_allclose(loss, number_by_number(arrays), rtol=1e-10)
 
@@ -52,10 +52,10 @@ def test_derivatives_are_those_of_the_loss(arrays: list[np.ndarray], seed: int) 
     tangents = [generator.normal(size=a.shape) for a in arrays]
     up, down = ([a + s * t for a, t in zip(arrays, tangents, strict=True)] for s in (STEP, -STEP))
     difference = (number_by_number(up) - number_by_number(down)) / (2 * STEP)
-    (pushed,) = mlp_loss.pushforward(arrays, dict(enumerate(tangents)), dtypes, {})
+    (pushed,) = mlp.loss.pushforward(arrays, dict(enumerate(tangents)), dtypes, {})
     scale = max(1.0, float(np.abs(pushed)), number_by_number(arrays))
     assert abs(pushed - difference) <= 1e-4 * scale
-    pulled = mlp_loss.pullback(arrays, [np.array(3.0)], range(len(arrays)), dtypes, {})
+    pulled = mlp.loss.pullback(arrays, [np.array(3.0)], range(len(arrays)), dtypes, {})
     assert [g.shape for g in pulled] == [a.shape for a in arrays]
     inner = sum(float(np.sum(g * t)) for g, t in zip(pulled, tangents, strict=True))
     assert inner == pytest.approx(3.0 * float(pushed), rel=1e-9, abs=1e-9 * scale)
@@ -65,9 +65,9 @@ def test_relu_has_no_derivative_at_zero() -> None:
     """A hidden value of zero hands on no gradient, and no tangent."""
     arrays = [np.ones((1, 1)), np.array([-1.0]), np.ones((1, 1)), np.zeros(1), np.ones((1, 1)), np.ones((1, 1))]
     dtypes = [a.dtype for a in arrays]
-    pulled = mlp_loss.pullback(arrays, [np.ones(())], range(6), dtypes, {})
+    pulled = mlp.loss.pullback(arrays, [np.ones(())], range(6), dtypes, {})
     assert [float(g.sum()) for g in pulled] == [0.0, 0.0, 0.0, -2.0, 0.0, 2.0]
-    assert float(mlp_loss.pushforward(arrays, {0: np.ones((1, 1))}, dtypes, {})[0]) == 0.0
+    assert float(mlp.loss.pushforward(arrays, {0: np.ones((1, 1))}, dtypes, {})[0]) == 0.0
 
 
 def test_sizes_must_match() -> None:
@@ -76,4 +76,4 @@ def test_sizes_must_match() -> None:
     for place, wrong in ((1, np.ones(1)), (3, np.ones((2, 3))), (2, np.ones((1, 3)))):
         arrays = [wrong if i == place else a for i, a in enumerate(right)]
         with pytest.raises(ValueError, match="expected those of layers, inputs and targets that match"):
-            mlp_loss.value(arrays, [a.dtype for a in arrays], {})
+            mlp.loss.value(arrays, [a.dtype for a in arrays], {})

@@ -16,7 +16,6 @@ from shardproof.impl.model import initialise, random_batch, unsharded_loss
 from shardproof.oracles import mlp, mlp_costs
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.strategies import meshes
-from shardproof.properties.contracts.mlp_loss import formula_of
 from shardproof.properties.counting.counted import count
 from shardproof.properties.counting.operations import peak_of
 from shardproof.properties.engines import SimulateEngine
@@ -51,8 +50,8 @@ def meant(arrays: Sequence[np.ndarray], *, of_batch: bool = True) -> list[np.nda
     """The loss and its gradients, by the oracle."""
     dtypes = [array.dtype for array in arrays]
     moving = range(len(arrays) - (0 if of_batch else 2))
-    loss = mlp.mlp_loss.value(arrays, dtypes, {})
-    return [*loss, *mlp.mlp_loss.pullback(arrays, [np.ones(())], moving, dtypes, {})]
+    loss = mlp.loss.value(arrays, dtypes, {})
+    return [*loss, *mlp.loss.pullback(arrays, [np.ones(())], moving, dtypes, {})]
 
 
 def assert_exact(found: Sequence[Any], right: Sequence[np.ndarray], where: str) -> None:
@@ -100,7 +99,7 @@ def test_on_sixty_four_devices(loss: Parallelisation, mesh: MeshCase, data: Any,
     assert_exact(SimulateEngine().prepare(program, mesh)(arrays), meant(arrays, of_batch=False), str(mesh))
     at = mlp_costs.Setting(mesh, as_axes(data), as_axes(model), examples, sizes, of_inputs=False)
     sent = count(SimulateEngine(), program, mesh, arrays).cost
-    assert str(sent) == str(mlp_costs.of_step(formula_of(loss.name), at))
+    assert str(sent) == str(mlp_costs.of_step(mlp_costs.formula_of(loss.name), at))
 
 
 @LOSSES
@@ -179,7 +178,7 @@ def test_what_is_lowered_gathers_again(name: str) -> None:
     on = device_mesh(mesh)
     text = jax.jit(program.build(on)).lower(*program.abstract_arguments(on)).as_text()
     at = mlp_costs.Setting(mesh, ("dp",), ("tp",), 8, (16, 24, 32, 8), of_inputs=False)
-    assert text.count("stablehlo.all_gather") == mlp_costs.of_step(formula_of(name), at).count("all_gather")
+    assert text.count("stablehlo.all_gather") == mlp_costs.of_step(mlp_costs.formula_of(name), at).count("all_gather")
     assert "optimization_barrier" in text
 
 

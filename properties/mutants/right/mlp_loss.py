@@ -14,14 +14,8 @@ from shardproof.impl.losses import data_parallel, fsdp_rows, tensor_parallel
 from shardproof.impl.losses.blocks import assembled
 from shardproof.impl.losses.layout import Axes, Layout, as_axes
 from shardproof.impl.model import forward, linear, squared_errors, unsharded_loss, wide
-from shardproof.properties.mutants.mlp_loss import (
-    added_up,
-    devices,
-    errors,
-    of_layers,
-    on_blocks,
-    with_gradients_inside,
-)
+from shardproof.properties.mutants.mlp_loss import added_up, devices, errors, of_layers, on_blocks
+from shardproof.properties.mutants.mlp_loss_gradients import with_gradients_inside
 from shardproof.properties.mutants.right.catalogue import right
 
 

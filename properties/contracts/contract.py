@@ -83,8 +83,7 @@ class Violation:
     Arguments:
         argument: the name of the argument, which the error's message must contain.
         cases: valid case to strategy of wrong ones (`st.nothing()` where it does not apply).
-        everyone: whether *any* implementation must raise; otherwise only those with the feature
-            `explained_errors`.
+        everyone: whether *any* implementation must raise; otherwise only those with `explained_errors`.
     """
 
     argument: str
@@ -188,7 +187,7 @@ class Contract:
         finite: of one that is nonlinear, whether results are finite where mathematics is, whatever overflows before.
         roles: the names of its axis tuples, where it has several, or one of another name than `axis_name`.
         tree: what its arguments are, as a tree whose leaves are the names in `operands`; None: one after the other.
-        deeper: the trees of cases with other numbers of leaves, as a model of more layers has.
+        deeper: the trees of cases with other numbers of leaves.
         results: what it returns, as a tree of names; None: an array.
         has_gradient: whether there are derivatives in any case.
         generic: whether derivatives are asked for at real numbers alone, since there may be kinks at others.
@@ -249,6 +248,11 @@ class Contract:
         return "whole" if self.roles else "nonlinear" if self.nonlinear else "operation"
 
     @property
+    def whole(self) -> bool:
+        """Whether all that claim to satisfy it take global arrays: so does what a user brings."""
+        return bool(self.implementations) and all(claim.whole for claim in self.implementations.values())
+
+    @property
     def axis_names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """What the parameters for axes are called: those that are passed by their place, and those by keyword."""
         if self.roles:
@@ -265,27 +269,25 @@ class Contract:
 
     def moving(self, case: Case) -> tuple[int, ...]:
         """The places of the operands that have a gradient: all but the auxiliary ones."""
-        if case.tree:
-            return tuple(range(len(case.operands)))
-        return tuple(i for i, name in enumerate(self.names(case)) if name not in self.auxiliary)
+        every = range(len(case.operands))
+        return tuple(every) if case.tree else tuple(i for i in every if self.names(case)[i] not in self.auxiliary)
 
     def names(self, case: Case) -> tuple[str, ...]:
         """What the operands of a case are called; ValueError if the contract has no arguments of so many leaves."""
-        return self.operands if self.tree is None else tuple(names_of(self._tree(case)))
+        trees = (self.tree, *self.deeper)
+        return tuple(names_of(of_leaves(trees, len(case.operands)))) if self.deeper else self.operands
 
     @property
     def arrays(self) -> tuple[str, ...]:
         """What its array arguments are called, each of which may be a tree."""
         return self.operands if self.tree is None else arguments_in(self.tree)
 
-    def _tree(self, case: Case) -> Any:
-        return of_leaves((self.tree, *self.deeper), len(case.operands))
-
     def arguments(self, case: Case, leaves: Sequence[Any]) -> tuple[Any, ...]:
         """The array arguments of a call, made of what stands for each operand: arrays, names, whatever."""
         if case.tree:
             return ({"first": leaves[0], "rest": [*leaves[1:]]},)
-        return tuple(leaves) if self.tree is None else tuple(refilled(self._tree(case), leaves))
+        tree = of_leaves((self.tree, *self.deeper), len(leaves)) if self.deeper else self.tree
+        return tuple(leaves) if tree is None else tuple(refilled(tree, leaves))
 
     def returned(self, case: Case, leaves: Sequence[Any]) -> Any:
         """What a call returns that gets these leaves, as a tree: of the results' names, but for a tree of operands."""

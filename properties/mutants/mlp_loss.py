@@ -15,7 +15,6 @@ from shardproof.impl.collectives import all_gather_invariant, cast_varying
 from shardproof.impl.losses import data_parallel, fsdp_2d, fsdp_rows, fsdp_tensor_parallel, tensor_parallel
 from shardproof.impl.losses.blocks import assembled, scattered_sum
 from shardproof.impl.losses.data_parallel import linear_of_examples
-from shardproof.impl.losses.fully_sharded import linear_of_blocks
 from shardproof.impl.losses.layout import Axes, Layout, as_axes
 from shardproof.impl.losses.parallelisation import Linear
 from shardproof.impl.losses.tensor_parallel import linear_of_features, linear_of_gathered_features
@@ -152,29 +151,27 @@ def loss_of_rows_gathered_in_mesh_order(params: Any, batch: Any, *, mesh: Any, *
     return of_layers(linear, fsdp_rows.layout, params, batch, mesh, roles)
 
 
-@mutant("mlp_loss", smallest=(2, 2), whole=True)
+@mutant("mlp_loss", smallest=(1, 2), whole=True)
 def loss_of_biases_gathered_over_data(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
-    """Gathers biases over data, although model shards them, wherever there are as many devices along both."""
+    """Gathers biases over data, although model shards them, and repeats or cuts what it gets to the right size."""
 
     def linear(x: Array, w: Array, b: Array, data: Axes, model: Axes) -> Array:
         every = (*data, *model)
         weights = assembled(w, [(model, 1), (data, 0)], along=every)
-        over = data if devices(data) == devices(model) else model
-        return multiply(x, weights) + assembled(b, [(over, 0)], along=every)
+        return multiply(x, weights) + jnp.resize(assembled(b, [(data, 0)], along=every), weights.shape[1:])
 
     return of_layers(linear, fsdp_2d.layout, params, batch, mesh, roles)
 
 
-@mutant("mlp_loss", smallest=(2, 2), whole=True)
-def loss_of_blocks_gathered_crosswise(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
-    """Gathers the rows over model and the columns over data, wherever there are as many devices along both."""
+@mutant("mlp_loss", smallest=(1, 2), whole=True)
+def loss_of_columns_gathered_as_rows(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """Gathers along the rows what shares the columns, and reshapes it to the right shape."""
 
     def linear(x: Array, w: Array, b: Array, data: Axes, model: Axes) -> Array:
-        every = (*data, *model)
-        if devices(data) != devices(model):
-            return linear_of_blocks(x, w, b, data, model)
-        weights = assembled(w, [(model, 0), (data, 1)], along=every)
-        return multiply(x, weights) + assembled(b, [(model, 0)], along=every)
+        every, columns = (*data, *model), w.shape[1] * devices(model)
+        weights = assembled(w, [(model, 0)], along=every).reshape(w.shape[0], columns)
+        rows = lax.all_gather(weights, data, axis=0, tiled=True) if data else weights
+        return multiply(x, rows) + assembled(b, [(model, 0)], along=every)
 
     return of_layers(linear, fsdp_2d.layout, params, batch, mesh, roles)
 

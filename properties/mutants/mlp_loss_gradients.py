@@ -164,10 +164,10 @@ def loss_of_gradients_over_data_alone(params: Any, batch: Any, *, mesh: Any, **r
     return with_gradients_inside(gradients, params, batch, mesh, roles)
 
 
-@mutant("mlp_loss", law="gradient", smallest=(1, 1, 2), whole=True)
+@mutant("mlp_loss", law="gradient", smallest=(1, 2), whole=True)
 def loss_of_gradients_over_the_first_axis(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
-    """Adds up the gradients over the first axis of each of the tuples that share the examples."""
-    gradients = _gradients(lambda g, data, model: added_up(g, (*data[:1], *model[:1])))
+    """Adds up the gradients over the first of the axes that share the examples."""
+    gradients = _gradients(lambda g, data, model: added_up(g, (*data, *model)[:1]))
     return with_gradients_inside(gradients, params, batch, mesh, roles)
 
 

@@ -52,6 +52,10 @@ class Step:
         """
         raise NotImplementedError
 
+    def initial(self, params: Tree) -> Tree:
+        """The optimiser's state, traceable."""
+        raise NotImplementedError
+
     def function(self, params: Tree, state: Tree, batch: Tree) -> Stepped:
         """The step, traceable."""
         raise NotImplementedError
@@ -116,7 +120,11 @@ class TrainingStep(Step):
         layouts = jax.tree.map(lambda x: x.sharding, params)
         everywhere = NamedSharding(self.mesh, P())
         placed = like_parameters(self.optimiser, params, layouts, lambda leaf: everywhere)
-        return jax.jit(self.optimiser.init, out_shardings=placed)(params)
+        return jax.jit(self.initial, out_shardings=placed)(params)
+
+    def initial(self, params: Tree) -> Tree:
+        """The optimiser's state, traceable."""
+        return self.optimiser.init(params)
 
     def function(self, params: Tree, state: Tree, batch: Tree) -> Stepped:
         """The step, traceable: `(params, state, batch)` to new parameters, the new state, and the loss before it."""

@@ -46,13 +46,14 @@ def sum_and_count(parallelisation: Parallelisation) -> Callable[..., Any]:
 
     def loss(weights: Any, part: Any, *, data: Axes, model: Axes) -> tuple[jax.Array, jax.Array]:
         inputs, targets, mask = part
+        features = any("model" in roles for roles in parallelisation.layout.targets[1:])
+        over = model if features else ()
         x = inputs
         for at, (w, b) in enumerate(weights):
-            y = parallelisation.linear(x, w, b, (), model)
+            y = parallelisation.linear(x, w, b, (), over)
             x = activated(y, inputs.dtype) if at < len(weights) - 1 else y
         total = jnp.sum(jnp.where(mask, squared_errors(wide(x), targets), 0))
-        features = any("model" in roles for roles in parallelisation.layout.targets)
-        total = lax.psum(total, model) if features and model else total
+        total = lax.psum(total, over) if over else total
         return total, jnp.sum(mask, dtype=jnp.int32)
 
     return loss

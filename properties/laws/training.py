@@ -134,7 +134,8 @@ def compiled(trial: Trial, form: Form, optimiser: Any) -> tuple[str, list[tuple[
         old = (params, state)
         layouts = jax.tree.map(lambda x: x.sharding, old)
         params, state, loss = step(params, state, batch)
-        assert all(x.is_deleted() for x in jax.tree.leaves(old)), f"{form} on {trial}: a buffer was not donated"
+        if not found:  # later ones were read on the host, which keeps the memory of a CPU's array for the reader
+            assert all(x.is_deleted() for x in jax.tree.leaves(old)), f"{form} on {trial}: a buffer was not donated"
         assert jax.tree.map(lambda x: x.sharding, (params, state)) == layouts, f"{form} on {trial}: a layout changed"
         check_replicas((params, state))
         found.append((np.asarray(loss), [np.asarray(x) for x in jax.tree.leaves(params)]))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import jax
 
-from shardproof.properties.benchmark import diagnoses, drawing, moe, planted, products, simulating, verdicts
+from shardproof.properties.benchmark import diagnoses, drawing, losses, moe, planted, products, simulating, verdicts
 
 SECTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "drawing": lambda options: drawing.measure(options.devices),
@@ -15,6 +15,7 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "verdicts": lambda options: verdicts.measure(),
     "products": lambda options: products.measure(options.devices),
     "moe": lambda options: moe.measure(),
+    "losses": lambda options: losses.measure(),
 }
 
 

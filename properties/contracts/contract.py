@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.strategies import PLAIN, Chains
+from shardproof.properties.contracts.trees import arguments_in, names_of, of_leaves, refilled
 
 Blocks = np.ndarray
 
@@ -58,6 +59,7 @@ class Scope:
         large: the most devices of a mesh that no engine but the simulator can serve; 0: none such.
         sizes: the sizes of the mesh's axes, where only such meshes are asked for.
         whole: whether the function takes global arrays.
+        layouts: how the function wants its arguments laid out (see `Claim`).
     """
 
     max_devices: int = 8
@@ -69,6 +71,7 @@ class Scope:
     large: int = 0
     sizes: tuple[int, ...] = ()
     whole: bool = False
+    layouts: tuple[Any, ...] = field(default=(), hash=False)
 
     def __post_init__(self) -> None:
         if not self.features <= FEATURES.keys():
@@ -82,8 +85,7 @@ class Violation:
     Arguments:
         argument: the name of the argument, which the error's message must contain.
         cases: valid case to strategy of wrong ones (`st.nothing()` where it does not apply).
-        everyone: whether *any* implementation must raise; otherwise only those with the feature
-            `explained_errors`.
+        everyone: whether *any* implementation must raise; otherwise only those with `explained_errors`.
     """
 
     argument: str
@@ -131,6 +133,7 @@ class Claim:
         invariant: whether its result is typed invariant along the axis tuple; None: as the contract's reference.
         communication: the cost of a case, forward (`False`) or of its gradient alone (`True`); None: unknown.
         supports: whether it supports a case; others are not drawn for it. None: all.
+        layouts: signatures that say how it wants its arguments laid out; empty: as the contract describes them.
     """
 
     function: Callable[..., Any]
@@ -139,6 +142,7 @@ class Claim:
     communication: Communication | None = None
     supports: Callable[[Case], bool] | None = None
     whole: bool = False
+    layouts: tuple[Any, ...] = field(default=(), hash=False)
 
 
 @dataclass(frozen=True)
@@ -181,6 +185,7 @@ class Contract:
         decided: of one that is nonlinear, whether its data leave nothing that is compared or ordered to roundings.
         roles: the names of its axis tuples, where it has several, or one of another name than `axis_name`.
         tree: what its arguments are, as a tree whose leaves are the names in `operands`; None: one after the other.
+        deeper: the trees of cases with other numbers of leaves.
         results: what it returns, as a tree of names; None: an array.
         has_gradient: whether there are derivatives in any case.
         generic: whether derivatives are asked for at real numbers alone, since there may be kinks at others.
@@ -225,6 +230,7 @@ class Contract:
     decided: bool = False
     roles: tuple[str, ...] = ()
     tree: Any = None
+    deeper: tuple[Any, ...] = ()
     results: Any = None
     has_gradient: bool = True
     generic: bool = False
@@ -240,6 +246,11 @@ class Contract:
         """The form of the implementations that it names, which their budget depends on."""
         nonlinear = "routed" if self.decided else "nonlinear"
         return "whole" if self.roles else nonlinear if self.nonlinear else "operation"
+
+    @property
+    def whole(self) -> bool:
+        """Whether all that claim to satisfy it take global arrays: so does what a user brings."""
+        return bool(self.implementations) and all(claim.whole for claim in self.implementations.values())
 
     @property
     def axis_names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -258,13 +269,25 @@ class Contract:
 
     def moving(self, case: Case) -> tuple[int, ...]:
         """The places of the operands that have a gradient: all but the auxiliary ones."""
-        return tuple(i for i in range(len(case.operands)) if case.tree or self.operands[i] not in self.auxiliary)
+        every = range(len(case.operands))
+        return tuple(every) if case.tree else tuple(i for i in every if self.names(case)[i] not in self.auxiliary)
+
+    def names(self, case: Case) -> tuple[str, ...]:
+        """What the operands of a case are called; ValueError if the contract has no arguments of so many leaves."""
+        trees = (self.tree, *self.deeper)
+        return tuple(names_of(of_leaves(trees, len(case.operands)))) if self.deeper else self.operands
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """What its array arguments are called, each of which may be a tree."""
+        return self.operands if self.tree is None else arguments_in(self.tree)
 
     def arguments(self, case: Case, leaves: Sequence[Any]) -> tuple[Any, ...]:
         """The array arguments of a call, made of what stands for each operand: arrays, names, whatever."""
         if case.tree:
             return ({"first": leaves[0], "rest": [*leaves[1:]]},)
-        return tuple(leaves) if self.tree is None else tuple(refilled(self.tree, leaves))
+        tree = of_leaves((self.tree, *self.deeper), len(leaves)) if self.deeper else self.tree
+        return tuple(leaves) if tree is None else tuple(refilled(tree, leaves))
 
     def returned(self, case: Case, leaves: Sequence[Any]) -> Any:
         """What a call returns that gets these leaves, as a tree: of the results' names, but for a tree of operands."""
@@ -275,26 +298,3 @@ class Contract:
         if case.tree:
             return f"result leaf {index}"
         return "result" if self.results is None else names_of(self.results)[index]
-
-
-def refilled(tree: Any, leaves: Sequence[Any]) -> Any:
-    """A tree of dicts, lists and tuples, with other leaves in the order of `names_of`."""
-    left = iter(leaves)
-
-    def fill(node: Any) -> Any:
-        if isinstance(node, Mapping):
-            return {key: fill(value) for key, value in sorted(node.items())}
-        if isinstance(node, list | tuple):
-            return type(node)([fill(value) for value in node])
-        return next(left)
-
-    return fill(tree)
-
-
-def names_of(tree: Any) -> list[str]:
-    """The leaves of a tree of dicts, lists and tuples, the values of a dict in the order of its keys, as JAX has it."""
-    if isinstance(tree, Mapping):
-        return [name for _, value in sorted(tree.items()) for name in names_of(value)]
-    if isinstance(tree, list | tuple):
-        return [name for value in tree for name in names_of(value)]
-    return [tree]

@@ -11,7 +11,7 @@ import numpy as np
 from shardproof.oracles.dtypes import is_float
 from shardproof.properties.cases.case import Placement
 from shardproof.properties.cases.strategies.dtypes import as_dtype
-from shardproof.properties.contracts.contract import names_of
+from shardproof.properties.contracts.trees import names_of
 
 DIMENSION = re.compile(r"(?P<name>([A-Za-z_]\w*|[1-9]\d*)?)(?P<roles>(@[A-Za-z_]\w*)*)")
 

@@ -82,12 +82,17 @@ def whole_cases(
     draw: st.DrawFn,
     name: str,
     scope: Scope,
-    signature: Signature,
+    signatures: Sequence[Signature],
     conditions: Conditions,
     dtypes: Dtypes | None,
     kinds: Sequence[str],
 ) -> Case:
-    """Cases of an operation on whole arrays. Shrinks to one device, and to the smallest sizes, the first dtype."""
+    """Cases of an operation on whole arrays.
+
+    Shrinks to one device, to the first signature, and to the smallest sizes and the first dtype.
+    """
+    possible_ones = scope.layouts or signatures
+    signature = possible_ones[0] if len(possible_ones) == 1 else draw(st.sampled_from(possible_ones), label="signature")
     chain = draw(chains(scope.chains.without(unasked(conditions, floating=scope.floating))))
     mesh, roles = draw(meshes_and_roles(scope, chain, signature.roles, conditions))
     axes = axes_of(roles)
@@ -123,7 +128,7 @@ def whole_cases(
 
 def whole_contract(
     name: str,
-    signature: Signature,
+    signature: Signature | Sequence[Signature],
     reference: Reference,
     *,
     conditions: Conditions | None = None,
@@ -135,7 +140,8 @@ def whole_contract(
 
     Arguments:
         name: its name.
-        signature: its arguments and results.
+        signature: its arguments and results; or several signatures, of different numbers of leaves, of which a case
+            has one. They have the same results and roles.
         reference: what it means.
         conditions: what is drawn; None: anything.
         dtypes: the dtypes of a case, in place of those of the conditions.
@@ -143,7 +149,12 @@ def whole_contract(
         more: of `Contract`; of one that is not said to be otherwise, nothing is known but that it has derivatives.
     """
     chosen = conditions or Conditions()
-    moving = [i for i, array in enumerate(signature.arrays) if array.gradient]
+    signatures = (signature,) if isinstance(signature, Signature) else tuple(signature)
+    signature = signatures[0]
+    of_leaves = {len(one.arrays): one for one in signatures}
+
+    def moving_in(case: Case) -> list[int]:
+        return [i for i, array in enumerate(of_leaves[len(case.operands)].arrays) if array.gradient]
 
     def placed(case: Case) -> tuple[Placement, ...]:
         axes = axes_of(case.roles)
@@ -180,6 +191,7 @@ def whole_contract(
         return apart(case, reference.value(wholes(case, blocks, every), dtypes_of(case), case.keywords))
 
     def pushforward(case: Case, blocks: Arrays, tangents: Arrays) -> list[np.ndarray]:
+        moving = moving_in(case)
         along = dict(zip(moving, wholes(case, tangents, moving), strict=True))
         xs = wholes(case, blocks, range(len(blocks)))
         return apart(case, reference.pushforward(xs, along, dtypes_of(case), case.keywords))
@@ -187,7 +199,7 @@ def whole_contract(
     def pullback(case: Case, blocks: Arrays, cotangents: Arrays) -> list[np.ndarray]:
         of_some = alone(case, cotangents)
         cts = [leave(ct, case.mesh, p.spec) for ct, p in zip(of_some, placed(case), strict=True)]
-        xs = wholes(case, blocks, range(len(blocks)))
+        xs, moving = wholes(case, blocks, range(len(blocks))), moving_in(case)
         pulled = reference.pullback(xs, cts, moving, dtypes_of(case), case.keywords)
         return [enter(ct, case.mesh, case.operands[i].placement.spec) for i, ct in zip(moving, pulled, strict=True)]
 
@@ -200,13 +212,16 @@ def whole_contract(
 
     def adapt(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
         found = []
-        sizes = sizes_in(signature, case)
-        for array, x in zip(signature.arrays, arrays, strict=True):
+        own = of_leaves[len(case.operands)]
+        sizes = sizes_in(own, case)
+        for array, x in zip(own.arrays, arrays, strict=True):
             below = int(array.below) if array.below.isdigit() else sizes.get(array.below, 0)
             found.append(indices(x, below) if array.below else x)
         return found
 
-    has_gradient = chosen.gradients and bool(moving) and all(array.floating for array in signature.results)
+    auxiliary = {name for one in signatures for name, a in zip(one.names, one.arrays, strict=True) if not a.gradient}
+    moving = any(array.gradient for array in signature.arrays)
+    has_gradient = chosen.gradients and moving and all(array.floating for array in signature.results)
     known: dict[str, Any] = {
         "violations": (),
         "terms": lambda case: max([1, *(side for o in case.operands for side in o.block)]),
@@ -218,7 +233,7 @@ def whole_contract(
     }
     return Contract(
         name=name,
-        cases=lambda scope: whole_cases(name, scope, signature, chosen, dtypes, kinds),
+        cases=lambda scope: whole_cases(name, scope, signatures, chosen, dtypes, kinds),
         oracle=oracle,
         pushforward=pushforward,
         pullback=pullback,
@@ -229,11 +244,12 @@ def whole_contract(
         has_gradient=has_gradient,
         result_dtypes=result_dtypes,
         adapt=adapt,
-        auxiliary=frozenset(signature.names[i] for i in range(len(signature.arrays)) if i not in moving),
+        auxiliary=frozenset(auxiliary),
         options={option: Option(partial(_among, values)) for option, values in chosen.options.items()},
         doubt=reference.doubt,
         roles=signature.roles,
         tree=signature.tree,
+        deeper=tuple(one.tree for one in signatures[1:]),
         results=None if isinstance(signature.result_tree, str) else signature.result_tree,
         placed=placed,
         kept=kept if any(array.only for array in signature.results) else None,

@@ -23,7 +23,7 @@ def sizes_of(case: Case) -> dict[str, int]:
 
     Of a pytree, `x` and `out` are all leaves together.
     """
-    names = CONTRACTS[case.contract].operands
+    names = CONTRACTS[case.contract].names(case)
     blocks = [np.zeros((*case.mesh.sizes, *o.block), o.numpy_dtype) for o in case.operands]
     each = [_bytes(operand.block, operand.numpy_dtype) for operand in case.operands]
     results = CONTRACTS[case.contract].oracle(case, blocks)

@@ -12,8 +12,8 @@ import jax
 import numpy as np
 
 from shardproof.oracles.dtypes import is_float, unit_roundoff
-from shardproof.properties.contracts.contract import names_of, refilled
 from shardproof.properties.contracts.described import Signature
+from shardproof.properties.contracts.trees import names_of, refilled
 from shardproof.properties.engines.simulate import InterpreterLimit, interpret_wide
 from shardproof.properties.engines.simulate.liveness import equations
 

@@ -118,4 +118,9 @@ RECORDED = (
         "exp2 of a bfloat16 is lowered to exp of x times a rounded log(2), and is up to six percent off.",
         ("0.10.2", "0.12.0.1"),
     ),
+    Defect(
+        "device_put_waits",
+        "device_put to other devices waits for its operand, on the host, unless they are to hold the same parts of it.",
+        ("0.10.2", "0.12.0.1"),
+    ),
 )

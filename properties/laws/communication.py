@@ -97,7 +97,7 @@ def check_communication(implementation: Implementation, case: Case, engine: Engi
     if formula is not None:
         _check_formula(case, counted, formula(case, False))
     of_gradient = None if expected is None else expected.backward
-    if (formula is None and of_gradient is None) or not has_own_gradient(case):
+    if (formula is None and of_gradient is None) or not has_own_gradient(case, whole=implementation.whole):
         return 1
     try:
         counted = communication_of(implementation, case, engine, backward=True)
@@ -112,16 +112,17 @@ def check_communication(implementation: Implementation, case: Case, engine: Engi
     return 2
 
 
-def has_own_gradient(case: Case) -> bool:
+def has_own_gradient(case: Case, *, whole: bool = False) -> bool:
     """Whether the gradient's communication is the implementation's own.
 
     An empty one sends nothing (and JAX 0.12 cannot lower some that depend on no argument). That of a
     value replicated along the axis tuple adds up what every device makes of it: the sum is JAX's, and no
-    formula speaks of it. Operands that have no gradient may be of any dtype, and replicated.
+    formula speaks of it, unless the function is one of global arrays (`whole`), which makes replicas in a `shard_map`
+    of its own. Operands that have no gradient may be of any dtype, and replicated.
     """
     contract = CONTRACTS[case.contract]
     return contract.differentiable(case) and all(
-        is_float(o.numpy_dtype) and 0 not in o.block and set(case.axes) <= o.placement.axes
+        is_float(o.numpy_dtype) and 0 not in o.block and (whole or set(case.axes) <= o.placement.axes)
         for o in (case.operands[place] for place in contract.moving(case))
     )
 

@@ -285,7 +285,7 @@ def _exact_inner(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> boo
 
 def named(case: Case, index: int) -> str:
     """What the gradient of an operand is called, where there are several."""
-    names = CONTRACTS[case.contract].operands
+    names = CONTRACTS[case.contract].names(case)
     return "gradient (reverse mode)" + (f" of {names[index]}" if len(names) > 1 else "")
 
 

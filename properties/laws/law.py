@@ -121,6 +121,7 @@ class Law:
             explicit=scope.explicit and not implementation.whole,
             large=scope.large if self.large else 0,
             whole=implementation.whole,
+            layouts=implementation.layouts,
         )
         cases = CONTRACTS[implementation.contract].cases(scope).map(fitted)
         serves = implementation.serves

@@ -12,7 +12,7 @@ from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.meta.test_rooms import ROOT, sources
 from shardproof.properties.mutants import MUTANTS
-from shardproof.properties.programs.implementations import IMPLEMENTATIONS
+from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
 
 OWN = tuple(name for name, contract in CONTRACTS.items() if contract.implementations)
 ANY_OF_THEM = "mutants/right/"
@@ -37,19 +37,26 @@ def own_files(name: str) -> set[str]:
     }
 
 
-def own_modules(name: str) -> set[str]:
+def own_packages(name: str) -> set[str]:
     """The modules, or packages, of this project's implementations."""
     return {claim.function.__module__.split(".")[2] for claim in CONTRACTS[name].implementations.values()}
 
 
+def own_modules(name: str) -> set[str]:
+    """What its modules in the other rooms are called: as its implementations, or as the contract itself."""
+    rooms = ROOT / "properties" / "contracts"
+    return {package if (rooms / f"{package}.py").exists() else name for package in own_packages(name)}
+
+
 def is_part(name: str, path: Path) -> bool:
     """Whether a file is in a package of a contract's own, or is one of several modules of its planted bugs."""
-    for module in own_modules(name):
-        if path.parts[:2] in (("impl", module), ("oracles", module)):
-            return True
-        if path.parts[:2] == ("properties", "mutants") and path.stem.startswith(f"{module}_"):
-            return True
-    return False
+    if path.parts[:2] in {("impl", package) for package in own_packages(name)}:
+        return True
+    return any(
+        path.parts[:2] == ("oracles", module)
+        or (path.parts[:2] == ("properties", "mutants") and path.stem.startswith(f"{module}_"))
+        for module in own_modules(name)
+    )
 
 
 def mentions(name: str, source: str) -> bool:

@@ -18,7 +18,7 @@ from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.implementations import OPERATIONS, Implementation
 
 MESH = MeshCase(("dp", "tp"), (2, 4))
-BY_NAME = {str(implementation): implementation for implementation in OPERATIONS if not implementation.whole}
+BY_NAME = {str(implementation): implementation for implementation in OPERATIONS if implementation.communication}
 
 SIDES = ("rows", "columns")
 Described = list[tuple[tuple[int, ...], str, str]]
@@ -47,6 +47,9 @@ MATRICES: dict[str, dict[str, Matrix]] = {
     "two_matmuls": {"x": ((3, 2), ("dp", "tp")), "w_in": ((2, 6), ("tp", "dp")), "w_out": ((3, 4), ("tp", "dp"))},
 }
 """Blocks, and the axes of rows and columns; what is hidden, and the result, is laid out as the first one."""
+
+LAYERS, EXAMPLES = (16, 8, 4), 8
+"""Of the losses of a model: D_0 to D_2, and B, over dp for data and tp for model."""
 
 COSTS = {
     # blocks of 24 elements, 48 bytes; keys and values are the same along dp
@@ -96,6 +99,42 @@ COSTS = {
         "all_gather=6 (270 bytes)",
         "all_gather=6 (270 bytes), all_reduce=6 (600 bytes)",
     ),
+    "mlp_loss[one_device]": ("no communication", "no communication"),
+    # 128 and 8, 32 and 4 parameters; the loss is one number; sums are of float32, and parameters travel as they are
+    "mlp_loss[data_parallel]": ("all_reduce=1 (4 bytes)", "all_reduce=4 (688 bytes)"),
+    # blocks of 16 and 4 weights over all 8, of 2 and 1 biases over tp, whose gradients are then added up over dp
+    "mlp_loss[fsdp_rows]": (
+        "all_gather=4 (46 bytes), all_reduce=1 (4 bytes)",
+        "all_gather=4 (46 bytes), all_reduce=2 (12 bytes), reduce_scatter=4 (688 bytes)",
+    ),
+    # 16 and 4 weights once more
+    "mlp_loss[fsdp_rows_remat]": (
+        "all_gather=4 (46 bytes), all_reduce=1 (4 bytes)",
+        "all_gather=6 (86 bytes), all_reduce=2 (12 bytes), reduce_scatter=4 (688 bytes)",
+    ),
+    # 16 weights over tp are 64, and over dp 128; 4 are 16, and 32
+    "mlp_loss[fsdp_2d]": (
+        "all_gather=6 (206 bytes), all_reduce=1 (4 bytes)",
+        "all_gather=6 (206 bytes), all_reduce=2 (12 bytes), reduce_scatter=6 (1,008 bytes)",
+    ),
+    "mlp_loss[fsdp_2d_remat]": (
+        "all_gather=6 (206 bytes), all_reduce=1 (4 bytes)",
+        "all_gather=10 (406 bytes), all_reduce=2 (12 bytes), reduce_scatter=6 (1,008 bytes)",
+    ),
+    # products of 4 examples by 8, and by 4; backward 4 by 2, and by 1; parameters: 32 and 2, 8 and 1
+    "mlp_loss[tensor_parallel]": (
+        "all_reduce=1 (4 bytes), reduce_scatter=2 (192 bytes)",
+        "all_gather=2 (48 bytes), all_reduce=4 (172 bytes), reduce_scatter=2 (192 bytes)",
+    ),
+    # 16 and 4 weights over dp
+    "mlp_loss[fsdp_tensor_parallel]": (
+        "all_gather=2 (40 bytes), all_reduce=1 (4 bytes), reduce_scatter=2 (192 bytes)",
+        "all_gather=4 (88 bytes), all_reduce=2 (12 bytes), reduce_scatter=4 (352 bytes)",
+    ),
+    "mlp_loss[fsdp_tensor_parallel_remat]": (
+        "all_gather=2 (40 bytes), all_reduce=1 (4 bytes), reduce_scatter=2 (192 bytes)",
+        "all_gather=6 (128 bytes), all_reduce=2 (12 bytes), reduce_scatter=4 (352 bytes)",
+    ),
     "shard_mean[mean]": ("no communication", "no communication"),
     "shard_mean[product]": ("no communication", "no communication"),
     "shard_roll[roll]": ("no communication", "no communication"),
@@ -114,11 +153,26 @@ def case_of(implementation: Implementation) -> Case:
     """The example of an implementation's contract."""
     if implementation.contract in MATRICES:
         return case_of_matrices(implementation.contract)
+    if implementation.contract == "mlp_loss":
+        return case_of_loss(implementation)
     described, params = OPERANDS[implementation.contract]
     operands = tuple(
         Operand(block, dtype, Placement(((),) * len(block), tuple(axes.split()))) for block, dtype, axes in described
     )
     return Case(implementation.contract, MESH, "tp", operands, tuple(params.items()))
+
+
+def case_of_loss(implementation: Implementation) -> Case:
+    """A model of two layers, laid out as an implementation wants it."""
+    signature = next(one for one in implementation.layouts if len(one.arrays) == 6)
+    sizes = {"batch": EXAMPLES, **{f"d{i}": size for i, size in enumerate(LAYERS)}}
+    axes = {"data": ("dp",), "model": ("tp",)}
+    operands = []
+    for array in signature.arrays:
+        placement, shape = array.placement(axes), array.shape(sizes, {"data": 2, "model": 4})
+        block = tuple(n // MESH.axis_size(entry) for n, entry in zip(shape, placement.spec, strict=True))
+        operands.append(Operand(block, "bfloat16", placement))
+    return Case("mlp_loss", MESH, ("dp", "tp"), tuple(operands), roles=(("data", "dp"), ("model", "tp")))
 
 
 def case_of_matrices(contract: str) -> Case:
@@ -139,7 +193,7 @@ def test_formula_and_interpreter_count_the_same(name: str, backward: bool) -> No
     """Both are what one counts by hand; what is missing in the table has no formula."""
     implementation = BY_NAME[name]
     case = case_of(implementation)
-    assert has_own_gradient(case)
+    assert has_own_gradient(case, whole=implementation.whole)
     assert implementation.communication is not None
     assert str(implementation.communication(case, backward)) == COSTS[name][backward]
     counted = communication_of(implementation, case, engine_named("simulate"), backward=backward)
@@ -147,9 +201,15 @@ def test_formula_and_interpreter_count_the_same(name: str, backward: bool) -> No
 
 
 def test_every_operation_has_a_formula() -> None:
-    """None is checked against the lower bound alone, but for those whose communication is the compiler's."""
-    assert all((implementation.communication is None) == implementation.whole for implementation in OPERATIONS)
-    assert {*OPERANDS, *MATRICES} == {name for name, contract in CONTRACTS.items() if contract.implementations}
+    """None is checked against the lower bound alone, but for those whose communication is the compiler's.
+
+    Of functions of global arrays the losses send everything in a `shard_map` of their own.
+    """
+    told = {i: i.communication is not None for i in OPERATIONS}
+    assert all(known == (not i.whole or i.contract == "mlp_loss") for i, known in told.items())
+    assert {*OPERANDS, *MATRICES, "mlp_loss"} == {
+        name for name, contract in CONTRACTS.items() if contract.implementations
+    }
 
 
 def test_what_is_empty_may_be_sent() -> None:

@@ -32,6 +32,7 @@ class Implementation:
         serves: whether it serves a case; others are not drawn for it. None: all, or as it then says itself.
         given: where the function was found, for one that a user named on the command line.
         whole: whether it is a function of global arrays, which gets the mesh as `mesh`, and not of blocks.
+        layouts: how it wants its arguments laid out, if not as its contract describes them (see `Claim`).
         check_vma: whether `shard_map` may check its types.
         program: the program of a user's own that it is, if its contract is in no list.
     """
@@ -48,6 +49,7 @@ class Implementation:
     serves: Callable[[Case], bool] | None = None
     given: Any = None
     whole: bool = False
+    layouts: tuple[Any, ...] = field(default=(), hash=False)
     check_vma: bool = True
     program: Any = None
 
@@ -213,6 +215,7 @@ def _claimed(contract: Contract, name: str, claim: Claim) -> Implementation:
         form="whole" if claim.whole else contract.form,
         serves=claim.supports,
         whole=claim.whole,
+        layouts=claim.layouts,
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.counting.sizes import names_of
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.laws.violation import SuiteError
@@ -30,7 +31,7 @@ def user_implementation(contract: str, function: Callable[..., Any], claims: Ite
         ValueError: if a claim is none of the contract's features.
     """
     name = getattr(function, "__name__", type(function).__name__)
-    return Implementation(contract, name, function, claimed(contract, claims))
+    return Implementation(contract, name, function, claimed(contract, claims), whole=CONTRACTS[contract].whole)
 
 
 def check(

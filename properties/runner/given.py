@@ -101,6 +101,7 @@ class Given:
             expectation=self.expectation,
             overlap=self.overlap,
             given=self,
+            whole=CONTRACTS[self.contract].whole,
         )
 
     def _of(self, program: Any) -> Implementation:
@@ -198,9 +199,9 @@ def check_signature(contract: str, function: Callable[..., Any], features: Colle
     Raises:
         GivenError: if it cannot; the message shows both signatures.
     """
-    operands, keywords = CONTRACTS[contract].operands, list(CONTRACTS[contract].parameters)
+    operands, keywords = CONTRACTS[contract].arrays, list(CONTRACTS[contract].parameters)
     keywords += ["axis_index_groups"] if {"groups", "uneven_groups"} & set(features) else []
-    axes, keyword_axes = CONTRACTS[contract].axis_names
+    axes, keyword_axes = _axes(contract)
     wanted = _listed([*operands, *axes], [*keyword_axes, *keywords])
     if not callable(function):
         raise GivenError(f"{contract}: {function!r} is not callable: expected a function {wanted}")
@@ -230,8 +231,14 @@ def signature_of(contract: str) -> str:
     """How a contract's functions are called: `(x, axis_name, *, op='sum')`."""
     known = defaults(contract)
     keywords = [name if known[name] is inspect.Parameter.empty else f"{name}={known[name]!r}" for name in known]
-    axes, keyword_axes = CONTRACTS[contract].axis_names
-    return _listed([*CONTRACTS[contract].operands, *axes], [*keyword_axes, *keywords])
+    axes, keyword_axes = _axes(contract)
+    return _listed([*CONTRACTS[contract].arrays, *axes], [*keyword_axes, *keywords])
+
+
+def _axes(contract: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The parameters for axes, by place and by keyword; and that for the mesh, of functions of global arrays."""
+    by_place, by_keyword = CONTRACTS[contract].axis_names
+    return by_place, (*["mesh"] * CONTRACTS[contract].whole, *by_keyword)
 
 
 def _listed(by_place: Sequence[str], by_keyword: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shardproof.properties.cases import reading
+from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.counting.sizes import names_of
 from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
@@ -83,6 +84,7 @@ class Lookup:
             name.invariant,
             expectation=expectation,
             overlap=overlap,
+            whole=CONTRACTS[name.contract].whole,
         )
 
     def _program(self, given: Given | None) -> Implementation:

@@ -81,7 +81,7 @@ def _check_structure(case: Case) -> None:
     contract = CONTRACTS[case.contract]
     if case.tree and len(contract.operands) == 1 <= len(case.operands):
         pass
-    elif case.tree or len(case.operands) != len(contract.operands):
+    elif case.tree or len(case.operands) != len(contract.names(case)):
         raise ValueError(f"operands: {len(case.operands)} given, tree={case.tree}: expected {len(contract.operands)}")
     if sorted(role for role, _ in case.roles) != sorted(contract.roles):
         raise ValueError(f"roles={case.roles}: expected axes of {', '.join(contract.roles) or 'none'}")

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import HealthCheck, Phase, find, settings
@@ -84,6 +85,7 @@ def probe(implementation: Implementation, sizes: tuple[int, ...]) -> Case | None
     contract, serves = CONTRACTS[name], implementation.serves
     others = (1,) * min(max(len(contract.roles) - 1, 0), MAX_AXES - len(sizes))
     scope = Scope(count, count, explicit=False, sizes=(*sizes, *others), whole=implementation.whole)
+    scope = replace(scope, layouts=implementation.layouts)
 
     def connects(case: Case) -> bool:
         tuples = axes_of(case.roles).values() if case.roles else [case.axes]

@@ -70,7 +70,7 @@ def _together(
 def replaced(scene: Scene) -> Iterator[tuple[str, Made]]:
     """Other numbers in place of one operand, by its name."""
     case = scene.case
-    names = CONTRACTS[case.contract].operands
+    names = CONTRACTS[case.contract].names(case)
     if scene.went_in != "block" or case.tree or len(scene.inputs) != len(names):
         return
 

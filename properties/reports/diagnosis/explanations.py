@@ -115,7 +115,7 @@ def _multiple(scene: Scene, device: int) -> Iterable[str]:
 
 def _lengths(scene: Scene) -> Iterator[tuple[str, int]]:
     """The lengths of the operands' dimensions, which are others in other scenes."""
-    for operand, name in zip(scene.case.operands, CONTRACTS[scene.case.contract].operands, strict=False):
+    for operand, name in zip(scene.case.operands, CONTRACTS[scene.case.contract].names(scene.case), strict=False):
         yield from ((f"n is the length of dimension {i} of {name}", n) for i, n in enumerate(operand.block) if n > 1)
 
 
@@ -200,7 +200,7 @@ def _stale_somewhere(scene: Scene, device: int) -> Iterable[str]:
     if scene.went_in != "block" or scene.case.tree:
         return
     lead = len(scene.case.mesh.sizes)
-    for name, blocks in zip(CONTRACTS[scene.case.contract].operands, scene.inputs, strict=False):
+    for name, blocks in zip(CONTRACTS[scene.case.contract].names(scene.case), scene.inputs, strict=False):
         if blocks.shape[lead:] != scene.actual.shape[1:] or blocks.dtype != scene.actual.dtype:
             continue
         own = scene.part(device, blocks.reshape(-1, *blocks.shape[lead:])[device])

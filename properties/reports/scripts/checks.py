@@ -5,7 +5,7 @@ import numpy as np
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.manual import laid_out
-from shardproof.properties.contracts.contract import names_of
+from shardproof.properties.contracts.trees import names_of
 from shardproof.properties.laws import numbers
 from shardproof.properties.laws.gradient import pushed
 from shardproof.properties.laws.references import Reference

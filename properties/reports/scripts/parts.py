@@ -36,7 +36,7 @@ class Script:
         self.case = violation.case
         self.contract = CONTRACTS[self.case.contract]
         self.of_whole = violation.implementation.whole
-        self.names = [re.sub(r"\W+", "_", name).strip("_") for name in self.contract.operands]
+        self.names = [re.sub(r"\W+", "_", name).strip("_") for name in self.contract.names(self.case)]
         if self.case.tree:
             self.names = [f"x{i}" for i in range(len(self.case.operands))]
         self.lead = stacked_axes(self.case)

@@ -1,0 +1,194 @@
+"""Gradient accumulation: the gradient of a batch, a microbatch at a time, sent between devices once.
+
+A loss is written here as a device computes it, inside of `jax.shard_map`: of the weights and a part of the device's own
+examples it gives a *sum* and a *count*, of which the loss is the quotient, once both are added up over all microbatches
+and devices. What counts may be examples, or tokens that are not masked: a mean of the microbatches' means would be
+another number wherever they count differently.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import AbstractMesh, Mesh
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Float, PyTree, Shaped
+
+from shardproof.impl.arguments import AxisName, check_axes, refuse
+from shardproof.impl.collective_matmul.operands import accumulator
+from shardproof.impl.collectives import cast_varying
+from shardproof.impl.training import shown
+
+Tree: TypeAlias = PyTree[Shaped[Array, "..."]]
+Scalar: TypeAlias = Shaped[Array, ""]
+LocalLoss: TypeAlias = Callable[[Tree, Tree], tuple[Scalar, Scalar]]
+"""`(weights, microbatch)`, blocks, to the sum of what it adds up, and how many it counts."""
+
+Gather: TypeAlias = Callable[[Tree], Tree]
+Layouts: TypeAlias = Callable[[Any, AxisName, AxisName], Any]
+
+
+def accumulated_value_and_grad(
+    loss: LocalLoss,
+    params: Tree,
+    batch: Tree,
+    axis_name: AxisName,
+    *,
+    microbatches: int,
+    gather: Gather | None = None,
+) -> tuple[Scalar, Tree]:
+    """The loss of a batch and its gradient, on a device: every gradient is reduced once, after the last microbatch.
+
+    Sums of gradients of 16-bit floats are carried in float32, between devices as well, and rounded once.
+
+    Arguments:
+        loss: `(weights, microbatch)` to a sum and a count, `[]` each; it may exchange data over other axes.
+        params: blocks; without `gather` the same on all participants.
+        batch: blocks `[B_Y, …]`, each of whose first dimension is divided into microbatches.
+        axis_name: the axis or axis tuple (`Y`) over which examples are shared.
+        microbatches: how many parts the device's examples are taken in.
+        gather: of sharded parameters, how weights are made of them: a linear function of blocks, done once, such as an
+            all-gather, whose transpose is how their gradients are reduced (a reduce-scatter).
+
+    Returns:
+        The loss, typed invariant along `axis_name`, in the accumulator's dtype, and the gradients, typed and laid out
+        as `params`. Where nothing counts, all of it is 0.
+
+    Raises:
+        ValueError: for an unknown axis, or examples that do not divide into so many microbatches.
+    """
+    axes = check_axes("accumulated_value_and_grad", axis_name)
+    spread = _to(axes) if gather is None else gather
+    weights, reduce = with_transpose(spread, params)
+    total, count, gradients = accumulated(loss, weights, batch, microbatches=microbatches)
+    total, count = lax.psum(cast_varying((total, count), axes), axes)
+    reduced = jax.tree.map(lambda g, p: quotient(g, count).astype(p.dtype), reduce(gradients), params)
+    return quotient(total, count), reduced
+
+
+def accumulated(loss: LocalLoss, weights: Tree, batch: Tree, *, microbatches: int) -> tuple[Scalar, Scalar, Tree]:
+    """Sum, count, and the sum's gradient, of all microbatches of a device: nothing is sent over the axes of the batch.
+
+    Arguments:
+        loss: `(weights, microbatch)` to a sum and a count.
+        weights: blocks, typed varying along the axes of the batch: of what is the same along them, JAX would add up
+            the gradient in every microbatch.
+        batch: blocks `[B, …]`.
+        microbatches: how many parts they are taken in.
+
+    Raises:
+        ValueError: for examples that do not divide into so many microbatches.
+    """
+    for leaf in jax.tree.leaves(batch):
+        if microbatches < 1 or not leaf.ndim or leaf.shape[0] % microbatches:
+            refuse(
+                "accumulated", "microbatches", microbatches, f"a number that divides the examples of {jax.typeof(leaf)}"
+            )
+    parts = jax.tree.map(lambda x: x.reshape(microbatches, -1, *x.shape[1:]), batch)
+
+    def of(part: Tree) -> tuple[Scalar, Scalar, Tree]:
+        (total, count), gradients = jax.value_and_grad(loss, has_aux=True)(weights, part)
+        return total, count, jax.tree.map(lambda g: g.astype(accumulator(g)), gradients)
+
+    def step(sums: Any, part: Tree) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, sums, of(part)), None
+
+    shapes = jax.eval_shape(of, jax.tree.map(lambda x: x[0], parts))
+    sums, _ = lax.scan(step, jax.tree.map(_zeros, shapes), parts)
+    return sums
+
+
+def with_transpose(spread: Gather, params: Tree) -> tuple[Tree, Gather]:
+    """What a linear function makes of parameters, and its transpose, of gradients in the accumulator's dtype."""
+    weights, pull = jax.vjp(spread, params)
+    wide = jax.tree.map(lambda p: p.astype(accumulator(p)), params)
+    if any(jax.tree.leaves(jax.tree.map(lambda p, q: p.dtype != q.dtype, params, wide))):
+        _, pull = jax.vjp(spread, wide)  # of which nothing reads the values, so that nothing computes them
+    return weights, lambda gradients: pull(gradients)[0]
+
+
+def accumulating(
+    loss: Callable[..., tuple[Scalar, Scalar]],
+    *,
+    microbatches: int,
+    layouts: Layouts | None = None,
+    gather: Callable[..., Tree] | None = None,
+) -> Callable[..., Scalar]:
+    """A loss of global arrays, `(params, batch, *, mesh, data, model) -> scalar`, whose gradient is accumulated.
+
+    Its gradient by `params` is computed with it, and scaled by the cotangent afterwards; one by `batch` is refused.
+
+    Arguments:
+        loss: as a device computes it: `(weights, microbatch, *, data, model)` to a sum and a count.
+        microbatches: how many parts the examples of a device are taken in.
+        layouts: `(params, data, model)` to the PartitionSpecs of `params` and of `batch`, or prefixes of these trees;
+            by default parameters are the same on all devices, and `data` shards the batch in its first dimension.
+        gather: `(params, *, data, model)` to weights, of blocks: see `accumulated_value_and_grad`.
+
+    Raises:
+        ValueError: when it is called, as `accumulated_value_and_grad`.
+        NotImplementedError: for a gradient by the batch.
+    """
+
+    def both(params: Tree, batch: Tree, mesh: Any, data: AxisName, model: AxisName) -> tuple[Scalar, Tree]:
+        specs = (layouts or replicated)(params, data, model)
+
+        def local(params: Tree, batch: Tree) -> tuple[Scalar, Tree]:
+            return accumulated_value_and_grad(
+                lambda weights, part: loss(weights, part, data=data, model=model),
+                params,
+                batch,
+                data,
+                microbatches=microbatches,
+                gather=None if gather is None else lambda params: gather(params, data=data, model=model),
+            )
+
+        mapped: Any = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=(P(), specs[0]))
+        result: tuple[Scalar, Tree] = mapped(params, batch)
+        return result
+
+    def accumulated_loss(
+        params: Tree, batch: Tree, *, mesh: Mesh | AbstractMesh, data: AxisName, model: AxisName
+    ) -> Float[Array, ""]:
+        @jax.custom_vjp
+        def value(params: Tree, batch: Tree) -> Scalar:
+            return both(params, batch, mesh, data, model)[0]
+
+        def with_gradient(params: Tree, batch: Tree) -> tuple[Scalar, Tree]:
+            if any(leaf.perturbed for leaf in jax.tree.leaves(batch)):
+                raise NotImplementedError(
+                    f"accumulating: batch: expected a gradient by params alone, on the mesh {shown(mesh)}"
+                )
+            params, batch = jax.tree.map(lambda leaf: leaf.value, (params, batch))
+            return both(params, batch, mesh, data, model)
+
+        def backward(gradients: Tree, cotangent: Scalar) -> tuple[Tree, None]:
+            return jax.tree.map(lambda g: (g * cotangent).astype(g.dtype), gradients), None
+
+        value.defvjp(with_gradient, backward, symbolic_zeros=True)
+        result: Scalar = value(params, batch)
+        return result
+
+    return accumulated_loss
+
+
+def replicated(params: Tree, data: AxisName, model: AxisName) -> tuple[Any, Any]:
+    """Parameters that are the same everywhere, and a batch that `data` shards in its first dimension."""
+    return P(), P(data if isinstance(data, str) else tuple(data))
+
+
+def _to(axes: tuple[str, ...]) -> Gather:
+    return lambda params: cast_varying(params, axes)
+
+
+def quotient(total: Array, count: Array) -> Array:
+    """A sum by its count; 0 where nothing counts."""
+    return total / jnp.where(count == 0, 1, count).astype(total.dtype)
+
+
+def _zeros(shape: jax.ShapeDtypeStruct) -> Array:
+    """Zeros of a shape, typed as it is."""
+    axes = sorted(shape.manual_axis_type.varying)
+    return cast_varying(jnp.zeros(shape.shape, shape.dtype), axes)

@@ -1,0 +1,115 @@
+"""Optimisers: what a training step does with a gradient.
+
+An optimiser is a pair of functions, `init(params) -> state` and `update(gradients, state, params) -> (updates, state)`,
+whose updates are added to the parameters: the interface of optax, any of whose optimisers serves wherever one is
+asked for. The two here need no optax. Both compute element by element, so they serve on shards as well.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, SupportsFloat, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int, PyTree, Shaped
+
+Tree: TypeAlias = PyTree[Shaped[Array, "..."]]
+
+
+class Optimiser(Protocol):
+    """What has `init` and `update`, as an `optax.GradientTransformation` has."""
+
+    @property
+    def init(self) -> Callable[..., Any]:
+        """`(params)` to what is kept between steps."""
+
+    @property
+    def update(self) -> Callable[..., Any]:
+        """`(gradients, state, params)` to what is added to the parameters, and the next state."""
+
+
+class Transformation(NamedTuple):
+    """An optimiser of this module."""
+
+    init: Callable[[Tree], Any]
+    update: Callable[..., tuple[Tree, Any]]
+
+
+class Adapting(NamedTuple):
+    """What Adam keeps: how many steps there were, and moments that are like the parameters."""
+
+    steps: Int[Array, ""]
+    first: Tree
+    second: Tree
+
+
+def sgd(learning_rate: SupportsFloat, *, momentum: SupportsFloat = 0.0) -> Transformation:
+    """Gradient descent (Polyak 1964): `v <- momentum v - learning_rate g`, and v is added to the parameters.
+
+    Arguments:
+        learning_rate: by what a gradient is multiplied.
+        momentum: the part of the former velocity that is left; with 0 nothing is kept.
+
+    Raises:
+        ValueError: for a momentum outside [0, 1).
+    """
+    rate, left = float(learning_rate), _fraction("sgd", "momentum", momentum)
+    if not left:
+        return Transformation(lambda params: (), lambda g, state, params=None: (_each(lambda x: -rate * x, g), state))
+
+    def update(gradients: Tree, velocity: Tree, params: Tree | None = None) -> tuple[Tree, Tree]:
+        moved = _each(lambda v, g: left * v - rate * g, velocity, gradients)
+        return moved, moved
+
+    return Transformation(lambda params: _each(jnp.zeros_like, params), update)
+
+
+def adam(
+    learning_rate: SupportsFloat,
+    *,
+    decays: tuple[SupportsFloat, SupportsFloat] = (0.9, 0.999),
+    epsilon: SupportsFloat = 1e-8,
+) -> Transformation:
+    """Adaptive moment estimation (Kingma and Ba 2015, algorithm 1).
+
+    Arguments:
+        learning_rate: the paper's alpha.
+        decays: the paper's beta_1 and beta_2.
+        epsilon: what is added to the root of the second moment.
+
+    Raises:
+        ValueError: for a decay outside [0, 1).
+    """
+    b1, b2 = (_fraction("adam", "decays", decay) for decay in decays)
+    rate, added = float(learning_rate), float(epsilon)
+
+    def init(params: Tree) -> Adapting:
+        return Adapting(jnp.zeros((), jnp.int32), _each(jnp.zeros_like, params), _each(jnp.zeros_like, params))
+
+    def update(gradients: Tree, state: Adapting, params: Tree | None = None) -> tuple[Tree, Adapting]:
+        steps = state.steps + 1
+        first = _each(lambda m, g: b1 * m + (1 - b1) * g, state.first, gradients)
+        second = _each(lambda v, g: b2 * v + (1 - b2) * jnp.square(g), state.second, gradients)
+        towards_zero = [1 - decay**steps for decay in (b1, b2)]
+
+        def moved(m: Array, v: Array) -> Array:
+            unbiased, squared = (x / bias.astype(x.dtype) for x, bias in zip((m, v), towards_zero, strict=True))
+            return -rate * unbiased / (jnp.sqrt(squared) + added)
+
+        return _each(moved, first, second), Adapting(steps, first, second)
+
+    return Transformation(init, update)
+
+
+def updated(params: Tree, updates: Tree) -> Tree:
+    """Parameters with updates added, in their own dtypes."""
+    return _each(lambda p, u: (p + u).astype(p.dtype), params, updates)
+
+
+def _each(function: Callable[..., Array], *trees: Tree) -> Tree:
+    return jax.tree.map(function, *trees)
+
+
+def _fraction(function: str, argument: str, value: SupportsFloat) -> float:
+    if not 0 <= float(value) < 1:
+        raise ValueError(f"{function}: {argument}={value!r}: expected a number in [0, 1)")
+    return float(value)

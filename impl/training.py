@@ -1,0 +1,196 @@
+"""A training step of any loss with any optimiser: jitted, with parameters and the optimiser's state donated.
+
+A loss is a function of global arrays, `(params, batch, *, mesh, data, model) -> scalar`, with a `shard_map` of its own
+or none; how it is parallel is for it to say. An optimiser is a pair of functions as in optax (see
+`shardproof.impl.optimisers`, which has two that need no optax). Parameters and the optimiser's state keep the layout
+that they come in, so that the new ones take the memory of the old: a step needs no second copy of either.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Float, PyTree, Shaped
+
+from shardproof.impl.arguments import AxisName
+from shardproof.impl.optimisers import Optimiser, updated
+
+Tree: TypeAlias = PyTree[Shaped[Array, "..."]]
+Scalar: TypeAlias = Float[Array, ""]
+Stepped: TypeAlias = tuple[Tree, Tree, Scalar]
+Loss: TypeAlias = Callable[..., Scalar]
+"""`(params, batch, *, mesh, data, model)`, all arrays global, to a scalar."""
+
+Layouts: TypeAlias = Any
+"""A tree of shardings, or of PartitionSpecs."""
+
+
+class Step:
+    """A step `(params, state, batch) -> (params, state, loss)`, jitted, its first two arguments donated.
+
+    What is donated is deleted: the arrays that went in are gone, and using one of them raises. `function` is the step
+    as it can be traced, and differentiated, anywhere: neither jitted nor donating.
+
+    Arguments:
+        mesh: the mesh on which all arrays are.
+    """
+
+    mesh: Mesh | AbstractMesh
+
+    def __init__(self, mesh: Mesh | AbstractMesh) -> None:
+        self.mesh = mesh
+        self._jitted: dict[Any, Any] = {}
+
+    def init(self, params: Tree) -> Tree:
+        """The optimiser's state for parameters on the mesh, laid out as the step keeps it.
+
+        Raises:
+            ValueError: for parameters that are not on the mesh.
+        """
+        raise NotImplementedError
+
+    def initial(self, params: Tree) -> Tree:
+        """The optimiser's state, traceable."""
+        raise NotImplementedError
+
+    def function(self, params: Tree, state: Tree, batch: Tree) -> Stepped:
+        """The step, traceable."""
+        raise NotImplementedError
+
+    def __call__(self, params: Tree, state: Tree, batch: Tree) -> Stepped:
+        """New parameters and a new state, laid out as the old ones, and the loss before the step.
+
+        Raises:
+            ValueError: for an array that is not on the mesh, or that was donated to an earlier step.
+        """
+        jitted, arguments = self._prepared(params, state, batch)
+        return jitted(*arguments)
+
+    def compiled(self, params: Tree, state: Tree, batch: Tree) -> str:
+        """The compiled program of these arguments as text; nothing is donated.
+
+        Raises:
+            ValueError: as a call.
+        """
+        jitted, arguments = self._prepared(params, state, batch)
+        return str(jitted.lower(*arguments).compile().as_text())
+
+    def _prepared(self, params: Tree, state: Tree, batch: Tree) -> tuple[Any, tuple[Tree, Tree, Tree]]:
+        for argument, tree in (("params", params), ("state", state), ("batch", batch)):
+            check_placed(type(self).__name__, argument, tree, self.mesh)
+        layouts = jax.tree.map(lambda x: x.sharding, (params, state))
+        leaves, structure = jax.tree.flatten(layouts)
+        known = (structure, tuple(leaves))
+        if known not in self._jitted:
+            # without these, a compiler would choose, and what is laid out otherwise cannot take the old one's memory
+            out = (*layouts, NamedSharding(self.mesh, P()))
+            self._jitted[known] = jax.jit(self.function, donate_argnums=(0, 1), out_shardings=out)
+        return self._jitted[known], (params, state, batch)
+
+
+class TrainingStep(Step):
+    """The step of a loss of global arrays: its gradient, the optimiser's update, new parameters.
+
+    Arguments:
+        loss: `(params, batch, *, mesh, data, model)` to a scalar.
+        optimiser: a pair `init`, `update`, of optax or of `shardproof.impl.optimisers`.
+        mesh: the mesh on which all arrays are.
+        data: the axis or axes over which the loss shards the batch.
+        model: those over which it shards the layers.
+
+    Example:
+        step = TrainingStep(loss, optax.adam(1e-3), mesh=mesh, data="dp", model="tp")
+        state = step.init(params)
+        for batch in batches:
+            params, state, loss = step(params, state, batch)
+    """
+
+    def __init__(
+        self, loss: Loss, optimiser: Optimiser, *, mesh: Mesh | AbstractMesh, data: AxisName, model: AxisName = ()
+    ) -> None:
+        super().__init__(mesh)
+        self.loss, self.optimiser, self.data, self.model = loss, optimiser, data, model
+
+    def init(self, params: Tree) -> Tree:
+        """The optimiser's state: what in it is like a parameter is laid out as that, all else is on every device."""
+        check_placed(type(self).__name__, "params", params, self.mesh)
+        layouts = jax.tree.map(lambda x: x.sharding, params)
+        everywhere = NamedSharding(self.mesh, P())
+        placed = like_parameters(self.optimiser, params, layouts, lambda leaf: everywhere)
+        return jax.jit(self.initial, out_shardings=placed)(params)
+
+    def initial(self, params: Tree) -> Tree:
+        """The optimiser's state, traceable."""
+        return self.optimiser.init(params)
+
+    def function(self, params: Tree, state: Tree, batch: Tree) -> Stepped:
+        """The step, traceable: `(params, state, batch)` to new parameters, the new state, and the loss before it."""
+        value, gradients = jax.value_and_grad(self.loss)(
+            params, batch, mesh=self.mesh, data=self.data, model=self.model
+        )
+        updates, state = self.optimiser.update(gradients, state, params)
+        return updated(params, updates), state, value
+
+
+def like_parameters(
+    optimiser: Optimiser, params: Tree, layouts: Layouts, other: Callable[[jax.ShapeDtypeStruct], Any]
+) -> Layouts:
+    """The layout of every leaf of an optimiser's state: that of the parameter that it is like, or what `other` says.
+
+    Which it is like is told by its shape: the optimiser is asked what it keeps of parameters of which no two have the
+    same one (nothing is computed). A number is like no parameter.
+
+    Arguments:
+        optimiser: a pair `init`, `update`.
+        params: arrays, or their shapes and dtypes.
+        layouts: a tree like `params` of what is asked for.
+        other: of a leaf that is like no parameter, what is asked for.
+    """
+    leaves: list[Any]
+    structure: Any
+    leaves, structure = jax.tree.flatten(params)
+    first = 1 + max((x.shape[0] for x in leaves if x.shape), default=0)
+    shapes = [(first + i, *x.shape[1:]) if x.shape else () for i, x in enumerate(leaves)]
+    probes = [jax.ShapeDtypeStruct(shape, x.dtype) for shape, x in zip(shapes, leaves, strict=True)]
+    of_shape = dict(zip(shapes, structure.flatten_up_to(layouts), strict=True))
+    state = jax.eval_shape(optimiser.init, jax.tree.unflatten(structure, probes))
+
+    def of(leaf: jax.ShapeDtypeStruct) -> Any:
+        return of_shape[leaf.shape] if leaf.shape and leaf.shape in of_shape else other(leaf)
+
+    return jax.tree.map(of, state)
+
+
+def check_placed(function: str, argument: str, tree: Tree, mesh: Mesh | AbstractMesh) -> None:
+    """Every array of a tree is there, on the devices of the mesh.
+
+    Raises:
+        ValueError: for one that was donated before, or that is elsewhere.
+    """
+    devices = set(mesh.devices.flat) if isinstance(mesh, Mesh) else None
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        here = isinstance(leaf, jax.Array) and not leaf.is_deleted()
+        if here and leaf.sharding.device_set == devices:
+            continue
+        kind, why = type(leaf).__name__, ""
+        if here:
+            kind = f"{jax.typeof(leaf)} on devices {numbers(leaf.sharding.device_set)}"
+        elif isinstance(leaf, jax.Array):
+            kind = f"{jax.typeof(leaf)}, deleted"
+            why = ": it was donated to an earlier step, whose results take its place"
+        name = f"{argument}{jax.tree_util.keystr(path)}"
+        raise ValueError(f"{function}: {name}={kind}: expected an array on the mesh {shown(mesh)}{why}")
+
+
+def numbers(devices: Iterable[jax.Device]) -> list[int]:
+    """The devices' numbers, in order."""
+    return sorted(device.id for device in devices)
+
+
+def shown(mesh: Mesh | AbstractMesh) -> str:
+    """A mesh as messages show it: `(dp=2, tp=4)`, and its devices."""
+    axes = ", ".join(f"{name}={size}" for name, size in mesh.shape.items())
+    return f"({axes})" + (f" of devices {numbers(np.ravel(mesh.devices))}" if isinstance(mesh, Mesh) else "")

@@ -1,0 +1,207 @@
+"""ZeRO: data parallelism whose optimiser is shared (Rajbhandari et al. 2020, stages 1 and 2).
+
+Every device holds all parameters and differentiates the loss of its own examples. The gradients are reduce-scattered,
+so that a device adds up that of its shard alone; it keeps the optimiser's state of that shard alone, and updates it
+alone; then the parameters are gathered. Both together send what an all-reduce of the gradient sends.
+
+A shard is a piece of a parameter's elements in a row. Where they do not divide by the participants, zeros are padded at
+the end: an optimiser has to work element by element, as SGD and Adam do, one that takes norms of a whole parameter
+gets those of a shard.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import AbstractMesh, Mesh
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Shaped
+
+from shardproof.impl.accumulation import LocalLoss, Scalar, Tree, accumulated, quotient, replicated
+from shardproof.impl.arguments import AxisName, check_axes
+from shardproof.impl.collectives import axis_index, cast_varying
+from shardproof.impl.optimisers import Optimiser, updated
+from shardproof.impl.training import Step, Stepped, check_placed, like_parameters, shown
+
+Flat = Shaped[Array, "n"]
+
+
+def zero_init(params: Tree, optimiser: Optimiser, axis_name: AxisName) -> Tree:
+    """The optimiser's state of this device's shards: blocks, inside of `jax.shard_map`.
+
+    Arguments:
+        params: blocks, the same on all participants.
+        optimiser: a pair `init`, `update`, that works element by element.
+        axis_name: the axis or axis tuple over which the state is shared.
+
+    Raises:
+        ValueError: for an unknown axis.
+    """
+    axes = check_axes("zero_init", axis_name)
+    return optimiser.init(jax.tree.map(lambda p: own_shard(p, axes), params))
+
+
+def zero_update(
+    gradients: Tree, params: Tree, state: Tree, count: Scalar, optimiser: Optimiser, axis_name: AxisName
+) -> tuple[Tree, Tree]:
+    """New parameters, the same on all participants, and the new state of this device's shards: blocks.
+
+    Sends a reduce-scatter of every gradient, in its own dtype, and an all-gather of every shard.
+
+    Arguments:
+        gradients: blocks, of the sum of this device's examples: not reduced.
+        params: blocks, the same on all participants.
+        state: what `zero_init` or this function returned.
+        count: what the sum of all gradients is divided by; the same on all participants.
+        optimiser: a pair `init`, `update`, that works element by element.
+        axis_name: the axis or axis tuple over which the state is shared.
+
+    Raises:
+        ValueError: for an unknown axis.
+    """
+    axes = check_axes("zero_update", axis_name)
+    of_shards = jax.tree.map(lambda g, p: quotient(_scattered(g, axes), count).astype(p.dtype), gradients, params)
+    shards = jax.tree.map(lambda p: own_shard(p, axes), params)
+    updates, state = optimiser.update(of_shards, state, shards)
+    return jax.tree.map(lambda s, p: _gathered(s, p, axes), updated(shards, updates), params), state
+
+
+def padded(x: Shaped[Array, "..."], parts: int) -> Flat:
+    """The elements in a row, with zeros at the end, so many that `parts` divides them."""
+    return jnp.pad(x.ravel(), (0, -x.size % parts))
+
+
+def own_shard(x: Shaped[Array, "..."], axes: tuple[str, ...]) -> Flat:
+    """This device's piece of what is the same on all participants."""
+    p = lax.axis_size(axes)
+    flat = padded(x, p)
+    size = flat.shape[0] // p
+    return lax.dynamic_slice(cast_varying(flat, axes), (axis_index(axes) * size,), (size,))
+
+
+def _scattered(gradient: Shaped[Array, "..."], axes: tuple[str, ...]) -> Flat:
+    flat = padded(cast_varying(gradient, axes), lax.axis_size(axes))
+    return lax.psum_scatter(flat, axes, scatter_dimension=0, tiled=True)
+
+
+def _gathered(shard: Flat, like: Shaped[Array, "..."], axes: tuple[str, ...]) -> Shaped[Array, "..."]:
+    whole = lax.all_gather(shard, axes, axis=0, tiled=True, to="invarying")
+    return whole[: like.size].reshape(like.shape)
+
+
+class ZeroStep(Step):
+    """The step of ZeRO: gradients reduce-scattered, the optimiser's state and update on shards, parameters gathered.
+
+    Arguments:
+        loss: as a device computes it: `(weights, microbatch, *, data, model)` to a sum and a count (see
+            `shardproof.impl.accumulation`).
+        optimiser: a pair `init`, `update`, that works element by element.
+        mesh: the mesh on which all arrays are.
+        data: the axis or axes over which examples, gradients and the optimiser's state are shared.
+        model: further axes, for the loss to use.
+        layouts: `(params, data, model)` to the PartitionSpecs of `params`, a tree like them or one for all, and of
+            `batch`. `model` may shard parameters, and `data` may not: that would be FSDP. By default parameters are
+            the same on all devices, and `data` shards the batch in its first dimension.
+        microbatches: how many parts the examples of a device are taken in.
+
+    The state's arrays are flat: the shards of all participants in a row, zeros at the ends.
+    """
+
+    def __init__(
+        self,
+        loss: Callable[..., tuple[Scalar, Scalar]],
+        optimiser: Optimiser,
+        *,
+        mesh: Mesh | AbstractMesh,
+        data: AxisName,
+        model: AxisName = (),
+        layouts: Callable[..., Any] = replicated,
+        microbatches: int = 1,
+    ) -> None:
+        super().__init__(mesh)
+        self.loss, self.optimiser, self.layouts, self.microbatches = loss, optimiser, layouts, microbatches
+        self.data = (data,) if isinstance(data, str) else tuple(data)
+        self.model = (model,) if isinstance(model, str) else tuple(model)
+
+    def init(self, params: Tree) -> Tree:
+        """The optimiser's state, each array `[p * shard]`, sharded over `data` and what else shards its parameter.
+
+        Raises:
+            ValueError: for parameters that are not on the mesh, or are sharded over `data`; for an optimiser whose
+                state has arrays that are not like the parameters.
+        """
+        if isinstance(self.mesh, Mesh):
+            check_placed("ZeroStep", "params", params, self.mesh)
+        return jax.jit(self.initial)(params)
+
+    def initial(self, params: Tree) -> Tree:
+        """The optimiser's state, traceable."""
+        specs = self._params_specs(params)
+        mapped: Any = jax.shard_map(
+            lambda params: zero_init(params, self.optimiser, self.data),
+            mesh=self.mesh,
+            in_specs=(specs,),
+            out_specs=self._state_specs(params, specs),
+        )
+        return mapped(params)
+
+    def function(self, params: Tree, state: Tree, batch: Tree) -> Stepped:
+        """The step, traceable: `(params, state, batch)` to new parameters, the new state, and the loss before it."""
+        specs = self._params_specs(params)
+        of_state = self._state_specs(params, specs)
+        mapped: Any = jax.shard_map(
+            self._local,
+            mesh=self.mesh,
+            in_specs=(specs, of_state, self.layouts(params, self.data, self.model)[1]),
+            out_specs=(specs, of_state, P()),
+        )
+        stepped: Stepped = mapped(params, state, batch)
+        return stepped
+
+    def _local(self, params: Tree, state: Tree, batch: Tree) -> Stepped:
+        def loss(weights: Tree, part: Tree) -> tuple[Scalar, Scalar]:
+            return self.loss(weights, part, data=self.data, model=self.model)
+
+        of_examples: LocalLoss = loss
+        weights = cast_varying(params, self.data)
+        total, count, gradients = accumulated(of_examples, weights, batch, microbatches=self.microbatches)
+        total, count = lax.psum(cast_varying((total, count), self.data), self.data)
+        params, state = zero_update(gradients, params, state, count, self.optimiser, self.data)
+        return params, state, quotient(total, count)
+
+    def _params_specs(self, params: Tree) -> Any:
+        specs = self.layouts(params, self.data, self.model)[0]
+        each = jax.tree.map(lambda _: specs, params) if isinstance(specs, P) else specs
+        shared = [spec for spec in _specs(each) if {*_axes_of(spec)} & {*self.data}]
+        if shared:
+            raise ValueError(
+                f"ZeroStep: layouts: {shared[0]}: expected parameters that are not sharded over data={self.data}, on "
+                f"the mesh {shown(self.mesh)}"
+            )
+        return each
+
+    def _state_specs(self, params: Tree, specs: Any) -> Any:
+        def like_nothing(leaf: jax.ShapeDtypeStruct) -> Any:
+            if leaf.shape:
+                raise ValueError(
+                    f"ZeroStep: optimiser: keeps {leaf.dtype}{list(leaf.shape)}: expected numbers, and arrays that are "
+                    f"like the parameters, on the mesh {shown(self.mesh)}"
+                )
+            return P()
+
+        flat = jax.tree.map(lambda x: jax.ShapeDtypeStruct((math.prod(x.shape),), x.dtype), params)
+        rows = jax.tree.map(lambda s: P((*_axes_of(s), *self.data)), specs, is_leaf=lambda s: isinstance(s, P))
+        return like_parameters(self.optimiser, flat, rows, like_nothing)
+
+
+def _axes_of(spec: P) -> tuple[str, ...]:
+    """The axes that shard anything."""
+    entries = [(entry,) if isinstance(entry, str) else tuple(entry) for entry in spec if entry]
+    return tuple(name for entry in entries for name in entry)
+
+
+def _specs(tree: Any) -> list[P]:
+    return jax.tree.leaves(tree, is_leaf=lambda s: isinstance(s, P))

@@ -1,0 +1,113 @@
+"""The contract of mlp_loss: the squared error of a model whose parameters and examples devices share in many ways.
+
+How arguments are laid out the contract leaves open: an implementation says so, by the roles that shard each dimension,
+and sizes are drawn that these divide. One of a user's own gets whole arrays, of which every size is a multiple of the
+number of devices.
+"""
+
+from hypothesis import strategies as st
+
+from shardproof.impl.losses import PARALLELISATIONS
+from shardproof.impl.losses.layout import Layout, Roles
+from shardproof.oracles import mlp, mlp_costs
+from shardproof.properties.cases.case import Case
+from shardproof.properties.contracts.contract import Claim, Communication, Contract, Violation
+from shardproof.properties.contracts.costs import bits, sum_bits
+from shardproof.properties.contracts.described import Signature
+from shardproof.properties.contracts.floats import float32_accumulator
+from shardproof.properties.contracts.forbidden import changed
+from shardproof.properties.contracts.roles import Conditions, axes_of
+from shardproof.properties.contracts.whole import whole_contract
+
+FEATURES = frozenset({"explained_errors"})
+
+MOST_DEVICES = 64
+"""The largest mesh: the sides of a matrix are multiples of the number of devices."""
+
+DEPTHS = (2, 1, 3)
+"""Layers; the first that a failure is shown on has something between two of them."""
+
+EVERY: Roles = (("data", "model"),)
+
+
+def dimensions(names: str, roles: Roles) -> str:
+    """A description of an array (see `described.Array`): `batch@data d0@model`."""
+    return " ".join("@".join([name, *some]) for name, some in zip(names.split(), roles, strict=True))
+
+
+def signature_of(depth: int, layout: Layout, *, all_divide: bool = False) -> Signature:
+    """The signature of a model of so many layers, laid out in this way.
+
+    Arguments:
+        depth: how many layers.
+        layout: how devices share its arrays.
+        all_divide: whether every size is a multiple of the number of devices of both roles.
+    """
+    layers = [
+        (dimensions(f"d{at} d{at + 1}", layout.weights), dimensions(f"d{at + 1}", layout.biases)) for at in range(depth)
+    ]
+    batch = dimensions("batch d0", layout.inputs), dimensions(f"batch d{depth}", layout.targets)
+    sides = ["batch", *(f"d{at}" for at in range(depth + 1))]
+    hidden = {side: dimensions(side, EVERY) for side in sides} if all_divide else {}
+    return Signature.of(["params", "batch"], [layers, batch], "", more=("data", "model"), hidden=hidden)
+
+
+def laid_out(layout: Layout) -> tuple[Signature, ...]:
+    """The signatures of models of all depths."""
+    return tuple(signature_of(depth, layout) for depth in DEPTHS)
+
+
+def setting_of(case: Case) -> mlp_costs.Setting:
+    """What the formulas of communication are in, of a case."""
+    axes = axes_of(case.roles)
+    shapes = [
+        case.operands[i].placement.global_shape(case.operands[i].block, case.mesh) for i in range(len(case.operands))
+    ]
+    *parameters, inputs, _ = shapes
+    return mlp_costs.Setting(
+        mesh=case.mesh,
+        data=axes["data"],
+        model=axes["model"],
+        examples=inputs[0],
+        sizes=(inputs[1], *(shape[1] for shape in parameters[::2])),
+        bits=bits(case),
+        sum_bits=sum_bits(case),
+    )
+
+
+def _costs(name: str) -> Communication:
+    formula = mlp_costs.formula_of(name)
+    return lambda case, backward: formula(setting_of(case), backward=backward)
+
+
+def _with_another_bias(case: Case) -> st.SearchStrategy[Case]:
+    (size,) = case.operands[1].block
+    return st.just(changed(case, 1, block=(size + 1,)))
+
+
+def _with_more_targets(case: Case) -> st.SearchStrategy[Case]:
+    rows, columns = case.operands[-1].block
+    return st.just(changed(case, len(case.operands) - 1, block=(rows + 1, columns)))
+
+
+CONTRACT: Contract = whole_contract(
+    "mlp_loss",
+    tuple(signature_of(depth, Layout(), all_divide=True) for depth in DEPTHS),
+    mlp.loss,
+    conditions=Conditions(most=MOST_DEVICES, optional=frozenset({"data", "model"})),
+    kinds=("real", "exact"),
+    features=FEATURES,
+    violations=(Violation("params", _with_another_bias), Violation("batch", _with_more_targets)),
+    degree=8,  # three weights and an input, squared
+    accumulator=float32_accumulator,
+    implementations={
+        name: Claim(
+            loss,
+            FEATURES,
+            communication=_costs(name),
+            whole=True,
+            layouts=laid_out(loss.layout),
+        )
+        for name, loss in PARALLELISATIONS.items()
+    },
+)

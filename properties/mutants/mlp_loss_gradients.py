@@ -1,0 +1,200 @@
+"""Planted bugs of the gradient of the loss of a model."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.sharding import PartitionSpec
+
+from shardproof.impl.collective_matmul.operands import multiply
+from shardproof.impl.losses import data_parallel, fsdp_rows, tensor_parallel
+from shardproof.impl.losses.blocks import assembled
+from shardproof.impl.losses.fully_sharded import linear_of_rows
+from shardproof.impl.losses.layout import Axes, as_axes
+from shardproof.impl.losses.parallelisation import Linear
+from shardproof.impl.losses.tensor_parallel import linear_of_features
+from shardproof.impl.model import forward, squared_errors, wide
+from shardproof.properties.mutants.catalogue import mutant
+from shardproof.properties.mutants.mlp_loss import added_up, devices, of_layers
+
+
+@mutant("mlp_loss", law="gradient", smallest=(1, 1), whole=True)
+def loss_with_a_leaky_gradient(params: Any, batch: Any, **roles: Any) -> Array:
+    """Takes the derivative of ReLU to be one everywhere."""
+    x, targets = batch
+    for at, (w, b) in enumerate(params):
+        y = multiply(wide(x), wide(w)) + wide(b)
+        hidden = y + lax.stop_gradient(jax.nn.relu(y) - y)
+        x = hidden.astype(targets.dtype) if at < len(params) - 1 else y
+    return jnp.mean(squared_errors(x, targets)).astype(targets.dtype)
+
+
+@mutant("mlp_loss", law="gradient", smallest=(1, 2), whole=True)
+def loss_of_constant_gathered_weights(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """Takes weights to be constant that it gathers from several devices."""
+
+    def linear(x: Array, w: Array, b: Array, data: Axes, model: Axes) -> Array:
+        several = devices((*data, *model)) > 1
+        return linear_of_rows(x, lax.stop_gradient(w) if several else w, b, data, model)
+
+    return of_layers(linear, fsdp_rows.layout, params, batch, mesh, roles)
+
+
+@mutant("mlp_loss", law="gradient", smallest=(1, 2), whole=True)
+def loss_with_scaled_bias_gradients(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """The gradient of biases is that of one device times the number of devices along model."""
+
+    def linear(x: Array, w: Array, b: Array, data: Axes, model: Axes) -> Array:
+        times = devices(model)
+        scaled = times * b - lax.stop_gradient((times - 1) * b)
+        return linear_of_features(x, w, scaled.astype(b.dtype), data, model)
+
+    return of_layers(linear, tensor_parallel.layout, params, batch, mesh, roles)
+
+
+def _gather(*, averaged: bool) -> Any:
+    """A gather of rows whose backward pass is written by hand, and is not its transpose.
+
+    Arguments:
+        averaged: whether it divides the sum of all gradients; otherwise there is no sum.
+    """
+
+    @partial(jax.custom_vjp, nondiff_argnums=(1,))
+    def gather(block: Array, axes: Axes) -> Array:
+        return lax.all_gather(block, axes, axis=0, tiled=True) if axes else block
+
+    def ahead(block: Array, axes: Axes) -> tuple[Array, None]:
+        return gather(block, axes), None
+
+    def back(axes: Axes, _: None, ct: Array) -> tuple[Array]:
+        if not axes:
+            return (ct,)
+        if averaged:
+            return (lax.psum_scatter(ct, axes, scatter_dimension=0, tiled=True) / devices(axes),)
+        rows = ct.shape[0] // devices(axes)
+        return (lax.dynamic_slice_in_dim(ct, lax.axis_index(axes) * rows, rows, 0),)
+
+    gather.defvjp(ahead, back)
+    return gather
+
+
+def _with_gather(gather: Any) -> Linear:
+    def linear(x: Array, w: Array, b: Array, data: Axes, model: Axes) -> Array:
+        every = (*data, *model)
+        return multiply(x, gather(wide(w), every)) + assembled(b, [(model, 0)], along=every)
+
+    return linear
+
+
+@mutant("mlp_loss", law="gradient", smallest=(1, 2), whole=True)
+def loss_of_own_gradients_alone(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """A device cuts its rows out of the gradient of its own examples, and adds nothing up."""
+    gather = _gather(averaged=False)
+    return of_layers(_with_gather(gather), fsdp_rows.layout, params, batch, mesh, roles)
+
+
+@mutant("mlp_loss", law="gradient", smallest=(1, 2), whole=True)
+def loss_of_averaged_scattered_gradients(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """Averages the gradients of all devices, although each is divided by the number of all examples already."""
+    gather = _gather(averaged=True)
+    return of_layers(_with_gather(gather), fsdp_rows.layout, params, batch, mesh, roles)
+
+
+Gradients = Callable[[Any, Any, int, Axes, Axes], Any]
+"""As `Local`, to the loss and the gradients of its parameters and batch."""
+
+
+def with_gradients_inside(gradients: Gradients, params: Any, batch: Any, mesh: Any, roles: Any) -> Array:
+    """A data-parallel loss whose gradients are taken inside of `shard_map`, as in code from before there were types."""
+    data, model = as_axes(roles["data"]), as_axes(roles["model"])
+    specs, examples = data_parallel.layout.specs(len(params), data=data, model=model), batch[0].shape[0]
+    mapped: Any = jax.shard_map(
+        lambda params, batch: gradients(params, batch, examples, data, model),
+        mesh=mesh,
+        in_specs=specs,
+        out_specs=(PartitionSpec(), specs),
+        check_vma=False,
+    )
+
+    @jax.custom_vjp
+    def loss(params: Any, batch: Any) -> Any:
+        return mapped(params, batch)[0]
+
+    def back(grads: Any, ct: Array) -> Any:
+        return jax.tree.map(lambda g: (ct * g).astype(g.dtype), grads)
+
+    loss.defvjp(mapped, back)
+    return loss(params, batch)
+
+
+def _gradients(
+    reduced: Callable[[Array, Axes, Axes], Array], *, over_all: bool = False, own: bool = False
+) -> Gradients:
+    """The loss with the gradients of its parameters, each device's `reduced`; `over_all`: of the loss of all devices.
+
+    `own`: of the mean over a device's own examples.
+    """
+
+    def both(params: Any, batch: Any, examples: int, data: Axes, model: Axes) -> Any:
+        every = (*data, *model)
+
+        def part(params: Any, batch: Any) -> Array:
+            count = batch[0].shape[0] if own else examples
+            total = jnp.sum(squared_errors(forward(params, batch[0]), batch[1])) / count
+            return added_up(total, every) if over_all else total
+
+        total, (of_params, of_batch) = jax.value_and_grad(part, argnums=(0, 1))(params, batch)
+        loss = total if over_all else added_up(total / (devices(every) if own else 1), every)
+        times = devices(every) if over_all or own else 1
+        # of the batch every device has its own
+        of_batch = jax.tree.map(lambda g: (g / (times if own else 1)).astype(g.dtype), of_batch)
+        of_params = jax.tree.map(lambda g: reduced(wide(g), data, model).astype(g.dtype), of_params)
+        return loss.astype(batch[0].dtype), (of_params, of_batch)
+
+    return both
+
+
+@mutant("mlp_loss", law="gradient", smallest=(1, 2), whole=True)
+def loss_of_gradients_over_data_alone(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """Adds up the gradients over one of the two roles that share the examples."""
+    gradients = _gradients(lambda g, data, model: added_up(g, data))
+    return with_gradients_inside(gradients, params, batch, mesh, roles)
+
+
+@mutant("mlp_loss", law="gradient", smallest=(1, 2), whole=True)
+def loss_of_gradients_over_the_first_axis(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """Adds up the gradients over the first of the axes that share the examples."""
+    gradients = _gradients(lambda g, data, model: added_up(g, (*data, *model)[:1]))
+    return with_gradients_inside(gradients, params, batch, mesh, roles)
+
+
+@mutant("mlp_loss", law="gradient", smallest=(1, 2), whole=True)
+def loss_of_averaged_gradients(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """Averages over devices gradients that are divided by the number of all examples."""
+    gradients = _gradients(lambda g, data, model: added_up(g, (*data, *model)) / devices((*data, *model)))
+    return with_gradients_inside(gradients, params, batch, mesh, roles)
+
+
+@mutant("mlp_loss", law="gradient", smallest=(1, 2), whole=True)
+def loss_of_gradients_of_local_means(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """Adds up the gradients of the means over every device's own examples."""
+    gradients = _gradients(lambda g, data, model: added_up(g, (*data, *model)), own=True)
+    return with_gradients_inside(gradients, params, batch, mesh, roles)
+
+
+@mutant("mlp_loss", law="gradient", smallest=(1, 2), whole=True)
+def loss_of_unchecked_gradients(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """Differentiates the loss of all devices on each of them, where no types are checked, and adds the gradients up."""
+    gradients = _gradients(lambda g, data, model: added_up(g, (*data, *model)), over_all=True)
+    return with_gradients_inside(gradients, params, batch, mesh, roles)
+
+
+@mutant("mlp_loss", law="gradient", smallest=(1, 1), whole=True)
+def loss_of_constant_inputs(params: Any, batch: Any, **roles: Any) -> Array:
+    """Takes inputs to be constant, as training does."""
+    inputs, targets = batch
+    outputs = forward(params, lax.stop_gradient(inputs))
+    return jnp.mean(squared_errors(outputs, targets)).astype(inputs.dtype)

@@ -1,0 +1,235 @@
+"""The losses of a model under every parallelisation, beyond the laws of their contract: bit for bit the same."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardproof.impl.losses import PARALLELISATIONS, Parallelisation
+from shardproof.impl.losses.layout import as_axes
+from shardproof.impl.model import initialise, random_batch, unsharded_loss
+from shardproof.oracles import mlp, mlp_costs
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases.strategies import meshes
+from shardproof.properties.counting.counted import count
+from shardproof.properties.counting.operations import peak_of
+from shardproof.properties.engines import SimulateEngine
+from shardproof.properties.engines.simulate.liveness import equations
+from shardproof.properties.engines.xla import abstract_mesh, device_mesh
+from shardproof.properties.programs.losses import loss_and_gradients
+
+LOSSES = pytest.mark.parametrize("loss", PARALLELISATIONS.values(), ids=PARALLELISATIONS)
+REMATERIALISED = pytest.mark.parametrize("name", [name for name in PARALLELISATIONS if name.endswith("_remat")])
+FULLY_SHARDED = pytest.mark.parametrize("name", ["fsdp_rows", "fsdp_2d", "fsdp_tensor_parallel"])
+SEEDS_SIZES, SEEDS_EXAMPLES = (32, 128, 256, 128, 4), 16
+
+Roles = tuple[tuple[str, ...], tuple[str, ...]]
+"""The axes of data, and those of model."""
+
+
+@st.composite
+def roles(draw: st.DrawFn, mesh: MeshCase) -> Roles:
+    """Some axes of a mesh for data, in any order, and some others for model; shrinks to all of them for data."""
+    axes = draw(st.permutations(mesh.axis_names))
+    first, last = sorted(len(axes) - draw(st.integers(0, len(axes))) for _ in "ab")
+    return tuple(axes[:first]), tuple(axes[first:last])
+
+
+def small_integers(shapes: Sequence[tuple[int, ...]], seed: int) -> list[np.ndarray]:
+    """Arrays of -1, 0 and 1: all sums of a small model are integers then, which float32 has exactly."""
+    generator = np.random.default_rng(seed)
+    return [generator.integers(-1, 2, shape).astype(np.float32) for shape in shapes]
+
+
+def meant(arrays: Sequence[np.ndarray], *, of_batch: bool = True) -> list[np.ndarray]:
+    """The loss and its gradients, by the oracle."""
+    dtypes = [array.dtype for array in arrays]
+    moving = range(len(arrays) - (0 if of_batch else 2))
+    loss = mlp.loss.value(arrays, dtypes, {})
+    return [*loss, *mlp.loss.pullback(arrays, [np.ones(())], moving, dtypes, {})]
+
+
+def assert_exact(found: Sequence[Any], right: Sequence[np.ndarray], where: str) -> None:
+    """What was found is what is right, bit for bit."""
+    for i, (one, other) in enumerate(zip(found, right, strict=True)):
+        assert np.array_equal(np.asarray(one), other.astype(np.float32)), f"{where}: result {i}: {one} != {other}"
+
+
+@settings(max_examples=max(2, settings().max_examples // 10))
+@given(st.data())
+def test_all_parallelisations_agree(data: st.DataObject) -> None:
+    """Loss and all gradients are the same bits under every parallelisation, mesh, axis order and order of devices."""
+    depth = data.draw(st.integers(1, 3), label="depth")
+    sizes = [8 * data.draw(st.integers(1, 2), label="size") for _ in range(depth + 1)]
+    seed = data.draw(st.integers(0, 2**16), label="seed")
+    arrays: list[np.ndarray] = []
+    right: list[np.ndarray] = []
+    of_sizes = meshes(max_devices=8, max_axes=3, available=8).filter(lambda mesh: 8 % mesh.size == 0)
+    for name, loss in PARALLELISATIONS.items():
+        mesh = data.draw(of_sizes, label=f"mesh of {name}")
+        over, model = data.draw(roles(mesh), label=f"data and model of {name}")
+        program = loss_and_gradients(loss, mesh, sizes, 8, data=over, model=model, of_batch=True)
+        if not arrays:
+            arrays = small_integers([a.shape for a in program.arguments], seed)
+            right = meant(arrays)
+        found = SimulateEngine().prepare(program, mesh)(arrays)
+        assert_exact(found, right, f"{name} on {mesh}, data={over}, model={model}")
+
+
+@LOSSES
+@pytest.mark.parametrize(
+    ("mesh", "data", "model"),
+    [
+        (MeshCase(("dp", "tp"), (16, 4)), "dp", "tp"),
+        (MeshCase(("a", "b", "c"), (4, 4, 4)), ("c", "a"), "b"),
+        (MeshCase(("a", "b", "c"), (4, 4, 4)), "b", ("c", "a")),
+    ],
+    ids=str,
+)
+def test_on_sixty_four_devices(loss: Parallelisation, mesh: MeshCase, data: Any, model: Any) -> None:
+    """Loss and gradients on 64 devices are those of one, bit for bit, and what is sent is as the formula says."""
+    sizes, examples = (64, 64, 64), 64
+    program = loss_and_gradients(loss, mesh, sizes, examples, data=data, model=model)
+    arrays = small_integers([a.shape for a in program.arguments], 0)
+    assert_exact(SimulateEngine().prepare(program, mesh)(arrays), meant(arrays, of_batch=False), str(mesh))
+    at = mlp_costs.Setting(mesh, as_axes(data), as_axes(model), examples, sizes, of_inputs=False)
+    sent = count(SimulateEngine(), program, mesh, arrays).cost
+    assert str(sent) == str(mlp_costs.of_step(mlp_costs.formula_of(loss.name), at))
+
+
+@LOSSES
+@pytest.mark.parametrize("kind", ["auto", "explicit"])
+def test_compiled_on_axes_of_either_type(loss: Parallelisation, kind: str) -> None:
+    """Compiled, the loss and its gradients are those of one device, and every gradient is laid out as its parameter."""
+    mesh = device_mesh(MeshCase(("a", "b", "c"), (2, 2, 2), (5, 2, 7, 0, 3, 1, 6, 4), (kind,) * 3))
+    over: dict[str, Any] = {"data": ("c", "a"), "model": "b"}
+    params, batch = initialise(jax.random.key(0), (16, 8, 4)), random_batch(jax.random.key(1), 8, (16, 4))
+    right = jax.value_and_grad(unsharded_loss, argnums=(0, 1))(params, batch)
+    placed = jax.device_put((params, batch), loss.layout.shardings(2, mesh=mesh, **over))
+    found = jax.jit(jax.value_and_grad(lambda p, b: loss(p, b, mesh=mesh, **over), argnums=(0, 1)))(*placed)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(right), strict=True):
+        np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=2e-5, atol=2e-6)
+    for gradient, array in zip(jax.tree.leaves(found[1]), jax.tree.leaves(placed), strict=True):
+        assert gradient.sharding.is_equivalent_to(array.sharding, array.ndim)
+
+
+@LOSSES
+def test_what_is_laid_out_otherwise_is_moved(loss: Parallelisation) -> None:
+    """On explicit axes the type of every gradient is that of its array, also of arrays that the loss has to move."""
+    mesh = abstract_mesh(MeshCase(("a", "b"), (8, 8), axis_types=("explicit", "explicit")))
+    over: dict[str, Any] = {"data": "b", "model": "a"}
+    for spec in (jax.P(), jax.P("a"), jax.P(("a", "b"))):
+        given_ones = jax.tree.map(
+            lambda x, s=spec: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=jax.NamedSharding(mesh, s)),
+            (initialise(jax.random.key(0), (64, 64, 64)), random_batch(jax.random.key(1), 64, (64, 64))),
+        )
+        gradients = jax.eval_shape(
+            jax.grad(lambda p, b: loss(p, b, mesh=mesh, **over), argnums=(0, 1)), *given_ones
+        )  # fmt: skip
+        for gradient, array in zip(jax.tree.leaves(gradients), jax.tree.leaves(given_ones), strict=True):
+            rank = len(array.shape)
+            assert [*gradient.sharding.spec, *[None] * rank][:rank] == [*array.sharding.spec, *[None] * rank][:rank]
+
+
+def passes(loss: Parallelisation, dtype: Any) -> tuple[Any, Any]:
+    """The two `shard_map`s that are traced for the gradient of all parameters: what is kept, and what becomes of it."""
+    on = MeshCase(("dp", "tp"), (4, 2))
+    program = loss_and_gradients(loss, on, (16, 24, 32, 8), 8, data="dp", model="tp", dtype=dtype)
+    mesh = abstract_mesh(on)
+    traced = jax.make_jaxpr(program.build(mesh))(*program.abstract_arguments(mesh))
+    first, second = (e for e in traced.jaxpr.eqns if e.primitive.name == "shard_map")
+    return first, second
+
+
+def gathers(equation: Any) -> int:
+    """How many all-gathers are inside of an equation."""
+    return sum(inner.primitive.name == "all_gather" for inner in equations(equation.params["jaxpr"]))
+
+
+@REMATERIALISED
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gathered_weights_are_not_kept(name: str, dtype: str) -> None:
+    """No residual is as large as gathered weights: they are gathered again, but for the first layer's.
+
+    Without rematerialisation they are residuals, of every layer but the first, and nothing is gathered again.
+    """
+    plain = PARALLELISATIONS[name.removesuffix("_remat")]
+    tensor_parallel = name.startswith("fsdp_tensor")
+    weights = {(d_in // (2 if tensor_parallel else 1), d_out) for d_in, d_out in ((24, 32), (32, 8))}
+    each = 2 if name.startswith("fsdp_2d") else 1
+    for loss, again in ((PARALLELISATIONS[name], True), (plain, False)):
+        first, second = passes(loss, jnp.dtype(dtype))
+        kept = {tuple(v.aval.shape) for v in first.params["jaxpr"].outvars}
+        assert gathers(first) == 3 * each + (0 if tensor_parallel else 3)
+        assert gathers(second) - (3 if tensor_parallel else 0) == (2 * each if again else 0)
+        assert not kept & weights if again else weights <= kept
+
+
+@REMATERIALISED
+def test_what_is_lowered_gathers_again(name: str) -> None:
+    """The program that JAX hands to a compiler has all gathers: one that combines them (XLA:CPU does) undoes it."""
+    mesh = MeshCase(("dp", "tp"), (4, 2))
+    program = loss_and_gradients(PARALLELISATIONS[name], mesh, (16, 24, 32, 8), 8, data="dp", model="tp")
+    on = device_mesh(mesh)
+    text = jax.jit(program.build(on)).lower(*program.abstract_arguments(on)).as_text()
+    at = mlp_costs.Setting(mesh, ("dp",), ("tp",), 8, (16, 24, 32, 8), of_inputs=False)
+    assert text.count("stablehlo.all_gather") == mlp_costs.of_step(mlp_costs.formula_of(name), at).count("all_gather")
+    assert "optimization_barrier" in text
+
+
+@LOSSES
+def test_sums_over_devices_are_in_float32(loss: Parallelisation) -> None:
+    """What is added up over devices is float32 where the arrays are bfloat16; what is gathered forward is not."""
+    for equation in passes(loss, jnp.bfloat16):
+        for inner in equations(equation.params["jaxpr"]):
+            if inner.primitive.name in ("psum", "psum_invariant", "reduce_scatter"):
+                assert {v.aval.dtype for v in inner.invars} == {np.dtype("float32")}
+    first, _ = passes(loss, jnp.bfloat16)
+    gathered = [e for e in equations(first.params["jaxpr"]) if e.primitive.name == "all_gather"]
+    assert all(v.aval.dtype == jnp.bfloat16 for e in gathered for v in e.invars)
+
+
+@FULLY_SHARDED
+@pytest.mark.parametrize("mesh", [MeshCase(("dp", "tp"), (4, 2)), MeshCase(("dp", "tp"), (16, 4))], ids=str)
+def test_what_another_layer_holds(name: str, mesh: MeshCase) -> None:
+    """One layer more takes a device's part of its parameters, of their gradients, and of what goes into it.
+
+    Under data parallelism it takes all parameters and gradients; without rematerialisation the gathered weights stay.
+    """
+    width, examples, layers = 64, 64, 4
+    weights, biases, parts = 4 * width * width, 4 * width, mesh.shape["tp"]
+    inputs = 4 * width * examples // mesh.size
+    through_relu = inputs // 4  # a bool of each
+
+    def another(of: str) -> float:
+        few, many = (
+            peak_of(
+                loss_and_gradients(PARALLELISATIONS[of], mesh, (width,) * (n + 1), examples, data="dp", model="tp"),
+                mesh,
+            )
+            for n in (layers, 2 * layers)
+        )
+        return (many - few) / layers
+
+    assert another("data_parallel") >= 2 * (weights + biases)
+    assert another(name) >= weights / (parts if name.startswith("fsdp_tensor") else 1)
+    assert another(f"{name}_remat") <= 2 * (weights / mesh.size + biases / parts) + inputs + through_relu
+
+
+@pytest.mark.lengthy
+def test_the_seed_of_all_this() -> None:
+    """Layers of 32, 128, 256, 128 and 4, 16 examples on 4 x 2 devices: every parallelisation has one device's loss."""
+    mesh = device_mesh(MeshCase(("dp", "tp"), (4, 2)))
+    params = initialise(jax.random.key(0), SEEDS_SIZES)
+    batch = random_batch(jax.random.key(1), SEEDS_EXAMPLES, SEEDS_SIZES)
+    right = jax.value_and_grad(unsharded_loss)(params, batch)
+    for name, loss in PARALLELISATIONS.items():
+        placed = jax.device_put((params, batch), loss.layout.shardings(4, mesh=mesh, data="dp", model="tp"))
+        step = jax.jit(jax.value_and_grad(lambda p, b, f=loss: f(p, b, mesh=mesh, data="dp", model="tp")))
+        for one, other in zip(jax.tree.leaves(step(*placed)), jax.tree.leaves(right), strict=True):
+            np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=1e-4, atol=1e-5, err_msg=name)

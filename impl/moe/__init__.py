@@ -1,6 +1,6 @@
 """Mixture of experts: routing, capacity, and interchangeable ways on which tokens travel to experts and back."""
 
-from shardproof.impl.moe.capacity import POLICIES, Counters, Room, capacity_of, count_drops
+from shardproof.impl.moe.capacity import POLICIES, Counters, Room, capacity_of, count_drops, kept
 from shardproof.impl.moe.dispatch.all_gather import all_gather_moe
 from shardproof.impl.moe.dispatch.all_to_all import all_to_all_moe
 from shardproof.impl.moe.dispatch.chunked import chunked_moe
@@ -24,6 +24,7 @@ __all__ = [
     "dense_moe",
     "expert_choice",
     "gathered_ragged_moe",
+    "kept",
     "load_balancing_loss",
     "ragged_moe",
     "ring_moe",

@@ -1,0 +1,212 @@
+"""What every dispatch of a mixture of experts stands on: bookkeeping, static capacities, losses, the end of a loop."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, AxisType
+from jax.sharding import PartitionSpec as P
+
+from shardproof.impl import moe
+from shardproof.impl.ragged import ragged_all_to_all
+from shardproof.oracles.mesh import MeshCase
+from shardproof.oracles.moe.layer import MoeLayer
+from shardproof.properties.engines.simulate import prepare, simulate
+
+PLACES = 4
+
+
+def over(function: Any, out: P, *specs: P) -> Any:
+    """A function of blocks over one axis of four participants."""
+    mesh = AbstractMesh((PLACES,), ("ep",), axis_types=(AxisType.Auto,))
+    return jax.shard_map(function, mesh=mesh, in_specs=specs or P("ep"), out_specs=out)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_come_back_to_where_they_were(seed: int) -> None:
+    """Rows that go nowhere stand between those that are sent: these come back to their places, and holes are zero."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(0, 4, (PLACES, PLACES)).astype(np.int32)
+    sizes[rng.integers(PLACES)] = 0  # one sends nothing
+    holes = rng.integers(0, 3, (PLACES, PLACES))
+    offsets = (np.cumsum(sizes + holes, axis=1) - sizes).astype(np.int32)
+    rows = int((sizes + holes).sum(axis=1).max()) + 1
+    values = 1 + np.arange(PLACES * rows, dtype=np.float32).reshape(PLACES, rows)
+    room = int(sizes.sum(axis=0).max()) + 1
+
+    def both_ways(x: Any, begin: Any, count: Any) -> Any:
+        dispatcher = moe.Dispatcher.of(begin, count, ("ep",))
+        there = dispatcher.there(x, room)
+        return there, dispatcher.arrived(room), dispatcher.back(there, rows), dispatcher.returned(rows)
+
+    there, arrived, back, returned = (
+        np.asarray(x).reshape(PLACES, -1)
+        for x in simulate(over(both_ways, P("ep")), values.ravel(), offsets.ravel(), sizes.ravel())
+    )
+    for place in range(PLACES):
+        sent = [slice(offsets[s, place], offsets[s, place] + sizes[s, place]) for s in range(PLACES)]
+        wanted = np.concatenate([values[s, part] for s, part in enumerate(sent)])
+        assert there[place].tolist() == [*wanted, *[0] * (room - len(wanted))]
+        assert arrived[place].tolist() == [True] * len(wanted) + [False] * (room - len(wanted))
+        own = np.zeros(rows, bool)
+        for begin, count in zip(offsets[place], sizes[place], strict=True):
+            own[begin : begin + count] = True
+        assert returned[place].tolist() == own.tolist()
+        assert back[place].tolist() == np.where(own, values[place], 0).tolist()
+
+
+def test_the_operand_alone_has_a_gradient() -> None:
+    """Where the output is a constant, the exchange is differentiated in what it sends."""
+
+    def gradient(x: Any) -> Any:
+        def sent(x: Any) -> Any:
+            lists = (jnp.arange(PLACES), jnp.ones(PLACES, int), jnp.full(PLACES, jax.lax.axis_index("ep")))
+            return ragged_all_to_all(x, jnp.zeros_like(x), *lists, jnp.ones(PLACES, int), axis_name="ep")
+
+        weights = 1 + jnp.arange(PLACES) + 10.0 * jax.lax.axis_index("ep")
+        return jax.vjp(sent, x)[1](weights)[0]
+
+    found = np.asarray(simulate(over(gradient, P("ep")), np.ones(PLACES * PLACES, np.float32))).reshape(PLACES, PLACES)
+    assert found.tolist() == [[1 + i + 10 * j for j in range(PLACES)] for i in range(PLACES)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "capacity"),
+    [((10, 1, 1, 1.1), 11), ((64, 8, 2, 1.2), 20), ((7, 8, 1, 0.5), 1), ((7, 8, 1, 0), 0), ((0, 8, 2, 1.0), 0)],
+)
+def test_capacities_are_rounded_up(settings: tuple[int, int, int, float], capacity: int) -> None:
+    """The even share times the factor as it is written, and not as its nearest float is."""
+    assert moe.capacity_of(*settings) == capacity
+
+
+def test_a_capacity_says_what_is_wrong() -> None:
+    """A negative factor is named, with its value."""
+    with pytest.raises(ValueError, match=r"capacity_of: factor=-1: expected a finite number of at least 0"):
+        moe.capacity_of(8, 8, 1, -1)
+
+
+def test_losses_are_of_all_tokens() -> None:
+    """Neither loss is a mean of the participants' losses where that is another number."""
+    rng = np.random.default_rng(3)
+    tokens = np.repeat(np.eye(4, dtype=np.float32), 3, axis=0)  # every participant's choose an expert of their own
+    router = 3 * np.eye(4, dtype=np.float32) + rng.normal(size=(4, 4)).astype(np.float32) / 8
+
+    def losses(x: Any, weights: Any) -> Any:
+        routing = moe.route(x, weights, 1)
+        return moe.load_balancing_loss(routing, "ep"), moe.z_loss(routing, "ep")
+
+    balance, z = simulate(over(losses, P(), P("ep"), P()), tokens, router)
+    logits = (tokens @ router).astype(np.float64)
+    powers = np.exp(logits)
+    shares = np.bincount(logits.argmax(1), minlength=4) / len(logits)
+    even = 4 * (shares * (powers / powers.sum(1, keepdims=True)).mean(0)).sum()
+    assert float(balance) == pytest.approx(even, rel=1e-6)
+    assert even < 1.5  # of each participant's tokens alone it is above 2
+    assert float(z) == pytest.approx((np.log(powers.sum(1)) ** 2).mean(), rel=1e-6)
+
+
+def test_experts_choose() -> None:
+    """Under expert choice every expert keeps as many tokens as it has room for, and those that suit it best."""
+    rng = np.random.default_rng(4)
+    tokens, router = rng.normal(size=(12, 5)).astype(np.float32), rng.normal(size=(5, 8)).astype(np.float32)
+
+    def kept(x: Any, weights: Any) -> Any:
+        routing = moe.expert_choice(x, weights)
+        return moe.kept(routing.experts, routing.gates, 8, moe.Room(3, "probability"), ("ep",)), routing.gates
+
+    found, gates = (np.asarray(x) for x in simulate(over(kept, P("ep"), P("ep"), P()), tokens, router))
+    for expert in range(8):
+        assert sorted(np.flatnonzero(found[:, expert])) == sorted(np.argsort(-gates[:, expert], kind="stable")[:3])
+
+
+def chunked(favourite: bool, chunk: int) -> tuple[np.ndarray, int, int]:
+    """A layer in chunks: the result, how many exchanges there were, and the most bytes at one time."""
+    tokens = np.ones((16, 8), np.float32) if favourite else np.eye(8, dtype=np.float32)[[0, 2, 4, 6, 1, 3, 5, 7] * 2]
+    experts = np.arange(8 * 8 * 2, dtype=np.float32).reshape(8, 8, 2)
+
+    def layer(x: Any, weights: Any, own: Any) -> Any:
+        return moe.chunked_moe(x, weights, own, "ep", top_k=1, chunk=chunk)
+
+    arrays = (tokens, np.eye(8, dtype=np.float32), experts)
+    program = prepare(
+        over(layer, P("ep"), P("ep"), P(), P("ep")), *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays)
+    )
+    result, record = program.run_recorded(*arrays)
+    return np.asarray(result), record.count("all_to_all"), record.peak_bytes
+
+
+def test_the_loop_ends_when_nobody_has_anything_left() -> None:
+    """As many steps as the longest queue of any participant takes, three exchanges each; what is held is the same."""
+    even, few, held = chunked(favourite=False, chunk=1)
+    assert few == 3 * 1  # four tokens each, one for each participant
+    skewed, many, most = chunked(favourite=True, chunk=1)
+    assert many == 3 * 4  # all four of each for the first one
+    assert held == most
+    for favourite, right in ((False, even), (True, skewed)):
+        for chunk in (2, 3, 16):
+            assert np.array_equal(chunked(favourite, chunk)[0], right)
+
+
+FORMS = (
+    "dense_moe",
+    "all_gather_moe",
+    "all_to_all_moe",
+    "ragged_moe",
+    "gathered_ragged_moe",
+    "chunked_moe",
+    "ring_moe",
+    "sorted_moe",
+    "scanned_moe",
+)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_gated_experts_and_options(name: str) -> None:
+    """Gated MLPs, a softmax over all logits, and a capacity of senders: values and gradients are the oracle's."""
+    rng = np.random.default_rng(6)
+    tokens, router = (rng.integers(-2, 3, s).astype(np.float32) for s in ((12, 3), (3, 8)))
+    weights = [rng.integers(-2, 3, s).astype(np.float32) / 2 for s in ((8, 3, 4), (8, 3, 4), (8, 4, 2))]
+    ct = rng.normal(size=(12, 2)).astype(np.float32)
+    settings: dict[str, Any] = {"top_k": 2, "capacity": 3, "policy": "choice"}
+
+    def layer(x: Any, r: Any, *own: Any) -> Any:
+        return getattr(moe, name)(x, r, own, "ep", **settings, over="all", capacity_per_sender=1)
+
+    whole = over(layer, P("ep"), P("ep"), P(), *[P("ep")] * 3)
+
+    def run(*xs: Any) -> Any:
+        result, pull = jax.vjp(whole, *xs[:-1])
+        return result, *pull(xs[-1])
+
+    got = [np.asarray(x) for x in simulate(run, tokens, router, *weights, ct)]
+    oracle, mesh = MoeLayer(over="all", capacity_per_sender=1), MeshCase(("ep",), (PLACES,))
+
+    def cut(x: np.ndarray) -> np.ndarray:
+        return x.reshape(PLACES, -1, *x.shape[1:]).astype(np.float64)
+
+    operands = [cut(tokens), np.broadcast_to(router.astype(np.float64), (PLACES, 3, 8)), *map(cut, weights)]
+    right = oracle.value(operands, mesh, ("ep",), **settings)
+    gradients = oracle.pullback(operands, [cut(ct)], mesh, ("ep",), **settings)
+    right += [gradients[0], gradients[1].sum(0), *gradients[2:]]
+    for one, exact in zip(got, right, strict=True):
+        np.testing.assert_allclose(one, exact.reshape(one.shape), rtol=0, atol=1e-5 * np.abs(exact).max())
+
+
+def test_experts_must_divide() -> None:
+    """Six experts on four participants: the message names the router, its type, what was expected, and the mesh."""
+    experts = np.zeros((8, 3, 2), np.float32)
+
+    def layer(x: Any, r: Any, own: Any) -> Any:
+        return moe.ring_moe(x, r, own, "ep", top_k=1)
+
+    with pytest.raises(
+        ValueError, match=r"ring_moe: router_weights=.*a number of experts that is a multiple of 4.*ep=4"
+    ):
+        simulate(
+            over(layer, P("ep"), P("ep"), P(), P("ep")),
+            np.zeros((4, 3), np.float32),
+            np.zeros((3, 6), np.float32),
+            experts,
+        )

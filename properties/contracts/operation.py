@@ -58,6 +58,7 @@ def operation_cases(
     dtypes: Dtypes,
     kinds: Kinds,
     most: int | None,
+    sets: int,
 ) -> Case:
     """Cases of one operation. Shrinks to one device, the first axis, the smallest arguments, the first dtype."""
     chain = draw(chains(scope.chains))
@@ -81,13 +82,14 @@ def operation_cases(
     manual, operands = draw(made_manual(chain, mesh, axes, drawn))
     seed = draw(st.integers(0, 2**16), label="seed")
     chosen = kinds(scope)
+    count = 2 if scope.large else max(sets, len(chosen))
     return Case(
         contract=name,
         mesh=mesh,
         axis_name=axis_name,
         operands=operands,
         params=tuple(params.items()),
-        data=tuple(Data(chosen[i % len(chosen)], seed + i) for i in range(2 if scope.large else max(5, len(chosen)))),
+        data=tuple(Data(chosen[i % len(chosen)], seed + i) for i in range(count)),
         chain=chain,
         manual=manual,
     )
@@ -109,11 +111,14 @@ def operation(
     features: frozenset[str] = frozenset({"explained_errors", "replicated_operands", "x64"}),
     violations: tuple[Violation, ...] = (),
     most: int | None = None,
+    sets: int = 5,
     local: bool = False,
     mistakes: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Contract:
     """A contract whose oracle takes the blocks of all arguments, on at most `most` devices; `more` is of `Contract`.
+
+    A case has at least so many data `sets`.
 
     The oracle is an object with three methods, of which each gets the mesh, the axes, and the keyword arguments:
     `value(operands)` gives the results' blocks, `pushforward(operands, tangents)` their tangents, and
@@ -142,7 +147,7 @@ def operation(
     all_kinds: Kinds = kinds if callable(kinds) else lambda scope: kinds
     contract = Contract(
         name=name,
-        cases=lambda scope: operation_cases(name, scope, arguments, dtypes, all_kinds, most),
+        cases=lambda scope: operation_cases(name, scope, arguments, dtypes, all_kinds, most, sets),
         oracle=right.oracle,
         pushforward=right.pushforward,
         pullback=right.pullback,

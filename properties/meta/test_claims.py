@@ -18,7 +18,7 @@ from shardproof.properties.benchmark.readme import README, features
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies import index_groups
 from shardproof.properties.contracts import CONTRACTS, Scope
-from shardproof.properties.contracts.contract import CONCESSIONS, FEATURES
+from shardproof.properties.contracts.features import CONCESSIONS, FEATURES
 from shardproof.properties.counting.examples import example
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.law import LAWS

@@ -33,6 +33,7 @@ OPERANDS: dict[str, tuple[Described, dict[str, Any]]] = {
     "global_norm": ([((3, 2), "bfloat16", "tp")], {}),
     "halo_exchange": ([((6, 2), "bfloat16", "tp")], {"before": 8, "after": 3, "axis": 0}),
     "masked_mean": ([((5,), "bfloat16", "tp"), ((5,), "bool", "tp")], {}),
+    "pipeline": ([((2, 2), "bfloat16", "tp"), ((3, 1, 2), "bfloat16", "dp")], {}),
     "ragged_all_to_all": ([((3, 2), "bfloat16", "tp"), ((5, 2), "bfloat16", "dp tp"), *LISTS], {}),
     "rms_norm": ([((3, 2), "bfloat16", "dp tp"), ((2,), "bfloat16", "tp")], {"epsilon": 1e-6}),
     "shard_mean": ([((3, 2), "bfloat16", "tp")], {}),
@@ -66,6 +67,16 @@ COSTS = {
     "halo_exchange[gathered]": ("all_gather=1 (24 bytes)", "reduce_scatter=1 (96 bytes)"),
     "masked_mean[sums]": ("all_reduce=2 (8 bytes)", "all_reduce=1 (4 bytes)"),
     "masked_mean[gathered]": ("all_gather=2 (15 bytes)", "all_gather=1 (5 bytes)"),
+    # layers of 2 by 2, the same along dp; 3 microbatches of 2 numbers, the same along tp: 6 steps, 4 bytes between two
+    "pipeline[gathered]": ("all_gather=1 (8 bytes)", "all_gather=1 (8 bytes), all_reduce=1 (8 bytes)"),
+    "pipeline[gpipe]": (
+        "all_reduce=1 (12 bytes), permute=5 (20 bytes)",
+        "all_reduce=2 (20 bytes), permute=10 (40 bytes)",
+    ),
+    "pipeline[circular]": (
+        "all_reduce=1 (12 bytes), permute=5 (20 bytes)",
+        "all_reduce=2 (20 bytes), permute=10 (40 bytes)",
+    ),
     # 3 rows of 2 numbers to be sent, the same along dp, 5 cotangents of them to be returned, 8 entries in a list
     "ragged_all_to_all[native]": (
         "ragged_all_to_all=1 (12 bytes)",

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -116,6 +117,8 @@ class Claim:
         invariant: whether its result is typed invariant along the axis tuple; None: as the contract's reference.
         communication: the cost of a case, forward (`False`) or of its gradient alone (`True`); None: unknown.
         supports: whether it supports a case; others are not drawn for it. None: all.
+        exposed: the most of what it sends that nothing is computed beside; None: nothing is said of that.
+        directions: 2, if it sends both ways round a ring.
     """
 
     function: Callable[..., Any]
@@ -124,6 +127,8 @@ class Claim:
     communication: Communication | None = None
     supports: Callable[[Case], bool] | None = None
     whole: bool = False
+    exposed: str | Callable[[Case], Fraction] | None = None
+    directions: int = 1
 
 
 @dataclass(frozen=True)

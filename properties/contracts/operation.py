@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
-from shardproof.properties.cases.strategies import chains
+from shardproof.properties.cases.strategies import chains, specs
 from shardproof.properties.contracts.contract import Claim, Contract, Mistake, Option, Scope, Violation
 from shardproof.properties.contracts.drawing import layouts, made_manual, meshes_and_axes, placements, without
 from shardproof.properties.contracts.floats import floats
@@ -28,6 +28,8 @@ class Described:
         dtype: the dtype's name; empty: the one that is drawn for the case.
         varies: whether it may differ along the axis tuple; if not, all participants have the same.
         like: the place of the argument whose placement it shares, so that the two correspond as global arrays.
+        sharding: of each dimension, whether it is sharded `over` the axis tuple alone, along any others, which are
+            `free`, or not at all, and `whole`; empty: any may be, along any axes, and blocks may be stacked.
         sharded: the dimension that the axis tuple shards, of a global array that a function takes as a whole.
     """
 
@@ -35,6 +37,7 @@ class Described:
     dtype: str = ""
     varies: bool = True
     like: int | None = None
+    sharding: tuple[str, ...] = ()
     sharded: int = 0
 
 
@@ -70,6 +73,11 @@ def operation_cases(
     for one in described:
         if one.like is not None:
             placed.append(placed[one.like])
+            continue
+        if one.sharding:
+            free = [axis for axis in mesh.axis_names if axis not in axes]
+            along = {"over": axes, "free": draw(specs(mesh, 1, allowed=free))[0], "whole": ()}
+            placed.append(Placement(tuple(along[kind] for kind in one.sharding)))
             continue
         if scope.whole:
             placement = draw(layouts(mesh, len(one.block), one.sharded, axes))

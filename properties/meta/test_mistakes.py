@@ -56,6 +56,12 @@ CASES = {
         a_case("rms_norm", ((3, 4), "float32", ((), AXES)), ((4,), "float32", EVERY), epsilon=0.5),
         a_case("ragged_all_to_all", *[((6,), "float32", EVERY)] * 2, *[((12,), "int32", EVERY)] * 4),
         a_case("pipeline", ((2, 2), "float32", (AXES, ())), ((3, 1, 2), "float32", ((), (), ()))),
+        a_case(
+            "sequence_parallel_mlp",
+            ((2, 1, 3), "float32", (AXES, (), ())),
+            ((3, 2), "float32", ((), AXES)),
+            ((2, 3), "float32", (AXES, ())),
+        ),
         a_case("shard_roll", ((5, 2), "float32", (AXES, ())), shift=2),
         a_case(
             "transformer_block",

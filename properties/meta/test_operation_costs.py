@@ -25,6 +25,7 @@ Described = list[tuple[tuple[int, ...], str, str]]
 LISTS: Described = [((8,), "int32", "tp")] * 4
 LOGITS: Described = [((3, 70), "bfloat16", "tp"), ((3,), "int32", "dp")]
 SEQUENCE: Described = [((3, 4, 2), "bfloat16", axes) for axes in ("dp tp", "tp", "tp")]
+SEQUENCE_BLOCKS: Described = [((2, 1, 3), "bfloat16", "dp tp"), ((3, 2), "bfloat16", "tp"), ((2, 3), "bfloat16", "tp")]
 SMOOTHED = {"label_smoothing": 0.1, "ignore_index": -1}
 
 OPERANDS: dict[str, tuple[Described, dict[str, Any]]] = {
@@ -36,6 +37,7 @@ OPERANDS: dict[str, tuple[Described, dict[str, Any]]] = {
     "pipeline": ([((2, 2), "bfloat16", "tp"), ((3, 1, 2), "bfloat16", "dp")], {}),
     "ragged_all_to_all": ([((3, 2), "bfloat16", "tp"), ((5, 2), "bfloat16", "dp tp"), *LISTS], {}),
     "rms_norm": ([((3, 2), "bfloat16", "dp tp"), ((2,), "bfloat16", "tp")], {"epsilon": 1e-6}),
+    "sequence_parallel_mlp": (SEQUENCE_BLOCKS, {}),
     "shard_mean": ([((3, 2), "bfloat16", "tp")], {}),
     "shard_roll": ([((3, 2), "bfloat16", "tp")], {"shift": 1}),
     "vocab_parallel_cross_entropy": (LOGITS, SMOOTHED),
@@ -91,6 +93,16 @@ COSTS = {
     "rms_norm[gathered]": (
         "all_gather=1 (12 bytes)",
         "all_gather=1 (12 bytes), all_reduce=1 (8 bytes), reduce_scatter=1 (48 bytes)",
+    ),
+    # 2 by 1 by 3 numbers of each of 4, and a sum of all in float32; weights of 6 numbers each are the same along dp
+    "sequence_parallel_mlp[naive]": (
+        "all_gather=1 (12 bytes), reduce_scatter=1 (96 bytes)",
+        "all_gather=2 (36 bytes), all_reduce=2 (24 bytes), reduce_scatter=1 (48 bytes)",
+    ),
+    "sequence_parallel_mlp[overlapped]": ("permute=6 (108 bytes)", "all_reduce=2 (24 bytes), permute=9 (144 bytes)"),
+    "sequence_parallel_mlp[bidirectional]": (
+        "permute=12 (108 bytes)",
+        "all_reduce=2 (24 bytes), permute=18 (144 bytes)",
     ),
     # rows of 2, to be 8; 2 by 6 of 8 by 12, whose rows come together, then the columns, of which 3 are kept
     "sharded_matmul[gathered]": (

@@ -211,6 +211,7 @@ def _claimed(contract: Contract, name: str, claim: Claim) -> Implementation:
         claim.features,
         invariant=_invariant(contract, claim),
         communication=claim.communication,
+        overlap=None if claim.exposed is None else Overlap(claim.exposed, claim.directions),
         form="whole" if claim.whole else contract.form,
         serves=claim.supports,
         whole=claim.whole,

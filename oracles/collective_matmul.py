@@ -125,7 +125,13 @@ class TransformerBlock:
     """`X[…, B, D_Y] W_in[D, F_Y] -> relu -> W_out[F_Y, D] -> [B, D_Y]`, and its derivatives.
 
     The derivative of relu at zero is zero.
+
+    Arguments:
+        sharded: the dimension of the input that is gathered, and of the result that is scattered.
     """
+
+    def __init__(self, sharded: int = -1) -> None:
+        self.sharded = sharded
 
     def relu(self, before: Blocks) -> Blocks:
         """What becomes of hidden values."""
@@ -136,14 +142,14 @@ class TransformerBlock:
         return before > 0
 
     def _hidden(self, x: Blocks, w_in: Blocks, mesh: MeshCase, axes: Axes) -> tuple[Blocks, Blocks]:
-        gathered = _gather(-1)(x, mesh, axes)
+        gathered = _gather(self.sharded)(x, mesh, axes)
         return gathered, product(gathered, w_in, mesh)
 
     def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> Blocks:
         """The result's blocks."""
         x, w_in, w_out = (o.astype(wide(o.dtype)) for o in operands)
         hidden = self.relu(self._hidden(x, w_in, mesh, axes)[1])
-        return rounded(_scatter(-1)(product(hidden, w_out, mesh), mesh, axes), operands[0].dtype)
+        return rounded(_scatter(self.sharded)(product(hidden, w_out, mesh), mesh, axes), operands[0].dtype)
 
     def pushforward(self, operands: Sequence[Blocks], tangents: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> Blocks:
         """The chain rule, forward."""
@@ -153,16 +159,16 @@ class TransformerBlock:
         moved = self._hidden(dx, w_in, mesh, axes)[1] + product(gathered, dw_in, mesh)
         changed = np.where(self.passes(before), moved, 0)
         result = product(changed, w_out, mesh) + product(self.relu(before), dw_out, mesh)
-        return rounded(_scatter(-1)(result, mesh, axes), operands[0].dtype)
+        return rounded(_scatter(self.sharded)(result, mesh, axes), operands[0].dtype)
 
     def pullback(self, operands: Sequence[Blocks], ct: Blocks, mesh: MeshCase, axes: Axes) -> list[Blocks]:
         """The chain rule, backward."""
         x, w_in, w_out = (o.astype(wide(o.dtype)) for o in operands)
         gathered, before = self._hidden(x, w_in, mesh, axes)
-        held = _unscatter(-1)(ct.astype(wide(ct.dtype)), mesh, axes)
+        held = _unscatter(self.sharded)(ct.astype(wide(ct.dtype)), mesh, axes)
         for_hidden = np.where(self.passes(before), for_lhs(held, w_out, mesh), 0)
         pulled = (
-            _ungather(-1)(for_lhs(for_hidden, w_in, mesh), mesh, axes),
+            _ungather(self.sharded)(for_lhs(for_hidden, w_in, mesh), mesh, axes),
             for_rhs(gathered, for_hidden, mesh),
             for_rhs(self.relu(before), held, mesh),
         )

@@ -6,7 +6,7 @@ from pathlib import Path
 from shardproof.properties.benchmark.products import markdown
 from shardproof.properties.cases.chain import LINKS
 from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.contracts.contract import FEATURES
+from shardproof.properties.contracts.features import FEATURES
 from shardproof.properties.known_defects import DEFECTS
 from shardproof.properties.known_defects.recorded import RECORDED
 from shardproof.properties.laws.law import LAWS

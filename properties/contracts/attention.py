@@ -13,7 +13,7 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Communication, Contract, Option, Scope, Violation, of_type
 from shardproof.properties.contracts.costs import bits, elements, with_replicas
-from shardproof.properties.contracts.floats import float32_accumulator
+from shardproof.properties.contracts.floats import float32_accumulator, scaled_to
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.mistakes import attention as mistakes
 from shardproof.properties.contracts.operation import Described, Drawn, operation
@@ -53,14 +53,7 @@ def _in_reach(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     most = math.sqrt(reach / math.sqrt(case.operands[0].block[-1]))
     if case.keywords["causal"]:
         v = np.where(np.isfinite(v.astype(np.float64)), v, np.ones((), v.dtype))
-    return [_up_to(q, most), _up_to(k, most), v]
-
-
-def _up_to(x: np.ndarray, most: float) -> np.ndarray:
-    """An array by the power of two that makes its largest finite number about that large."""
-    sizes = np.abs(x.astype(np.float64))
-    largest = np.max(sizes, where=np.isfinite(sizes), initial=0)
-    return x if largest == 0 else (x * np.exp2(np.rint(np.log2(most / largest))).astype(x.dtype)).astype(x.dtype)
+    return [scaled_to(q, most), scaled_to(k, most), v]
 
 
 def _another_head(case: Case) -> st.SearchStrategy[Case]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.strategies import PLAIN, Chains
+from shardproof.properties.contracts.features import FEATURES
 from shardproof.properties.contracts.trees import arguments_in, names_of, of_leaves, refilled
 
 Blocks = np.ndarray
@@ -22,27 +24,6 @@ Results = Callable[[Case, Sequence[Blocks]], list[Blocks]]
 
 Derivative = Callable[[Case, Sequence[Blocks], Sequence[Blocks]], list[Blocks]]
 """The same of a derivative, given the tangents, or the cotangents, as well."""
-
-FEATURES: dict[str, str] = {
-    "batch_dimensions": "The left operand has further leading dimensions.",
-    "bool_sum": "Sums and means of bool count in int32, and in float32.",
-    "empty_blocks": "Blocks may have no element.",
-    "explained_errors": "What the contract forbids raises a ValueError naming the argument, its value and the mesh.",
-    "first_senders": "The policy `sender`: the first participants fill a device's buffer.",
-    "groups": "`axis_index_groups` of equal length, of logical indices.",
-    "narrow_accumulation": "16-bit floats are added up in 16 bits: the bound on the error is that of their own dtype.",
-    "invalid_indices": "Indices may be out of range.",
-    "nan_logits": "A token's logits may be NaN, which counts as minus infinity.",
-    "negative_dimensions": "Dimensions may be counted from the back.",
-    "replicated_operands": "Operands may be the same along some axes of the tuple, or all of them.",
-    "trees": "The operand may be a pytree of arrays.",
-    "uneven_groups": "`axis_index_groups` of different lengths, where a result's shape does not depend on it.",
-    "x64": "float64, int64, uint64 and complex128, under `jax.enable_x64`.",
-}
-"""What an implementation may serve beyond the contract's signature; nothing is assumed of a user's function."""
-
-CONCESSIONS = frozenset({"narrow_accumulation"})
-"""Features that draw nothing more: they ask for less, so that `all` does not mean them."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +115,8 @@ class Claim:
         communication: the cost of a case, forward (`False`) or of its gradient alone (`True`); None: unknown.
         supports: whether it supports a case; others are not drawn for it. None: all.
         layouts: signatures that say how it wants its arguments laid out; empty: as the contract describes them.
+        exposed: the most of what it sends that nothing is computed beside; None: nothing is said of that.
+        directions: 2, if it sends both ways round a ring.
     """
 
     function: Callable[..., Any]
@@ -143,6 +126,8 @@ class Claim:
     supports: Callable[[Case], bool] | None = None
     whole: bool = False
     layouts: tuple[Any, ...] = field(default=(), hash=False)
+    exposed: str | Callable[[Case], Fraction] | None = None
+    directions: int = 1
 
 
 @dataclass(frozen=True)
@@ -170,6 +155,7 @@ class Contract:
         accumulator: the dtype in which terms of a dtype are added up.
         adapt: enforces the contract's preconditions on the drawn global arrays of the operands.
         auxiliary: the operands that have no gradient and are not added up: indices, masks, metadata.
+        alike: the operands that are the same on all participants, the sums of whose gradients are part of the cost.
         reads: how often, at most, one device's result reads an element of an operand, in this case.
         even: whether dividing the sums, if anything does, is exact: by a power of two.
         local: whether every device computes its own result: then only a function of global arrays gets `axis_name`.
@@ -194,6 +180,7 @@ class Contract:
         kept: of each result, the axis tuples along which one participant alone has it, with its number; None: of none.
         least: the bytes that some device must receive, where that is known.
         implementations: this project's own, by their names, where they are not listed elsewhere.
+        budget: the form whose budget they have, as one of `budgets.SHARES`, if it is not the usual one.
         mistakes: what is easily mistaken in it, by a clause that says so; of the same derivative, the ones first whose
             results are right. A report says "the right ones if …" of blocks that are those of the mistake, on all data.
     """
@@ -218,6 +205,7 @@ class Contract:
     accumulator: Callable[[np.dtype], np.dtype] = lambda dtype: dtype
     adapt: Callable[[Case, list[np.ndarray]], list[np.ndarray]] = lambda case, arrays: arrays
     auxiliary: frozenset[str] = frozenset()
+    alike: frozenset[str] = frozenset()
     reads: Callable[[Case], int] = lambda case: 1
     even: Callable[[Case], bool] = lambda case: True
     local: bool = False
@@ -240,10 +228,13 @@ class Contract:
     least: Callable[[Case], int] | None = None
     implementations: Mapping[str, Claim] = field(default_factory=dict)
     mistakes: Mapping[str, Mistake] = field(default_factory=dict)
+    budget: str = ""
 
     @property
     def form(self) -> str:
         """The form of the implementations that it names, which their budget depends on."""
+        if self.budget:
+            return self.budget
         nonlinear = "routed" if self.decided else "nonlinear"
         return "whole" if self.roles else nonlinear if self.nonlinear else "operation"
 
@@ -281,6 +272,10 @@ class Contract:
     def arrays(self) -> tuple[str, ...]:
         """What its array arguments are called, each of which may be a tree."""
         return self.operands if self.tree is None else arguments_in(self.tree)
+
+    def has_alike(self, case: Case, place: int) -> bool:
+        """Whether an operand is the same on all participants by what the contract says."""
+        return not case.tree and self.operands[place] in self.alike
 
     def arguments(self, case: Case, leaves: Sequence[Any]) -> tuple[Any, ...]:
         """The array arguments of a call, made of what stands for each operand: arrays, names, whatever."""

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from fractions import Fraction
 
 from shardproof.oracles.communication import NOTHING, Cost, summed_replicas
 from shardproof.oracles.dtypes import width
@@ -53,3 +54,14 @@ def replicas(case: Case, place: int, n: int, bits: int) -> Cost:
 def is_replica(operand: Operand, along: Iterable[str]) -> bool:
     """Whether an operand is the same along one of the axes, or more of them."""
     return bool(set(along) - operand.placement.axes)
+
+
+def along_the_first_axis(case: Case) -> Fraction:
+    """(a-1)/(p-1), of a participants along the first axis."""
+    outer, inner = (case.mesh.shape[axis] for axis in case.axes)
+    return Fraction(outer - 1, case.members - 1) if inner > 1 else Fraction(0)
+
+
+def along_the_first_axis_and_more(case: Case) -> Fraction:
+    """1/6+(a-1)/(p-1), of a participants along the first axis."""
+    return Fraction(1, 6) + along_the_first_axis(case)

@@ -20,3 +20,10 @@ def floats(scope: Scope, terms: int) -> st.SearchStrategy[str]:
 def float32_accumulator(dtype: np.dtype) -> np.dtype:
     """What terms of a dtype are added up in, to the end and with no rounding at every hop: 16-bit floats in float32."""
     return np.dtype("float32") if dtype.name in ("bfloat16", "float16") else dtype
+
+
+def scaled_to(x: np.ndarray, most: float) -> np.ndarray:
+    """An array by the power of two that makes its largest finite number about that large."""
+    sizes = np.abs(x.astype(np.float64))
+    largest = np.max(sizes, where=np.isfinite(sizes), initial=0)
+    return x if largest == 0 else (x * np.exp2(np.rint(np.log2(most / largest))).astype(x.dtype)).astype(x.dtype)

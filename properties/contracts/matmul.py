@@ -170,7 +170,7 @@ def _indivisible(case: Case) -> st.SearchStrategy[Case]:
     return st.just(changed(case, index, block=tuple(block)))
 
 
-def _signed(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
+def signed(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     """The block's input and first weights with signs such that nothing is near zero before the relu.
 
     At zero, relu has no derivative and implementations choose one. A row of X has one sign, a column of W_in
@@ -276,7 +276,7 @@ CONTRACTS = (
         degree=3,
         stages=3,  # what is hidden, one member's sum, and the result
         terms=_block_terms,
-        adapt=_signed,
+        adapt=signed,
         mistakes=mistakes.OF_TRANSFORMER_BLOCK,
     ),
 )

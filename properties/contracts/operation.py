@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
-from shardproof.properties.cases.strategies import chains
+from shardproof.properties.cases.strategies import chains, specs
 from shardproof.properties.contracts.contract import Claim, Contract, Mistake, Option, Scope, Violation
 from shardproof.properties.contracts.drawing import layouts, made_manual, meshes_and_axes, placements, without
 from shardproof.properties.contracts.floats import floats
@@ -28,6 +28,8 @@ class Described:
         dtype: the dtype's name; empty: the one that is drawn for the case.
         varies: whether it may differ along the axis tuple; if not, all participants have the same.
         like: the place of the argument whose placement it shares, so that the two correspond as global arrays.
+        sharding: of each dimension, whether it is sharded `over` the axis tuple alone, along any others, which are
+            `free`, or not at all, and `whole`; empty: any may be, along any axes, and blocks may be stacked.
         sharded: the dimension that the axis tuple shards, of a global array that a function takes as a whole.
     """
 
@@ -35,6 +37,7 @@ class Described:
     dtype: str = ""
     varies: bool = True
     like: int | None = None
+    sharding: tuple[str, ...] = ()
     sharded: int = 0
 
 
@@ -58,6 +61,7 @@ def operation_cases(
     dtypes: Dtypes,
     kinds: Kinds,
     most: int | None,
+    sets: int,
 ) -> Case:
     """Cases of one operation. Shrinks to one device, the first axis, the smallest arguments, the first dtype."""
     chain = draw(chains(scope.chains))
@@ -70,6 +74,11 @@ def operation_cases(
         if one.like is not None:
             placed.append(placed[one.like])
             continue
+        if one.sharding:
+            free = [axis for axis in mesh.axis_names if axis not in axes]
+            along = {"over": axes, "free": draw(specs(mesh, 1, allowed=free))[0], "whole": ()}
+            placed.append(Placement(tuple(along[kind] for kind in one.sharding)))
+            continue
         if scope.whole:
             placement = draw(layouts(mesh, len(one.block), one.sharded, axes))
         else:
@@ -81,13 +90,14 @@ def operation_cases(
     manual, operands = draw(made_manual(chain, mesh, axes, drawn))
     seed = draw(st.integers(0, 2**16), label="seed")
     chosen = kinds(scope)
+    count = 2 if scope.large else max(sets, len(chosen))
     return Case(
         contract=name,
         mesh=mesh,
         axis_name=axis_name,
         operands=operands,
         params=tuple(params.items()),
-        data=tuple(Data(chosen[i % len(chosen)], seed + i) for i in range(2 if scope.large else max(5, len(chosen)))),
+        data=tuple(Data(chosen[i % len(chosen)], seed + i) for i in range(count)),
         chain=chain,
         manual=manual,
     )
@@ -109,11 +119,14 @@ def operation(
     features: frozenset[str] = frozenset({"explained_errors", "replicated_operands", "x64"}),
     violations: tuple[Violation, ...] = (),
     most: int | None = None,
+    sets: int = 5,
     local: bool = False,
     mistakes: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Contract:
     """A contract whose oracle takes the blocks of all arguments, on at most `most` devices; `more` is of `Contract`.
+
+    A case has at least so many data `sets`.
 
     The oracle is an object with three methods, of which each gets the mesh, the axes, and the keyword arguments:
     `value(operands)` gives the results' blocks, `pushforward(operands, tangents)` their tangents, and
@@ -142,7 +155,7 @@ def operation(
     all_kinds: Kinds = kinds if callable(kinds) else lambda scope: kinds
     contract = Contract(
         name=name,
-        cases=lambda scope: operation_cases(name, scope, arguments, dtypes, all_kinds, most),
+        cases=lambda scope: operation_cases(name, scope, arguments, dtypes, all_kinds, most, sets),
         oracle=right.oracle,
         pushforward=right.pushforward,
         pullback=right.pullback,

@@ -117,13 +117,16 @@ def has_own_gradient(case: Case, *, whole: bool = False) -> bool:
 
     An empty one sends nothing (and JAX 0.12 cannot lower some that depend on no argument). That of a
     value replicated along the axis tuple adds up what every device makes of it: the sum is JAX's, and no
-    formula speaks of it, unless the function is one of global arrays (`whole`), which makes replicas in a `shard_map`
-    of its own. Operands that have no gradient may be of any dtype, and replicated.
+    formula speaks of it, unless the contract says that all participants have it alike, or the function is one of global
+    arrays (`whole`), which makes replicas in a `shard_map` of its own. Operands that have no gradient may be of any
+    dtype, and replicated.
     """
     contract = CONTRACTS[case.contract]
     return contract.differentiable(case) and all(
-        is_float(o.numpy_dtype) and 0 not in o.block and (whole or set(case.axes) <= o.placement.axes)
-        for o in (case.operands[place] for place in contract.moving(case))
+        is_float(o.numpy_dtype)
+        and 0 not in o.block
+        and (whole or set(case.axes) <= o.placement.axes or contract.has_alike(case, place))
+        for place, o in ((place, case.operands[place]) for place in contract.moving(case))
     )
 
 

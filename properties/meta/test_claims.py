@@ -18,7 +18,7 @@ from shardproof.properties.benchmark.readme import README, features
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies import index_groups
 from shardproof.properties.contracts import CONTRACTS, Scope
-from shardproof.properties.contracts.contract import CONCESSIONS, FEATURES
+from shardproof.properties.contracts.features import CONCESSIONS, FEATURES
 from shardproof.properties.counting.examples import example
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.law import LAWS
@@ -50,6 +50,7 @@ SHOWN: dict[str, tuple[str, str, Callable[[Case], bool]]] = {
     "invalid_indices": ("embedding_lookup", "value", lambda case: any(d.kind == "special" for d in case.data)),
     "negative_dimensions": ("all_gather", "value", negative),
     "replicated_operands": ("broadcast", "value", lambda c: not set(c.axes) <= c.operands[0].placement.axes),
+    "several_layers": ("pipeline", "value", lambda c: c.operands[0].block[0] > c.operands[0].block[1]),
     "trees": ("ring_shift", "value", lambda case: case.tree),
     "uneven_groups": (
         "all_reduce",

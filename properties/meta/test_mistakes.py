@@ -64,6 +64,13 @@ CASES = {
             capacity=2,
             policy="position",
         ),
+        a_case("pipeline", ((2, 2), "float32", (AXES, ())), ((3, 1, 2), "float32", ((), (), ()))),
+        a_case(
+            "sequence_parallel_mlp",
+            ((2, 1, 3), "float32", (AXES, (), ())),
+            ((3, 2), "float32", ((), AXES)),
+            ((2, 3), "float32", (AXES, ())),
+        ),
         a_case("shard_roll", ((5, 2), "float32", (AXES, ())), shift=2),
         a_case(
             "transformer_block",

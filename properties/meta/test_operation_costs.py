@@ -25,6 +25,7 @@ Described = list[tuple[tuple[int, ...], str, str]]
 LISTS: Described = [((8,), "int32", "tp")] * 4
 LOGITS: Described = [((3, 70), "bfloat16", "tp"), ((3,), "int32", "dp")]
 SEQUENCE: Described = [((3, 4, 2), "bfloat16", axes) for axes in ("dp tp", "tp", "tp")]
+SEQUENCE_BLOCKS: Described = [((2, 1, 3), "bfloat16", "dp tp"), ((3, 2), "bfloat16", "tp"), ((2, 3), "bfloat16", "tp")]
 SMOOTHED = {"label_smoothing": 0.1, "ignore_index": -1}
 
 OPERANDS: dict[str, tuple[Described, dict[str, Any]]] = {
@@ -33,8 +34,10 @@ OPERANDS: dict[str, tuple[Described, dict[str, Any]]] = {
     "global_norm": ([((3, 2), "bfloat16", "tp")], {}),
     "halo_exchange": ([((6, 2), "bfloat16", "tp")], {"before": 8, "after": 3, "axis": 0}),
     "masked_mean": ([((5,), "bfloat16", "tp"), ((5,), "bool", "tp")], {}),
+    "pipeline": ([((2, 2), "bfloat16", "tp"), ((3, 1, 2), "bfloat16", "dp")], {}),
     "ragged_all_to_all": ([((3, 2), "bfloat16", "tp"), ((5, 2), "bfloat16", "dp tp"), *LISTS], {}),
     "rms_norm": ([((3, 2), "bfloat16", "dp tp"), ((2,), "bfloat16", "tp")], {"epsilon": 1e-6}),
+    "sequence_parallel_mlp": (SEQUENCE_BLOCKS, {}),
     "shard_mean": ([((3, 2), "bfloat16", "tp")], {}),
     "shard_roll": ([((3, 2), "bfloat16", "tp")], {"shift": 1}),
     "vocab_parallel_cross_entropy": (LOGITS, SMOOTHED),
@@ -69,6 +72,16 @@ COSTS = {
     "halo_exchange[gathered]": ("all_gather=1 (24 bytes)", "reduce_scatter=1 (96 bytes)"),
     "masked_mean[sums]": ("all_reduce=2 (8 bytes)", "all_reduce=1 (4 bytes)"),
     "masked_mean[gathered]": ("all_gather=2 (15 bytes)", "all_gather=1 (5 bytes)"),
+    # layers of 2 by 2, the same along dp; 3 microbatches of 2 numbers, the same along tp: 6 steps, 4 bytes between two
+    "pipeline[gathered]": ("all_gather=1 (8 bytes)", "all_gather=1 (8 bytes), all_reduce=1 (8 bytes)"),
+    "pipeline[gpipe]": (
+        "all_reduce=1 (12 bytes), permute=5 (20 bytes)",
+        "all_reduce=2 (20 bytes), permute=10 (40 bytes)",
+    ),
+    "pipeline[circular]": (
+        "all_reduce=1 (12 bytes), permute=5 (20 bytes)",
+        "all_reduce=2 (20 bytes), permute=10 (40 bytes)",
+    ),
     # 3 rows of 2 numbers to be sent, the same along dp, 5 cotangents of them to be returned, 8 entries in a list
     "ragged_all_to_all[native]": (
         "ragged_all_to_all=1 (12 bytes)",
@@ -83,6 +96,16 @@ COSTS = {
     "rms_norm[gathered]": (
         "all_gather=1 (12 bytes)",
         "all_gather=1 (12 bytes), all_reduce=1 (8 bytes), reduce_scatter=1 (48 bytes)",
+    ),
+    # 2 by 1 by 3 numbers of each of 4, and a sum of all in float32; weights of 6 numbers each are the same along dp
+    "sequence_parallel_mlp[naive]": (
+        "all_gather=1 (12 bytes), reduce_scatter=1 (96 bytes)",
+        "all_gather=2 (36 bytes), all_reduce=2 (24 bytes), reduce_scatter=1 (48 bytes)",
+    ),
+    "sequence_parallel_mlp[overlapped]": ("permute=6 (108 bytes)", "all_reduce=2 (24 bytes), permute=9 (144 bytes)"),
+    "sequence_parallel_mlp[bidirectional]": (
+        "permute=12 (108 bytes)",
+        "all_reduce=2 (24 bytes), permute=18 (144 bytes)",
     ),
     # rows of 2, to be 8; 2 by 6 of 8 by 12, whose rows come together, then the columns, of which 3 are kept
     "sharded_matmul[gathered]": (

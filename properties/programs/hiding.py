@@ -4,6 +4,7 @@ import math
 from fractions import Fraction
 
 from shardproof.properties.cases.case import Case
+from shardproof.properties.contracts.costs import along_the_first_axis, along_the_first_axis_and_more
 from shardproof.properties.programs.overlap import Limit, Overlap
 
 BOTH_WAYS = ("bidirectional", "joined", "shorter_way")
@@ -45,17 +46,6 @@ def one_tile(case: Case) -> Fraction:
     """A tile's part of the columns."""
     columns = case.operands[1].block[-1]
     return Fraction(max(1, math.ceil(columns / case.members)), max(1, columns))
-
-
-def along_the_first_axis(case: Case) -> Fraction:
-    """(a-1)/(p-1), of a participants along the first axis."""
-    outer, inner = (case.mesh.shape[axis] for axis in case.axes)
-    return Fraction(outer - 1, case.members - 1) if inner > 1 else Fraction(0)
-
-
-def along_the_first_axis_and_more(case: Case) -> Fraction:
-    """1/6+(a-1)/(p-1), of a participants along the first axis."""
-    return Fraction(1, 6) + along_the_first_axis(case)
 
 
 def held_by(way: str, contract: str) -> str | None:

@@ -7,7 +7,8 @@ from typing import Any
 from shardproof.impl import algorithms, collective_matmul, collectives
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import CONTRACTS, matmul
-from shardproof.properties.contracts.contract import CONCESSIONS, Claim, Communication, Contract
+from shardproof.properties.contracts.contract import Claim, Communication, Contract
+from shardproof.properties.contracts.features import CONCESSIONS
 from shardproof.properties.programs.costs import of_algorithm, of_built_in, of_product
 from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.hiding import hidden_by
@@ -212,6 +213,7 @@ def _claimed(contract: Contract, name: str, claim: Claim) -> Implementation:
         claim.features,
         invariant=_invariant(contract, claim),
         communication=claim.communication,
+        overlap=None if claim.exposed is None else Overlap(claim.exposed, claim.directions),
         form="whole" if claim.whole else contract.form,
         serves=claim.supports,
         whole=claim.whole,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.errors import InvalidArgument
 
-from shardproof.properties.contracts.contract import FEATURES
+from shardproof.properties.contracts.features import FEATURES
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.reports.destinations import DestinationError, check_destination
 from shardproof.properties.reports.session import GIVEN, GIVEN_TESTS, header

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.contracts.contract import CONCESSIONS, FEATURES
+from shardproof.properties.contracts.features import CONCESSIONS, FEATURES
 from shardproof.properties.counting.sizes import names_of
 from shardproof.properties.programs.expectation import Expectation, ExpectationError
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation

@@ -9,7 +9,7 @@ from hypothesis.errors import InvalidArgument
 from shardproof.oracles.mesh import MeshCase
 
 AXIS_NAMES = ("dp", "tp", "pp", "ep", "sp", "fsdp")
-"""Data, tensor, pipeline, expert, sequence and fully sharded data parallelism."""
+"""Data, tensor, pipelined, expert, sequence and fully sharded data parallelism."""
 
 NONE = 8
 """Of thirteen draws of a size-1 axis, those that are none."""

@@ -10,7 +10,7 @@ from typing import Any, get_args
 from shardproof.properties.cases import reading
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.contracts.contract import FEATURES
+from shardproof.properties.contracts.features import FEATURES
 from shardproof.properties.counting.sizes import names_of
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.laws.law import LAWS

@@ -1,0 +1,169 @@
+"""A pipeline of layers: every participant has a layer, or several, and microbatches go from one to the next.
+
+All forms run inside `jax.shard_map`, over one axis or a tuple of axes in any order (`Y`, in logical order). A layer
+is `tanh(x W)`. Participant i of p has the i-th layer; of several it has every p-th: its r-th one is the layer r p + i.
+What a layer gives is rounded to the dtype of the operands, as it is what travels; products are added up in float32 or
+wider. The result is that of the last layer, on all participants.
+
+A participant works on one microbatch at a time, and so has nothing to do while the first ones are on their way to it,
+or the last ones have gone: M microbatches take M + p - 1 steps, of which it is idle in p - 1 (Huang et al., GPipe,
+2019, section 2.3). In such a step it computes with what happens to be there, and nobody reads that.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from shardproof.impl.algorithms.pieces import send
+from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_rank, refuse, refuse_for_now
+from shardproof.impl.collective_matmul.operands import multiply
+from shardproof.impl.collectives import Block, all_gather_invariant, axis_index, cast_varying, varying
+
+Layer = Float[Array, "d d"]
+Microbatch = Float[Array, "b d"]
+Microbatches = Float[Array, "m b d"]
+
+
+def gathered_pipeline(weights: Block, x: Block, axis_name: AxisName) -> Block:
+    """`weights [D_Y, D]`, `x [M, B, D]` to `[M, B, D]`, typed as x is: gathers all layers, and applies them in turn.
+
+    Arguments:
+        weights: floating-point blocks of one layer `[D, D]`, or of several one below the other.
+        x: floating-point blocks of M microbatches, the same on all participants.
+        axis_name: the axis or axis tuple along which the layers follow one another.
+
+    Returns:
+        What the last layer gives of every microbatch, in the dtype that weights and x promote to.
+
+    Raises:
+        ValueError: for an unknown axis, operands that are not floating, x of other than 3 dimensions, or weights that
+            are not one layer or several of as many rows and columns as x has features.
+    """
+    axes, weights, x = _operands("gathered_pipeline", weights, x, axis_name)
+    features, dtype = x.shape[-1], jnp.result_type(weights, x)
+    weights = cast_varying(weights, {*axes, *varying(x)})
+    whole = all_gather_invariant(weights.reshape(-1, features, features), axes)  # [p, layers of each, D, D]
+    layers = jnp.swapaxes(whole, 0, 1).reshape(-1, features, features)
+    x = cast_varying(x.astype(dtype), varying(layers))
+    return lax.scan(lambda y, layer: (_applied(layer, y, dtype), None), x, layers)[0]
+
+
+def pipeline(weights: Block, x: Block, axis_name: AxisName) -> Block:
+    """`weights [D_Y, D]`, `x [M, B, D]` to `[M, B, D]`, typed invariant: microbatches follow one another (GPipe).
+
+    In each of M + p - 1 steps every participant applies its layer to one microbatch, and hands it on before the next
+    step: M + p - 2 permutes. What the last participant has is then added up with the zeros of all others.
+
+    Arguments and result are those of `gathered_pipeline`.
+
+    Raises:
+        ValueError: as `gathered_pipeline`.
+        NotImplementedError: if a participant has several layers.
+    """
+    axes, weights, x = _operands("pipeline", weights, x, axis_name)
+    if weights.shape[0] > x.shape[-1]:
+        refuse_for_now("pipeline", "weights", str(jax.typeof(weights)), "one layer for each participant")
+    weights, x, dtype = _aligned(weights, x, axes)
+    p, is_first = lax.axis_size(axes), axis_index(axes) == 0
+    onward = [(i, i + 1) for i in range(p - 1)]
+
+    def hop(y: Microbatch, following: Microbatch) -> tuple[Microbatch, Microbatch]:
+        """The first participant takes up the microbatch that follows, all others what arrives."""
+        y = _applied(weights, jnp.where(is_first, following, send(y, axes, onward)) if p > 1 else following, dtype)
+        return y, y
+
+    begun = _followed_by_zeros(x, p - 1)
+    first = _applied(weights, begun[0], dtype)
+    _, more = lax.scan(hop, first, begun[1:])
+    return _of_the_last(jnp.concatenate([first[None], more])[p - 1 :], axes)
+
+
+def circular_pipeline(weights: Block, x: Block, axis_name: AxisName) -> Block:
+    """`weights [D_Y, D]`, `x [M, B, D]` to `[M, B, D]`, typed invariant: round the ring, once for each of its layers.
+
+    From the last participant a microbatch comes back to the first, which keeps it until all M have been begun; so that
+    M microbatches, if there are p of them or more, take v M + p - 1 steps for v layers of each participant, and p - 1
+    of those are idle: a v-th of what v pipelines one after the other have (Narayanan et al., Efficient Large-Scale
+    Language Model Training on GPU Clusters Using Megatron-LM, 2021, section 2.2). Of fewer than p a round takes p
+    steps. With one layer each it is `pipeline`, in as many steps.
+
+    Arguments and result are those of `gathered_pipeline`.
+
+    Raises:
+        ValueError: as `gathered_pipeline`.
+    """
+    axes, weights, x = _operands("circular_pipeline", weights, x, axis_name)
+    weights, x, dtype = _aligned(weights, x, axes)
+    layers = weights.reshape(-1, x.shape[-1], x.shape[-1])
+    p, v, count, index = lax.axis_size(axes), len(layers), x.shape[0], axis_index(axes)
+    onward = [(i, (i + 1) % p) for i in range(p)]
+    span = max(count, p)  # steps from one round of a participant to its next
+    steps = np.arange((v - 1) * span + count + p - 1)
+    # participant i is at step t in its own step t - i; what comes round at step t was begun at t - p
+    numbers = jnp.clip((jnp.asarray(steps, jnp.int32) - index) // span, 0, v - 1)
+
+    def applied(y: Microbatch, number: Int[Array, ""]) -> Microbatch:
+        return _applied(layers[0] if v == 1 else _at(layers, number), y, dtype)
+
+    def hop(carried: tuple[Microbatch, Microbatches], at: Any) -> tuple[tuple[Microbatch, Microbatches], Microbatch]:
+        (y, kept), (following, number, is_new, back, due) = carried, at
+        arrived = send(y, axes, onward) if p > 1 else y
+        if v > 1:
+            kept = lax.dynamic_update_index_in_dim(kept, arrived, back, 0, allow_negative_indices=False)
+            following = jnp.where(is_new, following, _at(kept, due))
+        y = applied(jnp.where(index == 0, following, arrived), number)
+        return (y, kept), y
+
+    begun = _followed_by_zeros(x, len(steps) - count)
+    slots = [jnp.asarray(some % span, jnp.int32)[1:] for some in (steps - p, steps)]
+    first = applied(begun[0], numbers[0])
+    kept = jnp.zeros_like(x, shape=(span, *x.shape[1:]))
+    each = (begun[1:], numbers[1:], jnp.asarray(steps < span)[1:], *slots)
+    _, more = lax.scan(hop, (first, kept), each)
+    return _of_the_last(jnp.concatenate([first[None], more])[-count:], axes)
+
+
+def _operands(function: str, weights: Block, x: Block, axis_name: AxisName) -> tuple[tuple[str, ...], Block, Block]:
+    axes = check_axes(function, axis_name)
+    for name, one, rank in (("weights", weights, 2), ("x", x, 3)):
+        check_kind(function, name, one, jnp.floating, "real floating-point numbers")
+        check_rank(function, name, one, rank)
+    if not x.size:
+        refuse(function, "x", str(jax.typeof(x)), "an array of at least one element")
+    (rows, columns), features = weights.shape, x.shape[-1]
+    if columns != features or not rows or rows % features:
+        layers = f"layers of {features} rows and columns, as x has features"
+        refuse(function, "weights", str(jax.typeof(weights)), layers)
+    return axes, weights, x
+
+
+def _aligned(weights: Block, x: Block, axes: tuple[str, ...]) -> tuple[Block, Block, jnp.dtype]:
+    """Both, typed varying along the axes and whatever the other one varies along, and the dtype of what travels."""
+    dtype = jnp.result_type(weights, x)
+    along = {*axes, *varying(weights), *varying(x)}
+    ordered = [name for name in jax.sharding.get_abstract_mesh().axis_names if name in along]
+    weights, x = cast_varying((weights, x), ordered)
+    return weights, x.astype(dtype), dtype
+
+
+def _followed_by_zeros(x: Microbatches, more: int) -> Microbatches:
+    """What the first participant begins: in the end microbatches that are nobody's."""
+    return jnp.concatenate([x, jnp.zeros_like(x, shape=(more, *x.shape[1:]))])
+
+
+def _at(some: Float[Array, "n ..."], index: Int[Array, ""]) -> Float[Array, "..."]:
+    return lax.dynamic_index_in_dim(some, index, 0, keepdims=False, allow_negative_indices=False)
+
+
+def _applied(layer: Layer, y: Float[Array, "*m b d"], dtype: jnp.dtype) -> Float[Array, "*m b d"]:
+    return jnp.tanh(multiply(y, layer)).astype(dtype)
+
+
+def _of_the_last(y: Microbatches, axes: tuple[str, ...]) -> Microbatches:
+    """What the last participant has, on all: whatever the others have counts as zeros, be it NaN."""
+    last = axis_index(axes) == lax.axis_size(axes) - 1
+    return lax.psum(jnp.where(last, y, jnp.zeros_like(y)), axes)

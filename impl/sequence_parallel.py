@@ -1,0 +1,103 @@
+"""A multilayer perceptron of tensor parallelism whose activations are sharded by sequence where it does not need them.
+
+All forms run inside `jax.shard_map`, over one axis or a tuple of axes in any order (`Y`, in logical order):
+`X[S_Y, B, D] -> gathered -> W_in[D, F_Y] -> relu -> W_out[F_Y, D] -> [S_Y, B, D]`, typed varying: the sum of all
+participants' products is scattered as X was (Korthikanti et al., Reducing Activation Recomputation in Large Transformer
+Models, 2022, section 4.2.2). Hidden values are rounded to the operands' dtype; products, and the sums that travel, are
+in float32 for 16-bit floats. The derivative of relu at zero is zero.
+
+Positions and batch are one dimension of rows, so that a participant's piece is contiguous in it, and what gathers and
+scatters them are the forms of `shardproof.impl.collective_matmul`.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Shaped
+
+from shardproof.impl.arguments import AxisName, check_axes, check_rank
+from shardproof.impl.collective_matmul import all_gather_matmul_lhs, gathered, matmul_reduce_scatter, reduced
+from shardproof.impl.collective_matmul.operands import Axes, Result, Right, check_contraction
+
+Sequence = Shaped[Array, "s b d"]
+Rows = Shaped[Array, "n d"]
+
+
+def sequence_parallel_mlp(x: Sequence, w_in: Right, w_out: Right, axis_name: AxisName) -> Sequence:
+    """One all-gather of X, two products, and one reduce-scatter of their sums.
+
+    Arguments:
+        x: blocks of S positions, of B sequences each, with D features.
+        w_in: blocks of F columns.
+        w_out: blocks of as many rows.
+        axis_name: the axis or axis tuple over which positions are sharded, and hidden values within.
+
+    Returns:
+        Blocks of the shape of `x`, in the dtype that all operands promote to.
+
+    Raises:
+        ValueError: for an unknown axis, x of other than 3 dimensions, or operands whose contracted sizes differ.
+    """
+
+    def naive(rows: Rows, w_in: Right, w_out: Right, axes: Axes) -> Result:
+        hidden = jax.nn.relu(all_gather_matmul_lhs(rows, w_in, axes))
+        return matmul_reduce_scatter(hidden, w_out, axes, scatter_dimension=0)
+
+    return _of_rows("sequence_parallel_mlp", naive, x, w_in, w_out, axis_name)
+
+
+def overlapped_sequence_parallel_mlp(x: Sequence, w_in: Right, w_out: Right, axis_name: AxisName) -> Sequence:
+    """One ring after the other: 2(p-1) permutes, of blocks of X and of sums.
+
+    Arguments and result are those of `sequence_parallel_mlp`.
+
+    Raises:
+        ValueError: as `sequence_parallel_mlp`.
+    """
+    name = "overlapped_sequence_parallel_mlp"
+    return _of_rows(name, _rings(gathered.ring, reduced.ring), x, w_in, w_out, axis_name)
+
+
+def bidirectional_sequence_parallel_mlp(x: Sequence, w_in: Right, w_out: Right, axis_name: AxisName) -> Sequence:
+    """Both ways round the rings, half of every block and of every sum each way.
+
+    Arguments and result are those of `sequence_parallel_mlp`.
+
+    Raises:
+        ValueError: as `sequence_parallel_mlp`.
+    """
+    name = "bidirectional_sequence_parallel_mlp"
+    return _of_rows(name, _rings(gathered.bidirectional, reduced.bidirectional), x, w_in, w_out, axis_name)
+
+
+def _of_rows(
+    function: str,
+    form: Callable[[Rows, Right, Right, Axes], Result],
+    x: Sequence,
+    w_in: Right,
+    w_out: Right,
+    axis_name: AxisName,
+) -> Sequence:
+    """A form, of positions and batch as rows."""
+    axes = check_axes(function, axis_name)
+    check_rank(function, "x", x, 3)
+    check_contraction(function, "w_in", w_in.shape[0], x.shape[-1])
+    check_contraction(function, "w_out", w_out.shape[0], w_in.shape[-1])
+    positions, batch, features = x.shape
+    result = form(x.reshape(positions * batch, features), w_in, w_out, axes)
+    return result.reshape(positions, batch, w_out.shape[-1])
+
+
+def _rings(
+    gather: Callable[[gathered.Gathering, Axes], Result], scatter: Callable[[reduced.Reducing, Axes], Result]
+) -> Callable[[Rows, Right, Right, Axes], Result]:
+    """A ring that gathers and multiplies, relu, and a ring that multiplies and reduces."""
+
+    def form(rows: Rows, w_in: Right, w_out: Right, axes: Axes) -> Result:
+        products = gather(gathered.rows_of_lhs(rows, w_in, axes), axes)
+        hidden = jax.nn.relu(products.astype(jnp.result_type(rows, w_in)))
+        piece = scatter(reduced.scattered(hidden, w_out, axes, 0), axes)
+        return piece.astype(jnp.result_type(hidden, w_out))
+
+    return form

@@ -1,0 +1,112 @@
+"""What a pipeline of layers means: all layers `tanh(x W)`, one after the other, in logical order.
+
+Operands are blocks `weights [*mesh.sizes, v D, D]`, of v layers, and `x [*mesh.sizes, M, B, D]`. Of p participants the
+i-th has the layers i, p + i, 2 p + i and so on. Derivatives are exact, in `oracles.dtypes.wide`, and their transpose is
+taken over all blocks of all devices: each has its own cotangent (see `oracles.transposes`).
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from shardproof.oracles.collectives import Axes, Blocks, all_gather
+from shardproof.oracles.communication import NOTHING, Cost, built_in
+from shardproof.oracles.dtypes import wide
+from shardproof.oracles.mesh import MeshCase
+from shardproof.oracles.transposes import all_gather_transpose
+
+
+class Pipeline:
+    """`weights [D_Y, D]`, `x [M, B, D]` to `[M, B, D]`, which is the same on all participants if x is."""
+
+    def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> list[Blocks]:
+        """Every device's x, through the layers of all participants."""
+        return [self.passed(operands, mesh, axes)[-1]]
+
+    def passed(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> list[Blocks]:
+        """X, and what each layer makes of it."""
+        passed = [operands[1].astype(wide(operands[1].dtype))]
+        with np.errstate(invalid="ignore", over="ignore"):
+            for layer in self.layers(operands, mesh, axes):
+                passed.append(self.activated(passed[-1] @ layer))
+        return passed
+
+    def pushforward(
+        self, operands: Sequence[Blocks], tangents: Sequence[Blocks], mesh: MeshCase, axes: Axes
+    ) -> list[Blocks]:
+        """The chain rule, layer by layer: `dy = tanh'(x W) (dx W + x dW)`, and tanh' is `1 - y^2`."""
+        passed, dx = self.passed(operands, mesh, axes), tangents[1].astype(wide(tangents[1].dtype))
+        layers, changes = self.layers(operands, mesh, axes), self.layers(tangents, mesh, axes)
+        for x, y, layer, change in zip(passed, passed[1:], layers, changes, strict=False):
+            dx = self.slope(y) * (dx @ layer + x @ change)
+        return [dx]
+
+    def pullback(
+        self, operands: Sequence[Blocks], cotangents: Sequence[Blocks], mesh: MeshCase, axes: Axes
+    ) -> list[Blocks]:
+        """The chain rule, from the last layer back: `g = tanh'(x W) ct`, of x it is `g W^T`, and of W `x^T g`."""
+        passed, ct = self.passed(operands, mesh, axes), cotangents[0].astype(wide(cotangents[0].dtype))
+        layers, of_layers = self.layers(operands, mesh, axes), []
+        for x, y, layer in reversed(list(zip(passed, passed[1:], layers, strict=False))):
+            g = self.slope(y) * ct
+            of_layers.append((x.swapaxes(-1, -2) @ g).sum(axis=len(mesh.sizes)))  # over microbatches
+            ct = g @ layer.swapaxes(-1, -2)
+        by_layer = np.stack(of_layers[::-1], axis=len(mesh.sizes))
+        return [self.of_layers(by_layer, mesh, axes), ct]
+
+    def layers(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> list[Blocks]:
+        """All layers, in turn, on every device: `[*mesh.sizes, 1, D, D]` each.
+
+        Raises:
+            ValueError: for weights that are no whole layers of as many rows and columns as x has features.
+        """
+        weights, x = operands
+        rows, columns = weights.shape[len(mesh.sizes) :]
+        if columns != x.shape[-1] or rows % columns:
+            raise ValueError(f"weights: blocks of {rows} by {columns}: expected layers of {x.shape[-1]} features")
+        of_each = weights.astype(wide(weights.dtype)).reshape(*mesh.sizes, -1, columns, columns)
+        of_all = all_gather(of_each, mesh, axes, axis=1)  # [*mesh.sizes, v, p, D, D]
+        by_layer = of_all.reshape(*mesh.sizes, -1, columns, columns)
+        return [by_layer[..., n, :, :][..., None, :, :] for n in range(by_layer.shape[-3])]
+
+    def of_layers(self, by_layer: Blocks, mesh: MeshCase, axes: Axes) -> Blocks:
+        """The transpose of `layers`: what all devices have of a layer, added up on the participant that has it."""
+        columns = by_layer.shape[-1]
+        of_all = by_layer.reshape(*mesh.sizes, -1, mesh.axis_size(axes), columns, columns)
+        return all_gather_transpose(of_all, mesh, axes, axis=1).reshape(*mesh.sizes, -1, columns)
+
+    def activated(self, y: Blocks) -> Blocks:
+        """What becomes of a layer's products."""
+        return np.tanh(y)
+
+    def slope(self, y: Blocks) -> Blocks:
+        """The derivative of that, given what became of them."""
+        return 1 - y**2
+
+
+pipeline = Pipeline()
+
+
+def gathered_cost(n: int, *, bits: int = 8) -> Cost:
+    """One all-gather of a block of n elements, invariant; the gradient takes the same again, and a slice of it."""
+    return built_in("all_gather", n, bits=bits)
+
+
+def gpipe_steps(p: int, microbatches: int) -> int:
+    """M + p - 1: the last microbatch is begun after the M - 1 others, and has p layers to go (GPipe, section 2.3)."""
+    return microbatches + p - 1
+
+
+def circular_steps(p: int, microbatches: int, layers: int) -> int:
+    """A round of the first participant takes M steps, or p if it must wait; the last round and the way to its end."""
+    return (layers - 1) * max(microbatches, p) + gpipe_steps(p, microbatches)
+
+
+def permutes_cost(p: int, microbatches: int, n: int, *, steps: int, bits: int = 8, backward: bool = False) -> Cost:
+    """A microbatch of n elements is handed on between any two steps; then the result is added up with zeros.
+
+    Backward, microbatches go the same ways again, and back; a sum that all have needs no transpose.
+    """
+    moves = steps - 1 if p > 1 else 0
+    handed = Cost.permutes(moves, moves * -(-n * bits // 8)) if n else NOTHING
+    return 2 * handed if backward else handed + built_in("all_reduce", microbatches * n, bits=bits)

@@ -1,0 +1,62 @@
+"""What a multilayer perceptron over a sharded sequence means, and what its forms send.
+
+Operands are blocks `x [*mesh.sizes, S, B, D]`, `w_in [*mesh.sizes, D, F]` and `w_out [*mesh.sizes, F, D]`. Derivatives
+are by hand, and their transpose is taken over all blocks of all devices (see `oracles.collective_matmul`).
+"""
+
+from collections.abc import Sequence
+
+from shardproof.oracles import matmul_costs
+from shardproof.oracles.collective_matmul import TransformerBlock
+from shardproof.oracles.collectives import Axes, Blocks
+from shardproof.oracles.communication import Cost
+from shardproof.oracles.mesh import MeshCase
+
+
+class SequenceParallelMlp:
+    """`X[S_Y, B, D] -> gathered -> W_in[D, F_Y] -> relu -> W_out[F_Y, D] -> [S_Y, B, D]`: a block, of whole positions.
+
+    Arguments:
+        block: what is computed, of pieces along the dimension of positions, of results as of the input.
+    """
+
+    def __init__(self, block: TransformerBlock | None = None) -> None:
+        self.block = block or TransformerBlock(-3)
+
+    def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> list[Blocks]:
+        """The result's blocks."""
+        return [self.block.value(operands, mesh, axes)]
+
+    def pushforward(
+        self, operands: Sequence[Blocks], tangents: Sequence[Blocks], mesh: MeshCase, axes: Axes
+    ) -> list[Blocks]:
+        """The chain rule, forward."""
+        return [self.block.pushforward(operands, tangents, mesh, axes)]
+
+    def pullback(
+        self, operands: Sequence[Blocks], cotangents: Sequence[Blocks], mesh: MeshCase, axes: Axes
+    ) -> list[Blocks]:
+        """The chain rule, backward."""
+        return self.block.pullback(operands, cotangents[0], mesh, axes)
+
+
+sequence_parallel_mlp = SequenceParallelMlp()
+
+
+def mlp_cost(
+    way: str, p: int, rows: int, columns: int, *, bits: int = 8, sum_bits: int = 8, backward: bool = False
+) -> Cost:
+    """A block of `rows` by `columns` of the input is gathered, and a sum of as much scattered.
+
+    Backward, the input is gathered again, for the gradient of the first weights; and then both transposes: see
+    `oracles.matmul_costs`.
+    """
+    piece = rows * columns
+
+    def gather(*, backward: bool) -> Cost:
+        return matmul_costs.all_gather_matmul(way, p, piece, rows=rows, bits=bits, backward=backward)
+
+    both = gather(backward=backward) + matmul_costs.matmul_reduce_scatter(
+        way, p, piece, rows=rows, bits=sum_bits, backward=backward
+    )
+    return gather(backward=False) + both if backward else both

@@ -1,0 +1,23 @@
+"""What an implementation may claim beyond its contract's signature."""
+
+FEATURES: dict[str, str] = {
+    "batch_dimensions": "The left operand has further leading dimensions.",
+    "bool_sum": "Sums and means of bool count in int32, and in float32.",
+    "empty_blocks": "Blocks may have no element.",
+    "explained_errors": "What the contract forbids raises a ValueError naming the argument, its value and the mesh.",
+    "first_senders": "The policy `sender`: the first participants fill a device's buffer.",
+    "groups": "`axis_index_groups` of equal length, of logical indices.",
+    "narrow_accumulation": "16-bit floats are added up in 16 bits: the bound on the error is that of their own dtype.",
+    "invalid_indices": "Indices may be out of range.",
+    "nan_logits": "A token's logits may be NaN, which counts as minus infinity.",
+    "negative_dimensions": "Dimensions may be counted from the back.",
+    "replicated_operands": "Operands may be the same along some axes of the tuple, or all of them.",
+    "several_layers": "A participant may have several layers, every p-th of all: its r-th is the layer r p + i.",
+    "trees": "The operand may be a pytree of arrays.",
+    "uneven_groups": "`axis_index_groups` of different lengths, where a result's shape does not depend on it.",
+    "x64": "float64, int64, uint64 and complex128, under `jax.enable_x64`.",
+}
+"""What an implementation may serve beyond the contract's signature; nothing is assumed of a user's function."""
+
+CONCESSIONS = frozenset({"narrow_accumulation"})
+"""Features that draw nothing more: they ask for less, so that `all` does not mean them."""

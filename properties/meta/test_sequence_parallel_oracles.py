@@ -1,0 +1,88 @@
+"""The perceptron over a sharded sequence: its oracle once more, position by position, and all forms against it."""
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shardproof.impl.sequence_parallel import (
+    bidirectional_sequence_parallel_mlp,
+    overlapped_sequence_parallel_mlp,
+    sequence_parallel_mlp,
+)
+from shardproof.oracles.mesh import MeshCase
+from shardproof.oracles.sequence_parallel import sequence_parallel_mlp as oracle
+from shardproof.properties.meta import REVERSED
+from shardproof.properties.meta.blockwise import (
+    PLACES,
+    central_difference,
+    derivatives,
+    floats,
+    inner,
+    participants,
+    simulated,
+)
+
+FORMS = (
+    sequence_parallel_mlp,
+    overlapped_sequence_parallel_mlp,
+    bidirectional_sequence_parallel_mlp,
+)
+
+
+def position_by_position(
+    mesh: MeshCase, axes: tuple[str, ...], x: np.ndarray, w_in: np.ndarray, w_out: np.ndarray
+) -> np.ndarray:
+    """Every result is what all participants' hidden values of its position give, one after the other."""
+    result, (rows, batch, _) = np.zeros_like(x), x.shape[-3:]
+    for device in np.ndindex(*mesh.sizes):
+        for row, sequence in np.ndindex(rows, batch):
+            for member in participants(mesh, axes, device):
+                hidden = [max(0.0, float(x[device][row, sequence] @ column)) for column in w_in[member].T]
+                result[device][row, sequence] += np.array(hidden) @ w_out[member]
+    return result
+
+
+@pytest.mark.parametrize(("mesh", "axes"), PLACES, ids=str)
+def test_an_mlp_is_that_of_each_position(mesh: MeshCase, axes: tuple[str, ...]) -> None:
+    """The oracle's values, their differences and their adjoint are those of positions taken one by one."""
+    shapes = ((2, 1, 2), (2, 3), (3, 2))
+    operands, tangents = ([floats(mesh, *s, seed=i + j) for i, s in enumerate(shapes)] for j in (0, 3))
+    ct, whole = floats(mesh, 2, 1, 2, seed=6), functools.partial(position_by_position, mesh, axes)
+    # as everyone has the positions of all, devices along other axes have weights of their own, and so do these
+    np.testing.assert_allclose(oracle.value(operands, mesh, axes)[0], whole(*operands), rtol=1e-10, atol=1e-12)
+    pushed = oracle.pushforward(operands, tangents, mesh, axes)
+    np.testing.assert_allclose(pushed[0], central_difference(whole, operands, tangents), rtol=1e-5, atol=1e-7)
+    pulled = oracle.pullback(operands, [ct], mesh, axes)
+    assert math.isclose(inner(pushed, [ct]), inner(tangents, pulled), rel_tol=1e-9, abs_tol=1e-9)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
+def test_forms_equal_the_oracle(form: Any) -> None:
+    """Values and gradients in the interpreter are the oracle's, over a tuple in the reverse of mesh order."""
+    mesh, axes = REVERSED
+    shapes = ((2, 1, 2), (2, 3), (3, 2))
+    operands = [floats(mesh, *s, seed=i, dtype=np.float32) for i, s in enumerate(shapes)]
+    ct, local = floats(mesh, 2, 1, 2, seed=6, dtype=np.float32), functools.partial(form, axis_name=axes)
+    expected = oracle.value(operands, mesh, axes)[0]
+    np.testing.assert_allclose(simulated(local, mesh, *operands), expected, rtol=1e-4, atol=1e-5)
+    _, pulled = derivatives(local, mesh, operands, operands, ct, interpreted=True)
+    for found, one in zip(pulled, oracle.pullback(operands, [ct], mesh, axes), strict=True):
+        np.testing.assert_allclose(found, one, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
+def test_what_is_refused(form: Any) -> None:
+    """Operands that do not fit together, by the name of the one at fault."""
+    mesh, axes = REVERSED
+    x, w_in, w_out = (np.zeros((2, 3, *s), np.float32) for s in ((2, 1, 2), (2, 3), (3, 2)))
+    cases: list[tuple[tuple[np.ndarray, ...], str]] = [
+        ((x[..., 0], w_in, w_out), "x='float32.*': expected an array of 3 dimensions"),
+        ((x, w_in[:, :, 1:], w_out), "w_in='1 rows': expected 2 rows"),
+        ((x, w_in, w_out[:, :, 1:]), "w_out='2 rows': expected 3 rows"),
+    ]
+    for operands, message in cases:
+        with pytest.raises(ValueError, match=f"{form.__name__}: {message}"):
+            simulated(functools.partial(form, axis_name=axes), mesh, *operands)

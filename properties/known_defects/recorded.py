@@ -118,4 +118,24 @@ RECORDED = (
         "exp2 of a bfloat16 is lowered to exp of x times a rounded log(2), and is up to six percent off.",
         ("0.10.2", "0.12.0.1"),
     ),
+    Defect(
+        "dot_general_batch_type",
+        "On explicit axes dot_general types a batch dimension by its left operand alone: an axis of the right is lost.",
+        ("0.10.2",),
+    ),
+    Defect(
+        "reshape_axis_of_one",
+        "On explicit axes a split or merge fails an assertion if an axis of one device is last and parts are one row.",
+        ("0.10.2", "0.12.0.1"),
+    ),
+    Defect(
+        "reshape_beside_ones",
+        "On explicit axes a split beside dimensions of one element fails an assertion, or is refused.",
+        ("0.10.2",),
+    ),
+    Defect(
+        "reshape_to_ones",
+        "On explicit axes a merge that adds dimensions of one element raises IndexError.",
+        ("0.12.0.1",),
+    ),
 )

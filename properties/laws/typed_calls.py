@@ -179,6 +179,8 @@ def _told_contraction(draw: st.DrawFn, mesh: MeshCase, dtype: str) -> Drawn:
 def _reshape(draw: st.DrawFn, mesh: MeshCase, dtype: str) -> Drawn:
     kind = draw(st.sampled_from(("split", "merge", "merge", "any", "none")), label="kind")
     spec = _spec(draw, mesh, draw(st.integers(1, 3), label="rank"), all_of_them=kind == "merge")
+    if kind == "merge" and draw(st.integers(0, 3), label="unsharded in front") == 3:
+        spec = tuple(sorted(spec, key=bool))
     sizes = [n if n > 1 or axes else 2 for n, axes in zip(_sizes(draw, mesh, spec, most=4), spec, strict=True)]
     several = 2 if kind == "merge" and len(spec) > 1 else 1
     start = draw(st.integers(0, len(spec) - several), label="from")

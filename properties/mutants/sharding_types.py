@@ -176,12 +176,9 @@ def merged_whatever_is_in_front(xs: Types, params: Params, mesh: MeshCase) -> Sh
     try:
         return oracle.reshaped(xs[0], params[0], mesh)
     except Refused as refused:
-        for i in range(1, xs[0].rank if "in front of" in str(refused) else 0):
-            front, behind = xs[0].spec[i - 1 : i + 1]
-            if behind and not front:
-                turned = (*xs[0].spec[: i - 1], behind, front, *xs[0].spec[i + 1 :])
-                return oracle.reshaped(replace(xs[0], spec=turned), params[0], mesh)
-        raise
+        if "in front of" not in str(refused):
+            raise
+        return oracle.reshaped(replace(xs[0], spec=tuple(sorted(xs[0].spec, key=bool, reverse=True))), params[0], mesh)
 
 
 @_wrong("reshard")

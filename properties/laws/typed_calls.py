@@ -4,10 +4,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from hypothesis import strategies as st
 from jax import lax
-from jax.sharding import reshard
 
 from shardproof.oracles import sharding_types as oracle
 from shardproof.oracles.layout import Entries
@@ -217,14 +217,14 @@ def _factors(draw: st.DrawFn, n: int) -> list[int]:
     return [*found, n]
 
 
-def _reshard(draw: st.DrawFn, mesh: MeshCase, dtype: str) -> Drawn:
+def _resharding(draw: st.DrawFn, mesh: MeshCase, dtype: str) -> Drawn:
     rank = draw(st.integers(0, 3), label="rank")
     held, wanted = _spec(draw, mesh, rank), _spec(draw, mesh, rank)
     x = ShardedType(_sizes(draw, mesh, held, wanted), held, dtype)
     return (
         (x,),
         (wanted,),
-        lambda x: reshard(x, partition_spec(wanted)),
+        lambda x: jax.reshard(x, partition_spec(wanted)),
         lambda xs, params, mesh: oracle.resharded(xs[0], params[0], mesh),
     )
 
@@ -237,6 +237,6 @@ OPERATIONS: dict[str, Callable[[st.DrawFn, MeshCase, str], Drawn]] = {
     "contraction": _contraction,
     "contraction with out_sharding": _told_contraction,
     "reshape": _reshape,
-    "reshard": _reshard,
+    "resharding": _resharding,
 }
 """What draws the rest of a call, by the name of the operation."""

@@ -181,13 +181,13 @@ def merged_whatever_is_in_front(xs: Types, params: Params, mesh: MeshCase) -> Sh
         return oracle.reshaped(replace(xs[0], spec=tuple(sorted(xs[0].spec, key=bool, reverse=True))), params[0], mesh)
 
 
-@_wrong("reshard")
+@_wrong("resharding")
 def the_last_axis_is_dropped(xs: Types, params: Params, mesh: MeshCase) -> ShardedType:
     """Of several axes of a dimension the last one shards nothing."""
     return oracle.resharded(xs[0], [axes[:-1] if len(axes) > 1 else axes for axes in params[0]], mesh)
 
 
-@_wrong("reshard")
+@_wrong("resharding")
 def resharded_in_mesh_order(xs: Types, params: Params, mesh: MeshCase) -> ShardedType:
     """The axes of a dimension are in the order of the mesh."""
     return oracle.resharded(xs[0], [mesh.in_mesh_order(axes) for axes in params[0]], mesh)

@@ -11,7 +11,7 @@ whose result could have several must be told which (`out_sharding`).
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -225,7 +225,7 @@ def layout(rows: AxisName, columns: AxisName) -> Layout:
     return _axes(rows), _axes(columns)
 
 
-def spec(layout: Layout) -> PartitionSpec:
+def spec(layout: Sequence[Axes]) -> PartitionSpec:
     """A layout as JAX knows it."""
     return PartitionSpec(*(axes or None for axes in layout))
 
@@ -269,7 +269,7 @@ def _constrained(x: Global, mesh: Mesh | AbstractMesh, to: Layout) -> Global:
     return lax.with_sharding_constraint(x, NamedSharding(mesh, spec(to)))
 
 
-def on_explicit_axes(function: Callable[..., Global], mesh: Mesh | AbstractMesh, *given: Layout) -> Any:
+def on_explicit_axes(function: Callable[..., Global], mesh: Mesh | AbstractMesh, *given: Sequence[Axes]) -> Any:
     """The function with all axes of the mesh of type Explicit, as a function of arrays on automatic axes."""
     abstract = abstract_of(mesh)
     explicit = jax.sharding.explicit_axes(function, axes=abstract.axis_names, in_sharding=tuple(map(spec, given)))

@@ -28,7 +28,7 @@ class Refused(Exception):
 
 
 class Ambiguous(Refused):
-    """A sum over a dimension that both operands shard: the result may be sharded over these axes, or not."""
+    """A sum over a dimension that both operands shard alike: the result may be sharded over these axes, or not."""
 
 
 @dataclass(frozen=True)
@@ -103,19 +103,20 @@ def contraction(lhs: ShardedType, rhs: ShardedType, contracted: Pair, batch: Pai
     operand shards is no obstacle: the sum is whole.
 
     Where both are sharded alike every device has a part of the sum, and the result could be sharded over these axes or
-    be the same along them; if not alike it is no better. Both are ambiguous, whoever wants the product must say
-    (`out_sharding`). JAX 0.12 refuses a batch dimension that one operand shards alone as well; JAX 0.10 takes the axes
-    of lhs there.
+    be the same along them: that is ambiguous, and whoever wants the product must say (`out_sharding`). Where they are
+    sharded differently no device has what another one's part goes with, and it is refused.
+
+    JAX 0.12 refuses a batch dimension that one operand shards alone as well; JAX 0.10 takes the axes of lhs there.
 
     Raises:
-        Ambiguous: if both operands shard a contracted dimension.
-        Refused: if batch dimensions are sharded differently, or an axis shards two dimensions of the result.
+        Ambiguous: if both operands shard a contracted dimension alike.
+        Refused: if they shard it, or a batch dimension, differently, or an axis shards two dimensions of the result.
     """
     kept_lhs = [i for i in range(lhs.rank) if i not in (*contracted[0], *batch[0])]
     kept_rhs = [i for i in range(rhs.rank) if i not in (*contracted[1], *batch[1])]
-    for i, j in zip(*contracted, strict=True):
-        if lhs.spec[i] and rhs.spec[j]:
-            raise Ambiguous(f"{lhs} and {rhs}: dimensions {i} and {j} are contracted, and both are sharded")
+    summed = [_agreed([lhs.spec[i], rhs.spec[j]]) for i, j in zip(*contracted, strict=True)]
+    if any(axes and lhs.spec[i] == rhs.spec[j] for axes, i, j in zip(summed, *contracted, strict=True)):
+        raise Ambiguous(f"{lhs} and {rhs}: both shard what is contracted, {contracted}")
     both = tuple(_agreed([lhs.spec[i], rhs.spec[j]]) for i, j in zip(*batch, strict=True))
     shape = [lhs.shape[i] for i in batch[0]] + [lhs.shape[i] for i in kept_lhs] + [rhs.shape[j] for j in kept_rhs]
     spec = (*both, *(lhs.spec[i] for i in kept_lhs), *(rhs.spec[j] for j in kept_rhs))

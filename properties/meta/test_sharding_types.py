@@ -154,7 +154,7 @@ def test_elementwise(operands: tuple[str, ...], result: str | None) -> None:
         ("8@dp,4@tp", "4,6", "8@dp,6"),
         ("8@dp,4@tp", "4,6@tp", "8@dp,6@tp"),
         ("8@dp,4@tp", "4@tp,6", Ambiguous),
-        ("8,4@tp", "4@dp,6", Ambiguous),
+        ("8,4@tp", "4@dp,6", Refused),
         ("8@dp,4", "4,6@dp", Refused),
     ],
 )

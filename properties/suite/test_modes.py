@@ -1,15 +1,19 @@
 """The three modes of sharding: automatic axes, explicit ones, and `shard_map`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
+import jax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.sharding import NamedSharding
 
 from shardproof.impl import modes
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import Engine
 from shardproof.properties.laws.modes import check_layout, check_loss, check_mlp, modes_cases
+from shardproof.properties.laws.resharding import check_resharding, reshardings
 from shardproof.properties.laws.sharding_types import check_type
 from shardproof.properties.laws.typed_calls import OPERATIONS, calls
 from shardproof.properties.runner.excused_types import excused
@@ -63,3 +67,25 @@ def test_a_layer_is_laid_out_in_every_mode(mode: str, scope: Scope, data: st.Dat
     """Compiled, every device has the part of the result that was asked for."""
     case = data.draw(modes_cases(max_devices=scope.max_devices, available=scope.available), label="case")
     check_layout(LAYERS[mode], case)
+
+
+def constrained(x: Any, spec: Any, mesh: Any) -> Any:
+    """On automatic axes."""
+    return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
+
+
+def from_type_to_type(x: Any, spec: Any, mesh: Any) -> Any:
+    """On explicit axes."""
+    return jax.reshard(x, NamedSharding(mesh, spec))
+
+
+@pytest.mark.parametrize("function", [constrained, from_type_to_type])
+@settings(max_examples=10 * COMPILED)
+@given(data=st.data())
+def test_a_change_of_layout_sends_no_more_than_there_is(
+    function: Callable[..., Any], scope: Scope, data: st.DataObject
+) -> None:
+    """Of any number of dimensions: what a device has is not sent, and never more than gathering everything takes."""
+    explicit = function is from_type_to_type
+    drawn = reshardings(max_devices=scope.max_devices, available=scope.available, explicit=explicit)
+    check_resharding(function, data.draw(drawn, label="case"))

@@ -5,13 +5,14 @@ from typing import Any
 
 import jax
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding
 
 from shardproof.impl import modes
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import Engine
+from shardproof.properties.known_defects import DEFECTS
 from shardproof.properties.laws.modes import check_layout, check_loss, check_mlp, modes_cases
 from shardproof.properties.laws.resharding import check_resharding, reshardings
 from shardproof.properties.laws.sharding_types import check_type
@@ -88,4 +89,6 @@ def test_a_change_of_layout_sends_no_more_than_there_is(
     """Of any number of dimensions: what a device has is not sent, and never more than gathering everything takes."""
     explicit = function is from_type_to_type
     drawn = reshardings(max_devices=scope.max_devices, available=scope.available, explicit=explicit)
-    check_resharding(function, data.draw(drawn, label="case"))
+    case = data.draw(drawn, label="case")
+    assume(not (case.in_front_of_another and DEFECTS["reshard_after_another"].in_version(jax.__version__)))
+    check_resharding(function, case)

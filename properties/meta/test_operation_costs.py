@@ -134,8 +134,7 @@ def case_of_matrices(contract: str) -> Case:
     result = ("tp", "") if contract == "reshard" else ("dp", "tp")  # which columns give up, and rows take
     layouts = {f"{name}_": axes for name, (_, axes) in matrices.items()} | {"hidden_": ("dp", "tp"), "": result}
     roles = {f"{name}{side}": axis for name, axes in layouts.items() for side, axis in zip(SIDES, axes, strict=True)}
-    roles = {role: axis or () for role, axis in roles.items()}
-    known = tuple((role, roles[role]) for role in CONTRACTS[contract].roles)
+    known = tuple((role, roles[role] or ()) for role in CONTRACTS[contract].roles)
     return Case(contract, MESH, ("dp", "tp"), operands, roles=known)
 
 

@@ -84,7 +84,7 @@ def loss_not_reduced_over_one_axis(x: Array, targets: Array, parameters: Any, *,
         total = lax.psum(own, axes[:-1]) if len(axes) > 1 else own
         return (lax.pmean(total, axes[-1:]) if axes else total) / x.shape[0]
 
-    return _on_blocks(loss, mesh, layouts, (), loss=True)(x, *parameters, targets)  # type: ignore[no-any-return]
+    return _on_blocks(loss, mesh, layouts, (), loss=True)(x, *parameters, targets)
 
 
 @_in(WRONG_LOSSES)

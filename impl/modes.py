@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Shaped
 
 from shardproof.impl.baselines import abstract_of, on_explicit_axes, spec
 from shardproof.impl.collective_matmul.operands import aligned, multiply
-from shardproof.impl.reshard import exchanged
+from shardproof.impl.relaying import exchanged
 
 Axes = tuple[str, ...]
 Entries = tuple[Axes, ...]

@@ -6,7 +6,7 @@ import jax
 from jax import Array, lax
 from jax.sharding import NamedSharding
 
-from shardproof.impl import baselines, reshard
+from shardproof.impl import baselines, relaying
 from shardproof.impl.baselines import Axes, Layout, layout, spec
 from shardproof.properties.mutants.axes import in_mesh_order
 from shardproof.properties.mutants.catalogue import formula_of, mutant
@@ -30,7 +30,7 @@ def _sorted_on(mesh: Any, axes: Axes) -> Axes:
 def reshard_in_mesh_order(x: Array, **roles: Any) -> Array:
     """Takes the new axes of a dimension in the order of the mesh."""
     held, wanted = _layouts(roles)
-    return reshard.exchanged(x, held, _sorted(wanted))
+    return relaying.exchanged(x, held, _sorted(wanted))
 
 
 @mutant("reshard", smallest=(2, 2))
@@ -44,7 +44,7 @@ def reshard_from_mesh_order(x: Array, **roles: Any) -> Array:
 def reshard_to_the_first_part(x: Array, **roles: Any) -> Array:
     """Every device cuts the first part of what is not sharded."""
     held, wanted = _layouts(roles)
-    whole = reshard.exchanged(x, held, ((), ()))
+    whole = relaying.exchanged(x, held, ((), ()))
     sizes = [n // (lax.axis_size(axes) if axes else 1) for n, axes in zip(whole.shape, wanted, strict=True)]
     return whole[: sizes[0], : sizes[1]]
 
@@ -53,7 +53,7 @@ def reshard_to_the_first_part(x: Array, **roles: Any) -> Array:
 def reshard_with_an_axis_dropped(x: Array, **roles: Any) -> Array:
     """Of the new axes of the columns it does not know the last one, and repeats what it has so far."""
     held, (rows, columns) = _layouts(roles)
-    known = reshard.exchanged(x, held, (rows, columns[:-1]))
+    known = relaying.exchanged(x, held, (rows, columns[:-1]))
     return known[:, : known.shape[1] // lax.axis_size(columns[-1:])] if columns else known
 
 
@@ -62,7 +62,7 @@ def reshard_of_a_constant(x: Array, **roles: Any) -> Array:
     """What is gathered is taken to be constant."""
     held, wanted = _layouts(roles)
     several = any(lax.axis_size(axes) > 1 for axes in held if axes)
-    return reshard.exchanged(lax.stop_gradient(x) if several and held != wanted else x, held, wanted)
+    return relaying.exchanged(lax.stop_gradient(x) if several and held != wanted else x, held, wanted)
 
 
 @mutant("reshard", law="communication", smallest=(1,), communication=EXCHANGED)

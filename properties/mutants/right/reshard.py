@@ -5,7 +5,7 @@ from typing import Any
 import jax
 from jax import Array
 
-from shardproof.impl import reshard
+from shardproof.impl import relaying
 from shardproof.impl.baselines import layout, spec
 from shardproof.properties.mutants.right.catalogue import right
 
@@ -15,7 +15,7 @@ def reshard_dimension_by_dimension(x: Array, **roles: Any) -> Array:
     """Gathers everything, then takes the new axes one dimension at a time, columns first."""
     held, (rows, columns) = layout(roles["x_rows"], roles["x_columns"]), layout(roles["rows"], roles["columns"])
     for step in (((), ()), ((), columns), (rows, columns)):
-        x, held = reshard.exchanged(x, held, step), step
+        x, held = relaying.exchanged(x, held, step), step
     return x
 
 

@@ -11,7 +11,7 @@ whose result could have several must be told which (`out_sharding`).
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -189,7 +189,35 @@ def explicit_matmul(
     def product(lhs: Global, rhs: Global) -> Global:
         return jnp.einsum("bd,df->bf", lhs, rhs, out_sharding=spec(layout(rows, columns)))
 
-    return _on_explicit_axes(product, mesh, layout(lhs_rows, lhs_columns), layout(rhs_rows, rhs_columns))(lhs, rhs)
+    return on_explicit_axes(product, mesh, layout(lhs_rows, lhs_columns), layout(rhs_rows, rhs_columns))(lhs, rhs)
+
+
+def explicit_two_matmuls(
+    x: Global,
+    w_in: Global,
+    w_out: Global,
+    *,
+    mesh: Mesh | AbstractMesh,
+    hidden_rows: AxisName,
+    hidden_columns: AxisName,
+    rows: AxisName,
+    columns: AxisName,
+    **layouts: AxisName,
+) -> Global:
+    """`[B, D] @ [D, F] @ [F, D] -> [B, D]` on explicit axes, where the types of the operands say how they are laid out.
+
+    Raises:
+        ValueError: for operands whose contracted sizes differ.
+    """
+    _check_whole("explicit_two_matmuls", mesh, w_in=(x, w_in), w_out=(w_in, w_out))
+    between, wanted = spec(layout(hidden_rows, hidden_columns)), spec(layout(rows, columns))
+
+    def product(x: Global, w_in: Global, w_out: Global) -> Global:
+        hidden = jnp.einsum("bd,df->bf", x, w_in, out_sharding=between)
+        return jnp.einsum("bf,fd->bd", hidden, w_out, out_sharding=wanted)
+
+    given = [layout(layouts[f"{name}_rows"], layouts[f"{name}_columns"]) for name in ("x", "w_in", "w_out")]
+    return on_explicit_axes(product, mesh, *given)(x, w_in, w_out)
 
 
 def layout(rows: AxisName, columns: AxisName) -> Layout:
@@ -197,7 +225,7 @@ def layout(rows: AxisName, columns: AxisName) -> Layout:
     return _axes(rows), _axes(columns)
 
 
-def spec(layout: Layout) -> PartitionSpec:
+def spec(layout: Sequence[Axes]) -> PartitionSpec:
     """A layout as JAX knows it."""
     return PartitionSpec(*(axes or None for axes in layout))
 
@@ -227,12 +255,13 @@ def _check(function: str, argument: str, lhs: Block, rhs: Block, left: Layout, r
 
 
 def _check_whole(function: str, mesh: Mesh | AbstractMesh, **pairs: tuple[Global, Global]) -> None:
-    with jax.sharding.use_abstract_mesh(_abstract(mesh)):
+    with jax.sharding.use_abstract_mesh(abstract_of(mesh)):
         for argument, (lhs, rhs) in pairs.items():
             check_contraction(function, argument, rhs.shape[0], lhs.shape[1])
 
 
-def _abstract(mesh: Mesh | AbstractMesh) -> AbstractMesh:
+def abstract_of(mesh: Mesh | AbstractMesh) -> AbstractMesh:
+    """A mesh without its devices."""
     return mesh.abstract_mesh if isinstance(mesh, Mesh) else mesh
 
 
@@ -240,9 +269,9 @@ def _constrained(x: Global, mesh: Mesh | AbstractMesh, to: Layout) -> Global:
     return lax.with_sharding_constraint(x, NamedSharding(mesh, spec(to)))
 
 
-def _on_explicit_axes(function: Callable[..., Global], mesh: Mesh | AbstractMesh, *given: Layout) -> Any:
+def on_explicit_axes(function: Callable[..., Global], mesh: Mesh | AbstractMesh, *given: Sequence[Axes]) -> Any:
     """The function with all axes of the mesh of type Explicit, as a function of arrays on automatic axes."""
-    abstract = _abstract(mesh)
+    abstract = abstract_of(mesh)
     explicit = jax.sharding.explicit_axes(function, axes=abstract.axis_names, in_sharding=tuple(map(spec, given)))
 
     def called(*arrays: Global) -> Global:

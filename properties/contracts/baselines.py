@@ -144,6 +144,7 @@ CONTRACTS: tuple[Contract, ...] = (
         implementations={
             "gathered": Claim(implementations.gathered_two_matmuls, OURS, communication=_two_gathered),
             "automatic": Claim(implementations.automatic_two_matmuls, OURS, whole=True),
+            "explicit": Claim(implementations.explicit_two_matmuls, OURS, whole=True),
         },
     ),
 )

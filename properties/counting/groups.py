@@ -1,5 +1,6 @@
 """Which devices a collective connects: the three spellings of replica groups, and source-target pairs."""
 
+import itertools
 import math
 
 import numpy as np
@@ -91,12 +92,34 @@ def _of_mesh(text: str) -> Groups:
     sizes = {name.strip().strip("'\""): int(size) for name, _, size in axes}
     rest = text[end + 1 :].strip().removeprefix(",").strip()
     opens = rest.rindex("{")
-    table = _devices(rest[:opens].strip(), math.prod(sizes.values())).reshape(tuple(sizes.values()))
-    names = [part.strip("'\"") for part in split(rest[opens + 1 : closing(rest, opens)])]
-    places = list(sizes)
-    if any(":" in name for name in names):
-        raise ValueError("groups over a part of an axis are not understood")
-    chosen = [places.index(name) for name in names]
-    kept = [i for i in range(len(places)) if i not in chosen]
-    members = table.transpose(*kept, *chosen).reshape(-1, math.prod(sizes[name] for name in names))
+    devices = _devices(rest[:opens].strip(), math.prod(sizes.values()))
+    named = [_part(part, sizes) for part in split(rest[opens + 1 : closing(rest, opens)])]
+    pieces = _pieces(sizes, named)
+    chosen = [i for name, start, end in named for i, p in enumerate(pieces) if p[0] == name and start <= p[1] < end]
+    kept = [i for i in range(len(pieces)) if i not in chosen]
+    table = devices.reshape([end // start for _, start, end in pieces])
+    members = table.transpose(*kept, *chosen).reshape(-1, math.prod(end // start for _, start, end in named))
     return tuple(tuple(map(int, row)) for row in members)
+
+
+def _part(text: str, sizes: dict[str, int]) -> tuple[str, int, int]:
+    """An axis and the products of sizes between which the part of it is: `'dp':(2)4` is dp from 2 to 8."""
+    name, of_one, part = text.partition(":")
+    name = name.strip().strip("'\"")
+    if not of_one:
+        return name, 1, sizes[name]
+    before, _, size = part.strip().removeprefix("(").partition(")")
+    start = int(before)
+    end = start * int(size)
+    if sizes[name] % end:
+        raise ValueError(f"expected a part of an axis of size {sizes[name]}, found {text!r}")
+    return name, start, end
+
+
+def _pieces(sizes: dict[str, int], named: list[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
+    """All axes, cut where parts of them begin and end, as such parts."""
+    found = []
+    for name, size in sizes.items():
+        edges = sorted({1, size, *(edge for other, *both in named if other == name for edge in both)})
+        found += [(name, start, end) for start, end in itertools.pairwise(edges)] or [(name, 1, 1)]
+    return found

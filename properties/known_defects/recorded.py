@@ -123,4 +123,29 @@ RECORDED = (
         "device_put to other devices waits for its operand, on the host, unless they are to hold the same parts of it.",
         ("0.10.2", "0.12.0.1"),
     ),
+    Defect(
+        "dot_general_batch_type",
+        "On explicit axes dot_general types a batch dimension by its left operand alone: an axis of the right is lost.",
+        ("0.10.2",),
+    ),
+    Defect(
+        "reshape_axis_of_one",
+        "On explicit axes a split or merge fails an assertion if an axis of one device is last and parts are one row.",
+        ("0.10.2", "0.12.0.1"),
+    ),
+    Defect(
+        "reshape_beside_ones",
+        "On explicit axes a split beside dimensions of one element fails an assertion, or is refused.",
+        ("0.10.2",),
+    ),
+    Defect(
+        "reshape_to_ones",
+        "On explicit axes a merge that adds dimensions of one element raises IndexError.",
+        ("0.12.0.1",),
+    ),
+    Defect(
+        "reshard_after_another",
+        "XLA aborts where an axis goes to another dimension, in front of an axis of a different size that is there.",
+        ("0.12.0.1",),
+    ),
 )

@@ -4,6 +4,7 @@ import importlib
 import re
 from pathlib import Path
 
+import jax
 import pytest
 from jax import lax
 
@@ -60,15 +61,15 @@ def is_part(name: str, path: Path) -> bool:
 
 
 def mentions(name: str, source: str) -> bool:
-    """Whether a source names a contract, in code or in words."""
-    return re.search(rf"\b{name}\b", source) is not None
+    """Whether a source names a contract, in code or in words; `jax.` in front of it makes it JAX's own function."""
+    return re.search(rf"(?<!\bjax\.)\b{name}\b", source) is not None
 
 
 def may_name(name: str, path: Path) -> bool:
     """Whether a file may name a contract: its own, that of its right forms, a test, or one about a JAX primitive."""
     if str(path) in own_files(name) or is_part(name, path) or ANY_OF_THEM in str(path) or path.stem.startswith("test_"):
         return True
-    return hasattr(lax, name) and bool({*path.parts} & {*PRIMITIVES, *MADE_OF_OTHERS})
+    return (hasattr(lax, name) or hasattr(jax, name)) and bool({*path.parts} & {*PRIMITIVES, *MADE_OF_OTHERS})
 
 
 def strangers(name: str, texts: dict[Path, str]) -> list[str]:

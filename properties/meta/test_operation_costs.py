@@ -47,6 +47,7 @@ OPERANDS: dict[str, tuple[Described, dict[str, Any]]] = {
 Matrix = tuple[tuple[int, int], tuple[str, str]]
 MATRICES: dict[str, dict[str, Matrix]] = {
     "sharded_matmul": {"lhs": ((3, 2), ("dp", "tp")), "rhs": ((2, 6), ("tp", "dp"))},
+    "reshard": {"x": ((2, 6), ("dp", "tp"))},
     "two_matmuls": {"x": ((3, 2), ("dp", "tp")), "w_in": ((2, 6), ("tp", "dp")), "w_out": ((3, 4), ("tp", "dp"))},
 }
 """Blocks, and the axes of rows and columns; what is hidden, and the result, is laid out as the first one."""
@@ -112,6 +113,9 @@ COSTS = {
         "all_gather=3 (132 bytes)",
         "all_gather=3 (132 bytes), all_reduce=3 (288 bytes)",
     ),
+    # 2 by 6 of 4 by 24: rows come together, then columns, of which rows are cut; the cotangents of 4 by 24 are added up
+    "reshard[gathered]": ("all_gather=2 (72 bytes)", "all_reduce=1 (192 bytes)"),
+    "reshard[exchanged]": ("all_gather=2 (72 bytes)", "all_reduce=1 (192 bytes)"),
     # 2 rows of 6, to be 12; sums of 3 by 12 in float32; backward, 2 by 12 along dp, and 3 by 12 out of which 3 were cut
     "sharded_matmul[reduced]": (
         "all_gather=1 (24 bytes), all_reduce=1 (144 bytes)",
@@ -204,9 +208,10 @@ def case_of_matrices(contract: str) -> Case:
     operands = tuple(
         Operand(block, "bfloat16", Placement(tuple((axis,) for axis in axes))) for block, axes in matrices.values()
     )
-    layouts = {f"{name}_": axes for name, (_, axes) in matrices.items()} | dict.fromkeys(("hidden_", ""), ("dp", "tp"))
+    result = ("tp", "") if contract == "reshard" else ("dp", "tp")  # which columns give up, and rows take
+    layouts = {f"{name}_": axes for name, (_, axes) in matrices.items()} | {"hidden_": ("dp", "tp"), "": result}
     roles = {f"{name}{side}": axis for name, axes in layouts.items() for side, axis in zip(SIDES, axes, strict=True)}
-    known = tuple((role, roles[role]) for role in CONTRACTS[contract].roles)
+    known = tuple((role, roles[role] or ()) for role in CONTRACTS[contract].roles)
     return Case(contract, MESH, ("dp", "tp"), operands, roles=known)
 
 

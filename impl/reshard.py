@@ -1,0 +1,95 @@
+"""From any layout of a matrix to any other: by hand on blocks, and as the compiler does it.
+
+Rows and columns are sharded over an axis tuple each, `x_rows` and `x_columns`, and are to be over others, `rows` and
+`columns`, in any order. What a device holds already is not sent: the first axes that both layouts of a dimension have
+in common stay, and a dimension is cut without any communication.
+
+The device-local forms run inside `jax.shard_map`, on blocks. The others take global arrays, for `jax.jit`: on axes of
+type Auto a sharding constraint says where to, on axes of type Explicit the type of the result does.
+"""
+
+import math
+from collections.abc import Sequence
+
+import jax
+from jax import lax
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
+
+from shardproof.impl import baselines
+from shardproof.impl.arguments import AxisName, check_rank, refuse
+from shardproof.impl.baselines import Block, Global, Layout, abstract_of, layout, on_explicit_axes, spec
+from shardproof.impl.relaying import exchanged
+
+
+def gathered_reshard(x: Block, *, x_rows: AxisName, x_columns: AxisName, rows: AxisName, columns: AxisName) -> Block:
+    """`[B_x_rows, D_x_columns] -> [B_rows, D_columns]`: gathers each dimension whose axes are others, then cuts it.
+
+    Raises:
+        ValueError: unless x is a matrix, and the axis tuples divide the dimensions that they are to shard.
+    """
+    held, wanted = layout(x_rows, x_columns), layout(rows, columns)
+    _check_block("gathered_reshard", x, held, wanted)
+    return baselines.relaid(x, held, wanted)
+
+
+def exchanged_reshard(x: Block, *, x_rows: AxisName, x_columns: AxisName, rows: AxisName, columns: AxisName) -> Block:
+    """`[B_x_rows, D_x_columns] -> [B_rows, D_columns]`, with as little sent as one collective per dimension allows.
+
+    Raises:
+        ValueError: unless x is a matrix, and the axis tuples divide the dimensions that they are to shard.
+    """
+    held, wanted = layout(x_rows, x_columns), layout(rows, columns)
+    _check_block("exchanged_reshard", x, held, wanted)
+    return exchanged(x, held, wanted)
+
+
+def constrained_reshard(
+    x: Global, *, mesh: Mesh | AbstractMesh, rows: AxisName, columns: AxisName, **layouts: AxisName
+) -> Global:
+    """`[B, D] -> [B_rows, D_columns]` on automatic axes, whatever the layout was.
+
+    Raises:
+        ValueError: unless x is a matrix, and the axis tuples divide the dimensions that they are to shard.
+    """
+    wanted = layout(rows, columns)
+    _check_whole("constrained_reshard", x, wanted, mesh)
+    return lax.with_sharding_constraint(x, NamedSharding(mesh, spec(wanted)))
+
+
+def explicit_reshard(
+    x: Global,
+    *,
+    mesh: Mesh | AbstractMesh,
+    x_rows: AxisName,
+    x_columns: AxisName,
+    rows: AxisName,
+    columns: AxisName,
+) -> Global:
+    """`[B_x_rows, D_x_columns] -> [B_rows, D_columns]` on explicit axes, from type to type.
+
+    Raises:
+        ValueError: unless x is a matrix, and the axis tuples divide the dimensions that they are to shard.
+    """
+    held, wanted = layout(x_rows, x_columns), layout(rows, columns)
+    _check_whole("explicit_reshard", x, wanted, mesh)
+    return on_explicit_axes(lambda x: jax.reshard(x, spec(wanted)), mesh, held)(x)
+
+
+def _check_block(function: str, x: Block, held: Layout, wanted: Layout) -> None:
+    check_rank(function, "x", x, 2)
+    shape = dict(jax.sharding.get_abstract_mesh().shape)
+    whole = [n * math.prod(shape[name] for name in axes) for n, axes in zip(x.shape, held, strict=True)]
+    _check_divides(function, whole, wanted, shape)
+
+
+def _check_whole(function: str, x: Global, wanted: Layout, mesh: Mesh | AbstractMesh) -> None:
+    with jax.sharding.use_abstract_mesh(abstract_of(mesh)):
+        check_rank(function, "x", x, 2)
+        _check_divides(function, x.shape, wanted, dict(mesh.shape))
+
+
+def _check_divides(function: str, shape: Sequence[int], wanted: Layout, sizes: dict[str, int]) -> None:
+    for n, axes, role in zip(shape, wanted, ("rows", "columns"), strict=True):
+        parts = math.prod(sizes[name] for name in axes)
+        if n % parts:
+            refuse(function, "x", f"{n} {role}", f"a multiple of the {parts} parts of {role}={axes}")

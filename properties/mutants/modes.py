@@ -1,0 +1,120 @@
+"""Planted bugs of a layer and its loss in the three modes, and right ones that look odd."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from shardproof.impl import modes
+from shardproof.impl.baselines import spec
+from shardproof.impl.modes import Entries, Layouts
+
+WRONG_LAYERS: dict[str, Callable[..., Array]] = {}
+WRONG_LOSSES: dict[str, Callable[..., Array]] = {}
+UNPLACED: dict[str, Callable[..., Array]] = {}
+"""Layers that are right, and not where they were to be."""
+
+ODD_LAYERS: dict[str, Callable[..., Array]] = {}
+
+
+def _in(table: dict[str, Callable[..., Array]]) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
+    def enter(function: Callable[..., Array]) -> Callable[..., Array]:
+        table[str(getattr(function, "__name__", ""))] = function
+        return function
+
+    return enter
+
+
+def _on_blocks(function: Callable[..., Array], mesh: Any, layouts: Layouts, out: Entries, *, loss: bool) -> Any:
+    given = (*layouts.operands, *([layouts.result] if loss else []))
+    return jax.shard_map(function, mesh=mesh, in_specs=tuple(map(spec, given)), out_specs=spec(out))
+
+
+@_in(WRONG_LAYERS)
+def manual_in_mesh_order(x: Array, parameters: Any, *, mesh: Any, layouts: Layouts) -> Array:
+    """Takes the columns of W_in in the order of the mesh."""
+    in_order = tuple(tuple(n for n in mesh.axis_names if n in axes) for axes in layouts.w_in)
+    wrong = dataclasses.replace(layouts, w_in=in_order)
+    return _on_blocks(lambda *blocks: modes.mlp_of_blocks(wrong, *blocks), mesh, layouts, layouts.result, loss=False)(
+        x, *parameters
+    )
+
+
+@_in(WRONG_LAYERS)
+def manual_without_a_bias_elsewhere(x: Array, parameters: Any, *, mesh: Any, layouts: Layouts) -> Array:
+    """Drops a bias that is not laid out as the columns that it meets."""
+    w_in, b_in, w_out, b_out = parameters
+    kept = b_in if layouts.b_in[0] == layouts.hidden[1] else jnp.zeros_like(b_in)
+    return modes.manual_mlp(x, (w_in, kept, w_out, b_out), mesh=mesh, layouts=layouts)
+
+
+@_in(WRONG_LAYERS)
+def automatic_without_its_relu(x: Array, parameters: Any, *, mesh: Any, layouts: Layouts) -> Array:
+    """Multiplies what is below zero as well."""
+    w_in, b_in, w_out, b_out = parameters
+    return (x @ w_in + b_in) @ w_out + b_out
+
+
+@_in(UNPLACED)
+def automatic_without_constraints(x: Array, parameters: Any, *, mesh: Any, layouts: Layouts) -> Array:
+    """Ignores where the result is to be."""
+    w_in, b_in, w_out, b_out = parameters
+    return jax.nn.relu(x @ w_in + b_in) @ w_out + b_out
+
+
+@_in(UNPLACED)
+def explicit_with_a_constraint_on_the_first_axis(x: Array, parameters: Any, *, mesh: Any, layouts: Layouts) -> Array:
+    """Of several axes that are to shard the result's rows the first one does."""
+    rows, columns = layouts.result
+    return modes.explicit_mlp(
+        x, parameters, mesh=mesh, layouts=dataclasses.replace(layouts, result=(rows[:1], columns))
+    )
+
+
+@_in(WRONG_LOSSES)
+def loss_not_reduced_over_one_axis(x: Array, targets: Array, parameters: Any, *, mesh: Any, layouts: Layouts) -> Array:
+    """Leaves one of several axes out of the sum, and takes the mean over it."""
+    axes = [name for entry in layouts.result for name in entry]
+
+    def loss(*blocks: Array) -> Array:
+        own = jnp.sum(jnp.square(modes.mlp_of_blocks(layouts, *blocks[:5]) - blocks[5]))
+        total = lax.psum(own, axes[:-1]) if len(axes) > 1 else own
+        return (lax.pmean(total, axes[-1:]) if axes else total) / x.shape[0]
+
+    return _on_blocks(loss, mesh, layouts, (), loss=True)(x, *parameters, targets)
+
+
+@_in(WRONG_LOSSES)
+def loss_by_the_rows_of_a_block(x: Array, targets: Array, parameters: Any, *, mesh: Any, layouts: Layouts) -> Array:
+    """Divides by the number of its own rows."""
+    parts = 1
+    for name in layouts.result[0]:
+        parts *= mesh.shape[name]
+    return modes.manual_loss(x, targets, parameters, mesh=mesh, layouts=layouts) * parts
+
+
+@_in(WRONG_LOSSES)
+def loss_of_a_constant_hidden_layer(x: Array, targets: Array, parameters: Any, *, mesh: Any, layouts: Layouts) -> Array:
+    """The first weights get no gradient."""
+    w_in, b_in, w_out, b_out = parameters
+    stopped = (lax.stop_gradient(w_in), b_in, w_out, b_out)
+    return modes.explicit_loss(x, targets, stopped, mesh=mesh, layouts=layouts)
+
+
+@_in(ODD_LAYERS)
+def manual_with_everything_gathered(x: Array, parameters: Any, *, mesh: Any, layouts: Layouts) -> Array:
+    """Every device has all operands, and computes its part of the result."""
+    whole = ((), ())
+    plain = dataclasses.replace(layouts, x=whole, w_in=whole, b_in=((),), w_out=whole, b_out=((),), hidden=whole)
+    return modes.manual_mlp(x, parameters, mesh=mesh, layouts=plain)
+
+
+@_in(ODD_LAYERS)
+def explicit_then_by_hand(x: Array, parameters: Any, *, mesh: Any, layouts: Layouts) -> Array:
+    """Computes it twice, on explicit axes and by hand, and takes the first."""
+    one = modes.explicit_mlp(x, parameters, mesh=mesh, layouts=layouts)
+    other = modes.manual_mlp(x, parameters, mesh=mesh, layouts=layouts)
+    return lax.select(jnp.full(one.shape, True), one, other)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import jax
 
-from shardproof.properties.benchmark import diagnoses, drawing, planted, products, simulating, verdicts
+from shardproof.properties.benchmark import diagnoses, drawing, planted, products, simulating, tpu, verdicts
 
 SECTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "drawing": lambda options: drawing.measure(options.devices),
@@ -14,6 +14,7 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "diagnoses": lambda options: diagnoses.measure(range(options.first_seed, options.first_seed + options.seeds)),
     "verdicts": lambda options: verdicts.measure(),
     "products": lambda options: products.measure(options.devices),
+    "tpu": tpu.measure,
 }
 
 
@@ -24,6 +25,7 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=8, help="virtual CPU devices (default: 8)")
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds to hunt planted bugs with (default: 1)")
     parser.add_argument("--first-seed", type=int, default=0, help="the first of them (default: 0)")
+    tpu.add_options(parser)
     options = parser.parse_args()
     unknown = [name for name in options.section if name not in SECTIONS]
     if unknown:

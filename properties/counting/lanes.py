@@ -15,6 +15,8 @@ MOST_BARS = 160
 
 WAYS = {1: "->", -1: "<-"}
 FILLED, SENDING, EXPOSED, IDLE, CUT = "#", "=", "!", ".", "~"
+KEY = "# computes, = sends, ! sends while nothing is computed, ~ iterations left out"
+"""What the letters mean."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.strategies.dtypes import WIDE, as_dtype
 from shardproof.properties.counting.chips import CHIPS, Chip, chip, in_words
 from shardproof.properties.counting.choosing import scheduled
-from shardproof.properties.counting.lanes import laid_out, text
+from shardproof.properties.counting.lanes import KEY, laid_out, text
 from shardproof.properties.counting.operations import Operation, Untold, operations_of
 from shardproof.properties.counting.shaped import CONTRACTS, parse_shapes, shaped
 from shardproof.properties.counting.timeline import Timeline, timeline
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         title = [f"{called} on {machine.name}, mesh {mesh}", f"of {arrays}", figures(found), assumed(machine)]
         lanes = laid_out(found)
         print("\n".join([title[0], *(f"  {line}" for line in title[1:]), *(f"    {line}" for line in text(lanes))]))
-        print("    # computes, = sends, ! sends while nothing is computed, ~ iterations left out")
+        print(f"    {KEY}")
         if lanes.total:
             path = options.output or Path(f"{_file_name(options.name)}-{machine.name}.svg")
             gantt.write(path, title, lanes)

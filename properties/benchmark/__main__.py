@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import jax
 
-from shardproof.properties.benchmark import diagnoses, drawing, planted, products, simulating, tpu, verdicts
+from shardproof.properties.benchmark import diagnoses, drawing, planted, products, simulating, timelines, tpu, verdicts
 
 SECTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "drawing": lambda options: drawing.measure(options.devices),
@@ -14,6 +14,7 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "diagnoses": lambda options: diagnoses.measure(range(options.first_seed, options.first_seed + options.seeds)),
     "verdicts": lambda options: verdicts.measure(),
     "products": lambda options: products.measure(options.devices),
+    "timeline": lambda options: timelines.measure(),
     "tpu": tpu.measure,
 }
 

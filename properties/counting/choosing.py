@@ -9,7 +9,7 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.counting.chips import Chip, chip, in_words
 from shardproof.properties.counting.operations import Operation, operations_of
 from shardproof.properties.counting.shaped import Shapes, shaped
-from shardproof.properties.counting.timeline import Timeline, timeline
+from shardproof.properties.counting.timeline import timeline
 from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
 from shardproof.properties.programs.precision import precision_of
@@ -136,23 +136,48 @@ def choose(
     stated = chip(machine) if isinstance(machine, str) else machine
     stated.check(on)
     case = shaped(contract, on, axes if len(axes) > 1 else axes[0], shapes, dtype)
+    return choice(forms(case, gradient=gradient), stated)
+
+
+@dataclass(frozen=True)
+class Forms:
+    """What a device does in every form of an operation, for a case.
+
+    Arguments:
+        case: the case.
+        operations: by form.
+        unsupported: the forms that do not support the case, with what they say.
+    """
+
+    case: Case
+    operations: tuple[tuple[Implementation, tuple[Operation, ...]], ...]
+    unsupported: tuple[tuple[Implementation, str], ...]
+
+
+def forms(case: Case, *, gradient: bool = False) -> Forms:
+    """Every form of a case's operation, traced: what it is on one machine or another is `choice`."""
     found, unsupported = [], []
-    plain: Timeline | None = None
-    for one in [i for i in IMPLEMENTATIONS if i.contract == contract and not i.whole]:
+    for one in [i for i in IMPLEMENTATIONS if i.contract == case.contract and not i.whole]:
         if one.serves is not None and not one.serves(case):
             unsupported.append((one, f"it is not meant for {case.mesh}"))
             continue
         try:
-            operations = scheduled(one, case, gradient=gradient)
+            found.append((one, scheduled(one, case, gradient=gradient)))
         except NotImplementedError as error:
             unsupported.append((one, str(error)))
-            continue
-        told = timeline(operations, stated)
-        plain = told if one.name in PLAIN and plain is None else plain
+    return Forms(case, tuple(found), tuple(unsupported))
+
+
+def choice(traced: Forms, machine: Chip) -> Choice:
+    """What to use on a machine."""
+    found, plain = [], None
+    for one, operations in traced.operations:
+        told = timeline(operations, machine)
+        plain = told if one.name in PLAIN else plain
         found.append(Row(one, told.total, told.exposed, told.communication, transfers_in(operations)))
     rows = sorted(found, key=lambda row: (row.total, row.implementation.name not in PLAIN))
     unsharded, sent = (plain.compute, plain.communication) if plain is not None else (Fraction(0), Fraction(0))
-    return Choice(contract, case, stated, tuple(rows), unsharded, sent, tuple(unsupported))
+    return Choice(traced.case.contract, traced.case, machine, tuple(rows), unsharded, sent, traced.unsupported)
 
 
 def scheduled(implementation: Implementation, case: Case, *, gradient: bool = False) -> tuple[Operation, ...]:

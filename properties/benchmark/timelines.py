@@ -83,7 +83,7 @@ def rows() -> list[tuple[str, ...]]:
 def published() -> list[tuple[str, ...]]:
     """The three published times as ratios, and the same three programs by their timelines."""
     gathered, collective, unsharded = PUBLISHED
-    lines = [("published", f"{gathered / unsharded:.2f}", f"{collective / unsharded:.2f}", "1")]
+    lines: list[tuple[str, ...]] = [("published", f"{gathered / unsharded:.2f}", f"{collective / unsharded:.2f}", "1")]
     for dtype in ("bfloat16", "int32"):
         traced = forms(shaped("all_gather_matmul_lhs_contracting", MeshCase(("tp",), (4,)), "tp", dtype=dtype))
         ring, line = machines(traced, dtype)

@@ -13,7 +13,7 @@ carries, memory that transfers and arithmetic share, and what stays in on-chip m
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -81,6 +81,11 @@ class Chip:
         if not operation.transfers:
             return ()
         return tuple(operation.loads.bytes) if self.dimensions else (SWITCH,)
+
+    def bandwidth(self, mesh: MeshCase, axes: Sequence[str]) -> int:
+        """Bytes a second that a device gets over all its links along some axes; of two devices, each has one."""
+        ways = sum(2 if mesh.shape[axis] > 2 else mesh.shape[axis] - 1 for axis in axes)
+        return self.link * (ways if self.dimensions else min(ways, 1))
 
     def rate(self, dtype: str) -> int:
         """The peak of a dtype, in multiplications and additions a second.

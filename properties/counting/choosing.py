@@ -8,6 +8,7 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.counting.chips import Chip, chip, in_words
 from shardproof.properties.counting.operations import Operation, operations_of
+from shardproof.properties.counting.products import SHARDED, received
 from shardproof.properties.counting.shaped import Shapes, shaped
 from shardproof.properties.counting.timeline import timeline
 from shardproof.properties.programs.derivatives import derivatives
@@ -48,7 +49,6 @@ class Choice:
         machine: on which machine.
         rows: all forms, the fastest first; of equally fast ones the plain form.
         unsharded: of a product, seconds that the plain form computes for, as if nothing had to be sent; else zero.
-        sent: seconds that it sends for.
         unsupported: the forms that do not support the case, with what they say.
     """
 
@@ -57,7 +57,6 @@ class Choice:
     machine: Chip
     rows: tuple[Row, ...]
     unsharded: Fraction
-    sent: Fraction
     unsupported: tuple[tuple[Implementation, str], ...] = ()
 
     @property
@@ -72,10 +71,14 @@ class Choice:
 
     @property
     def floor(self) -> Fraction:
-        """What no form of p participants is below, over `unsharded`: all that is sent and a p-th of the work, or 1."""
-        if not self.unsharded:
+        """What no form of p participants is below, over `unsharded`: what must be sent and a p-th of the work, or 1.
+
+        Blocks travel in the operands' dtype, over all links of their axes, without latency.
+        """
+        if not self.unsharded or self.case.members < 2:
             return Fraction(1)
-        return max(Fraction(1), self.sent / self.unsharded + Fraction(1, self.case.members))
+        sent = received(self.case) / self.machine.bandwidth(self.case.mesh, self.case.axes)
+        return max(Fraction(1), sent / self.unsharded + Fraction(1, self.case.members))
 
     def ratio(self, row: Row) -> Fraction:
         """The time of a form over `unsharded`."""
@@ -176,8 +179,8 @@ def choice(traced: Forms, machine: Chip) -> Choice:
         plain = told if one.name in PLAIN else plain
         found.append(Row(one, told.total, told.exposed, told.communication, transfers_in(operations)))
     rows = sorted(found, key=lambda row: (row.total, row.implementation.name not in PLAIN))
-    unsharded, sent = (plain.compute, plain.communication) if plain is not None else (Fraction(0), Fraction(0))
-    return Choice(traced.case.contract, traced.case, machine, tuple(rows), unsharded, sent, traced.unsupported)
+    unsharded = plain.compute if plain is not None and traced.case.contract in SHARDED else Fraction(0)
+    return Choice(traced.case.contract, traced.case, machine, tuple(rows), unsharded, traced.unsupported)
 
 
 def scheduled(implementation: Implementation, case: Case, *, gradient: bool = False) -> tuple[Operation, ...]:

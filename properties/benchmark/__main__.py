@@ -5,7 +5,17 @@ from collections.abc import Callable
 
 import jax
 
-from shardproof.properties.benchmark import diagnoses, drawing, planted, products, simulating, timelines, tpu, verdicts
+from shardproof.properties.benchmark import (
+    agreement,
+    diagnoses,
+    drawing,
+    planted,
+    products,
+    simulating,
+    timelines,
+    tpu,
+    verdicts,
+)
 
 SECTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "drawing": lambda options: drawing.measure(options.devices),
@@ -16,6 +26,7 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "products": lambda options: products.measure(options.devices),
     "timeline": lambda options: timelines.measure(),
     "tpu": tpu.measure,
+    "agreement": agreement.measure,
 }
 
 

@@ -50,6 +50,7 @@ class Choice:
         rows: all forms, the fastest first; of equally fast ones the plain form.
         unsharded: of a product, seconds that the plain form computes for, as if nothing had to be sent; else zero.
         unsupported: the forms that do not support the case, with what they say.
+        gradient: whether the gradient is scheduled with it.
     """
 
     contract: str
@@ -58,6 +59,7 @@ class Choice:
     rows: tuple[Row, ...]
     unsharded: Fraction
     unsupported: tuple[tuple[Implementation, str], ...] = ()
+    gradient: bool = False
 
     @property
     def best(self) -> Implementation:
@@ -71,14 +73,17 @@ class Choice:
 
     @property
     def floor(self) -> Fraction:
-        """What no form of p participants is below, over `unsharded`: what must be sent and a p-th of the work, or 1.
+        """What no form of p participants is below, over `unsharded`: what must be sent and a p-th of a product, or 1.
 
-        Blocks travel in the operands' dtype, over all links of their axes, without latency.
+        Blocks travel in the operands' dtype, over all links of their axes, without latency; of a gradient only those of
+        the function itself are counted.
         """
         if not self.unsharded or self.case.members < 2:
             return Fraction(1)
         sent = received(self.case) / self.machine.bandwidth(self.case.mesh, self.case.axes)
-        return max(Fraction(1), sent / self.unsharded + Fraction(1, self.case.members))
+        products = len(self.case.operands) - 1
+        alone = Fraction(0) if self.gradient else Fraction(1, products * self.case.members)
+        return max(Fraction(1), sent / self.unsharded + alone)
 
     def ratio(self, row: Row) -> Fraction:
         """The time of a form over `unsharded`."""
@@ -150,11 +155,13 @@ class Forms:
         case: the case.
         operations: by form.
         unsupported: the forms that do not support the case, with what they say.
+        gradient: whether their gradients are in it.
     """
 
     case: Case
     operations: tuple[tuple[Implementation, tuple[Operation, ...]], ...]
     unsupported: tuple[tuple[Implementation, str], ...]
+    gradient: bool
 
 
 def forms(case: Case, *, gradient: bool = False) -> Forms:
@@ -168,7 +175,7 @@ def forms(case: Case, *, gradient: bool = False) -> Forms:
             found.append((one, scheduled(one, case, gradient=gradient)))
         except NotImplementedError as error:
             unsupported.append((one, str(error)))
-    return Forms(case, tuple(found), tuple(unsupported))
+    return Forms(case, tuple(found), tuple(unsupported), gradient)
 
 
 def choice(traced: Forms, machine: Chip) -> Choice:
@@ -180,7 +187,8 @@ def choice(traced: Forms, machine: Chip) -> Choice:
         found.append(Row(one, told.total, told.exposed, told.communication, transfers_in(operations)))
     rows = sorted(found, key=lambda row: (row.total, row.implementation.name not in PLAIN))
     unsharded = plain.compute if plain is not None and traced.case.contract in SHARDED else Fraction(0)
-    return Choice(traced.case.contract, traced.case, machine, tuple(rows), unsharded, traced.unsupported)
+    case, unsupported = traced.case, traced.unsupported
+    return Choice(case.contract, case, machine, tuple(rows), unsharded, unsupported, traced.gradient)
 
 
 def scheduled(implementation: Implementation, case: Case, *, gradient: bool = False) -> tuple[Operation, ...]:

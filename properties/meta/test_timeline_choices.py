@@ -1,12 +1,14 @@
 """Which form to use: by timelines, with the plain form where nothing is gained; and how near published figures are."""
 
+import argparse
 from fractions import Fraction
 
 import pytest
 
 import shardproof
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.benchmark import timelines
+from shardproof.properties.benchmark import agreement, timelines
+from shardproof.properties.benchmark.agreement import Pair, summary
 from shardproof.properties.counting.chips import CHIPS
 from shardproof.properties.counting.choosing import Choice, choice, choose
 from shardproof.properties.counting.products import SHARDED
@@ -124,3 +126,26 @@ def test_the_benchmark_has_a_row_for_every_chip() -> None:
         assert Fraction(1) <= floor <= min(naive, ours)
         assert ("naive is better" in line[7]) == (naive <= ours)
     assert timelines.markdown(timelines.COLUMNS, lines[:1]).count("|") == 3 * (len(timelines.COLUMNS) + 1)
+
+
+def test_agreement_is_summed_up() -> None:
+    """How far the two models are apart, and what it costs to choose by the one as the other has it."""
+    work, other = ("all_gather_matmul_lhs", "book"), ("matmul_reduce_scatter", "book")
+    found = [
+        Pair(work, "naive", 2.0, 2.0, (0.5, 0.5)),
+        Pair(work, "ring", 1.5, 3.0, (0.0, 0.25)),
+        Pair(other, "naive", 3.0, 3.0, (0.5, 0.5)),
+        Pair(other, "ring", 2.0, 2.2, (0.0, 0.1)),
+    ]
+    told = summary(found)
+    assert told.startswith("4 programs: half of them within a factor of 1.10, all within 2.00; ")
+    assert "is the compiler's in 1 of 2 products" in told
+    assert told.endswith("1.22 times as long as the fastest on average, 1.50 at most")
+    assert agreement.row(found[1]) == (*work, "ring", "1.50", "3.00", "0%", "25%")
+
+
+def test_agreement_needs_a_compiler(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where there is none a sentence says so."""
+    monkeypatch.setattr(agreement, "missing", lambda: "there is no compiler for TPUs here")
+    agreement.measure(argparse.Namespace(topology="v5e:2x4", model=4, shape=None))
+    assert capsys.readouterr().out == "there is no compiler for TPUs here\n"

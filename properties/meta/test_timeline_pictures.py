@@ -31,8 +31,11 @@ from shardproof.properties.reports.gantt import gantt
 from shardproof.properties.reports.svg import LETTER
 from shardproof.properties.runner.violation import LawViolation
 
-MINE = """import jax.numpy as jnp
+MINE = """import jax
+import jax.numpy as jnp
 from jax import lax
+from jax.sharding import PartitionSpec as P
+from shardproof import Program
 
 
 def layer(x, w, axis_name):
@@ -43,8 +46,29 @@ def endless(x, axis_name):
     return lax.while_loop(lambda y: jnp.sum(y) < 0, lambda y: lax.ppermute(y, axis_name, [(0, 1)]), x)
 
 
+def mlp(x, w, *, data, model):
+    return lax.psum(jnp.tanh(x @ w["in"]) @ w["out"], model)
+
+
+def whole(x, w, *, mesh, data, model):
+    specs = P(data), {"in": P(None, model), "out": P(model)}
+    local = lambda x, w: mlp(x, w, data=data, model=model)
+    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=P(data))(x, w)
+
+
+def unsharded(x, w):
+    return jnp.tanh(x @ w["in"]) @ w["out"]
+
+
+DESCRIBED = {"arguments": ("b@data f", {"in": "f h@model", "out": "h@model f"}), "results": "b@data f"}
+MLP = Program(mlp, unsharded, **DESCRIBED)
+WHOLE = Program(whole, unsharded, whole=True, **DESCRIBED)
 number = 3
 """
+
+
+MLP = "512@dpx2048,2048x8192@tp,8192@tpx2048"
+"""The arrays of the program there."""
 
 
 def texts(svg: str) -> list[Any]:
@@ -89,6 +113,8 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["all_reduce[lax]", "--mesh", "dp=2,tp=4"], {"compute", "dp ->", "tp ->", "tp <-"}),
         (["attention[ring]", "--machine", "h100"], {"compute", "switch"}),
         (["timed_layer:layer", "--shape", "512x2048@tp,2048x2048"], {"compute", "tp ->", "tp <-"}),
+        (["timed_layer:MLP", "--mesh", "dp=2,tp=4", "--shape", MLP], {"compute", "tp ->", "tp <-"}),
+        (["timed_layer:WHOLE", "--mesh", "dp=2,tp=4", "--shape", MLP], {"compute", "tp ->", "tp <-"}),
         (["all_gather_matmul_lhs=timed_layer:layer"], {"compute", "tp ->", "tp <-"}),
     ],
     ids=lambda given: given[0] if isinstance(given, list) else "",
@@ -126,7 +152,11 @@ def test_the_command_draws_ours_and_theirs(
         (["ring_all_gather_matmul_lsh"], "did you mean 'ring_all_gather_matmul_lhs'?"),
         (["timed_layer:layer"], "expected --shape, the arrays that it is called with"),
         (["timed_layer:missing", "--shape", "8x4@tp"], "module timed_layer has no missing"),
-        (["timed_layer:number", "--shape", "8x4@tp"], "expected a function, got int"),
+        (["timed_layer:number", "--shape", "8x4@tp"], "expected a function or a Program, got int"),
+        (["timed_layer:MLP", "--shape", "8x4@tp"], "arrays=1: expected 3: x, "),
+        (["timed_layer:MLP", "--shape", "8x4,4x8@tp,8x4"], "model=(): expected 'tp', as another array has it"),
+        (["timed_layer:MLP", "--shape", "8x4@tp,4x8,8x4"], "expected one role and one axis at most for each dimension"),
+        (["timed_layer:MLP", "--shape", "8,4x8,8x4"], "x=(8,): expected the dimensions b@data f"),
         (["no_such_module:f", "--shape", "8x4@tp"], "cannot import no_such_module: ModuleNotFoundError"),
         (
             ["timed_layer:endless", "--shape", "8x4@tp"],

@@ -52,10 +52,9 @@ def bare(function: Callable[..., Any], arguments: Sequence[Argument], mesh: Mesh
         function: called as `function(*blocks, axis_name)`, or as `function(*blocks)` if it takes no more.
         arguments: the whole arrays, and how they are sharded.
         mesh: the mesh.
-        axes: the axis tuple.
+        axes: the axis tuple; empty for a function that takes none.
     """
-    name = axes if len(axes) > 1 else axes[0]
-    more = (name,) if _takes(function, len(arguments) + 1) else ()
+    more = (axes if len(axes) > 1 else axes[0],) if axes and _takes(function, len(arguments) + 1) else ()
 
     def local(*blocks: jax.Array) -> list[jax.Array]:
         found: list[jax.Array] = jax.tree.leaves(function(*blocks, *more))

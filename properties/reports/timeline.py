@@ -21,11 +21,13 @@ from shardproof.properties.counting.timeline import Timeline, timeline
 from shardproof.properties.programs.bare import bare, parse_arrays
 from shardproof.properties.reports import gantt
 from shardproof.properties.reports.draw import LONGEST, DrawError, find, parse_axes, parse_mesh
+from shardproof.properties.runner.called import called
 from shardproof.properties.runner.given import GivenError
+from shardproof.properties.runner.programs import Program
 
 NAME = (
     "the implementation: its name, contract[name], a contract that has only one; a function of yours as "
-    "CONTRACT=MODULE:FUNCTION, or as MODULE:FUNCTION, which is called with blocks and the axis name"
+    "CONTRACT=MODULE:FUNCTION, or as MODULE:FUNCTION, which is called with blocks and the axis name; or MODULE:PROGRAM"
 )
 SHAPE = (
     "whole arrays, as they are divided along the axis tuple alone: 512x2048,2048x8192; for MODULE:FUNCTION with the "
@@ -50,9 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         machine, mesh = chip(options.machine), parse_mesh(options.mesh)
         machine.check(mesh)
         as_dtype(options.dtype)
-        called, arrays, operations = _asked(options, mesh, parse_axes(options.axis, mesh))
+        name, arrays, operations = _asked(options, mesh, parse_axes(options.axis, mesh))
         found = timeline(operations, machine)
-        title = [f"{called} on {machine.name}, mesh {mesh}", f"of {arrays}", figures(found), assumed(machine)]
+        title = [f"{name} on {machine.name}, mesh {mesh}", f"of {arrays}", figures(found), assumed(machine)]
         lanes = laid_out(found)
         print("\n".join([title[0], *(f"  {line}" for line in title[1:]), *(f"    {line}" for line in text(lanes))]))
         print(f"    {KEY}")
@@ -85,7 +87,9 @@ def _asked(options: Any, mesh: MeshCase, axes: tuple[str, ...]) -> tuple[str, st
         if not options.shape:
             raise DrawError(f"{options.name}: expected --shape, the arrays that it is called with")
         given = parse_arrays(options.shape, mesh, options.dtype)
-        program = bare(_imported(options.name), given, mesh, axes)
+        target = _imported(options.name)
+        of_users = isinstance(target, Program)
+        program = called(target, given, mesh) if of_users else bare(target, given, mesh, axes)
         with jax.enable_x64(any(one.dtype.name in WIDE for one in given)):
             operations = operations_of(program, mesh)
         if options.gradient:
@@ -117,8 +121,8 @@ def _imported(name: str) -> Any:
         if not hasattr(target, part):
             raise DrawError(f"{name}: module {module} has no {function}")
         target = getattr(target, part)
-    if not callable(target):
-        raise DrawError(f"{name}: expected a function, got {type(target).__name__}")
+    if not (callable(target) or isinstance(target, Program)):
+        raise DrawError(f"{name}: expected a function or a Program, got {type(target).__name__}")
     return target
 
 

@@ -6,6 +6,7 @@ What is public is imported from `shardproof`.
 from shardproof.properties.cases import strategies
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.described import Array
+from shardproof.properties.counting.choosing import choose
 from shardproof.properties.counting.claims import no_communication
 from shardproof.properties.engines.simulate import simulate
 from shardproof.properties.reports.checking import check
@@ -19,6 +20,7 @@ __all__ = [
     "Program",
     "check",
     "check_program",
+    "choose",
     "no_communication",
     "program_test",
     "simulate",

@@ -2,7 +2,8 @@
 
 `check_program` verifies any sharded function of yours against the same on whole arrays, and `program_test` makes tests
 for pytest of what is described in a `Program`; `check` verifies a function that is in `CONTRACTS` against what that
-means; `no_communication` asserts that a function sends nothing, and `simulate` runs a program on meshes of thousands of
+means; `choose` says which form of an operation is the fastest for a shape, on a stated machine, by its timeline;
+`no_communication` asserts that a function sends nothing, and `simulate` runs a program on meshes of thousands of
 devices, without any. What programs are verified on is drawn by `strategies`.
 Implementations are in `shardproof.impl`, what they are compared with in `shardproof.oracles`.
 """
@@ -15,6 +16,7 @@ __all__ = [
     "Program",
     "check",
     "check_program",
+    "choose",
     "no_communication",
     "program_test",
     "simulate",
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
         Program,
         check,
         check_program,
+        choose,
         no_communication,
         program_test,
         simulate,

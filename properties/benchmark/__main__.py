@@ -5,7 +5,19 @@ from collections.abc import Callable
 
 import jax
 
-from shardproof.properties.benchmark import diagnoses, drawing, losses, moe, planted, products, simulating, verdicts
+from shardproof.properties.benchmark import (
+    agreement,
+    diagnoses,
+    drawing,
+    losses,
+    moe,
+    planted,
+    products,
+    simulating,
+    timelines,
+    tpu,
+    verdicts,
+)
 
 SECTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "drawing": lambda options: drawing.measure(options.devices),
@@ -16,6 +28,9 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "products": lambda options: products.measure(options.devices),
     "moe": lambda options: moe.measure(),
     "losses": lambda options: losses.measure(),
+    "timeline": lambda options: timelines.measure(),
+    "tpu": tpu.measure,
+    "agreement": agreement.measure,
 }
 
 
@@ -26,6 +41,7 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=8, help="virtual CPU devices (default: 8)")
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds to hunt planted bugs with (default: 1)")
     parser.add_argument("--first-seed", type=int, default=0, help="the first of them (default: 0)")
+    tpu.add_options(parser)
     options = parser.parse_args()
     unknown = [name for name in options.section if name not in SECTIONS]
     if unknown:

@@ -1,13 +1,24 @@
-"""The machine that a program's timeline is of: its links need as long as its products."""
+"""What a machine is to a timeline, and the machine whose links need as long as its products."""
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Protocol
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.counting.operations import Operation
 from shardproof.properties.counting.routes import Link
+
+
+class Machine(Protocol):
+    """How long an operation takes, and what it takes meanwhile."""
+
+    def seconds(self, operation: Operation) -> Fraction:
+        """How long it takes alone."""
+
+    def links(self, operation: Operation) -> tuple[Link, ...]:
+        """The links that it takes; of what sends nothing, none."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +54,10 @@ class Balanced:
             loads = (size for (axis, _), size in operation.loads.bytes.items() if axis in self.axes)
             return self.part * max(loads, default=Fraction(0)) / (self.bytes or 1)
         return Fraction(sum(operation.flops.values()), self.flops) if self.flops else Fraction(0)
+
+    def links(self, operation: Operation) -> tuple[Link, ...]:
+        """One for every way along every axis that it loads."""
+        return tuple(operation.loads.bytes)
 
 
 def products_in(operations: Sequence[Operation]) -> bool:

@@ -1,7 +1,10 @@
 """Cases of collective matrix products of given sides: what pictures, tables and tests of formulas are made of."""
 
+import math
+from fractions import Fraction
 from typing import Any
 
+from shardproof.oracles.dtypes import width
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 
@@ -54,3 +57,23 @@ def product_case(
         spec = (*[()] * len(lead), *(axes if j == at else () for j in range(2)))
         operands.append(Operand((*lead, *shape), dtype, Placement(spec)))
     return Case(contract, mesh, axis_name, tuple(operands), params)
+
+
+def received(case: Case) -> Fraction:
+    """The bytes that each device must get at least, in the dtype of the operands: those of a collective beside it.
+
+    What is gathered is all but its own of p blocks; of a sum that is scattered, all but one of p pieces pass it, and
+    of one that all have, twice (Chan et al. 2007, section 3).
+    """
+    p, operands = case.members, case.operands
+    blocks = [Fraction(math.prod(o.block) * width(o.numpy_dtype), 8) for o in operands]
+    rows, columns = math.prod(operands[0].block[:-1]), operands[-1].block[-1]
+    whole = Fraction(rows * columns * width(operands[0].numpy_dtype), 8)
+    if case.contract in ("all_gather_matmul_lhs", "all_gather_matmul_lhs_contracting"):
+        return (p - 1) * blocks[0]
+    if case.contract == "all_gather_matmul_rhs":
+        return (p - 1) * blocks[1]
+    scattered = Fraction(p - 1, p) * whole
+    return {"matmul_all_reduce": 2 * scattered, "transformer_block": (p - 1) * blocks[0] + scattered}.get(
+        case.contract, scattered
+    )

@@ -28,6 +28,15 @@ RECEIVED: dict[str, Callable[[int], Fraction]] = {
 }
 """What passes each device on its links, in operands, of a collective among p."""
 
+SENT: dict[str, Callable[[int], Fraction]] = {
+    **RECEIVED,
+    **dict.fromkeys(("all_to_all", "ragged_all_to_all"), lambda p: Fraction(p - 1, p)),
+}
+"""What leaves each device, in operands: of an all-to-all less than passes it, where others' blocks go by."""
+
+TWICE = ("psum", "psum_invariant", "unreduced_psum", "pmax", "pmin")
+"""Collectives that go round their axes twice: what is reduced and scattered is gathered then."""
+
 
 @dataclass(frozen=True)
 class Loads:
@@ -37,11 +46,15 @@ class Loads:
         bytes: the bytes, by link.
         hops: over how many links, one after the other, its farthest block goes.
         side: the shortest side of what is sent.
+        sent: the bytes that leave a device, by whatever way.
+        stages: how often it waits for what others send, where every device is next to every other.
     """
 
     bytes: Mapping[Link, Fraction] = field(default_factory=dict)
     hops: int = 0
     side: int = field(default=1, compare=False)
+    sent: Fraction = field(default=Fraction(0), compare=False)
+    stages: int = field(default=1, compare=False)
 
     def __bool__(self) -> bool:
         return bool(self.bytes)
@@ -82,7 +95,7 @@ def permuted(sizes: list[int], axes: tuple[str, ...], pairs: Any, size: int) -> 
                 loads[axis, way] = Fraction(int(crossed.max()) * size)
             hops += distance
         at[d] = to[d]
-    return Loads(loads, int(hops.max()))
+    return Loads(loads, int(hops.max()), sent=Fraction(size))
 
 
 def spread(axes: tuple[str, ...], mesh: MeshCase, members: int, name: str, size: int) -> Loads:
@@ -90,5 +103,6 @@ def spread(axes: tuple[str, ...], mesh: MeshCase, members: int, name: str, size:
     links = [(a, way) for a in axes for way in ((1, -1) if mesh.shape[a] > 2 else (1,)) if mesh.shape[a] > 1]
     if not links or members < 2:
         return Loads()
-    each = RECEIVED[name](members) * size / len(links)
-    return Loads(dict.fromkeys(links, each), sum(math.ceil((mesh.shape[a] - 1) / 2) for a in axes))
+    each, stages = RECEIVED[name](members) * size / len(links), 2 if name in TWICE else 1
+    hops = stages * sum(math.ceil((mesh.shape[a] - 1) / 2) for a in axes)
+    return Loads(dict.fromkeys(links, each), hops, sent=SENT[name](members) * size, stages=stages)

@@ -9,9 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from shardproof.properties.counting.machines import Balanced
+from shardproof.properties.counting.machines import Machine
 from shardproof.properties.counting.operations import Operation
 from shardproof.properties.counting.routes import Link
+
+COMPUTE = "compute"
+"""The device's arithmetic, beside its links."""
 
 Times = list[tuple[Fraction, Fraction]]
 """From when until when, one after the other."""
@@ -39,8 +42,9 @@ class Span:
     Arguments:
         operation: which one.
         place: its place in the block.
-        start: in parts of what all products of the program take that the machine is balanced for.
+        start: in the unit of the machine: seconds, or parts of what all products of a program take.
         end: likewise.
+        links: those that it takes.
         inside: of a loop, one iteration.
     """
 
@@ -48,6 +52,7 @@ class Span:
     place: int
     start: Fraction
     end: Fraction
+    links: tuple[Link, ...] = ()
     inside: "Timeline | None" = None
 
 
@@ -82,7 +87,7 @@ class Timeline:
         return self.exposed / self.communication if self.communication else Fraction(0)
 
 
-def timeline(operations: Sequence[Operation], machine: Balanced) -> Timeline:
+def timeline(operations: Sequence[Operation], machine: Machine) -> Timeline:
     """The timeline of a block."""
     spans = sorted(_scheduled(operations, machine), key=lambda span: (span.start, span.place))
     loops = [(span, span.inside) for span in spans if span.inside is not None]
@@ -106,19 +111,21 @@ def timeline(operations: Sequence[Operation], machine: Balanced) -> Timeline:
     )
 
 
-def _scheduled(operations: Sequence[Operation], machine: Balanced) -> Iterator[Span]:
+def _scheduled(operations: Sequence[Operation], machine: Machine) -> Iterator[Span]:
     """Every operation as early as it can be; of several that could begin at a time, the first of the program."""
     done: dict[int, Fraction] = {}
     free: dict[Link | str, Fraction] = {}
     idle: Fraction = Fraction(0)
     """When a loop that was the last to begin ends: nothing begins before."""
     left = dict(enumerate(operations))
+    took = [machine.seconds(operation) for operation in operations]
+    links = [machine.links(operation) for operation in operations]
     while left:
         best: tuple[Fraction, int] | None = None
         for place, operation in left.items():
             if not operation.reads <= done.keys():
                 continue
-            taken = [free.get(one, idle) for one in _resources(operation)] if machine.seconds(operation) else []
+            taken = [free.get(one, idle) for one in links[place] or (COMPUTE,)] if took[place] else []
             busy = free.values() if operation.body else taken
             start = max([idle, *(done[i] for i in operation.reads), *busy])
             if best is None or start < best[0]:
@@ -127,19 +134,13 @@ def _scheduled(operations: Sequence[Operation], machine: Balanced) -> Iterator[S
         start, place = best
         operation = left.pop(place)
         inside = timeline(operation.body, machine) if operation.body else None
-        end = start + (machine.seconds(operation) if inside is None else inside.total * operation.times)
+        end = start + (took[place] if inside is None else inside.total * operation.times)
         done[place] = end
         if inside is not None:
             idle = end
-        for one in (
-            _resources(operation) if end > start else ()
-        ):  # what takes no time waits for nothing, nor is waited for
+        for one in links[place] or (COMPUTE,) if end > start else ():  # what takes no time is waited for by nothing
             free[one] = end
-        yield Span(operation, place, start, end, inside)
-
-
-def _resources(operation: Operation) -> list[Link | str]:
-    return list(operation.loads.bytes) if operation.transfers else ["compute"]
+        yield Span(operation, place, start, end, links[place], inside)
 
 
 def _wait(spans: list[Span], start: Fraction, end: Fraction) -> Wait:

@@ -54,6 +54,23 @@ def sum_sent_after_its_product(lhs: Array, rhs: Array, axis_name: AxisName, *, s
 
 
 @mutant("all_gather_matmul_lhs", smallest=(2,), law="overlap", overlap="exposed<=0", form="overlapped")
+def block_held_back_by_its_product(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Each block is sent on only once it has been multiplied, which a barrier makes it wait for."""
+    dtype, axes, p = jnp.result_type(lhs, rhs), names(axis_name), lax.axis_size(axis_name)
+    lhs, rhs = aligned(lhs, rhs, axes)
+    block, rows = lhs, []
+    for away in range(p):
+        product = multiply(block, rhs)
+        rows.append(product)
+        if away < p - 1:
+            block = shift(lax.optimization_barrier((block, product))[0], axes, 1)
+    found, start = jnp.stack(rows), collectives.axis_index(axis_name)
+    ordered = jnp.take(found, (start - jnp.arange(p)) % p, axis=0)  # the block of participant j came after start - j
+    joined = jnp.moveaxis(ordered, 0, lhs.ndim - 2)
+    return joined.reshape(*lhs.shape[:-2], p * lhs.shape[-2], rhs.shape[-1]).astype(dtype)
+
+
+@mutant("all_gather_matmul_lhs", smallest=(2,), law="overlap", overlap="exposed<=0", form="overlapped")
 def gathered_before_it_is_multiplied(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Gathers all rows first, and multiplies them then."""
     return collective_matmul.all_gather_matmul_lhs(lhs, rhs, axis_name)

@@ -3,15 +3,14 @@
 import argparse
 import difflib
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import jax
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.counting import steps
-from shardproof.properties.counting.examples import PARAMETERS, example
-from shardproof.properties.counting.products import SHARDED
+from shardproof.properties.counting.examples import EXAMPLES, example
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
 from shardproof.properties.reports import svg
 from shardproof.properties.runner.given import Given, GivenError
@@ -28,8 +27,8 @@ class DrawError(ValueError):
     """What was asked for cannot be drawn; the message says why in one line."""
 
 
-def find(name: str) -> Implementation:
-    """The implementation called `name`, `contract[name]`, or the only one of the contract `name`.
+def find(name: str, contracts: Collection[str] = EXAMPLES) -> Implementation:
+    """The implementation called `name`, `contract[name]`, or the only one of the contract `name`, one of `contracts`.
 
     A name such as `ring_shift=mine:shift` is that of a user's function, as `--impl` takes it.
 
@@ -39,7 +38,7 @@ def find(name: str) -> Implementation:
     """
     if "=" in name:
         return Given.parse(name).load()
-    known = [i for i in IMPLEMENTATIONS if i.contract in PARAMETERS or i.contract in SHARDED]
+    known = [i for i in IMPLEMENTATIONS if i.contract in contracts]
     exact = [i for i in known if str(i) == name]
     found = exact or [i for i in known if name in (i.name, i.contract)]
     if len(found) == 1:

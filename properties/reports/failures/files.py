@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.reports.failures.lanes import picture
 from shardproof.properties.reports.failures.record import identity, record
 from shardproof.properties.reports.scripts.script import script
 from shardproof.properties.runner.lookup import Lookup
@@ -28,12 +29,14 @@ class Written:
         case: what `--replay` takes.
         replays: whether it does: a function that has no name to import it by cannot be found again.
         impl: what `--impl` must name for that, where a file may not have the function imported; else empty.
+        picture: its timeline, where the law is about one and it can be drawn.
     """
 
     script: Path
     case: Path
     replays: bool = True
     impl: str = ""
+    picture: Path | None = None
 
     @property
     def commands(self) -> list[str]:
@@ -53,7 +56,7 @@ def paths(violation: LawViolation) -> Written:
     except NotAFailure:  # an installed package's, say
         impl = str(lookup)
     replays = importable(function) and (function.program or CONTRACTS[function.contract].listed)
-    return Written(FOLDER / f"{name}.py", FOLDER / f"{name}.json", replays, impl)
+    return Written(FOLDER / f"{name}.py", FOLDER / f"{name}.json", replays, impl, FOLDER / f"{name}.svg")
 
 
 def written(violation: LawViolation) -> Written | None:
@@ -67,6 +70,8 @@ def write(violation: LawViolation) -> Written:
     files = paths(violation)
     replace(files.script, script(violation))
     replace(files.case, json.dumps(record(violation), indent=1) + "\n")
+    if files.picture is not None and (drawn := picture(violation)):
+        replace(files.picture, drawn)
     return files
 
 

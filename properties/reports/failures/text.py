@@ -12,6 +12,7 @@ from shardproof.properties.laws.violation import RAISED, Difference
 from shardproof.properties.reports.diagnosis.diagnosis import diagnose
 from shardproof.properties.reports.failures.causes import entry
 from shardproof.properties.reports.failures.files import write_if_possible, written
+from shardproof.properties.reports.failures.lanes import in_letters
 from shardproof.properties.reports.failures.picture import WRONG, picture
 from shardproof.properties.runner.violation import LawViolation
 
@@ -39,8 +40,12 @@ def render(violation: LawViolation, *, colour: bool = False) -> str:
         lines += ["", *violation.origin]
         lines += unstated(violation)
     lines += unchecked(violation)
+    lanes = in_letters(violation)
+    lines += ["", *lanes] if lanes else []
     files = written(violation)
     if files is not None:
+        drawn = files.picture is not None and files.picture.exists()
+        lines += [f"    drawn in {files.picture}"] if lanes and drawn else []
         lines += ["", *(f"  {command}" for command in files.commands)]
     text = "\n".join(lines)
     return coloured(text) if colour else text

@@ -1,0 +1,96 @@
+"""How well timelines of traced programs agree with what XLA:TPU schedules: every form of a product by both."""
+
+import argparse
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from shardproof.properties.benchmark.products import form_of, table
+from shardproof.properties.benchmark.timelines import COMPARED
+from shardproof.properties.counting.chips import chip
+from shardproof.properties.counting.choosing import choice, forms
+from shardproof.properties.counting.modelled import SHAPES, Place, Work
+from shardproof.properties.engines.tpu_compiler import NotCompiled, Topology, TpuCompiler, missing
+
+COLUMNS = ("product", "shape", "form", "timeline", "compiler", "exposed, timeline", "exposed, compiler")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A form by both, over the local product by the same.
+
+    Arguments:
+        work: the product and its shape.
+        form: the form.
+        timeline: its time by the timeline of the traced program.
+        compiled: by the compiler's schedule.
+        exposed: the parts of that in which something is sent and nothing computed, by each.
+    """
+
+    work: tuple[str, str]
+    form: str
+    timeline: float
+    compiled: float
+    exposed: tuple[float, float]
+
+
+def pairs(compiler: TpuCompiler, place: Place, shape: str) -> Iterator[Pair]:
+    """Every form of every product of a shape that both know."""
+    for contract in COMPARED:
+        work = Work(contract, shape, place)
+        alone = work.unsharded(compiler).schedule.total
+        traced = choice(forms(work.case()), chip(place.topology.generation))
+        for one in traced.rows:
+            try:
+                found = work.of(compiler, one.implementation.name).schedule
+            except NotCompiled:
+                continue
+            parts = float(one.exposed / one.total), float(found.exposed / found.total)
+            ratios = float(traced.ratio(one)), float(found.total / alone)
+            yield Pair((contract, shape), form_of(one.implementation) or one.implementation.name, *ratios, parts)
+
+
+def row(pair: Pair) -> tuple[str, ...]:
+    """A line of the table."""
+    return (
+        *pair.work,
+        pair.form,
+        f"{pair.timeline:.2f}",
+        f"{pair.compiled:.2f}",
+        *(f"{part:.0%}" for part in pair.exposed),
+    )
+
+
+def summary(found: Sequence[Pair]) -> str:
+    """How far the two are apart, and what it costs, by the compiler, to choose by timelines."""
+    apart = sorted(max(one.timeline / one.compiled, one.compiled / one.timeline) for one in found)
+    works = list(dict.fromkeys(one.work for one in found))
+    same, lost = 0, []
+    for work in works:
+        own = [one for one in found if one.work == work]
+        chosen = min(own, key=lambda one: one.timeline)
+        best = min(own, key=lambda one: one.compiled)
+        same += chosen.form == best.form
+        lost.append(chosen.compiled / best.compiled)
+    mean = math.exp(sum(map(math.log, lost)) / len(lost))
+    return (
+        f"{len(found)} programs: half of them within a factor of {apart[len(apart) // 2]:.2f}, all within "
+        f"{apart[-1]:.2f}; the fastest form by timelines is the compiler's in {same} of {len(works)} products; by the "
+        f"compiler it takes {mean:.2f} times as long as the fastest on average, {max(lost):.2f} at most"
+    )
+
+
+def measure(options: argparse.Namespace) -> None:
+    """Prints a table and what follows from it; a sentence where there is no compiler."""
+    console = Console(width=140)
+    if reason := missing():
+        console.print(reason)
+        return
+    place = Place(Topology.parse(options.topology), options.model)
+    with TpuCompiler() as compiler:
+        found = [pair for shape in options.shape or SHAPES for pair in pairs(compiler, place, shape)]
+    title = f"times over the local product, {place.topology}, model axis {place.model}, bfloat16"
+    console.print(table(title, COLUMNS, [row(one) for one in found]))
+    console.print(summary(found))

@@ -1,0 +1,206 @@
+"""Which form of an operation to use for a shape: the one whose timeline on a stated machine is the shortest."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases.case import Case
+from shardproof.properties.counting.chips import Chip, chip, in_words
+from shardproof.properties.counting.operations import Operation, operations_of
+from shardproof.properties.counting.products import SHARDED, received
+from shardproof.properties.counting.shaped import Shapes, shaped
+from shardproof.properties.counting.timeline import timeline
+from shardproof.properties.programs.derivatives import derivatives
+from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
+from shardproof.properties.programs.precision import precision_of
+from shardproof.properties.programs.program import Seen, forward
+
+PLAIN = ("naive", "lax")
+"""The forms that hide nothing: one collective, before or after the product if there is one."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A form on a machine.
+
+    Arguments:
+        implementation: the form.
+        total: seconds.
+        exposed: seconds in which something is sent and nothing computed.
+        communication: seconds in which something is sent.
+        permutes: how many transfers there are, of one device, in loops as often as they run.
+    """
+
+    implementation: Implementation
+    total: Fraction
+    exposed: Fraction
+    communication: Fraction
+    permutes: int
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to use.
+
+    Arguments:
+        contract: of which operation.
+        case: the shapes, on their mesh.
+        machine: on which machine.
+        rows: all forms, the fastest first; of equally fast ones the plain form.
+        unsharded: of a product, seconds that the plain form computes for, as if nothing had to be sent; else zero.
+        unsupported: the forms that do not support the case, with what they say.
+        gradient: whether the gradient is scheduled with it.
+    """
+
+    contract: str
+    case: Case
+    machine: Chip
+    rows: tuple[Row, ...]
+    unsharded: Fraction
+    unsupported: tuple[tuple[Implementation, str], ...] = ()
+    gradient: bool = False
+
+    @property
+    def best(self) -> Implementation:
+        """The form to use."""
+        return self.rows[0].implementation
+
+    @property
+    def plain(self) -> bool:
+        """Whether that is the plain form, which hides nothing."""
+        return self.best.name in PLAIN
+
+    @property
+    def floor(self) -> Fraction:
+        """What no form of p participants is below, over `unsharded`: what must be sent and a p-th of a product, or 1.
+
+        Blocks travel in the operands' dtype, over all links of their axes, without latency; of a gradient only those of
+        the function itself are counted.
+        """
+        if not self.unsharded or self.case.members < 2:
+            return Fraction(1)
+        sent = received(self.case) / self.machine.bandwidth(self.case.mesh, self.case.axes)
+        products = len(self.case.operands) - 1
+        alone = Fraction(0) if self.gradient else Fraction(1, products * self.case.members)
+        return max(Fraction(1), sent / self.unsharded + alone)
+
+    def ratio(self, row: Row) -> Fraction:
+        """The time of a form over `unsharded`."""
+        return row.total / self.unsharded if self.unsharded else Fraction(0)
+
+    def __str__(self) -> str:
+        arrays = ", ".join(map(str, self.case.operands))
+        head = f"{self.contract}({arrays}) on mesh {self.case.mesh}, {self.machine.name}: "
+        lines = [head + (f"{self.best.name}, the plain form" if self.plain else self.best.name)]
+        if self.unsharded:
+            lines.append(f"  nothing to send: {in_words(self.unsharded)}; floor {float(self.floor):.2f} of that")
+        for row in self.rows:
+            over = f", {float(self.ratio(row)):.2f}" if self.unsharded else ""
+            told = f"{in_words(row.total)}{over}, {in_words(row.exposed)} exposed"
+            lines.append(f"  {row.implementation.name}: {told}")
+        lines += [f"  {one.name} does not support it: {reason}" for one, reason in self.unsupported]
+        return "\n".join(lines)
+
+
+def choose(
+    contract: str,
+    shapes: Shapes | None = None,
+    machine: str | Chip = "v5e",
+    *,
+    mesh: MeshCase | int = 4,
+    axis_name: str | Sequence[str] = (),
+    dtype: str = "bfloat16",
+    gradient: bool = False,
+) -> Choice:
+    """Which of this project's forms of an operation is the fastest, by its timeline on a stated machine.
+
+    Nothing is run or compiled: every form is traced, and scheduled as `counting.timeline` does. Where the plain form
+    (one collective and one product) is best, `plain` is true and the text says so.
+
+    Arguments:
+        contract: the operation, `"all_gather_matmul_lhs"` say.
+        shapes: of whole arrays, as they are divided along the axis tuple alone; None: those of a published example.
+        machine: a name of `chips.CHIPS`, or a `Chip`.
+        mesh: the mesh, or how many participants one axis `tp` has.
+        axis_name: the axis tuple; empty: all axes of the mesh.
+        dtype: of all floating operands.
+        gradient: whether the gradient is scheduled with it.
+
+    Returns:
+        The forms with their times; `best` is what to use.
+
+    Raises:
+        ValueError: for an unknown contract, machine or axis, shapes that do not divide, or a dtype that has no
+            published peak on the machine.
+
+    Example:
+        `choose("all_gather_matmul_lhs", ((512, 2048), (2048, 8192)), "v5e").best.name`
+    """
+    on = MeshCase(("tp",), (mesh,)) if isinstance(mesh, int) else mesh
+    axes = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name) or on.axis_names
+    if not {*axes} <= {*on.axis_names}:
+        raise ValueError(f"axis_name={axis_name!r}: expected axes of the mesh {on}")
+    stated = chip(machine) if isinstance(machine, str) else machine
+    stated.check(on)
+    case = shaped(contract, on, axes if len(axes) > 1 else axes[0], shapes, dtype)
+    return choice(forms(case, gradient=gradient), stated)
+
+
+@dataclass(frozen=True)
+class Forms:
+    """What a device does in every form of an operation, for a case.
+
+    Arguments:
+        case: the case.
+        operations: by form.
+        unsupported: the forms that do not support the case, with what they say.
+        gradient: whether their gradients are in it.
+    """
+
+    case: Case
+    operations: tuple[tuple[Implementation, tuple[Operation, ...]], ...]
+    unsupported: tuple[tuple[Implementation, str], ...]
+    gradient: bool
+
+
+def forms(case: Case, *, gradient: bool = False) -> Forms:
+    """Every form of a case's operation, traced: what it is on one machine or another is `choice`."""
+    found, unsupported = [], []
+    for one in [i for i in IMPLEMENTATIONS if i.contract == case.contract and not i.whole]:
+        if one.serves is not None and not one.serves(case):
+            unsupported.append((one, f"it is not meant for {case.mesh}"))
+            continue
+        try:
+            found.append((one, scheduled(one, case, gradient=gradient)))
+        except NotImplementedError as error:
+            unsupported.append((one, str(error)))
+    return Forms(case, tuple(found), tuple(unsupported), gradient)
+
+
+def choice(traced: Forms, machine: Chip) -> Choice:
+    """What to use on a machine."""
+    found, plain = [], None
+    for one, operations in traced.operations:
+        told = timeline(operations, machine)
+        plain = told if one.name in PLAIN else plain
+        found.append(Row(one, told.total, told.exposed, told.communication, transfers_in(operations)))
+    rows = sorted(found, key=lambda row: (row.total, row.implementation.name not in PLAIN))
+    unsharded = plain.compute if plain is not None and traced.case.contract in SHARDED else Fraction(0)
+    case, unsupported = traced.case, traced.unsupported
+    return Choice(case.contract, case, machine, tuple(rows), unsharded, unsupported, traced.gradient)
+
+
+def scheduled(implementation: Implementation, case: Case, *, gradient: bool = False) -> tuple[Operation, ...]:
+    """What a device does in an implementation, or in it and its gradient."""
+    seen = Seen()
+    with precision_of(case):
+        found = operations_of(forward(case, implementation, seen), case.mesh)  # from its trace, `seen` is known
+        if gradient:
+            found = operations_of(derivatives(case, implementation, seen, forward_mode=False)[0], case.mesh)
+    return found
+
+
+def transfers_in(operations: Sequence[Operation]) -> int:
+    """How many transfers there are, in loops as often as they run."""
+    return sum(o.transfers + o.times * transfers_in(o.body) for o in operations)

@@ -1,0 +1,104 @@
+"""A program that XLA:TPU has scheduled, walked in its order: when it computes, and when its links are busy.
+
+Computation takes as long as the compiler itself estimates (`estimated_cycles` of a fusion or copy, at the chip's
+clock). A transfer begins where its `-start` stands, behind what is on its links already, and takes its bytes at the
+link's bandwidth and a latency for every hop; where its `-done` comes before that is over, the device waits. A
+synchronous one is waited for at once. Of a conditional the longest branch counts.
+
+Left out: copies between a chip's memories that go on beside computation (`copy-start`, `slice-start`), what transfers
+and computation take from one another, scalar instructions, and what has no estimate (`Schedule.unpriced`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from shardproof.properties.counting.frames import Frames
+from shardproof.properties.counting.hlo import collectives
+from shardproof.properties.counting.text import HloError, read
+from shardproof.properties.counting.walking import Sent, Walk, Work
+from shardproof.properties.engines.tpu_compiler.topology import Coordinates, Topology
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When a device computes and waits.
+
+    Arguments:
+        total: how long the program takes, in seconds.
+        compute: how long it computes.
+        communication: how long anything is on a link.
+        exposed: how long it waits for that.
+        sends: all transfers, in order.
+        work: all computation, in order.
+        unpriced: instructions that the compiler has no estimate for.
+    """
+
+    total: Fraction
+    compute: Fraction
+    communication: Fraction
+    exposed: Fraction
+    sends: tuple[Sent, ...]
+    work: tuple[Work, ...] = ()
+    unpriced: tuple[str, ...] = ()
+
+    @property
+    def hidden(self) -> Fraction:
+        """How long something is on a link while the device computes."""
+        return self.communication - self.exposed
+
+    @property
+    def share(self) -> Fraction:
+        """The exposed part of the communication."""
+        return self.exposed / self.communication if self.communication else Fraction(0)
+
+    @property
+    def permutes(self) -> int:
+        """How many permutes there are."""
+        return sum(sent.kind == "permute" for sent in self.sends)
+
+    @property
+    def synchronous(self) -> tuple[Sent, ...]:
+        """The transfers beside which nothing can be computed."""
+        return tuple(sent for sent in self.sends if sent.form == "synchronous")
+
+    @property
+    def monolithic(self) -> tuple[Sent, ...]:
+        """The transfers that are no permutes."""
+        return tuple(sent for sent in self.sends if sent.kind != "permute")
+
+
+def schedule(text: str, topology: Topology, chips: Sequence[Coordinates]) -> Schedule:
+    """The timeline of a compiled program.
+
+    Arguments:
+        text: its HLO, scheduled.
+        topology: what it was compiled for.
+        chips: where each device of its mesh is, in mesh order.
+
+    Raises:
+        HloError: if the text is not that of a scheduled program, or cannot be read.
+    """
+    if "is_scheduled=true" not in text.partition("\n")[0]:
+        raise HloError("not a scheduled program: expected is_scheduled=true in its first line")
+    module = read(text)
+    walk = Walk(module, {c.name: c for c in collectives(text)}, topology, chips, Frames.read(text))
+    walk.through(module.entry)
+    return Schedule(
+        walk.now,
+        walk.computed,
+        _length([(sent.start, sent.end) for sent in walk.sends]),
+        walk.waited,
+        tuple(walk.sends),
+        tuple(walk.work),
+        tuple(dict.fromkeys(walk.unpriced)),
+    )
+
+
+def _length(spans: Sequence[tuple[Fraction, Fraction]]) -> Fraction:
+    """How long the union of some times is."""
+    total, reached = Fraction(0), Fraction(0)
+    for start, end in sorted(spans):
+        total += max(Fraction(0), end - max(start, reached))
+        reached = max(reached, end)
+    return total

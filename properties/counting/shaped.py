@@ -1,0 +1,122 @@
+"""Cases of whole arrays of given shapes: what timelines are of."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases.case import Case, Operand, Placement
+from shardproof.properties.counting.examples import PARAMETERS, example
+from shardproof.properties.counting.products import SHARDED
+
+Shapes = Sequence[tuple[int, ...]]
+
+PUBLISHED: dict[str, tuple[tuple[int, ...], ...]] = {
+    **dict.fromkeys(SHARDED, ((512, 2048), (2048, 8192))),
+    "all_gather_matmul_rhs": ((512, 2048), (2048, 2048)),
+    "matmul_reduce_scatter": ((512, 8192), (8192, 2048)),
+    "matmul_all_reduce": ((512, 8192), (8192, 2048)),
+    "transformer_block": ((512, 2048), (2048, 8192), (8192, 2048)),
+}
+"""The arrays of products that nobody gives shapes for: A[1024_X, 2048_Y] W[2048, 8192_Y] over two devices along X, and
+what has as many multiplications."""
+
+_SEQUENCE = ((8192, 16, 128), 0, "")
+OTHERS: dict[str, tuple[tuple[tuple[tuple[int, ...], int | None, str], ...], dict[str, Any]]] = {
+    "attention": ((_SEQUENCE, _SEQUENCE, _SEQUENCE), {"causal": False}),
+    "vocab_parallel_cross_entropy": (
+        (((2048, 32768), 1, ""), ((2048,), None, "int32")),
+        {"label_smoothing": 0.0, "ignore_index": -1},
+    ),
+    "embedding_lookup": ((((32768, 1024), 0, ""), ((2048,), None, "int32")), {}),
+    "masked_mean": ((((65536,), 0, ""), ((65536,), 0, "bool")), {}),
+    "global_norm": ((((8192, 1024), 0, ""),), {}),
+    "rms_norm": ((((2048, 8192), 1, ""), ((8192,), 0, "")), {"epsilon": 1e-6}),
+    "halo_exchange": ((((8192, 1024), 0, ""),), {"before": 1, "after": 1, "axis": 0}),
+}
+"""Of each array of other contracts a shape, the dimension that is sharded, and its dtype where that is not asked for;
+and their keyword arguments."""
+
+CONTRACTS = (*PARAMETERS, *SHARDED, *OTHERS)
+"""The contracts that there are such cases of."""
+
+
+def shaped(
+    contract: str,
+    mesh: MeshCase,
+    axis_name: str | tuple[str, ...],
+    shapes: Shapes | None = None,
+    dtype: str = "bfloat16",
+) -> Case:
+    """The case of a contract whose arrays, sharded over the axis tuple alone, have these shapes as a whole.
+
+    Raises:
+        ValueError: for a contract that there is none of, or shapes that are too few, too many, or do not divide.
+    """
+    axes = (axis_name,) if isinstance(axis_name, str) else axis_name
+    case, whole = _plain(contract, mesh, axis_name, dtype)
+    given = whole if shapes is None else [*shapes]
+    if len(given) != len(whole) or any(len(one) != len(other) for one, other in zip(given, whole, strict=True)):
+        told = ",".join("x".join(map(str, one)) for one in given)
+        expected = ",".join("x".join(map(str, one)) for one in whole)
+        raise ValueError(f"shapes={told}: expected as many sides as {expected} for {contract} on mesh {mesh}")
+    p = mesh.axis_size(axes)
+    operands = []
+    for shape, operand in zip(given, case.operands, strict=True):
+        parts = [p if entry else 1 for entry in operand.placement.spec]
+        if any(size % part for size, part in zip(shape, parts, strict=True)):
+            told = "x".join(map(str, shape))
+            raise ValueError(f"shape={told}: expected sides that divide by {p} where {operand} is sharded")
+        block = tuple(size // part for size, part in zip(shape, parts, strict=True))
+        operands.append(dataclasses.replace(operand, block=block))
+    _check_product(contract, given)
+    return dataclasses.replace(case, operands=tuple(operands))
+
+
+def _plain(
+    contract: str, mesh: MeshCase, axis_name: str | tuple[str, ...], dtype: str
+) -> tuple[Case, list[tuple[int, ...]]]:
+    """A case with the right layouts, and the shapes that its arrays get if nobody gives any."""
+    axes = (axis_name,) if isinstance(axis_name, str) else axis_name
+    if contract in OTHERS:
+        described, params = OTHERS[contract]
+        operands = tuple(
+            Operand(shape, own or dtype, Placement(tuple(axes if i == at else () for i in range(len(shape)))))
+            for shape, at, own in described
+        )
+        return Case(contract, mesh, axis_name, operands, tuple(params.items())), [shape for shape, _, _ in described]
+    if contract not in CONTRACTS:
+        raise ValueError(f"contract={contract!r}: expected one of {', '.join(CONTRACTS)}")
+    case = example(contract, mesh, axis_name)
+    case = dataclasses.replace(case, operands=tuple(dataclasses.replace(o, dtype=dtype) for o in case.operands))
+    p = mesh.axis_size(axes)
+    return case, [*PUBLISHED.get(contract, ((p * p * -(-8192 // (p * p)), 1024),))]
+
+
+def _check_product(contract: str, shapes: Shapes) -> None:
+    """The contracted sides of a product are equal.
+
+    Raises:
+        ValueError: if they are not.
+    """
+    for one, other in pairwise(shapes):
+        if contract in SHARDED and one[-1] != other[0]:
+            told = ",".join("x".join(map(str, shape)) for shape in shapes)
+            raise ValueError(f"shapes={told}: expected {one[-1]} rows to contract with, got {other[0]}")
+
+
+def parse_shapes(text: str) -> list[tuple[int, ...]]:
+    """The shapes that `512x2048,2048x8192` lists.
+
+    Raises:
+        ValueError: if they cannot be read.
+    """
+    shapes = [part.strip().split("x") for part in text.split(",")]
+    if not all(side.isdecimal() and int(side) for shape in shapes for side in shape):
+        raise ValueError(f"--shape={text}: expected the sides of whole arrays, as in 512x2048,2048x8192")
+    found = [tuple(map(int, shape)) for shape in shapes]
+    if any(math.prod(shape) > 2**48 for shape in found):
+        raise ValueError(f"--shape={text}: expected at most 2**48 elements")
+    return found

@@ -1,0 +1,110 @@
+"""Topologies of TPU chips: which chips are neighbours, and in which order a mesh's last axis is a ring of them.
+
+Links wrap round a dimension of v5e and v6e where all 16 chips of it are there, and of v4, v5p and TPU7x where it has a
+multiple of 4 chips, in a slice of whole cubes of 4x4x4
+(https://docs.cloud.google.com/tpu/docs/v5e, /v6e, /v4, /v5p, /tpu7x: "System architecture").
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+Coordinates = tuple[int, ...]
+Hop = tuple[Coordinates, Coordinates]
+"""A link in one direction: from a chip to a neighbour."""
+
+GENERATIONS = ("v4", "v5e", "v5p", "v6e", "tpu7x")
+FLAT = {"v5e": 16, "v6e": 16}
+"""Generations whose chips are in a plane, with the size at which a dimension is a ring."""
+CUBE = 4
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Chips at the points of a grid.
+
+    Arguments:
+        generation: one of `GENERATIONS`.
+        sizes: the number of chips in each dimension.
+    """
+
+    generation: str
+    sizes: tuple[int, ...]
+
+    @classmethod
+    def parse(cls, name: str) -> "Topology":
+        """Reads `v5e:2x4`.
+
+        Raises:
+            ValueError: if there is no such topology.
+        """
+        generation, _, grid = name.partition(":")
+        parts = grid.split("x")
+        dimensions = 2 if generation in FLAT else 3
+        if generation not in GENERATIONS or len(parts) != dimensions or not all(part.isdecimal() for part in parts):
+            raise ValueError(f"topology={name!r}: expected one of {', '.join(GENERATIONS)} with sizes, as in v5e:2x4")
+        return cls(generation, tuple(map(int, parts)))
+
+    def __str__(self) -> str:
+        return f"{self.generation}:{'x'.join(map(str, self.sizes))}"
+
+    @property
+    def chips(self) -> int:
+        """How many there are."""
+        return math.prod(self.sizes)
+
+    def wraps(self, dimension: int) -> bool:
+        """Whether the last chip of a dimension is a neighbour of the first, beyond what the grid has."""
+        size = self.sizes[dimension]
+        if self.generation in FLAT:
+            return size == FLAT[self.generation]
+        return all(s % CUBE == 0 for s in self.sizes)
+
+    def route(self, start: Coordinates, end: Coordinates) -> Iterator[Hop]:
+        """The links from chip to chip, one dimension after the other, the shorter way round."""
+        at = list(start)
+        for dimension, size in enumerate(self.sizes):
+            away = end[dimension] - at[dimension]
+            if self.wraps(dimension) and abs(away) * 2 > size:
+                away -= size if away > 0 else -size
+            for _ in range(abs(away)):
+                before = tuple(at)
+                at[dimension] = (at[dimension] + (1 if away > 0 else -1)) % size
+                yield before, tuple(at)
+
+    def rings(self, p: int) -> list[Coordinates]:
+        """All chips, such that each p that follow one another are a ring of neighbours.
+
+        Of two chips, and of all chips of a dimension that wraps, that is a line; of others a cycle in a plane that is
+        two chips wide.
+
+        Raises:
+            ValueError: if there is no such order of this kind.
+        """
+        lines = [d for d, size in enumerate(self.sizes) if size == p and (p == 2 or self.wraps(d))]
+        if p == 1:
+            return list(itertools.product(*map(range, self.sizes)))
+        if lines:
+            return self._tiled([1 if d != lines[-1] else p for d in range(len(self.sizes))])
+        half = p // 2
+        for narrow, wide in itertools.permutations(range(len(self.sizes)), 2):
+            if p % 2 == 0 and self.sizes[narrow] % 2 == 0 and self.sizes[wide] % half == 0:
+                return self._tiled([{narrow: 2, wide: half}.get(d, 1) for d in range(len(self.sizes))])
+        raise ValueError(f"topology={self}: no rings of {p} chips are known in it")
+
+    def _tiled(self, tile: Sequence[int]) -> list[Coordinates]:
+        """The chips tile by tile, each in the order of a cycle: up one column, and down the other."""
+        corners = itertools.product(*(range(0, size, step) for size, step in zip(self.sizes, tile, strict=True)))
+        return [tuple(c + o for c, o in zip(corner, at, strict=True)) for corner in corners for at in _cycle(tile)]
+
+
+def _cycle(tile: Sequence[int]) -> list[Coordinates]:
+    """A closed walk through a tile of one or two columns."""
+    points = list(itertools.product(*map(range, tile)))
+    if len(points) > 2 and sum(side > 1 for side in tile) == 2:
+        narrow = min((d for d, side in enumerate(tile) if side == 2))
+        up = [point for point in points if point[narrow] == 0]
+        down = [point for point in points if point[narrow] == 1]
+        return [*up, *reversed(down)]
+    return points

@@ -1,0 +1,304 @@
+"""Timelines on published chips: against sums done by hand, of a chain, a ring of four, a loop and a switch."""
+
+import dataclasses
+from collections.abc import Callable
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import Array, lax
+
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.counting.chips import CHIPS, REGISTER, Chip, Unpublished, chip, in_words
+from shardproof.properties.counting.choosing import scheduled
+from shardproof.properties.counting.lanes import MOST_BARS, laid_out, text
+from shardproof.properties.counting.operations import Operation, operations_of
+from shardproof.properties.counting.routes import Loads
+from shardproof.properties.counting.shaped import shaped
+from shardproof.properties.counting.timeline import COMPUTE, Timeline, timeline
+from shardproof.properties.programs.bare import bare, parse_arrays
+from shardproof.properties.programs.implementations import OVERLAPPED, PRODUCTS, Implementation
+
+MICRO = Fraction(1, 10**6)
+RING = MeshCase(("tp",), (4,))
+V5E = CHIPS["v5e"]
+
+
+def product(flops: int, *reads: int, memory: int = 0) -> Operation:
+    """A product of bfloat16."""
+    return Operation("dot_general", "", frozenset(reads), {"bfloat16": flops}, memory)
+
+
+def sent(size: int, *reads: int, way: int = 1) -> Operation:
+    """A permute to a neighbour along `tp`."""
+    loads = Loads({("tp", way): Fraction(size)}, 1, sent=Fraction(size))
+    return Operation("ppermute", "", frozenset(reads), loads=loads)
+
+
+A_MICROSECOND = 197 * 10**6
+"""Multiplications and additions, of bfloat16 on v5e."""
+
+
+@pytest.mark.either_end
+@pytest.mark.parametrize("name", CHIPS)
+def test_every_figure_has_its_source(name: str) -> None:
+    """And a machine is one on which memory is faster than links, and arithmetic than both."""
+    one = CHIPS[name]
+    assert {*one.sources} == {"peak", "memory", "link", "latency"}
+    assert all("https://" in source or "datasheet" in source for source in one.sources.values())
+    assert one.name == name
+    assert one.link < one.memory < one.rate("bfloat16")
+    assert 0 < one.latency <= 10 * MICRO
+
+
+@pytest.mark.either_end
+def test_published_sums_of_links_are_not_exceeded() -> None:
+    """Google's pages have the bandwidth of all links of a chip, both ways: none here is faster than its part of it."""
+    for name, both_ways, links in (("v5e", 400, 4), ("v5p", 1200, 6), ("v6e", 800, 4), ("tpu7x", 1200, 6)):
+        assert CHIPS[name].link <= both_ways * 10**9 // links // 2
+        assert CHIPS[name].dimensions == links // 2
+
+
+@pytest.mark.either_end
+def test_a_chain_takes_the_sum() -> None:
+    """1 us of a product, then a hop of 1 us and 45 KB at 45 GB/s, then 2 us of a product that waits for it."""
+    found = timeline([product(A_MICROSECOND), sent(45_000, 0), product(2 * A_MICROSECOND, 1)], V5E)
+    assert found.total == 5 * MICRO
+    assert [found.compute, found.communication, found.exposed, found.hidden] == [3 * MICRO, 2 * MICRO, 2 * MICRO, 0]
+    (wait,) = found.waits
+    assert (wait.transfer.name, wait.time) == ("ppermute", 2 * MICRO)
+
+
+@pytest.mark.either_end
+def test_an_operation_takes_the_larger_of_two_times() -> None:
+    """Arithmetic at its peak, or memory at its bandwidth; of less than a vector register there is none."""
+    assert V5E.seconds(product(A_MICROSECOND, memory=819_000)) == MICRO
+    assert V5E.seconds(product(A_MICROSECOND, memory=3 * 819_000)) == 3 * MICRO
+    assert V5E.seconds(Operation("add", "", frozenset(), bytes=REGISTER - 1)) == 0
+    assert V5E.seconds(Operation("add", "", frozenset(), bytes=819_000)) == MICRO
+    mixed = Operation("dot_general", "", frozenset(), {"bfloat16": A_MICROSECOND, "int8": 393 * 10**6})
+    assert V5E.seconds(mixed) == 2 * MICRO
+
+
+@pytest.mark.either_end
+def test_what_nobody_publishes_is_not_invented() -> None:
+    """The message names the dtype, the chip and what there is."""
+    with pytest.raises(Unpublished, match=r"dtype=float64: no published peak of it on v5e: expected one of bfloat16,"):
+        V5E.seconds(Operation("dot_general", "", frozenset(), {"float64": 8}))
+    assert V5E.seconds(Operation("dot_general", "", frozenset(), {"float64": 0})) == 0
+    with pytest.raises(ValueError, match=r"machine='v5x': no such machine; did you mean 'v5p'\?|did you mean 'v5e'"):
+        chip("v5x")
+    with pytest.raises(ValueError, match="machine='abacus': no such machine; expected one of v4, v5e, v5p, v6e"):
+        chip("abacus")
+
+
+@pytest.mark.either_end
+def test_a_mesh_lies_on_the_torus() -> None:
+    """An axis needs a dimension of it; one of a single device, or a switch, needs none."""
+    V5E.check(MeshCase(("a", "b", "c"), (2, 1, 4)))
+    CHIPS["h100"].check(MeshCase(("a", "b", "c", "d"), (2, 2, 2, 2)))
+    with pytest.raises(ValueError, match=r"mesh=\(a=2, b=2, c=4\): v5e is a torus of 2 dimensions: expected at most"):
+        V5E.check(MeshCase(("a", "b", "c"), (2, 2, 4)))
+
+
+@pytest.mark.either_end
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (Fraction(0), "0"),
+        (Fraction(5, 10**10), "0.5 ns"),
+        (MICRO, "1 us"),
+        (218 * MICRO / 10, "21.8 us"),
+        (Fraction(12), "12 s"),
+    ],
+)
+def test_times_are_read_at_once(seconds: Fraction, words: str) -> None:
+    """In the largest unit of which there is one at least."""
+    assert in_words(seconds) == words
+
+
+def times(function: Callable[..., Any], arrays: str, machine: Chip = V5E, mesh: MeshCase = RING) -> Timeline:
+    """The timeline of a function of blocks of bfloat16."""
+    program = bare(function, parse_arrays(arrays, mesh, "bfloat16"), mesh, mesh.axis_names)
+    return timeline(operations_of(program, mesh), machine)
+
+
+NEXT = [(i, (i + 1) % 4) for i in range(4)]
+
+
+def ring(x: Array, w: Array, tp: str) -> list[Array]:
+    """The products of all blocks, each multiplied while it travels on."""
+    found = []
+    for step in range(4):
+        found.append(x @ w)
+        x = lax.ppermute(x, tp, NEXT) if step < 3 else x
+    return found
+
+
+def looped(x: Array, w: Array, tp: str) -> list[Array]:
+    """The same in a loop of three."""
+    x, found = lax.scan(lambda x, _: (lax.ppermute(x, tp, NEXT), x @ w), x, length=3)
+    return [found, x @ w]
+
+
+def joined(x: Array, w: Array, tp: str) -> Array:
+    """The last product is written beside the others as it is computed."""
+    found, last = looped(x, w, tp)
+    return jnp.concatenate([found, last[None]])
+
+
+@pytest.mark.parametrize("rows", [512, 2048])
+def test_a_ring_of_four(rows: int) -> None:
+    """Four products of t, three permutes of c one after the other: 4t if they hide, else 3c and the last product."""
+    found = times(ring, f"{4 * rows}@tpx2048,2048x8192")
+    t = Fraction(2 * rows * 2048 * 8192, 197 * 10**12)
+    c = MICRO + Fraction(rows * 2048 * 2, 45 * 10**9)
+    assert t > Fraction(2 * (rows * 2048 + 2048 * 8192 + rows * 8192), 819 * 10**9)  # no memory in the way
+    assert found.total == 4 * t
+    assert [found.compute, found.communication, found.exposed] == [4 * t, 3 * c, 0]
+    narrow = times(ring, f"{4 * rows}@tpx2048,2048x1024")
+    t = max(Fraction(2 * rows * 2048 * 1024, 197 * 10**12), Fraction(2 * (rows * 3072 + 2048 * 1024), 819 * 10**9))
+    assert t < c
+    assert narrow.total == 3 * c + t
+    assert [narrow.compute, narrow.communication, narrow.exposed] == [4 * t, 3 * c, 3 * (c - t)]
+
+
+def test_a_loop_is_as_long_as_its_iterations() -> None:
+    """Three of the longer of a product and a permute, and the last product."""
+    found = times(looped, "2048@tpx2048,2048x8192")
+    t, c = Fraction(2 * 512 * 2048 * 8192, 197 * 10**12), MICRO + Fraction(512 * 2048 * 2, 45 * 10**9)
+    assert found.total == 3 * max(t, c) + t
+    assert [found.compute, found.communication, found.exposed] == [4 * t, 3 * c, 0]
+    (spans,) = [span.inside.spans for span in found.spans if span.inside is not None]
+    (loop,) = [span.inside for span in spans if span.inside is not None]
+    assert loop.total == max(t, c)
+    narrow = times(looped, "2048@tpx2048,2048x1024")
+    t = Fraction(2 * 512 * 2048 * 1024, 197 * 10**12)
+    assert narrow.total == 3 * c + t
+    assert narrow.exposed == 3 * (c - t)
+
+
+def test_what_reads_a_product_alone_is_a_part_of_it() -> None:
+    """One kernel multiplies the last block and writes all four results, at the memory's bandwidth."""
+    extra = times(joined, "2048@tpx2048,2048x8192").total - times(looped, "2048@tpx2048,2048x8192").total
+    moved = 2 * (512 * 2048 + 2048 * 8192 + (3 + 4) * 512 * 8192)
+    assert extra == Fraction(moved, 819 * 10**9) - Fraction(2 * 512 * 2048 * 8192, 197 * 10**12)
+
+
+def gathered(x: Array, w: Array, tp: str) -> Array:
+    """Gathers first."""
+    return lax.all_gather(x, tp, tiled=True) @ w
+
+
+def test_a_gather_first_is_exposed() -> None:
+    """On a ring of four two hops, three blocks by two ways; through a switch one hop, three blocks out of one port."""
+    block, t = 512 * 2048 * 2, Fraction(2 * 2048 * 2048 * 8192, 197 * 10**12)
+    found = times(gathered, "2048@tpx2048,2048x8192")
+    assert found.exposed == found.communication == 2 * MICRO + Fraction(3 * block, 2 * 45 * 10**9)
+    assert found.total == found.exposed + t
+    switched = times(gathered, "2048@tpx2048,2048x8192", CHIPS["h100"])
+    assert switched.communication == Fraction(34, 10) * MICRO + Fraction(3 * block, 450 * 10**9)
+
+
+def opposite(x: Array, tp: str) -> Array:
+    """To the device two places on."""
+    return lax.ppermute(x, tp, [(i, (i + 2) % 4) for i in range(4)])
+
+
+def both_ways(x: Array, tp: str) -> list[Array]:
+    """To both neighbours."""
+    return [lax.ppermute(x, tp, pairs) for pairs in (NEXT, [(j, i) for i, j in NEXT])]
+
+
+def test_a_switch_knows_no_distance() -> None:
+    """Two places on are two hops and twice the bytes on a ring; both ways at a time are one after the other there."""
+    size, h100 = 512 * 2048 * 2, CHIPS["h100"]
+    assert times(opposite, "2048@tpx2048").total == 2 * MICRO + Fraction(2 * size, 45 * 10**9)
+    assert times(opposite, "2048@tpx2048", h100).total == h100.latency + Fraction(size, 450 * 10**9)
+    assert times(both_ways, "2048@tpx2048").total == MICRO + Fraction(size, 45 * 10**9)
+    assert times(both_ways, "2048@tpx2048", h100).total == 2 * (h100.latency + Fraction(size, 450 * 10**9))
+
+
+def test_collectives_that_go_round_twice() -> None:
+    """An all-reduce of n bytes: 3/4 n by two ways, twice, and two hops, twice; on a switch two stages."""
+    n, h100 = 512 * 2048 * 2, CHIPS["h100"]
+    total = times(lambda x, tp: lax.psum(x, tp), "2048@tpx2048")
+    assert total.total == 4 * MICRO + Fraction(2 * 3 * n, 4 * 2 * 45 * 10**9)
+    switched = times(lambda x, tp: lax.psum(x, tp), "2048@tpx2048", h100)
+    assert switched.total == 2 * h100.latency + Fraction(2 * 3 * n, 4 * 450 * 10**9)
+    exchanged = times(lambda x, tp: lax.all_to_all(x, tp, 0, 0, tiled=True), "2048@tpx2048", h100)
+    assert exchanged.total == h100.latency + Fraction(3 * n, 4 * 450 * 10**9)
+
+
+@pytest.mark.parametrize("one", [*PRODUCTS, *OVERLAPPED], ids=str)
+def test_lanes_are_the_timeline(one: Implementation) -> None:
+    """What is laid out adds up to what was scheduled, and no resource does two things at a time."""
+    mesh = MeshCase(("dp", "tp"), (2, 4)) if one.name.startswith("nested") else RING
+    axes = mesh.axis_names if one.name.startswith("nested") else "tp"
+    for gradient in (False, True):
+        found = timeline(scheduled(one, shaped(one.contract, mesh, axes), gradient=gradient), V5E)
+        lanes = laid_out(found)
+        assert not lanes.cuts
+        assert lanes.total == found.total == max(bar.end for bar in lanes.bars)
+        assert sum(end - start for start, end in lanes.exposed) == found.exposed
+        for lane in lanes.names:
+            bars = [bar for bar in lanes.bars if bar.lane == lane]
+            assert all(one.end <= other.start for one, other in pairwise(bars))
+        assert sum(bar.end - bar.start for bar in lanes.bars if bar.lane == COMPUTE) == found.compute
+        assert found.total == found.compute + found.exposed
+
+
+def test_thousands_of_devices_take_no_longer() -> None:
+    """A loop is scheduled once; its picture leaves iterations out, and says how many."""
+    one = next(one for one in OVERLAPPED if one.name == "ring_all_gather_matmul_lhs")
+    case = shaped(one.contract, MeshCase(("tp",), (4096,)), "tp", ((65536, 2048), (2048, 65536)))
+    found = timeline(scheduled(one, case), V5E)
+    lanes = laid_out(found)
+    assert len(lanes.bars) <= MOST_BARS
+    assert [left_out for _, _, left_out in lanes.cuts] == [4096 - 2 - 3]
+    assert found.communication >= 4095 * MICRO
+    assert all("~" in row for row in text(lanes))
+
+
+@pytest.mark.either_end
+def test_lanes_in_letters() -> None:
+    """A letter for what a resource does in every part of the time."""
+    loop = Operation("scan", "", frozenset(), body=(product(A_MICROSECOND), sent(45_000)), times=2)
+    lanes = laid_out(timeline([loop, product(2 * A_MICROSECOND), sent(225_000, way=-1)], V5E))
+    assert text(lanes, 20) == [
+        "compute  ##..##..####........",
+        "tp ->    ==!!==!!............",
+        "tp <-    ........====!!!!!!!!",
+    ]
+    assert text(laid_out(timeline([], V5E))) == []
+
+
+def test_a_function_of_blocks_is_called_as_it_can_be() -> None:
+    """With the axis tuple after the blocks if it takes one; arrays say how they are sharded, and of which dtype."""
+    given = parse_arrays("8@tpx4,int32:12", RING, "float32")
+    assert [(one.shape, np.dtype(one.dtype).name, one.spec) for one in given] == [
+        ((8, 4), "float32", (("tp",), ())),
+        ((12,), "int32", ((),)),
+    ]
+    assert times(lambda x: lax.psum(x, "tp"), "8@tpx4").communication > 0
+    assert times(lambda x, *, scale=2: jax.nn.relu(x * scale), "4096@tpx4096").communication == 0
+    for text_of, reason in (
+        ("8x", "expected the sides of whole arrays, as in 512x2048@tp,int32:2048"),
+        ("6@tp", r"expected tp to be an axis of \(tp=4\) that divides 6"),
+        ("8@dp", r"expected dp to be an axis of \(tp=4\) that divides 8"),
+    ):
+        with pytest.raises(ValueError, match=f"--shape={text_of}: {reason}"):
+            parse_arrays(text_of, RING, "float32")
+
+
+@pytest.mark.either_end
+def test_a_faster_machine_is_no_slower() -> None:
+    """Twice all rates is half the time."""
+    operations = [product(A_MICROSECOND, memory=10**6), sent(90_000, 0), product(A_MICROSECOND, 1), sent(10**6)]
+    peak = {dtype: 2 * rate for dtype, rate in V5E.peak.items()}
+    twice = dataclasses.replace(V5E, peak=peak, memory=2 * V5E.memory, link=2 * V5E.link, latency=V5E.latency / 2)
+    assert 2 * timeline(operations, twice).total == timeline(operations, V5E).total

@@ -1,0 +1,151 @@
+"""Which form to use: by timelines, with the plain form where nothing is gained; and how near published figures are."""
+
+import argparse
+from fractions import Fraction
+
+import pytest
+
+import shardproof
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.benchmark import agreement, timelines
+from shardproof.properties.benchmark.agreement import Pair, summary
+from shardproof.properties.counting.chips import CHIPS
+from shardproof.properties.counting.choosing import Choice, choice, choose
+from shardproof.properties.counting.products import SHARDED
+from shardproof.properties.counting.shaped import CONTRACTS, shaped
+
+
+def test_the_plain_form_is_best_where_nothing_is_gained() -> None:
+    """A product that waits for little is not cut; one whose operand takes as long to gather as to multiply is."""
+    small = shardproof.choose("all_gather_matmul_lhs", ((32, 256), (256, 512)), "v5e")
+    assert small.plain
+    assert small.best.name == "naive"
+    assert "v5e: naive, the plain form\n" in str(small)
+    large = choose("all_gather_matmul_lhs", ((4096, 8192), (8192, 8192)), "v5e")
+    assert not large.plain
+    assert large.best.name == large.rows[0].implementation.name != "naive"
+    assert f"v5e: {large.best.name}\n" in str(large)
+    assert str(large).count("us exposed") + str(large).count("ms exposed") + str(large).count("0 exposed") >= 5
+
+
+def test_what_is_chosen_is_the_fastest() -> None:
+    """All forms are there, in the order of their times; those that do not support the mesh say why."""
+    for mesh in (MeshCase(("tp",), (4,)), MeshCase(("dp", "tp"), (2, 2))):
+        found = choose("matmul_reduce_scatter", ((512, 8192), (8192, 2048)), mesh=mesh)
+        times = [row.total for row in found.rows]
+        assert times == sorted(times)
+        names = {row.implementation.name for row in found.rows} | {one.name for one, _ in found.unsupported}
+        assert len(names) == 6
+        assert ("nested_matmul_reduce_scatter" in {one.name for one, _ in found.unsupported}) == (len(mesh.sizes) == 1)
+    assert "nested_matmul_reduce_scatter does not support it: it is not meant for" in str(
+        choose("matmul_reduce_scatter")
+    )
+
+
+@pytest.mark.parametrize("contract", SHARDED)
+@pytest.mark.parametrize("name", CHIPS)
+def test_no_form_is_below_the_floor(contract: str, name: str) -> None:
+    """Nothing is computed faster than unsharded, nor is all sent and a p-th computed in less."""
+    for shapes in (None, *(_scaled(contract, factor) for factor in (1, 8))):
+        found = choose(contract, shapes, name)
+        assert all(found.ratio(row) >= found.floor for row in found.rows)
+        assert all(0 <= row.exposed <= min(row.total, row.communication) for row in found.rows)
+
+
+def _scaled(contract: str, factor: int) -> list[tuple[int, ...]]:
+    sides = {"transformer_block": ((64, 128), (128, 256), (256, 128))}.get(contract, ((64, 128), (128, 256)))
+    return [tuple(factor * side for side in shape) for shape in sides]
+
+
+@pytest.mark.parametrize("contract", CONTRACTS)
+def test_every_contract_has_a_choice(contract: str) -> None:
+    """Of collectives, losses and layers as well; it is printed."""
+    found = choose(contract)
+    assert isinstance(found, Choice)
+    assert found.rows
+    assert all(row.total > 0 for row in found.rows)
+    assert f"{contract}(" in str(found)
+
+
+def test_a_gradient_takes_longer() -> None:
+    """It is scheduled after the function, which it repeats."""
+    alone, both = (choose("all_gather_matmul_lhs", gradient=gradient) for gradient in (False, True))
+    for row in alone.rows:
+        with_gradient = next(other for other in both.rows if other.implementation is row.implementation)
+        assert with_gradient.total > row.total
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"contract": "all_gather_matmul"}, "contract='all_gather_matmul': expected one of all_reduce"),
+        ({"machine": "v5"}, "machine='v5': no such machine"),
+        ({"axis_name": "dp"}, r"axis_name='dp': expected axes of the mesh \(tp=4\)"),
+        (
+            {"shapes": ((8, 6), (6, 4)), "contract": "all_gather_matmul_lhs_contracting"},
+            "shape=8x6: expected sides that",
+        ),
+        ({"dtype": "int16"}, "dtype=int16: no published peak of it on v5e"),
+        ({"mesh": MeshCase(("a", "b", "c"), (2, 2, 2))}, "v5e is a torus of 2 dimensions"),
+    ],
+)
+def test_what_cannot_be_chosen_says_why(arguments: dict[str, object], reason: str) -> None:
+    """The argument, its value and what was expected."""
+    with pytest.raises(ValueError, match=reason):
+        choose(**{"contract": "all_gather_matmul_lhs", **arguments})  # type: ignore[arg-type]
+
+
+def test_shapes_are_of_whole_arrays() -> None:
+    """Blocks are what the axis tuple leaves of them; the contract's own layouts."""
+    case = shaped("all_gather_matmul_lhs", MeshCase(("dp", "tp"), (2, 4)), ("tp", "dp"), ((64, 16), (16, 8)))
+    assert [operand.block for operand in case.operands] == [(8, 16), (16, 1)]
+    assert case.operands[0].placement.spec == (("tp", "dp"), ())
+
+
+def test_published_ratios_are_near_where_the_dtype_is_theirs() -> None:
+    """311 : 244 : 224, of a program that multiplies integers of 32 bits.
+
+    At the rate that the third figure implies the other two follow to within a tenth of it: gathered on a line, as chips
+    4x2 have it, and what hides all it sends. At the peak of bfloat16 products are ten times faster, and links are not.
+    """
+    published, real, integers = timelines.published()
+    assert published[1:] == ("1.39", "1.09", "1")
+    _, gathered, collective, _ = integers
+    assert abs(float(gathered.partition("(")[2].split()[0]) - 311 / 224) < 0.1
+    assert abs(float(collective.split()[0]) - 244 / 224) < 0.1
+    assert float(real[1].split()[0]) > 311 / 224
+
+
+def test_the_benchmark_has_a_row_for_every_chip() -> None:
+    """Each with the naive form beside the best that hides something, and the floor below both."""
+    traced = timelines.case_of("matmul_reduce_scatter", "wide", 4)
+    lines = [timelines.row(choice(traced, one), "wide") for one in CHIPS.values()]
+    assert [line[3] for line in lines] == [*CHIPS]
+    for line in lines:
+        floor, naive, ours = map(float, line[4:7])
+        assert Fraction(1) <= floor <= min(naive, ours)
+        assert ("naive is better" in line[7]) == (naive <= ours)
+    assert timelines.markdown(timelines.COLUMNS, lines[:1]).count("|") == 3 * (len(timelines.COLUMNS) + 1)
+
+
+def test_agreement_is_summed_up() -> None:
+    """How far the two models are apart, and what it costs to choose by the one as the other has it."""
+    work, other = ("all_gather_matmul_lhs", "book"), ("matmul_reduce_scatter", "book")
+    found = [
+        Pair(work, "naive", 2.0, 2.0, (0.5, 0.5)),
+        Pair(work, "ring", 1.5, 3.0, (0.0, 0.25)),
+        Pair(other, "naive", 3.0, 3.0, (0.5, 0.5)),
+        Pair(other, "ring", 2.0, 2.2, (0.0, 0.1)),
+    ]
+    told = summary(found)
+    assert told.startswith("4 programs: half of them within a factor of 1.10, all within 2.00; ")
+    assert "is the compiler's in 1 of 2 products" in told
+    assert told.endswith("1.22 times as long as the fastest on average, 1.50 at most")
+    assert agreement.row(found[1]) == (*work, "ring", "1.50", "3.00", "0%", "25%")
+
+
+def test_agreement_needs_a_compiler(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where there is none a sentence says so."""
+    monkeypatch.setattr(agreement, "missing", lambda: "there is no compiler for TPUs here")
+    agreement.measure(argparse.Namespace(topology="v5e:2x4", model=4, shape=None))
+    assert capsys.readouterr().out == "there is no compiler for TPUs here\n"

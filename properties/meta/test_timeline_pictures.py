@@ -1,0 +1,292 @@
+"""Pictures of timelines: the command that draws one, what a failure of the law of overlap shows, and crossovers."""
+
+import re
+import sys
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.counting.chips import CHIPS
+from shardproof.properties.counting.lanes import Axis, Lanes, laid_out, round_step
+from shardproof.properties.counting.operations import Operation
+from shardproof.properties.counting.products import product_case
+from shardproof.properties.counting.routes import Loads
+from shardproof.properties.counting.timeline import timeline
+from shardproof.properties.engines import SimulateEngine
+from shardproof.properties.laws.law import LAWS
+from shardproof.properties.laws.overlap import check_overlap
+from shardproof.properties.laws.violation import Broken
+from shardproof.properties.mutants import MUTANTS
+from shardproof.properties.mutants.hunt import implementation_of
+from shardproof.properties.reports import crossover
+from shardproof.properties.reports import timeline as command
+from shardproof.properties.reports.failures import lanes
+from shardproof.properties.reports.failures.lanes import in_letters, picture
+from shardproof.properties.reports.failures.text import report
+from shardproof.properties.reports.gantt import gantt
+from shardproof.properties.reports.svg import LETTER
+from shardproof.properties.runner.violation import LawViolation
+
+MINE = """import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec as P
+from shardproof import Program
+
+
+def layer(x, w, axis_name):
+    return jnp.tanh(lax.all_gather(x, axis_name, axis=1, tiled=True) @ w)
+
+
+def endless(x, axis_name):
+    return lax.while_loop(lambda y: jnp.sum(y) < 0, lambda y: lax.ppermute(y, axis_name, [(0, 1)]), x)
+
+
+def mlp(x, w, *, data, model):
+    return lax.psum(jnp.tanh(x @ w["in"]) @ w["out"], model)
+
+
+def whole(x, w, *, mesh, data, model):
+    specs = P(data), {"in": P(None, model), "out": P(model)}
+    local = lambda x, w: mlp(x, w, data=data, model=model)
+    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=P(data))(x, w)
+
+
+def unsharded(x, w):
+    return jnp.tanh(x @ w["in"]) @ w["out"]
+
+
+DESCRIBED = {"arguments": ("b@data f", {"in": "f h@model", "out": "h@model f"}), "results": "b@data f"}
+MLP = Program(mlp, unsharded, **DESCRIBED)
+WHOLE = Program(whole, unsharded, whole=True, **DESCRIBED)
+number = 3
+"""
+
+
+MLP = "512@dpx2048,2048x8192@tp,8192@tpx2048"
+"""The arrays of the program there."""
+
+
+def texts(svg: str) -> list[Any]:
+    """The texts of a picture."""
+    return [one for one in ElementTree.fromstring(svg).iter() if one.tag.endswith("}text")]
+
+
+def words(svg: str) -> set[str]:
+    """What they say."""
+    return {"".join(one.itertext()).strip() for one in texts(svg)}
+
+
+def check_nothing_is_clipped(svg: str) -> None:
+    """Every text ends before the picture does, were all its letters as wide as the widest are on average."""
+    width, height = (float(ElementTree.fromstring(svg).get(side, "0")) for side in ("width", "height"))
+    for one in texts(svg):
+        length = LETTER * float(one.get("font-size", "0")) * len("".join(one.itertext()))
+        if "rotate" in one.get("transform", ""):
+            continue
+        before = {"middle": length / 2, "end": length}.get(one.get("text-anchor", "start"), 0)
+        x, y = float(one.get("x", "0")), float(one.get("y", "0"))
+        assert x - before >= 0
+        assert x - before + length <= width + 1
+        assert 0 < y < height
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in, with a module of a user's."""
+    (tmp_path / "timed_layer.py").write_text(MINE, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "timed_layer", raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lanes"),
+    [
+        (["ring_all_gather_matmul_lhs"], {"compute", "tp ->"}),
+        (["bidirectional_matmul_reduce_scatter", "--gradient"], {"compute", "tp ->", "tp <-"}),
+        (["all_reduce[lax]", "--mesh", "dp=2,tp=4"], {"compute", "dp ->", "tp ->", "tp <-"}),
+        (["attention[ring]", "--machine", "h100"], {"compute", "switch"}),
+        (["timed_layer:layer", "--shape", "512x2048@tp,2048x2048"], {"compute", "tp ->", "tp <-"}),
+        (["timed_layer:MLP", "--mesh", "dp=2,tp=4", "--shape", MLP], {"compute", "tp ->", "tp <-"}),
+        (["timed_layer:WHOLE", "--mesh", "dp=2,tp=4", "--shape", MLP], {"compute", "tp ->", "tp <-"}),
+        (["all_gather_matmul_lhs=timed_layer:layer"], {"compute", "tp ->", "tp <-"}),
+    ],
+    ids=lambda given: given[0] if isinstance(given, list) else "",
+)
+def test_the_command_draws_ours_and_theirs(
+    arguments: list[str], lanes: set[str], mine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A lane for what is computed and one for each link and way; the printed lanes are the drawn ones."""
+    if arguments[0].startswith("all_gather_matmul_lhs="):
+        source = MINE.replace("axis=1", "axis=x.ndim - 2")
+        (mine / "timed_layer.py").write_text(source, encoding="utf-8")
+    assert command.main(arguments) == 0
+    printed = capsys.readouterr().out
+    (path,) = mine.glob("*.svg")
+    assert f"wrote {path.name}" in printed
+    svg = path.read_text(encoding="utf-8")
+    check_nothing_is_clipped(svg)
+    assert lanes <= words(svg)
+    assert {"compute", *re.findall(r"^    (\w+ (?:->|<-)|switch) ", printed, re.MULTILINE)} == lanes
+    assert ("exposed: sent while nothing is computed" in words(svg)) == (" 0 exposed" not in printed)
+    assert "products" in words(svg) or "all_reduce" in arguments[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["ring_all_gather_matmul_lhs", "--machine", "v9"], "machine='v9': no such machine"),
+        (["ring_all_gather_matmul_lhs", "--mesh", "a=2,b=2,c=2"], "v5e is a torus of 2 dimensions"),
+        (["ring_all_gather_matmul_lhs", "--shape", "3x4,4x4"], "shape=3x4: expected sides that divide by 4"),
+        (["ring_all_gather_matmul_lhs", "--shape", "8x4,8x4"], "expected 4 rows to contract with, got 8"),
+        (["ring_all_gather_matmul_lhs", "--shape", "8x4"], "expected as many sides as"),
+        (["ring_all_gather_matmul_lhs", "--shape", "8by4"], "--shape=8by4: expected the sides of whole arrays"),
+        (["ring_all_gather_matmul_lhs", "--dtype", "float64"], "no published peak of it on v5e"),
+        (["nested_all_gather_matmul_lhs"], "does not serve"),
+        (["ring_all_gather_matmul_lsh"], "did you mean 'ring_all_gather_matmul_lhs'?"),
+        (["timed_layer:layer"], "expected --shape, the arrays that it is called with"),
+        (["timed_layer:missing", "--shape", "8x4@tp"], "module timed_layer has no missing"),
+        (["timed_layer:number", "--shape", "8x4@tp"], "expected a function or a Program, got int"),
+        (["timed_layer:MLP", "--shape", "8x4@tp"], "arrays=1: expected 3: x, "),
+        (["timed_layer:MLP", "--shape", "8x4,4x8@tp,8x4"], "model=(): expected 'tp', as another array has it"),
+        (["timed_layer:MLP", "--shape", "8x4@tp,4x8,8x4"], "expected one role and one axis at most for each dimension"),
+        (["timed_layer:MLP", "--shape", "8,4x8,8x4"], "x=(8,): expected the dimensions b@data f"),
+        (["no_such_module:f", "--shape", "8x4@tp"], "cannot import no_such_module: ModuleNotFoundError"),
+        (
+            ["timed_layer:endless", "--shape", "8x4@tp"],
+            "it cannot be told what hides what: the iterations of the while",
+        ),
+    ],
+)
+def test_what_cannot_be_drawn_is_one_line(
+    arguments: list[str], reason: str, mine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It names the argument, its value and what was expected."""
+    assert command.main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert reason in line
+    assert not [*mine.glob("*.svg")]
+
+
+def test_without_drawsvg_figures_are_printed(
+    mine: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the lanes in letters; what is missing is named."""
+    monkeypatch.setitem(sys.modules, "drawsvg", None)
+    assert command.main(["ring_all_gather_matmul_lhs"]) == 1
+    told = capsys.readouterr()
+    assert "compute  ##" in told.out
+    assert "pip install 'shardproof[draw]'" in told.err
+
+
+def test_the_axis_leaves_out_what_is_left_out() -> None:
+    """It is linear outside of the cuts, and goes on behind one after the same width."""
+    lanes = Lanes(Fraction(100), cuts=[(Fraction(10), Fraction(90), 8)])
+    axis = Axis.of(lanes, 50, 240, 40)
+    assert [axis.at(Fraction(time)) for time in (0, 5, 10, 50, 90, 100)] == [50, 100, 150, 170, 190, 290]
+    assert [*axis.ticks(lanes.total, 4)] == [0, 5, 10, 100]
+    assert [round_step(Fraction(about)) for about in (1, 3, 7, 11)] == [1, 5, 10, 20]
+    assert round_step(Fraction(3, 10**7)) == Fraction(5, 10**7)
+
+
+def test_a_bar_says_what_it_is() -> None:
+    """Whoever points at it reads its place in the source, its time and its bytes; a long title is not clipped."""
+    send = Operation("ppermute", "mine.py:7", frozenset(), loads=Loads({("tp", 1): Fraction(45_000)}, 1))
+    lanes = laid_out(timeline([send], CHIPS["v5e"]))
+    svg = str(gantt(["a title that is long " * 12, "and more"], lanes).as_svg())
+    check_nothing_is_clipped(svg)
+    assert "ppermute, 2 us\nmine.py:7\n45,000 bytes over a link" in svg
+
+
+def violation(name: str, law: str = "overlap") -> LawViolation:
+    """What a law says of a planted bug, on two devices."""
+    mutant = MUTANTS[name]
+    case = product_case("matmul_reduce_scatter", MeshCase(("dp",), (2,)), "dp", (1, 1, 1))
+    implementation = implementation_of(mutant)
+    if law != "overlap":
+        return LawViolation(implementation, LAWS[law], case, "simulate", Broken("communication", "sends too much"))
+    with pytest.raises(Broken) as caught:
+        check_overlap(implementation, case, SimulateEngine())
+    return LawViolation(implementation, LAWS[law], case, "simulate", caught.value)
+
+
+@pytest.mark.parametrize("name", ["one_place_too_far", "gradient_that_gathers"])
+def test_a_failure_shows_its_timeline(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In letters, with what is exposed, and by the path of a picture beside the script."""
+    monkeypatch.chdir(tmp_path)
+    found = violation(name)
+    told = report(found)["text"]
+    compute, link = re.findall(r"^    (?:compute|\w+ ->) +(\S+)$", told, re.MULTILINE)
+    assert len(compute) == len(link)
+    assert "!" in link
+    assert all(one == "." for one, other in zip(compute, link, strict=True) if other == "!")
+    (path,) = re.findall(r"^    drawn in (\S+)$", told, re.MULTILINE)
+    svg = Path(path).read_text(encoding="utf-8")
+    check_nothing_is_clipped(svg)
+    assert svg == picture(found)
+    assert any("and its gradient" in line for line in words(svg)) == (name == "gradient_that_gathers")
+    assert [one.suffix for one in sorted(Path(path).parent.iterdir())] == [".json", ".py", ".svg"]
+
+
+def test_other_failures_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A timeline is drawn of what a law of time says; and a function that raises meanwhile stops no report."""
+    other = violation("one_place_too_far", "communication")
+    assert in_letters(other) == []
+    assert picture(other) == ""
+    broken = violation("one_place_too_far")
+    assert in_letters(broken)
+    monkeypatch.setattr(lanes, "scheduled", lambda *_: 1 / 0)
+    assert in_letters(broken) == []
+    assert picture(broken) == ""
+
+
+def test_a_failure_is_told_without_drawsvg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In letters all the same."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "drawsvg", None)
+    told = report(violation("one_place_too_far"))["text"]
+    assert "# computes, = sends, ! sends while nothing is computed" in told
+    assert "drawn in" not in told
+    assert "python .shardproof/failures/" in told
+
+
+def test_crossovers_are_drawn(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is best for which size is printed and drawn, a line for every form and one for the floor."""
+    given = ["matmul_reduce_scatter", "--sides", "4096,8192,8192", "--vary", "k", "--machine", "v5e"]
+    assert crossover.main(given) == 0
+    printed = capsys.readouterr().out
+    lines = printed.splitlines()
+    assert lines[0] == "matmul_reduce_scatter on v5e, by k:"
+    assert lines[1].startswith("  64 to ")
+    assert lines[1].endswith(": naive, the plain form")
+    assert not lines[-2].endswith("the plain form")
+    svg = (mine / "matmul_reduce_scatter-v5e-crossover.svg").read_text(encoding="utf-8")
+    check_nothing_is_clipped(svg)
+    assert {"naive", "ring", "floor", "best", "64", "65,536", "k, of the whole array"} <= words(svg)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["all_reduce"], "contract='all_reduce': expected a product"),
+        (["matmul_all_reduce", "--sides", "1,2"], "--sides=1,2: expected rows, contracted size and columns"),
+        (["matmul_all_reduce", "--sides", "512,3,64"], "expected sides that divide by 4"),
+        (["matmul_all_reduce", "--machine", "x"], "machine='x': no such machine"),
+        (["matmul_all_reduce", "--output", "missing/plot.svg"], "--output=missing/plot.svg: "),
+    ],
+)
+def test_what_cannot_be_plotted_is_one_line(
+    arguments: list[str], reason: str, mine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It names the argument, its value and what was expected."""
+    assert crossover.main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert reason in line

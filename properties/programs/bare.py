@@ -1,0 +1,80 @@
+"""A function of blocks as a program, of which nothing is known but the arrays that it is called with."""
+
+import inspect
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax import lax
+from jax.sharding import PartitionSpec
+
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases.strategies.dtypes import as_dtype
+from shardproof.properties.programs.mapping import partition_spec
+from shardproof.properties.programs.program import Argument, Program
+
+SIDE = re.compile(r"(?P<size>[1-9]\d*)(@(?P<axis>[A-Za-z_]\w*))?")
+
+
+def parse_arrays(text: str, mesh: MeshCase, dtype: str) -> tuple[Argument, ...]:
+    """The whole arrays that `512x2048@tp,int32:2048` lists: sides with the axis that shards each, and dtypes.
+
+    Raises:
+        ValueError: if one cannot be read, names no axis of the mesh, or does not divide.
+    """
+    found = []
+    for part in text.split(","):
+        own, _, sides = part.strip().rpartition(":")
+        matches = [SIDE.fullmatch(side) for side in sides.split("x")]
+        if not all(matches):
+            raise ValueError(f"--shape={text}: expected the sides of whole arrays, as in 512x2048@tp,int32:2048")
+        shape = tuple(int(match["size"]) for match in matches if match)
+        entries = tuple((match["axis"],) if match["axis"] else () for match in matches if match)
+        for size, entry in zip(shape, entries, strict=True):
+            for axis in entry:
+                if axis not in mesh.shape or size % mesh.shape[axis]:
+                    raise ValueError(f"--shape={text}: expected {axis} to be an axis of {mesh} that divides {size}")
+        try:
+            found.append(Argument(shape, as_dtype(own or dtype), entries))
+        except TypeError as error:
+            raise ValueError(f"--shape={text}: {error}") from error
+    if math.prod(size for one in found for size in one.shape) > 2**128:
+        raise ValueError(f"--shape={text}: expected smaller arrays")
+    return tuple(found)
+
+
+def bare(function: Callable[..., Any], arguments: Sequence[Argument], mesh: MeshCase, axes: tuple[str, ...]) -> Program:
+    """The program that calls a function inside `shard_map`, with blocks and, if it takes it, the axis tuple after them.
+
+    Arguments:
+        function: called as `function(*blocks, axis_name)`, or as `function(*blocks)` if it takes no more.
+        arguments: the whole arrays, and how they are sharded.
+        mesh: the mesh.
+        axes: the axis tuple; empty for a function that takes none.
+    """
+    more = (axes if len(axes) > 1 else axes[0],) if axes and _takes(function, len(arguments) + 1) else ()
+
+    def local(*blocks: jax.Array) -> list[jax.Array]:
+        found: list[jax.Array] = jax.tree.leaves(function(*blocks, *more))
+        return [_varying(y, mesh.axis_names).reshape(1, *y.shape) for y in found]
+
+    def build(on: Any) -> Any:
+        specs = tuple(partition_spec(argument.spec) for argument in arguments)
+        return jax.jit(jax.shard_map(local, mesh=on, in_specs=specs, out_specs=PartitionSpec(mesh.axis_names)))
+
+    return Program(build, tuple(arguments))
+
+
+def _takes(function: Callable[..., Any], count: int) -> bool:
+    try:
+        inspect.signature(function).bind(*range(count))
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _varying(y: jax.Array, names: tuple[str, ...]) -> jax.Array:
+    missing = tuple(name for name in names if name not in jax.typeof(y).manual_axis_type.varying)
+    return lax.pcast(y, missing, to="varying") if missing else y

@@ -1,0 +1,152 @@
+"""`python -m shardproof.properties.reports.timeline NAME --mesh tp=4 --machine v5e`: what hides behind what, drawn."""
+
+import argparse
+import importlib
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases.strategies.dtypes import WIDE, as_dtype
+from shardproof.properties.counting.chips import CHIPS, Chip, chip, in_words
+from shardproof.properties.counting.choosing import scheduled
+from shardproof.properties.counting.lanes import KEY, laid_out, text
+from shardproof.properties.counting.operations import Operation, Untold, operations_of
+from shardproof.properties.counting.shaped import CONTRACTS, parse_shapes, shaped
+from shardproof.properties.counting.timeline import Timeline, timeline
+from shardproof.properties.programs.bare import bare, parse_arrays
+from shardproof.properties.reports import gantt
+from shardproof.properties.reports.draw import LONGEST, DrawError, find, parse_axes, parse_mesh
+from shardproof.properties.runner.called import called
+from shardproof.properties.runner.given import GivenError
+from shardproof.properties.runner.programs import Program
+
+NAME = (
+    "the implementation: its name, contract[name], a contract that has only one; a function of yours as "
+    "CONTRACT=MODULE:FUNCTION, or as MODULE:FUNCTION, which is called with blocks and the axis name; or MODULE:PROGRAM"
+)
+SHAPE = (
+    "whole arrays, as they are divided along the axis tuple alone: 512x2048,2048x8192; for MODULE:FUNCTION with the "
+    "axis that shards each side, and dtypes: 512x2048@tp,int32:2048"
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints the figures and the lanes, and writes the picture; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m shardproof.properties.reports.timeline", description=__doc__)
+    parser.add_argument("name", help=NAME)
+    parser.add_argument("--mesh", default="tp=4", metavar="AXES", help="names and sizes of axes (default: tp=4)")
+    parser.add_argument("--axis", default="", metavar="NAMES", help="the axis tuple, as in tp,dp (default: all axes)")
+    parser.add_argument("--machine", default="v5e", metavar="CHIP", help=f"one of {', '.join(CHIPS)} (default: v5e)")
+    parser.add_argument("--shape", metavar="SIDES", help=SHAPE)
+    parser.add_argument("--dtype", default="bfloat16", help="of all floating arrays (default: bfloat16)")
+    parser.add_argument("--gradient", action="store_true", help="with its gradient")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="the picture (default: NAME-CHIP.svg)")
+    options = parser.parse_args(arguments)
+    jax.config.update("jax_platforms", "cpu")
+    try:
+        machine, mesh = chip(options.machine), parse_mesh(options.mesh)
+        machine.check(mesh)
+        as_dtype(options.dtype)
+        name, arrays, operations = _asked(options, mesh, parse_axes(options.axis, mesh))
+        found = timeline(operations, machine)
+        title = [f"{name} on {machine.name}, mesh {mesh}", f"of {arrays}", figures(found), assumed(machine)]
+        lanes = laid_out(found)
+        print("\n".join([title[0], *(f"  {line}" for line in title[1:]), *(f"    {line}" for line in text(lanes))]))
+        print(f"    {KEY}")
+        if lanes.total:
+            path = options.output or Path(f"{_file_name(options.name)}-{machine.name}.svg")
+            gantt.write(path, title, lanes)
+            print(f"wrote {path}")
+    except NotImplementedError as error:
+        print(f"error: {options.name} does not serve --mesh={options.mesh}: {error}", file=sys.stderr)
+        return 2
+    except Untold as error:
+        print(f"error: {options.name}: it cannot be told what hides what: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        print(f"error: no picture: {error}; pip install 'shardproof[draw]'", file=sys.stderr)
+        return 1
+    except (DrawError, GivenError, ValueError, TypeError) as error:
+        print(f"error: {str(error).removeprefix('--impl=')}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"error: --output={options.output}: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _asked(options: Any, mesh: MeshCase, axes: tuple[str, ...]) -> tuple[str, str, tuple[Operation, ...]]:
+    """What is asked for, of which arrays, and what a device does."""
+    gradient = " and its gradient" if options.gradient else ""
+    if ":" in options.name and "=" not in options.name:
+        if not options.shape:
+            raise DrawError(f"{options.name}: expected --shape, the arrays that it is called with")
+        given = parse_arrays(options.shape, mesh, options.dtype)
+        target = _imported(options.name)
+        of_users = isinstance(target, Program)
+        program = called(target, given, mesh) if of_users else bare(target, given, mesh, axes)
+        with jax.enable_x64(any(one.dtype.name in WIDE for one in given)):
+            operations = operations_of(program, mesh)
+        if options.gradient:
+            raise DrawError(f"--gradient: of {options.name} nothing is known that has one: expected CONTRACT=...")
+        return options.name, f"{options.shape.replace(',', ', ')}, {options.dtype}", operations
+    implementation = find(options.name, CONTRACTS)
+    shapes = parse_shapes(options.shape) if options.shape else None
+    case = shaped(implementation.contract, mesh, axes if len(axes) > 1 else axes[0], shapes, options.dtype)
+    name = implementation.name if implementation.contract in implementation.name else str(implementation)
+    arrays = ", ".join(map(str, case.operands))
+    return f"{name}{gradient}", f"{arrays} on each device", scheduled(implementation, case, gradient=options.gradient)
+
+
+def _imported(name: str) -> Any:
+    """A function by `MODULE:FUNCTION`, from the working directory as well.
+
+    Raises:
+        DrawError: if there is none.
+    """
+    module, _, function = name.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        target: Any = importlib.import_module(module)
+    except (Exception, SystemExit) as error:  # whatever an import raises is why the function is not there
+        raise DrawError(f"{name}: cannot import {module}: {type(error).__name__}: {error}") from error
+    for part in function.split("."):
+        if not hasattr(target, part):
+            raise DrawError(f"{name}: module {module} has no {function}")
+        target = getattr(target, part)
+    if not (callable(target) or isinstance(target, Program)):
+        raise DrawError(f"{name}: expected a function or a Program, got {type(target).__name__}")
+    return target
+
+
+def _file_name(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_]+", "-", name)[:LONGEST].strip("-")
+
+
+def figures(found: Timeline) -> str:
+    """The times of a timeline, in a line."""
+    exposed = f"{in_words(found.exposed)} exposed ({float(found.share):.0%} of what is sent)"
+    return (
+        f"total {in_words(found.total)}: {in_words(found.compute)} computing, {in_words(found.communication)} sending, "
+        f"of which {in_words(found.hidden)} hidden and {exposed}"
+    )
+
+
+def assumed(machine: Chip) -> str:
+    """What a machine's figures are, in a line."""
+    rate, links = machine.rate("bfloat16") / 1e12, "to a switch" if not machine.dimensions else "a link, one way"
+    return (
+        f"{machine.name}: {rate:g} TFLOP/s (bfloat16), memory {machine.memory / 1e9:g} GB/s, "
+        f"{machine.link / 1e9:g} GB/s {links}, {in_words(machine.latency)} a hop, as published"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -87,6 +87,24 @@ def nested_out_of_order(case: Case, program: Any) -> Any:
     return None
 
 
+def relaid_in_front(case: Case, program: Any) -> Any:
+    """A change of layout that takes an axis of one dimension to another one, in front of an axis that is there.
+
+    On automatic axes the layout before is any that an operand of as many dimensions has.
+    """
+
+    def in_front(equation: Any) -> bool:
+        name, params = equation.primitive.name, equation.params
+        if name not in ("reshard", "sharding_constraint"):
+            return False
+        wanted = _entries(getattr(params["dst_sharding" if name == "reshard" else "sharding"], "spec", ()))
+        typed = _entries(equation.invars[0].aval.sharding.spec)
+        layouts = [typed] if any(typed) else [operand.placement.spec for operand in case.operands]
+        return any(_goes_in_front(held, wanted) for held in layouts if len(held) == len(wanted))
+
+    return first(program, in_front)
+
+
 def custom_vmap(case: Case, program: Any) -> Any:
     """A function with a rule of its own for vmap."""
     return first(program, lambda e: e.primitive.name == "custom_vmap_call")
@@ -244,6 +262,19 @@ def _is_empty_product(equation: Any) -> bool:
         return False
     (contracted, _), _ = equation.params["dimension_numbers"]
     return math.prod(_shape(equation)[d] for d in contracted) == 0
+
+
+def _entries(spec: Any) -> tuple[tuple[str, ...], ...]:
+    """The axes of every dimension; none of one that is left to the compiler."""
+    return tuple((e,) if isinstance(e, str) else tuple(e) if isinstance(e, tuple) else () for e in spec)
+
+
+def _goes_in_front(held: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]]) -> bool:
+    for i, (before, after) in enumerate(zip(held, wanted, strict=True)):
+        elsewhere = {name for j, axes in enumerate(held) if j != i for name in axes}
+        if any(name in before and elsewhere & {*after[:at]} for at, name in enumerate(after)):
+            return True
+    return False
 
 
 def _shape(equation: Any) -> tuple[int, ...]:

@@ -143,9 +143,4 @@ RECORDED = (
         "On explicit axes a merge that adds dimensions of one element raises IndexError.",
         ("0.12.0.1",),
     ),
-    Defect(
-        "reshard_after_another",
-        "XLA aborts where an axis goes to another dimension, in front of an axis of a different size that is there.",
-        ("0.12.0.1",),
-    ),
 )

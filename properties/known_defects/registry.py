@@ -146,6 +146,14 @@ DEFECTS: dict[str, Defect] = {
             aborts=lambda case: NESTED in case.chain or bool(case.roles),
         ),
         Defect(
+            "reshard_after_another",
+            "XLA aborts where an axis goes to another dimension, in front of one of a different size that is there.",
+            ("0.12.0.1",),
+            engine="xla",
+            at_fault=faults.relaid_in_front,
+            aborts=lambda case: bool(case.roles),
+        ),
+        Defect(
             "empty_product",
             "A shard_map of several operands, all of them empty, that has a result fails while XLA compiles it.",
             ("0.10.2", "0.12.0.1"),

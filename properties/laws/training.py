@@ -113,7 +113,8 @@ def simulated(trial: Trial, form: Form, optimiser: Any) -> tuple[Record, list[tu
     params, batch = arrays
     state = prepare(step.initial, of_params).run(params)
     traced = prepare(step.function, of_params, of_state, of_batch).live()
-    found, record = [], None
+    found: list[tuple[Any, list[Any]]] = []
+    record = None
     for _ in range(trial.steps):
         (params, state, loss), seen = traced.run_recorded(params, state, batch)
         record = record or seen

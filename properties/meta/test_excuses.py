@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from jax import Array, P, lax
 
 from shardproof.impl import collectives, norms
+from shardproof.impl.reshard import constrained_reshard
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.chain import Chain
@@ -28,6 +29,7 @@ from shardproof.properties.known_defects import DEFECTS, at_fault, excused
 from shardproof.properties.known_defects.faults import sum_of_complex_constant
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.laws.violation import NotRun, SuiteError
+from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.reports.checking import user_implementation
 from shardproof.properties.runner.given import Given
 from shardproof.properties.runner.isolation import check_isolated
@@ -135,7 +137,17 @@ def by_a_rule(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
 
 @dataclass(frozen=True)
 class Pair:
-    """A right function that meets a defect, and the same with a bug of its own; under a chain, if it is rare."""
+    """A right function that meets a defect, and the same with a bug of its own.
+
+    Arguments:
+        contract: what it claims to be.
+        right: the right one.
+        wrong: the wrong one.
+        law: the law on whose cases it meets the defect.
+        engine: on which.
+        chain: under which transformations, if it is rare.
+        whole: whether the two are functions of global arrays.
+    """
 
     contract: str
     right: Function
@@ -143,6 +155,11 @@ class Pair:
     law: str
     engine: str
     chain: Chain | None = None
+    whole: bool = False
+
+    def made(self, function: Function) -> Implementation:
+        """One of the two, as a user's function."""
+        return replace(user_implementation(self.contract, function, features(self)), whole=self.whole)
 
 
 PAIRS = {
@@ -162,6 +179,9 @@ PAIRS = {
     "all_reduce_of_one_partial_manual": Pair("all_reduce", reduce, after(reduce, doubled), "transformation", "xla"),
     "nested_partial_manual_order": Pair(
         "all_reduce", reduce, after(reduce, doubled), "transformation", "xla", ("partial_manual", "nested")
+    ),
+    "reshard_after_another": Pair(
+        "reshard", constrained_reshard, after(constrained_reshard, doubled), "value", "xla", whole=True
     ),
     "empty_product": Pair(
         "all_gather_matmul_lhs",
@@ -196,7 +216,7 @@ def test_every_defect_that_excuses_has_a_pair() -> None:
 
 def drawn(pair: Pair, examples: int = 400) -> list[Case]:
     """Cases of a law, as they are drawn."""
-    implementation = user_implementation(pair.contract, pair.right, features(pair))
+    implementation = pair.made(pair.right)
     cases: list[Case] = []
     law = LAWS[pair.law]
     law = law if pair.chain is None else replace(law, chains=Chains(only=pair.chain))
@@ -224,7 +244,7 @@ def features(pair: Pair) -> tuple[str, ...]:
 
 def judged(pair: Pair, function: Function, case: Case) -> tuple[Tally, LawViolation | None]:
     """How a function fares on one case."""
-    implementation = user_implementation(pair.contract, function, features(pair))
+    implementation = pair.made(function)
     tally = Tally(pair.contract, implementation.name, pair.law, pair.engine)
     try:
         verify(LAWS[pair.law], implementation, case, engine_named(pair.engine), tally)
@@ -238,7 +258,7 @@ def test_a_defect_excuses_the_right_one_and_not_the_wrong_one(of: str) -> None:
     """Where a defect shows, the right program is excused and the wrong one is reported, on the very same case."""
     pair, name = PAIRS[of], of.partition(":")[0]
     defect = DEFECTS[name]
-    implementation = user_implementation(pair.contract, pair.right, features(pair))
+    implementation = pair.made(pair.right)
     engine = engine_named(pair.engine)
     reported = False
     for case in chain.from_iterable(drawn(pair, examples) for examples in (40, 400)):  # mostly the first tell

@@ -20,6 +20,7 @@ ENVIRONMENT = {
     "TPU_SKIP_MDS_QUERY": "1",  # no server is asked what machine this is
     "TPU_ACCELERATOR_TYPE": "v5litepod-8",
     "TPU_WORKER_HOSTNAMES": "localhost",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # it is kept from one process to another only for the sake of a TPU's
 }
 """What makes libtpu believe that it is on a machine with TPUs; any topology may be compiled for."""
 

@@ -1,9 +1,14 @@
 """The README says what is so today."""
 
 import math
+import os
 import re
+import shlex
+import subprocess
+import sys
 from collections import Counter
 from configparser import ConfigParser
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -109,6 +114,38 @@ def test_numbers_are_of_the_size_that_is_told() -> None:
     ]
     assert max(x.max() for x in drawn) <= int(most)
     assert 0.3 < np.median(np.concatenate(drawn)) < 2
+
+
+def block(name: str, language: str) -> str:
+    """The code in a section."""
+    return section(TEXT, name).partition(f"```{language}\n")[2].partition("```")[0]
+
+
+def ran(*command: str, folder: Path) -> str:
+    """What a command prints."""
+    environment = {**os.environ, "PYTHONPATH": str(README.parent), "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", ["moe", "losses", "choose"])
+def test_programs_run(name: str, tmp_path: Path) -> None:
+    """Every program of these sections runs, and prints what stands below it."""
+    assert ran(sys.executable, "-c", block(name, "python"), folder=tmp_path).split() == block(name, "text").split()
+
+
+def test_timelines_are_drawn(tmp_path: Path) -> None:
+    """The commands print the lanes, and draw them."""
+    printed = ""
+    for line in block("timeline", "sh").splitlines():
+        module, *arguments = shlex.split(line)[2:]
+        text = ran(sys.executable, "-m", module, *arguments, folder=tmp_path)
+        printed += "".join(each for each in text.splitlines(keepends=True) if not each.startswith("wrote "))
+    assert [line.rstrip() for line in printed.splitlines()] == block("timeline", "text").splitlines()
+    assert len(list(tmp_path.glob("*.svg"))) == 2
 
 
 def flat(text: str) -> str:

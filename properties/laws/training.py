@@ -130,7 +130,7 @@ def compiled(trial: Trial, form: Form, optimiser: Any) -> tuple[str, list[tuple[
     params, batch = placed(trial, form, mesh)
     state = step.init(params)
     text = step.compiled(params, state, batch)
-    found = []
+    found: list[tuple[Any, list[Any]]] = []
     for _ in range(trial.steps):
         old = (params, state)
         layouts = jax.tree.map(lambda x: x.sharding, old)

@@ -156,7 +156,7 @@ def accumulating(
         def value(params: Tree, batch: Tree) -> Scalar:
             return both(params, batch, mesh, data, model)[0]
 
-        def with_gradient(params: Tree, batch: Tree) -> tuple[Scalar, Tree]:
+        def with_gradient(params: Any, batch: Any) -> tuple[Scalar, Tree]:
             if any(leaf.perturbed for leaf in jax.tree.leaves(batch)):
                 raise NotImplementedError(
                     f"accumulating: batch: expected a gradient by params alone, on the mesh {shown(mesh)}"
@@ -164,7 +164,7 @@ def accumulating(
             params, batch = jax.tree.map(lambda leaf: leaf.value, (params, batch))
             return both(params, batch, mesh, data, model)
 
-        def backward(gradients: Tree, cotangent: Scalar) -> tuple[Tree, None]:
+        def backward(gradients: Tree, cotangent: Any) -> tuple[Tree, None]:
             return jax.tree.map(lambda g: (g * cotangent).astype(g.dtype), gradients), None
 
         value.defvjp(with_gradient, backward, symbolic_zeros=True)
@@ -189,6 +189,7 @@ def quotient(total: Array, count: Array) -> Array:
 
 
 def _zeros(shape: jax.ShapeDtypeStruct) -> Array:
-    """Zeros of a shape, typed as it is."""
-    axes = sorted(shape.manual_axis_type.varying)
+    """Zeros of a shape, typed as it is, if types are checked."""
+    kind = getattr(shape, "manual_axis_type", None)
+    axes = sorted(kind.varying) if kind is not None else ()
     return cast_varying(jnp.zeros(shape.shape, shape.dtype), axes)

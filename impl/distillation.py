@@ -48,7 +48,7 @@ def predictions(
     over = as_axes(data), as_axes(model)
     layers, (of_inputs, of_outputs) = parallelisation.layout.specs(len(params), data=over[0], model=over[1])
 
-    def local(params: Params, x: Array) -> Array:
+    def local(params: Any, x: Array) -> Array:
         dtype = x.dtype
         for w, b in params[:-1]:
             x = activated(parallelisation.linear(x, w, b, *over), dtype)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from shardproof.impl.collective_matmul.operands import accumulator, multiply
 
-Layer = tuple[Float[Array, "d_in d_out"], Float[Array, "d_out"]]
+Layer = tuple[Float[Array, "_ _"], Float[Array, "_"]]
 """Weights and biases."""
 
 Params = list[Layer]
@@ -53,9 +53,7 @@ def wide(x: Array) -> Array:
     return x.astype(accumulator(x))
 
 
-def linear(
-    x: Float[Array, "b d_in"], w: Float[Array, "d_in d_out"], b: Float[Array, "d_out"]
-) -> Float[Array, "b d_out"]:
+def linear(x: Float[Array, "b d_in"], w: Float[Array, "_ _"], b: Float[Array, "_"]) -> Float[Array, "b d_out"]:
     """`x W + b`, in the accumulator's dtype."""
     return multiply(wide(x), wide(w)) + wide(b)
 

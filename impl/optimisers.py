@@ -6,7 +6,7 @@ asked for. The two here need no optax. Both compute element by element, so they 
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, SupportsFloat, TypeAlias
+from typing import Any, NamedTuple, Protocol, SupportsFloat, TypeAlias, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from jaxtyping import Array, Int, PyTree, Shaped
 Tree: TypeAlias = PyTree[Shaped[Array, "..."]]
 
 
+@runtime_checkable
 class Optimiser(Protocol):
     """What has `init` and `update`, as an `optax.GradientTransformation` has."""
 

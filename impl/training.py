@@ -136,7 +136,7 @@ class TrainingStep(Step):
 
 
 def like_parameters(
-    optimiser: Optimiser, params: Tree, layouts: Layouts, other: Callable[[jax.ShapeDtypeStruct], Any]
+    optimiser: Optimiser, params: Any, layouts: Layouts, other: Callable[[jax.ShapeDtypeStruct], Any]
 ) -> Layouts:
     """The layout of every leaf of an optimiser's state: that of the parameter that it is like, or what `other` says.
 

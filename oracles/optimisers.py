@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from jaxtyping import Float
 
-Arrays = Sequence[Float[np.ndarray, "..."]]
+Arrays = Sequence[np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -79,8 +78,8 @@ class Adam:
 Optimiser = GradientDescent | Adam
 
 
-def wide(x: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-    """In float64."""
+def wide(x: np.ndarray) -> np.ndarray:
+    """Of any float dtype, in float64."""
     return np.asarray(x, np.float64)
 
 

@@ -4,7 +4,7 @@ The weights of an expert are a list of arrays: `[W [D, F]]`, or `[W_gate [D, H],
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -13,6 +13,7 @@ Vector = Float[np.ndarray, "n"]
 Weights = Sequence[np.ndarray]
 
 
+@runtime_checkable
 class Expert(Protocol):
     """What an expert does with a token `x [D]`."""
 

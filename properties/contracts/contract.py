@@ -179,6 +179,8 @@ class Contract:
         placed: how its results are laid out, where functions of global arrays may satisfy it; None: as a law draws it.
         kept: of each result, the axis tuples along which one participant alone has it, with its number; None: of none.
         least: the bytes that some device must receive, where that is known.
+        shapes: of each whole array a usual shape, the dimension that is sharded, and its dtype where that is not free.
+        usual: the keyword arguments that go with them.
         implementations: this project's own, by their names, where they are not listed elsewhere.
         budget: the form whose budget they have, as one of `budgets.SHARES`, if it is not the usual one.
         mistakes: what is easily mistaken in it, by a clause that says so; of the same derivative, the ones first whose
@@ -226,6 +228,8 @@ class Contract:
     placed: Callable[[Case], tuple[Placement, ...]] | None = None
     kept: Callable[[Case], Sequence[Sequence[tuple[tuple[str, ...], int]]]] | None = None
     least: Callable[[Case], int] | None = None
+    shapes: tuple[tuple[tuple[int, ...], int | None, str], ...] = ()
+    usual: Mapping[str, Any] = field(default_factory=dict)
     implementations: Mapping[str, Claim] = field(default_factory=dict)
     mistakes: Mapping[str, Mistake] = field(default_factory=dict)
     budget: str = ""

@@ -95,6 +95,7 @@ CONTRACT: Contract = operation(
     reads=lambda case: max(1, case.operands[1].block[0]),
     accumulator=float32_accumulator,
     mistakes=mistakes.MISTAKES,
+    shapes=(((32768, 1024), 0, ""), ((2048,), None, "int32")),
     implementations={
         "masked": Claim(implementations.embedding_lookup, FEATURES, communication=_result),
         "gathered": Claim(implementations.gathered_embedding_lookup, FEATURES, communication=_whole_table),

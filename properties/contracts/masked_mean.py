@@ -79,6 +79,7 @@ CONTRACT: Contract = operation(
     even=lambda case: False,  # it divides by how many count, which only the mask tells
     accumulator=float32_accumulator,
     mistakes=mistakes.MISTAKES,
+    shapes=(((65536,), 0, ""), ((65536,), 0, "bool")),
     implementations={
         "sums": Claim(implementations.masked_mean, FEATURES, communication=_two_numbers),
         "gathered": Claim(implementations.gathered_masked_mean, FEATURES, communication=_all_values),

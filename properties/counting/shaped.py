@@ -4,10 +4,10 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
+from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.counting.examples import PARAMETERS, example
 from shardproof.properties.counting.products import SHARDED
 
@@ -23,23 +23,7 @@ PUBLISHED: dict[str, tuple[tuple[int, ...], ...]] = {
 """The arrays of products that nobody gives shapes for: A[1024_X, 2048_Y] W[2048, 8192_Y] over two devices along X, and
 what has as many multiplications."""
 
-_SEQUENCE = ((8192, 16, 128), 0, "")
-OTHERS: dict[str, tuple[tuple[tuple[tuple[int, ...], int | None, str], ...], dict[str, Any]]] = {
-    "attention": ((_SEQUENCE, _SEQUENCE, _SEQUENCE), {"causal": False}),
-    "vocab_parallel_cross_entropy": (
-        (((2048, 32768), 1, ""), ((2048,), None, "int32")),
-        {"label_smoothing": 0.0, "ignore_index": -1},
-    ),
-    "embedding_lookup": ((((32768, 1024), 0, ""), ((2048,), None, "int32")), {}),
-    "masked_mean": ((((65536,), 0, ""), ((65536,), 0, "bool")), {}),
-    "global_norm": ((((8192, 1024), 0, ""),), {}),
-    "rms_norm": ((((2048, 8192), 1, ""), ((8192,), 0, "")), {"epsilon": 1e-6}),
-    "halo_exchange": ((((8192, 1024), 0, ""),), {"before": 1, "after": 1, "axis": 0}),
-}
-"""Of each array of other contracts a shape, the dimension that is sharded, and its dtype where that is not asked for;
-and their keyword arguments."""
-
-CONTRACTS = (*PARAMETERS, *SHARDED, *OTHERS)
+KNOWN = (*PARAMETERS, *SHARDED, *(name for name, contract in CONTRACTS.items() if contract.shapes))
 """The contracts that there are such cases of."""
 
 
@@ -80,15 +64,15 @@ def _plain(
 ) -> tuple[Case, list[tuple[int, ...]]]:
     """A case with the right layouts, and the shapes that its arrays get if nobody gives any."""
     axes = (axis_name,) if isinstance(axis_name, str) else axis_name
-    if contract in OTHERS:
-        described, params = OTHERS[contract]
+    if contract in CONTRACTS and CONTRACTS[contract].shapes:
+        described, params = CONTRACTS[contract].shapes, CONTRACTS[contract].usual
         operands = tuple(
             Operand(shape, own or dtype, Placement(tuple(axes if i == at else () for i in range(len(shape)))))
             for shape, at, own in described
         )
         return Case(contract, mesh, axis_name, operands, tuple(params.items())), [shape for shape, _, _ in described]
-    if contract not in CONTRACTS:
-        raise ValueError(f"contract={contract!r}: expected one of {', '.join(CONTRACTS)}")
+    if contract not in KNOWN:
+        raise ValueError(f"contract={contract!r}: expected one of {', '.join(KNOWN)}")
     case = example(contract, mesh, axis_name)
     case = dataclasses.replace(case, operands=tuple(dataclasses.replace(o, dtype=dtype) for o in case.operands))
     p = mesh.axis_size(axes)

@@ -12,7 +12,7 @@ from shardproof.properties.benchmark.agreement import Pair, summary
 from shardproof.properties.counting.chips import CHIPS
 from shardproof.properties.counting.choosing import Choice, choice, choose
 from shardproof.properties.counting.products import SHARDED
-from shardproof.properties.counting.shaped import CONTRACTS, shaped
+from shardproof.properties.counting.shaped import KNOWN, shaped
 
 
 def test_the_plain_form_is_best_where_nothing_is_gained() -> None:
@@ -57,7 +57,7 @@ def _scaled(contract: str, factor: int) -> list[tuple[int, ...]]:
     return [tuple(factor * side for side in shape) for shape in sides]
 
 
-@pytest.mark.parametrize("contract", CONTRACTS)
+@pytest.mark.parametrize("contract", KNOWN)
 def test_every_contract_has_a_choice(contract: str) -> None:
     """Of collectives, losses and layers as well; it is printed."""
     found = choose(contract)

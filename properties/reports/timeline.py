@@ -16,7 +16,7 @@ from shardproof.properties.counting.chips import CHIPS, Chip, chip, in_words
 from shardproof.properties.counting.choosing import scheduled
 from shardproof.properties.counting.lanes import KEY, laid_out, text
 from shardproof.properties.counting.operations import Operation, Untold, operations_of
-from shardproof.properties.counting.shaped import CONTRACTS, parse_shapes, shaped
+from shardproof.properties.counting.shaped import KNOWN, parse_shapes, shaped
 from shardproof.properties.counting.timeline import Timeline, timeline
 from shardproof.properties.programs.bare import bare, parse_arrays
 from shardproof.properties.reports import gantt
@@ -95,7 +95,7 @@ def _asked(options: Any, mesh: MeshCase, axes: tuple[str, ...]) -> tuple[str, st
         if options.gradient:
             raise DrawError(f"--gradient: of {options.name} nothing is known that has one: expected CONTRACT=...")
         return options.name, f"{options.shape.replace(',', ', ')}, {options.dtype}", operations
-    implementation = find(options.name, CONTRACTS)
+    implementation = find(options.name, KNOWN)
     shapes = parse_shapes(options.shape) if options.shape else None
     case = shaped(implementation.contract, mesh, axes if len(axes) > 1 else axes[0], shapes, options.dtype)
     name = implementation.name if implementation.contract in implementation.name else str(implementation)

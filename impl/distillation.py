@@ -50,9 +50,10 @@ def predictions(
 
     def local(params: Any, x: Array) -> Array:
         dtype = x.dtype
-        for w, b in params[:-1]:
+        *hidden, (w_last, b_last) = params
+        for w, b in hidden:
             x = activated(parallelisation.linear(x, w, b, *over), dtype)
-        return parallelisation.linear(x, *params[-1], *over).astype(dtype)
+        return parallelisation.linear(x, w_last, b_last, *over).astype(dtype)
 
     specs = (layers, of_inputs)
     mapped: Any = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=of_outputs)

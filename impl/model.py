@@ -8,16 +8,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Shaped
 
 from shardproof.impl.collective_matmul.operands import accumulator, multiply
 
-Layer = tuple[Float[Array, "_ _"], Float[Array, "_"]]
-"""Weights and biases."""
+Layer = tuple[Shaped[Array, "..."], Shaped[Array, "..."]]
+"""Weights `[D_in, D_out]` and biases `[D_out]`."""
 
 Params = list[Layer]
-Batch = tuple[Float[Array, "b d_first"], Float[Array, "b d_last"]]
-"""Inputs and targets, one row for every example."""
+Batch = tuple[Shaped[Array, "..."], Shaped[Array, "..."]]
+"""Inputs `[B, D_0]` and targets `[B, D_n]`; what is none, a loss refuses in words of its own."""
 
 
 def initialise(key: Array, sizes: Sequence[int], dtype: Any = jnp.float32) -> Params:

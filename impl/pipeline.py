@@ -150,7 +150,7 @@ def _aligned(weights: Block, x: Block, axes: tuple[str, ...]) -> tuple[Block, Bl
     return weights, x.astype(dtype), dtype
 
 
-def _followed_by_zeros(x: Microbatches, more: int) -> Microbatches:
+def _followed_by_zeros(x: Microbatches, more: int) -> Float[Array, "longer b d"]:
     """What the first participant begins: in the end microbatches that are nobody's."""
     return jnp.concatenate([x, jnp.zeros_like(x, shape=(more, *x.shape[1:]))])
 

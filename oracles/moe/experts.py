@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Shaped
 
-Vector = Float[np.ndarray, "n"]
+Vector = Shaped[np.ndarray, "n"]
 Weights = Sequence[np.ndarray]
 
 

@@ -7,7 +7,7 @@ nothing for what is finite, and a token all of whose logits are minus infinity c
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int, Shaped
 
 GATES = ("chosen", "all")
 """Over which logits the softmax of the gates is taken. Of all, and divided by their sum, is that of the chosen."""
@@ -17,10 +17,10 @@ class Routing(NamedTuple):
     """What T tokens choose: `experts [T, k]`, the best one first, and `gates [T, k]`."""
 
     experts: Int[np.ndarray, "T k"]
-    gates: Float[np.ndarray, "T k"]
+    gates: Shaped[np.ndarray, "T k"]
 
 
-def route(logits: Float[np.ndarray, "T E"], top_k: int, *, over: str = "chosen") -> Routing:
+def route(logits: Shaped[np.ndarray, "T E"], top_k: int, *, over: str = "chosen") -> Routing:
     """Every token chooses the `top_k` experts of its highest logits, ties by the lowest number.
 
     Its gates are the softmax of its logits, over those that it chose, or over all of them.
@@ -42,31 +42,31 @@ def route(logits: Float[np.ndarray, "T E"], top_k: int, *, over: str = "chosen")
     return Routing(experts, gates)
 
 
-def highest(logits: Float[np.ndarray, "E"], top_k: int) -> list[int]:
+def highest(logits: Shaped[np.ndarray, "E"], top_k: int) -> list[int]:
     """The places of the highest logits, the highest first, ties by the lowest place."""
     return sorted(range(len(logits)), key=lambda e: (-logits[e], e))[:top_k]
 
 
-def counted(logits: Float[np.ndarray, "E"]) -> Float[np.ndarray, "E"]:
+def counted(logits: Shaped[np.ndarray, "E"]) -> Shaped[np.ndarray, "E"]:
     """The logits of a token as they count: minus infinity for NaN."""
     return np.where(np.isnan(logits), -np.inf, logits)
 
 
-def softmax(logits: Float[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
+def softmax(logits: Shaped[np.ndarray, "n"]) -> Shaped[np.ndarray, "n"]:
     """`exp(l) / sum(exp(l))`; the largest logits weigh 1 before the division, even if they are infinite."""
     with np.errstate(invalid="ignore"):
         powers = np.where(logits == logits.max(), 1, np.exp(logits - logits.max()))
     return np.asarray(powers / powers.sum())
 
 
-def softmax_pushforward(weights: Float[np.ndarray, "n"], tangent: Float[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
+def softmax_pushforward(weights: Shaped[np.ndarray, "n"], tangent: Shaped[np.ndarray, "n"]) -> Shaped[np.ndarray, "n"]:
     """`(diag(w) - w w^T) t`, which is its own transpose."""
     return weights * (tangent - (weights * tangent).sum())
 
 
 def gates_tangent(
-    logits: Float[np.ndarray, "E"], tangent: Float[np.ndarray, "E"], chosen: Int[np.ndarray, "k"], over: str
-) -> Float[np.ndarray, "k"]:
+    logits: Shaped[np.ndarray, "E"], tangent: Shaped[np.ndarray, "E"], chosen: Int[np.ndarray, "k"], over: str
+) -> Shaped[np.ndarray, "k"]:
     """The tangent of a token's gates by that of its logits; what is NaN is constant."""
     known, moved = counted(logits), np.where(np.isnan(logits), 0, tangent)
     if over == "chosen":
@@ -75,8 +75,8 @@ def gates_tangent(
 
 
 def logits_cotangent(
-    logits: Float[np.ndarray, "E"], cotangent: Float[np.ndarray, "k"], chosen: Int[np.ndarray, "k"], over: str
-) -> Float[np.ndarray, "E"]:
+    logits: Shaped[np.ndarray, "E"], cotangent: Shaped[np.ndarray, "k"], chosen: Int[np.ndarray, "k"], over: str
+) -> Shaped[np.ndarray, "E"]:
     """The cotangent of a token's logits by that of its gates: those that it did not choose have none of `chosen`."""
     known, spread = counted(logits), np.zeros_like(logits)
     if over == "chosen":

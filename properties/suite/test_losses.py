@@ -102,6 +102,7 @@ def test_on_sixty_four_devices(loss: Parallelisation, mesh: MeshCase, data: Any,
     assert str(sent) == str(mlp_costs.of_step(mlp_costs.formula_of(loss.name), at))
 
 
+@pytest.mark.needs_devices(8)
 @LOSSES
 @pytest.mark.parametrize("kind", ["auto", "explicit"])
 def test_compiled_on_axes_of_either_type(loss: Parallelisation, kind: str) -> None:
@@ -170,6 +171,7 @@ def test_gathered_weights_are_not_kept(name: str, dtype: str) -> None:
         assert not kept & weights if again else weights <= kept
 
 
+@pytest.mark.needs_devices(8)
 @REMATERIALISED
 def test_what_is_lowered_gathers_again(name: str) -> None:
     """The program that JAX hands to a compiler has all gathers: one that combines them (XLA:CPU does) undoes it."""
@@ -222,7 +224,8 @@ def test_what_another_layer_holds(name: str, mesh: MeshCase) -> None:
 
 
 @pytest.mark.lengthy
-def test_the_seed_of_all_this() -> None:
+@pytest.mark.needs_devices(8)
+def test_published_sizes() -> None:
     """Layers of 32, 128, 256, 128 and 4, 16 examples on 4 x 2 devices: every parallelisation has one device's loss."""
     mesh = device_mesh(MeshCase(("dp", "tp"), (4, 2)))
     params = initialise(jax.random.key(0), SEEDS_SIZES)

@@ -172,7 +172,7 @@ PAIRS = {
     "custom_vmap_jacobian": Pair(
         "ring_shift", by_a_rule, after(by_a_rule, twice_the_gradient), "transformed gradient", "simulate"
     ),
-    "nested_shard_map_eager": Pair("all_reduce", reduce, after(reduce, doubled), "eager", "xla"),
+    "nested_shard_map_eager": Pair("all_reduce", reduce, after(reduce, doubled), "eager", "xla", ("eager", "nested")),
     "empty_all_gather": Pair("all_gather", gather, after(gather, in_another_dtype), "value", "xla"),
     "psum_scatter_partial_explicit": Pair("reduce_scatter", scatter, after(scatter, doubled), "transformation", "xla"),
     "bf16_reduction_partial_manual": Pair("all_reduce", reduce, after(reduce, doubled), "transformation", "xla"),

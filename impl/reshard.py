@@ -14,14 +14,18 @@ from collections.abc import Sequence
 import jax
 from jax import lax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
+from jaxtyping import Array, Shaped
 
 from shardproof.impl import baselines
 from shardproof.impl.arguments import AxisName, check_rank, refuse
 from shardproof.impl.baselines import Block, Global, Layout, abstract_of, layout, on_explicit_axes, spec
 from shardproof.impl.relaying import exchanged
 
+Given = Shaped[Array, "..."]
+"""A matrix; what is none is refused in words of our own."""
 
-def gathered_reshard(x: Block, *, x_rows: AxisName, x_columns: AxisName, rows: AxisName, columns: AxisName) -> Block:
+
+def gathered_reshard(x: Given, *, x_rows: AxisName, x_columns: AxisName, rows: AxisName, columns: AxisName) -> Block:
     """`[B_x_rows, D_x_columns] -> [B_rows, D_columns]`: gathers each dimension whose axes are others, then cuts it.
 
     Raises:
@@ -32,7 +36,7 @@ def gathered_reshard(x: Block, *, x_rows: AxisName, x_columns: AxisName, rows: A
     return baselines.relaid(x, held, wanted)
 
 
-def exchanged_reshard(x: Block, *, x_rows: AxisName, x_columns: AxisName, rows: AxisName, columns: AxisName) -> Block:
+def exchanged_reshard(x: Given, *, x_rows: AxisName, x_columns: AxisName, rows: AxisName, columns: AxisName) -> Block:
     """`[B_x_rows, D_x_columns] -> [B_rows, D_columns]`, with as little sent as one collective per dimension allows.
 
     Raises:
@@ -44,7 +48,7 @@ def exchanged_reshard(x: Block, *, x_rows: AxisName, x_columns: AxisName, rows: 
 
 
 def constrained_reshard(
-    x: Global, *, mesh: Mesh | AbstractMesh, rows: AxisName, columns: AxisName, **layouts: AxisName
+    x: Given, *, mesh: Mesh | AbstractMesh, rows: AxisName, columns: AxisName, **layouts: AxisName
 ) -> Global:
     """`[B, D] -> [B_rows, D_columns]` on automatic axes, whatever the layout was.
 
@@ -57,7 +61,7 @@ def constrained_reshard(
 
 
 def explicit_reshard(
-    x: Global,
+    x: Given,
     *,
     mesh: Mesh | AbstractMesh,
     x_rows: AxisName,
@@ -75,14 +79,14 @@ def explicit_reshard(
     return on_explicit_axes(lambda x: jax.reshard(x, spec(wanted)), mesh, held)(x)
 
 
-def _check_block(function: str, x: Block, held: Layout, wanted: Layout) -> None:
+def _check_block(function: str, x: Given, held: Layout, wanted: Layout) -> None:
     check_rank(function, "x", x, 2)
     shape = dict(jax.sharding.get_abstract_mesh().shape)
     whole = [n * math.prod(shape[name] for name in axes) for n, axes in zip(x.shape, held, strict=True)]
     _check_divides(function, whole, wanted, shape)
 
 
-def _check_whole(function: str, x: Global, wanted: Layout, mesh: Mesh | AbstractMesh) -> None:
+def _check_whole(function: str, x: Given, wanted: Layout, mesh: Mesh | AbstractMesh) -> None:
     with jax.sharding.use_abstract_mesh(abstract_of(mesh)):
         check_rank(function, "x", x, 2)
         _check_divides(function, x.shape, wanted, dict(mesh.shape))

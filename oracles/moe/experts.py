@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Shaped
 
-Vector = Shaped[np.ndarray, "n"]
+Vector = Shaped[np.ndarray, "_"]
 Weights = Sequence[np.ndarray]
 
 

@@ -274,7 +274,7 @@ def on_explicit_axes(function: Callable[..., Global], mesh: Mesh | AbstractMesh,
     abstract = abstract_of(mesh)
     explicit = jax.sharding.explicit_axes(function, axes=abstract.axis_names, in_sharding=tuple(map(spec, given)))
 
-    def called(*arrays: Global) -> Global:
+    def called(*arrays: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
         with jax.sharding.use_abstract_mesh(abstract):
             return explicit(*arrays)
 

@@ -62,7 +62,7 @@ class ModesCase:
 
 
 @st.composite
-def modes_cases(draw: st.DrawFn, *, max_devices: int = 8, available: int = 8) -> ModesCase:
+def modes_cases(draw: Any, *, max_devices: int = 8, available: int = 8) -> ModesCase:
     """Layers. Shrinks to one device, to arrays that nothing shards, and to sides of one."""
     mesh = draw(meshes(max_devices=max_devices, available=available, explicit=False))
     ranks = {"x": 2, "w_in": 2, "b_in": 1, "w_out": 2, "b_out": 1, "hidden": 2, "result": 2}

@@ -56,7 +56,7 @@ class Resharding:
 
 
 @st.composite
-def reshardings(draw: st.DrawFn, *, max_devices: int, available: int, explicit: bool) -> Resharding:
+def reshardings(draw: Any, *, max_devices: int, available: int, explicit: bool) -> Resharding:
     """Changes of layout on axes that are all explicit, or all automatic. Shrinks to one device."""
     mesh = draw(meshes(max_devices=max_devices, available=available, explicit=False))
     mesh = MeshCase(mesh.axis_names, mesh.sizes, mesh.devices, ("explicit" if explicit else "auto",) * len(mesh.sizes))

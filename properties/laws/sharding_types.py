@@ -121,7 +121,7 @@ def type_of(array: Any, mesh: MeshCase) -> ShardedType:
 
 
 @st.composite
-def meshes_with_explicit_axes(draw: st.DrawFn, *, max_devices: int = 24) -> MeshCase:
+def meshes_with_explicit_axes(draw: Any, *, max_devices: int = 24) -> MeshCase:
     """Meshes of which all axes, or some, are explicit. Shrinks to one device."""
     mesh = draw(meshes(max_devices=max_devices, explicit=False))
     automatic = draw(st.sampled_from((None, None, *mesh.axis_names)), label="an automatic axis")

@@ -30,19 +30,19 @@ Drawn = tuple[tuple[ShardedType, ...], tuple[Any, ...], Callable[..., Any], Call
 
 
 @st.composite
-def calls(draw: st.DrawFn, operation: str, *, max_devices: int = 24) -> Call:
+def calls(draw: Any, operation: str, *, max_devices: int = 24) -> Call:
     """Calls of an operation. Shrinks to one device, and to arrays that nothing shards."""
     mesh = draw(meshes_with_explicit_axes(max_devices=max_devices))
     operands, params, function, rule = OPERATIONS[operation](draw, mesh, draw(st.sampled_from(DTYPES), label="dtype"))
     return Call(operation, mesh, operands, params, function, lambda xs, params, mesh: rule(xs, params, mesh))
 
 
-def _spec(draw: st.DrawFn, mesh: MeshCase, rank: int, *, all_of_them: bool = False) -> Entries:
+def _spec(draw: Any, mesh: MeshCase, rank: int, *, all_of_them: bool = False) -> Entries:
     axes = explicit_axes(mesh)
     return draw(specs(mesh, rank, allowed=axes, required=axes if all_of_them else ()))
 
 
-def _sizes(draw: st.DrawFn, mesh: MeshCase, *layouts: Entries, most: int = 2) -> tuple[int, ...]:
+def _sizes(draw: Any, mesh: MeshCase, *layouts: Entries, most: int = 2) -> tuple[int, ...]:
     """Sizes of dimensions that all of the layouts divide."""
     return tuple(
         math.lcm(*map(mesh.axis_size, entries)) * draw(st.integers(1, most), label="factor")
@@ -56,7 +56,7 @@ def _without(entries: Sequence[tuple[str, ...]], taken: Sequence[tuple[str, ...]
     return tuple(axes if not names & {*axes} else () for axes in entries)
 
 
-def _elementwise(draw: st.DrawFn, mesh: MeshCase, dtype: str) -> Drawn:
+def _elementwise(draw: Any, mesh: MeshCase, dtype: str) -> Drawn:
     rank, count = draw(st.integers(0, 3), label="rank"), draw(st.integers(1, 3), label="operands")
     result, other = _spec(draw, mesh, rank), _spec(draw, mesh, rank)
     kinds = [[draw(st.integers(0, 11), label="dimension") for _ in range(rank)] for _ in range(count)]
@@ -81,12 +81,12 @@ def _elementwise(draw: st.DrawFn, mesh: MeshCase, dtype: str) -> Drawn:
     return tuple(operands), (), function, lambda xs, params, mesh: oracle.elementwise(*xs)
 
 
-def _one(draw: st.DrawFn, mesh: MeshCase, dtype: str, *, least: int = 0) -> ShardedType:
+def _one(draw: Any, mesh: MeshCase, dtype: str, *, least: int = 0) -> ShardedType:
     spec = _spec(draw, mesh, draw(st.integers(least, 3), label="rank"))
     return ShardedType(_sizes(draw, mesh, spec), spec, dtype)
 
 
-def _reduction(draw: st.DrawFn, mesh: MeshCase, dtype: str) -> Drawn:
+def _reduction(draw: Any, mesh: MeshCase, dtype: str) -> Drawn:
     x = _one(draw, mesh, dtype, least=1)
     dimensions = tuple(sorted(draw(st.sets(st.integers(0, x.rank - 1), min_size=1), label="dimensions")))
     keepdims, reduce = draw(st.booleans(), label="keepdims"), draw(st.sampled_from(REDUCTIONS), label="reduction")
@@ -98,7 +98,7 @@ def _reduction(draw: st.DrawFn, mesh: MeshCase, dtype: str) -> Drawn:
     )
 
 
-def _transpose(draw: st.DrawFn, mesh: MeshCase, dtype: str) -> Drawn:
+def _transpose(draw: Any, mesh: MeshCase, dtype: str) -> Drawn:
     x = _one(draw, mesh, dtype)
     permutation = tuple(draw(st.permutations(range(x.rank)), label="permutation"))
     return (
@@ -109,7 +109,7 @@ def _transpose(draw: st.DrawFn, mesh: MeshCase, dtype: str) -> Drawn:
     )
 
 
-def _broadcast(draw: st.DrawFn, mesh: MeshCase, dtype: str) -> Drawn:
+def _broadcast(draw: Any, mesh: MeshCase, dtype: str) -> Drawn:
     x = _one(draw, mesh, dtype)
     front = draw(st.lists(st.integers(1, 3), max_size=2), label="new dimensions")
     longer = draw(st.integers(1, 3), label="what was one")
@@ -122,7 +122,7 @@ def _broadcast(draw: st.DrawFn, mesh: MeshCase, dtype: str) -> Drawn:
     )
 
 
-def _contraction(draw: st.DrawFn, mesh: MeshCase, dtype: str, *, told: bool = False) -> Drawn:
+def _contraction(draw: Any, mesh: MeshCase, dtype: str, *, told: bool = False) -> Drawn:
     batch, contracted = draw(st.integers(0, 1), label="batch"), draw(st.integers(0, 2), label="contracted")
     left, right = draw(st.integers(0, 2 - batch), label="left"), draw(st.integers(0, 2 - batch), label="right")
     both = batch + contracted
@@ -172,11 +172,11 @@ def _product(operands: Sequence[ShardedType], pairs: Pairs) -> ShardedType:
     return oracle.contraction(lhs, rhs, *pairs)
 
 
-def _told_contraction(draw: st.DrawFn, mesh: MeshCase, dtype: str) -> Drawn:
+def _told_contraction(draw: Any, mesh: MeshCase, dtype: str) -> Drawn:
     return _contraction(draw, mesh, dtype, told=True)
 
 
-def _reshape(draw: st.DrawFn, mesh: MeshCase, dtype: str) -> Drawn:
+def _reshape(draw: Any, mesh: MeshCase, dtype: str) -> Drawn:
     kind = draw(st.sampled_from(("split", "merge", "merge", "any", "none")), label="kind")
     spec = _spec(draw, mesh, draw(st.integers(1, 3), label="rank"), all_of_them=kind == "merge")
     if kind == "merge" and draw(st.integers(0, 3), label="unsharded in front") == 3:
@@ -207,7 +207,7 @@ def _reshape(draw: st.DrawFn, mesh: MeshCase, dtype: str) -> Drawn:
     )
 
 
-def _factors(draw: st.DrawFn, n: int) -> list[int]:
+def _factors(draw: Any, n: int) -> list[int]:
     """Two or three factors of a number."""
     found = []
     for _ in range(draw(st.integers(1, 2), label="cuts")):
@@ -217,7 +217,7 @@ def _factors(draw: st.DrawFn, n: int) -> list[int]:
     return [*found, n]
 
 
-def _resharding(draw: st.DrawFn, mesh: MeshCase, dtype: str) -> Drawn:
+def _resharding(draw: Any, mesh: MeshCase, dtype: str) -> Drawn:
     rank = draw(st.integers(0, 3), label="rank")
     held, wanted = _spec(draw, mesh, rank), _spec(draw, mesh, rank)
     x = ShardedType(_sizes(draw, mesh, held, wanted), held, dtype)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from jax import lax
 from jaxtyping import Array, Shaped
 
-from shardproof.impl.baselines import Axes, Block
+from shardproof.impl.baselines import Axes
 from shardproof.impl.collectives import all_gather_invariant, all_to_all, axis_index, cast_varying
 
 
@@ -42,7 +42,7 @@ def common(one: Axes, other: Axes) -> int:
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
-def _cut(x: Block, dimension: int, axes: Axes) -> Block:
+def _cut(x: Shaped[Array, "..."], dimension: int, axes: Axes) -> Shaped[Array, "..."]:
     """A device's part of a dimension, by its index along the axes."""
     if not axes:
         return x

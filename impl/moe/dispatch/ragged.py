@@ -53,11 +53,10 @@ class Dispatcher:
     @classmethod
     def of(cls, offsets: Each, sizes: Each, axes: Axes, exchange: Exchange = ragged_all_to_all) -> "Dispatcher":
         """The dispatcher of rows that begin at `offsets`, so many for each participant. Two all-to-alls of integers."""
-        home, received = all_to_all(
-            jnp.stack([offsets, sizes]).astype(jnp.int32), axes, split_axis=1, concat_axis=1, tiled=True
-        )
-        begin = jnp.cumsum(received) - received
-        there = all_to_all(begin.astype(jnp.int32), axes, split_axis=0, concat_axis=0, tiled=True)
+        offsets, sizes = offsets.astype(jnp.int32), sizes.astype(jnp.int32)
+        home, received = all_to_all(jnp.stack([offsets, sizes]), axes, split_axis=1, concat_axis=1, tiled=True)
+        begin = (jnp.cumsum(received) - received).astype(jnp.int32)
+        there = all_to_all(begin, axes, split_axis=0, concat_axis=0, tiled=True)
         return cls(offsets, sizes, there, begin, received, home, axes, exchange)
 
     def there(self, rows: Block, room: int) -> Block:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -39,14 +40,16 @@ class Dispatcher:
         home_offsets: where they began on the participant that sent them.
         axes: the axis tuple of the participants.
         exchange: `ragged_all_to_all`, or what has its signature.
+
+    The lists are integers `[p]`; JAX rebuilds the tree with what stands for their derivatives, too.
     """
 
-    send_offsets: Each
-    send_sizes: Each
-    buffer_offsets: Each
-    recv_offsets: Each
-    recv_sizes: Each
-    home_offsets: Each
+    send_offsets: Any
+    send_sizes: Any
+    buffer_offsets: Any
+    recv_offsets: Any
+    recv_sizes: Any
+    home_offsets: Any
     axes: Axes = field(metadata={"static": True})
     exchange: Exchange = field(metadata={"static": True})
 

@@ -1,24 +1,14 @@
 """Dispatch that gathers all tokens: every participant's experts look at all of them, and what they make is summed."""
 
-from shardproof.impl.arguments import AxisName
 from shardproof.impl.collectives import Block, all_gather, reduce_scatter
 from shardproof.impl.moe.experts import in_turn
-from shardproof.impl.moe.plan import ExpertWeights, Plan, planned
+from shardproof.impl.moe.layer import moe_layer
+from shardproof.impl.moe.plan import Plan
 from shardproof.impl.moe.travel import narrowly
 
 
-def all_gather_moe(
-    tokens: Block,
-    router_weights: Block,
-    expert_weights: ExpertWeights,
-    axis_name: AxisName,
-    *,
-    top_k: int,
-    capacity: int | None = None,
-    policy: str = "probability",
-    over: str = "chosen",
-    capacity_per_sender: int | None = None,
-) -> Block:
+@moe_layer("all_gather_moe")
+def all_gather_moe(plan: Plan) -> Block:
     """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`, typed varying: gathers tokens.
 
     The tokens of all participants are gathered with their choices, each participant's experts take what is theirs in
@@ -30,17 +20,6 @@ def all_gather_moe(
     Raises:
         ValueError: as `dense_moe`.
     """
-    plan = planned(
-        "all_gather_moe", tokens, router_weights, expert_weights, axis_name,
-        top_k=top_k, capacity=capacity, policy=policy, over=over, capacity_per_sender=capacity_per_sender,
-    )  # fmt: skip
-    return dispatched(plan)
-
-
-def dispatched(plan: Plan) -> Block:
-    """The result of a plan: `[T, F]`."""
-    if plan.empty:
-        return plan.zeros()
 
     def gathered(x: Block) -> Block:
         return all_gather(x, plan.axes, tiled=True)

@@ -4,25 +4,15 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from shardproof.impl.arguments import AxisName
 from shardproof.impl.collectives import Block
 from shardproof.impl.moe.dispatch.exchange import through_experts
 from shardproof.impl.moe.dispatch.slots import slots
-from shardproof.impl.moe.plan import ExpertWeights, Plan, planned
+from shardproof.impl.moe.layer import moe_layer
+from shardproof.impl.moe.plan import Plan
 
 
-def dense_moe(
-    tokens: Block,
-    router_weights: Block,
-    expert_weights: ExpertWeights,
-    axis_name: AxisName,
-    *,
-    top_k: int,
-    capacity: int | None = None,
-    policy: str = "probability",
-    over: str = "chosen",
-    capacity_per_sender: int | None = None,
-) -> Block:
+@moe_layer("dense_moe")
+def dense_moe(plan: Plan) -> Block:
     """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`, typed varying: one-hot products.
 
     A token goes to the experts of its `top_k` highest logits, ties to the lowest expert, and gets the sum of what those
@@ -49,17 +39,6 @@ def dense_moe(
         ValueError: for an unknown axis; operands that are not floating, or of another rank or shape; experts that are
             no multiple of the participants; a `top_k`, `capacity`, `policy` or `over` that is none.
     """
-    plan = planned(
-        "dense_moe", tokens, router_weights, expert_weights, axis_name,
-        top_k=top_k, capacity=capacity, policy=policy, over=over, capacity_per_sender=capacity_per_sender,
-    )  # fmt: skip
-    return dispatched(plan)
-
-
-def dispatched(plan: Plan) -> Block:
-    """The result of a plan: `[T, F]`."""
-    if plan.empty:
-        return plan.zeros()
     pairs = jax.nn.one_hot(slots(plan), plan.count * plan.most_sent, dtype=plan.tokens.dtype)  # [T, k, E C]
     tokens = jnp.sum(pairs, axis=1)  # [T, E C]: no row holds two pairs, and a dropped one is in none
     buffers = lax.dot_general(tokens, plan.tokens, (((0,), (0,)), ((), ())), precision=lax.Precision.HIGHEST)

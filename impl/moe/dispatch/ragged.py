@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from shardproof.impl.arguments import AxisName
 from shardproof.impl.collectives import Block, all_to_all
 from shardproof.impl.moe.experts import in_turn
-from shardproof.impl.moe.plan import Axes, ExpertWeights, Plan, planned
+from shardproof.impl.moe.layer import moe_layer
+from shardproof.impl.moe.plan import Axes, Plan
 from shardproof.impl.moe.ranks import counted
 from shardproof.impl.moe.travel import narrowly
 from shardproof.impl.ragged import gathered_ragged_all_to_all, ragged_all_to_all
@@ -84,18 +84,8 @@ class Dispatcher:
         return jnp.any((at >= self.send_offsets) & (at < self.send_offsets + self.send_sizes), axis=1)
 
 
-def ragged_moe(
-    tokens: Block,
-    router_weights: Block,
-    expert_weights: ExpertWeights,
-    axis_name: AxisName,
-    *,
-    top_k: int,
-    capacity: int | None = None,
-    policy: str = "probability",
-    over: str = "chosen",
-    capacity_per_sender: int | None = None,
-) -> Block:
+@moe_layer("ragged_moe")
+def ragged_moe(plan: Plan) -> Block:
     """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`, typed varying: ragged all-to-alls.
 
     Pairs are sorted by participant, those that are kept first, by expert. Needs a platform that has the collective, of
@@ -107,41 +97,21 @@ def ragged_moe(
         ValueError: as `dense_moe`.
         NotImplementedError: for a derivative under `jax.vmap`, as `ragged_all_to_all`.
     """
-    plan = planned(
-        "ragged_moe", tokens, router_weights, expert_weights, axis_name,
-        top_k=top_k, capacity=capacity, policy=policy, over=over, capacity_per_sender=capacity_per_sender,
-    )  # fmt: skip
     return dispatched(plan, ragged_all_to_all)
 
 
-def gathered_ragged_moe(
-    tokens: Block,
-    router_weights: Block,
-    expert_weights: ExpertWeights,
-    axis_name: AxisName,
-    *,
-    top_k: int,
-    capacity: int | None = None,
-    policy: str = "probability",
-    over: str = "chosen",
-    capacity_per_sender: int | None = None,
-) -> Block:
+@moe_layer("gathered_ragged_moe")
+def gathered_ragged_moe(plan: Plan) -> Block:
     """As `ragged_moe`, on every platform: its exchange is `gathered_ragged_all_to_all`, which gathers all rows.
 
     Raises:
         ValueError: as `dense_moe`.
     """
-    plan = planned(
-        "gathered_ragged_moe", tokens, router_weights, expert_weights, axis_name,
-        top_k=top_k, capacity=capacity, policy=policy, over=over, capacity_per_sender=capacity_per_sender,
-    )  # fmt: skip
     return dispatched(plan, gathered_ragged_all_to_all)
 
 
 def dispatched(plan: Plan, exchange: Exchange) -> Block:
     """The result of a plan: `[T, F]`."""
-    if plan.empty:
-        return plan.zeros()
     p, pairs, room = plan.participants, plan.experts.size, plan.most_received
     destination = plan.experts // plan.held
     # dropped pairs stay where they are, behind the others of their destination: holes in what is sent

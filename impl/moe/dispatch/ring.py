@@ -4,29 +4,19 @@ import jax
 from jax import lax
 
 from shardproof.impl.algorithms.pieces import shift
-from shardproof.impl.arguments import AxisName
 from shardproof.impl.collectives import Block, axis_index
 from shardproof.impl.moe.dispatch.slots import slots, through_slots
 from shardproof.impl.moe.experts import Weights
-from shardproof.impl.moe.plan import ExpertWeights, Plan, planned
+from shardproof.impl.moe.layer import moe_layer
+from shardproof.impl.moe.plan import Plan
 from shardproof.impl.moe.travel import narrowly
 
 Visitors = tuple[Block, Block, Block]
 """The tokens of a participant `[T, D]`, their slots at all experts `[T, k]`, and gates `[T, k]`."""
 
 
-def ring_moe(
-    tokens: Block,
-    router_weights: Block,
-    expert_weights: ExpertWeights,
-    axis_name: AxisName,
-    *,
-    top_k: int,
-    capacity: int | None = None,
-    policy: str = "probability",
-    over: str = "chosen",
-    capacity_per_sender: int | None = None,
-) -> Block:
+@moe_layer("ring_moe")
+def ring_moe(plan: Plan) -> Block:
     """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`, typed varying: p - 1 steps round a ring.
 
     Tokens go on to the next participant while they are served, and the sums of what experts made of them follow one
@@ -38,17 +28,6 @@ def ring_moe(
     Raises:
         ValueError: as `dense_moe`.
     """
-    plan = planned(
-        "ring_moe", tokens, router_weights, expert_weights, axis_name,
-        top_k=top_k, capacity=capacity, policy=policy, over=over, capacity_per_sender=capacity_per_sender,
-    )  # fmt: skip
-    return dispatched(plan)
-
-
-def dispatched(plan: Plan) -> Block:
-    """The result of a plan: `[T, F]`."""
-    if plan.empty:
-        return plan.zeros()
 
     def onward(visitors: Visitors) -> Visitors:
         rows, at, gates = visitors

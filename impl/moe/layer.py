@@ -1,0 +1,59 @@
+"""How a dispatch becomes a layer: the contract's signature, operands checked, tokens routed, and who is kept."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from shardproof.impl.arguments import AxisName
+from shardproof.impl.collectives import Block
+from shardproof.impl.moe.plan import ExpertWeights, Plan, planned
+
+
+class MoeLayer(Protocol):
+    """A mixture of experts, device-local; see `dense_moe` for its arguments."""
+
+    def __call__(
+        self,
+        tokens: Block,
+        router_weights: Block,
+        expert_weights: ExpertWeights,
+        axis_name: AxisName,
+        *,
+        top_k: int,
+        capacity: int | None = None,
+        policy: str = "probability",
+        over: str = "chosen",
+        capacity_per_sender: int | None = None,
+    ) -> Block:
+        """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`."""
+
+
+def moe_layer(function: str) -> Callable[[Callable[[Plan], Block]], MoeLayer]:
+    """A decorator of what makes the result of a plan: the layer with that docstring, under this name.
+
+    Where nothing can be kept the result is zero, and the plan is not asked for.
+    """
+
+    def layer_of(dispatched: Callable[[Plan], Block]) -> MoeLayer:
+        def layer(
+            tokens: Block,
+            router_weights: Block,
+            expert_weights: ExpertWeights,
+            axis_name: AxisName,
+            *,
+            top_k: int,
+            capacity: int | None = None,
+            policy: str = "probability",
+            over: str = "chosen",
+            capacity_per_sender: int | None = None,
+        ) -> Block:
+            plan = planned(
+                function, tokens, router_weights, expert_weights, axis_name,
+                top_k=top_k, capacity=capacity, policy=policy, over=over, capacity_per_sender=capacity_per_sender,
+            )  # fmt: skip
+            return plan.zeros() if plan.empty else dispatched(plan)
+
+        layer.__name__ = layer.__qualname__ = function
+        layer.__module__, layer.__doc__ = dispatched.__module__, dispatched.__doc__
+        return layer
+
+    return layer_of

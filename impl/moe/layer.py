@@ -1,13 +1,14 @@
 """How a dispatch becomes a layer: the contract's signature, operands checked, tokens routed, and who is kept."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from shardproof.impl.arguments import AxisName
 from shardproof.impl.collectives import Block
 from shardproof.impl.moe.plan import ExpertWeights, Plan, planned
 
 
+@runtime_checkable
 class MoeLayer(Protocol):
     """A mixture of experts, device-local; see `dense_moe` for its arguments."""
 

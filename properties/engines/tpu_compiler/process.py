@@ -10,7 +10,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, final
 
 from shardproof.properties.engines.tpu_compiler.request import Request
 from shardproof.properties.engines.tpu_compiler.topology import Coordinates
@@ -63,6 +63,7 @@ class Compiled:
     chips: tuple[Coordinates, ...]
 
 
+@final
 class TpuCompiler:
     """The TPU compiler in a process of its own, which lives as long as the `with` statement.
 
@@ -83,7 +84,7 @@ class TpuCompiler:
             env={**os.environ, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(_path())},
         )
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "TpuCompiler":
         return self
 
     def __exit__(

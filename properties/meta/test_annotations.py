@@ -1,0 +1,52 @@
+"""Every annotation that a run with `--jaxtyping-packages` checks is one that can be checked: its packages import."""
+
+import configparser
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TOX = Path(__file__).resolve().parents[2] / "tox.ini"
+
+IMPORTS = """
+import importlib, pkgutil, sys
+from jaxtyping import install_import_hook
+
+*packages, checker = sys.argv[1].split(",")
+with install_import_hook(packages, checker):
+    for package in packages:
+        folder = importlib.import_module(package)
+        for module in pkgutil.walk_packages(folder.__path__, f"{package}."):
+            importlib.import_module(module.name)
+print("imported", checker)
+"""
+
+
+def imported(packages: str) -> subprocess.CompletedProcess[str]:
+    """A process that imports all modules of the packages, their annotations checked by the last one named."""
+    return subprocess.run([sys.executable, "-c", IMPORTS, packages], capture_output=True, text=True, check=False)
+
+
+def test_what_is_checked_at_run_time_imports() -> None:
+    """A protocol that cannot be checked at run time, say, would end the typed runs before their first test."""
+    tox = configparser.ConfigParser(interpolation=None)
+    tox.read(TOX)
+    option, _, packages = tox["typed"]["packages"].partition("=")
+    run = imported(packages)
+    assert option == "--jaxtyping-packages"
+    assert (run.returncode, run.stdout) == (0, "imported beartype.beartype\n"), run.stderr
+
+
+def test_what_cannot_be_checked_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mistake for which the test above exists."""
+    package = tmp_path / "of_protocols"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "made.py").write_text(
+        "from typing import Protocol\n\n\nclass Made(Protocol):\n    x: int\n\n\ndef made() -> Made: ...\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    run = imported("of_protocols,beartype.beartype")
+    assert run.returncode != 0
+    assert "@runtime_checkable" in run.stderr

@@ -12,7 +12,7 @@ from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Communication, Contract, Option, Scope, Violation, of_type
-from shardproof.properties.contracts.costs import bits, elements, with_replicas
+from shardproof.properties.contracts.costs import bits, elements, something, with_replicas
 from shardproof.properties.contracts.floats import float32_accumulator, scaled_to
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.mistakes import attention as mistakes
@@ -111,6 +111,7 @@ CONTRACT: Contract = operation(
     mistakes=mistakes.MISTAKES,
     shapes=(((8192, 16, 128), 0, ""),) * 3,
     usual={"causal": False},
+    least=something(0, 1, 2),
     implementations={
         "gathered": Claim(implementations.gathered_attention, FEATURES, communication=_blocks(attention.gathered_cost)),
         "ring": Claim(implementations.ring_attention, FEATURES, communication=_blocks(attention.ring_cost)),

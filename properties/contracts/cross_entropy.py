@@ -9,7 +9,7 @@ from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
-from shardproof.properties.contracts.costs import bits, elements, replicas, sum_bits
+from shardproof.properties.contracts.costs import bits, elements, replicas, something, sum_bits
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.mistakes import cross_entropy as mistakes
@@ -143,6 +143,7 @@ CONTRACT: Contract = operation(
     mistakes=mistakes.MISTAKES,
     shapes=(((2048, 32768), 1, ""), ((2048,), None, "int32")),
     usual={"label_smoothing": 0.0, "ignore_index": -1},
+    least=something(0),
     implementations={
         "sums": Claim(implementations.vocab_parallel_cross_entropy, FEATURES, communication=_numbers_of_tokens),
         "gathered": Claim(implementations.gathered_cross_entropy, FEATURES, communication=_all_logits),

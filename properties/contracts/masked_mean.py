@@ -9,7 +9,7 @@ from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
-from shardproof.properties.contracts.costs import bits, elements, sum_bits
+from shardproof.properties.contracts.costs import bits, elements, something, sum_bits
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.mistakes import masked_mean as mistakes
@@ -80,6 +80,7 @@ CONTRACT: Contract = operation(
     accumulator=float32_accumulator,
     mistakes=mistakes.MISTAKES,
     shapes=(((65536,), 0, ""), ((65536,), 0, "bool")),
+    least=something(0),
     implementations={
         "sums": Claim(implementations.masked_mean, FEATURES, communication=_two_numbers),
         "gathered": Claim(implementations.gathered_masked_mean, FEATURES, communication=_all_values),

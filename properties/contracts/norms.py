@@ -9,7 +9,7 @@ from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
-from shardproof.properties.contracts.costs import bits, elements, replicas, sum_bits
+from shardproof.properties.contracts.costs import bits, elements, replicas, something, sum_bits
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.mistakes import norms as mistakes
@@ -104,6 +104,7 @@ CONTRACTS: tuple[Contract, ...] = (
         nonlinear=True,
         mistakes=mistakes.OF_GLOBAL_NORM,
         shapes=(((8192, 1024), 0, ""),),
+        least=something(0),
         implementations={
             "squares": Claim(implementations.global_norm, FEATURES, communication=_sum_of_squares),
             "gathered": Claim(implementations.gathered_global_norm, FEATURES, communication=_whole_array),
@@ -127,6 +128,7 @@ CONTRACTS: tuple[Contract, ...] = (
         mistakes=mistakes.OF_RMS_NORM,
         shapes=(((2048, 8192), 1, ""), ((8192,), 0, "")),
         usual={"epsilon": 1e-6},
+        least=something(0),
         implementations={
             "squares": Claim(implementations.rms_norm, FEATURES, communication=_sums_of_tokens),
             "gathered": Claim(implementations.gathered_rms_norm, FEATURES, communication=_all_features),

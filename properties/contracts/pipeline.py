@@ -8,7 +8,7 @@ from shardproof.oracles import pipeline
 from shardproof.oracles.communication import NOTHING, Cost, summed_replicas
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
-from shardproof.properties.contracts.costs import bits, elements, is_replica, replicas
+from shardproof.properties.contracts.costs import bits, elements, is_replica, replicas, something
 from shardproof.properties.contracts.floats import scaled_to
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.mistakes import pipeline as mistakes
@@ -107,6 +107,7 @@ CONTRACT: Contract = operation(
     adapt=_in_reach,
     nonlinear=True,  # its accumulator is that of each layer, whose result is rounded, as it is what travels
     mistakes=mistakes.MISTAKES,
+    least=something(0),
     implementations={
         "gathered": Claim(implementations.gathered_pipeline, FEATURES, communication=_whole_layers),
         "gpipe": Claim(implementations.pipeline, OF_ONE_LAYER, communication=_one_after_the_other),

@@ -8,7 +8,7 @@ from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Communication, Contract, Scope, Violation
-from shardproof.properties.contracts.costs import bits, sum_bits, with_replicas
+from shardproof.properties.contracts.costs import bits, something, sum_bits, with_replicas
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.matmul import signed
@@ -91,6 +91,7 @@ CONTRACT: Contract = operation(
     adapt=signed,
     accumulator=float32_accumulator,
     mistakes=mistakes.MISTAKES,
+    least=something(0, 1, 2),
     implementations={
         "naive": Claim(implementations.sequence_parallel_mlp, OWN, communication=_sends("naive")),
         "overlapped": Claim(

@@ -18,8 +18,7 @@ from shardproof.properties.programs.implementations import Implementation
 Cases = st.SearchStrategy[Case]
 
 SOME = 3
-"""The data sets of a law whose structures cost little beside what is run on each of them: derivatives, and what they may
-be off by."""
+"""The data sets of a case of derivatives, each of which is run several times: more structures tell more."""
 
 
 def unrelated(cases: Cases) -> Cases:

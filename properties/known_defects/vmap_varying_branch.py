@@ -8,11 +8,10 @@ from jax import P, lax
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 2)
-mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
 program = jax.jit(
     jax.shard_map(
         lambda x, ids: jax.vmap(lambda i: lax.cond(i == lax.axis_index("d"), lambda: x[0] + i, lambda: x[0]))(ids),
-        mesh=mesh,
+        mesh=jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,)),
         in_specs=(P("d"), P()),
         out_specs=P("d"),
     )

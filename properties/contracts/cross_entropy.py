@@ -13,9 +13,9 @@ from shardproof.properties.contracts.costs import bits, elements, replicas, some
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.mistakes import cross_entropy as mistakes
-from shardproof.properties.contracts.operation import Described, Drawn, operation
+from shardproof.properties.contracts.operation import APART, Described, Drawn, operation
 
-FEATURES = frozenset({"explained_errors", "invalid_indices", "replicated_operands", "x64"})
+FEATURES = frozenset({"explained_errors", "invalid_indices", APART, "replicated_operands", "x64"})
 
 MOST_MEMBERS = 256
 """The largest mesh: every participant has a gradient for all classes, of which there are as many as participants."""
@@ -143,6 +143,7 @@ CONTRACT: Contract = operation(
     mistakes=mistakes.MISTAKES,
     shapes=(((2048, 32768), 1, ""), ((2048,), None, "int32")),
     usual={"label_smoothing": 0.0, "ignore_index": -1},
+    leading=0,
     least=something(0),
     implementations={
         "sums": Claim(implementations.vocab_parallel_cross_entropy, FEATURES, communication=_numbers_of_tokens),

@@ -12,9 +12,9 @@ from shardproof.properties.contracts.costs import bits, elements, is_replica, re
 from shardproof.properties.contracts.floats import scaled_to
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.mistakes import pipeline as mistakes
-from shardproof.properties.contracts.operation import Described, Drawn, operation
+from shardproof.properties.contracts.operation import APART, Described, Drawn, operation
 
-OF_ONE_LAYER = frozenset({"explained_errors", "replicated_operands", "x64"})
+OF_ONE_LAYER = frozenset({APART, "explained_errors", "replicated_operands", "x64"})
 FEATURES = OF_ONE_LAYER | {"several_layers"}
 
 MOST_MEMBERS = 32
@@ -107,6 +107,7 @@ CONTRACT: Contract = operation(
     adapt=_in_reach,
     nonlinear=True,  # its accumulator is that of each layer, whose result is rounded, as it is what travels
     mistakes=mistakes.MISTAKES,
+    leading=1,
     least=something(0),
     implementations={
         "gathered": Claim(implementations.gathered_pipeline, FEATURES, communication=_whole_layers),

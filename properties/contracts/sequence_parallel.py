@@ -13,9 +13,9 @@ from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.matmul import signed
 from shardproof.properties.contracts.mistakes import sequence_parallel as mistakes
-from shardproof.properties.contracts.operation import Described, Drawn, operation
+from shardproof.properties.contracts.operation import APART, Described, Drawn, operation
 
-OWN = frozenset({"empty_blocks", "explained_errors", "x64"})
+OWN = frozenset({"empty_blocks", APART, "explained_errors", "x64"})
 FEATURES = OWN | {"narrow_accumulation"}
 
 MOST_MEMBERS = 256
@@ -91,6 +91,7 @@ CONTRACT: Contract = operation(
     adapt=signed,
     accumulator=float32_accumulator,
     mistakes=mistakes.MISTAKES,
+    leading=0,
     least=something(0, 1, 2),
     implementations={
         "naive": Claim(implementations.sequence_parallel_mlp, OWN, communication=_sends("naive")),

@@ -45,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--shape", metavar="SIDES", help=SHAPE)
     parser.add_argument("--dtype", default="bfloat16", help="of all floating arrays (default: bfloat16)")
     parser.add_argument("--gradient", action="store_true", help="with its gradient")
+    parser.add_argument("--sources", action="store_true", help="print where the machine's figures are from as well")
     parser.add_argument("--output", type=Path, metavar="FILE", help="the picture (default: NAME-CHIP.svg)")
     options = parser.parse_args(arguments)
     jax.config.update("jax_platforms", "cpu")
@@ -54,10 +55,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         as_dtype(options.dtype)
         name, arrays, operations = _asked(options, mesh, parse_axes(options.axis, mesh))
         found = timeline(operations, machine)
-        title = [f"{name} on {machine.name}, mesh {mesh}", f"of {arrays}", figures(found), assumed(machine)]
+        title = [f"{name} on {machine.name}, mesh {mesh}", f"of {arrays}", figures(found)]
+        title.append(assumed(machine, options.dtype))
         lanes = laid_out(found)
         print("\n".join([title[0], *(f"  {line}" for line in title[1:]), *(f"    {line}" for line in text(lanes))]))
         print(f"    {KEY}")
+        if options.sources:
+            print(sources(machine))
         if lanes.total:
             path = options.output or Path(f"{_file_name(options.name)}-{machine.name}.svg")
             gantt.write(path, title, lanes)
@@ -139,13 +143,26 @@ def figures(found: Timeline) -> str:
     )
 
 
-def assumed(machine: Chip) -> str:
-    """What a machine's figures are, in a line."""
-    rate, links = machine.rate("bfloat16") / 1e12, "to a switch" if not machine.dimensions else "a link, one way"
-    return (
-        f"{machine.name}: {rate:g} TFLOP/s (bfloat16), memory {machine.memory / 1e9:g} GB/s, "
-        f"{machine.link / 1e9:g} GB/s {links}, {in_words(machine.latency)} a hop, as published"
+def assumed(machine: Chip, dtype: str) -> str:
+    """A machine's figures, in a line: the peak of a dtype, if it has one, and the others."""
+
+    def told(name: str, figure: str) -> str:
+        return f"{figure} (assumed)" if name in machine.assumed else figure
+
+    links, steps = ("a link, one way", "a hop") if machine.dimensions else ("to a switch", "a step")
+    peak = [told(f"peak:{dtype}", f"{machine.rate(dtype) / 1e12:g} TFLOP/s ({dtype})")] if dtype in machine.peak else []
+    figures_of = (
+        *peak,
+        told("memory", f"memory {machine.memory / 1e9:g} GB/s"),
+        told("link", f"{machine.link / 1e9:g} GB/s {links}"),
+        told("latency", f"{in_words(machine.latency)} {steps}"),
     )
+    return f"{machine.name}: {', '.join(figures_of)}"
+
+
+def sources(machine: Chip) -> str:
+    """Where a machine's figures are from, a line for each."""
+    return "\n".join(f"{machine.name} {name}: {source}" for name, source in machine.sources.items())
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases.requests import RequestError
 from shardproof.properties.counting.operations import Operation
 from shardproof.properties.counting.routes import Link
 
@@ -41,7 +42,7 @@ CAST = "float8 at the rate of bfloat16, by way of which it is multiplied"
 COMPILED = "estimates of libtpu 0.0.42.1 for bfloat16 8192x8192 by 8192x2048, of which this is"
 
 
-class Unpublished(ValueError):
+class Unpublished(RequestError):
     """Nobody says how fast a chip is at what is asked; the message names both."""
 
 
@@ -124,12 +125,12 @@ class Chip:
         """The mesh's axes have a dimension of the torus each.
 
         Raises:
-            ValueError: if there are more axes.
+            RequestError: if there are more axes.
         """
         axes = [f"{name}={size}" for name, size in mesh.shape.items() if size > 1]
         if self.dimensions and len(axes) > self.dimensions:
             told = f"a torus of {self.dimensions} dimensions: expected at most as many axes of more than one device"
-            raise ValueError(f"mesh=({', '.join(axes)}): {self.name} is {told}")
+            raise RequestError(f"mesh=({', '.join(axes)}): {self.name} is {told}")
 
 
 @dataclass(frozen=True)
@@ -275,12 +276,12 @@ def chip(name: str) -> Chip:
     """The chip of a name.
 
     Raises:
-        ValueError: if there is none; the message suggests the nearest one.
+        RequestError: if there is none; the message suggests the nearest one.
     """
     if name not in CHIPS:
         near = difflib.get_close_matches(name.lower(), CHIPS, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(CHIPS)}"
-        raise ValueError(f"machine={name!r}: no such machine; {hint}")
+        raise RequestError(f"machine={name!r}: no such machine; {hint}")
     return CHIPS[name]
 
 

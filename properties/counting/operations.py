@@ -18,7 +18,8 @@ import numpy as np
 from jax.interpreters import partial_eval
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.counting.routes import Loads, Untold, loads_of
+from shardproof.properties.counting.routes import Loads, loads_of
+from shardproof.properties.counting.routes import Untold as Untold
 from shardproof.properties.engines.simulate.liveness import Step, Value, flattened, opened, subjaxprs
 from shardproof.properties.engines.simulate.location import location
 from shardproof.properties.engines.simulate.memory import peak_bytes

@@ -16,7 +16,7 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.counting.chips import CHIPS, REGISTER, Chip, Unpublished, chip, in_words
 from shardproof.properties.counting.choosing import scheduled
 from shardproof.properties.counting.lanes import MOST_BARS, laid_out, text
-from shardproof.properties.counting.operations import Operation, operations_of
+from shardproof.properties.counting.operations import Operation, flops_of, operations_of
 from shardproof.properties.counting.routes import Loads
 from shardproof.properties.counting.shaped import shaped
 from shardproof.properties.counting.timeline import COMPUTE, Timeline, timeline
@@ -102,6 +102,17 @@ def test_an_operation_takes_the_larger_of_two_times() -> None:
     assert V5E.seconds(Operation("add", "", frozenset(), bytes=819_000)) == MICRO
     mixed = Operation("dot_general", "", frozenset(), {"bfloat16": A_MICROSECOND, "int8": 393 * 10**6})
     assert V5E.seconds(mixed) == 2 * MICRO
+
+
+@pytest.mark.either_end
+def test_ragged_products_have_the_dtype_of_what_is_multiplied() -> None:
+    """The sizes of groups are integers, and nothing is multiplied by them: every row by the matrix of its group."""
+    rows, inner, columns, groups = 24, 8, 4, 3
+    for dtype in ("bfloat16", "float32"):
+        shapes = (jax.ShapeDtypeStruct(shape, dtype) for shape in ((rows, inner), (groups, inner, columns)))
+        traced = jax.make_jaxpr(lax.ragged_dot)(*shapes, jax.ShapeDtypeStruct((groups,), jnp.int32))
+        (equation,) = traced.jaxpr.eqns
+        assert flops_of(equation) == {dtype: 2 * rows * inner * columns}
 
 
 @pytest.mark.either_end

@@ -106,6 +106,7 @@ CONTRACT: Contract = operation(
     degree=2,
     adapt=_in_reach,
     nonlinear=True,  # its accumulator is that of each layer, whose result is rounded, as it is what travels
+    shapes=(((4 * 1024, 1024), 0, ""), ((8, 512, 1024), None, "")),
     mistakes=mistakes.MISTAKES,
     leading=1,
     least=something(0),

@@ -90,6 +90,7 @@ CONTRACT: Contract = operation(
     stages=3,  # what is hidden, one participant's sum, and the result
     adapt=signed,
     accumulator=float32_accumulator,
+    shapes=(((2048, 4, 2048), 0, ""), ((2048, 8192), 1, ""), ((8192, 2048), 0, "")),
     mistakes=mistakes.MISTAKES,
     leading=0,
     least=something(0, 1, 2),

@@ -14,10 +14,6 @@ from shardproof.properties.counting.torus import passage
 from shardproof.properties.counting.trips import trips
 from shardproof.properties.engines.tpu_compiler.topology import Coordinates, Hop, Topology
 
-CYCLE_FLOPS = {"v4": 2**18, "v5e": 2**17, "v5p": 2**18, "v6e": 2**19, "tpu7x": 2**20}
-"""Multiplications and additions of bfloat16 in a cycle of a chip: 4 matrix units of 128 by 128 of a v5e, 8 of v4 and
-v5p, 4 of 256 by 256 of v6e, 8 of TPU7x. With the published peak they give the clock."""
-
 FUSED_SCATTER = "all-reduce-scatter"
 """A fusion of an all-reduce and a slice, for which the compiler has an algorithm of its own: a reduce-scatter."""
 
@@ -70,7 +66,7 @@ class Work:
 
 def clock(generation: str) -> Fraction:
     """Cycles a second of a generation's chips."""
-    return Fraction(chip(generation).peak["bfloat16"], CYCLE_FLOPS[generation])
+    return chip(generation).clock
 
 
 @dataclass

@@ -41,7 +41,8 @@ def accumulated_value_and_grad(
 ) -> tuple[Scalar, Tree]:
     """The loss of a batch and its gradient, on a device: every gradient is reduced once, after the last microbatch.
 
-    Sums of gradients of 16-bit floats are carried in float32, between devices as well, and rounded once.
+    A microbatch's gradient has its parameter's dtype, as JAX gives it. Sums of these are carried in float32 if they are
+    16-bit floats, between devices as well, and rounded once.
 
     Arguments:
         loss: `(weights, microbatch)` to a sum and a count, `[]` each; it may exchange data over other axes.

@@ -34,7 +34,7 @@ def steps_of(engine: str) -> object:
         check_steps(trial, form, OPTIMISERS[name], engine)
 
     test.__doc__ = (
-        "After every step losses and parameters are those of a single device, and every gradient is sent once, whatever "
+        "After every step losses and parameters are those of a single device, and gradients are sent once, whatever "
         "the number of microbatches: three steps interpreted, ten compiled, one in 16 bits."
     )
     return test

@@ -27,7 +27,7 @@ class Optimiser(Protocol):
     """What has `init` and `update`, as an `optax.GradientTransformation` has."""
 
     @property
-    def init(self) -> Callable[..., Any]:
+    def init(self) -> Callable[[Tree], Any]:
         """`(params)` to what is kept between steps."""
 
     @property

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import ml_dtypes
 import numpy as np
@@ -12,6 +12,14 @@ from shardproof.oracles.mesh import MeshCase
 
 NARROW = ("bfloat16", "float16")
 """Dtypes in which a step is taken from small integers, so that its gradient is exact."""
+
+
+class Masked(Protocol):
+    """What may take a mask of its examples beside inputs and targets."""
+
+    @property
+    def masked(self) -> bool:
+        """Whether it does."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +67,8 @@ class Trial:
         fits = most <= exact_limit(np.dtype(getattr(ml_dtypes, dtype, dtype)))
         return len(self.sizes) == 2 and self.steps == 1 and fits and (power_of_two or not mean)
 
-    def arrays(self, *, masked: bool) -> tuple[Any, Any]:
-        """Parameters and batch; of a mask at least one is true, and devices count differently."""
+    def arrays(self, form: Masked) -> tuple[Any, Any]:
+        """Parameters and batch for a form; of a mask at least one is true, and devices count differently."""
         rng = np.random.default_rng(self.seed)
         narrow = self.dtype in NARROW
 
@@ -75,4 +83,4 @@ class Trial:
         batch = tuple(drawn(self.examples, self.sizes[i]) for i in (0, -1))
         mask = rng.random(self.examples) < 0.6
         mask[self.seed % self.examples] = True
-        return layers, (*batch, mask) if masked else batch
+        return layers, (*batch, mask) if form.masked else batch

@@ -36,7 +36,7 @@ OPTIMISERS: Mapping[str, tuple[Callable[[], Any], oracle.Optimiser]] = {
 
 def expected(trial: Trial, form: Form, of: oracle.Optimiser) -> tuple[list[float], list[list[np.ndarray]]]:
     """The losses before every step, and the parameters after it, on a single device: rounded to their dtype."""
-    params, (inputs, targets, *mask) = trial.arrays(masked=form.masked)
+    params, (inputs, targets, *mask) = trial.arrays(form)
     counts = mask[0] if mask else np.ones(trial.examples, bool)
     leaves = [x for layer in params for x in layer]
     kept = of.start(leaves)
@@ -121,15 +121,15 @@ def simulated(trial: Trial, form: Form, optimiser: Any) -> tuple[Record, list[tu
     """The steps, interpreted."""
     mesh = abstract_mesh(trial.mesh)
     step = form.step(optimiser, mesh, trial.data, trial.model, trial.microbatches)
-    arrays = trial.arrays(masked=form.masked)
+    arrays = trial.arrays(form)
     of_params, of_batch = jax.tree.map(
         lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, s)),
         arrays,
         form.specs(len(trial.sizes) - 1, trial.data, trial.model),
     )
-    of_state = jax.eval_shape(step.initial, of_params)
+    of_state = jax.eval_shape(step.init_traceable, of_params)
     params, batch = arrays
-    state = prepare(step.initial, of_params).run(params)
+    state = prepare(step.init_traceable, of_params).run(params)
     traced = prepare(step.function, of_params, of_state, of_batch).live()
     found: list[tuple[Any, list[Any]]] = []
     record = None
@@ -147,7 +147,7 @@ def compiled(trial: Trial, form: Form, optimiser: Any) -> tuple[str, list[tuple[
     step = form.step(optimiser, mesh, trial.data, trial.model, trial.microbatches)
     params, batch = placed(trial, form, mesh)
     state = step.init(params)
-    text = step.compiled(params, state, batch)
+    text = str(step.lower(params, state, batch).compile().as_text())
     found: list[tuple[Any, list[Any]]] = []
     for _ in range(trial.steps):
         old = (params, state)
@@ -170,7 +170,7 @@ def placed(trial: Trial, form: Form, mesh: Any) -> tuple[Any, Any]:
     def put(x: np.ndarray, s: P) -> Any:
         return jax.device_put(np.copy(x), NamedSharding(mesh, s))
 
-    result: tuple[Any, Any] = jax.tree.map(put, trial.arrays(masked=form.masked), specs)
+    result: tuple[Any, Any] = jax.tree.map(put, trial.arrays(form), specs)
     return result
 
 

@@ -76,7 +76,7 @@ def reduced_in_every_microbatch(optimiser: Any, mesh: Any, data: Axes, microbatc
 class StaleWeights(TrainingStep):
     """Its gradient is that at the weights before the last step, its loss that at the new ones."""
 
-    def initial(self, params: Any) -> Any:
+    def init_traceable(self, params: Any) -> Any:
         """The optimiser's state, and the weights before the last step."""
         return self.optimiser.init(params), params
 

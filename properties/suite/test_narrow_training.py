@@ -49,7 +49,7 @@ def gradients_of(name: str, arrays: list[np.ndarray]) -> list[np.ndarray]:
     mesh, form = abstract_mesh(MESH), FORMS[name]
     step = form.step(gradient_kept(), mesh, ("dp",), (), MICROBATCHES)
     params, batch = [(w, b)], (inputs, targets, np.ones(EXAMPLES, bool))
-    state = prepare(step.initial, params).run(params)
+    state = prepare(step.init_traceable, params).run(params)
     _, state, _ = prepare(step.function, params, state, batch).run(params, state, batch)
     leaves = [np.asarray(x) for x in jax.tree.leaves(state)]
     return [x.ravel()[: own.size].reshape(own.shape) for x, own in zip(leaves, (w, b), strict=True)]

@@ -52,13 +52,19 @@ class Place:
         return MeshCase(("data", MODEL), (self.devices // model, model))
 
 
-def sides(contract: str, shape: str, data: int, p: int) -> tuple[int, int, int]:
+def sides(contract: str, shape: str | tuple[int, int, int], data: int, p: int) -> tuple[int, int, int]:
     """Rows, contracted size and columns on one device before anything is gathered, as `product_case` takes them.
+
+    Arguments:
+        contract: which product.
+        shape: those of the whole product, or a name of `SHAPES`.
+        data: over how many devices its rows are sharded besides.
+        p: the size of the model axis.
 
     Raises:
         ValueError: if one of them is not whole.
     """
-    rows, contracted, columns = SHAPES[shape]
+    rows, contracted, columns = SHAPES[shape] if isinstance(shape, str) else shape
     if contract in REDUCED:
         contracted, columns = columns, contracted
     cut = {

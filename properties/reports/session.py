@@ -25,6 +25,9 @@ GIVEN = pytest.StashKey[list[Implementation]]()
 GIVEN_TESTS = Path(__file__).parents[1] / "suite" / "test_given.py"
 """The tests of given functions; in a checkout, reached by a link."""
 
+GIVEN_MEASURED = GIVEN_TESTS.with_name("test_given_performance.py")
+"""The tests that measure given functions, on an accelerator."""
+
 
 def header(config: pytest.Config) -> list[str]:
     """What is verified, on what, with which seed."""

@@ -25,7 +25,7 @@ OPTIONS = (
     "--report",
 )
 """All of the suite's options that have a value."""
-FLAGS = ("--require-gpu", "--require-tpu")
+FLAGS = ("--require-gpu", "--require-tpu", "--require-tpu-compiler")
 """Those that have none."""
 TESTS = Path(__file__).parent / "properties"
 REPORTS = ("shardproof.properties.reports.results", "shardproof.properties.reports.failures.showing")

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console, RenderableType
 
-ACCELERATORS = ("tpu", "gpu")
-MEASURED = "shardproof measured"
-"""The property of a test's report that holds a table, as text."""
+from shardproof.properties.reports.session import TABLES
 
-TABLES = pytest.StashKey[list[str]]()
+ACCELERATORS = ("tpu", "gpu")
+MEASURED, NEEDS = "shardproof measured", "shardproof needs"
+"""The properties of a test's report that hold a table, as text, and the accelerator that the test needs."""
+
 RAN = pytest.StashKey[set[str]]()
-"""The accelerators of whose tests one was selected."""
+"""The accelerators of whose tests one was run, skipped or failed."""
 
 WIDTH = 160
 
@@ -47,19 +48,15 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--profile={folder}: expected a folder, this is a file")
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Notes for which accelerators there are tests."""
-    for item in session.items:
-        session.config.stash[RAN].update(name for name in ACCELERATORS if item.get_closest_marker(name))
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skips a test whose devices are not there, unless they are required."""
     for name in ACCELERATORS:
-        left_out = item.get_closest_marker(name) and not item.config.getoption(f"--require-{name}")
-        if left_out and (reason := missing(name, item.config)):
-            pytest.skip(reason)
+        if item.get_closest_marker(name):
+            item.user_properties.append((NEEDS, name))
+            required = item.config.getoption(f"--require-{name}")
+            if not required and (reason := missing(name, item.config)):
+                pytest.skip(reason)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -114,6 +111,7 @@ class Tables:
         """Takes the tables of a test that is over."""
         if report.when == "teardown":
             self.config.stash[TABLES] += [str(text) for name, text in report.user_properties if name == MEASURED]
+            self.config.stash[RAN].update(str(needed) for name, needed in report.user_properties if name == NEEDS)
 
 
 def forgotten(config: pytest.Config) -> list[str]:

@@ -24,6 +24,7 @@ from shardproof.properties.runner.violation import LawViolation
 pytest_plugins = (
     "shardproof.properties.reports.accelerators",
     "shardproof.properties.reports.collecting",
+    "shardproof.properties.reports.compiling",
     "shardproof.properties.reports.options",
     "shardproof.properties.reports.results",
     "shardproof.properties.reports.failures.plugin",

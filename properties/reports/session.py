@@ -16,6 +16,9 @@ from shardproof.properties.runner.tally import Tally
 COUNTED = pytest.StashKey[Tally]()
 """What a test counted."""
 
+TABLES = pytest.StashKey[list[str]]()
+"""The tables that are printed of what was measured."""
+
 MADE_TEST = "shardproof_program_test"
 """What a test is marked with that `program_test` made: by an attribute, since a project's markers are its own."""
 

@@ -14,7 +14,7 @@ from shardproof.properties.counting.products import SHARDED
 from shardproof.properties.laws.batches import oracle_blocks
 from shardproof.properties.laws.running import all_blocks
 
-CONTRACTED = {"transformer_block": (-1, None, 0)}
+CONTRACTED: dict[str, tuple[int | None, ...]] = {"transformer_block": (-1, None, 0)}
 """The dimension of each operand of a product that is added up, where most of its elements are zero."""
 
 
@@ -33,7 +33,7 @@ def exact(case: Case) -> list[np.ndarray]:
         terms = CONTRACTS[case.contract].terms(case)
         kind = "distinct" if terms == 1 else "exact"
         return [case.global_array(i, Data(kind, 0), terms=terms) for i in range(len(case.operands))]
-    along = CONTRACTED.get(case.contract, (-1, None))
+    along: tuple[int | None, ...] = CONTRACTED.get(case.contract, (-1, None))
     sums = sum(axis is not None for axis in along)  # one product after the other
     most = math.floor(exact_limit(case.operands[0].numpy_dtype) ** (1 / sums) + 1e-9)
     found = []

@@ -71,6 +71,7 @@ def answer(request: Request) -> dict[str, Any]:
         "text": compiled.as_text(),
         "temporary_bytes": memory.temp_size_in_bytes,
         "argument_bytes": memory.argument_size_in_bytes,
+        "result_bytes": memory.output_size_in_bytes,
         "chips": chips,
     }
 

@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -34,6 +34,7 @@ class Sent:
         end: when it is over.
         waited: how long the device waits for it.
         where: where the program asks for it.
+        loads: the bytes on every link, one way.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Sent:
     end: Fraction
     waited: Fraction = Fraction(0)
     where: str = ""
+    loads: Mapping[Hop, Fraction] = field(default_factory=dict, compare=False)
 
     def __str__(self) -> str:
         return f"{self.kind} of {self.bytes:,} bytes ({self.form}, {self.name}){f' at {self.where}' * bool(self.where)}"
@@ -198,6 +200,7 @@ class Walk:
                 min(starts, default=self.now),
                 over,
                 where=self.frames.where(line),
+                loads=way.loads,
             )
         )
         if form == "synchronous":

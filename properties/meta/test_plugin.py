@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from shardproof.plugin import OPTIONS
+from shardproof.plugin import FLAGS, OPTIONS
 from shardproof.properties.benchmark.readme import README, section
 from shardproof.properties.reports.destinations import DestinationError, check_destination, write_somewhere
 from shardproof.properties.runner.platforms import TooFewDevices, check_devices
@@ -256,5 +256,5 @@ def test_the_readme_has_every_option() -> None:
     shown = set(re.findall(r"^  (--[a-z-]+)", section[0], re.MULTILINE))
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert "--devices" in shown
-    assert set(OPTIONS) == shown
+    assert {*OPTIONS, *FLAGS} == shown
     assert set(re.findall(r"^\| *`(--[a-z-]+)", readme, re.MULTILINE)) == shown

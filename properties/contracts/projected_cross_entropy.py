@@ -131,7 +131,6 @@ CONTRACT: Contract = operation(
     most=MOST_MEMBERS,
     terms=lambda case: case.operands[1].block[1] * case.members,
     reads=lambda case: max(case.operands[0].block[0], case.operands[1].block[1]),
-    degree=4,  # in a derivative: a cotangent, and what is scaled so that powers of it do not matter
     accumulator=float32_accumulator,
     nonlinear=True,
     budget="fused",

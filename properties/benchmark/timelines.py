@@ -125,6 +125,6 @@ def measure() -> None:
 
 
 def markdown(columns: tuple[str, ...], lines: list[tuple[str, ...]]) -> str:
-    """A table as the README has it."""
+    """A table in Markdown."""
     head = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     return "\n".join([*head, *("| " + " | ".join(line) + " |" for line in lines)])

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from shardproof.properties.benchmark import readme
 from shardproof.properties.benchmark.examples import of_commands, of_program, ran
-from shardproof.properties.benchmark.readme import PAGES, ROOT, block
+from shardproof.properties.benchmark.readme import HOMES, PAGES, ROOT, block, section, with_section
 
 COMMAND = r"(?:pytest|python -m|pip|tox) [^`\n]+"
 """What a command begins with, in a block of commands or in a line."""
@@ -57,9 +58,12 @@ SHORTENED = {
 }
 """What a command is given besides, to take less time."""
 
-RUN = [line for line in COMMANDS if line.startswith(MODULE) and line not in ELSEWHERE]
+PRINTED = {line for name in ("timeline", "timelines") for line in block(name, "sh").splitlines()}
+"""What stands above its own output, which a test below compares."""
+
+RUN = [line for line in COMMANDS if line.startswith(MODULE) and line not in {*ELSEWHERE, *PRINTED}]
 SELECTED = [line for line in COMMANDS if line.startswith("pytest properties/")]
-OTHERS = [line for line in COMMANDS if not {line} & {*RUN, *SELECTED, *ELSEWHERE, *SET_UP}]
+OTHERS = [line for line in COMMANDS if line not in {*RUN, *SELECTED, *PRINTED, *ELSEWHERE, *SET_UP}]
 
 
 def test_every_command_is_known() -> None:
@@ -126,9 +130,25 @@ def test_every_benchmark_is_listed() -> None:
     assert sorted(listed) == sorted(named.split(", "))
 
 
-def test_the_pages_are_written(tmp_path: Path) -> None:
-    """The generator names its two files and says what it runs."""
-    assert "[report] [failure]" in ran("-m", f"{MODULE[10:]}benchmark.readme", "--help", folder=tmp_path)
+def test_the_pages_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a report and a failure, and from the suite, the generator makes of empty sections those that stand there."""
+    report, failure = tmp_path / "report.md", tmp_path / "failure.txt"
+    report.write_text(
+        f"## What was verified\n\n{section('verified-in-full')}\n\n## By implementation\n", encoding="utf-8"
+    )
+    failure.write_text(block("failure", "text"), encoding="utf-8")
+    written = (*readme.COMPUTED, "verified", "verified-in-full", "failure")
+    homes = {name: tmp_path / f"{PAGES.index(page)}.md" for name, page in HOMES.items()}
+    for page in set(HOMES.values()):
+        text = page.read_text(encoding="utf-8")
+        for name in written:
+            text = with_section(text, name, "") if HOMES[name] == page else text
+        (tmp_path / f"{PAGES.index(page)}.md").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(readme, "HOMES", homes)
+    monkeypatch.setattr("sys.argv", ["readme", str(report), str(failure)])
+    readme.main()
+    for name, page in HOMES.items():
+        assert homes[name].read_text(encoding="utf-8") == page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", ["moe", "losses", "choose", "distillation"])

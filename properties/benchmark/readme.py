@@ -56,7 +56,6 @@ PAGES = (*dict.fromkeys(HOMES.values()), SUITE_PAGE)
 
 WORST = (
     "pmax_loses_nan",
-    "ragged_all_to_all_operand_gradient",
     "varying_predicate_type",
     "grad_of_psum_unchecked",
     "pmean_uneven_groups",

@@ -88,7 +88,7 @@ def form_of(one: Implementation) -> str:
 
 
 def markdown(p: int = 8) -> str:
-    """The table of `rows`, as the README has it."""
+    """The table of `rows`, as `impl/README.md` has it."""
     return tables.markdown(COLUMNS, rows(p), left=3)
 
 

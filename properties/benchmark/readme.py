@@ -1,8 +1,10 @@
-"""`python -m shardproof.properties.benchmark.readme REPORT.md FAILURE.txt`: writes the README's generated sections."""
+"""`python -m shardproof.properties.benchmark.readme REPORT.md FAILURE.txt`: writes what is generated in the READMEs."""
 
 import argparse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from shardproof.properties.benchmark import examples
 from shardproof.properties.benchmark.products import markdown
 from shardproof.properties.cases.chain import LINKS
 from shardproof.properties.contracts import CONTRACTS
@@ -10,52 +12,168 @@ from shardproof.properties.contracts.features import FEATURES
 from shardproof.properties.known_defects import DEFECTS
 from shardproof.properties.known_defects.recorded import RECORDED
 from shardproof.properties.laws.law import LAWS
+from shardproof.properties.programs.implementations import IMPLEMENTATIONS
 from shardproof.properties.runner.given import signature_of
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+CONTRACTS_PAGE = ROOT / "properties/contracts/README.md"
+COUNTING_PAGE = ROOT / "properties/counting/README.md"
+DEFECTS_PAGE = ROOT / "properties/known_defects/README.md"
+IMPL_PAGE = ROOT / "impl/README.md"
+REPORTS_PAGE = ROOT / "properties/reports/README.md"
+SUITE_PAGE = ROOT / "properties/README.md"
+VERIFIED_PAGE = ROOT / "properties/suite/VERIFIED.md"
+
+HOMES: Mapping[str, Path] = {
+    "program": README,
+    "program-failure": README,
+    "program-tests": README,
+    "mine": README,
+    "contracts": README,
+    "claims": README,
+    "laws": README,
+    "verified": README,
+    "worst": README,
+    "timeline": README,
+    "choose": README,
+    "docstrings": CONTRACTS_PAGE,
+    "features": CONTRACTS_PAGE,
+    "links": CONTRACTS_PAGE,
+    "timelines": COUNTING_PAGE,
+    "defects": DEFECTS_PAGE,
+    "products": IMPL_PAGE,
+    "moe": IMPL_PAGE,
+    "losses": IMPL_PAGE,
+    "distillation": IMPL_PAGE,
+    "failure": REPORTS_PAGE,
+    "verified-in-full": VERIFIED_PAGE,
+}
+"""The file that each section is in."""
+
+PAGES = (*dict.fromkeys(HOMES.values()), SUITE_PAGE)
+"""All README files."""
+
+WORST = (
+    "pmax_loses_nan",
+    "varying_predicate_type",
+    "grad_of_psum_unchecked",
+    "pmean_uneven_groups",
+    "vmap_ppermute_tuple",
+    "scatter_empty_index",
+    "exp2_bfloat16",
+)
+"""Defects that give wrong numbers or types without an error, for the front page."""
+
+SHORT = ("contract", "implementations", "cases", "meshes", "largest mesh")
+"""The columns of what is verified that the front page has."""
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> str:
+    """A Markdown table."""
+    lines = [columns, *rows]
+    rule = "|".join(["", *("---:" if name in right else "---" for name in columns), ""])
+    first, *others = [f"| {' | '.join(line)} |" for line in lines]
+    return "\n".join([first, rule, *others])
 
 
 def laws() -> str:
     """The laws as a Markdown table."""
-    rows = [f"| {law.name} | {law.sentence} | {', '.join(law.engines)} |" for law in LAWS.values()]
-    return "\n".join(["| law | what holds | engines |", "|---|---|---|", *rows])
+    rows = [(law.name, law.sentence, ", ".join(law.engines)) for law in LAWS.values()]
+    return table(("law", "what holds", "engines"), rows)
 
 
 def links() -> str:
     """The transformations around a call as a Markdown table."""
-    rows = [f"| `{link.name}` | {link.sentence} |" for link in LINKS.values()]
-    return "\n".join(["| under | what is around the call |", "|---|---|", *rows])
+    return table(("under", "what is around the call"), [(f"`{link.name}`", link.sentence) for link in LINKS.values()])
 
 
 def defects() -> str:
     """The known defects as a Markdown table."""
-    rows = [
-        f"| `{d.name}` | {d.sentence} | {', '.join(d.seen_on)} | {'' if d in RECORDED else 'yes'} |"
-        for d in DEFECTS.values()
-    ]
-    return "\n".join(["| script | defect | JAX | excuses |", "|---|---|---|---|", *rows])
+    rows = [(f"`{d.name}`", d.sentence, ", ".join(d.seen_on), "" if d in RECORDED else "yes") for d in DEFECTS.values()]
+    return table(("script", "defect", "JAX", "excuses"), rows)
+
+
+def worst() -> str:
+    """The defects of the front page as a Markdown table, and how many others there are."""
+    rows = [(f"`{name}`", DEFECTS[name].sentence, ", ".join(DEFECTS[name].seen_on)) for name in WORST]
+    more = f"{len(DEFECTS) - len(WORST)} more: [all {len(DEFECTS)}](properties/known_defects/README.md)."
+    return f"{table(('script', 'defect', 'JAX'), rows)}\n\n{more}"
 
 
 def contracts() -> str:
     """The contracts' signatures as a Markdown table."""
-    rows = [f"| `{name}` | `{signature_of(name)}` |" for name in CONTRACTS]
-    return "\n".join(["| contract | signature |", "|---|---|", *rows])
+    return table(("contract", "signature"), [(f"`{name}`", f"`{signature_of(name)}`") for name in CONTRACTS])
+
+
+def docstrings() -> str:
+    """The modules whose docstrings say how operands are sharded as a Markdown table.
+
+    Of every contract the module that has its first implementation, or the built-in one.
+    """
+    modules: dict[str, list[str]] = {}
+    first = {i.contract: i.function.__module__ for i in reversed(IMPLEMENTATIONS)}
+    for contract in CONTRACTS:
+        path = first[contract].removeprefix("shardproof.").replace(".", "/") + ".py"
+        modules.setdefault(path, []).append(f"`{contract}`")
+    return table(("docstrings of", "contracts"), [(f"`{path}`", ", ".join(of)) for path, of in modules.items()])
+
+
+def claims() -> str:
+    """What an implementation may claim as a Markdown table."""
+    return table(("claim", "what is drawn then"), [(f"`{name}`", text) for name, text in FEATURES.items()])
 
 
 def features() -> str:
-    """What an implementation may claim as a Markdown table."""
+    """What an implementation may claim, and of which contracts, as a Markdown table."""
     rows = []
     for name, sentence in FEATURES.items():
-        contracts = [c.name for c in CONTRACTS.values() if name in c.features]
-        rows.append(
-            f"| `{name}` | {sentence} | {'all' if len(contracts) == len(CONTRACTS) else ', '.join(contracts)} |"
-        )
-    return "\n".join(["| claim | what is drawn then | contracts |", "|---|---|---|", *rows])
+        named = [c.name for c in CONTRACTS.values() if name in c.features]
+        rows.append((f"`{name}`", sentence, "all" if len(named) == len(CONTRACTS) else ", ".join(named)))
+    return table(("claim", "what is drawn then", "contracts"), rows)
 
 
-def section(text: str, name: str) -> str:
+def verified(report: str) -> str:
+    """What a report says of every contract, without its heading."""
+    return report.partition("\n")[2].partition("## By implementation")[0]
+
+
+def cells(text: str) -> list[dict[str, str]]:
+    """The rows of the first Markdown table in a text, by column."""
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
+    return [dict(zip(lines[0], line, strict=True)) for line in lines[2:]]
+
+
+def in_short(full: str) -> str:
+    """The table of what is verified with the columns of the front page, and the run in one sentence."""
+    rows = [[f"`{row['contract']}`", *(row[name] for name in SHORT[1:])] for row in cells(full)]
+    (total,) = [line for line in full.splitlines() if " cases checked on " in line]
+    return f"{table(SHORT, rows, right=SHORT[1:])}\n\n{total}"
+
+
+COMPUTED = {
+    "laws": laws,
+    "links": links,
+    "defects": defects,
+    "worst": worst,
+    "contracts": contracts,
+    "docstrings": docstrings,
+    "claims": claims,
+    "features": features,
+    "products": markdown,
+}
+"""The sections that follow from the suite alone."""
+
+
+def section(name: str) -> str:
     """What stands between the marks of a section."""
+    text = HOMES[name].read_text(encoding="utf-8")
     return text.partition(f"<!-- {name} -->\n")[2].partition(f"<!-- /{name} -->")[0].strip()
+
+
+def block(name: str, language: str) -> str:
+    """The code of a language in a section."""
+    return section(name).partition(f"```{language}\n")[2].partition("```")[0]
 
 
 def with_section(text: str, name: str, content: str) -> str:
@@ -71,29 +189,35 @@ def with_section(text: str, name: str, content: str) -> str:
     return f"{before}{start}\n{content.strip()}\n\n{end}{after}"
 
 
-def verified(report: str) -> str:
-    """What a report says of every contract, without its heading."""
-    return report.partition("\n")[2].partition("## By implementation")[0]
+def write(name: str, content: str) -> None:
+    """Replaces a section in the file that has it."""
+    path = HOMES[name]
+    path.write_text(with_section(path.read_text(encoding="utf-8"), name, content), encoding="utf-8")
+
+
+def with_output(name: str, printed: str) -> str:
+    """A section with what its program or commands print."""
+    return f"{section(name).partition('```text')[0]}```text\n{printed.strip()}\n```"
 
 
 def main() -> None:
-    """Rewrites the sections of the README; those whose source is not given stay as they are."""
+    """Rewrites the sections; those whose source is not given stay as they are."""
     parser = argparse.ArgumentParser(prog="python -m shardproof.properties.benchmark.readme", description=__doc__)
     parser.add_argument("report", nargs="?", type=Path, help="what `pytest --report FILE.md` wrote")
-    parser.add_argument("failure", nargs="?", type=Path, help="a failure as it was printed")
+    parser.add_argument("failure", nargs="?", type=Path, help="the failure of ring_shift as it was printed")
+    parser.add_argument("--run", action="store_true", help="run the programs and commands whose output is printed")
     options = parser.parse_args()
-    text = README.read_text()
-    text = with_section(text, "laws", laws())
-    text = with_section(text, "links", links())
-    text = with_section(text, "defects", defects())
-    text = with_section(text, "features", features())
-    text = with_section(text, "contracts", contracts())
-    text = with_section(text, "products", markdown())
+    for name, computed in COMPUTED.items():
+        write(name, computed())
     if options.report:
-        text = with_section(text, "verified", verified(options.report.read_text()))
+        write("verified-in-full", verified(options.report.read_text(encoding="utf-8")))
+    write("verified", in_short(section("verified-in-full")))
     if options.failure:
-        text = with_section(text, "failure", f"```text\n{options.failure.read_text().strip()}\n```")
-    README.write_text(text)
+        write("failure", f"```text\n{options.failure.read_text(encoding='utf-8').strip()}\n```")
+    if options.run:
+        write("moe", with_output("moe", examples.of_program(block("moe", "python"))))
+        for name in ("timeline", "timelines"):
+            write(name, with_output(name, examples.of_commands(block(name, "sh"))))
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--shape", action="append", choices=tuple(SHAPES), help="which shape (default: all)")
     group.add_argument("--way", action="append", choices=WAYS, help="forward or backward (default: both)")
     group.add_argument("--contract", action="append", help="which product (default: all)")
-    group.add_argument("--markdown", action="store_true", help="print it as the README has it")
+    group.add_argument("--markdown", action="store_true", help="print it as Markdown")
 
 
 def measure(options: argparse.Namespace) -> None:

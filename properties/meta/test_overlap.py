@@ -15,7 +15,7 @@ import pytest
 from jax import Array, lax
 
 from shardproof.impl.algorithms.pieces import shift
-from shardproof.properties.benchmark.readme import README
+from shardproof.properties.benchmark.readme import COUNTING_PAGE, README
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.counting.machines import Balanced
 from shardproof.properties.counting.operations import Operation, Untold, operations_of, peak_of
@@ -266,7 +266,12 @@ def gathered(lhs, rhs, axis_name):
 def test_the_command_of_the_readme(tmp_path: Path) -> None:
     """A function that gathers first is reported, by the lines of its own that wait, with a script that runs alone."""
     (tmp_path / "mine.py").write_text(GIVEN, encoding="utf-8")
-    (line,) = re.findall(r"^pytest (--impl all_gather_matmul_lhs=.*)$", README.read_text(), re.MULTILINE)
+    lines = [
+        re.findall(r"^pytest (--impl all_gather_matmul_lhs=.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+        for page in (README, COUNTING_PAGE)
+    ]
+    ((line,), again) = lines
+    assert again == [line]
     command = [sys.executable, "-m", "pytest", "--color=no", "-p", "no:cacheprovider", *shlex.split(line)]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240)
     assert ended.returncode == 1, ended.stdout

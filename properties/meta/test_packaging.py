@@ -17,7 +17,7 @@ import pytest
 
 import shardproof
 import shardproof.properties
-from shardproof.properties.benchmark.readme import README
+from shardproof.properties.benchmark.readme import PAGES, README
 
 ROOT = README.parent
 ROOMS = ("impl", "oracles", "properties")
@@ -298,9 +298,10 @@ def test_a_script_about_an_own_function_finds_it(installed: str, project: Path) 
 
 
 def test_commands_of_the_readme_are_there(installed: str, project: Path) -> None:
-    """What the README calls with `python -m` is there in a checkout, and where shardproof is installed."""
-    modules = sorted(set(re.findall(r"python -m (shardproof[\w.]+)", README.read_text(encoding="utf-8"))))
-    assert len(modules) >= 2
+    """What the README files call with `python -m` is there in a checkout, and where shardproof is installed."""
+    texts = [page.read_text(encoding="utf-8") for page in PAGES]
+    modules = sorted({name for text in texts for name in re.findall(r"python -m (shardproof[\w.]+)", text)})
+    assert len(modules) >= 5
     for module in modules:
         for folder, path in ((ROOT, ""), (project, installed)):
             done = started(folder, ["-m", module, "--help"], path)

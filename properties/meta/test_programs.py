@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from shardproof.properties.benchmark.readme import README, section
+from shardproof.properties.benchmark.readme import block
 from shardproof.properties.contracts.described import Array
 from shardproof.properties.engines.references import NumpyReference, reference_of
 from shardproof.properties.laws.law import LAWS
@@ -110,7 +110,10 @@ def test_the_script_of_a_program_runs_alone(tmp_path: Any, monkeypatch: pytest.M
         ({"arguments": ("a b", "b c", "c d"), "results": "a d"}, "expected a role that shards a dimension"),
         ({"results": "batch@data"}, "result: the reference returns shape (2, 3): expected (2,), 'batch@data', of arg"),
         ({"results": "embed batch"}, "result: the reference returns shape (2, 3): expected (3, 2), 'embed batch', of"),
-        ({"results": {"y": "batch@data embed"}}, "the reference returns *: expected {'y': *}, as results are described"),
+        (
+            {"results": {"y": "batch@data embed"}},
+            "the reference returns *: expected {'y': *}, as results are described",
+        ),
         (
             {"arguments": (Array("n@data", "int32", below="rows"), "a b", "b c")},
             "x: below='rows': expected a dimension",
@@ -222,9 +225,8 @@ def test_a_reference_that_cannot_be_called_is_told() -> None:
 @pytest.mark.lengthy
 def test_the_example_of_the_readme_is_what_happens(tmp_path: Any) -> None:
     """It passes as it stands, and without its sum it is reported in the words that are printed there."""
-    text = README.read_text()
-    code = section(text, "program").removeprefix("```python\n").removesuffix("```")
-    shown = section(text, "program-failure").removeprefix("```text\n").removesuffix("```").rstrip()
+    code = block("program", "python")
+    shown = block("program-failure", "text").rstrip()
     short = code.replace("check_program(mlp,", "check_program(mlp, laws='value', max_examples=10, reference=")
     short = short.replace("reference= unsharded", "reference=unsharded")
     assert short != code
@@ -242,7 +244,7 @@ def test_the_example_of_the_readme_is_what_happens(tmp_path: Any) -> None:
 @pytest.mark.lengthy
 def test_the_tests_of_the_readme_run(tmp_path: Path) -> None:
     """They pass as they stand, each by the name that is printed there."""
-    code = section(README.read_text(), "program-tests").removeprefix("```python\n").removesuffix("```")
+    code = block("program-tests", "python")
     short = code.replace("program_test(MLP)", "program_test(MLP, laws=['value', 'gradient'], max_examples=5)")
     assert short != code
     (tmp_path / "test_layers.py").write_text(short)

@@ -1,110 +1,141 @@
-"""The README says what is so today."""
+"""The README files say what is so today. What their commands and programs do is in `test_readme_commands`."""
 
 import math
-import os
 import re
-import shlex
-import subprocess
-import sys
 from collections import Counter
+from collections.abc import Callable
 from configparser import ConfigParser
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from shardproof.properties.benchmark.products import markdown
-from shardproof.properties.benchmark.readme import README, contracts, defects, features, laws, links, section
+from shardproof.properties.benchmark.readme import (
+    COMPUTED,
+    HOMES,
+    PAGES,
+    README,
+    ROOT,
+    cells,
+    in_short,
+    section,
+    verified,
+    with_section,
+)
 from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.contracts.whole import KINDS
 from shardproof.properties.engines.references import MOST_DIFFERENCES, JaxReference, NumpyReference
 from shardproof.properties.laws.doubles import DIGITS
+from shardproof.properties.meta.test_scheduled import MICRO, saved
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS
-from shardproof.properties.reports.report import COLUMNS
+from shardproof.properties.reports.report import COLUMNS, report_text, sealed
 from shardproof.properties.runner.reach import LARGEST
 
-TEXT = README.read_text()
+TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
+MOST_BYTES = 20_480
+"""Of the front page: it is read in one sitting, and what takes longer is on a page of its own."""
+
+EACH_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
-def test_the_laws_are_those_of_the_suite() -> None:
-    """The README lists the laws as they are."""
-    assert section(TEXT, "laws") == laws()
+def flat(text: str) -> str:
+    """In one line."""
+    return re.sub(r"\s+", " ", text)
 
 
-def test_the_transformations_are_those_of_the_suite() -> None:
-    """The README lists all links of chains as they are."""
-    assert section(TEXT, "links") == links()
+ALL = flat("\n".join(TEXTS.values()))
 
 
-def test_the_defects_are_those_of_the_registry() -> None:
-    """The README lists the known defects as they are."""
-    assert section(TEXT, "defects") == defects()
+def test_the_front_page_is_short() -> None:
+    """It has at most 20 KB."""
+    assert len(TEXTS[README].encode()) <= MOST_BYTES
 
 
-def test_the_products_are_those_of_the_suite() -> None:
-    """What every form of a collective matrix product costs is computed."""
-    assert section(TEXT, "products") == markdown()
-
-
-def test_the_table_is_one_that_the_suite_wrote() -> None:
-    """The table of what is verified has the report's columns, and counts all implementations, among others."""
-    rows = [
-        [cell.strip() for cell in line.split("|")[1:-1]]
-        for line in section(TEXT, "verified").splitlines()
-        if "|" in line
+def test_every_section_is_in_its_home() -> None:
+    """Each stands once, in the file that `HOMES` names, and there are no others."""
+    found = [
+        (name, page) for page, text in TEXTS.items() for name in re.findall(r"^<!-- ([a-z-]+) -->$", text, re.MULTILINE)
     ]
-    assert rows[0] == ["implementations" if name == "implementation" else name for name in COLUMNS]
-    counted = {row[0]: int(row[1]) for row in rows[2:]}
+    ends = [
+        (name, page)
+        for page, text in TEXTS.items()
+        for name in re.findall(r"^<!-- /([a-z-]+) -->$", text, re.MULTILINE)
+    ]
+    assert sorted(found) == sorted(ends) == sorted(HOMES.items())
+
+
+@pytest.mark.parametrize(("name", "computed"), COMPUTED.items(), ids=COMPUTED)
+def test_tables_are_those_of_the_suite(name: str, computed: Callable[[], str]) -> None:
+    """Laws, signatures, claims, transformations, defects and costs are listed as they are."""
+    assert section(name) == computed()
+
+
+def test_a_section_is_replaced_where_it_stands() -> None:
+    """What is around it stays; a text without it is an error that names it."""
+    assert with_section("a\n<!-- x -->\nold\n<!-- /x -->\nb", "x", "new") == "a\n<!-- x -->\n\nnew\n\n<!-- /x -->\nb"
+    with pytest.raises(ValueError, match="name='y': the text has no <!-- y -->"):
+        with_section("a", "y", "new")
+
+
+def test_what_was_verified_is_what_the_suite_wrote() -> None:
+    """Nobody changed it since; it has the report's columns, and counts all implementations, among others."""
+    text, _, _ = section("verified-in-full").rpartition("\n\n<!-- ")
+    assert section("verified-in-full") == sealed(text)
+    rows = cells(text)
+    assert list(rows[0]) == ["implementations" if name == "implementation" else name for name in COLUMNS]
+    counted = {row["contract"]: int(row["implementations"]) for row in rows}
     assert all(counted[name] >= count for name, count in Counter(i.contract for i in IMPLEMENTATIONS).items())
+
+
+def test_the_front_page_has_it_in_short() -> None:
+    """The same rows with fewer columns, and the same sentence on the whole run."""
+    assert section("verified") == in_short(section("verified-in-full"))
+
+
+def test_a_report_has_the_digest_of_what_is_copied() -> None:
+    """What the generator takes out of a report ends in the digest of the rest."""
+    copied = verified(report_text("report.md", [], ["profile: ci"])).strip()
+    assert copied == sealed("- profile: ci")
 
 
 def test_what_tox_leaves_out_the_workflow_has() -> None:
     """All tests of the suite itself on both ends, of which `tox` alone runs those that are not marked `lengthy`."""
     settings = ConfigParser(interpolation=None)
-    settings.read(README.parent / "tox.ini")
+    settings.read(ROOT / "tox.ini")
     commands = settings["testenv"]["commands"]
     assert '\nbrief: pytest -n auto properties/meta -m "not lengthy" {posargs}' in commands
-    workflow = (README.parent / ".github/workflows/ci.yml").read_text()
+    workflow = (ROOT / ".github/workflows/ci.yml").read_text()
     for part in ("meta", "catalogue"):
         assert {f"py311-{part}", f"py313-{part}"} <= set(re.findall(r"[\w-]+", workflow))
-        assert f"py311-{part}" in TEXT
+        assert f"py311-{part}" in ALL
     assert settings["meta"]["tests"] == "properties/meta --ignore=properties/meta/catalogue"
     assert "\ncatalogue: pytest -n auto properties/meta/catalogue {posargs}" in commands
 
 
-def test_the_contracts_are_those_of_the_suite() -> None:
-    """The README lists the signatures and the features as they are."""
-    assert section(TEXT, "contracts") == contracts()
-    assert section(TEXT, "features") == features()
-
-
 @pytest.mark.parametrize(
-    ("told", "number"),
+    ("text", "number"),
     [
         (r"up to (\d+) elements of each argument", MOST_DIFFERENCES),
-        (r"must equal it, to (\d+) digits", -math.log10(max(JaxReference.doubt[0], NumpyReference.doubt[0]))),
+        (
+            r"must equal its reference to (\d+) digits of an",
+            -math.log10(max(JaxReference.doubt[0], NumpyReference.doubt[0])),
+        ),
         (r"in values and to (\d+) in derivatives of a NumPy reference", -math.log10(NumpyReference.doubt[1])),
-        (r"must equal its reference to (\d+) digits", -math.log10(DIGITS)),
+        (r"must equal its reference to (\d+) digits, and", -math.log10(DIGITS)),
         (r"grow with the mesh is interpreted on at most (\d+) devices", LARGEST),
     ],
 )
-def test_numbers_are_those_of_the_suite(told: str, number: float) -> None:
-    """What the README says in digits stands in the code."""
-    (found,) = re.findall(told, flat(TEXT))
+def test_numbers_are_those_of_the_suite(text: str, number: float) -> None:
+    """What the README files say in digits stands in the code."""
+    (found,) = re.findall(text, ALL)
     assert int(found) == number
 
 
-def test_the_docstrings_that_say_how_operands_are_sharded_are_named() -> None:
-    """Of every contract the module that has its first implementation, or the built-in one."""
-    (told,) = re.findall(r"parameters mean what they mean in `jax.lax`, and the (.*?) say how operands", flat(TEXT))
-    modules = {i.function.__module__ for i in {i.contract: i for i in reversed(IMPLEMENTATIONS)}.values()}
-    files = {module.removeprefix("shardproof.").replace(".", "/") + ".py" for module in modules}
-    assert files == set(re.findall(r"`([\w/]*\.py)`", told))
-
-
-def test_numbers_are_of_the_size_that_is_told() -> None:
+def test_numbers_are_of_the_size_that_is_stated() -> None:
     """Of all kinds that a program of a user's own gets."""
-    (most,) = re.findall(r"Numbers are drawn of a size of about 1, of at most (\d+),", flat(TEXT))
+    (most,) = re.findall(r"Numbers are drawn of a size of about 1, of at most (\d+),", ALL)
+    (again,) = re.findall(r"numbers above (\d+), NaN and infinity", ALL)
+    assert most == again
     drawn = [
         np.abs(generate(Data(kind, seed), (64,), np.dtype(dtype), terms=terms, degree=3)).astype(float)
         for kind in KINDS
@@ -116,44 +147,39 @@ def test_numbers_are_of_the_size_that_is_told() -> None:
     assert 0.3 < np.median(np.concatenate(drawn)) < 2
 
 
-def block(name: str, language: str) -> str:
-    """The code in a section."""
-    return section(TEXT, name).partition(f"```{language}\n")[2].partition("```")[0]
+def test_times_of_the_tpu_compiler_are_those_of_its_saved_schedules() -> None:
+    """Of three forms, to a tenth of a microsecond, in the order in which they stand there."""
+    (times,) = re.findall(r"takes ([\d.]+) us, `ring` ([\d.]+) us, .*? and `shorter_way` ([\d.]+) us\.", ALL)
+    schedules = [saved(name) for name in ("naive", "ring", "shorter_way")]
+    assert [f"{float(schedule.total / MICRO):.1f}" for schedule in schedules] == list(times)
 
 
-def ran(*command: str, folder: Path) -> str:
-    """What a command prints."""
-    environment = {**os.environ, "PYTHONPATH": str(README.parent), "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@EACH_PAGE
+def test_paths_exist(page: Path) -> None:
+    """Every file and folder of the project that a page names is there."""
+    for path in re.findall(r"\b((?:impl|oracles|properties)/[\w/.]*\w)", TEXTS[page]):
+        assert (ROOT / path.replace("NAME", "pmax_loses_nan")).exists(), path
 
 
-@pytest.mark.parametrize("name", ["moe", "losses", "choose"])
-def test_programs_run(name: str, tmp_path: Path) -> None:
-    """Every program of these sections runs, and prints what stands below it."""
-    assert ran(sys.executable, "-c", block(name, "python"), folder=tmp_path).split() == block(name, "text").split()
+def anchors(text: str) -> set[str]:
+    """What a link may name in a page: its headings, in small letters, with hyphens."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_timelines_are_drawn(tmp_path: Path) -> None:
-    """The commands print the lanes, and draw them."""
-    printed = ""
-    for line in block("timeline", "sh").splitlines():
-        module, *arguments = shlex.split(line)[2:]
-        text = ran(sys.executable, "-m", module, *arguments, folder=tmp_path)
-        printed += "".join(each for each in text.splitlines(keepends=True) if not each.startswith("wrote "))
-    assert [line.rstrip() for line in printed.splitlines()] == block("timeline", "text").splitlines()
-    assert len(list(tmp_path.glob("*.svg"))) == 2
+@EACH_PAGE
+def test_links_lead_somewhere(page: Path) -> None:
+    """To a file of the project, and to a heading that is in it."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", TEXTS[page]):
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), target
+        assert file.is_relative_to(ROOT), target
+        if anchor:
+            assert anchor in anchors(file.read_text(encoding="utf-8")), target
 
 
-def flat(text: str) -> str:
-    """In one line."""
-    return re.sub(r"\s+", " ", text)
-
-
-def test_paths_exist() -> None:
-    """Every file and folder of the project that the README names is there."""
-    for path in re.findall(r"`((?:impl|oracles|properties)/[\w/.]*)`", TEXT):
-        assert (README.parent / path.replace("NAME", "pmax_loses_nan")).exists(), path
+def test_every_page_is_linked_from_the_front_page() -> None:
+    """Directly."""
+    linked = {(ROOT / target.partition("#")[0]).resolve() for target in re.findall(r"\]\(([^)\s]+)\)", TEXTS[README])}
+    assert set(PAGES) - {README} <= linked

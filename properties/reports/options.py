@@ -20,7 +20,7 @@ from shardproof.properties.runner.programs import meant
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options of the README's table."""
+    """The options in the table of `properties/reports/README.md`."""
     group = parser.getgroup("shardproof", "shardproof: verification of distributed JAX")
     group.addoption(
         "--devices",

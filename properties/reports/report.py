@@ -1,6 +1,7 @@
 """The table of what was verified: for a terminal, for a person, for a machine."""
 
 import dataclasses
+import hashlib
 import io
 import json
 from collections import Counter
@@ -175,6 +176,11 @@ def communication(tallies: Sequence[Tally]) -> list[table.Row]:
     return table.rows(i for i in IMPLEMENTATIONS if (i.contract, i.name) in verified)
 
 
+def sealed(text: str) -> str:
+    """A text and its digest, in a comment of Markdown: a copy that was changed shows."""
+    return f"{text}\n\n<!-- sha256 of the text above: {hashlib.sha256(text.encode()).hexdigest()} -->"
+
+
 def report_text(path: str, tallies: Sequence[Tally], header: Sequence[str]) -> str:
     """The report as JSON or Markdown, by the file's ending."""
     if path.endswith(".json"):
@@ -187,12 +193,15 @@ def report_text(path: str, tallies: Sequence[Tally], header: Sequence[str]) -> s
         text = json.dumps(record, indent=1)
     else:
         listed = "\n".join(f"- {line}" for line in notes(tallies))
-        parts = ["## What was verified", "\n".join(f"- {line}" for line in header)]
+        verified = ["\n".join(f"- {line}" for line in header)]
         if tallies:
-            parts += [markdown(by_contract(tallies), "implementations"), listed]
+            verified += [markdown(by_contract(tallies), "implementations"), listed]
             failed = [t.failure for t in tallies if t.failure]
-            parts += [f"```text\n{told(group).strip()}\n```" for group in by_cause(failed)]
-            parts += [total(tallies), "## By implementation", markdown(by_implementation(tallies))]
+            verified += [f"```text\n{told(group).strip()}\n```" for group in by_cause(failed)]
+            verified += [total(tallies)]
+        parts = ["## What was verified", sealed("\n\n".join(filter(None, verified)))]
+        if tallies:
+            parts += ["## By implementation", markdown(by_implementation(tallies))]
             parts += ["## By law", by_law(tallies), "## What was drawn", histograms(tallies)]
             parts += ["## Pairs of transformations", table_of_pairs] if (table_of_pairs := pairs(tallies)) else []
         sent = communication(tallies)

@@ -112,7 +112,7 @@ def test_the_script_of_a_program_runs_alone(tmp_path: Any, monkeypatch: pytest.M
         ({"results": "embed batch"}, "result: the reference returns shape (2, 3): expected (3, 2), 'embed batch', of"),
         (
             {"results": {"y": "batch@data embed"}},
-            "the reference returns *: expected {'y': *}, as results are described",
+            "the reference returns *: expected {'y': *}, as results are",
         ),
         (
             {"arguments": (Array("n@data", "int32", below="rows"), "a b", "b c")},

@@ -62,7 +62,7 @@ def test_what_is_no_expectation(text: str) -> None:
     """Anything but that arithmetic is refused in one line; nothing is executed."""
     with pytest.raises(ExpectationError) as error:
         Expectation.parse(text)
-    assert str(error.value).startswith(f"--expect-communication={text}: ")
+    assert str(error.value).startswith(f"communication={text}: ")
     assert "\n" not in str(error.value)
 
 
@@ -120,7 +120,7 @@ def test_check_takes_an_expectation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shardproof.properties.reports.asking.find_violation", find)
     check("ring_shift", ring_shift, laws=["communication"], communication="permute=1,bytes=n")
     assert seen == [Expectation.parse("permute=1,bytes=n")] * 2
-    with pytest.raises(ValueError, match=r"^--expect-communication=permutes=2: "):
+    with pytest.raises(ValueError, match=r"^communication=permutes=2: "):
         check("ring_shift", ring_shift, laws=["communication"], communication="permutes=2")
 
 

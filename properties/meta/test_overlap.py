@@ -173,7 +173,7 @@ def test_a_claim_that_cannot_be_read_is_one_line(text: str, reason: str) -> None
         Overlap.parse(text, NAMES)
     assert reason in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert str(caught.value).startswith(f"--expect-overlap={text}")
+    assert str(caught.value).startswith(f"overlap={text}")
 
 
 @pytest.mark.either_end

@@ -86,7 +86,7 @@ class Expectation:
     exactly: bool = False
 
     @classmethod
-    def parse(cls, text: str, names: Sequence[str] = NAMES) -> "Expectation":
+    def parse(cls, text: str, names: Sequence[str] = NAMES, said: str = "communication") -> "Expectation":
         """Reads `KIND=EXPRESSION,…,bytes=EXPRESSION,steps=EXPRESSION`, and after `;grad:` the same of the gradient.
 
         An expression is made of numbers, p (the number of members), n (the bytes of the full vector, as
@@ -97,47 +97,45 @@ class Expectation:
         Arguments:
             text: what is read.
             names: what expressions may speak of.
+            said: the argument or option that it was given by, for messages.
 
         Raises:
             ExpectationError: for anything else.
         """
         if not isinstance(text, str):
-            raise ExpectationError(f"--expect-communication={text!r}: expected a text, such as 'permute=p-1'")
+            raise ExpectationError(f"{said}={text!r}: expected a text, such as 'permute=p-1'")
         if len(text) > 2 * LONGEST * (len(KINDS) + 2):
-            raise ExpectationError(f"--expect-communication={text[:LONGEST]}…: {len(text)} characters are too many")
+            raise ExpectationError(f"{said}={text[:LONGEST]}…: {len(text)} characters are too many")
         exactly, rest = text.strip().startswith(EXACTLY), text.strip().removeprefix(EXACTLY)
         passes: dict[bool, Terms] = {}
         for part in rest.split(";"):
             backward = part.strip().startswith(GRADIENT)
             if backward in passes:
-                raise ExpectationError(
-                    f"--expect-communication={text}: expected at most one part, and one that begins with {GRADIENT}"
-                )
-            passes[backward] = _terms(part.strip().removeprefix(GRADIENT), text, names)
+                raise ExpectationError(f"{said}={text}: expected at most one part, and one that begins with {GRADIENT}")
+            passes[backward] = _terms(part.strip().removeprefix(GRADIENT), names, f"{said}={text}")
         return cls(text, passes.get(False), passes.get(True), exactly)
 
     def __str__(self) -> str:
         return self.text
 
 
-def _terms(part: str, text: str, names: Sequence[str]) -> Terms:
+def _terms(part: str, names: Sequence[str], told: str) -> Terms:
     terms = []
     for term in part.split(","):
         name, equals, expression = (piece.strip() for piece in term.partition("="))
         if not equals or name not in (*KINDS, BYTES, STEPS):
             raise ExpectationError(
-                f"--expect-communication={text}: {term.strip()!r}: expected KIND=EXPRESSION "
-                f"with a kind of {', '.join((*KINDS, BYTES, STEPS))}"
+                f"{told}: {term.strip()!r}: expected KIND=EXPRESSION with a kind of {', '.join((*KINDS, BYTES, STEPS))}"
             )
         for p in (4, 1, 2, 3):
             try:
                 value(expression, **{**dict.fromkeys(names, 64), "p": p})
             except ExpectationError as error:
                 where = "" if p == 4 else f"for p={p}: "
-                raise ExpectationError(f"--expect-communication={text}: {where}{error}") from error
+                raise ExpectationError(f"{told}: {where}{error}") from error
         terms.append((name, expression))
     if len({name for name, _ in terms}) != len(terms):
-        raise ExpectationError(f"--expect-communication={text}: expected every kind once")
+        raise ExpectationError(f"{told}: expected every kind once")
     return Terms(tuple(terms))
 
 

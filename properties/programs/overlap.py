@@ -29,7 +29,7 @@ class Overlap:
     memory: Limit | None = None
 
     @classmethod
-    def parse(cls, text: str, names: Sequence[str]) -> "Overlap":
+    def parse(cls, text: str, names: Sequence[str], said: str = "overlap") -> "Overlap":
         """Reads `exposed<=EXPRESSION`, and after commas `directions=2` and `memory<=EXPRESSION`.
 
         An expression is as in `Expectation.parse`.
@@ -37,6 +37,7 @@ class Overlap:
         Arguments:
             text: what is read.
             names: what expressions may speak of.
+            said: the argument or option that it was given by, for messages.
 
         Raises:
             ExpectationError: for anything else.
@@ -46,15 +47,15 @@ class Overlap:
             name = next((name for name in SIGNS if part.strip().startswith(name)), "")
             sign, expression = part.strip().removeprefix(name)[:2], part.strip().removeprefix(name)
             if not name or name in terms or not sign.startswith(SIGNS[name]):
-                raise ExpectationError(f"--expect-overlap={text}: {part.strip()!r}: expected {_FORMS}, each once")
+                raise ExpectationError(f"{said}={text}: {part.strip()!r}: expected {_FORMS}, each once")
             terms[name] = expression.removeprefix(SIGNS[name]).strip()
             try:
                 for p in (4, 1, 2, 3):
                     value(terms[name], **{**dict.fromkeys(names, 64), "p": p})
             except ExpectationError as error:
-                raise ExpectationError(f"--expect-overlap={text}: {error}") from error
+                raise ExpectationError(f"{said}={text}: {error}") from error
         if EXPOSED not in terms or terms.get(DIRECTIONS, "1") not in ("1", "2"):
-            raise ExpectationError(f"--expect-overlap={text!s}: expected {_FORMS}: the first, and what else is meant")
+            raise ExpectationError(f"{said}={text!s}: expected {_FORMS}: the first, and what else is meant")
         return cls(terms[EXPOSED], int(terms.get(DIRECTIONS, "1")), terms.get(MEMORY))
 
     def __str__(self) -> str:

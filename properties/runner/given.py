@@ -67,8 +67,8 @@ class Given:
         check_contract(contract)
         names = [name.strip() for name in (claims or "").split(",") if name.strip()]
         try:
-            expected = None if expectation is None else Expectation.parse(expectation, names_of(contract))
-            hides = None if overlap is None else Overlap.parse(overlap, names_of(contract))
+            expected = None if expectation is None else Expectation.parse(expectation, names_of(contract), SAID[0])
+            hides = None if overlap is None else Overlap.parse(overlap, names_of(contract), SAID[2])
         except ExpectationError as error:
             raise GivenError(str(error)) from error
         return cls(contract, module, function, expected, claimed(contract, names), hides)

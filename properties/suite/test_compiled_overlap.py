@@ -39,6 +39,7 @@ FALLS_SHORT: dict[tuple[str, str], tuple[str, ...]] = {
     (MAIN, BACKWARD): (
         "all_gather_matmul_lhs[ring_all_gather_matmul_lhs]",
         "all_gather_matmul_lhs[joined_all_gather_matmul_lhs]",
+        "all_gather_matmul_lhs[nested_all_gather_matmul_lhs]",
     ),
     (OTHER, FORWARD): (
         "matmul_reduce_scatter[ring_matmul_reduce_scatter]",

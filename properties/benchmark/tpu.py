@@ -9,6 +9,7 @@ from shardproof.properties.benchmark.products import form_of
 from shardproof.properties.benchmark.tables import markdown, table
 from shardproof.properties.counting.modelled import Modelled, Place, Work
 from shardproof.properties.counting.products import SHAPES
+from shardproof.properties.counting.text import HloError
 from shardproof.properties.engines.tpu_compiler import NotCompiled, Topology, TpuCompiler, missing
 from shardproof.properties.engines.tpu_compiler.request import WAYS
 from shardproof.properties.programs.implementations import OVERLAPPED, PRODUCTS, Implementation
@@ -39,7 +40,7 @@ def rows(compiler: TpuCompiler, work: Work, forms: Sequence[Implementation]) -> 
     for one in forms:
         try:
             yield row(work, form_of(one) or one.name, work.of(compiler, one.name), alone)
-        except NotCompiled as error:
+        except (HloError, NotCompiled) as error:  # the row says so, and the others follow
             yield (work.contract, form_of(one), str(error), *[""] * 7)
 
 

@@ -304,6 +304,17 @@ def test_four_of_the_devices_are_a_ring(devices: int, sizes: tuple[int, int]) ->
     assert mesh_of(devices).sizes == sizes
 
 
+@pytest.mark.either_end
+def test_forms_have_names_and_sizes_that_fit() -> None:
+    """A user's function may be called like the naive form; sides divide by any number of devices."""
+    mine = [Implementation("all_gather_matmul_lhs", name, of_the_wrong_rows) for name in ("naive", "unsharded", "mine")]
+    mesh = MeshCase(("data", "model"), (2, 3))
+    found = forms("all_gather_matmul_lhs", mesh, more=mine)
+    assert [form.name for form in found] == [UNSHARDED, NAIVE, "naive (2)", "unsharded (2)", "mine"]
+    assert found[1].case.global_shape(0) == (8196 // 2, 8196)
+    assert found[0].case.global_shape(1) == (8196, 16386 // 3)
+
+
 def test_profiles_are_written(tmp_path: Path) -> None:
     """A trace for every measured row, by contract and form."""
     trace = tracing(str(tmp_path), "ring_shift")

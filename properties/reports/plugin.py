@@ -22,10 +22,10 @@ from shardproof.properties.runner.verdict import Enough
 from shardproof.properties.runner.violation import LawViolation
 
 pytest_plugins = (
-    "shardproof.properties.reports.accelerators",
     "shardproof.properties.reports.collecting",
+    "shardproof.properties.reports.options",  # the first of those that have options: it names their group
+    "shardproof.properties.reports.accelerators",
     "shardproof.properties.reports.compiling",
-    "shardproof.properties.reports.options",
     "shardproof.properties.reports.results",
     "shardproof.properties.reports.failures.plugin",
     "shardproof.properties.reports.failures.showing",

@@ -8,8 +8,9 @@ import pytest
 from shardproof.properties.counting.chips import chip
 from shardproof.properties.counting.room import place, roomy
 from shardproof.properties.engines.tpu_compiler import Request, Topology
-from shardproof.properties.engines.tpu_compiler.request import FORWARD, WAYS
+from shardproof.properties.engines.tpu_compiler.request import BACKWARD, FORWARD, WAYS
 from shardproof.properties.laws.compiled_overlap import check_compiled_overlap, share_of
+from shardproof.properties.laws.violation import Broken
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
 from shardproof.properties.reports.compiling import Compiling
 
@@ -21,8 +22,40 @@ PROGRAMS = [(one, MAIN, way) for way in WAYS for one in CLAIMING]
 PROGRAMS += [(one, OTHER, FORWARD) for one in {one.contract: one for one in reversed(CLAIMING)}.values()]
 
 
+FALLS_SHORT: dict[tuple[str, str], tuple[str, ...]] = {
+    (MAIN, FORWARD): (
+        "matmul_reduce_scatter[ring_matmul_reduce_scatter]",
+        "matmul_reduce_scatter[bidirectional_matmul_reduce_scatter]",
+        "matmul_reduce_scatter[nested_matmul_reduce_scatter]",
+        "matmul_all_reduce[tiled_matmul_all_reduce]",
+        "matmul_all_reduce[ring_matmul_all_reduce]",
+        "matmul_all_reduce[bidirectional_matmul_all_reduce]",
+        "transformer_block[overlapped_transformer_block]",
+        "transformer_block[bidirectional_transformer_block]",
+        "transformer_block[nested_transformer_block]",
+        "sequence_parallel_mlp[overlapped]",
+        "sequence_parallel_mlp[bidirectional]",
+    ),
+    (MAIN, BACKWARD): (
+        "all_gather_matmul_lhs[ring_all_gather_matmul_lhs]",
+        "all_gather_matmul_lhs[joined_all_gather_matmul_lhs]",
+        "all_gather_matmul_lhs[nested_all_gather_matmul_lhs]",
+    ),
+    (OTHER, FORWARD): (
+        "matmul_reduce_scatter[ring_matmul_reduce_scatter]",
+        "matmul_all_reduce[tiled_matmul_all_reduce]",
+        "transformer_block[overlapped_transformer_block]",
+        "sequence_parallel_mlp[overlapped]",
+    ),
+}
+"""What could hide its communication, and of which XLA:TPU schedules a larger part with no product beside it.
+
+These are findings, and no exceptions: the law must report each of them. One that it reports no more is to be taken out.
+"""
+
+
 @pytest.mark.tpu_compiler
-@pytest.mark.parametrize(("one", "topology", "way"), PROGRAMS, ids=lambda value: str(value))
+@pytest.mark.parametrize(("one", "topology", "way"), PROGRAMS, ids=str)
 def test_what_claims_to_overlap_is_scheduled_so(
     one: Implementation, topology: str, way: str, tpu_compiler: Compiling
 ) -> None:
@@ -32,4 +65,11 @@ def test_what_claims_to_overlap_is_scheduled_so(
     case = roomy(one.contract, mesh, axis_name, chip(chips.generation))
     compiled = tpu_compiler.compile(Request(topology, case, str(one), way))
     assert one.overlap is not None
-    check_compiled_overlap(one.overlap, share_of(one, case), case, compiled, chips, way)
+    try:
+        check_compiled_overlap(one.overlap, share_of(one, case), case, compiled, chips, way)
+    except Broken as broken:
+        if str(one) not in FALLS_SHORT.get((topology, way), ()):
+            pytest.fail(f"{one}: overlap: {broken.finding}", pytrace=False)
+    else:
+        if str(one) in FALLS_SHORT.get((topology, way), ()):
+            pytest.fail(f"{one} {way} on {topology} hides what it sends: take it out of FALLS_SHORT", pytrace=False)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -69,32 +70,23 @@ def forms(
         mesh: of the axes `data` and `model`; it runs over the second.
         more: a user's implementations, in place of this project's but for the naive form or the built-in collective.
         size: rows, contracted size and columns of the whole product (default: the shape that is called wide), or rows
-            and columns of a collective's full vector.
+            and columns of a collective's full vector; a few more, where they do not divide by the devices.
 
     Raises:
-        ValueError: of another contract, or a size that does not divide.
+        ValueError: of another contract.
     """
     if contract not in MEASURED:
         raise ValueError(f"contract={contract!r}: expected one of {', '.join(MEASURED)}")
     if contract in COLLECTIVES:
         case = collective_case(contract, mesh, *(size or (ROWS, COLUMNS)))
-        return [
-            Form(_name(one), one, case)
-            for one in (*_of(contract, BUILT_IN), *(more or _of(contract, ALGORITHMS)))
-            if one.serves is None or one.serves(case)
-        ]
-    m_k_n = sides(contract, SHAPES["wide"] if size is None else _three(size), mesh.shape[DATA], mesh.shape[MODEL])
+        return _named(case, [*_of(contract, BUILT_IN), *(more or _of(contract, ALGORITHMS))])
+    m_k_n = sides(contract, _fitting(size or SHAPES["wide"], mesh), mesh.shape[DATA], mesh.shape[MODEL])
     case = product_case(contract, mesh, MODEL, m_k_n, dtype="bfloat16")
     (naive,) = _of(contract, PRODUCTS)
     whole = alone(contract, m_k_n, mesh.shape[MODEL])
     one_each = MeshCase(mesh.axis_names, (mesh.size, 1))
     local = Form(UNSHARDED, naive, product_case(contract, one_each, MODEL, whole, dtype="bfloat16"), alone=True)
-    found = [
-        Form(_name(one), one, case)
-        for one in (naive, *(more or _of(contract, OVERLAPPED)))
-        if one.serves is None or one.serves(case)
-    ]
-    return [local, *found]
+    return [local, *_named(case, [naive, *(more or _of(contract, OVERLAPPED))])]
 
 
 def collective_case(contract: str, mesh: MeshCase, rows: int, columns: int) -> Case:
@@ -115,8 +107,20 @@ def _name(one: Implementation) -> str:
     return one.name.removesuffix(one.contract).rstrip("_") or one.name
 
 
-def _three(size: tuple[int, ...]) -> tuple[int, int, int]:
-    rows, contracted, columns = size
+def _named(case: Case, implementations: Sequence[Implementation]) -> list[Form]:
+    """Those that serve a case, by names that differ: a user's function may have the name of a plain one."""
+    found: dict[str, Form] = {}
+    for one in implementations:
+        if one.serves is None or one.serves(case):
+            names = itertools.chain([_name(one)], (f"{_name(one)} ({i})" for i in itertools.count(2)))
+            name = next(name for name in names if name not in (UNSHARDED, *found))
+            found[name] = Form(name, one, case)
+    return [*found.values()]
+
+
+def _fitting(size: tuple[int, ...], mesh: MeshCase) -> tuple[int, int, int]:
+    """These sides, or a few more, so that they divide by the devices."""
+    rows, contracted, columns = (mesh.size * -(-side // mesh.size) for side in size)
     return rows, contracted, columns
 
 

@@ -89,7 +89,7 @@ def form_of(one: Implementation) -> str:
 
 
 def markdown(p: int = 8) -> str:
-    """The table of `rows`, as `impl/README.md` has it."""
+    """The table of `rows`, as the README has it."""
     lines = ["| " + " | ".join(row) + " |" for row in (COLUMNS, *rows(p))]
     return "\n".join([lines[0], "|---|---|---|---:|---:|---:|---:|---:|---:|", *lines[1:]])
 

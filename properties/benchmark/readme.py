@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from shardproof.properties.benchmark import examples
+from shardproof.properties.benchmark import examples, option_table
 from shardproof.properties.benchmark.products import markdown
 from shardproof.properties.cases.chain import LINKS
 from shardproof.properties.contracts import CONTRACTS
@@ -47,6 +47,7 @@ HOMES: Mapping[str, Path] = {
     "losses": IMPL_PAGE,
     "distillation": IMPL_PAGE,
     "failure": REPORTS_PAGE,
+    "options": REPORTS_PAGE,
     "verified-in-full": VERIFIED_PAGE,
 }
 """The file that each section is in."""
@@ -133,6 +134,11 @@ def features() -> str:
     return table(("claim", "what is drawn then", "contracts"), rows)
 
 
+def options() -> str:
+    """The options of pytest that the suite adds as a Markdown table."""
+    return table(("option", "what it does"), option_table.rows())
+
+
 def verified(report: str) -> str:
     """What a report says of every contract, without its heading."""
     return report.partition("\n")[2].partition("## By implementation")[0]
@@ -160,6 +166,7 @@ COMPUTED = {
     "docstrings": docstrings,
     "claims": claims,
     "features": features,
+    "options": options,
     "products": markdown,
 }
 """The sections that follow from the suite alone."""
@@ -206,15 +213,15 @@ def main() -> None:
     parser.add_argument("report", nargs="?", type=Path, help="what `pytest --report FILE.md` wrote")
     parser.add_argument("failure", nargs="?", type=Path, help="the failure of ring_shift as it was printed")
     parser.add_argument("--run", action="store_true", help="run the programs and commands whose output is printed")
-    options = parser.parse_args()
+    arguments = parser.parse_args()
     for name, computed in COMPUTED.items():
         write(name, computed())
-    if options.report:
-        write("verified-in-full", verified(options.report.read_text(encoding="utf-8")))
+    if arguments.report:
+        write("verified-in-full", verified(arguments.report.read_text(encoding="utf-8")))
     write("verified", in_short(section("verified-in-full")))
-    if options.failure:
-        write("failure", f"```text\n{options.failure.read_text(encoding='utf-8').strip()}\n```")
-    if options.run:
+    if arguments.failure:
+        write("failure", f"```text\n{arguments.failure.read_text(encoding='utf-8').strip()}\n```")
+    if arguments.run:
         write("moe", with_output("moe", examples.of_program(block("moe", "python"))))
         for name in ("timeline", "timelines"):
             write(name, with_output(name, examples.of_commands(block(name, "sh"))))

@@ -125,6 +125,6 @@ def measure() -> None:
 
 
 def markdown(columns: tuple[str, ...], lines: list[tuple[str, ...]]) -> str:
-    """A table in Markdown."""
+    """A table as the README has it."""
     head = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     return "\n".join([*head, *("| " + " | ".join(line) + " |" for line in lines)])

@@ -64,7 +64,7 @@ def forms_of(contract: str) -> list[Implementation]:
 
 
 def markdown(lines: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown."""
+    """A table as the README has it."""
     head = ["| " + " | ".join(COLUMNS) + " |", "|---|---|" + "---:|" * (len(COLUMNS) - 2)]
     return "\n".join([*head, *("| " + " | ".join(line) + " |" for line in lines)])
 
@@ -77,7 +77,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--shape", action="append", choices=tuple(SHAPES), help="which shape (default: all)")
     group.add_argument("--way", action="append", choices=WAYS, help="forward or backward (default: both)")
     group.add_argument("--contract", action="append", help="which product (default: all)")
-    group.add_argument("--markdown", action="store_true", help="print it as Markdown")
+    group.add_argument("--markdown", action="store_true", help="print it as the README has it")
 
 
 def measure(options: argparse.Namespace) -> None:

@@ -29,6 +29,7 @@ from shardproof.properties.laws.doubles import DIGITS
 from shardproof.properties.meta.test_scheduled import MICRO, saved
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS
 from shardproof.properties.reports.report import COLUMNS, report_text, sealed
+from shardproof.properties.runner import profiles
 from shardproof.properties.runner.reach import LARGEST
 
 TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
@@ -152,6 +153,12 @@ def test_times_of_the_tpu_compiler_are_those_of_its_saved_schedules() -> None:
     (times,) = re.findall(r"takes ([\d.]+) us, `ring` ([\d.]+) us, .*? and `shorter_way` ([\d.]+) us\.", ALL)
     schedules = [saved(name) for name in ("naive", "ring", "shorter_way")]
     assert [f"{float(schedule.total / MICRO):.1f}" for schedule in schedules] == list(times)
+
+
+def test_profiles_are_those_of_the_suite() -> None:
+    """By their names, in any order."""
+    (names,) = re.findall(r"--hypothesis-profile ([\w|]+)`", ALL)
+    assert sorted(names.split("|")) == sorted(profiles.NAMES)
 
 
 @EACH_PAGE

@@ -44,7 +44,7 @@ ELSEWHERE = {
     "pytest --impl CONTRACT=MODULE:FUNCTION": "test_packaging.py::test_a_given_function_is_checked_and_replayed",
     "pytest --replay=FILE": "test_packaging.py::test_a_given_function_is_checked_and_replayed",
     "pytest --keep-regression FILE": "test_program_tests.py::test_a_failure_is_told_replayed_kept_and_repaired",
-    "pytest --devices N": "test_plugin.py::test_the_readme_has_every_option",
+    "pytest --devices=N": "test_plugin.py::test_the_readme_has_every_option",
     "pytest --help": "test_plugin.py::test_the_readme_has_every_option",
     f"{MODULE}benchmark NAME": "test_readme_commands.py::test_every_benchmark_is_listed",
     f"{MODULE}benchmark.readme REPORT.md FAILURE.txt": "test_readme_commands.py::test_the_pages_are_written",

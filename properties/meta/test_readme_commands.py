@@ -9,7 +9,7 @@ import pytest
 
 from shardproof.properties.benchmark import readme
 from shardproof.properties.benchmark.examples import of_commands, of_program, ran
-from shardproof.properties.benchmark.readme import HOMES, PAGES, ROOT, block, section, with_section
+from shardproof.properties.benchmark.readme import HOMES, PAGES, README, ROOT, block, section, with_section
 
 COMMAND = r"(?:pytest|python -m|pip|tox) [^`\n]+"
 """What a command begins with, in a block of commands or in a line."""
@@ -85,6 +85,9 @@ def test_what_sets_up_is_what_is_run() -> None:
     assert re.search(r'pip install .*"tox>=', script)
     assert re.search(r"/tox run ", script)
     assert "--report report.md" in workflow
+    for version in ("0.10.2", "0.12"):
+        assert f"jax=={version}" in settings
+        assert f"tests JAX {version}" in " ".join(README.read_text(encoding="utf-8").split())
 
 
 @pytest.mark.lengthy

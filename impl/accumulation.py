@@ -38,10 +38,12 @@ def accumulated_value_and_grad(
     *,
     microbatches: int,
     gather: Gather | None = None,
+    function: str = "accumulated_value_and_grad",
 ) -> tuple[Scalar, Tree]:
     """The loss of a batch and its gradient, on a device: every gradient is reduced once, after the last microbatch.
 
-    Sums of gradients of 16-bit floats are carried in float32, between devices as well, and rounded once.
+    A microbatch's gradient has its parameter's dtype, as JAX gives it. Sums of these are carried in float32 if they are
+    16-bit floats, between devices as well, and rounded once.
 
     Arguments:
         loss: `(weights, microbatch)` to a sum and a count, `[]` each; it may exchange data over other axes.
@@ -51,6 +53,7 @@ def accumulated_value_and_grad(
         microbatches: how many parts the device's examples are taken in.
         gather: of sharded parameters, how weights are made of them: a linear function of blocks, done once, such as an
             all-gather, whose transpose is how their gradients are reduced (a reduce-scatter).
+        function: what messages call it.
 
     Returns:
         The loss, typed invariant along `axis_name`, in the accumulator's dtype, and the gradients, typed and laid out
@@ -59,16 +62,18 @@ def accumulated_value_and_grad(
     Raises:
         ValueError: for an unknown axis, or examples that do not divide into so many microbatches.
     """
-    axes = check_axes("accumulated_value_and_grad", axis_name)
+    axes = check_axes(function, axis_name)
     spread = _to(axes) if gather is None else gather
     weights, reduce = with_transpose(spread, params)
-    total, count, gradients = accumulated(loss, weights, batch, microbatches=microbatches)
+    total, count, gradients = accumulated(loss, weights, batch, microbatches=microbatches, function=function)
     total, count = lax.psum(cast_varying((total, count), axes), axes)
     reduced = jax.tree.map(lambda g, p: quotient(g, count).astype(p.dtype), reduce(gradients), params)
     return quotient(total, count), reduced
 
 
-def accumulated(loss: LocalLoss, weights: Tree, batch: Tree, *, microbatches: int) -> tuple[Scalar, Scalar, Tree]:
+def accumulated(
+    loss: LocalLoss, weights: Tree, batch: Tree, *, microbatches: int, function: str = "accumulated"
+) -> tuple[Scalar, Scalar, Tree]:
     """Sum, count, and the sum's gradient, of all microbatches of a device: nothing is sent over the axes of the batch.
 
     Arguments:
@@ -77,15 +82,14 @@ def accumulated(loss: LocalLoss, weights: Tree, batch: Tree, *, microbatches: in
             the gradient in every microbatch.
         batch: blocks `[B, …]`.
         microbatches: how many parts they are taken in.
+        function: what messages call it.
 
     Raises:
         ValueError: for examples that do not divide into so many microbatches.
     """
     for leaf in jax.tree.leaves(batch):
         if microbatches < 1 or not leaf.ndim or leaf.shape[0] % microbatches:
-            refuse(
-                "accumulated", "microbatches", microbatches, f"a number that divides the examples of {jax.typeof(leaf)}"
-            )
+            refuse(function, "microbatches", microbatches, f"a number that divides the examples of {jax.typeof(leaf)}")
     parts = jax.tree.map(lambda x: x.reshape(microbatches, -1, *x.shape[1:]), batch)
 
     def of(part: Tree) -> tuple[Scalar, Scalar, Tree]:
@@ -143,6 +147,7 @@ def accumulating(
                 data,
                 microbatches=microbatches,
                 gather=None if gather is None else lambda params: gather(params, data=data, model=model),
+                function="accumulating",
             )
 
         mapped: Any = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=(P(), specs[0]))

@@ -9,13 +9,20 @@ from typing import Any, NoReturn
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import AbstractMesh, Mesh
 
 AxisName = str | Sequence[str]
+Axes = tuple[str, ...]
 
 
-def mesh_text() -> str:
-    """The mesh that the function runs under, as messages show it: `(dp=2, tp=4)`."""
-    shape = jax.sharding.get_abstract_mesh().shape
+def as_axes(name: AxisName) -> Axes:
+    """An axis name, or several in a tuple or list, as a tuple; it may be of none."""
+    return (name,) if isinstance(name, str) else tuple(name)
+
+
+def mesh_text(mesh: Mesh | AbstractMesh | None = None) -> str:
+    """A mesh as messages show it, `(dp=2, tp=4)`; None: that which the function runs under."""
+    shape = (jax.sharding.get_abstract_mesh() if mesh is None else mesh).shape
     return "(" + ", ".join(f"{name}={size}" for name, size in shape.items()) + ")"
 
 
@@ -29,13 +36,13 @@ def refuse_for_now(function: str, argument: str, value: object, expected: str) -
     raise NotImplementedError(f"{function}: {argument}={value!r}: expected {expected}, on the mesh {mesh_text()}")
 
 
-def check_axes(function: str, axis_name: AxisName) -> tuple[str, ...]:
+def check_axes(function: str, axis_name: AxisName) -> Axes:
     """The axis tuple that `axis_name` names.
 
     Raises:
         ValueError: if a name is unbound or appears twice, or there is none.
     """
-    axes = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
+    axes = as_axes(axis_name)
     if not axes:
         refuse(function, "axis_name", axis_name, "at least one mesh axis")
     if len(set(axes)) != len(axes):
@@ -153,7 +160,7 @@ def check_axis_count(function: str, axis_name: AxisName, counts: Sequence[int]) 
     Raises:
         NotImplementedError: if it has more or fewer.
     """
-    if (1 if isinstance(axis_name, str) else len(axis_name)) not in counts:
+    if len(as_axes(axis_name)) not in counts:
         refuse_for_now(function, "axis_name", axis_name, f"a tuple of {' or '.join(map(str, counts))} axes")
 
 

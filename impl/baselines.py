@@ -21,11 +21,10 @@ from jax import lax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Shaped
 
-from shardproof.impl.arguments import AxisName
+from shardproof.impl.arguments import Axes, AxisName, as_axes
 from shardproof.impl.collective_matmul.operands import aligned, check_contraction, multiply
 from shardproof.impl.collectives import all_gather_invariant, axis_index, cast_varying
 
-Axes = tuple[str, ...]
 Layout = tuple[Axes, Axes]
 """The axes that shard the rows of a matrix, and those that shard its columns."""
 
@@ -222,7 +221,7 @@ def explicit_two_matmuls(
 
 def layout(rows: AxisName, columns: AxisName) -> Layout:
     """Axis names, single or in tuples, as axis tuples."""
-    return _axes(rows), _axes(columns)
+    return as_axes(rows), as_axes(columns)
 
 
 def spec(layout: Sequence[Axes]) -> PartitionSpec:
@@ -243,10 +242,6 @@ def relaid(block: Block, held: Layout, wanted: Layout) -> Block:
             size = block.shape[dimension] // lax.axis_size(wanted[dimension])
             block = lax.dynamic_slice_in_dim(block, axis_index(wanted[dimension]) * size, size, dimension)
     return block
-
-
-def _axes(name: AxisName) -> Axes:
-    return (name,) if isinstance(name, str) else tuple(name)
 
 
 def _check(function: str, argument: str, lhs: Block, rhs: Block, left: Layout, right: Layout) -> None:

@@ -1,4 +1,7 @@
-"""Distillation on two meshes (Hinton et al. 2015): a teacher computes logits, a student elsewhere learns to give them.
+"""Distillation on two meshes by matching logits: a teacher computes them, a student elsewhere learns to give them.
+
+The example's loss is the squared error of logits (Ba and Caruana 2014; the high-temperature limit of Hinton et al.
+2015, section 2.1); a softened cross-entropy is a loss for `student`.
 
 The meshes have no device in common. Nothing waits on the host: while the student still learns from one batch, the
 teacher is given the next. That takes more than `jax.device_put` for the logits: where the student's devices are to hold
@@ -44,8 +47,13 @@ def predictions(
         mesh: the mesh.
         data: the axis or axis tuple over which examples are shared; it may be of none, `()`.
         model: the same of features.
+
+    Raises:
+        ValueError: for sizes that do not match one another, or that the layout's axes do not divide; for axes that are
+            not the mesh's, or are in both roles.
     """
     over = as_axes(data), as_axes(model)
+    parallelisation.check("predictions", params, inputs, mesh=mesh, data=over[0], model=over[1])
     layers, (of_inputs, of_outputs) = parallelisation.layout.specs(len(params), data=over[0], model=over[1])
 
     def local(params: Any, x: Array) -> Array:
@@ -132,8 +140,8 @@ class Distillation:
 def transfer(x: Shaped[Array | np.ndarray, "..."], sharding: NamedSharding) -> Shaped[Array, "..."]:
     """`x`, laid out by `sharding` on any devices, without waiting for it on the host.
 
-    What no device holds as it is wanted is cut out where `x` is, on devices that hold all of it first. All devices
-    must be this process's.
+    If no device holds a part as wanted, `x` is replicated on its own devices, sliced there, and the slices are sent.
+    All devices must be this process's.
 
     Arguments:
         x: an array on any devices, or the host's own.

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh
 from jaxtyping import Array, Float, Shaped
 
-from shardproof.impl.arguments import AxisName
+from shardproof.impl.arguments import AxisName, as_axes
 
 
 def shard_mean(x: Float[Array, "S D"], axis_name: AxisName, *, mesh: Mesh | AbstractMesh) -> Float[Array, "X D"]:
@@ -69,8 +69,7 @@ def shard_roll_by_slices(block: Shaped[Array, "s d"], shift: int) -> Shaped[Arra
 
 
 def _by_shard(x: Shaped[Array, "S D"], axis_name: AxisName, mesh: Mesh | AbstractMesh) -> Shaped[Array, "X s D"]:
-    names = (axis_name,) if isinstance(axis_name, str) else axis_name
-    shards = math.prod(mesh.shape[name] for name in names)
+    shards = math.prod(mesh.shape[name] for name in as_axes(axis_name))
     if x.shape[0] % shards:
         raise ValueError(f"axis_name={axis_name!r}: expected a divisor of the {x.shape[0]} rows of x, not {shards}")
     return x.reshape(shards, x.shape[0] // shards, *x.shape[1:])

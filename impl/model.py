@@ -32,7 +32,9 @@ def initialise(key: Array, sizes: Sequence[int], dtype: Any = jnp.float32) -> Pa
         ValueError: unless there are two sizes at least, all of them positive.
     """
     if len(sizes) < 2 or min(sizes) < 1:
-        raise ValueError(f"sizes={tuple(sizes)}: expected the sizes of inputs and outputs at least, all positive")
+        raise ValueError(
+            f"initialise: sizes={tuple(sizes)}: expected the sizes of inputs and outputs at least, all positive"
+        )
     params = []
     for key_of_layer, d_in, d_out in zip(jax.random.split(key, len(sizes) - 1), sizes[:-1], sizes[1:], strict=True):
         of_weights, of_biases = jax.random.split(key_of_layer)

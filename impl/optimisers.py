@@ -1,8 +1,12 @@
 """Optimisers: what a training step does with a gradient.
 
 An optimiser is a pair of functions, `init(params) -> state` and `update(gradients, state, params) -> (updates, state)`,
-whose updates are added to the parameters: the interface of optax, any of whose optimisers serves wherever one is
-asked for. The two here need no optax. Both compute element by element, so they serve on shards as well.
+whose updates are added to the parameters: the interface of optax; any optax optimiser can be used instead. The two here
+need no optax. Both compute element by element, so they can be used on shards as well.
+
+What they keep, and what they compute, is in the accumulator's dtype: velocities, moments and updates are float32 for
+16-bit parameters, and only the sum of a parameter and its update is rounded to the parameter's own dtype. In 16 bits
+Adam's decay of 0.999 would be 1, and its epsilon 0 (bfloat16 has 8 significant bits, the least float16 is 6e-8).
 """
 
 from collections.abc import Callable
@@ -12,6 +16,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree, Shaped
 
+from shardproof.impl.collective_matmul.operands import accumulator
+from shardproof.impl.model import wide
+
 Tree: TypeAlias = PyTree[Shaped[Array, "..."]]
 
 
@@ -20,7 +27,7 @@ class Optimiser(Protocol):
     """What has `init` and `update`, as an `optax.GradientTransformation` has."""
 
     @property
-    def init(self) -> Callable[..., Any]:
+    def init(self) -> Callable[[Tree], Any]:
         """`(params)` to what is kept between steps."""
 
     @property
@@ -36,7 +43,7 @@ class Transformation(NamedTuple):
 
 
 class Adapting(NamedTuple):
-    """What Adam keeps: how many steps there were, and moments that are like the parameters."""
+    """What Adam keeps: the number of steps, and moments of the parameters' shapes, in the accumulator's dtype."""
 
     steps: Int[Array, ""]
     first: Tree
@@ -55,13 +62,15 @@ def sgd(learning_rate: SupportsFloat, *, momentum: SupportsFloat = 0.0) -> Trans
     """
     rate, left = float(learning_rate), _fraction("sgd", "momentum", momentum)
     if not left:
-        return Transformation(lambda params: (), lambda g, state, params=None: (_each(lambda x: -rate * x, g), state))
+        return Transformation(
+            lambda params: (), lambda g, state, params=None: (_each(lambda x: -rate * wide(x), g), state)
+        )
 
     def update(gradients: Tree, velocity: Tree, params: Tree | None = None) -> tuple[Tree, Tree]:
-        moved = _each(lambda v, g: left * v - rate * g, velocity, gradients)
+        moved = _each(lambda v, g: left * v - rate * g.astype(v.dtype), velocity, gradients)
         return moved, moved
 
-    return Transformation(lambda params: _each(jnp.zeros_like, params), update)
+    return Transformation(_at_rest, update)
 
 
 def adam(
@@ -84,10 +93,11 @@ def adam(
     rate, added = float(learning_rate), float(epsilon)
 
     def init(params: Tree) -> Adapting:
-        return Adapting(jnp.zeros((), jnp.int32), _each(jnp.zeros_like, params), _each(jnp.zeros_like, params))
+        return Adapting(jnp.zeros((), jnp.int32), _at_rest(params), _at_rest(params))
 
     def update(gradients: Tree, state: Adapting, params: Tree | None = None) -> tuple[Tree, Adapting]:
         steps = state.steps + 1
+        gradients = _each(lambda m, g: g.astype(m.dtype), state.first, gradients)
         first = _each(lambda m, g: b1 * m + (1 - b1) * g, state.first, gradients)
         second = _each(lambda v, g: b2 * v + (1 - b2) * jnp.square(g), state.second, gradients)
         towards_zero = [1 - decay**steps for decay in (b1, b2)]
@@ -102,8 +112,13 @@ def adam(
 
 
 def updated(params: Tree, updates: Tree) -> Tree:
-    """Parameters with updates added, in their own dtypes."""
+    """Parameters with updates added: each sum is rounded once, to the parameter's dtype."""
     return _each(lambda p, u: (p + u).astype(p.dtype), params, updates)
+
+
+def _at_rest(params: Tree) -> Tree:
+    """Zeros of the parameters' shapes, in the accumulator's dtype."""
+    return _each(lambda p: jnp.zeros_like(p, dtype=accumulator(p)), params)
 
 
 def _each(function: Callable[..., Array], *trees: Tree) -> Tree:

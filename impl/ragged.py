@@ -17,11 +17,10 @@ import jax.numpy as jnp
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
-from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_shape, refuse, refuse_for_now
+from shardproof.impl.arguments import Axes, AxisName, check_axes, check_kind, check_shape, refuse, refuse_for_now
 from shardproof.impl.collective_matmul.operands import accumulator
 from shardproof.impl.collectives import Block, all_gather, all_to_all, cast_varying, varying
 
-Axes = tuple[str, ...]
 Lists = tuple[Block, Block, Block, Block]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from jax import lax
 from jaxtyping import Array, Shaped
 
-from shardproof.impl.baselines import Axes
+from shardproof.impl.arguments import Axes
 from shardproof.impl.collectives import all_gather_invariant, all_to_all, axis_index, cast_varying
 
 

@@ -24,7 +24,7 @@ Stepped: TypeAlias = tuple[Tree, Tree, Scalar]
 Loss: TypeAlias = Callable[..., Scalar]
 """`(params, batch, *, mesh, data, model)`, all arrays global, to a scalar."""
 
-Layouts: TypeAlias = Any
+Layouts: TypeAlias = PyTree[NamedSharding | P]
 """A tree of shardings, or of PartitionSpecs."""
 
 
@@ -35,7 +35,8 @@ class Step:
     as it can be traced, and differentiated, anywhere: neither jitted nor donating.
 
     Arguments:
-        mesh: the mesh on which all arrays are.
+        mesh: the mesh on which all arrays are. On an abstract one, which has no devices, only `function` and
+            `init_traceable` can be used, by what traces them.
     """
 
     mesh: Mesh | AbstractMesh
@@ -48,11 +49,11 @@ class Step:
         """The optimiser's state for parameters on the mesh, laid out as the step keeps it.
 
         Raises:
-            ValueError: for parameters that are not on the mesh.
+            ValueError: for a mesh without devices, or parameters that are not on it.
         """
         raise NotImplementedError
 
-    def initial(self, params: Tree) -> Tree:
+    def init_traceable(self, params: Tree) -> Tree:
         """The optimiser's state, traceable."""
         raise NotImplementedError
 
@@ -64,21 +65,24 @@ class Step:
         """New parameters and a new state, laid out as the old ones, and the loss before the step.
 
         Raises:
-            ValueError: for an array that is not on the mesh, or that was donated to an earlier step.
+            ValueError: for a mesh without devices, an array that is not on the mesh, or that was donated to an earlier
+                step.
         """
         jitted, arguments = self._prepared(params, state, batch)
         return jitted(*arguments)
 
-    def compiled(self, params: Tree, state: Tree, batch: Tree) -> str:
-        """The compiled program of these arguments as text; nothing is donated.
+    def lower(self, params: Tree, state: Tree, batch: Tree) -> jax.stages.Lowered:
+        """The step lowered for these arguments, as of `jax.jit`: nothing is run or donated.
 
         Raises:
             ValueError: as a call.
         """
         jitted, arguments = self._prepared(params, state, batch)
-        return str(jitted.lower(*arguments).compile().as_text())
+        lowered: jax.stages.Lowered = jitted.lower(*arguments)
+        return lowered
 
     def _prepared(self, params: Tree, state: Tree, batch: Tree) -> tuple[Any, tuple[Tree, Tree, Tree]]:
+        check_devices(type(self).__name__, self.mesh)
         for argument, tree in (("params", params), ("state", state), ("batch", batch)):
             check_placed(type(self).__name__, argument, tree, self.mesh)
         layouts = jax.tree.map(lambda x: x.sharding, (params, state))
@@ -97,7 +101,7 @@ class TrainingStep(Step):
     Arguments:
         loss: `(params, batch, *, mesh, data, model)` to a scalar.
         optimiser: a pair `init`, `update`, of optax or of `shardproof.impl.optimisers`.
-        mesh: the mesh on which all arrays are.
+        mesh: the mesh on which all arrays are; see `Step`.
         data: the axis or axes over which the loss shards the batch.
         model: those over which it shards the layers.
 
@@ -116,13 +120,14 @@ class TrainingStep(Step):
 
     def init(self, params: Tree) -> Tree:
         """The optimiser's state: what in it is like a parameter is laid out as that, all else is on every device."""
+        check_devices(type(self).__name__, self.mesh)
         check_placed(type(self).__name__, "params", params, self.mesh)
         layouts = jax.tree.map(lambda x: x.sharding, params)
         everywhere = NamedSharding(self.mesh, P())
         placed = like_parameters(self.optimiser, params, layouts, lambda leaf: everywhere)
-        return jax.jit(self.initial, out_shardings=placed)(params)
+        return jax.jit(self.init_traceable, out_shardings=placed)(params)
 
-    def initial(self, params: Tree) -> Tree:
+    def init_traceable(self, params: Tree) -> Tree:
         """The optimiser's state, traceable."""
         return self.optimiser.init(params)
 
@@ -140,8 +145,8 @@ def like_parameters(
 ) -> Layouts:
     """The layout of every leaf of an optimiser's state: that of the parameter that it is like, or what `other` says.
 
-    Which it is like is told by its shape: the optimiser is asked what it keeps of parameters of which no two have the
-    same one (nothing is computed). A number is like no parameter.
+    Matches a state leaf to a parameter by shape: the optimiser is evaluated abstractly on parameters whose first
+    dimensions are all different. Scalars match none.
 
     Arguments:
         optimiser: a pair `init`, `update`.
@@ -162,6 +167,18 @@ def like_parameters(
         return of_shape[leaf.shape] if leaf.shape and leaf.shape in of_shape else other(leaf)
 
     return jax.tree.map(of, state)
+
+
+def check_devices(function: str, mesh: Mesh | AbstractMesh) -> None:
+    """The mesh has devices.
+
+    Raises:
+        ValueError: for an abstract one.
+    """
+    if isinstance(mesh, Mesh):
+        return
+    wanted = "a mesh of devices; on an abstract one trace `function` and `init_traceable`"
+    raise ValueError(f"{function}: mesh={shown(mesh)}: expected {wanted}")
 
 
 def check_placed(function: str, argument: str, tree: Tree, mesh: Mesh | AbstractMesh) -> None:

@@ -24,7 +24,7 @@ from shardproof.impl.accumulation import LocalLoss, Scalar, Tree, accumulated, q
 from shardproof.impl.arguments import AxisName, check_axes
 from shardproof.impl.collectives import axis_index, cast_varying
 from shardproof.impl.optimisers import Optimiser, updated
-from shardproof.impl.training import Step, Stepped, check_placed, like_parameters, shown
+from shardproof.impl.training import Step, Stepped, check_devices, check_placed, like_parameters, shown
 
 Flat = Shaped[Array, "n"]
 
@@ -130,14 +130,14 @@ class ZeroStep(Step):
         """The optimiser's state, each array `[p * shard]`, sharded over `data` and what else shards its parameter.
 
         Raises:
-            ValueError: for parameters that are not on the mesh, or are sharded over `data`; for an optimiser whose
-                state has arrays that are not like the parameters.
+            ValueError: for a mesh without devices; for parameters that are not on the mesh, or are sharded over
+                `data`; for an optimiser whose state has arrays that are not like the parameters.
         """
-        if isinstance(self.mesh, Mesh):
-            check_placed("ZeroStep", "params", params, self.mesh)
-        return jax.jit(self.initial)(params)
+        check_devices("ZeroStep", self.mesh)
+        check_placed("ZeroStep", "params", params, self.mesh)
+        return jax.jit(self.init_traceable)(params)
 
-    def initial(self, params: Tree) -> Tree:
+    def init_traceable(self, params: Tree) -> Tree:
         """The optimiser's state, traceable."""
         specs = self._params_specs(params)
         mapped: Any = jax.shard_map(
@@ -167,7 +167,9 @@ class ZeroStep(Step):
 
         of_examples: LocalLoss = loss
         weights = cast_varying(params, self.data)
-        total, count, gradients = accumulated(of_examples, weights, batch, microbatches=self.microbatches)
+        total, count, gradients = accumulated(
+            of_examples, weights, batch, microbatches=self.microbatches, function="ZeroStep"
+        )
         total, count = lax.psum(cast_varying((total, count), self.data), self.data)
         params, state = zero_update(gradients, params, state, count, self.optimiser, self.data)
         return params, state, quotient(total, count)

@@ -57,9 +57,11 @@ def lacking(mesh: MeshCase, sides: tuple[int, int], held: Layout, wanted: Layout
 def exchanged_cost(
     mesh: MeshCase, sides: tuple[int, int], held: Layout, wanted: Layout, *, bits: int = 8, backward: bool = False
 ) -> Cost:
-    """Replicas are cut, then axes that change places are exchanged, then what is left is gathered, and cut.
+    """Bytes by the axes that a dimension gives up and gains: its old and its new ones, but for those both begin with.
 
-    The first axes that both layouts of a dimension have in common stay.
+    A tuple that one dimension gives up, and is all that another gains, which gives up none, is exchanged: an all-to-all
+    of the block. What is given up besides is gathered: p - 1 blocks to each. To gain an axis costs nothing: its blocks
+    are cut, before anything is sent if the dimension gives up none, and nobody else gives up that axis.
     Backward, an exchange is an exchange, of what was gathered to all a part is cut, and the cotangents of all parts of
     what was cut are added up.
     """

@@ -21,9 +21,12 @@ OPTIONS = (
     "--engine",
     "--mesh-devices",
     "--platform",
+    "--profile",
     "--report",
 )
-"""All of the suite's options. Each has a value."""
+"""All of the suite's options that have a value."""
+FLAGS = ("--require-gpu", "--require-tpu", "--require-tpu-compiler")
+"""Those that have none."""
 TESTS = Path(__file__).parent / "properties"
 REPORTS = ("shardproof.properties.reports.results", "shardproof.properties.reports.failures.showing")
 """What shows and counts what tests check, without any option."""
@@ -46,7 +49,7 @@ def pytest_load_initial_conftests(
     if not asked or early_config.pluginmanager.has_plugin(SUITE):
         return result
     known = vars(parser.parse_known_args(args))
-    taken = [name for name in OPTIONS if name.strip("-").replace("-", "_") in known]
+    taken = [name for name in (*OPTIONS, *FLAGS) if name.strip("-").replace("-", "_") in known]
     if set(asked) <= set(taken):  # so it is another's option that was given
         return result
     if taken:

@@ -18,6 +18,7 @@ from jaxtyping import Array
 from shardproof.impl.algorithms.pieces import WAYS, shift
 from shardproof.impl.arguments import AxisName, check_axis_count
 from shardproof.impl.collective_matmul.operands import (
+    UNROLLED,
     Axes,
     Left,
     Result,
@@ -105,7 +106,8 @@ class Travel:
             held, state = carry
             return (self._passed_on(held), self.absorbed(state, held, distance)), None
 
-        return lax.scan(step, (self._passed_on(parts), state), jnp.arange(1, steps))[0]
+        unroll = lax.axis_size(self.axes) <= UNROLLED
+        return lax.scan(step, (self._passed_on(parts), state), jnp.arange(1, steps), unroll=unroll)[0]
 
     def all_along(self, parts: list[Block], steps: int, state: Block) -> Block:
         """The state with all that comes by in so many steps."""
@@ -148,7 +150,7 @@ def rows_of_lhs(lhs: Left, rhs: Right, axes: Axes) -> Gathering:
     def absorb(result: Block | None, arrivals: Arrivals) -> Block:
         product = multiply(_joined([part for part, _ in arrivals], -2), stays).astype(dtype)
         if result is None:
-            result = cast_varying(jnp.zeros(shape, dtype), varying(product))
+            result = cast_varying(lax.empty(shape, dtype), varying(product))  # every row is written: nobody reads it
         start = 0
         for part, at in arrivals:
             rows = lax.slice_in_dim(product, start, start + part.shape[-2], axis=lhs.ndim - 2)
@@ -207,7 +209,7 @@ def nested(gathering: Gathering, axes: Axes) -> Result:
     if a == 1:
         return own
     carry = (shift(gathering.moving, outer, 1), own)
-    block, state = lax.scan(step, carry, jnp.arange(1, a - 1))[0]
+    block, state = lax.scan(step, carry, jnp.arange(1, a - 1), unroll=a <= UNROLLED)[0]
     return round_the_inner(state, block, jnp.asarray(a - 1))
 
 

@@ -17,6 +17,11 @@ Result = Shaped[Array, "*batch _ _"]
 """Blocks: what is contracted has one size on the left and another on the right until it is gathered."""
 
 
+UNROLLED = 8
+"""Up to so many participants a ring's loop is unrolled where it is compiled: each step of one costs XLA:TPU a copy of
+what it carries, and a barrier. What is traced is a loop either way, so that 512 participants are traced as fast as 2."""
+
+
 def accumulator(*operands: Array) -> Any:
     """The dtype in which products are added up: float32 for 16-bit floats, the operands' own otherwise."""
     dtype = jnp.result_type(*operands)

@@ -13,7 +13,7 @@ from jax import lax
 from jaxtyping import Array
 
 from shardproof.impl.algorithms.pieces import WAYS, shift
-from shardproof.impl.collective_matmul.operands import Axes, Left, Result, Right, aligned, multiply
+from shardproof.impl.collective_matmul.operands import UNROLLED, Axes, Left, Result, Right, aligned, multiply
 from shardproof.impl.collectives import Block, axis_index
 
 Ranges = Sequence[tuple[Array, int]]
@@ -94,7 +94,7 @@ def shorter_way(reducing: Reducing, axes: Axes) -> Result:
         return own if opposite is None else opposite + own
     rightward, leftward = terms(farthest)
     start = [rightward if opposite is None else opposite + rightward, leftward]
-    sums = passed_on(lax.scan(step, start, jnp.arange((p - 1) // 2 - 1, 0, -1))[0])
+    sums = passed_on(lax.scan(step, start, jnp.arange((p - 1) // 2 - 1, 0, -1), unroll=p <= UNROLLED)[0])
     return sums[0] + sums[1] + own
 
 
@@ -110,7 +110,7 @@ def nested(reducing: Reducing, axes: Axes) -> Result:
     def step(total: Block, away: Array) -> tuple[Block, None]:
         return shift(total, outer, 1) + term(away), None
 
-    return lax.scan(step, term(jnp.asarray(1)), jnp.arange(2, a + 1))[0]
+    return lax.scan(step, term(jnp.asarray(1)), jnp.arange(2, a + 1), unroll=a <= UNROLLED)[0]
 
 
 def _round(axes: Axes) -> Target:
@@ -133,5 +133,6 @@ def _rings(reducing: Reducing, axes: Axes, sizes: list[int], target: Target, at_
         arrived = [shift(total, axes, way) for total, way in zip(totals, WAYS, strict=False)]
         return [total + term for total, term in zip(arrived, terms(away), strict=True)], None
 
-    totals, _ = lax.scan(step, terms(jnp.asarray(1)), jnp.arange(2, lax.axis_size(axes) + 1))
+    p = lax.axis_size(axes)
+    totals, _ = lax.scan(step, terms(jnp.asarray(1)), jnp.arange(2, p + 1), unroll=p <= UNROLLED)
     return totals[0] if len(totals) == 1 else jnp.concatenate(totals, reducing.dimension)

@@ -37,7 +37,8 @@ class Layout:
         for field in fields(self):
             named = [role for roles in getattr(self, field.name) for role in roles]
             if len({*named}) != len(named) or not {*named} <= {*ROLES}:
-                raise ValueError(f"{field.name}={getattr(self, field.name)}: expected each of {ROLES} once at most")
+                value = getattr(self, field.name)
+                raise ValueError(f"Layout: {field.name}={value}: expected each of {ROLES} once at most")
 
     def specs(self, depth: int, *, data: AxisName, model: AxisName) -> tuple[list[Any], tuple[Any, Any]]:
         """The PartitionSpecs of `(params, batch)`, of a model of so many layers."""
@@ -67,10 +68,7 @@ def parts(entry: Any, mesh: Mesh | AbstractMesh) -> int:
 
 
 def placed(tree: Any, specs: Any, mesh: Mesh | AbstractMesh) -> Any:
-    """The same arrays, laid out so as `shard_map` will take them on axes of type Explicit: it moves nothing itself.
-
-    On axes of type Auto `shard_map` lays out what it gets.
-    """
+    """Reshards arrays on Explicit mesh axes to what `shard_map`'s in_specs require; on Auto axes it does nothing."""
     explicit = {name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Explicit}
     if not explicit:
         return tree

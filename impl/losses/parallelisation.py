@@ -9,13 +9,13 @@ are added up in float32, on a device and over devices, and hidden values are rou
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Shaped
 
 from shardproof.impl.arguments import AxisName, refuse
 from shardproof.impl.losses.blocks import saves_all_but_gathers
@@ -64,8 +64,8 @@ class Parallelisation:
                 are not the mesh's, or are in both roles.
         """
         over = as_axes(data), as_axes(model)
-        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh if isinstance(mesh, Mesh) else mesh):
-            self._check(params, batch, mesh, *over)
+        inputs, targets = batch
+        self.check(self.name, params, inputs, targets, mesh=mesh, data=over[0], model=over[1])
         specs = self.layout.specs(len(params), data=over[0], model=over[1])
         local: Any = jax.shard_map(
             lambda params, batch: self._local(params, batch, batch[0].shape[0] * parts(specs[1][0][0], mesh), *over),
@@ -93,34 +93,70 @@ class Parallelisation:
         own = jnp.sum(squared_errors(x, targets)) / examples
         return (lax.psum(own, over) if over else own).astype(inputs.dtype)
 
-    def _check(self, params: Params, batch: Batch, mesh: Mesh | AbstractMesh, data: Axes, model: Axes) -> None:
+    def check(
+        self,
+        function: str,
+        params: Params,
+        inputs: Shaped[Array, "..."],
+        targets: Shaped[Array, "..."] | None = None,
+        *,
+        mesh: Mesh | AbstractMesh,
+        data: Axes,
+        model: Axes,
+    ) -> None:
+        """Arguments of a function that computes with a model under this parallelisation.
+
+        Arguments:
+            function: what messages call it.
+            params: layers `(W [D_in, D_out], b [D_out])`.
+            inputs: `[B, D_0]`.
+            targets: `[B, D_n]`, if it takes any.
+            mesh: the mesh.
+            data: the axes over which examples are shared.
+            model: those over which features are.
+
+        Raises:
+            ValueError: for sizes that do not match one another, or that the layout's axes do not divide; for axes that
+                are not the mesh's, or are in both roles.
+        """
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh if isinstance(mesh, Mesh) else mesh):
+            self._check_roles(function, mesh, data, model)
+            width = self._check_sizes(function, params, inputs)
+            if targets is not None and targets.shape != (inputs.shape[0], width):
+                shapes = f"inputs {list(inputs.shape)}, targets {list(targets.shape)}"
+                refuse(function, "batch", shapes, f"inputs [B, {params[0][0].shape[0]}] and targets [B, {width}]")
+            layers, of_batch = self.layout.specs(len(params), data=data, model=model)
+            arrays: list[tuple[str, Any, PartitionSpec]] = [
+                *(("params", x, s) for pair in zip(params, layers, strict=True) for x, s in zip(*pair, strict=True)),
+                *(("batch", x, s) for x, s in zip((inputs, targets), of_batch, strict=True) if x is not None),
+            ]
+            for argument, x, layout in arrays:
+                _check_divides(function, argument, x, layout, mesh)
+
+    def _check_roles(self, function: str, mesh: Mesh | AbstractMesh, data: Axes, model: Axes) -> None:
         for role, axes in (("data", data), ("model", model)):
             if not {*axes} <= {*mesh.axis_names} or len({*axes}) != len(axes):
-                self._refuse(role, axes, f"distinct axes out of {', '.join(mesh.axis_names)}")
+                refuse(function, role, axes, f"distinct axes out of {', '.join(mesh.axis_names)}")
         if {*data} & {*model}:
-            self._refuse("model", model, f"none of the axes of data={data!r}")
-        inputs, targets = batch
+            refuse(function, "model", model, f"none of the axes of data={data!r}")
+
+    def _check_sizes(self, function: str, params: Params, inputs: Array) -> int:
+        """How many outputs there are."""
         if not params:
-            self._refuse("params", params, "one layer at least")
+            refuse(function, "params", params, "one layer at least")
         width = inputs.shape[1:]
         for at, (w, b) in enumerate(params):
             if w.ndim != 2 or w.shape[:1] != width or b.shape != w.shape[1:]:
                 shapes = f"W {list(w.shape)}, b {list(b.shape)} of layer {at}"
-                self._refuse("params", shapes, f"W [{', '.join(map(str, width))}, D] and b [D]")
+                refuse(function, "params", shapes, f"W [{', '.join(map(str, width))}, D] and b [D]")
             width = b.shape
-        if inputs.ndim != 2 or targets.shape != (*inputs.shape[:1], *width):
-            shapes = f"inputs {list(inputs.shape)}, targets {list(targets.shape)}"
-            self._refuse("batch", shapes, f"inputs [B, {params[0][0].shape[0]}] and targets [B, {width[0]}]")
-        specs = self.layout.specs(len(params), data=data, model=model)
-        named = {"params": (params, specs[0]), "batch": (batch, specs[1])}
-        for argument, (arrays, layouts) in named.items():
-            jax.tree.map(lambda x, s, a=argument: self._check_divides(a, x, s, mesh), arrays, layouts)
+        if inputs.ndim != 2:
+            refuse(function, "batch", f"inputs {list(inputs.shape)}", f"inputs [B, {params[0][0].shape[0]}]")
+        return int(width[0])
 
-    def _check_divides(self, argument: str, x: Array, layout: PartitionSpec, mesh: Mesh | AbstractMesh) -> None:
-        for size, entry in zip(x.shape, layout, strict=True):
-            if size % parts(entry, mesh):
-                text = f"a size that the {parts(entry, mesh)} parts of {entry!r} divide ({size} is not)"
-                self._refuse(argument, f"{x.dtype}{list(x.shape)}", text)
 
-    def _refuse(self, argument: str, value: object, expected: str) -> NoReturn:
-        refuse(self.name, argument, value, expected)
+def _check_divides(function: str, argument: str, x: Array, layout: PartitionSpec, mesh: Mesh | AbstractMesh) -> None:
+    for size, entry in zip(x.shape, layout, strict=True):
+        if size % parts(entry, mesh):
+            text = f"a size that the {parts(entry, mesh)} parts of {entry!r} divide ({size} is not)"
+            refuse(function, argument, f"{x.dtype}{list(x.shape)}", text)

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from shardproof.impl import moe
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.benchmark.products import table
+from shardproof.properties.benchmark.tables import table
 from shardproof.properties.counting.bounds import moved
 from shardproof.properties.counting.machines import Balanced
 from shardproof.properties.counting.operations import Untold, operations_of

@@ -1,15 +1,14 @@
 """Collective matrix products: what every form sends, multiplies and holds, and how long it takes on this machine."""
 
 import time
-from collections.abc import Sequence
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding
 from rich.console import Console
-from rich.table import Table
 
 from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.benchmark import tables
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.counting.machines import Balanced, flops_in
@@ -89,9 +88,8 @@ def form_of(one: Implementation) -> str:
 
 
 def markdown(p: int = 8) -> str:
-    """The table of `rows`, as the README has it."""
-    lines = ["| " + " | ".join(row) + " |" for row in (COLUMNS, *rows(p))]
-    return "\n".join([lines[0], "|---|---|---|---:|---:|---:|---:|---:|---:|", *lines[1:]])
+    """The table of `rows`, as `impl/README.md` has it."""
+    return tables.markdown(COLUMNS, rows(p), left=3)
 
 
 def peak(program: Program, case: Case) -> int:
@@ -144,17 +142,9 @@ def ratios(devices: int) -> list[tuple[str, str, float, float]]:
 def measure(devices: int) -> None:
     """Prints both tables."""
     console = Console(width=130)
-    console.print(table("per device, of 8; float32 blocks with sides 8, 32 and 16", COLUMNS, rows()))
+    console.print(tables.table("per device, of 8; float32 blocks with sides 8, 32 and 16", COLUMNS, rows()))
     timed = [(contract, form, f"{ms:.2f}", f"{ratio:.2f}") for contract, form, ms, ratio in ratios(devices)]
-    console.print(table("at published shapes, one process", ("product", "form", "milliseconds", "of naive"), timed))
+    console.print(
+        tables.table("at published shapes, one process", ("product", "form", "milliseconds", "of naive"), timed)
+    )
     console.print(REMARK)
-
-
-def table(title: str, columns: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
-    """Text to the left, numbers to the right."""
-    result = Table(title=title)
-    for i, column in enumerate(columns):
-        result.add_column(column, justify="left" if i < 2 else "right")
-    for line in lines:
-        result.add_row(*line)
-    return result

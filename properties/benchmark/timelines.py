@@ -6,21 +6,16 @@ from fractions import Fraction
 from rich.console import Console
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.benchmark.products import form_of, table
+from shardproof.properties.benchmark.products import form_of
+from shardproof.properties.benchmark.tables import table
 from shardproof.properties.counting.chips import CHIPS, Chip
 from shardproof.properties.counting.choosing import Choice, Forms, choice, forms
 from shardproof.properties.counting.machines import flops_in
+from shardproof.properties.counting.products import SHAPES, whole_sides
 from shardproof.properties.counting.shaped import shaped
 
 DATA = 2
 """Over how many devices the rows are divided beside the axis of the product."""
-
-SHAPES: dict[str, tuple[int, int, int]] = {
-    "book": (1024, 2048, 8192),
-    "large": (8192, 8192, 8192),
-    "wide": (8192, 8192, 16384),
-}
-"""Rows, contracted size and columns of the whole product; a reduce-scatter contracts the last and has the second."""
 
 COMPARED = (
     "all_gather_matmul_lhs_contracting",
@@ -43,9 +38,8 @@ LEFT_OUT = (
 
 def case_of(contract: str, shape: str, p: int) -> Forms:
     """Every form of a product of a shape among p participants, on blocks of bfloat16."""
-    m, k, n = SHAPES[shape]
-    sides = ((m // DATA, n), (n, k)) if contract == "matmul_reduce_scatter" else ((m // DATA, k), (k, n))
-    return forms(shaped(contract, MeshCase(("tp",), (p,)), "tp", sides))
+    m, k, n = whole_sides(contract, shape)
+    return forms(shaped(contract, MeshCase(("tp",), (p,)), "tp", ((m // DATA, k), (k, n))))
 
 
 def row(found: Choice, shape: str) -> tuple[str, ...]:
@@ -122,9 +116,3 @@ def measure() -> None:
     columns = ("A[1024_X, 2048_Y] W[2048, 8192_Y], v5e 4x2", "gathered", "collective matmul", "unsharded")
     console.print(table("published ratios", columns, published()))
     console.print(LEFT_OUT)
-
-
-def markdown(columns: tuple[str, ...], lines: list[tuple[str, ...]]) -> str:
-    """A table as the README has it."""
-    head = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    return "\n".join([*head, *("| " + " | ".join(line) + " |" for line in lines)])

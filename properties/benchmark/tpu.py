@@ -5,8 +5,10 @@ from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 
-from shardproof.properties.benchmark.products import form_of, table
-from shardproof.properties.counting.modelled import SHAPES, Modelled, Place, Work
+from shardproof.properties.benchmark.products import form_of
+from shardproof.properties.benchmark.tables import markdown, table
+from shardproof.properties.counting.modelled import Modelled, Place, Work
+from shardproof.properties.counting.products import SHAPES
 from shardproof.properties.engines.tpu_compiler import NotCompiled, Topology, TpuCompiler, missing
 from shardproof.properties.engines.tpu_compiler.request import WAYS
 from shardproof.properties.programs.implementations import OVERLAPPED, PRODUCTS, Implementation
@@ -63,12 +65,6 @@ def forms_of(contract: str) -> list[Implementation]:
     return [one for one in (*PRODUCTS, *OVERLAPPED) if one.contract == contract and not one.name.startswith("nested")]
 
 
-def markdown(lines: Sequence[Sequence[str]]) -> str:
-    """A table as the README has it."""
-    head = ["| " + " | ".join(COLUMNS) + " |", "|---|---|" + "---:|" * (len(COLUMNS) - 2)]
-    return "\n".join([*head, *("| " + " | ".join(line) + " |" for line in lines)])
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What `measure` is told."""
     group = parser.add_argument_group("tpu", "what is compiled for a TPU topology; needs libtpu, and no TPU")
@@ -77,7 +73,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--shape", action="append", choices=tuple(SHAPES), help="which shape (default: all)")
     group.add_argument("--way", action="append", choices=WAYS, help="forward or backward (default: both)")
     group.add_argument("--contract", action="append", help="which product (default: all)")
-    group.add_argument("--markdown", action="store_true", help="print it as the README has it")
+    group.add_argument("--markdown", action="store_true", help="print it as Markdown")
 
 
 def measure(options: argparse.Namespace) -> None:
@@ -96,6 +92,6 @@ def measure(options: argparse.Namespace) -> None:
                 for contract in contracts:
                     lines += list(rows(compiler, Work(contract, shape, place, way), forms_of(contract)))
                 title = f"{shape} {SHAPES[shape]}, {way}, bfloat16, {topology}, model axis {place.model}"
-                console.print(markdown(lines) if options.markdown else table(title, COLUMNS, lines))
+                console.print(markdown(COLUMNS, lines, left=2) if options.markdown else table(title, COLUMNS, lines))
                 if options.markdown:
                     console.print(title)

@@ -12,13 +12,13 @@ from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Communication, Contract, Option, Scope, Violation, of_type
-from shardproof.properties.contracts.costs import bits, elements, with_replicas
+from shardproof.properties.contracts.costs import bits, elements, something, with_replicas
 from shardproof.properties.contracts.floats import float32_accumulator, scaled_to
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.mistakes import attention as mistakes
-from shardproof.properties.contracts.operation import Described, Drawn, operation
+from shardproof.properties.contracts.operation import APART, Described, Drawn, operation
 
-FEATURES = frozenset({"explained_errors", "replicated_operands", "x64"})
+FEATURES = frozenset({APART, "explained_errors", "replicated_operands", "x64"})
 
 MOST_MEMBERS = 64
 """The largest mesh: logits grow with the square of the number of participants, on each set of them."""
@@ -40,7 +40,8 @@ def _arguments(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
         most = max(1, LONGEST // members) if at == 0 else max(LONG)
         sides[at] = draw(st.sampled_from([side for side in LONG if side <= most] or [most]), label="long side")
     causal = draw(st.integers(0, 3), label="causal") > 0  # mostly, since only then the order of positions counts
-    return [Described(tuple(sides))] * 3, {"causal": causal}
+    like = None if APART in scope.features else 0
+    return [Described(tuple(sides)), *[Described(tuple(sides), like=like)] * 2], {"causal": causal}
 
 
 def _in_reach(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
@@ -111,6 +112,8 @@ CONTRACT: Contract = operation(
     mistakes=mistakes.MISTAKES,
     shapes=(((8192, 16, 128), 0, ""),) * 3,
     usual={"causal": False},
+    leading=0,
+    least=something(0, 1, 2),
     implementations={
         "gathered": Claim(implementations.gathered_attention, FEATURES, communication=_blocks(attention.gathered_cost)),
         "ring": Claim(implementations.ring_attention, FEATURES, communication=_blocks(attention.ring_cost)),

@@ -1,11 +1,11 @@
 """From a case to the plain numbers that formulas of communication are in, for the contracts that name theirs."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 
 from shardproof.oracles.communication import NOTHING, Cost, summed_replicas
-from shardproof.oracles.dtypes import width
+from shardproof.oracles.dtypes import NARROW, width
 from shardproof.properties.cases.case import Case, Operand
 from shardproof.properties.contracts.contract import Communication
 from shardproof.properties.contracts.floats import float32_accumulator
@@ -54,6 +54,20 @@ def replicas(case: Case, place: int, n: int, bits: int) -> Cost:
 def is_replica(operand: Operand, along: Iterable[str]) -> bool:
     """Whether an operand is the same along one of the axes, or more of them."""
     return bool(set(along) - operand.placement.axes)
+
+
+def something(*places: int) -> Callable[[Case], int]:
+    """A lower bound where how much must be sent is not certain, but that something must be.
+
+    That is one byte if there are several participants, nothing is empty, and each holds a part of these operands.
+    """
+
+    def least(case: Case) -> int:
+        split = all(set(case.axes) <= case.operands[place].placement.axes for place in places)
+        whole = all(0 not in o.block and o.dtype not in NARROW for o in case.operands)
+        return int(case.group_size > 1 and split and whole)
+
+    return least
 
 
 def along_the_first_axis(case: Case) -> Fraction:

@@ -9,13 +9,13 @@ from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
-from shardproof.properties.contracts.costs import bits, elements, replicas, sum_bits
+from shardproof.properties.contracts.costs import bits, elements, replicas, something, sum_bits
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.mistakes import embedding as mistakes
-from shardproof.properties.contracts.operation import Described, Drawn, operation
+from shardproof.properties.contracts.operation import APART, Described, Drawn, operation
 
-FEATURES = frozenset({"explained_errors", "invalid_indices", "replicated_operands", "x64"})
+FEATURES = frozenset({"explained_errors", "invalid_indices", APART, "replicated_operands", "x64"})
 
 MOST_MEMBERS = 256
 """The largest mesh: a table has as many rows as there are participants, and every one of them a gradient for each."""
@@ -96,6 +96,8 @@ CONTRACT: Contract = operation(
     accumulator=float32_accumulator,
     mistakes=mistakes.MISTAKES,
     shapes=(((32768, 1024), 0, ""), ((2048,), None, "int32")),
+    leading=1,
+    least=something(0),
     implementations={
         "masked": Claim(implementations.embedding_lookup, FEATURES, communication=_result),
         "gathered": Claim(implementations.gathered_embedding_lookup, FEATURES, communication=_whole_table),

@@ -11,6 +11,7 @@ FEATURES: dict[str, str] = {
     "invalid_indices": "Indices may be out of range.",
     "nan_logits": "A token's logits may be NaN, which counts as minus infinity.",
     "negative_dimensions": "Dimensions may be counted from the back.",
+    "operands_apart": "Operands may vary along different axes beside those of the tuple, weights where data does not.",
     "replicated_operands": "Operands may be the same along some axes of the tuple, or all of them.",
     "several_layers": "A participant may have several layers, every p-th of all: its r-th is the layer r p + i.",
     "trees": "The operand may be a pytree of arrays.",

@@ -9,7 +9,7 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies import dtypes
 from shardproof.properties.contracts.collectives import blocks, dimension
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
-from shardproof.properties.contracts.costs import bits, elements
+from shardproof.properties.contracts.costs import bits, elements, something
 from shardproof.properties.contracts.forbidden import out_of_range
 from shardproof.properties.contracts.operation import Described, Drawn, operation
 
@@ -72,6 +72,10 @@ def _all_blocks(case: Case, backward: bool) -> Cost:
     return halo.gathered_cost(case.members, elements(case), bits=bits(case), backward=backward)
 
 
+def _edges(case: Case) -> int:
+    return something(0)(case) if case.keywords["before"] + case.keywords["after"] else 0
+
+
 CONTRACT: Contract = operation(
     "halo_exchange",
     halo.halo_exchange,
@@ -86,6 +90,7 @@ CONTRACT: Contract = operation(
     reads=lambda case: READS,
     shapes=(((8192, 1024), 0, ""),),
     usual={"before": 1, "after": 1, "axis": 0},
+    least=_edges,
     implementations={
         "permutes": Claim(implementations.halo_exchange, FEATURES, communication=_rows),
         "gathered": Claim(implementations.gathered_halo_exchange, FEATURES, communication=_all_blocks),

@@ -67,7 +67,7 @@ CONTRACTS: tuple[Contract, ...] = (
         implementations={
             "mean": Claim(implementations.shard_mean_of_block, FEATURES, communication=_nothing),
             "product": Claim(implementations.shard_mean_by_product, FEATURES, communication=_nothing),
-            "global": Claim(implementations.shard_mean, FEATURES, whole=True),
+            "global": Claim(implementations.shard_mean, FEATURES, communication=_nothing, whole=True),
         },
     ),
     operation(
@@ -89,7 +89,7 @@ CONTRACTS: tuple[Contract, ...] = (
         implementations={
             "roll": Claim(implementations.shard_roll_of_block, FEATURES, communication=_nothing),
             "slices": Claim(implementations.shard_roll_by_slices, FEATURES, communication=_nothing),
-            "global": Claim(implementations.shard_roll, FEATURES, whole=True),
+            "global": Claim(implementations.shard_roll, FEATURES, communication=_nothing, whole=True),
         },
     ),
 )

@@ -9,13 +9,13 @@ from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
-from shardproof.properties.contracts.costs import bits, elements, sum_bits
+from shardproof.properties.contracts.costs import bits, elements, something, sum_bits
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.mistakes import masked_mean as mistakes
-from shardproof.properties.contracts.operation import Described, Drawn, operation
+from shardproof.properties.contracts.operation import APART, Described, Drawn, operation
 
-FEATURES = frozenset({"explained_errors", "replicated_operands", "x64"})
+FEATURES = frozenset({APART, "explained_errors", "replicated_operands", "x64"})
 
 
 def _arguments(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
@@ -80,6 +80,8 @@ CONTRACT: Contract = operation(
     accumulator=float32_accumulator,
     mistakes=mistakes.MISTAKES,
     shapes=(((65536,), 0, ""), ((65536,), 0, "bool")),
+    leading=0,
+    least=something(0),
     implementations={
         "sums": Claim(implementations.masked_mean, FEATURES, communication=_two_numbers),
         "gathered": Claim(implementations.gathered_masked_mean, FEATURES, communication=_all_values),

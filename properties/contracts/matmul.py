@@ -21,6 +21,7 @@ from shardproof.properties.cases.strategies import chains, specs
 from shardproof.properties.cases.strategies.dtypes import WIDE_IN, as_dtype
 from shardproof.properties.cases.strategies.shapes import BOTH_LONG, LONG
 from shardproof.properties.contracts.contract import Contract, Mistake, Scope, Violation
+from shardproof.properties.contracts.costs import something
 from shardproof.properties.contracts.drawing import made_manual, meshes_and_axes
 from shardproof.properties.contracts.floats import FLOATS, float32_accumulator
 from shardproof.properties.contracts.forbidden import AXES, changed
@@ -209,6 +210,7 @@ def _matmul(
     stages: int = 1,
     terms: Callable[[Case], int] = _inner,
     adapt: Callable[[Case, list[np.ndarray]], list[np.ndarray]] = lambda case, arrays: arrays,
+    least: Callable[[Case], int],
     mistakes: Mapping[str, Operation] | None = None,
 ) -> Contract:
     def of_cases(operation: Callable[[Case], Operation]) -> Mistake:
@@ -237,6 +239,7 @@ def _matmul(
         features=FEATURES,
         accumulator=float32_accumulator,
         adapt=adapt,
+        least=least,
     )
 
 
@@ -252,22 +255,33 @@ def _block_terms(case: Case) -> int:
 
 CONTRACTS = (
     _matmul(
-        "all_gather_matmul_lhs_contracting", _gathered_columns, lambda case: values.all_gather_matmul_lhs_contracting
+        "all_gather_matmul_lhs_contracting",
+        _gathered_columns,
+        lambda case: values.all_gather_matmul_lhs_contracting,
+        least=something(0),
     ),
-    _matmul("all_gather_matmul_lhs", _gathered_rows, lambda case: values.all_gather_matmul_lhs),
-    _matmul("all_gather_matmul_rhs", _gathered_weights, lambda case: values.all_gather_matmul_rhs),
+    _matmul("all_gather_matmul_lhs", _gathered_rows, lambda case: values.all_gather_matmul_lhs, least=something(0)),
+    _matmul("all_gather_matmul_rhs", _gathered_weights, lambda case: values.all_gather_matmul_rhs, least=something(1)),
     _matmul(
         "matmul_reduce_scatter",
         _reduced,
         _scattered,
         parameters=("scatter_dimension",),
         stages=2,  # one member's sum may be rounded before it is sent
+        least=something(0, 1),
         violations=(
             Violation("scatter_dimension", _out_of_range),
             Violation("scatter_dimension", _indivisible),
         ),
     ),
-    _matmul("matmul_all_reduce", _reduced, lambda case: values.matmul_all_reduce, invariant=True, stages=2),
+    _matmul(
+        "matmul_all_reduce",
+        _reduced,
+        lambda case: values.matmul_all_reduce,
+        invariant=True,
+        stages=2,
+        least=something(0, 1),
+    ),
     _matmul(
         "transformer_block",
         _block,
@@ -277,6 +291,7 @@ CONTRACTS = (
         stages=3,  # what is hidden, one member's sum, and the result
         terms=_block_terms,
         adapt=signed,
+        least=something(0, 1, 2),
         mistakes=mistakes.OF_TRANSFORMER_BLOCK,
     ),
 )

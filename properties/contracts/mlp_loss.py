@@ -98,6 +98,10 @@ CONTRACT: Contract = whole_contract(
     kinds=("real", "exact"),
     features=FEATURES,
     violations=(Violation("params", _with_another_bias), Violation("batch", _with_more_targets)),
+    shapes=tuple(
+        (shape, None, "")
+        for shape in ((1024, 4096), (4096,), (4096, 1024), (1024,), (8192, 1024), (8192, 1024))  # two layers, a batch
+    ),
     degree=8,  # three weights and an input, squared
     accumulator=float32_accumulator,
     implementations={

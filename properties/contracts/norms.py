@@ -9,11 +9,11 @@ from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
-from shardproof.properties.contracts.costs import bits, elements, replicas, sum_bits
+from shardproof.properties.contracts.costs import bits, elements, replicas, something, sum_bits
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.mistakes import norms as mistakes
-from shardproof.properties.contracts.operation import Described, Drawn, operation
+from shardproof.properties.contracts.operation import APART, Described, Drawn, operation
 
 FEATURES = frozenset({"empty_blocks", "explained_errors", "replicated_operands", "x64"})
 KINDS = ("exact", "real", "distinct", "scaled", "nan")
@@ -104,6 +104,7 @@ CONTRACTS: tuple[Contract, ...] = (
         nonlinear=True,
         mistakes=mistakes.OF_GLOBAL_NORM,
         shapes=(((8192, 1024), 0, ""),),
+        least=something(0),
         implementations={
             "squares": Claim(implementations.global_norm, FEATURES, communication=_sum_of_squares),
             "gathered": Claim(implementations.gathered_global_norm, FEATURES, communication=_whole_array),
@@ -117,7 +118,7 @@ CONTRACTS: tuple[Contract, ...] = (
         parameters=("epsilon",),
         options={"epsilon": Option(of_type(float), lambda case, value: value >= 0)},
         kinds=KINDS,
-        features=FEATURES,
+        features=FEATURES | {APART},
         violations=(Violation("scale", _other_rank),),
         terms=lambda case: sum(case.operands[0].block) * case.members,
         adapt=_without_zeros,
@@ -127,9 +128,11 @@ CONTRACTS: tuple[Contract, ...] = (
         mistakes=mistakes.OF_RMS_NORM,
         shapes=(((2048, 8192), 1, ""), ((8192,), 0, "")),
         usual={"epsilon": 1e-6},
+        leading=0,
+        least=something(0),
         implementations={
-            "squares": Claim(implementations.rms_norm, FEATURES, communication=_sums_of_tokens),
-            "gathered": Claim(implementations.gathered_rms_norm, FEATURES, communication=_all_features),
+            "squares": Claim(implementations.rms_norm, FEATURES | {APART}, communication=_sums_of_tokens),
+            "gathered": Claim(implementations.gathered_rms_norm, FEATURES | {APART}, communication=_all_features),
         },
     ),
 )

@@ -41,6 +41,9 @@ class Described:
     sharded: int = 0
 
 
+APART = "operands_apart"
+"""The feature of an operation that takes operands which vary along different axes beside those of the tuple."""
+
 Drawn = tuple[Sequence[Described], Params]
 Arguments = Callable[[st.DrawFn, int, Scope], Drawn]
 """Given the number of participants, draws the array arguments and the keyword arguments."""
@@ -62,6 +65,7 @@ def operation_cases(
     kinds: Kinds,
     most: int | None,
     sets: int,
+    leading: int | None,
 ) -> Case:
     """Cases of one operation. Shrinks to one device, the first axis, the smallest arguments, the first dtype."""
     chain = draw(chains(scope.chains))
@@ -84,6 +88,9 @@ def operation_cases(
         else:
             placement = draw(placements(mesh, len(one.block), required=axes if one.varies and not replicated else ()))
         placed.append(placement if one.varies else without(placement, axes))
+    if leading is not None and APART not in scope.features:
+        others = [name for name in mesh.axis_names if name not in placed[leading].axes and name not in axes]
+        placed = [without(placement, others) for placement in placed]
     drawn = [
         Operand(one.block, one.dtype or dtype, placement) for one, placement in zip(described, placed, strict=True)
     ]
@@ -120,13 +127,15 @@ def operation(
     violations: tuple[Violation, ...] = (),
     most: int | None = None,
     sets: int = 5,
+    leading: int | None = None,
     local: bool = False,
     mistakes: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Contract:
     """A contract whose oracle takes the blocks of all arguments, on at most `most` devices; `more` is of `Contract`.
 
-    A case has at least so many data `sets`.
+    A case has at least so many data `sets`. Along axes beside those of the tuple, arguments vary only where the
+    `leading` one does (weights where tokens do), unless `APART` is claimed.
 
     The oracle is an object with three methods, of which each gets the mesh, the axes, and the keyword arguments:
     `value(operands)` gives the results' blocks, `pushforward(operands, tangents)` their tangents, and
@@ -155,7 +164,7 @@ def operation(
     all_kinds: Kinds = kinds if callable(kinds) else lambda scope: kinds
     contract = Contract(
         name=name,
-        cases=lambda scope: operation_cases(name, scope, arguments, dtypes, all_kinds, most, sets),
+        cases=lambda scope: operation_cases(name, scope, arguments, dtypes, all_kinds, most, sets, leading),
         oracle=right.oracle,
         pushforward=right.pushforward,
         pullback=right.pullback,

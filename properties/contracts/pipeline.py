@@ -8,13 +8,13 @@ from shardproof.oracles import pipeline
 from shardproof.oracles.communication import NOTHING, Cost, summed_replicas
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
-from shardproof.properties.contracts.costs import bits, elements, is_replica, replicas
+from shardproof.properties.contracts.costs import bits, elements, is_replica, replicas, something
 from shardproof.properties.contracts.floats import scaled_to
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.mistakes import pipeline as mistakes
-from shardproof.properties.contracts.operation import Described, Drawn, operation
+from shardproof.properties.contracts.operation import APART, Described, Drawn, operation
 
-OF_ONE_LAYER = frozenset({"explained_errors", "replicated_operands", "x64"})
+OF_ONE_LAYER = frozenset({APART, "explained_errors", "replicated_operands", "x64"})
 FEATURES = OF_ONE_LAYER | {"several_layers"}
 
 MOST_MEMBERS = 32
@@ -106,7 +106,10 @@ CONTRACT: Contract = operation(
     degree=2,
     adapt=_in_reach,
     nonlinear=True,  # its accumulator is that of each layer, whose result is rounded, as it is what travels
+    shapes=(((4 * 1024, 1024), 0, ""), ((8, 512, 1024), None, "")),
     mistakes=mistakes.MISTAKES,
+    leading=1,
+    least=something(0),
     implementations={
         "gathered": Claim(implementations.gathered_pipeline, FEATURES, communication=_whole_layers),
         "gpipe": Claim(implementations.pipeline, OF_ONE_LAYER, communication=_one_after_the_other),

@@ -8,14 +8,14 @@ from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Communication, Contract, Scope, Violation
-from shardproof.properties.contracts.costs import bits, sum_bits, with_replicas
+from shardproof.properties.contracts.costs import bits, something, sum_bits, with_replicas
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.matmul import signed
 from shardproof.properties.contracts.mistakes import sequence_parallel as mistakes
-from shardproof.properties.contracts.operation import Described, Drawn, operation
+from shardproof.properties.contracts.operation import APART, Described, Drawn, operation
 
-OWN = frozenset({"empty_blocks", "explained_errors", "x64"})
+OWN = frozenset({"empty_blocks", APART, "explained_errors", "x64"})
 FEATURES = OWN | {"narrow_accumulation"}
 
 MOST_MEMBERS = 256
@@ -90,7 +90,10 @@ CONTRACT: Contract = operation(
     stages=3,  # what is hidden, one participant's sum, and the result
     adapt=signed,
     accumulator=float32_accumulator,
+    shapes=(((2048, 4, 2048), 0, ""), ((2048, 8192), 1, ""), ((8192, 2048), 0, "")),
     mistakes=mistakes.MISTAKES,
+    leading=0,
+    least=something(0, 1, 2),
     implementations={
         "naive": Claim(implementations.sequence_parallel_mlp, OWN, communication=_sends("naive")),
         "overlapped": Claim(

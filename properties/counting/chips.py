@@ -2,9 +2,10 @@
 
 An operation takes the larger of two times: its multiplications and additions at the peak of their dtype, and what it
 reads and writes at the memory's bandwidth (the roofline, Williams et al. 2009, doi 10.1145/1498765.1498785). A transfer
-takes the latency of every hop and the time of its bytes over the busiest link. What `operations` folds into one kernel
-reads and writes once, its result included; element by element arithmetic beside that is never limited by its FLOPs, and
-less than a vector register's bytes are index arithmetic, which takes no time.
+takes the latency of every hop and the time of its bytes over the busiest link; through a switch, that of every step:
+of a ring algorithm p-1, and twice as many if it goes round twice (https://github.com/NVIDIA/nccl, src/graph/tuning.cc).
+What `operations` folds into one kernel reads and writes once, its result included; element by element arithmetic beside
+that is never limited by its FLOPs, and less than a vector register's bytes are index arithmetic, which takes no time.
 
 Assumed: every mesh axis lies on a physical ring of its own, both ways usable, as a square of four chips or a wrapped
 dimension of a torus has it. Left out: what a product of few rows loses of the peak, launches, copies of what a loop
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases.requests import RequestError
 from shardproof.properties.counting.operations import Operation
 from shardproof.properties.counting.routes import Link
 
@@ -28,13 +30,19 @@ REGISTER = 8 * 128 * 4
 SWITCH: Link = ("switch", 1)
 """The one link of a device that a switch connects with all others."""
 
-SCALING_BOOK = 'Austin et al., "How to Scale Your Model", https://jax-ml.github.io/scaling-book'
-TPUS = f"{SCALING_BOOK}/tpus (table of ICI bandwidth, one way)"
-HOP = f"{SCALING_BOOK}/sharding (a note on ICI latency: typically around 1 us a hop)"
-DEFAULT = "https://docs.jax.dev/en/latest/_autosummary/jax.default_matmul_precision.html"
+BOOK = 'Austin et al., "How to Scale Your Model", https://jax-ml.github.io/scaling-book'
+TPUS = f"{BOOK}/tpus (table of ICI bandwidth, one way)"
+HOP = f"{BOOK}/sharding (a note on ICI latency: typically around 1 us a hop)"
+PRECISION = "https://docs.jax.dev/en/latest/201/precision.html"
+ONE_PASS = f"that of bfloat16, in one pass of which float32 is multiplied by default: {PRECISION}"
+DOCS = "https://docs.cloud.google.com/tpu/docs"
+TPU_INFO = "https://github.com/jax-ml/jax jax/_src/tpu_info.py"
+H100 = "https://www.nvidia.com/en-us/data-center/h100 (SXM)"
+CAST = "float8 at the rate of bfloat16, by way of which it is multiplied"
+COMPILED = "estimates of libtpu 0.0.42.1 for bfloat16 8192x8192 by 8192x2048, of which this is"
 
 
-class Unpublished(ValueError):
+class Unpublished(RequestError):
     """Nobody says how fast a chip is at what is asked; the message names both."""
 
 
@@ -49,7 +57,9 @@ class Chip:
         link: bytes a second over one link, one way; of a switch, what a device sends in all.
         latency: seconds for a hop.
         dimensions: of the torus of its links, on which mesh axes lie; 0: a switch.
-        sources: where each figure is published.
+        sources: where each figure is published: `memory`, `link`, `latency`, `cycle`, and `peak:` with a dtype.
+        cycle: multiplications and additions of bfloat16 in a cycle; None if nobody says.
+        assumed: the figures that are published of other chips alone.
     """
 
     name: str
@@ -59,6 +69,19 @@ class Chip:
     latency: Fraction
     dimensions: int
     sources: Mapping[str, str]
+    cycle: int | None = None
+    assumed: frozenset[str] = frozenset()
+
+    @property
+    def clock(self) -> Fraction:
+        """Cycles a second, by which the compiler's estimates become times.
+
+        Raises:
+            Unpublished: if nobody says what it multiplies in one.
+        """
+        if self.cycle is None:
+            raise Unpublished(f"clock of {self.name}: nobody says how many products it has in a cycle")
+        return Fraction(self.rate("bfloat16"), self.cycle)
 
     def seconds(self, operation: Operation) -> Fraction:
         """How long an operation takes alone.
@@ -102,126 +125,163 @@ class Chip:
         """The mesh's axes have a dimension of the torus each.
 
         Raises:
-            ValueError: if there are more axes.
+            RequestError: if there are more axes.
         """
         axes = [f"{name}={size}" for name, size in mesh.shape.items() if size > 1]
         if self.dimensions and len(axes) > self.dimensions:
             told = f"a torus of {self.dimensions} dimensions: expected at most as many axes of more than one device"
-            raise ValueError(f"mesh=({', '.join(axes)}): {self.name} is {told}")
+            raise RequestError(f"mesh=({', '.join(axes)}): {self.name} is {told}")
 
 
-def _peaks(bfloat16: int, **more: int) -> dict[str, int]:
-    """Peaks by dtype; a TPU multiplies float32 in one pass of bfloat16, unless a higher precision is asked for."""
-    return {**dict.fromkeys(("bfloat16", "float16", "float32"), bfloat16), **more}
+@dataclass(frozen=True)
+class Figure:
+    """A number, and where it is from."""
+
+    value: int
+    source: str
 
 
-def _eights(rate: int) -> dict[str, int]:
-    return dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), rate)
+def stated(
+    name: str,
+    dimensions: int,
+    peaks: Mapping[str, Figure],
+    memory: Figure,
+    link: Figure,
+    latency: tuple[Fraction, str],
+    cycle: Figure | None = None,
+    assumed: Sequence[str] = (),
+) -> Chip:
+    """A chip of figures; a name of `peaks` may list several dtypes."""
+    each = {dtype: figure for names, figure in peaks.items() for dtype in names.split()}
+    sources = {f"peak:{dtype}": figure.source for dtype, figure in each.items()}
+    sources |= {"memory": memory.source, "link": link.source, "latency": latency[1]}
+    sources |= {} if cycle is None else {"cycle": cycle.source}
+    rates = {dtype: figure.value for dtype, figure in each.items()}
+    return Chip(
+        name,
+        rates,
+        memory.value,
+        link.value,
+        latency[0],
+        dimensions,
+        sources,
+        None if cycle is None else cycle.value,
+        frozenset(assumed),
+    )
 
 
-_DOCS = "https://docs.cloud.google.com/tpu/docs"
-_ONE_PASS = f"; float32 in one bfloat16 pass, {DEFAULT}"
+MICRO = Fraction(1, 10**6)
+FLOAT8 = "float8_e4m3fn float8_e5m2"
 
 CHIPS: dict[str, Chip] = {
     chip.name: chip
     for chip in (
-        Chip(
+        stated(
             "v4",
-            _peaks(275 * TERA, int8=275 * TERA),
-            1200 * GIGA,
-            45 * GIGA,
-            Fraction(1, 10**6),
             3,
-            {"peak": f"{_DOCS}/v4{_ONE_PASS}", "memory": f"{_DOCS}/v4", "link": TPUS, "latency": HOP},
+            {
+                "bfloat16 int8": Figure(275 * TERA, f"{DOCS}/v4"),
+                "float32": Figure(275 * TERA, ONE_PASS),
+            },
+            Figure(1200 * GIGA, f"{DOCS}/v4"),
+            Figure(45 * GIGA, TPUS),
+            (MICRO, HOP),
+            Figure(2**18, f"{DOCS}/v4: 2 cores of 4 units, of 128x128 ({BOOK}/tpus)"),
         ),
-        Chip(
+        stated(
             "v5e",
-            _peaks(197 * TERA, int8=393 * TERA),
-            819 * GIGA,
-            45 * GIGA,
-            Fraction(1, 10**6),
             2,
-            {"peak": f"{_DOCS}/v5e{_ONE_PASS}", "memory": f"{_DOCS}/v5e", "link": TPUS, "latency": HOP},
+            {
+                "bfloat16": Figure(197 * TERA, f"{DOCS}/v5e"),
+                "float32": Figure(197 * TERA, ONE_PASS),
+                "int8": Figure(393 * TERA, f"{DOCS}/v5e"),
+            },
+            Figure(819 * GIGA, f"{DOCS}/v5e (HBM2; a later revision has 800 GiB/s, or 859)"),
+            Figure(45 * GIGA, TPUS),
+            (MICRO, HOP),
+            Figure(2**17, f"{DOCS}/v5e: 4 units, of 128x128 ({BOOK}/tpus, which has their clock, 1.5 GHz)"),
         ),
-        Chip(
+        stated(
             "v5p",
-            _peaks(459 * TERA, int8=918 * TERA, **_eights(459 * TERA)),
-            2765 * GIGA,
-            90 * GIGA,
-            Fraction(1, 10**6),
             3,
             {
-                "peak": f"{_DOCS}/v5p{_ONE_PASS}; int8: {SCALING_BOOK}/tpus",
-                "memory": f"{_DOCS}/v5p",
-                "link": TPUS,
-                "latency": HOP,
+                "bfloat16": Figure(459 * TERA, f"{DOCS}/v5p"),
+                "float32": Figure(459 * TERA, ONE_PASS),
+                "int8": Figure(918 * TERA, f"{BOOK}/tpus"),
+                FLOAT8: Figure(459 * TERA, f"{DOCS}/v5p: {CAST}"),
             },
+            Figure(2765 * GIGA, f"{DOCS}/v5p (2575 GiB/s)"),
+            Figure(90 * GIGA, TPUS),
+            (MICRO, HOP),
+            Figure(2**18, f"{DOCS}/v5p: 2 cores of 4 units, of 128x128 ({BOOK}/tpus)"),
         ),
-        Chip(
+        stated(
             "v6e",
-            _peaks(918 * TERA, int8=1836 * TERA, **_eights(918 * TERA)),
-            1638 * GIGA,
-            90 * GIGA,
-            Fraction(1, 10**6),
             2,
             {
-                "peak": f"{_DOCS}/v6e{_ONE_PASS}; float8: {_DOCS}/tpu7x",
-                "memory": f"{_DOCS}/v6e",
-                "link": TPUS,
-                "latency": HOP,
+                "bfloat16": Figure(918 * TERA, f"{DOCS}/v6e"),
+                "float32": Figure(918 * TERA, ONE_PASS),
+                "int8": Figure(1836 * TERA, f"{DOCS}/v6e"),
+                FLOAT8: Figure(918 * TERA, f"{DOCS}/tpu7x: {CAST}"),
             },
+            Figure(1638 * GIGA, f"{DOCS}/v6e"),
+            Figure(90 * GIGA, TPUS),
+            (MICRO, HOP),
+            Figure(2**19, f"{COMPILED} 1.16 times what they imply; {DOCS}/v6e has half as many, 2 units of 256x256"),
         ),
-        Chip(
+        stated(
             "tpu7x",
-            _peaks(2307 * TERA, **_eights(4614 * TERA)),
-            7380 * GIGA,
-            100 * GIGA,
-            Fraction(1, 10**6),
             3,
             {
-                "peak": f"{_DOCS}/tpu7x{_ONE_PASS}; of a chip, which JAX shows as two devices: what each of the two "
-                "has of the links is not published, so a device here is a chip",
-                "memory": f"{_DOCS}/tpu7x, of a chip",
-                "link": f"{_DOCS}/tpu7x: 1200 GB/s both ways over the six links of a chip; no measured figure",
-                "latency": f"{HOP}; none is published for this generation",
+                "bfloat16": Figure(
+                    2307 * TERA,
+                    f"{DOCS}/tpu7x; of a chip, which JAX shows as two devices: what each of the two has of the links "
+                    "is not published, so a device here is a chip",
+                ),
+                "float32": Figure(2307 * TERA, ONE_PASS),
+                FLOAT8: Figure(4614 * TERA, f"{DOCS}/tpu7x"),
             },
+            Figure(7380 * GIGA, f"{DOCS}/tpu7x, of a chip"),
+            Figure(100 * GIGA, f"{DOCS}/tpu7x: 1200 GB/s both ways over the six links of a chip; no measured figure"),
+            (MICRO, f"{HOP}; none is published of this generation"),
+            Figure(
+                2**20, f"{COMPILED} 1.18 times what they imply, for both cores of a chip; {TPU_INFO} has half as many"
+            ),
+            assumed=("latency",),
         ),
-        Chip(
+        stated(
             "h100",
-            {
-                **dict.fromkeys(("bfloat16", "float16"), 989 * TERA),
-                "float32": 494 * TERA,
-                "float64": 67 * TERA,
-                "int8": 1979 * TERA,
-                **_eights(1979 * TERA),
-            },
-            3350 * GIGA,
-            450 * GIGA,
-            Fraction(34, 10**7),
             0,
             {
-                "peak": "NVIDIA H100 datasheet, SXM, half of the figures with sparsity; float32 as TF32, " + DEFAULT,
-                "memory": "NVIDIA H100 datasheet, SXM: 3.35 TB/s",
-                "link": "NVIDIA H100 datasheet: NVLink 900 GB/s, both ways together; in-switch reduction left out",
-                "latency": "https://github.com/NVIDIA/nccl src/graph/tuning.cc: 3.4 us for a step of a ring of the "
-                "Simple protocol over NVLink",
+                "bfloat16 float16": Figure(989 * TERA, f"{H100}, half of the figure with sparsity"),
+                "float32": Figure(
+                    494 * TERA, f"{H100}, half of that of TF32 with sparsity, which is the default: {PRECISION}"
+                ),
+                "float64": Figure(67 * TERA, f"{H100}, of tensor cores"),
+                f"int8 {FLOAT8}": Figure(1979 * TERA, f"{H100}, half of the figure with sparsity"),
             },
+            Figure(3350 * GIGA, H100),
+            Figure(450 * GIGA, f"{H100}: NVLink 900 GB/s, both ways together; in-switch reduction left out"),
+            (
+                Fraction(34, 10**7),
+                "https://github.com/NVIDIA/nccl src/graph/tuning.cc: 3.4 us a step of a ring of the Simple protocol",
+            ),
         ),
     )
 }
-"""By name. What is published of links, one way: Google's pages have the sum of all links, both ways."""
+"""By name; the pages were read in November 2026. Of links, one way: Google's pages have the sum of all, both ways."""
 
 
 def chip(name: str) -> Chip:
     """The chip of a name.
 
     Raises:
-        ValueError: if there is none; the message suggests the nearest one.
+        RequestError: if there is none; the message suggests the nearest one.
     """
     if name not in CHIPS:
         near = difflib.get_close_matches(name.lower(), CHIPS, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(CHIPS)}"
-        raise ValueError(f"machine={name!r}: no such machine; {hint}")
+        raise RequestError(f"machine={name!r}: no such machine; {hint}")
     return CHIPS[name]
 
 

@@ -6,10 +6,12 @@ from fractions import Fraction
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.requests import RequestError
 from shardproof.properties.counting.chips import Chip, chip, in_words
 from shardproof.properties.counting.operations import Operation, operations_of
 from shardproof.properties.counting.products import SHARDED, received
-from shardproof.properties.counting.shaped import Shapes, shaped
+from shardproof.properties.counting.routes import Untold
+from shardproof.properties.counting.shaped import Shapes, laid_out_for, shaped
 from shardproof.properties.counting.timeline import timeline
 from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
@@ -49,7 +51,7 @@ class Choice:
         machine: on which machine.
         rows: all forms, the fastest first; of equally fast ones the plain form.
         unsharded: of a product, seconds that the plain form computes for, as if nothing had to be sent; else zero.
-        unsupported: the forms that do not support the case, with what they say.
+        unsupported: the forms that do not support the case, or have no timeline, with why.
         gradient: whether the gradient is scheduled with it.
     """
 
@@ -99,7 +101,7 @@ class Choice:
             over = f", {float(self.ratio(row)):.2f}" if self.unsharded else ""
             told = f"{in_words(row.total)}{over}, {in_words(row.exposed)} exposed"
             lines.append(f"  {row.implementation.name}: {told}")
-        lines += [f"  {one.name} does not support it: {reason}" for one, reason in self.unsupported]
+        lines += [f"  {one.name} has no timeline: {reason}" for one, reason in self.unsupported]
         return "\n".join(lines)
 
 
@@ -131,7 +133,7 @@ def choose(
         The forms with their times; `best` is what to use.
 
     Raises:
-        ValueError: for an unknown contract, machine or axis, shapes that do not divide, or a dtype that has no
+        RequestError: for an unknown contract, machine or axis, shapes that do not divide, or a dtype that has no
             published peak on the machine.
 
     Example:
@@ -140,7 +142,7 @@ def choose(
     on = MeshCase(("tp",), (mesh,)) if isinstance(mesh, int) else mesh
     axes = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name) or on.axis_names
     if not {*axes} <= {*on.axis_names}:
-        raise ValueError(f"axis_name={axis_name!r}: expected axes of the mesh {on}")
+        raise RequestError(f"axis_name={axis_name!r}: expected axes of the mesh {on}")
     stated = chip(machine) if isinstance(machine, str) else machine
     stated.check(on)
     case = shaped(contract, on, axes if len(axes) > 1 else axes[0], shapes, dtype)
@@ -167,13 +169,13 @@ class Forms:
 def forms(case: Case, *, gradient: bool = False) -> Forms:
     """Every form of a case's operation, traced: what it is on one machine or another is `choice`."""
     found, unsupported = [], []
-    for one in [i for i in IMPLEMENTATIONS if i.contract == case.contract and not i.whole]:
+    for one in [i for i in IMPLEMENTATIONS if i.contract == case.contract and (not i.whole or i.layouts)]:
         if one.serves is not None and not one.serves(case):
             unsupported.append((one, f"it is not meant for {case.mesh}"))
             continue
         try:
-            found.append((one, scheduled(one, case, gradient=gradient)))
-        except NotImplementedError as error:
+            found.append((one, scheduled(one, laid_out_for(case, one.layouts), gradient=gradient)))
+        except (NotImplementedError, Untold) as error:
             unsupported.append((one, str(error)))
     return Forms(case, tuple(found), tuple(unsupported), gradient)
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
+from shardproof.properties.cases.requests import RequestError
 from shardproof.properties.counting.products import SHARDED, product_case
 
 ROWS, COLUMNS = 2, 4
@@ -30,10 +31,10 @@ def example(contract: str, mesh: MeshCase, axis_name: str | tuple[str, ...]) -> 
     """The example of a contract over an axis tuple; a permute reverses the members.
 
     Raises:
-        ValueError: for a contract that has none, or a name that is no axis of the mesh.
+        RequestError: for a contract that has none, or a name that is no axis of the mesh.
     """
     if contract not in EXAMPLES:
-        raise ValueError(f"contract={contract!r}: expected one of {', '.join(EXAMPLES)}")
+        raise RequestError(f"contract={contract!r}: expected one of {', '.join(EXAMPLES)}")
     if contract in SHARDED:
         return product_case(contract, mesh, axis_name, (ROWS, COLUMNS, COLUMNS))
     axes = (axis_name,) if isinstance(axis_name, str) else axis_name

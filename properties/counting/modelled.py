@@ -11,20 +11,11 @@ from fractions import Fraction
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.counting.chips import chip
-from shardproof.properties.counting.products import product_case
+from shardproof.properties.counting.products import product_case, whole_sides
 from shardproof.properties.counting.scheduled import Schedule, schedule
 from shardproof.properties.engines.tpu_compiler import Request, Topology, TpuCompiler
 from shardproof.properties.engines.tpu_compiler.request import BACKWARD, FORWARD
 
-SHAPES: dict[str, tuple[int, int, int]] = {
-    "book": (1024, 2048, 8192),
-    "large": (8192, 8192, 8192),
-    "wide": (8192, 8192, 16384),
-}
-"""Rows, contracted size and columns of the whole product. The first is the scaling book's (part 10); sizes of what is
-reduced are the other way round, so that the second product of a block is what is measured."""
-
-REDUCED = ("matmul_reduce_scatter", "matmul_all_reduce")
 MODEL = "model"
 ELEMENT = 2
 """Bytes of a bfloat16."""
@@ -52,15 +43,19 @@ class Place:
         return MeshCase(("data", MODEL), (self.devices // model, model))
 
 
-def sides(contract: str, shape: str, data: int, p: int) -> tuple[int, int, int]:
+def sides(contract: str, shape: str | tuple[int, int, int], data: int, p: int) -> tuple[int, int, int]:
     """Rows, contracted size and columns on one device before anything is gathered, as `product_case` takes them.
+
+    Arguments:
+        contract: which product.
+        shape: those of the whole product, or a name of `SHAPES`.
+        data: over how many devices its rows are sharded besides.
+        p: the size of the model axis.
 
     Raises:
         ValueError: if one of them is not whole.
     """
-    rows, contracted, columns = SHAPES[shape]
-    if contract in REDUCED:
-        contracted, columns = columns, contracted
+    rows, contracted, columns = whole_sides(contract, shape)
     cut = {
         "all_gather_matmul_lhs_contracting": (data, p, p),
         "all_gather_matmul_lhs": (data * p, 1, p),
@@ -70,7 +65,7 @@ def sides(contract: str, shape: str, data: int, p: int) -> tuple[int, int, int]:
         "transformer_block": (data, p, p),
     }[contract]
     if any(size % by for size, by in zip((rows, contracted, columns), cut, strict=True)):
-        raise ValueError(f"shape={shape}: expected sizes that divide by {cut}")
+        raise ValueError(f"shape={shape}: expected sizes that {cut} divide")
     return rows // cut[0], contracted // cut[1], columns // cut[2]
 
 
@@ -135,7 +130,7 @@ def modelled(compiler: TpuCompiler, place: Place, case: Case, implementation: st
 
 @dataclass(frozen=True)
 class Work:
-    """A product at a place, of one of `SHAPES`.
+    """A product at a place, of one of `products.SHAPES`.
 
     Arguments:
         contract: which product.

@@ -19,6 +19,7 @@ from jax.interpreters import partial_eval
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.counting.routes import Loads, loads_of
+from shardproof.properties.counting.routes import Untold as Untold
 from shardproof.properties.engines.simulate.liveness import Step, Value, flattened, opened, subjaxprs
 from shardproof.properties.engines.simulate.location import location
 from shardproof.properties.engines.simulate.memory import peak_bytes
@@ -39,10 +40,6 @@ FREE = frozenset((
 
 IN_PLACE = frozenset({"dynamic_update_slice"})
 """Primitives that write a part of their first operand, which nothing else holds, and leave the rest where it is."""
-
-
-class Untold(Exception):
-    """What a program does cannot be told from its trace; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -277,7 +274,7 @@ def flops_of(equation: Any) -> dict[str, int]:
         inner = math.prod(kernel) // kernel[numbers.rhs_spec[0]]
     else:
         return {}
-    dtype = np.result_type(*(v.aval.dtype for v in equation.invars))
+    dtype = np.result_type(*(v.aval.dtype for v in equation.invars[:2]))  # a third one holds the sizes of groups
     return {str(dtype): 2 * inner * math.prod(equation.outvars[0].aval.shape)}
 
 

@@ -18,6 +18,24 @@ SHARDED: dict[str, tuple[int, ...]] = {
 }
 """The dimension in which each operand is sharded over the axis tuple, such that none is replicated."""
 
+SHAPES: dict[str, tuple[int, int, int]] = {
+    "book": (1024, 2048, 8192),
+    "large": (8192, 8192, 8192),
+    "wide": (8192, 8192, 16384),
+}
+"""Rows, contracted size and columns of whole products that are measured. The first is the scaling book's (part 10)."""
+
+REDUCED = ("matmul_reduce_scatter", "matmul_all_reduce")
+
+
+def whole_sides(contract: str, shape: str | tuple[int, int, int]) -> tuple[int, int, int]:
+    """Rows, contracted size and columns of a whole product, of a name of `SHAPES` or as they are given.
+
+    Of what is reduced the last two are the other way round, so that it is the second product of a block.
+    """
+    rows, contracted, columns = SHAPES[shape] if isinstance(shape, str) else shape
+    return (rows, columns, contracted) if contract in REDUCED else (rows, contracted, columns)
+
 
 def product_case(
     contract: str,

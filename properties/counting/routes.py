@@ -2,10 +2,13 @@
 
 A permute's blocks go along one axis after the other, in mesh order, as on a torus. The collectives that move more than
 one block to a device use all links of their axes evenly, both ways round, as the bandwidth-optimal ring algorithms do
-(Patarasuk and Yuan 2009); an all-to-all on a ring of p loads every link with an eighth of p operands.
+(Patarasuk and Yuan 2009). With `axis_index_groups` their links and hops are those of the whole axes.
+
+In an all-to-all every piece takes its own way, along one axis after the other. On a ring of n, pieces go n/4 links far
+on average, (n^2 - 1) / (4 n) if n is odd; so each link of an axis of n carries n/8 of an operand, however long the
+other axes are.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -23,16 +26,12 @@ RECEIVED: dict[str, Callable[[int], Fraction]] = {
     **dict.fromkeys(("psum", "psum_invariant", "unreduced_psum", "pmax", "pmin"), lambda p: Fraction(2 * (p - 1), p)),
     **dict.fromkeys(("all_gather", "all_gather_invariant", "all_gather_reduced"), lambda p: Fraction(p - 1)),
     **dict.fromkeys(("reduce_scatter", "unreduced_reduce_scatter"), lambda p: Fraction(p - 1, p)),
-    **dict.fromkeys(("all_to_all", "ragged_all_to_all"), lambda p: Fraction(p, 4) if p > 2 else Fraction(p - 1, p)),
     "pbroadcast": lambda p: Fraction(min(p - 1, 1)),
 }
-"""What passes each device on its links, in operands, of a collective among p."""
+"""What each device receives and passes on, in operands, of a collective among p that goes round as a ring."""
 
-SENT: dict[str, Callable[[int], Fraction]] = {
-    **RECEIVED,
-    **dict.fromkeys(("all_to_all", "ragged_all_to_all"), lambda p: Fraction(p - 1, p)),
-}
-"""What leaves each device, in operands: of an all-to-all less than passes it, where others' blocks go by."""
+EXCHANGES = ("all_to_all", "ragged_all_to_all")
+"""Collectives that have a piece of every operand for every participant; ragged ones are taken to be even."""
 
 TWICE = ("psum", "psum_invariant", "unreduced_psum", "pmax", "pmin")
 """Collectives that go round their axes twice: what is reduced and scattered is gathered then."""
@@ -47,7 +46,7 @@ class Loads:
         hops: over how many links, one after the other, its farthest block goes.
         side: the shortest side of what is sent.
         sent: the bytes that leave a device, by whatever way.
-        stages: how often it waits for what others send, where every device is next to every other.
+        stages: how many steps it has where every device is next to every other: of a ring algorithm of p, p-1.
     """
 
     bytes: Mapping[Link, Fraction] = field(default_factory=dict)
@@ -60,19 +59,31 @@ class Loads:
         return bool(self.bytes)
 
 
+class Untold(Exception):
+    """What a program does cannot be told from its trace; the message says why."""
+
+
 def loads_of(equation: Any, mesh: MeshCase) -> Loads:
-    """What an equation sends; nothing, if it is no collective, or among one device."""
+    """What an equation sends; nothing, if it is no collective, or among one device.
+
+    Raises:
+        Untold: for an all-to-all with `axis_index_groups`, whose pieces do not load all links alike.
+    """
     name, parameters = equation.primitive.name, equation.params
-    if name != "ppermute" and name not in RECEIVED:
+    if name not in ("ppermute", *RECEIVED, *EXCHANGES):
         return Loads()
     named = parameters.get("axes", parameters.get("axis_name"))
     names = named if isinstance(named, tuple | list) else (named,)
     axes = mesh.in_mesh_order([axis for axis in names if isinstance(axis, str)])
+    groups = parameters.get("axis_index_groups")
+    if name in EXCHANGES:
+        if groups:
+            raise Untold(f"{name} has axis_index_groups: expected none, as links are not loaded alike")
+        return exchanged(axes, mesh, bytes_of(equation.invars[0].aval))  # a ragged one reads more, which it keeps
     size = sum(bytes_of(v.aval) for v in equation.invars)
     if name == "ppermute":
         loads = permuted([mesh.shape[a] for a in axes], axes, parameters["perm"], size)
         return replace(loads, side=min((side for v in equation.invars for side in v.aval.shape), default=1))
-    groups = parameters.get("axis_index_groups")
     return spread(axes, mesh, len(groups[0]) if groups else mesh.axis_size(axes), name, size)
 
 
@@ -100,9 +111,23 @@ def permuted(sizes: list[int], axes: tuple[str, ...], pairs: Any, size: int) -> 
 
 def spread(axes: tuple[str, ...], mesh: MeshCase, members: int, name: str, size: int) -> Loads:
     """Operands of `size` bytes, moved by a collective over all links of its axes."""
-    links = [(a, way) for a in axes for way in ((1, -1) if mesh.shape[a] > 2 else (1,)) if mesh.shape[a] > 1]
+    links = links_of(axes, mesh)
     if not links or members < 2:
         return Loads()
-    each, stages = RECEIVED[name](members) * size / len(links), 2 if name in TWICE else 1
-    hops = stages * sum(math.ceil((mesh.shape[a] - 1) / 2) for a in axes)
-    return Loads(dict.fromkeys(links, each), hops, sent=SENT[name](members) * size, stages=stages)
+    received, rounds = RECEIVED[name](members) * size, 2 if name in TWICE else 1
+    hops = rounds * sum(mesh.shape[a] // 2 for a in axes)
+    return Loads(dict.fromkeys(links, received / len(links)), hops, sent=received, stages=rounds * (members - 1))
+
+
+def exchanged(axes: tuple[str, ...], mesh: MeshCase, size: int) -> Loads:
+    """Operands of `size` bytes, of which every participant gets a piece from every other."""
+    links, p = links_of(axes, mesh), mesh.axis_size(axes)
+    crossed = {a: Fraction(mesh.shape[a] ** 2 // 4, mesh.shape[a]) * size for a in axes}
+    loads = {(a, way): crossed[a] / (2 if mesh.shape[a] > 2 else 1) for a, way in links}
+    hops = sum(mesh.shape[a] // 2 for a in axes)
+    return Loads(loads, hops, sent=Fraction(p - 1, p) * size) if links else Loads()
+
+
+def links_of(axes: tuple[str, ...], mesh: MeshCase) -> list[Link]:
+    """A device's links along axes: of two devices, each has one."""
+    return [(a, way) for a in axes for way in ((1, -1) if mesh.shape[a] > 2 else (1,)) if mesh.shape[a] > 1]

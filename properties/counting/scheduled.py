@@ -11,46 +11,28 @@ and computation take from one another, scalar instructions, and what has no esti
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 from shardproof.properties.counting.frames import Frames
 from shardproof.properties.counting.hlo import collectives
+from shardproof.properties.counting.intervals import Exposure, length, union
 from shardproof.properties.counting.text import HloError, read
 from shardproof.properties.counting.walking import Sent, Walk, Work
 from shardproof.properties.engines.tpu_compiler.topology import Coordinates, Topology
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """When a device computes and waits.
+class Schedule(Exposure):
+    """When a device computes and waits, in seconds; exposed is what it waits for.
 
     Arguments:
-        total: how long the program takes, in seconds.
-        compute: how long it computes.
-        communication: how long anything is on a link.
-        exposed: how long it waits for that.
         sends: all transfers, in order.
         work: all computation, in order.
         unpriced: instructions that the compiler has no estimate for.
     """
 
-    total: Fraction
-    compute: Fraction
-    communication: Fraction
-    exposed: Fraction
-    sends: tuple[Sent, ...]
+    sends: tuple[Sent, ...] = ()
     work: tuple[Work, ...] = ()
     unpriced: tuple[str, ...] = ()
-
-    @property
-    def hidden(self) -> Fraction:
-        """How long something is on a link while the device computes."""
-        return self.communication - self.exposed
-
-    @property
-    def share(self) -> Fraction:
-        """The exposed part of the communication."""
-        return self.exposed / self.communication if self.communication else Fraction(0)
 
     @property
     def permutes(self) -> int:
@@ -87,18 +69,9 @@ def schedule(text: str, topology: Topology, chips: Sequence[Coordinates]) -> Sch
     return Schedule(
         walk.now,
         walk.computed,
-        _length([(sent.start, sent.end) for sent in walk.sends]),
+        length(union((sent.start, sent.end) for sent in walk.sends)),
         walk.waited,
         tuple(walk.sends),
         tuple(walk.work),
         tuple(dict.fromkeys(walk.unpriced)),
     )
-
-
-def _length(spans: Sequence[tuple[Fraction, Fraction]]) -> Fraction:
-    """How long the union of some times is."""
-    total, reached = Fraction(0), Fraction(0)
-    for start, end in sorted(spans):
-        total += max(Fraction(0), end - max(start, reached))
-        reached = max(reached, end)
-    return total

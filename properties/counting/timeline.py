@@ -9,15 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from shardproof.properties.counting.intervals import Exposure, Times, length, minus, union
 from shardproof.properties.counting.machines import Machine
 from shardproof.properties.counting.operations import Operation
 from shardproof.properties.counting.routes import Link
 
 COMPUTE = "compute"
 """The device's arithmetic, beside its links."""
-
-Times = list[tuple[Fraction, Fraction]]
-"""From when until when, one after the other."""
 
 
 @dataclass(frozen=True)
@@ -57,56 +55,38 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Timeline:
+class Timeline(Exposure):
     """What happens in a block, once.
 
     Arguments:
         spans: all of its operations.
-        total: how long it takes.
-        compute: how long the device computes.
-        communication: how long something is under way on a link.
-        exposed: how long something is, and nothing is computed.
         waits: what is exposed, by what it is that waits.
     """
 
-    spans: tuple[Span, ...]
-    total: Fraction
-    compute: Fraction
-    communication: Fraction
-    exposed: Fraction
+    spans: tuple[Span, ...] = ()
     waits: tuple[Wait, ...] = ()
-
-    @property
-    def hidden(self) -> Fraction:
-        """How long something is under way while the device computes."""
-        return self.communication - self.exposed
-
-    @property
-    def share(self) -> Fraction:
-        """What part of the communication is exposed; of none, zero."""
-        return self.exposed / self.communication if self.communication else Fraction(0)
 
 
 def timeline(operations: Sequence[Operation], machine: Machine) -> Timeline:
     """The timeline of a block."""
     spans = sorted(_scheduled(operations, machine), key=lambda span: (span.start, span.place))
     loops = [(span, span.inside) for span in spans if span.inside is not None]
-    computing = _union((s.start, s.end) for s in spans if s.inside is None and not s.operation.transfers)
-    sending = _union((s.start, s.end) for s in spans if s.operation.transfers)
-    waits = [_wait(spans, start, end) for start, end in _minus(sending, computing)]
+    computing = union((s.start, s.end) for s in spans if s.inside is None and not s.operation.transfers)
+    sending = union((s.start, s.end) for s in spans if s.operation.transfers)
+    waits = [_wait(spans, start, end) for start, end in minus(sending, computing)]
     for span, inside in loops:
         waits += [replace(wait, time=wait.time * span.operation.times) for wait in inside.waits]
 
     def all_of(own: Times, name: str) -> Fraction:
         repeated = sum(getattr(inside, name) * span.operation.times for span, inside in loops)
-        return sum((end - start for start, end in own), start=Fraction(0)) + repeated
+        return length(own) + repeated
 
     return Timeline(
-        tuple(spans),
         max((span.end for span in spans), default=Fraction(0)),
         all_of(computing, "compute"),
         all_of(sending, "communication"),
-        all_of(_minus(sending, computing), "exposed"),
+        all_of(minus(sending, computing), "exposed"),
+        tuple(spans),
         tuple(waits),
     )
 
@@ -144,34 +124,7 @@ def _scheduled(operations: Sequence[Operation], machine: Machine) -> Iterator[Sp
 
 
 def _wait(spans: list[Span], start: Fraction, end: Fraction) -> Wait:
-    """Whose a time is in which nothing is computed: of the transfer that is over last in it, and what then begins."""
+    """The wait that explains an exposed interval: the transfer that ends last in it, and the operation that is next."""
     last = max((s for s in spans if s.operation.transfers and s.start < end and s.end > start), key=lambda s: s.end)
     then = next((s.operation for s in spans if s.start >= end and last.place in s.operation.reads), None)
     return Wait(last.operation, then, end - start)
-
-
-def _union(spans: Iterator[tuple[Fraction, Fraction]]) -> Times:
-    """The same times without overlaps, in order."""
-    found: Times = []
-    for start, end in sorted(spans):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
-        elif end > start:
-            found.append((start, end))
-    return found
-
-
-def _minus(these: Times, those: Times) -> Times:
-    """What of some times is not among others; both without overlaps, and in order."""
-    found = []
-    for start, end in these:
-        at = start
-        for first, last in those:
-            if last <= at or first >= end:
-                continue
-            if first > at:
-                found.append((at, first))
-            at = max(at, last)
-        if at < end:
-            found.append((at, end))
-    return found

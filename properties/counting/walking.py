@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -13,10 +13,6 @@ from shardproof.properties.counting.text import Computation, HloError, Instructi
 from shardproof.properties.counting.torus import passage
 from shardproof.properties.counting.trips import trips
 from shardproof.properties.engines.tpu_compiler.topology import Coordinates, Hop, Topology
-
-CYCLE_FLOPS = {"v4": 2**18, "v5e": 2**17, "v5p": 2**18, "v6e": 2**19, "tpu7x": 2**20}
-"""Multiplications and additions of bfloat16 in a cycle of a chip: 4 matrix units of 128 by 128 of a v5e, 8 of v4 and
-v5p, 4 of 256 by 256 of v6e, 8 of TPU7x. With the published peak they give the clock."""
 
 FUSED_SCATTER = "all-reduce-scatter"
 """A fusion of an all-reduce and a slice, for which the compiler has an algorithm of its own: a reduce-scatter."""
@@ -38,6 +34,7 @@ class Sent:
         end: when it is over.
         waited: how long the device waits for it.
         where: where the program asks for it.
+        loads: the bytes on every link, one way.
     """
 
     name: str
@@ -48,6 +45,7 @@ class Sent:
     end: Fraction
     waited: Fraction = Fraction(0)
     where: str = ""
+    loads: Mapping[Hop, Fraction] = field(default_factory=dict, compare=False)
 
     def __str__(self) -> str:
         return f"{self.kind} of {self.bytes:,} bytes ({self.form}, {self.name}){f' at {self.where}' * bool(self.where)}"
@@ -70,7 +68,7 @@ class Work:
 
 def clock(generation: str) -> Fraction:
     """Cycles a second of a generation's chips."""
-    return Fraction(chip(generation).peak["bfloat16"], CYCLE_FLOPS[generation])
+    return chip(generation).clock
 
 
 @dataclass
@@ -202,6 +200,7 @@ class Walk:
                 min(starts, default=self.now),
                 over,
                 where=self.frames.where(line),
+                loads=way.loads,
             )
         )
         if form == "synchronous":

@@ -47,10 +47,14 @@ def leaves_of(signature: Signature, result: Any) -> list[Any]:
     Raises:
         WrongTree: if it has another tree than its description.
     """
-    right, found = (str(jax.tree.structure(tree)) for tree in (signature.result_tree, result))
+    right, found = (_drawn(tree) for tree in (signature.result_tree, result))
     if right != found:
-        raise WrongTree(f"the reference returns {found}: expected {right}, as results are described")
+        raise WrongTree(f"the reference returns {found}: expected {right}, as results are described; * is an array")
     return list(jax.tree.leaves(result))
+
+
+def _drawn(tree: Any) -> str:
+    return str(jax.tree.structure(tree)).removeprefix("PyTreeDef(").removesuffix(")")
 
 
 class JaxReference:
@@ -245,7 +249,7 @@ def reference_of(
         pass  # what NumPy does and JAX does not, JAX refuses in many ways: below it is called
     else:
         program = traceable.program("value", traceable.called, shapes, dtypes, options)
-        _check_results(signature, program.out_avals)
+        _check_results(signature, program.out_avals, sizes)
         _check_casts(function, signature, program, small, options)
         return traceable
     own = NumpyReference(function, signature)
@@ -257,7 +261,7 @@ def reference_of(
         first = str(error).partition("\n")[0]
         told = ", ".join(map(str, signature.arrays))
         raise ValueError(f"the reference cannot be called with {told}: {type(error).__name__}: {first}") from error
-    _check_results(signature, results)
+    _check_results(signature, results, sizes)
     return own
 
 
@@ -277,11 +281,14 @@ def _check_casts(
             raise ValueError(f"{told}: expected no cast") from limit
 
 
-def _check_results(signature: Signature, found: Sequence[Any]) -> None:
+def _check_results(signature: Signature, found: Sequence[Any], sizes: Mapping[str, int]) -> None:
     """What a reference returns is of the kind, and has the dimensions, that its description says."""
+    alone = dict.fromkeys(signature.roles, 1)
     for name, array, result in zip(names_of(signature.result_tree), signature.results, found, strict=True):
-        if len(result.shape) != len(array.dimensions):
-            expected = f"{len(array.dimensions)} dimensions, {str(array)!r}"
-            raise ValueError(f"{name}: the reference returns shape {result.shape}: expected {expected}")
+        shape = array.shape(sizes, alone)
+        if tuple(result.shape) != shape:
+            given = ", ".join(str(one.shape(sizes, alone)) for one in signature.arrays)
+            expected = f"{shape}, {str(array)!r}, of arguments of shapes {given}"
+            raise ValueError(f"{name}: the reference returns shape {tuple(result.shape)}: expected {expected}")
         if is_float(np.dtype(result.dtype)) != array.floating:
             raise ValueError(f"{name}: the reference returns {result.dtype}: expected it to be described so: {array}")

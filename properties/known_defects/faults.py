@@ -110,6 +110,17 @@ def custom_vmap(case: Case, program: Any) -> Any:
     return first(program, lambda e: e.primitive.name == "custom_vmap_call")
 
 
+def cast_in_a_branch(case: Case, program: Any) -> Any:
+    """A cast to a varying type in a branch that a varying predicate chooses."""
+    for equation in equations(program):
+        if equation.primitive.name == "cond" and equation.invars[0].aval.manual_axis_type.varying:
+            for branch in equation.params["branches"]:
+                found = first(branch.jaxpr, lambda e: e.primitive.name == "pvary")
+                if found is not None:
+                    return found
+    return None
+
+
 def along_nothing(case: Case, program: Any) -> Any:
     """A tiled all_gather or psum_scatter along an empty dimension."""
 

@@ -97,6 +97,16 @@ DEFECTS: dict[str, Defect] = {
             repair=repairs.custom_vmap_mapped,
         ),
         Defect(
+            "vmap_varying_branch",
+            "vmap of a cond whose predicate is mapped and varies raises if a branch casts an operand to vary.",
+            ("0.10.2", "0.12.0.1"),
+            at_fault=faults.cast_in_a_branch,
+            shows=lambda case, error: (
+                _under_vmap(case) and type(error) is ValueError and "invariant->variant" in str(error)
+            ),
+            repair=repairs.cast_again,
+        ),
+        Defect(
             "nested_shard_map_eager",
             "Without jit, a shard_map inside of another raises where it is replicated along an axis of the outer one.",
             ("0.10.2", "0.12.0.1"),

@@ -87,6 +87,24 @@ def custom_vmap_mapped(primitive: Any) -> Iterator[None]:
 
 
 @contextmanager
+def cast_again(primitive: Any) -> Iterator[None]:
+    """What varies already need not be cast."""
+    original = primitive.bind
+
+    def bind(x: Any, *, axes: Any, **params: Any) -> Any:
+        missing = tuple(axis for axis in axes if axis not in varying(x))
+        return original(x, axes=missing, **params) if missing else x
+
+    forget()
+    primitive.bind = bind
+    try:
+        yield
+    finally:
+        del primitive.bind
+        forget()
+
+
+@contextmanager
 def ragged_exchange_batched(primitive: Any) -> Iterator[None]:
     """An operand of a ragged_all_to_all that is not mapped is the same for every input of the batch."""
     original = batching.fancy_primitive_batchers[primitive]

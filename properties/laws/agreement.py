@@ -9,7 +9,7 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import ENGINES, Engine
 from shardproof.properties.laws.comparison import compare
-from shardproof.properties.laws.gradient import cotangents, has_gradient, pulled_terms
+from shardproof.properties.laws.gradient import cotangents, derives_at, pulled_terms
 from shardproof.properties.laws.numbers import is_exact, operands
 from shardproof.properties.laws.running import all_blocks, check_results, ready
 from shardproof.properties.laws.wide import value_references
@@ -71,7 +71,7 @@ def _check_gradients(implementation: Implementation, case: Case, engine: Engine)
     moving = CONTRACTS[case.contract].moving(case)
     for data in case.data:
         cts, primal = cotangents(case, ours, data), operands(case, data, pulled_terms(case))
-        defined = data.kind != "nan" and has_gradient(case, data)
+        defined = data.kind != "nan" and derives_at(case, data)
         if not defined or not is_exact(case, primal, pulled_terms(case), cts):
             continue
         inputs = [*primal, *(primal[i] for i in moving), *cts]

@@ -9,14 +9,14 @@ from shardproof.oracles.dtypes import NARROW, is_float
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.counting.bounds import NOTHING, moved, needed, nothing_must_move
+from shardproof.properties.counting.bounds import KNOWN, NOTHING, moved, needed, nothing_must_move
 from shardproof.properties.counting.counted import Counted, count
 from shardproof.properties.counting.sizes import sizes_of
 from shardproof.properties.counting.wording import worded, worded_expectation
 from shardproof.properties.engines import Engine
 from shardproof.properties.laws.numbers import operands
 from shardproof.properties.laws.running import check_results, differentiating, traced
-from shardproof.properties.laws.violation import Broken, NotRun
+from shardproof.properties.laws.violation import Broken, NothingToCompare, NotRun
 from shardproof.properties.programs.derivatives import pullback
 from shardproof.properties.programs.expectation import Terms
 from shardproof.properties.programs.implementations import Implementation
@@ -85,6 +85,7 @@ def check_communication(implementation: Implementation, case: Case, engine: Engi
     Raises:
         Broken: if one does not.
         NotRun: if what it sends cannot be told.
+        NothingToCompare: if there is no formula, no expectation and no lower bound.
         WrongResult: if the result has another tree, shape or dtype than it should.
     """
     counted = communication_of(implementation, case, engine)
@@ -92,6 +93,8 @@ def check_communication(implementation: Implementation, case: Case, engine: Engi
         raise NotRun(f"communication is not known: {counted.unknown}")
     _check_bound(case, counted)
     expected, formula = implementation.expectation, implementation.communication
+    if compared_with(implementation, case) == "nothing":
+        raise NothingToCompare("no formula, expectation or lower bound: nothing to compare communication with")
     if expected is not None and expected.forward is not None:
         _check_expectation(implementation, case, counted, expected.forward)
     if formula is not None:
@@ -130,11 +133,19 @@ def has_own_gradient(case: Case, *, whole: bool = False) -> bool:
     )
 
 
-def held_to(implementation: Implementation) -> str:
-    """What an implementation's communication is compared with, beside the lower bound."""
+def has_bound(case: Case) -> bool:
+    """Whether anything is known of what must be sent: where nothing must be, that is known."""
+    known = case.contract in KNOWN or CONTRACTS[case.contract].least is not None
+    return needed(case) != NOTHING or (known and nothing_must_move(case))
+
+
+def compared_with(implementation: Implementation, case: Case) -> str:
+    """What an implementation's communication is compared with: a formula or an expectation beside the lower bound."""
     if implementation.communication is not None:
         return "formula"
-    return "lower bound" if implementation.expectation is None else f"expectation {implementation.expectation}"
+    if implementation.expectation is not None:
+        return f"expectation {implementation.expectation}"
+    return "lower bound" if has_bound(case) else "nothing"
 
 
 def in_vain(case: Case, counted: Counted) -> str:
@@ -152,7 +163,7 @@ def _check_bound(case: Case, counted: Counted) -> None:
     cost = counted.cost
     assert cost is not None
     if passed < bound.bytes:
-        least = f"{float(bound.bytes):g} bytes must pass every device (lower bound)"
+        least = f"{float(bound.bytes):g} byte{'s' * (bound.bytes != 1)} must pass every device (lower bound)"
         raise Broken("communication", f"{worded(cost)}: {least}")
     steps = bound.steps
     if set(dict(cost.counts)) == {"permute"} and cost.count("permute") < steps:
@@ -235,7 +246,7 @@ def _agrees(case: Case, counted: Counted, kind: str | None, count: int, size: in
     empty = all(0 in operand.block for operand in case.operands)
     if empty:  # which may be sent as often as one likes
         return own <= size + filled
-    if counted.rewritten and (case.roles or needed(case) == NOTHING):
+    if counted.rewritten and (case.roles or case.contract not in KNOWN or needed(case) == NOTHING):
         return min(numbers) <= count and own <= (size + filled) * widest(case, counted)
     right_bytes = abs(own - size) <= filled or size <= wide <= (size + filled) * widest(case, counted)
     right_count = count in numbers or (counted.rewritten and case.tree and (count > 0) == (numbers[0] > 0))

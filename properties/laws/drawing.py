@@ -8,12 +8,17 @@ from hypothesis import strategies as st
 from shardproof.oracles.dtypes import is_float
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.chain import DIVERGENT, NESTED, OUTSIDE, SPREAD, in_order
+from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.manual import dividing_axis, free_axis, outer_axes
 from shardproof.properties.contracts import CONTRACTS, Violation
 from shardproof.properties.contracts.drawing import placements, without
+from shardproof.properties.laws.gradient import derives_at
 from shardproof.properties.programs.implementations import Implementation
 
 Cases = st.SearchStrategy[Case]
+
+SOME = 3
+"""The data sets of a case of derivatives, each of which is run several times: more structures tell more."""
 
 
 def unrelated(cases: Cases) -> Cases:
@@ -62,6 +67,17 @@ def as_drawn(cases: Cases, implementation: Implementation) -> Cases:
 def on_little_data(cases: Cases, implementation: Implementation) -> Cases:
     """The cases, each with its first two data sets: where every run costs as much as the first."""
     return cases.map(lambda case: dataclasses.replace(case, data=case.data[:2]))
+
+
+def on_some_data(cases: Cases, implementation: Implementation) -> Cases:
+    """The cases, each with three of the data sets at which it has derivatives: other ones in every case."""
+    return cases.map(lambda case: dataclasses.replace(case, data=_some(case)))
+
+
+def _some(case: Case) -> tuple[Data, ...]:
+    telling = [data for data in case.data if derives_at(case, data)]
+    start = case.data[0].seed % max(len(telling), 1)
+    return (*telling[start:], *telling[:start])[:SOME] or case.data
 
 
 def leaving(cases: Cases, implementation: Implementation) -> Cases:

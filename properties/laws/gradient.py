@@ -46,7 +46,7 @@ def check_gradient(implementation: Implementation, case: Case, engine: Engine) -
     for kind in MODES:  # a custom_vjp has no forward mode, a while_loop no reverse mode: the other is checked alone
         try:
             program = ready(kind, implementation, case, engine)
-            chosen = [data for data in case.data if has_gradient(case, data)]
+            chosen = [data for data in case.data if derives_at(case, data)]
             told = [_check(kind, implementation, case, program, data) for data in chosen]
         except NotImplementedError as error:
             first = first or error
@@ -56,7 +56,7 @@ def check_gradient(implementation: Implementation, case: Case, engine: Engine) -
     raise first
 
 
-def has_gradient(case: Case, data: Data) -> bool:
+def derives_at(case: Case, data: Data) -> bool:
     """Whether derivatives at such data are defined.
 
     A product of infinity and zero is not, but whatever is only moved or added up may be infinite.

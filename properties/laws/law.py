@@ -24,6 +24,7 @@ from shardproof.properties.laws.drawing import (
     has_gradient,
     leaving,
     on_little_data,
+    on_some_data,
     typed,
     unrelated,
 )
@@ -187,6 +188,7 @@ LAWS: dict[str, Law] = {
             floating=True,
             share=0.6,
             script="gradient",
+            adapt=on_some_data,
             derives=True,
         ),
         Law(
@@ -226,6 +228,7 @@ LAWS: dict[str, Law] = {
             share=0.35,
             script="gradient",
             title="{part}",
+            adapt=on_some_data,
             derives=True,
         ),
         Law(

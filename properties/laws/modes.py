@@ -1,22 +1,19 @@
 """The law of the modes: a layer, its loss and its gradients are the same in each, and where they were asked for."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import jax
+import ml_dtypes
 import numpy as np
-from hypothesis import strategies as st
 from jax.sharding import NamedSharding
 
-from shardproof.impl.modes import Layouts
-from shardproof.oracles import modes as oracle
-from shardproof.oracles.layout import Entries, shard
-from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.cases.data import Data, generate
-from shardproof.properties.cases.strategies import meshes, specs
+from shardproof.oracles import mlp as oracle
+from shardproof.oracles.layout import shard
+from shardproof.properties.cases.modes import ModesCase
 from shardproof.properties.engines import Engine
 from shardproof.properties.engines.xla import device_mesh
+from shardproof.properties.laws.violation import Broken, Difference
 from shardproof.properties.programs.mapping import partition_spec
 from shardproof.properties.programs.program import Argument, Program
 
@@ -24,81 +21,42 @@ Mlp = Callable[..., Any]
 Loss = Callable[..., Any]
 
 CLOSE = 1e-12
-"""How near two computations in double precision are that do the same sums of products in another order."""
+"""Tolerance for float64 results that differ only in summation order."""
+
+NAMES = ("x", "w_in", "b_in", "w_out", "b_out", "targets")
 
 
-@dataclass(frozen=True)
-class ModesCase:
-    """A layer on a mesh of automatic axes: sizes B, D, F and E, and every layout."""
-
-    mesh: MeshCase
-    sides: tuple[int, int, int, int]
-    layouts: Layouts
-    seed: int
-
-    @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Those of x, the parameters, and the targets."""
-        b, d, f, e = self.sides
-        return (b, d), (d, f), (f,), (f, e), (e,), (b, e)
-
-    @property
-    def specs(self) -> tuple[Entries, ...]:
-        """Their layouts."""
-        return (*self.layouts.operands, self.layouts.result)
-
-    def arrays(self, dtype: str) -> list[np.ndarray]:
-        """Small integers: every intermediate of the layer is exact, also in 16 bits if the sides are short."""
-        return [
-            generate(Data("exact", self.seed + i), shape, np.dtype("int8"), terms=64).clip(-2, 2).astype(dtype)
-            for i, shape in enumerate(self.shapes)
-        ]
-
-    def arguments(self, dtype: str) -> tuple[Argument, ...]:
-        """The arrays as a program takes them."""
-        return tuple(
-            Argument(shape, np.dtype(dtype), spec) for shape, spec in zip(self.shapes, self.specs, strict=True)
-        )
+def arguments(case: ModesCase, dtype: str) -> tuple[Argument, ...]:
+    """The arrays as a program takes them."""
+    numpy_dtype = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    return tuple(Argument(shape, numpy_dtype, spec) for shape, spec in zip(case.shapes, case.specs, strict=True))
 
 
-@st.composite
-def modes_cases(draw: Any, *, max_devices: int = 8, available: int = 8) -> ModesCase:
-    """Layers. Shrinks to one device, to arrays that nothing shards, and to sides of one."""
-    mesh = draw(meshes(max_devices=max_devices, available=available, explicit=False))
-    ranks = {"x": 2, "w_in": 2, "b_in": 1, "w_out": 2, "b_out": 1, "hidden": 2, "result": 2}
-    layouts = Layouts(**{name: draw(specs(mesh, rank), label=name) for name, rank in ranks.items()})
-    at = {
-        "b": (layouts.x[0], layouts.hidden[0], layouts.result[0]),
-        "d": (layouts.x[1], layouts.w_in[0]),
-        "f": (layouts.w_in[1], layouts.b_in[0], layouts.hidden[1], layouts.w_out[0]),
-        "e": (layouts.w_out[1], layouts.b_out[0], layouts.result[1]),
-    }
-    parts = [np.lcm.reduce([mesh.axis_size(axes) for axes in entries]) for entries in at.values()]
-    b, d, f, e = (int(part) * draw(st.integers(1, 2), label="factor") for part in parts)
-    return ModesCase(mesh, (b, d, f, e), layouts, draw(st.integers(0, 2**16), label="seed"))
+def outputs(arrays: list[np.ndarray]) -> np.ndarray:
+    """Those of the layer, of x and its parameters, in float64."""
+    x, w_in, b_in, w_out, b_out = (a.astype(np.float64) for a in arrays)
+    return oracle.weighted_sums([(w_in, b_in), (w_out, b_out)], x)[-1]
 
 
 def check_mlp(mlp: Mlp, case: ModesCase, engine: Engine, dtype: str = "float32") -> None:
     """The layer is that of the whole arrays, bit for bit.
 
     Raises:
-        AssertionError: if not.
+        Broken: if not.
     """
     program = Program(
-        lambda mesh: lambda x, *rest: [mlp(x, rest[:4], mesh=mesh, layouts=case.layouts)], case.arguments(dtype)[:5]
+        lambda mesh: lambda x, *rest: [mlp(x, rest[:4], mesh=mesh, layouts=case.layouts)], arguments(case, dtype)[:5]
     )
-    x, *parameters = case.arrays(dtype)[:5]
-    (seen,) = engine.prepare(program, case.mesh)([x, *parameters])
-    w_in, b_in, w_out, b_out = (a.astype(np.float64) for a in parameters)
-    expected = oracle.mlp(x.astype(np.float64), (w_in, b_in, w_out, b_out)).astype(dtype)
-    np.testing.assert_array_equal(seen, expected, err_msg=str(case), strict=True)
+    arrays = case.arrays(dtype)[:5]
+    (seen,) = engine.prepare(program, case.mesh)(arrays)
+    _equal(outputs(arrays).astype(arrays[0].dtype), np.asarray(seen), f"{case}")
 
 
 def check_loss(loss: Loss, case: ModesCase, engine: Engine) -> None:
     """In double precision the loss and its gradient by every argument are those of the whole arrays.
 
     Raises:
-        AssertionError: if not.
+        Broken: if not.
     """
 
     def build(mesh: Any) -> Any:
@@ -113,22 +71,47 @@ def check_loss(loss: Loss, case: ModesCase, engine: Engine) -> None:
 
     arrays = case.arrays("float64")
     with jax.enable_x64(True):
-        seen = engine.prepare(Program(build, case.arguments("float64")), case.mesh)(arrays)
-    x, w_in, b_in, w_out, b_out, targets = arrays
-    parameters = (w_in, b_in, w_out, b_out)
-    of_x, of_targets, *others = oracle.loss_gradient(x, targets, parameters)
-    expected = [oracle.loss(x, targets, parameters), of_x, *others, of_targets]
-    names = ("the loss", *(f"the gradient by {n}" for n in ("x", "w_in", "b_in", "w_out", "b_out", "targets")))
-    for name, one, other in zip(names, seen, expected, strict=True):
-        room = CLOSE * max(1.0, np.abs(other).max(initial=0))
-        np.testing.assert_allclose(one, other, rtol=0, atol=room, err_msg=f"{name}: {case}")
+        seen = engine.prepare(Program(build, arguments(case, "float64")), case.mesh)(arrays)
+    leaves = in_order(arrays)
+    dtypes = [a.dtype for a in leaves]
+    by_name = dict(zip(in_order(NAMES), oracle.loss.pullback(leaves, [np.ones(())], range(6), dtypes, {}), strict=True))
+    expected = [oracle.loss.value(leaves, dtypes, {})[0], *(by_name[name] for name in NAMES)]
+    for name, one, other in zip(("the loss", *(f"the gradient by {n}" for n in NAMES)), seen, expected, strict=True):
+        _near(other.astype(np.float64), np.asarray(one), CLOSE, f"{name}: {case}")
+
+
+def check_narrow_loss(loss: Loss, case: ModesCase, engine: Engine, dtype: str) -> None:
+    """In 16 bits the loss of integers is that of the whole arrays, bit for bit.
+
+    Its sum is exact in float32, on a device and between devices; the quotient is rounded there, and then to 16 bits.
+
+    Raises:
+        Broken: if not.
+    """
+
+    def build(mesh: Any) -> Any:
+        return lambda x, *rest: [loss(x, rest[4], rest[:4], mesh=mesh, layouts=case.layouts)]
+
+    arrays = case.arrays(dtype)
+    (seen,) = engine.prepare(Program(build, arguments(case, dtype)), case.mesh)(arrays)
+    leaves = in_order(arrays)
+    (right,) = oracle.loss.value(leaves, [a.dtype for a in leaves], {})
+    rows = case.sides[0]
+    quotient = np.float32(np.round(right * rows)) / np.float32(rows)
+    _equal(np.asarray(quotient.astype(arrays[0].dtype)), np.asarray(seen), f"the loss: {case}")
+
+
+def in_order(of_case: Any) -> list[Any]:
+    """What a case has of x, the parameters and the targets, in the order of the oracle: inputs and targets last."""
+    x, *parameters, targets = of_case
+    return [*parameters, x, targets]
 
 
 def check_layout(mlp: Mlp, case: ModesCase) -> None:
     """Compiled, the result is laid out as it was asked for, and every device holds its part.
 
     Raises:
-        AssertionError: if not.
+        Broken: if not.
     """
     mesh = device_mesh(case.mesh)
     arrays = case.arrays("float32")[:5]
@@ -137,10 +120,28 @@ def check_layout(mlp: Mlp, case: ModesCase) -> None:
     ]
     result: Any = jax.jit(lambda x, *rest: mlp(x, rest, mesh=mesh, layouts=case.layouts))(*placed)
     wanted = NamedSharding(mesh, partition_spec(case.layouts.result))
-    assert result.sharding.is_equivalent_to(wanted, 2), f"{case}: {result.sharding}, expected {wanted}"
-    x, w_in, b_in, w_out, b_out = arrays
-    blocks = shard(oracle.mlp(x, (w_in, b_in, w_out, b_out)), case.mesh, case.layouts.result)
-    held = {s.device.id: np.asarray(s.data) for s in result.addressable_shards}
-    ids = np.vectorize(lambda device: device.id, otypes=[int])(mesh.devices)
-    for where in np.ndindex(*case.mesh.sizes):
-        np.testing.assert_array_equal(held[int(ids[where])], blocks[where], err_msg=f"{case} at {where}")
+    if not result.sharding.is_equivalent_to(wanted, 2):
+        raise Broken("type", f"{case}: {result.sharding}, expected {wanted}")
+    blocks = shard(outputs(arrays).astype(np.float32), case.mesh, case.layouts.result)
+    held = {s.device: np.asarray(s.data) for s in result.addressable_shards}
+    found = np.stack([held[mesh.devices[at]] for at in np.ndindex(*case.mesh.sizes)])
+    _equal(blocks, found.reshape(blocks.shape), f"{case}")
+
+
+def _equal(right: np.ndarray, found: np.ndarray, what: str) -> None:
+    difference = Difference.between("result", "result", right, found)
+    if found.dtype != right.dtype:
+        raise Broken("dtype", f"{what}: {found.dtype}, expected {right.dtype}", difference=difference)
+    if difference.wrong.any() or found.shape != right.shape:
+        raise Broken("values", f"{what}: expected {right}, not {found}", difference=difference)
+
+
+def _near(right: np.ndarray, found: np.ndarray, part: float, what: str) -> None:
+    """Equal to such a part of the largest, or of 1."""
+    if found.shape != right.shape:
+        raise Broken("shape", f"{what}: {found.shape}, expected {right.shape}")
+    off = part * max(1.0, float(np.abs(right).max(initial=0)))
+    wrong = ~(np.abs(found.astype(np.float64) - right) <= off)
+    if wrong.any():
+        difference = Difference("result", what, right, found, wrong, np.full(right.shape, off))
+        raise Broken("values", f"{what}: off by more than {off:.3g}", difference=difference)

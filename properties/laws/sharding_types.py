@@ -3,66 +3,30 @@
 Types are looked at inside of the traced program, and as its results leave it. Nothing is run, so no devices are needed.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import jax
-from hypothesis import strategies as st
 from jax.sharding import NamedSharding
 
 from shardproof.oracles import sharding_types as oracle
 from shardproof.oracles.layout import spec_entries
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.sharding_types import Ambiguous, Refused, ShardedType
-from shardproof.properties.cases.strategies import meshes
+from shardproof.properties.cases.typed_call import Call, Rule
 from shardproof.properties.engines.xla import abstract_mesh
+from shardproof.properties.laws.violation import Broken
 from shardproof.properties.programs.mapping import partition_spec
 
 REFUSED = "ShardingTypeError"
 """What JAX raises where an operation has no type; the exception has no public name."""
 
-Params = tuple[Any, ...]
-Rule = Callable[[Sequence[ShardedType], Params, MeshCase], ShardedType]
-"""The type of a result, given those of the operands, further parameters and the mesh; it may raise `Refused`."""
 
-
-@dataclass(frozen=True)
-class Call:
-    """An operation on operands of these types, on a mesh some of whose axes are explicit.
-
-    Arguments:
-        operation: its name.
-        mesh: the mesh; types name its explicit axes alone.
-        operands: the types of the operands.
-        params: further parameters.
-        function: a function of arrays of these types.
-        rule: what types the result.
-    """
-
-    operation: str
-    mesh: MeshCase
-    operands: tuple[ShardedType, ...]
-    params: Params
-    function: Callable[..., Any]
-    rule: Rule
-
-    @property
-    def expected(self) -> ShardedType:
-        """The type of the result.
-
-        Raises:
-            Refused: if there is none.
-        """
-        return self.rule(self.operands, self.params, self.mesh)
-
-    def __str__(self) -> str:
-        given = ", ".join(map(str, (*self.operands, *self.params)))
-        return f"{self.operation}({given}) on {self.mesh}"
-
-
-class WrongType(AssertionError):
+class WrongType(Broken):
     """A result is typed otherwise than it has to be."""
+
+    def __init__(self, finding: str) -> None:
+        super().__init__("type", finding)
 
 
 Excused = Callable[[Call, ShardedType | Exception], bool]
@@ -118,20 +82,6 @@ def traced_type(call: Call) -> ShardedType:
 def type_of(array: Any, mesh: MeshCase) -> ShardedType:
     """The type of what has a shape, a dtype and a sharding."""
     return ShardedType(array.shape, spec_entries(array.sharding.spec, len(array.shape), mesh), str(array.dtype))
-
-
-@st.composite
-def meshes_with_explicit_axes(draw: Any, *, max_devices: int = 24) -> MeshCase:
-    """Meshes of which all axes, or some, are explicit. Shrinks to one device."""
-    mesh = draw(meshes(max_devices=max_devices, explicit=False))
-    automatic = draw(st.sampled_from((None, None, *mesh.axis_names)), label="an automatic axis")
-    some = tuple("auto" if name == automatic and len(mesh.sizes) > 1 else "explicit" for name in mesh.axis_names)
-    return MeshCase(mesh.axis_names, mesh.sizes, mesh.devices, some)
-
-
-def explicit_axes(mesh: MeshCase) -> tuple[str, ...]:
-    """The axes that types may name."""
-    return tuple(name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == "explicit")
 
 
 def _outcome(function: Callable[[], ShardedType], kind: type[Exception]) -> ShardedType | Exception:

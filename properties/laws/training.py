@@ -1,7 +1,6 @@
 """The law of training: some steps on a mesh are those of a single device, by the definitions of loss and optimiser."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -11,13 +10,22 @@ from jax.sharding import PartitionSpec as P
 
 from shardproof.impl import optimisers
 from shardproof.oracles import optimisers as oracle
-from shardproof.oracles.mesh import MeshCase
+from shardproof.oracles.communication import KINDS
+from shardproof.oracles.dtypes import unit_roundoff
 from shardproof.oracles.mlp import loss as reference
+from shardproof.oracles.mlp_costs import Setting
+from shardproof.properties.cases.training import NARROW, Trial
+from shardproof.properties.counting.counted import of_compiled, of_record
+from shardproof.properties.counting.wording import worded
 from shardproof.properties.engines.simulate import Record, prepare
 from shardproof.properties.engines.xla import abstract_mesh, device_mesh
+from shardproof.properties.laws.communication import WIDER
+from shardproof.properties.laws.violation import Broken
 from shardproof.properties.programs.training import Form
 
 TOLERANCE = 1e-9
+"""Of doubles: how far a number may be off, as a part of the largest, after any steps."""
+
 OPTIMISERS: Mapping[str, tuple[Callable[[], Any], oracle.Optimiser]] = {
     "sgd": (lambda: optimisers.sgd(0.02), oracle.GradientDescent(0.02)),
     "momentum": (lambda: optimisers.sgd(0.02, momentum=0.9), oracle.GradientDescent(0.02, 0.9)),
@@ -26,34 +34,8 @@ OPTIMISERS: Mapping[str, tuple[Callable[[], Any], oracle.Optimiser]] = {
 """By name: the optimiser, and what it means."""
 
 
-@dataclass(frozen=True)
-class Trial:
-    """Some steps of a model on a mesh: everything needed to take them again."""
-
-    mesh: MeshCase
-    data: tuple[str, ...]
-    model: tuple[str, ...]
-    sizes: tuple[int, ...]
-    examples: int
-    microbatches: int = 1
-    steps: int = 1
-    seed: int = 0
-
-    def arrays(self, form: Form) -> tuple[Any, Any]:
-        """Parameters and batch, in float64; of a mask at least one is true, and devices count differently."""
-        rng = np.random.default_rng(self.seed)
-        layers = [
-            (rng.normal(size=(a, b)) / a**0.5, rng.normal(size=b))
-            for a, b in zip(self.sizes[:-1], self.sizes[1:], strict=True)
-        ]
-        batch = tuple(rng.normal(size=(self.examples, self.sizes[i])) for i in (0, -1))
-        mask = rng.random(self.examples) < 0.6
-        mask[self.seed % self.examples] = True
-        return layers, (*batch, mask) if form.masked else batch
-
-
 def expected(trial: Trial, form: Form, of: oracle.Optimiser) -> tuple[list[float], list[list[np.ndarray]]]:
-    """The losses before every step, and the parameters after it, on a single device."""
+    """The losses before every step, and the parameters after it, on a single device: rounded to their dtype."""
     params, (inputs, targets, *mask) = trial.arrays(form)
     counts = mask[0] if mask else np.ones(trial.examples, bool)
     leaves = [x for layer in params for x in layer]
@@ -65,38 +47,74 @@ def expected(trial: Trial, form: Form, of: oracle.Optimiser) -> tuple[list[float
         losses.append(float(reference.value(arrays, dtypes, {})[0]))
         gradients = reference.pullback(arrays, [np.ones(())], range(len(leaves)), dtypes, {})
         leaves, kept = of.step(leaves, gradients, kept)
+        leaves = [x.astype(trial.numpy_dtype) for x in leaves]
         after.append(leaves)
     return losses, after
 
 
-def check_steps(trial: Trial, form: Form, optimiser: tuple[Callable[[], Any], oracle.Optimiser], engine: str) -> Any:
-    """Losses and parameters are those of a single device, after every step; gives the record, or the compiled text.
+def check_steps(trial: Trial, form: Form, optimiser: tuple[Callable[[], Any], oracle.Optimiser], engine: str) -> None:
+    """Losses and parameters are those of a single device, after every step, and what is sent is what the form costs.
 
     Raises:
-        AssertionError: if not; for a replica that differs, a layout that changed, or a buffer that was not donated.
+        Broken: if not; for a replica that differs, a layout that changed, or a buffer that was not donated.
     """
     make, of = optimiser
+    within = 2 * unit_roundoff(trial.numpy_dtype) if trial.dtype in NARROW else TOLERANCE
     with jax.enable_x64(True):
         losses, after = expected(trial, form, of)
         run = simulated if engine == "simulate" else compiled
         evidence, found = run(trial, form, make())
         for step, (loss, leaves) in enumerate(found):
             context = f"{form} on {trial}, {engine}, step {step + 1}"
-            close(loss, losses[step], f"{context}: loss")
+            close(loss, losses[step], f"{context}: loss", within)
             for i, (leaf, right) in enumerate(zip(leaves, after[step], strict=True)):
-                close(leaf, right, f"{context}: parameter {i}")
-        return evidence
+                close(leaf, right, f"{context}: parameter {i}", within)
+        check_cost(trial, form, evidence)
 
 
-def close(found: Any, right: Any, what: str) -> None:
-    """Equal to nine digits of the largest.
+def check_cost(trial: Trial, form: Form, evidence: Record | str) -> None:
+    """A step sends what its form costs: nothing of parameters or their gradients in every microbatch.
+
+    A compiler combines collectives, leaves out those of one device, and may send 16-bit floats as wider ones: of what
+    it sends, bytes alone are looked at.
 
     Raises:
-        AssertionError: if not.
+        Broken: if it sends anything else.
     """
-    difference = float(np.max(np.abs(np.asarray(found) - right), initial=0))
-    most = TOLERANCE * max(1.0, float(np.max(np.abs(right), initial=0)))
-    assert difference <= most, f"{what} is off by {difference:.3g}, more than {most:.3g}"
+    if form.cost is None:
+        return
+    counted = of_record(evidence) if isinstance(evidence, Record) else of_compiled(evidence)
+    most, cost = form.cost(setting_of(trial, trial.data, trial.model), trial.microbatches), counted.cost
+    if cost is None:
+        raise Broken("communication", f"{form} on {trial}: what is sent is not known: {counted.unknown}")
+    if isinstance(evidence, Record):
+        right = cost.counts == most.counts and cost.operand_bytes == most.operand_bytes
+    else:
+        data, model = (tuple(n for n in axes if trial.mesh.shape[n] > 1) for axes in (trial.data, trial.model))
+        least = form.cost(setting_of(trial, data, model), trial.microbatches)
+        wider = WIDER.get(trial.dtype, 1)
+        right = all(least.bytes_in(kind) <= cost.bytes_in(kind) <= wider * most.bytes_in(kind) for kind in KINDS)
+    if not right:
+        raise Broken("communication", f"{form} on {trial}: {worded(cost)}: expected {worded(most)} (formula)")
+
+
+def setting_of(trial: Trial, data: tuple[str, ...], model: tuple[str, ...]) -> Setting:
+    """What a form's formula is in, with gradients of parameters alone."""
+    bits = 8 * trial.numpy_dtype.itemsize
+    return Setting(trial.mesh, data, model, trial.examples, trial.sizes, bits, max(bits, 32), of_inputs=False)
+
+
+def close(found: Any, right: Any, what: str, within: float = TOLERANCE) -> None:
+    """Equal to such a part of the largest, by default to nine digits.
+
+    Raises:
+        Broken: if not.
+    """
+    found, right = (np.asarray(x).astype(np.float64) for x in (found, right))
+    difference = float(np.max(np.abs(found - right), initial=0))
+    most = within * max(1.0, float(np.max(np.abs(right), initial=0)))
+    if not difference <= most:  # NaN is not
+        raise Broken("values", f"{what} is off by {difference:.3g}, more than {most:.3g}")
 
 
 def simulated(trial: Trial, form: Form, optimiser: Any) -> tuple[Record, list[tuple[Any, list[Any]]]]:
@@ -109,9 +127,9 @@ def simulated(trial: Trial, form: Form, optimiser: Any) -> tuple[Record, list[tu
         arrays,
         form.specs(len(trial.sizes) - 1, trial.data, trial.model),
     )
-    of_state = jax.eval_shape(step.initial, of_params)
+    of_state = jax.eval_shape(step.init_traceable, of_params)
     params, batch = arrays
-    state = prepare(step.initial, of_params).run(params)
+    state = prepare(step.init_traceable, of_params).run(params)
     traced = prepare(step.function, of_params, of_state, of_batch).live()
     found: list[tuple[Any, list[Any]]] = []
     record = None
@@ -129,15 +147,17 @@ def compiled(trial: Trial, form: Form, optimiser: Any) -> tuple[str, list[tuple[
     step = form.step(optimiser, mesh, trial.data, trial.model, trial.microbatches)
     params, batch = placed(trial, form, mesh)
     state = step.init(params)
-    text = step.compiled(params, state, batch)
+    text = str(step.lower(params, state, batch).compile().as_text())
     found: list[tuple[Any, list[Any]]] = []
     for _ in range(trial.steps):
         old = (params, state)
         layouts = jax.tree.map(lambda x: x.sharding, old)
         params, state, loss = step(params, state, batch)
-        if not found:  # later ones were read on the host, which keeps the memory of a CPU's array for the reader
-            assert all(x.is_deleted() for x in jax.tree.leaves(old)), f"{form} on {trial}: a buffer was not donated"
-        assert jax.tree.map(lambda x: x.sharding, (params, state)) == layouts, f"{form} on {trial}: a layout changed"
+        # later ones were read on the host, which keeps the memory of a CPU's array for the reader
+        if not found and not all(x.is_deleted() for x in jax.tree.leaves(old)):
+            raise Broken("memory", f"{form} on {trial}: a buffer was not donated")
+        if jax.tree.map(lambda x: x.sharding, (params, state)) != layouts:
+            raise Broken("type", f"{form} on {trial}: a layout changed")
         check_replicas((params, state))
         found.append((np.asarray(loss), [np.asarray(x) for x in jax.tree.leaves(params)]))
     return text, found
@@ -158,10 +178,11 @@ def check_replicas(tree: Any) -> None:
     """Devices that hold the same part of an array hold the same bits.
 
     Raises:
-        AssertionError: if not.
+        Broken: if not.
     """
     for leaf in jax.tree.leaves(tree):
         first: dict[str, bytes] = {}
         for shard in leaf.addressable_shards:
             bits = np.asarray(shard.data).tobytes()
-            assert first.setdefault(str(shard.index), bits) == bits, f"replicas of {leaf.sharding} differ"
+            if first.setdefault(str(shard.index), bits) != bits:
+                raise Broken("replicas", f"replicas of {leaf.sharding} differ", of="replica")

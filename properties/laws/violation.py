@@ -57,6 +57,10 @@ class NotRun(Exception):
     """An engine cannot run a case, or cannot tell what a law asks: a limit of the suite, and no verdict."""
 
 
+class NothingToCompare(NotRun):
+    """What a program does is known, and nothing says what it should be."""
+
+
 class SuiteError(Exception):
     """An oracle or a law itself fails on a case: an error of this suite, and never the implementation's."""
 

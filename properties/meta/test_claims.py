@@ -51,6 +51,11 @@ SHOWN: dict[str, tuple[str, str, Callable[[Case], bool]]] = {
     "invalid_indices": ("embedding_lookup", "value", lambda case: any(d.kind == "special" for d in case.data)),
     "nan_logits": ("moe_layer", "value", lambda case: any(d.kind == "nan" for d in case.data)),
     "negative_dimensions": ("all_gather", "value", negative),
+    "operands_apart": (
+        "pipeline",
+        "value",
+        lambda c: bool(c.operands[0].placement.axes - c.operands[1].placement.axes - set(c.axes)),
+    ),
     "replicated_operands": ("broadcast", "value", lambda c: not set(c.axes) <= c.operands[0].placement.axes),
     "several_layers": ("pipeline", "value", lambda c: c.operands[0].block[0] > c.operands[0].block[1]),
     "trees": ("ring_shift", "value", lambda case: case.tree),

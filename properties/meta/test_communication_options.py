@@ -23,7 +23,8 @@ from shardproof.properties.counting.steps import Step, steps
 from shardproof.properties.laws.law import Law
 from shardproof.properties.programs.expectation import Expectation, ExpectationError, value
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.reports import draw, svg
+from shardproof.properties.reports import draw
+from shardproof.properties.reports.pictures import steps as drawn
 from shardproof.properties.runner.draws import Finding
 from shardproof.properties.runner.given import Given, GivenError, parse_all
 from shardproof.properties.runner.tally import Tally
@@ -123,10 +124,10 @@ def test_check_takes_an_expectation(monkeypatch: pytest.MonkeyPatch) -> None:
         check("ring_shift", ring_shift, laws=["communication"], communication="permutes=2")
 
 
-def test_a_mesh_that_is_not_served_is_one_line(
+def test_a_mesh_that_is_not_supported_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What an implementation declares not to serve is said, not raised."""
+    """What an implementation declares not to support is said, not raised."""
 
     def powers_of_two(x: jax.Array, axis_name: str, *, offset: int) -> jax.Array:
         raise NotImplementedError("3 members: expected a power of two")
@@ -134,7 +135,7 @@ def test_a_mesh_that_is_not_served_is_one_line(
     monkeypatch.setattr(draw, "find", lambda name: Implementation("ring_shift", "doubling", powers_of_two))
     assert draw.main(["doubling", "--mesh", "tp=3"]) == 2
     assert capsys.readouterr().err == (
-        "error: doubling does not serve --mesh=tp=3: 3 members: expected a power of two\n"
+        "error: doubling does not support --mesh=tp=3: 3 members: expected a power of two\n"
     )
 
 
@@ -210,10 +211,10 @@ def test_a_drawing_says_who_sends_what(capsys: pytest.CaptureFixture[str], tmp_p
 
 def test_a_drawing_is_in_the_order_of_the_axis_tuple() -> None:
     """Groups stand side by side, the devices of each in logical order, under their coordinates."""
-    permuted = svg.columns(MeshCase(("dp", "tp"), (2, 3)), ("tp", "dp"))
+    permuted = drawn.columns(MeshCase(("dp", "tp"), (2, 3)), ("tp", "dp"))
     assert permuted.column == (0, 2, 4, 1, 3, 5)
     assert permuted.names[:3] == ("dp=0, tp=0", "dp=1, tp=0", "dp=0, tp=1")
-    grouped = svg.columns(MeshCase(("dp", "tp"), (2, 3)), ("dp",))
+    grouped = drawn.columns(MeshCase(("dp", "tp"), (2, 3)), ("dp",))
     assert grouped.names[:2] == ("dp=0, tp=0", "dp=1, tp=0")
     assert [grouped.index(position) for position in range(6)] == [0, 0, 0, 1, 1, 1]
 
@@ -222,7 +223,7 @@ def test_collectives_of_one_round_are_not_drawn_over_one_another() -> None:
     """Two permutes over the same links at the same time are two arrows, told apart by their dashes."""
     pytest.importorskip("drawsvg", reason="the extra `draw` is not installed")
     twice = [Step("permute", 16, ((0, 1), (1, 0)), 2, 1)] * 2
-    text = svg.picture("twice", twice, svg.columns(MeshCase(("tp",), (2,)), ("tp",))).as_svg()
+    text = drawn.picture("twice", twice, drawn.columns(MeshCase(("tp",), (2,)), ("tp",))).as_svg()
     ends = re.findall(r'<path d="M([\d.,]+) L([\d.,]+)"[^>]*marker-end', text)
     assert len(set(ends)) == len(ends) == 4 + 3
     assert text.count("stroke-dasharray") == 2 + 1
@@ -251,8 +252,8 @@ def test_a_bidirectional_ring_uses_both_directions() -> None:
         return jnp.concatenate([lax.ppermute(x[:1], axis_name, up), lax.ppermute(x[1:], axis_name, down)])
 
     found = steps(Implementation("ring_shift", "both", both), example("ring_shift", MeshCase(("tp",), (5,)), "tp"))
-    colours = [{svg.direction(*link, step.devices) for link in step.links} for step in found]
-    assert colours == [{svg.UP}, {svg.DOWN}]
+    colours = [{drawn.direction(*link, step.devices) for link in step.links} for step in found]
+    assert colours == [{drawn.UP}, {drawn.DOWN}]
     assert found[0] == Step("permute", 16, ((0, 1), (1, 2), (2, 3), (3, 4), (4, 0)), 5, 1)
     assert {step.round for step in found} == {1}
 

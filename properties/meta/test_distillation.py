@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -21,12 +21,15 @@ from shardproof.impl.training import TrainingStep
 from shardproof.oracles import mlp
 from shardproof.oracles.layout import shard
 from shardproof.oracles.mesh import MeshCase
-from shardproof.oracles.optimisers import Adam
+from shardproof.oracles.optimisers import Adam, GradientDescent, Optimiser
 from shardproof.properties.engines.xla import device_mesh
 from shardproof.properties.laws.training import check_replicas, close
 
 EXAMPLES, TEACHER, STUDENT = 12, (12, 12, 12), (12, 24, 12)
 """How many examples, and the sizes of two models that every mesh here divides."""
+
+PUBLISHED = (16, (32, 128, 256, 128, 4), (32, 4))
+"""The same of "JAX Sharding and Parallel Computing", where four devices teach and four learn, for five steps."""
 
 SPLITS = {
     "4+4": (MeshCase(("tp",), (4,)), MeshCase(("dp", "tp"), (2, 2), (4, 5, 6, 7))),
@@ -61,12 +64,21 @@ class Lesson:
         student: the name of the student's parallelisation.
         optimiser: the student's.
         teacher: instead of a model's outputs, what computes logits.
+        sizes: how many examples, and the sizes of the teacher and of the student.
     """
 
-    def __init__(self, meshes: tuple[MeshCase, MeshCase], student: str, optimiser: Any, teacher: Any = None) -> None:
+    def __init__(
+        self,
+        meshes: tuple[MeshCase, MeshCase],
+        student: str,
+        optimiser: Any,
+        teacher: Any = None,
+        sizes: tuple[int, tuple[int, ...], tuple[int, ...]] = (EXAMPLES, TEACHER, STUDENT),
+    ) -> None:
         mesh, of_student = (device_mesh(case) for case in meshes)
+        self.shape = sizes[0], sizes[1][0]
         self.rng = np.random.default_rng(0)
-        self.teacher, self.student = self.layers(TEACHER), self.layers(STUDENT)
+        self.teacher, self.student = self.layers(sizes[1]), self.layers(sizes[2])
         teaching, learning = PARALLELISATIONS["tensor_parallel"], PARALLELISATIONS[student]
         layouts, (of_inputs, _) = teaching.layout.shardings(len(self.teacher), mesh=mesh, data=(), model="tp")
         self.teacher_params = jax.device_put(self.teacher, layouts)
@@ -91,7 +103,7 @@ class Lesson:
 
     def inputs(self) -> np.ndarray:
         """Random inputs of a batch."""
-        return self.rng.normal(size=(EXAMPLES, TEACHER[0]))
+        return self.rng.normal(size=self.shape)
 
     def learn(self, inputs: np.ndarray) -> Any:
         """A step; gives the loss before it."""
@@ -115,24 +127,43 @@ def check_laid_out(array: jax.Array, whole: np.ndarray, mesh: MeshCase, of: P) -
         close(found, part, f"a part of {of} on {mesh}")
 
 
-@split
-@pytest.mark.parametrize("student", ["data_parallel", "fsdp_rows", "fsdp_tensor_parallel"])
-def test_steps(meshes: tuple[MeshCase, MeshCase], student: str) -> None:
-    """Losses and parameters are those of one device that learns the outputs of the definition's teacher."""
-    lesson, oracle = Lesson(meshes, student, optimisers.adam(0.01)), Adam(0.01)
+def check_lesson(lesson: Lesson, oracle: Optimiser, batches: Iterable[np.ndarray]) -> list[float]:
+    """Losses and parameters are those of one device that learns the outputs of the definition's teacher.
+
+    Returns:
+        The losses, one before each step.
+    """
     leaves = [x for layer in lesson.student for x in layer]
-    kept = oracle.start(leaves)
-    for _ in range(3):
-        inputs = lesson.inputs()
+    kept, losses = oracle.start(leaves), []
+    for inputs in batches:
         arrays = [*leaves, inputs, mlp.weighted_sums(lesson.teacher, inputs)[-1]]
         dtypes = [a.dtype for a in arrays]
         right = mlp.loss.value(arrays, dtypes, {})[0]
         gradients = mlp.loss.pullback(arrays, [np.ones(())], range(len(leaves)), dtypes, {})
         leaves, kept = oracle.step(leaves, gradients, kept)
-        close(lesson.learn(inputs), right, "loss")
+        losses.append(float(lesson.learn(inputs)))
+        close(losses[-1], right, "loss")
         for found, wanted in zip(jax.tree.leaves(lesson.params), leaves, strict=True):
             close(found, wanted, "parameter")
     check_replicas((lesson.params, lesson.state))
+    return losses
+
+
+@split
+@pytest.mark.parametrize("student", ["data_parallel", "fsdp_rows", "fsdp_tensor_parallel"])
+def test_steps(meshes: tuple[MeshCase, MeshCase], student: str) -> None:
+    """Three steps, each on a batch of its own, are those of one device."""
+    lesson = Lesson(meshes, student, optimisers.adam(0.01))
+    check_lesson(lesson, Adam(0.01), [lesson.inputs() for _ in range(3)])
+
+
+@pytest.mark.needs_devices(8)
+def test_published_sizes() -> None:
+    """The published teacher and student: five steps at the rate 0.01 on one batch, each of which decreases the loss."""
+    meshes = MeshCase(("tp",), (4,)), MeshCase(("dp", "tp"), (4, 1), (4, 5, 6, 7))
+    lesson = Lesson(meshes, "data_parallel", optimisers.sgd(0.01), sizes=PUBLISHED)
+    losses = check_lesson(lesson, GradientDescent(0.01), [lesson.inputs()] * 5)
+    assert losses == sorted({*losses}, reverse=True)
 
 
 @split

@@ -135,6 +135,18 @@ def by_a_rule(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
     return result
 
 
+def by_branches(table: Array, ids: Array, axis_name: Any) -> Array:
+    """The rows of a table, each from the participant that has it."""
+    rows, me = len(table), lax.axis_index(axis_name)
+
+    def row(i: Array) -> Array:
+        first = rows * me.astype(i.dtype)
+        mine = (i >= first) & (i < first + rows)
+        return lax.cond(mine, lambda: table[i - first], lambda: jnp.zeros_like(table[0]))
+
+    return lax.psum(lax.map(row, ids), axis_name)
+
+
 @dataclass(frozen=True)
 class Pair:
     """A right function that meets a defect, and the same with a bug of its own.
@@ -171,6 +183,9 @@ PAIRS = {
     "psum_scatter_untiled_vmap": Pair("reduce_scatter", scatter, after(scatter, doubled), "transformation", "simulate"),
     "custom_vmap_jacobian": Pair(
         "ring_shift", by_a_rule, after(by_a_rule, twice_the_gradient), "transformed gradient", "simulate"
+    ),
+    "vmap_varying_branch": Pair(
+        "embedding_lookup", by_branches, after(by_branches, doubled), "transformation", "simulate"
     ),
     "nested_shard_map_eager": Pair("all_reduce", reduce, after(reduce, doubled), "eager", "xla", ("eager", "nested")),
     "empty_all_gather": Pair("all_gather", gather, after(gather, in_another_dtype), "value", "xla"),

@@ -10,10 +10,17 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from shardproof.oracles.layout import spec_entries
 from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases.modes import ModesCase
+from shardproof.properties.cases.resharding import Resharding
+from shardproof.properties.cases.strategies.layouts import modes_cases
 from shardproof.properties.engines import Engine
 from shardproof.properties.engines.xla import abstract_mesh, device_mesh
-from shardproof.properties.laws.modes import ModesCase, check_layout, check_loss, check_mlp, modes_cases
-from shardproof.properties.mutants.modes import ODD_LAYERS, UNPLACED, WRONG_LAYERS, WRONG_LOSSES
+from shardproof.properties.laws.modes import check_layout, check_loss, check_mlp, check_narrow_loss
+from shardproof.properties.laws.resharding import check_resharding
+from shardproof.properties.laws.violation import Broken
+from shardproof.properties.mutants.modes import NARROW_LOSSES, ODD_LAYERS, UNPLACED, WRONG_LAYERS, WRONG_LOSSES
+from shardproof.properties.mutants.resharding import CHANGES, RIGHT
+from shardproof.properties.mutants.resharding import WRONG as RESHARDINGS
 from shardproof.properties.suite.test_modes import COMPILED, INTERPRETED
 
 pytestmark = pytest.mark.needs_devices(8)
@@ -42,6 +49,34 @@ def test_a_wrong_loss_is_found(name: str, engines: Mapping[str, Engine]) -> None
     """By its value, or a gradient."""
     with pytest.raises(AssertionError, match=r"the loss|the gradient by"):
         search(lambda case: check_loss(WRONG_LOSSES[name], case, engines["simulate"]), INTERPRETED)
+
+
+@pytest.mark.parametrize("name", NARROW_LOSSES)
+def test_a_loss_in_16_bits_is_found(name: str, engines: Mapping[str, Engine]) -> None:
+    """Its sum is rounded more often than it may be, where it is above 256."""
+
+    def check(case: ModesCase) -> None:
+        if max(case.sides) < 32:
+            check_narrow_loss(NARROW_LOSSES[name], case, engines["simulate"], "bfloat16")
+
+    with pytest.raises(Broken, match="the loss"):
+        search(check, 8 * INTERPRETED)
+
+
+@pytest.mark.parametrize("name", RESHARDINGS)
+def test_a_wrong_change_of_layout_is_found(name: str) -> None:
+    """For what is wrong with it."""
+    function, case, kind = RESHARDINGS[name]
+    with pytest.raises(Broken) as raised:
+        check_resharding(function, case)
+    assert raised.value.kind == kind
+
+
+@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("case", CHANGES, ids=str)
+def test_an_odd_change_of_layout_is_right(name: str, case: Resharding) -> None:
+    """It is not reported."""
+    check_resharding(RIGHT[name], case)
 
 
 @pytest.mark.parametrize("name", UNPLACED)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from jax import lax
 from jax.sharding import PartitionSpec
 
+from shardproof.impl import pipeline as module
 from shardproof.impl.pipeline import circular_pipeline, gathered_pipeline, pipeline
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.pipeline import circular_steps, gpipe_steps
@@ -155,12 +156,13 @@ def traced(form: Any, p: int, microbatches: int, layers: int) -> Any:
     return jax.make_jaxpr(mapped)(*arrays)
 
 
-@pytest.mark.parametrize(("p", "microbatches", "layers"), [(4, 8, 1), (4, 8, 3), (4, 2, 3), (6, 1, 1), (2, 5, 2)])
-def test_bubbles_are_counted(p: int, microbatches: int, layers: int) -> None:
-    """A loop has all steps but the first, with one permute in each; p - 1 of them are idle for every participant."""
-    assert gpipe_steps(p, microbatches) == microbatches + p - 1
-    if microbatches >= p:
-        assert circular_steps(p, microbatches, layers) == layers * microbatches + p - 1
+SIZES = [(4, 8, 1), (4, 8, 3), (4, 2, 3), (6, 1, 1), (2, 5, 2), (3, 3, 2)]
+sizes = pytest.mark.parametrize(("p", "microbatches", "layers"), SIZES)
+
+
+@sizes
+def test_steps_are_counted(p: int, microbatches: int, layers: int) -> None:
+    """A loop has all steps but the first, with one permute in each."""
     forms = [(circular_pipeline, circular_steps(p, microbatches, layers))]
     forms += [(pipeline, gpipe_steps(p, microbatches))] if layers == 1 else []
     for form, steps in forms:
@@ -169,6 +171,37 @@ def test_bubbles_are_counted(p: int, microbatches: int, layers: int) -> None:
         assert loop.params["length"] == steps - 1
         permutes = [one for one in equations(program) if one.primitive.name == "ppermute"]
         assert len(permutes) == len([one for one in equations(loop.params["jaxpr"]) if one in permutes]) == 1
+
+
+@sizes
+def test_bubbles_are_counted(p: int, microbatches: int, layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every participant is idle in p - 1 steps, and in p - M more of each round but the last if M is less than p.
+
+    A step is not idle if the participant puts a microbatch through one of its layers, for the first time.
+    """
+    seen: list[tuple[int, float]] = []
+
+    def recorded(index: Any, y: Any) -> Any:
+        seen.append((int(index), float(y[0, 0])))
+        return y
+
+    def applied(layer: Any, y: Any, dtype: Any) -> Any:
+        entered = jax.pure_callback(recorded, y, lax.axis_index("pp"), y)
+        return (entered + layer[0, 0]).astype(dtype)
+
+    monkeypatch.setattr(module, "_applied", applied)
+    mesh = MeshCase(("pp",), (p,))
+    weights = np.ones((p, layers, 1), np.float32)  # a layer adds 1, so that a value says what it went through
+    x = np.broadcast_to(1000 * np.arange(1, microbatches + 1, dtype=np.float32)[:, None, None], (p, microbatches, 1, 1))
+    for form in (circular_pipeline, pipeline)[: 1 + (layers == 1)]:
+        seen.clear()
+        found = simulated(functools.partial(form, axis_name="pp"), mesh, weights, x)
+        np.testing.assert_array_equal(found, x + p * layers)
+        for participant in range(p):
+            entered = [value for index, value in seen if index == participant]
+            useful = {1000 * (m + 1) + n * p + participant for m in range(microbatches) for n in range(layers)}
+            assert useful <= {*entered}
+            assert len(entered) - len(useful) == p - 1 + (layers - 1) * max(p - microbatches, 0)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)

@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from shardproof.plugin import OPTIONS
+from shardproof.plugin import FLAGS, OPTIONS
 from shardproof.properties.benchmark.readme import README, REPORTS_PAGE, block
 from shardproof.properties.reports.destinations import DestinationError, check_destination, write_somewhere
 from shardproof.properties.runner.platforms import TooFewDevices, check_devices
@@ -259,6 +259,6 @@ def test_the_readme_has_every_option() -> None:
     shown = set(re.findall(r"^  (--[a-z-]+)", section[0], re.MULTILINE))
     page, front = (path.read_text(encoding="utf-8") for path in (REPORTS_PAGE, README))
     assert "--devices" in shown
-    assert set(OPTIONS) == shown
+    assert {*OPTIONS, *FLAGS} == shown
     assert set(re.findall(r"^\| *`(--[a-z-]+)", page, re.MULTILINE)) == shown
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", front.partition("## Options")[2])) <= shown

@@ -108,8 +108,12 @@ def test_the_script_of_a_program_runs_alone(tmp_path: Any, monkeypatch: pytest.M
         ({"arguments": ("a@data b@data", "b c", "c d")}, "x: array 'a@data b@data': expected each role to shard one"),
         ({"arguments": (3, "b c", "c d")}, "x=3: expected dimensions in a string"),
         ({"arguments": ("a b", "b c", "c d"), "results": "a d"}, "expected a role that shards a dimension"),
-        ({"results": "batch@data"}, "result: the reference returns shape (2, 2): expected 1 dimensions, 'batch@data'"),
-        ({"results": {"y": "batch@data embed"}}, "the reference returns PyTreeDef(*): expected PyTreeDef({'y': *})"),
+        ({"results": "batch@data"}, "result: the reference returns shape (2, 3): expected (2,), 'batch@data', of arg"),
+        ({"results": "embed batch"}, "result: the reference returns shape (2, 3): expected (3, 2), 'embed batch', of"),
+        (
+            {"results": {"y": "batch@data embed"}},
+            "the reference returns *: expected {'y': *}, as results are",
+        ),
         (
             {"arguments": (Array("n@data", "int32", below="rows"), "a b", "b c")},
             "x: below='rows': expected a dimension",

@@ -14,7 +14,8 @@ import pytest
 from shardproof.properties.counting.chips import chip
 from shardproof.properties.counting.frames import Frames
 from shardproof.properties.counting.hlo import CompiledCollective, collectives
-from shardproof.properties.counting.modelled import SHAPES, Place, Work, alone, sides
+from shardproof.properties.counting.modelled import Place, Work, alone, sides
+from shardproof.properties.counting.products import SHAPES
 from shardproof.properties.counting.scheduled import Schedule, schedule
 from shardproof.properties.counting.text import HloError, read
 from shardproof.properties.counting.torus import passage

@@ -16,7 +16,7 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.counting.chips import CHIPS, REGISTER, Chip, Unpublished, chip, in_words
 from shardproof.properties.counting.choosing import scheduled
 from shardproof.properties.counting.lanes import MOST_BARS, laid_out, text
-from shardproof.properties.counting.operations import Operation, operations_of
+from shardproof.properties.counting.operations import Operation, flops_of, operations_of
 from shardproof.properties.counting.routes import Loads
 from shardproof.properties.counting.shaped import shaped
 from shardproof.properties.counting.timeline import COMPUTE, Timeline, timeline
@@ -48,8 +48,11 @@ A_MICROSECOND = 197 * 10**6
 def test_every_figure_has_its_source(name: str) -> None:
     """And a machine is one on which memory is faster than links, and arithmetic than both."""
     one = CHIPS[name]
-    assert {*one.sources} == {"peak", "memory", "link", "latency"}
-    assert all("https://" in source or "datasheet" in source for source in one.sources.values())
+    figures = {*(f"peak:{dtype}" for dtype in one.peak), "memory", "link", "latency"}
+    figures |= set() if one.cycle is None else {"cycle"}
+    assert {*one.sources} == figures
+    assert one.assumed <= figures
+    assert all("https://" in source for source in one.sources.values())
     assert one.name == name
     assert one.link < one.memory < one.rate("bfloat16")
     assert 0 < one.latency <= 10 * MICRO
@@ -57,10 +60,27 @@ def test_every_figure_has_its_source(name: str) -> None:
 
 @pytest.mark.either_end
 def test_published_sums_of_links_are_not_exceeded() -> None:
-    """Google's pages have the bandwidth of all links of a chip, both ways: none here is faster than its part of it."""
-    for name, both_ways, links in (("v5e", 400, 4), ("v5p", 1200, 6), ("v6e", 800, 4), ("tpu7x", 1200, 6)):
-        assert CHIPS[name].link <= both_ways * 10**9 // links // 2
+    """Published is the bandwidth of all links of a chip, both ways: each has its part of it, less a sixth at most.
+
+    That of v4 is in Jouppi et al. 2023, arXiv:2304.01433, table 4: six links of 50 GB/s. An H100 has one port.
+    """
+    published = {"v4": (600, 6), "v5e": (400, 4), "v5p": (1200, 6), "v6e": (800, 4), "tpu7x": (1200, 6)}
+    published["h100"] = (900, 1)
+    assert published.keys() == CHIPS.keys()
+    for name, (both_ways, links) in published.items():
+        part = both_ways * 10**9 // links // 2
+        assert 5 * part <= 6 * CHIPS[name].link <= 6 * part
         assert CHIPS[name].dimensions == links // 2
+
+
+@pytest.mark.either_end
+def test_clocks_are_known_ones() -> None:
+    """Peaks and products in a cycle are of one clock: v4 has 1.05 GHz, v5e 1.5, and none is faster than 2.2."""
+    clocks = {"v4": 1.05, "v5e": 1.5, "v5p": 1.75, "v6e": 1.75, "tpu7x": 2.2}
+    for name, gigahertz in clocks.items():
+        assert float(CHIPS[name].clock / 10**9) == pytest.approx(gigahertz, rel=0.003)
+    with pytest.raises(Unpublished, match="clock of h100: nobody says how many products it has in a cycle"):
+        _ = CHIPS["h100"].clock
 
 
 @pytest.mark.either_end
@@ -85,12 +105,25 @@ def test_an_operation_takes_the_larger_of_two_times() -> None:
 
 
 @pytest.mark.either_end
+def test_ragged_products_have_the_dtype_of_what_is_multiplied() -> None:
+    """The sizes of groups are integers, and nothing is multiplied by them: every row by the matrix of its group."""
+    rows, inner, columns, groups = 24, 8, 4, 3
+    for dtype in ("bfloat16", "float32"):
+        shapes = (jax.ShapeDtypeStruct(shape, dtype) for shape in ((rows, inner), (groups, inner, columns)))
+        traced = jax.make_jaxpr(lax.ragged_dot)(*shapes, jax.ShapeDtypeStruct((groups,), jnp.int32))
+        (equation,) = traced.jaxpr.eqns
+        assert flops_of(equation) == {dtype: 2 * rows * inner * columns}
+
+
+@pytest.mark.either_end
 def test_what_nobody_publishes_is_not_invented() -> None:
     """The message names the dtype, the chip and what there is."""
     with pytest.raises(Unpublished, match=r"dtype=float64: no published peak of it on v5e: expected one of bfloat16,"):
         V5E.seconds(Operation("dot_general", "", frozenset(), {"float64": 8}))
     assert V5E.seconds(Operation("dot_general", "", frozenset(), {"float64": 0})) == 0
-    with pytest.raises(ValueError, match=r"machine='v5x': no such machine; did you mean 'v5p'\?|did you mean 'v5e'"):
+    with pytest.raises(Unpublished, match=r"dtype=float16: no published peak of it on v5e: expected one of bfloat16,"):
+        V5E.rate("float16")
+    with pytest.raises(ValueError, match=r"^machine='v5x': no such machine; did you mean 'v5p'\?$"):
         chip("v5x")
     with pytest.raises(ValueError, match="machine='abacus': no such machine; expected one of v4, v5e, v5p, v6e"):
         chip("abacus")
@@ -195,13 +228,13 @@ def gathered(x: Array, w: Array, tp: str) -> Array:
 
 
 def test_a_gather_first_is_exposed() -> None:
-    """On a ring of four two hops, three blocks by two ways; through a switch one hop, three blocks out of one port."""
+    """On a ring of four two hops, three blocks by two ways; through a switch three steps and three blocks."""
     block, t = 512 * 2048 * 2, Fraction(2 * 2048 * 2048 * 8192, 197 * 10**12)
     found = times(gathered, "2048@tpx2048,2048x8192")
     assert found.exposed == found.communication == 2 * MICRO + Fraction(3 * block, 2 * 45 * 10**9)
     assert found.total == found.exposed + t
     switched = times(gathered, "2048@tpx2048,2048x8192", CHIPS["h100"])
-    assert switched.communication == Fraction(34, 10) * MICRO + Fraction(3 * block, 450 * 10**9)
+    assert switched.communication == 3 * Fraction(34, 10) * MICRO + Fraction(3 * block, 450 * 10**9)
 
 
 def opposite(x: Array, tp: str) -> Array:
@@ -224,12 +257,15 @@ def test_a_switch_knows_no_distance() -> None:
 
 
 def test_collectives_that_go_round_twice() -> None:
-    """An all-reduce of n bytes: 3/4 n by two ways, twice, and two hops, twice; on a switch two stages."""
+    """An all-reduce of n bytes: 3/4 n by two ways, twice, and two hops, twice; through a switch three steps, twice.
+
+    An all-to-all has one step there.
+    """
     n, h100 = 512 * 2048 * 2, CHIPS["h100"]
     total = times(lambda x, tp: lax.psum(x, tp), "2048@tpx2048")
     assert total.total == 4 * MICRO + Fraction(2 * 3 * n, 4 * 2 * 45 * 10**9)
     switched = times(lambda x, tp: lax.psum(x, tp), "2048@tpx2048", h100)
-    assert switched.total == 2 * h100.latency + Fraction(2 * 3 * n, 4 * 450 * 10**9)
+    assert switched.total == 6 * h100.latency + Fraction(2 * 3 * n, 4 * 450 * 10**9)
     exchanged = times(lambda x, tp: lax.all_to_all(x, tp, 0, 0, tiled=True), "2048@tpx2048", h100)
     assert exchanged.total == h100.latency + Fraction(3 * n, 4 * 450 * 10**9)
 

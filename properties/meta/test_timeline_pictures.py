@@ -27,8 +27,8 @@ from shardproof.properties.reports import timeline as command
 from shardproof.properties.reports.failures import lanes
 from shardproof.properties.reports.failures.lanes import in_letters, picture
 from shardproof.properties.reports.failures.text import report
-from shardproof.properties.reports.gantt import gantt
-from shardproof.properties.reports.svg import LETTER
+from shardproof.properties.reports.pictures.gantt import gantt
+from shardproof.properties.reports.pictures.steps import LETTER
 from shardproof.properties.runner.violation import LawViolation
 
 MINE = """import jax
@@ -64,6 +64,10 @@ DESCRIBED = {"arguments": ("b@data f", {"in": "f h@model", "out": "h@model f"}),
 MLP = Program(mlp, unsharded, **DESCRIBED)
 WHOLE = Program(whole, unsharded, whole=True, **DESCRIBED)
 number = 3
+
+
+def mistaken(x, axis_name):
+    return x + None
 """
 
 
@@ -116,6 +120,10 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["timed_layer:MLP", "--mesh", "dp=2,tp=4", "--shape", MLP], {"compute", "tp ->", "tp <-"}),
         (["timed_layer:WHOLE", "--mesh", "dp=2,tp=4", "--shape", MLP], {"compute", "tp ->", "tp <-"}),
         (["all_gather_matmul_lhs=timed_layer:layer"], {"compute", "tp ->", "tp <-"}),
+        (["mlp_loss[fsdp_2d]", "--mesh", "dp=2,tp=4", "--gradient"], {"compute", "dp ->", "tp ->", "tp <-"}),
+        (["moe_layer[sorted]", "--gradient"], {"compute", "tp ->", "tp <-"}),
+        (["pipeline[gpipe]"], {"compute", "tp ->", "tp <-"}),
+        (["sequence_parallel_mlp[overlapped]"], {"compute", "tp ->"}),
     ],
     ids=lambda given: given[0] if isinstance(given, list) else "",
 )
@@ -148,7 +156,12 @@ def test_the_command_draws_ours_and_theirs(
         (["ring_all_gather_matmul_lhs", "--shape", "8x4"], "expected as many sides as"),
         (["ring_all_gather_matmul_lhs", "--shape", "8by4"], "--shape=8by4: expected the sides of whole arrays"),
         (["ring_all_gather_matmul_lhs", "--dtype", "float64"], "no published peak of it on v5e"),
-        (["nested_all_gather_matmul_lhs"], "does not serve"),
+        (["nested_all_gather_matmul_lhs"], "does not support"),
+        (["ring_all_gather_matmul_lhs", "--dtype", "bfloat61"], "--dtype='bfloat61': expected one of"),
+        (["moe_layer[chunked]"], "it cannot be told what hides what: the iterations of the while"),
+        (["pipeline[gpipe]", "--mesh", "tp=8"], "pipeline: weights="),
+        (["mlp_loss[fsdp_2d]", "--mesh", "tp=3"], "shape=1024x4096: expected sides that divide by 3"),
+        (["mlp_loss[fsdp_2d]", "--shape", "8x4"], "shapes=8x4: expected as many sides as"),
         (["ring_all_gather_matmul_lsh"], "did you mean 'ring_all_gather_matmul_lhs'?"),
         (["timed_layer:layer"], "expected --shape, the arrays that it is called with"),
         (["timed_layer:missing", "--shape", "8x4@tp"], "module timed_layer has no missing"),
@@ -173,6 +186,29 @@ def test_what_cannot_be_drawn_is_one_line(
     assert line.startswith("error: ")
     assert reason in line
     assert not [*mine.glob("*.svg")]
+
+
+def test_a_bug_has_its_traceback(mine: Path) -> None:
+    """Only what cannot be had is a line: what a function does wrong is raised where it does it."""
+    with pytest.raises(TypeError, match="NoneType"):
+        command.main(["timed_layer:mistaken", "--shape", "8x4@tp"])
+    assert not [*mine.glob("*.svg")]
+
+
+def test_figures_say_what_is_assumed_and_where_they_are_from(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The peak is that of the dtype; what is published of other chips alone is marked; all sources are printed."""
+    assert command.main(["sequence_parallel_mlp[naive]", "--machine", "tpu7x", "--sources"]) == 0
+    printed = capsys.readouterr().out
+    figures = "2307 TFLOP/s (bfloat16), memory 7380 GB/s, 100 GB/s a link, one way, 1 us a hop (assumed)"
+    assert f"  tpu7x: {figures}\n" in printed
+    for name, source in CHIPS["tpu7x"].sources.items():
+        assert f"tpu7x {name}: {source}\n" in printed
+    assert command.main(["all_reduce[lax]", "--machine", "v5e", "--dtype", "int8"]) == 0
+    assert (
+        "  v5e: 393 TFLOP/s (int8), memory 819 GB/s, 45 GB/s a link, one way, 1 us a hop\n" in capsys.readouterr().out
+    )
+    assert command.main(["all_reduce[lax]", "--machine", "h100", "--dtype", "int32"]) == 0
+    assert "  h100: memory 3350 GB/s, 450 GB/s to a switch, 3.4 us a step\n" in capsys.readouterr().out
 
 
 def test_without_drawsvg_figures_are_printed(

@@ -12,14 +12,16 @@ from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shardproof.impl.accumulation import accumulating, quotient
+from shardproof.impl.accumulation import accumulated, accumulating, quotient
 from shardproof.impl.collectives import cast_varying
 from shardproof.impl.losses import data_parallel
 from shardproof.impl.optimisers import Adapting, updated
 from shardproof.impl.training import TrainingStep
 from shardproof.impl.zero import ZeroStep
+from shardproof.oracles import training_costs
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.laws.training import OPTIMISERS, Trial, check_steps
+from shardproof.properties.cases.training import Trial
+from shardproof.properties.laws.training import OPTIMISERS, check_steps
 from shardproof.properties.programs.training import FORMS, Axes, Form, of_examples, sum_and_count
 
 LOSS = sum_and_count(data_parallel)
@@ -44,10 +46,37 @@ def accumulating_step(
     return kind(accumulating(loss, microbatches=microbatches), optimiser, mesh=mesh, data=data)
 
 
+class ReducedInEveryMicrobatch(TrainingStep):
+    """Weights are typed the same on all devices, so that JAX adds up their gradient inside of the scan."""
+
+    parts = 1
+
+    def function(self, params: Any, state: Any, batch: Any) -> Any:
+        """A step whose values are right."""
+
+        def local(params: Any, batch: Any) -> Any:
+            loss = partial(LOSS, data=self.data, model=())
+            total, count, gradients = accumulated(loss, params, batch, microbatches=self.parts)
+            total, count = lax.psum((total, count), self.data)
+            return quotient(total, count), jax.tree.map(lambda g: quotient(g, count), gradients)
+
+        mapped: Any = jax.shard_map(local, mesh=self.mesh, in_specs=(P(), P(self.data)), out_specs=P())
+        value, gradients = mapped(params, batch)
+        updates, state = self.optimiser.update(gradients, state, params)
+        return updated(params, updates), state, value
+
+
+def reduced_in_every_microbatch(optimiser: Any, mesh: Any, data: Axes, microbatches: int) -> TrainingStep:
+    """A step of that kind."""
+    step = ReducedInEveryMicrobatch(LOSS, optimiser, mesh=mesh, data=data)
+    step.parts = microbatches
+    return step
+
+
 class StaleWeights(TrainingStep):
     """Its gradient is that at the weights before the last step, its loss that at the new ones."""
 
-    def initial(self, params: Any) -> Any:
+    def init_traceable(self, params: Any) -> Any:
         """The optimiser's state, and the weights before the last step."""
         return self.optimiser.init(params), params
 
@@ -216,8 +245,21 @@ class Planted:
     raises: type[Exception] = AssertionError
 
 
+ONCE = training_costs.accumulated
 STEP = partial(accumulating_step, TrainingStep)
 PLANTED = (
+    *(
+        Planted(
+            replace(masked("reduced_in_every_microbatch", reduced_in_every_microbatch), cost=ONCE),
+            FORMS["accumulated"],
+            replace(TWO, examples=8, microbatches=2),
+            "sgd",
+            r"^reduced_in_every_microbatch on .*: expected 4 all_reduces of 76 bytes in all \(formula\)",
+            TWO,
+            engine,
+        )
+        for engine in ("simulate", "xla")
+    ),
     Planted(
         masked("stale_weights", partial(accumulating_step, StaleWeights, LOSS)),
         FORMS["accumulated"],

@@ -14,6 +14,9 @@ from shardproof.impl.modes import Entries, Layouts
 
 WRONG_LAYERS: dict[str, Callable[..., Array]] = {}
 WRONG_LOSSES: dict[str, Callable[..., Array]] = {}
+NARROW_LOSSES: dict[str, Callable[..., Array]] = {}
+"""Losses that are wrong in 16 bits alone."""
+
 UNPLACED: dict[str, Callable[..., Array]] = {}
 """Layers that are right, and not where they were to be."""
 
@@ -102,6 +105,19 @@ def loss_of_a_constant_hidden_layer(x: Array, targets: Array, parameters: Any, *
     w_in, b_in, w_out, b_out = parameters
     stopped = (lax.stop_gradient(w_in), b_in, w_out, b_out)
     return modes.explicit_loss(x, targets, stopped, mesh=mesh, layouts=layouts)
+
+
+@_in(NARROW_LOSSES)
+def sums_in_own_dtype(x: Array, targets: Array, parameters: Any, *, mesh: Any, layouts: Layouts) -> Array:
+    """Adds up the squares in the arrays' dtype, on a device and between devices."""
+    axes = [name for entry in layouts.result for name in entry]
+
+    def loss(*blocks: Array) -> Array:
+        off = modes.mlp_of_blocks(layouts, *blocks[:5]).astype(x.dtype) - blocks[5]
+        own = jnp.sum(jnp.square(off), dtype=x.dtype)
+        return (lax.psum(own, axes) if axes else own) / x.shape[0]
+
+    return _on_blocks(loss, mesh, layouts, (), loss=True)(x, *parameters, targets)
 
 
 @_in(ODD_LAYERS)

@@ -7,7 +7,8 @@ from jax import Array, lax
 from jax.sharding import NamedSharding
 
 from shardproof.impl import baselines, relaying
-from shardproof.impl.baselines import Axes, Layout, layout, spec
+from shardproof.impl.arguments import Axes
+from shardproof.impl.baselines import Layout, layout, spec
 from shardproof.properties.mutants.axes import in_mesh_order
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 

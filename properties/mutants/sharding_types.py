@@ -7,7 +7,7 @@ from typing import TypeVar
 from shardproof.oracles import sharding_types as oracle
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.sharding_types import Ambiguous, Refused, ShardedType
-from shardproof.properties.laws.sharding_types import Params, Rule
+from shardproof.properties.cases.typed_call import Params, Rule
 
 Types = Sequence[ShardedType]
 Stated = TypeVar("Stated", bound=Rule)

@@ -11,6 +11,7 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases.requests import RequestError
 from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.programs.mapping import partition_spec
 from shardproof.properties.programs.program import Argument, Program
@@ -22,26 +23,26 @@ def parse_arrays(text: str, mesh: MeshCase, dtype: str) -> tuple[Argument, ...]:
     """The whole arrays that `512x2048@tp,int32:2048` lists: sides with the axis that shards each, and dtypes.
 
     Raises:
-        ValueError: if one cannot be read, names no axis of the mesh, or does not divide.
+        RequestError: if one cannot be read, names no axis of the mesh, or does not divide.
     """
     found = []
     for part in text.split(","):
         own, _, sides = part.strip().rpartition(":")
         matches = [SIDE.fullmatch(side) for side in sides.split("x")]
         if not all(matches):
-            raise ValueError(f"--shape={text}: expected the sides of whole arrays, as in 512x2048@tp,int32:2048")
+            raise RequestError(f"--shape={text}: expected the sides of whole arrays, as in 512x2048@tp,int32:2048")
         shape = tuple(int(match["size"]) for match in matches if match)
         entries = tuple((match["axis"],) if match["axis"] else () for match in matches if match)
         for size, entry in zip(shape, entries, strict=True):
             for axis in entry:
                 if axis not in mesh.shape or size % mesh.shape[axis]:
-                    raise ValueError(f"--shape={text}: expected {axis} to be an axis of {mesh} that divides {size}")
+                    raise RequestError(f"--shape={text}: expected {axis} to be an axis of {mesh} that divides {size}")
         try:
             found.append(Argument(shape, as_dtype(own or dtype), entries))
-        except TypeError as error:
-            raise ValueError(f"--shape={text}: {error}") from error
+        except ValueError as error:
+            raise RequestError(f"--shape={text}: {error}") from error
     if math.prod(size for one in found for size in one.shape) > 2**128:
-        raise ValueError(f"--shape={text}: expected smaller arrays")
+        raise RequestError(f"--shape={text}: expected smaller arrays")
     return tuple(found)
 
 

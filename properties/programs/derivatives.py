@@ -45,11 +45,10 @@ def derivatives(
             xs, tangents, cts = arrays[:count], arrays[count:][: len(moving)], arrays[count + len(moving) :]
             of_moving, primal = of_some(function, xs, moving)
             if not reverse_mode:
-                ys, push = pushforward(case.chain, of_moving, primal)
-                return [*ys, *push(*tangents)]
+                return [*of_moving(*primal), *push_of(case.chain, of_moving, primal)(*tangents)]
             ys, pull = pullback_of(case.chain, of_moving, primal)
             grads = pull(*cts)
-            pushed = pushforward(case.chain, of_moving, primal)[1](*tangents) if forward_mode else []
+            pushed = push_of(case.chain, of_moving, primal)(*tangents) if forward_mode else []
             return [*ys, *pushed, *grads]
 
         return run
@@ -73,18 +72,17 @@ Derivative = Callable[..., Sequence[jax.Array]]
 """Tangents to tangents, or cotangents to gradients."""
 
 
-def pushforward(chain: Chain, function: Global, primal: Sequence[jax.Array]) -> tuple[Sequence[jax.Array], Derivative]:
-    """What a function gives, and its derivative in forward mode, taken as the chain says."""
+def push_of(chain: Chain, function: Global, primal: Sequence[jax.Array]) -> Derivative:
+    """A function's derivative in forward mode, taken as the chain says."""
     if "linearize" in chain:
-        ys, push = jax.linearize(function, *primal)
+        push: Derivative = jax.linearize(function, *primal)[1]
     else:
-        ys = function(*primal)
 
         def push(*tangents: jax.Array) -> Sequence[jax.Array]:
             pushed: Sequence[jax.Array] = jax.jvp(function, tuple(primal), tangents)[1]
             return pushed
 
-    return ys, beside_zeros(push) if "jacobian" in chain else push
+    return beside_zeros(push) if "jacobian" in chain else push
 
 
 def pullback_of(chain: Chain, function: Global, primal: Sequence[jax.Array]) -> tuple[Sequence[jax.Array], Derivative]:

@@ -15,6 +15,7 @@ from shardproof.impl.losses import PARALLELISATIONS, Parallelisation, data_paral
 from shardproof.impl.model import activated, squared_errors, wide
 from shardproof.impl.training import Step, TrainingStep
 from shardproof.impl.zero import ZeroStep
+from shardproof.oracles import mlp_costs, training_costs
 
 Axes = tuple[str, ...]
 
@@ -27,6 +28,7 @@ class Form:
         name: what it is called.
         specs: depth, data and model to the PartitionSpecs of parameters and batch.
         step: `(optimiser, mesh, data, model, microbatches)` to the step.
+        cost: what a step sends, if that is known.
         masked: whether a batch has a mask of its examples beside inputs and targets.
         sharded: whether sizes must be multiples of the participants.
     """
@@ -34,6 +36,7 @@ class Form:
     name: str
     specs: Callable[[int, Axes, Axes], Any]
     step: Callable[[Any, Any, Axes, Axes, int], Step]
+    cost: training_costs.Formula | None = None
     masked: bool = False
     sharded: bool = False
 
@@ -122,6 +125,7 @@ def of_loss(loss: Parallelisation) -> Form:
         loss.name,
         lambda depth, data, model: loss.layout.specs(depth, data=data, model=model),
         step,
+        lambda at, microbatches: mlp_costs.of_step(mlp_costs.formula_of(loss.name), at),
         sharded=loss.name not in ("one_device", "data_parallel"),
     )
 
@@ -131,11 +135,30 @@ FORMS: dict[str, Form] = {
     form.name: form
     for form in (
         *(of_loss(PARALLELISATIONS[name]) for name in LOSSES),
-        accumulated("accumulated", data_parallel, of_examples),
-        accumulated("accumulated_fsdp", data_parallel, of_rows, gathered_rows, sharded=True),
-        accumulated("accumulated_tensor_parallel", tensor_parallel, of_features, sharded=True),
-        zero("zero", data_parallel, of_examples),
-        zero("zero_tensor_parallel", tensor_parallel, of_features, sharded=True),
+        accumulated("accumulated", data_parallel, of_examples, cost=training_costs.accumulated),
+        accumulated(
+            "accumulated_fsdp",
+            data_parallel,
+            of_rows,
+            gathered_rows,
+            cost=training_costs.accumulated_fsdp,
+            sharded=True,
+        ),
+        accumulated(
+            "accumulated_tensor_parallel",
+            tensor_parallel,
+            of_features,
+            cost=training_costs.accumulated_tensor_parallel,
+            sharded=True,
+        ),
+        zero("zero", data_parallel, of_examples, cost=training_costs.zero),
+        zero(
+            "zero_tensor_parallel",
+            tensor_parallel,
+            of_features,
+            cost=training_costs.zero_tensor_parallel,
+            sharded=True,
+        ),
     )
 }
 """All of them by their names."""

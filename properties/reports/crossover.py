@@ -1,237 +1,53 @@
 """`python -m shardproof.properties.reports.crossover CONTRACT --machine v5e`: the best form for every size, drawn."""
 
 import argparse
-import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import jax
 
-from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.counting.chips import CHIPS, Chip, chip
-from shardproof.properties.counting.choosing import PLAIN, Choice, choose
+from shardproof.properties.counting.chips import chip
+from shardproof.properties.counting.crossover import SIDES, crossover
 from shardproof.properties.counting.products import SHARDED
-from shardproof.properties.counting.shaped import Shapes
-from shardproof.properties.reports.draw import DrawError, parse_axes, parse_mesh
-from shardproof.properties.reports.svg import LETTER
-
-SIDES = ("m", "k", "n")
-SMALLEST, LARGEST = 64, 65536
-WIDTH, HEIGHT, LEFT, TOP, RIGHT = 760, 380, 74, 92, 210
-INK, FAINT, GRID = "#222222", "#666666", "#e8e8e8"
-COLOURS = ("#444444", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-"""The plain form's, and those of the others in their order."""
-
-
-@dataclass(frozen=True)
-class Crossover:
-    """What is best for every size of one side.
-
-    Arguments:
-        contract: of which operation.
-        side: which side grows: rows `m`, contracted `k`, columns `n`.
-        choices: by its size.
-    """
-
-    contract: str
-    side: str
-    choices: dict[int, Choice]
-
-    @property
-    def names(self) -> list[str]:
-        """The forms, the plain one first, the others in the order of the project."""
-        known = {row.implementation.name: row.implementation for c in self.choices.values() for row in c.rows}
-        return sorted(known, key=lambda name: name not in PLAIN)
-
-    @property
-    def best(self) -> list[tuple[int, int, str]]:
-        """From which size to which a form is the best, one after the other."""
-        found: list[tuple[int, int, str]] = []
-        for size, choice in self.choices.items():
-            name = choice.best.name
-            if found and found[-1][2] == name:
-                found[-1] = (found[-1][0], size, name)
-            else:
-                found.append((size, size, name))
-        return found
-
-    def text(self) -> str:
-        """Which form is best for which sizes."""
-        lines = [f"{self.contract} on {next(iter(self.choices.values())).machine.name}, by {self.side}:"]
-        for first, last, name in self.best:
-            sizes = f"{first:,}" if first == last else f"{first:,} to {last:,}"
-            lines.append(f"  {sizes}: {name}" + (", the plain form" if name in PLAIN else ""))
-        return "\n".join(lines)
-
-
-def crossover(
-    contract: str,
-    sides: tuple[int, int, int],
-    side: str,
-    machine: Chip,
-    mesh: MeshCase,
-    axes: tuple[str, ...],
-    **more: Any,
-) -> Crossover:
-    """What is best for every power of two, times the number of participants, of one side; the others are given.
-
-    Raises:
-        ValueError: for a contract that is no product, or sides that do not divide.
-    """
-    if contract not in SHARDED:
-        raise ValueError(f"contract={contract!r}: expected a product: {', '.join(SHARDED)}")
-    p, choices = mesh.axis_size(axes), {}
-    size = p * 2 ** max(0, math.ceil(math.log2(SMALLEST / p)))
-    while size <= LARGEST:
-        m, k, n = (size if name == side else given for name, given in zip(SIDES, sides, strict=True))
-        choices[size] = choose(contract, shapes_of(contract, m, k, n), machine, mesh=mesh, axis_name=axes, **more)
-        size *= 2
-    return Crossover(contract, side, choices)
-
-
-def shapes_of(contract: str, m: int, k: int, n: int) -> Shapes:
-    """The shapes of a product of m rows, k contracted and n columns; a transformer block has n hidden features."""
-    return ((m, k), (k, n), (n, k)) if contract == "transformer_block" else ((m, k), (k, n))
-
-
-def parse_sides(text: str) -> tuple[int, int, int]:
-    """Rows, contracted size and columns.
-
-    Raises:
-        DrawError: if the text does not list them.
-    """
-    parts = text.split(",")
-    if len(parts) != len(SIDES) or not all(part.isdecimal() and int(part) for part in parts):
-        raise DrawError(f"--sides={text}: expected rows, contracted size and columns, as in 512,2048,8192")
-    m, k, n = map(int, parts)
-    return m, k, n
-
-
-def plot(found: Crossover, title: Sequence[str]) -> Any:
-    """A drawing: a line for every form, its time over that of the unsharded product, and which is best for which size.
-
-    Raises:
-        ModuleNotFoundError: if drawsvg is not installed.
-    """
-    import drawsvg
-
-    sizes, names = list(found.choices), found.names
-    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
-    lines = {
-        name: [
-            (size, float(choice.ratio(row)))
-            for size, choice in found.choices.items()
-            for row in choice.rows
-            if row.implementation.name == name
-        ]
-        for name in names
-    }
-    floor = [(size, float(choice.floor)) for size, choice in found.choices.items()]
-    most = max(ratio for line in lines.values() for _, ratio in line)
-    width = max(
-        LEFT + WIDTH + RIGHT, *(LETTER * (16 if i == 0 else 12) * len(line) + 36 for i, line in enumerate(title))
-    )
-    drawing = drawsvg.Drawing(width, TOP + HEIGHT + 112)
-    drawing.append(drawsvg.Rectangle(0, 0, width, TOP + HEIGHT + 112, fill="white"))
-
-    def text(words: str, size: float, x: float, y: float, colour: str = INK, **options: Any) -> None:
-        drawing.append(drawsvg.Text(words, size, x, y, fill=colour, font_family="sans-serif", **options))
-
-    def x_of(size: float) -> float:
-        return LEFT + WIDTH * math.log(size / sizes[0]) / math.log(sizes[-1] / sizes[0])
-
-    def y_of(ratio: float) -> float:
-        return TOP + HEIGHT * (1 - math.log(ratio / 0.95) / math.log(most * 1.05 / 0.95))
-
-    def draw(points: list[tuple[int, float]], colour: str, **options: Any) -> None:
-        path = [part for size, ratio in points for part in (x_of(size), y_of(ratio))]
-        drawing.append(drawsvg.Lines(*path, stroke=colour, fill="none", **options))
-
-    for i, line in enumerate(title):
-        text(line, 16 if i == 0 else 12, 18, 30 + 19 * i + (3 if i else 0), INK if i == 0 else FAINT)
-    for size in sizes:
-        drawing.append(drawsvg.Line(x_of(size), TOP, x_of(size), TOP + HEIGHT, stroke=GRID))
-        text(f"{size:,}", 11, x_of(size), TOP + HEIGHT + 17, FAINT, text_anchor="middle")
-    for ratio in (r for r in (1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000) if r <= most * 1.05):
-        drawing.append(drawsvg.Line(LEFT, y_of(ratio), LEFT + WIDTH, y_of(ratio), stroke=GRID))
-        text(f"{ratio:g}", 11, LEFT - 8, y_of(ratio) + 4, FAINT, text_anchor="end")
-    text(f"{found.side}, of the whole array", 12, LEFT + WIDTH / 2, TOP + HEIGHT + 36, FAINT, text_anchor="middle")
-    label = {"transform": f"rotate(-90, 22, {TOP + HEIGHT / 2})", "text_anchor": "middle"}
-    text("time over that of the unsharded product", 12, 22, TOP + HEIGHT / 2, FAINT, **label)
-    draw(floor, FAINT, stroke_width=1.3, stroke_dasharray="3 4")
-    for name, points in lines.items():
-        draw(points, colours[name], stroke_width=2.2, stroke_linejoin="round")
-        for size, ratio in points:
-            drawing.append(drawsvg.Circle(x_of(size), y_of(ratio), 2.6, fill=colours[name]))
-    strip = TOP + HEIGHT + 54
-    for first, last, name in found.best:
-        begin = x_of(first) if first == sizes[0] else x_of(first / math.sqrt(2))
-        end = x_of(last) if last == sizes[-1] else x_of(last * math.sqrt(2))
-        shape = drawsvg.Rectangle(begin, strip, end - begin, 20, fill=colours[name])
-        shape.append_title(f"{first:,} to {last:,}: {name}")
-        drawing.append(shape)
-        short = name.removesuffix(found.contract).rstrip("_")
-        if LETTER * 11 * len(short) < end - begin - 4:
-            text(short, 11, (begin + end) / 2, strip + 14, "white", text_anchor="middle")
-        if first != sizes[0]:
-            drawing.append(drawsvg.Line(begin, TOP, begin, strip, stroke=INK, stroke_width=1, stroke_dasharray="2 3"))
-    text("best", 12, LEFT - 8, strip + 14, FAINT, text_anchor="end")
-    keys = [(colours[name], name.removesuffix(found.contract).rstrip("_"), None) for name in names]
-    for i, (colour, words, dash) in enumerate([*keys, (FAINT, "floor", "3 4")]):
-        y = TOP + 10 + 20 * i
-        dashes = {} if dash is None else {"stroke_dasharray": dash}
-        drawing.append(
-            drawsvg.Line(LEFT + WIDTH + 22, y, LEFT + WIDTH + 48, y, stroke=colour, stroke_width=2.4, **dashes)
-        )
-        text(words, 12, LEFT + WIDTH + 56, y + 4)
-    return drawing
+from shardproof.properties.reports.arguments import (
+    add_machine,
+    add_mesh,
+    exit_code,
+    parse_axes,
+    parse_dtype,
+    parse_mesh,
+    parse_sides,
+)
+from shardproof.properties.reports.pictures.crossover import plot
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints what is best for which size, and draws it; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m shardproof.properties.reports.crossover", description=__doc__)
     parser.add_argument("contract", help=f"one of {', '.join(SHARDED)}")
-    parser.add_argument("--mesh", default="tp=4", metavar="AXES", help="names and sizes of axes (default: tp=4)")
-    parser.add_argument("--axis", default="", metavar="NAMES", help="the axis tuple (default: all axes)")
-    parser.add_argument("--machine", default="v5e", metavar="CHIP", help=f"one of {', '.join(CHIPS)} (default: v5e)")
+    add_mesh(parser)
+    add_machine(parser)
     parser.add_argument("--sides", default="512,2048,8192", metavar="M,K,N", help="of whole arrays (512,2048,8192)")
     parser.add_argument("--vary", default="m", choices=SIDES, help="which of them grows (default: m)")
-    parser.add_argument("--dtype", default="bfloat16", help="of all arrays (default: bfloat16)")
-    parser.add_argument("--gradient", action="store_true", help="with its gradient")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="the plot (default: CONTRACT-CHIP-crossover.svg)")
     options = parser.parse_args(arguments)
     jax.config.update("jax_platforms", "cpu")
-    try:
-        m, k, n = parse_sides(options.sides)
-        machine, mesh = chip(options.machine), parse_mesh(options.mesh)
-        axes = parse_axes(options.axis, mesh)
-        more = {"dtype": options.dtype, "gradient": options.gradient}
-        found = crossover(options.contract, (m, k, n), options.vary, machine, mesh, axes, **more)
-        print(found.text())
-        given = ", ".join(
-            f"{name} = {size:,}" for name, size in zip(SIDES, (m, k, n), strict=True) if name != options.vary
-        )
-        gradient = " and its gradient" if options.gradient else ""
-        title = [
-            f"{options.contract}{gradient} on {machine.name}, mesh {mesh}",
-            f"{given}, {options.dtype}; by timelines",
-        ]
-        path = options.output or Path(f"{options.contract}-{machine.name}-crossover.svg")
-        plot(found, title).save_svg(str(path))
-        print(f"wrote {path}")
-    except ModuleNotFoundError as error:
-        print(f"error: no plot: {error}; pip install 'shardproof[draw]'", file=sys.stderr)
-        return 1
-    except (DrawError, ValueError, TypeError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"error: --output={options.output}: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_code(lambda: _drawn(options), options, options.contract)
+
+
+def _drawn(options: argparse.Namespace) -> None:
+    sides, dtype = parse_sides(options.sides), parse_dtype(options.dtype)
+    machine, mesh = chip(options.machine), parse_mesh(options.mesh)
+    axes = parse_axes(options.axis, mesh)
+    more = {"dtype": dtype, "gradient": options.gradient}
+    found = crossover(options.contract, sides, options.vary, machine, mesh, axes, **more)
+    print(found.text())
+    fixed = ", ".join(f"{name} = {size:,}" for name, size in zip(SIDES, sides, strict=True) if name != options.vary)
+    gradient = " and its gradient" if options.gradient else ""
+    title = [f"{options.contract}{gradient} on {machine.name}, mesh {mesh}", f"{fixed}, {dtype}; by timelines"]
+    path = options.output or Path(f"{options.contract}-{machine.name}-crossover.svg")
+    plot(found, title).save_svg(str(path))
+    print(f"wrote {path}")
 
 
 if __name__ == "__main__":

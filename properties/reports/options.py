@@ -12,7 +12,7 @@ from hypothesis.errors import InvalidArgument
 from shardproof.properties.contracts.features import FEATURES
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.reports.destinations import DestinationError, check_destination
-from shardproof.properties.reports.session import GIVEN, GIVEN_TESTS, header
+from shardproof.properties.reports.session import GIVEN, GIVEN_MEASURED, GIVEN_TESTS, header
 from shardproof.properties.runner import profiles
 from shardproof.properties.runner.given import SAID, GivenError, parse_all
 from shardproof.properties.runner.platforms import BACKENDS, TooFewDevices, check_devices
@@ -132,8 +132,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(programs.close)
         programs.enter_context(meant(implementation))
     if given and not config.getoption("--replay") and config.args_source is not pytest.Config.ArgsSource.ARGS:
-        config.args = [str(GIVEN_TESTS)]  # wherever pytest runs, these are the tests that were asked for
+        measured = platform != "cpu" or any(config.getoption(f"--require-{name}") for name in ("tpu", "gpu"))
+        files = [GIVEN_TESTS, GIVEN_MEASURED] if measured else [GIVEN_TESTS]
+        config.args = [*map(str, files)]  # wherever pytest runs, these are the tests that were asked for
     config.addinivalue_line("markers", "law(name, engine): the law that a test checks, and what runs it")
+    config.addinivalue_line("markers", "tpu: measures time, and needs TPU devices: --platform tpu")
+    config.addinivalue_line("markers", "gpu: measures time, and needs GPU devices: --platform gpu")
     config.addinivalue_line("markers", "needs_devices(n): a case on a fixed mesh of n devices; left out with fewer")
 
 

@@ -12,7 +12,7 @@ from hypothesis.errors import Unsatisfiable
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import ENGINES, Engine, engine_named
 from shardproof.properties.laws.law import LAWS
-from shardproof.properties.reports.session import COUNTED, GIVEN, GIVEN_TESTS
+from shardproof.properties.reports.session import COUNTED, GIVEN, GIVEN_MEASURED, GIVEN_TESTS
 from shardproof.properties.runner import profiles
 from shardproof.properties.runner.garbage import seldom_collected
 from shardproof.properties.runner.judging import require_held
@@ -22,12 +22,16 @@ from shardproof.properties.runner.verdict import Enough
 from shardproof.properties.runner.violation import LawViolation
 
 pytest_plugins = (
+    "shardproof.properties.reports.accelerators",
     "shardproof.properties.reports.collecting",
+    "shardproof.properties.reports.compiling",
     "shardproof.properties.reports.options",
     "shardproof.properties.reports.results",
     "shardproof.properties.reports.failures.plugin",
     "shardproof.properties.reports.failures.showing",
 )
+
+OF_GIVEN = (GIVEN_TESTS.name, GIVEN_MEASURED.name)
 
 
 def mark(law: str, engine: str) -> pytest.MarkDecorator:
@@ -59,7 +63,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         other = law is not None and engine not in (law.args[1], "all")
         # with --impl only the given functions are checked, without it only the built-in ones
         own = item.path.resolve().parent == GIVEN_TESTS.resolve().parent
-        other |= own and (item.path.name == GIVEN_TESTS.name) != bool(config.stash[GIVEN])
+        other |= own and (item.path.name in OF_GIVEN) != bool(config.stash[GIVEN])
         (dropped if too_large or other else kept).append(item)
     if dropped:
         config.hook.pytest_deselected(items=dropped)

@@ -8,7 +8,7 @@ import pytest
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.reports.destinations import write_somewhere
 from shardproof.properties.reports.report import FAILURE, print_table, report_text
-from shardproof.properties.reports.session import COUNTED, GIVEN, GIVEN_TESTS, header
+from shardproof.properties.reports.session import COUNTED, GIVEN, GIVEN_TESTS, TABLES, header
 from shardproof.properties.runner.tally import Tally
 
 TALLIES = pytest.StashKey[list[Tally]]()
@@ -59,9 +59,17 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def must_check(config: pytest.Config) -> bool:
-    """Whether laws are to be checked of given functions: beside `--replay` these are only what may be imported."""
+    """Whether laws are to be checked of given functions: beside `--replay` these are only what may be imported.
+
+    A run that has measured them did what was asked for.
+    """
     given = config.stash.get(GIVEN, [])
-    return bool(given) and not config.option.collectonly and not config.getoption("--replay")
+    return (
+        bool(given)
+        and not config.stash.get(TABLES, [])
+        and not config.option.collectonly
+        and not config.getoption("--replay")
+    )
 
 
 def inapplicable(config: pytest.Config) -> list[str]:

@@ -16,6 +16,9 @@ from shardproof.properties.runner.tally import Tally
 COUNTED = pytest.StashKey[Tally]()
 """What a test counted."""
 
+TABLES = pytest.StashKey[list[str]]()
+"""The tables that are printed of what was measured."""
+
 MADE_TEST = "shardproof_program_test"
 """What a test is marked with that `program_test` made: by an attribute, since a project's markers are its own."""
 
@@ -24,6 +27,9 @@ GIVEN = pytest.StashKey[list[Implementation]]()
 
 GIVEN_TESTS = Path(__file__).parents[1] / "suite" / "test_given.py"
 """The tests of given functions; in a checkout, reached by a link."""
+
+GIVEN_MEASURED = GIVEN_TESTS.with_name("test_given_performance.py")
+"""The tests that measure given functions, on an accelerator."""
 
 
 def header(config: pytest.Config) -> list[str]:

@@ -14,6 +14,9 @@ VERDICTS = ("law", "engine", "outcome", "held", "unsupported", "excused", "not r
 OUTCOMES = {"passed": "held", "skipped": "does not apply", "failed": "VIOLATED"}
 """What is said of a law by the outcome of its test."""
 
+BOUNDS = {"lower bound": "checked against the lower bound only", "nothing": "not checked"}
+"""What is said where there is no formula and no expectation."""
+
 FEW = 0.5
 """An implementation that supports a smaller share of what was drawn is named."""
 
@@ -61,11 +64,9 @@ def notes(tallies: Iterable[Tally]) -> list[str]:
             told = broken[tally.contract, tally.implementation] or name
             lines.append(f"communication NOT as expected: {told}")
         elif sent and sent["against"] != "formula":
-            unknown = "communication unknown" if sent["against"] == "lower bound" else "communication as expected"
-            lines.append(
-                f"{unknown}: {name}: checked against the {sent['against']} only; "
-                f"the largest case sends {sent['cost']}: {sent['case']}"
-            )
+            unknown = "communication unknown" if sent["against"] in BOUNDS else "communication as expected"
+            checked = BOUNDS.get(sent["against"], f"checked against the {sent['against']} only")
+            lines.append(f"{unknown}: {name}: {checked}; the largest case sends {sent['cost']}: {sent['case']}")
     return lines
 
 

@@ -11,18 +11,27 @@ from typing import Any
 import jax
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.cases.strategies.dtypes import WIDE, as_dtype
-from shardproof.properties.counting.chips import CHIPS, Chip, chip, in_words
+from shardproof.properties.cases.requests import RequestError
+from shardproof.properties.cases.strategies.dtypes import WIDE
+from shardproof.properties.counting.chips import Chip, chip, in_words
 from shardproof.properties.counting.choosing import scheduled
 from shardproof.properties.counting.lanes import KEY, laid_out, text
-from shardproof.properties.counting.operations import Operation, Untold, operations_of
-from shardproof.properties.counting.shaped import KNOWN, parse_shapes, shaped
+from shardproof.properties.counting.operations import Operation, operations_of
+from shardproof.properties.counting.shaped import KNOWN, laid_out_for, parse_shapes, shaped
 from shardproof.properties.counting.timeline import Timeline, timeline
 from shardproof.properties.programs.bare import bare, parse_arrays
-from shardproof.properties.reports import gantt
-from shardproof.properties.reports.draw import LONGEST, DrawError, find, parse_axes, parse_mesh
+from shardproof.properties.reports.arguments import (
+    LONGEST,
+    add_machine,
+    add_mesh,
+    exit_code,
+    find,
+    parse_axes,
+    parse_dtype,
+    parse_mesh,
+)
+from shardproof.properties.reports.pictures import gantt
 from shardproof.properties.runner.called import called
-from shardproof.properties.runner.given import GivenError
 from shardproof.properties.runner.programs import Program
 
 NAME = (
@@ -39,45 +48,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the figures and the lanes, and writes the picture; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m shardproof.properties.reports.timeline", description=__doc__)
     parser.add_argument("name", help=NAME)
-    parser.add_argument("--mesh", default="tp=4", metavar="AXES", help="names and sizes of axes (default: tp=4)")
-    parser.add_argument("--axis", default="", metavar="NAMES", help="the axis tuple, as in tp,dp (default: all axes)")
-    parser.add_argument("--machine", default="v5e", metavar="CHIP", help=f"one of {', '.join(CHIPS)} (default: v5e)")
+    add_mesh(parser)
+    add_machine(parser)
     parser.add_argument("--shape", metavar="SIDES", help=SHAPE)
-    parser.add_argument("--dtype", default="bfloat16", help="of all floating arrays (default: bfloat16)")
-    parser.add_argument("--gradient", action="store_true", help="with its gradient")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="the picture (default: NAME-CHIP.svg)")
+    parser.add_argument("--sources", action="store_true", help="print where the machine's figures are from as well")
     options = parser.parse_args(arguments)
     jax.config.update("jax_platforms", "cpu")
-    try:
-        machine, mesh = chip(options.machine), parse_mesh(options.mesh)
-        machine.check(mesh)
-        as_dtype(options.dtype)
-        name, arrays, operations = _asked(options, mesh, parse_axes(options.axis, mesh))
-        found = timeline(operations, machine)
-        title = [f"{name} on {machine.name}, mesh {mesh}", f"of {arrays}", figures(found), assumed(machine)]
-        lanes = laid_out(found)
-        print("\n".join([title[0], *(f"  {line}" for line in title[1:]), *(f"    {line}" for line in text(lanes))]))
-        print(f"    {KEY}")
-        if lanes.total:
-            path = options.output or Path(f"{_file_name(options.name)}-{machine.name}.svg")
-            gantt.write(path, title, lanes)
-            print(f"wrote {path}")
-    except NotImplementedError as error:
-        print(f"error: {options.name} does not serve --mesh={options.mesh}: {error}", file=sys.stderr)
-        return 2
-    except Untold as error:
-        print(f"error: {options.name}: it cannot be told what hides what: {error}", file=sys.stderr)
-        return 2
-    except ModuleNotFoundError as error:
-        print(f"error: no picture: {error}; pip install 'shardproof[draw]'", file=sys.stderr)
-        return 1
-    except (DrawError, GivenError, ValueError, TypeError) as error:
-        print(f"error: {str(error).removeprefix('--impl=')}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"error: --output={options.output}: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_code(lambda: _drawn(options), options, options.name)
+
+
+def _drawn(options: argparse.Namespace) -> None:
+    machine, mesh = chip(options.machine), parse_mesh(options.mesh)
+    machine.check(mesh)
+    parse_dtype(options.dtype)
+    name, arrays, operations = _asked(options, mesh, parse_axes(options.axis, mesh))
+    found = timeline(operations, machine)
+    title = [f"{name} on {machine.name}, mesh {mesh}", f"of {arrays}", figures(found)]
+    title.append(assumed(machine, options.dtype))
+    lanes = laid_out(found)
+    print("\n".join([title[0], *(f"  {line}" for line in title[1:]), *(f"    {line}" for line in text(lanes))]))
+    print(f"    {KEY}")
+    if options.sources:
+        print(sources(machine))
+    if lanes.total:
+        path = options.output or Path(f"{_file_name(options.name)}-{machine.name}.svg")
+        gantt.write(path, title, lanes)
+        print(f"wrote {path}")
 
 
 def _asked(options: Any, mesh: MeshCase, axes: tuple[str, ...]) -> tuple[str, str, tuple[Operation, ...]]:
@@ -85,7 +81,7 @@ def _asked(options: Any, mesh: MeshCase, axes: tuple[str, ...]) -> tuple[str, st
     gradient = " and its gradient" if options.gradient else ""
     if ":" in options.name and "=" not in options.name:
         if not options.shape:
-            raise DrawError(f"{options.name}: expected --shape, the arrays that it is called with")
+            raise RequestError(f"{options.name}: expected --shape, the arrays that it is called with")
         given = parse_arrays(options.shape, mesh, options.dtype)
         target = _imported(options.name)
         of_users = isinstance(target, Program)
@@ -93,21 +89,26 @@ def _asked(options: Any, mesh: MeshCase, axes: tuple[str, ...]) -> tuple[str, st
         with jax.enable_x64(any(one.dtype.name in WIDE for one in given)):
             operations = operations_of(program, mesh)
         if options.gradient:
-            raise DrawError(f"--gradient: of {options.name} nothing is known that has one: expected CONTRACT=...")
+            raise RequestError(f"--gradient: of {options.name} nothing is known that has one: expected CONTRACT=...")
         return options.name, f"{options.shape.replace(',', ', ')}, {options.dtype}", operations
     implementation = find(options.name, KNOWN)
     shapes = parse_shapes(options.shape) if options.shape else None
     case = shaped(implementation.contract, mesh, axes if len(axes) > 1 else axes[0], shapes, options.dtype)
+    case = laid_out_for(case, implementation.layouts)
     name = implementation.name if implementation.contract in implementation.name else str(implementation)
     arrays = ", ".join(map(str, case.operands))
-    return f"{name}{gradient}", f"{arrays} on each device", scheduled(implementation, case, gradient=options.gradient)
+    try:
+        operations = scheduled(implementation, case, gradient=options.gradient)
+    except ValueError as error:  # the function refuses what it is called with
+        raise RequestError(str(error)) from error
+    return f"{name}{gradient}", f"{arrays} on each device", operations
 
 
 def _imported(name: str) -> Any:
     """A function by `MODULE:FUNCTION`, from the working directory as well.
 
     Raises:
-        DrawError: if there is none.
+        RequestError: if there is none.
     """
     module, _, function = name.partition(":")
     here = str(Path.cwd())
@@ -116,13 +117,13 @@ def _imported(name: str) -> Any:
     try:
         target: Any = importlib.import_module(module)
     except (Exception, SystemExit) as error:  # whatever an import raises is why the function is not there
-        raise DrawError(f"{name}: cannot import {module}: {type(error).__name__}: {error}") from error
+        raise RequestError(f"{name}: cannot import {module}: {type(error).__name__}: {error}") from error
     for part in function.split("."):
         if not hasattr(target, part):
-            raise DrawError(f"{name}: module {module} has no {function}")
+            raise RequestError(f"{name}: module {module} has no {function}")
         target = getattr(target, part)
     if not (callable(target) or isinstance(target, Program)):
-        raise DrawError(f"{name}: expected a function or a Program, got {type(target).__name__}")
+        raise RequestError(f"{name}: expected a function or a Program, got {type(target).__name__}")
     return target
 
 
@@ -139,13 +140,26 @@ def figures(found: Timeline) -> str:
     )
 
 
-def assumed(machine: Chip) -> str:
-    """What a machine's figures are, in a line."""
-    rate, links = machine.rate("bfloat16") / 1e12, "to a switch" if not machine.dimensions else "a link, one way"
-    return (
-        f"{machine.name}: {rate:g} TFLOP/s (bfloat16), memory {machine.memory / 1e9:g} GB/s, "
-        f"{machine.link / 1e9:g} GB/s {links}, {in_words(machine.latency)} a hop, as published"
+def assumed(machine: Chip, dtype: str) -> str:
+    """A machine's figures, in a line: the peak of a dtype, if it has one, and the others."""
+
+    def told(name: str, figure: str) -> str:
+        return f"{figure} (assumed)" if name in machine.assumed else figure
+
+    links, steps = ("a link, one way", "a hop") if machine.dimensions else ("to a switch", "a step")
+    peak = [told(f"peak:{dtype}", f"{machine.rate(dtype) / 1e12:g} TFLOP/s ({dtype})")] if dtype in machine.peak else []
+    figures_of = (
+        *peak,
+        told("memory", f"memory {machine.memory / 1e9:g} GB/s"),
+        told("link", f"{machine.link / 1e9:g} GB/s {links}"),
+        told("latency", f"{in_words(machine.latency)} {steps}"),
     )
+    return f"{machine.name}: {', '.join(figures_of)}"
+
+
+def sources(machine: Chip) -> str:
+    """Where a machine's figures are from, a line for each."""
+    return "\n".join(f"{machine.name} {name}: {source}" for name, source in machine.sources.items())
 
 
 if __name__ == "__main__":

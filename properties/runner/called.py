@@ -6,6 +6,7 @@ from typing import Any
 import jax
 
 from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases.requests import RequestError
 from shardproof.properties.programs.bare import bare
 from shardproof.properties.programs.program import Argument
 from shardproof.properties.programs.program import Program as OnMesh
@@ -18,24 +19,24 @@ def called(program: Program, given: Sequence[Argument], mesh: MeshCase) -> OnMes
     Options have the first of their values.
 
     Raises:
-        ValueError: if the arrays are not as the program describes them, or a role shards none of them.
+        RequestError: if the arrays are not as the program describes them, or a role shards none of them.
     """
     arrays, names = program.signature.arrays, program.signature.names
     if len(given) != len(arrays):
-        raise ValueError(f"arrays={len(given)}: expected {len(arrays)}: {', '.join(names)}")
+        raise RequestError(f"arrays={len(given)}: expected {len(arrays)}: {', '.join(names)}")
     roles: dict[str, str | tuple[str, ...]] = {}
     for name, array, argument in zip(names, arrays, given, strict=True):
         if len(argument.shape) != len(array.dimensions):
-            raise ValueError(f"{name}={argument.shape}: expected the dimensions {array}")
+            raise RequestError(f"{name}={argument.shape}: expected the dimensions {array}")
         for dimension, entry in zip(array.dimensions, argument.spec, strict=True):
             if len(dimension.roles) > 1 or (entry and not dimension.roles):
-                raise ValueError(f"{name}: expected one role and one axis at most for each dimension of {array}")
+                raise RequestError(f"{name}: expected one role and one axis at most for each dimension of {array}")
             for role in dimension.roles:
                 axis = entry[0] if entry else ()
                 if roles.setdefault(role, axis) != axis:
-                    raise ValueError(f"{name}: {role}={axis!r}: expected {roles[role]!r}, as another array has it")
+                    raise RequestError(f"{name}: {role}={axis!r}: expected {roles[role]!r}, as another array has it")
     if missing := [role for role in program.signature.roles if role not in roles]:
-        raise ValueError(f"role={missing[0]}: expected it to shard an array: no other tells which axis it is")
+        raise RequestError(f"role={missing[0]}: expected it to shard an array: no other tells which axis it is")
     tree: Any = jax.tree.structure(program.signature.tree)
     options = {name: values[0] for name, values in program.conditions.options.items()}
 

@@ -3,8 +3,9 @@
 import jax
 
 from shardproof.oracles.sharding_types import ShardedType
+from shardproof.properties.cases.typed_call import Call
 from shardproof.properties.known_defects import DEFECTS
-from shardproof.properties.laws.sharding_types import REFUSED, Call
+from shardproof.properties.laws.sharding_types import REFUSED
 
 BATCH_REFUSED_BY = (0, 11)
 """The first versions that refuse a batch dimension which one operand alone shards; before, see `_batch_of_rhs`."""

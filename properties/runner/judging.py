@@ -20,11 +20,11 @@ from shardproof.properties.engines.simulate import (
     raised_in,
 )
 from shardproof.properties.known_defects import DEFECTS, Defect, aborting, at_fault, excused, spared
-from shardproof.properties.laws.communication import communication_of, held_to, in_vain
+from shardproof.properties.laws.communication import communication_of, compared_with, in_vain
 from shardproof.properties.laws.doubles import COMPILER
 from shardproof.properties.laws.law import Law
 from shardproof.properties.laws.running import traced
-from shardproof.properties.laws.violation import Broken, Kind, NotRun, SuiteError
+from shardproof.properties.laws.violation import Broken, Kind, NothingToCompare, NotRun, SuiteError
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.precision import precision_of
 from shardproof.properties.programs.program import Seen, WrongResult, forward
@@ -94,7 +94,7 @@ def verify(
     try:
         with whole_tracebacks(), precision_of(case):
             verdict = _judged(law, implementation, case, engine, ended_by)
-            if verdict.kind == "not run" and can_compile and not spent:
+            if verdict.kind == "not run" and can_compile and not (spent or verdict.final):
                 lacks, programs = verdict.reason, COMPILER.compilations
                 verdict = _judged(law, implementation, case, COMPILER, ended_by)
                 if COMPILER.compilations > programs or verdict.kind == "held":
@@ -105,17 +105,18 @@ def verify(
     finally:
         tally.compilations += engine.compilations + COMPILER.compilations - before
     tally.note(verdict, case)
-    if verdict.kind == "held" and law.script == "communication":
+    if (verdict.kind == "held" or verdict.final) and law.script == "communication":
         ran = COMPILER if verdict.instead else engine
         with precision_of(case):
             counted = communication_of(implementation, case, ran)
-        tally.sends(case, full_bytes(case), str(counted.cost), held_to(implementation))
+        tally.sends(case, full_bytes(case), str(counted.cost), compared_with(implementation, case))
         added = in_vain(case, counted) if implementation.whole and counted.rewritten else ""
         if added:
             compiler = f"XLA of jaxlib {version('jaxlib')} ({jax.default_backend()})"
             tally.finding(str(case), f"{compiler} adds {added}, of which nothing is needed")
     # the rest of the budget is drawn all the same where nothing can run any case, or no more may be compiled
-    if drawn and (verdict.kind == "unsupported" or (verdict.kind == "not run" and not law.interpreted and not spent)):
+    another = verdict.kind == "not run" and not (law.interpreted or spent or verdict.final)
+    if drawn and (verdict.kind == "unsupported" or another):
         declined = sum(tally.unsupported.values())
         if not tally.broken and declined >= patience and declined > 10 * tally.structures:
             raise Enough
@@ -145,7 +146,7 @@ def _judged(law: Law, implementation: Implementation, case: Case, engine: Engine
     except InterpreterLimit as error:
         return Verdict("not run", f"the interpreter cannot run {error.lacks}")
     except NotRun as error:
-        return Verdict("not run", str(error))
+        return Verdict("not run", str(error), final=isinstance(error, NothingToCompare))
     except SuiteError:
         raise
     except NotImplementedError as error:
@@ -230,8 +231,10 @@ def require_held(law: Law, implementation: Implementation, tally: Tally) -> str:
         raise HeldOnNothing(f"{told}: held only on cases with one participant; {what}")
     if tally.structures or tally.defects:
         return ""
-    if tally.not_run and not tally.unsupported and only_reported:
+    if tally.not_run and not tally.unsupported and only_reported and not tally.uncompared:
         return ""
+    if tally.uncompared:
+        return f"{where}: {max(tally.not_run, key=lambda reason: tally.not_run[reason])}"
     none = f"all {tally.excluded:,} that were drawn are excluded" if tally.excluded else "none was drawn"
     counted = "; ".join(tally.left_out()) or none
     if law.partial and not tally.not_run and 0 < tally.declined == sum(tally.unsupported.values()):

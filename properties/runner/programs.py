@@ -247,8 +247,8 @@ def _parameters(function: Callable[..., Any] | None) -> list[str]:
 
 
 def _small(signature: Signature, conditions: Conditions) -> dict[str, int]:
-    """Sizes of all dimensions that are possible on one device."""
+    """Sizes of all dimensions that are possible on one device: different ones where that is free."""
     found = {}
-    for name in signature.parts(dict.fromkeys(signature.roles, 1)):
-        found[name] = conditions.sizes[name][0] if name in conditions.sizes else 2 * conditions.multiples.get(name, 1)
+    for i, name in enumerate(signature.parts(dict.fromkeys(signature.roles, 1)), start=2):
+        found[name] = conditions.sizes[name][0] if name in conditions.sizes else i * conditions.multiples.get(name, 1)
     return found

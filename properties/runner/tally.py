@@ -63,6 +63,7 @@ class Tally:
         defects: the known defects of JAX or XLA that excused a structure, and how many each.
         instead: what kept the engine from running structures that the other engine ran, and how many.
         not_run: what kept every engine from running a structure, and how many.
+        uncompared: how many of these have nothing that they could be compared with.
         broken: whether a case was found that breaks the law.
         declined: how many of the unsupported structures are so without any derivative.
         exchanging: how many structures of each verdict have more than one participant, and how many are `DECLINED`.
@@ -93,6 +94,7 @@ class Tally:
     defects: dict[str, int] = field(default_factory=dict)
     instead: dict[str, int] = field(default_factory=dict)
     not_run: dict[str, int] = field(default_factory=dict)
+    uncompared: int = 0
     broken: bool = False
     declined: int = 0
     exchanging: dict[str, int] = field(default_factory=dict)
@@ -133,6 +135,7 @@ class Tally:
             for kind in (verdict.kind, *([DECLINED] if verdict.declined else [])):
                 self.exchanging[kind] = self.exchanging.get(kind, 0) + 1
         self.declined += verdict.declined
+        self.uncompared += verdict.final
         if verdict.instead:
             self.instead[verdict.instead] = self.instead.get(verdict.instead, 0) + 1
         if verdict.kind == "held":
@@ -193,6 +196,7 @@ class Tally:
         self.compilations += other.compilations
         self.seconds += other.seconds
         self.declined += other.declined
+        self.uncompared += other.uncompared
         self.meshes |= other.meshes
         for ours, others in ((self.drawn, other.drawn), (self.pairs, other.pairs)):
             for name, histogram in others.items():

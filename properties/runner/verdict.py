@@ -17,6 +17,7 @@ class Verdict:
         reason: why it is not held: the exception, the name of the defect, what the engine lacks.
         checked: how many data sets were checked.
         instead: why another engine ran it than the one that was asked to.
+        final: of a case that is not run, whether it is so on every engine.
         declined: of an unsupported case, whether it is so without any derivative, so that the law has nothing to say.
     """
 
@@ -24,6 +25,7 @@ class Verdict:
     reason: str = ""
     checked: int = 0
     instead: str = ""
+    final: bool = False
     declined: bool = False
 
 

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 from jax.sharding import NamedSharding
 
 from shardproof.impl import modes
+from shardproof.properties.cases.strategies.layouts import modes_cases, reshardings
+from shardproof.properties.cases.strategies.typed_calls import OPERATIONS, calls
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import Engine
 from shardproof.properties.known_defects import DEFECTS
-from shardproof.properties.laws.modes import check_layout, check_loss, check_mlp, modes_cases
-from shardproof.properties.laws.resharding import check_resharding, reshardings
+from shardproof.properties.laws.modes import check_layout, check_loss, check_mlp, check_narrow_loss
+from shardproof.properties.laws.resharding import check_resharding
 from shardproof.properties.laws.sharding_types import check_type
-from shardproof.properties.laws.typed_calls import OPERATIONS, calls
 from shardproof.properties.runner.excused_types import excused
 
 TYPED = max(10, settings().max_examples // 4)
@@ -37,7 +38,14 @@ LAYERS = {
     "mixed": modes.mixed_mlp,
     "manual": modes.manual_mlp,
 }
-LOSSES = {"automatic": modes.automatic_loss, "explicit": modes.explicit_loss, "manual": modes.manual_loss}
+LOSSES = {
+    "automatic": modes.automatic_loss,
+    "explicit": modes.explicit_loss,
+    "mixed": modes.mixed_loss,
+    "manual": modes.manual_loss,
+}
+
+NARROW = ("bfloat16", "float16")
 
 INTERPRETED = max(4, settings().max_examples // 10)
 COMPILED = max(2, settings().max_examples // 70)
@@ -49,7 +57,7 @@ COMPILED = max(2, settings().max_examples // 70)
 def test_a_layer_is_the_same_in_every_mode(mode: str, engines: Mapping[str, Engine], data: st.DataObject) -> None:
     """Its values are those of the whole arrays, bit for bit, in 16 bits as well."""
     case = data.draw(modes_cases(max_devices=16, available=16), label="case")
-    dtype = data.draw(st.sampled_from(("float32", "bfloat16", "float16")), label="dtype")
+    dtype = data.draw(st.sampled_from(("float32", *NARROW)), label="dtype")
     check_mlp(LAYERS[mode], case, engines["simulate"], dtype if max(case.sides) < 8 else "float32")
 
 
@@ -57,8 +65,11 @@ def test_a_layer_is_the_same_in_every_mode(mode: str, engines: Mapping[str, Engi
 @settings(max_examples=INTERPRETED)
 @given(data=st.data())
 def test_a_loss_is_the_same_in_every_mode(mode: str, engines: Mapping[str, Engine], data: st.DataObject) -> None:
-    """So are its gradients, by every parameter."""
-    check_loss(LOSSES[mode], data.draw(modes_cases(max_devices=12, available=12), label="case"), engines["simulate"])
+    """So are its gradients, by every argument, and in 16 bits it is added up in float32."""
+    case = data.draw(modes_cases(max_devices=12, available=12), label="case")
+    check_loss(LOSSES[mode], case, engines["simulate"])
+    if max(case.sides) < 32:  # hidden values are integers up to 32 then
+        check_narrow_loss(LOSSES[mode], case, engines["simulate"], data.draw(st.sampled_from(NARROW), label="dtype"))
 
 
 @pytest.mark.parametrize("mode", LAYERS)

@@ -13,6 +13,7 @@ from shardproof.properties.cases.strategies.dtypes import dtypes
 from shardproof.properties.cases.strategies.meshes import AXIS_NAMES, factorisations, large_meshes, meshes
 from shardproof.properties.cases.strategies.shapes import shapes
 from shardproof.properties.cases.strategies.specs import specs
+from shardproof.properties.cases.strategies.training import trials
 
 __all__ = [
     "AXIS_NAMES",
@@ -31,4 +32,5 @@ __all__ = [
     "permutations_of_members",
     "shapes",
     "specs",
+    "trials",
 ]

@@ -1,6 +1,7 @@
 """Traces a function once, and runs the traced program on as many data sets as wanted."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +13,8 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from jaxtyping import PyTree
 
 from shardproof.properties.engines.simulate.env import Env
-from shardproof.properties.engines.simulate.interpreter import as_value, evaluate
+from shardproof.properties.engines.simulate.interpreter import evaluate
+from shardproof.properties.engines.simulate.plans import as_value
 from shardproof.properties.engines.simulate.record import Record, Recorder
 from shardproof.properties.engines.simulate.unwritten import Left, allocates, check_written
 from shardproof.properties.engines.simulate.wide import OWN, Rounding, Wide, WideArithmetic
@@ -97,7 +99,7 @@ class Simulated:
             Whatever `interpret_wide` raises.
         """
         values = [as_value(leaf) for leaf in jax.tree.leaves(args)]
-        return interpret_wide(self.closed_jaxpr, *self._typed(values), rounding=rounding)
+        return interpret_wide(self._live.closed_jaxpr, *self._typed(values), rounding=rounding)
 
     def _typed(self, values: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Arguments in the dtypes that were traced, once their shapes are those that were."""
@@ -111,6 +113,11 @@ class Simulated:
         """The results on one data set, and what the run did besides computing."""
         recorder = Recorder()
         return self.run(*args, record=recorder), recorder.record
+
+    @functools.cached_property
+    def _live(self) -> "Simulated":
+        """What wide runs are of: results are all that is asked of them."""
+        return self.live()
 
     def live(self) -> "Simulated":
         """The same program without what nothing reads, as `jit` would run it."""

@@ -10,7 +10,8 @@ import numpy as np
 
 from shardproof.properties.engines.simulate.elementwise import aligned
 from shardproof.properties.engines.simulate.env import Env
-from shardproof.properties.engines.simulate.interpreter import evaluate, held_as, key_dtype
+from shardproof.properties.engines.simulate.interpreter import evaluate
+from shardproof.properties.engines.simulate.plans import held_as, key_dtype
 from shardproof.properties.engines.simulate.rules import rule
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))

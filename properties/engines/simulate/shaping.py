@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from shardproof.properties.engines.simulate.env import Env, common_lead
-from shardproof.properties.engines.simulate.interpreter import held_as
+from shardproof.properties.engines.simulate.plans import held_as
 from shardproof.properties.engines.simulate.rules import block_rank, result_dtype, rule, shifted
 from shardproof.properties.engines.simulate.unwritten import ALLOCATES, contents
 

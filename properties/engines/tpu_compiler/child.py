@@ -12,7 +12,7 @@ from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh
 
 from shardproof.properties.engines.tpu_compiler.request import BACKWARD, Request
-from shardproof.properties.engines.tpu_compiler.topology import Coordinates, Topology
+from shardproof.properties.engines.tpu_compiler.topology import Coordinates, Topology, in_rings
 from shardproof.properties.engines.xla import abstract_mesh
 from shardproof.properties.programs.derivatives import pullback
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
@@ -38,17 +38,11 @@ def implementation_of(contract: str, name: str) -> Implementation:
 
 
 def devices_of(topology: Topology, participants: int) -> tuple[list[Any], list[Coordinates]]:
-    """The devices of a topology and their places, each `participants` that follow one another a ring of chips.
-
-    Where a chip is two devices, the first of every chip come first: what a link carries is told by chips.
-    """
+    """The devices of a topology and their places, each `participants` that follow one another a ring of chips."""
     options = CHIPS.get(topology.generation, {})
     described: Any = topologies.get_topology_desc(platform="tpu", topology_name=str(topology), **options)
-    dimensions = len(topology.sizes)
-    by_place = {(tuple(d.coords[:dimensions]), d.core_on_chip): d for d in described.devices}
-    cores = sorted({core for _, core in by_place})
-    places = [(chip, core) for core in cores for chip in topology.rings(participants)]
-    return [by_place[place] for place in places], [chip for chip, _ in places]
+    placed = in_rings(described.devices, topology, participants)
+    return [device for device, _ in placed], [chip for _, chip in placed]
 
 
 def program_of(request: Request) -> Program:
@@ -77,6 +71,7 @@ def answer(request: Request) -> dict[str, Any]:
         "text": compiled.as_text(),
         "temporary_bytes": memory.temp_size_in_bytes,
         "argument_bytes": memory.argument_size_in_bytes,
+        "result_bytes": memory.output_size_in_bytes,
         "chips": chips,
     }
 

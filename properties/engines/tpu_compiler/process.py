@@ -54,12 +54,14 @@ class Compiled:
         text: its scheduled HLO: the order of the lines is that of execution.
         temporary_bytes: the most bytes on a device at one time beside arguments and results, as the compiler says.
         argument_bytes: those of the arguments.
+        result_bytes: those of the results.
         chips: where each device of the mesh is, in mesh order.
     """
 
     text: str
     temporary_bytes: int
     argument_bytes: int
+    result_bytes: int
     chips: tuple[Coordinates, ...]
 
 
@@ -124,6 +126,7 @@ class TpuCompiler:
             answer["text"],
             answer["temporary_bytes"],
             answer["argument_bytes"],
+            answer["result_bytes"],
             tuple(tuple(chip) for chip in answer["chips"]),
         )
 

@@ -7,8 +7,9 @@ multiple of 4 chips, in a slice of whole cubes of 4x4x4
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 Coordinates = tuple[int, ...]
 Hop = tuple[Coordinates, Coordinates]
@@ -97,6 +98,28 @@ class Topology:
         """The chips tile by tile, each in the order of a cycle: up one column, and down the other."""
         corners = itertools.product(*(range(0, size, step) for size, step in zip(self.sizes, tile, strict=True)))
         return [tuple(c + o for c, o in zip(corner, at, strict=True)) for corner in corners for at in _cycle(tile)]
+
+
+def in_rings(devices: Iterable[Any], topology: Topology, participants: int) -> list[tuple[Any, Coordinates]]:
+    """The devices of a topology with their places, each `participants` that follow one another a ring of chips.
+
+    Where a chip is two devices, the first of every chip come first: what a link carries is told by chips.
+
+    Arguments:
+        devices: JAX's, of which each has `coords` and `core_on_chip`.
+        topology: all of their chips.
+        participants: how many are a ring.
+
+    Raises:
+        ValueError: if the topology has no such rings, or a chip that is none of the devices'.
+    """
+    dimensions = len(topology.sizes)
+    by_place = {(tuple(d.coords[:dimensions]), d.core_on_chip): d for d in devices}
+    cores = sorted({core for _, core in by_place})
+    places = [(chip, core) for core in cores for chip in topology.rings(participants)]
+    if set(places) != set(by_place):
+        raise ValueError(f"devices={[*by_place.values()]}: expected all chips of {topology}")
+    return [(by_place[place], place[0]) for place in places]
 
 
 def _cycle(tile: Sequence[int]) -> list[Coordinates]:

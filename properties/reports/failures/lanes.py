@@ -7,7 +7,7 @@ from shardproof.properties.counting.lanes import KEY, Lanes, laid_out, text
 from shardproof.properties.counting.machines import Balanced
 from shardproof.properties.counting.timeline import timeline
 from shardproof.properties.laws.overlap import MACHINE
-from shardproof.properties.reports.gantt import gantt
+from shardproof.properties.reports.pictures.gantt import gantt
 from shardproof.properties.runner.violation import LawViolation
 
 

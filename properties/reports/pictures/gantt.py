@@ -8,7 +8,7 @@ from typing import Any
 from shardproof.properties.counting.chips import SWITCH, in_words
 from shardproof.properties.counting.lanes import Axis, Bar, Lanes, called
 from shardproof.properties.counting.timeline import COMPUTE
-from shardproof.properties.reports.svg import LETTER
+from shardproof.properties.reports.pictures.steps import LETTER
 
 PLOT, LANE, GAP, MARGIN, CUT = 960, 34, 10, 18, 84
 """The width of all that takes time, the height of a lane, what is between two, the margin, and a cut's width."""

@@ -9,13 +9,14 @@ import jax.numpy as jnp
 from hypothesis import strategies as st
 from jax import lax
 
+from shardproof.impl.baselines import spec as partition_spec
 from shardproof.oracles import sharding_types as oracle
 from shardproof.oracles.layout import Entries
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.sharding_types import ShardedType
-from shardproof.properties.cases.strategies import specs
-from shardproof.properties.laws.sharding_types import Call, explicit_axes, meshes_with_explicit_axes
-from shardproof.properties.programs.mapping import partition_spec
+from shardproof.properties.cases.strategies.meshes import meshes
+from shardproof.properties.cases.strategies.specs import specs
+from shardproof.properties.cases.typed_call import Call, explicit_axes
 
 DTYPES = ("float32", "bfloat16", "float16")
 UNARY = (jnp.sin, jnp.negative, lambda x: x * 2)
@@ -27,6 +28,15 @@ Pairs = tuple[oracle.Pair, oracle.Pair]
 
 Drawn = tuple[tuple[ShardedType, ...], tuple[Any, ...], Callable[..., Any], Callable[..., ShardedType]]
 """Operands, further parameters, a function of arrays, and what types its result."""
+
+
+@st.composite
+def meshes_with_explicit_axes(draw: Any, *, max_devices: int = 24) -> MeshCase:
+    """Meshes of which all axes, or some, are explicit. Shrinks to one device."""
+    mesh = draw(meshes(max_devices=max_devices, explicit=False))
+    automatic = draw(st.sampled_from((None, None, *mesh.axis_names)), label="an automatic axis")
+    some = tuple("auto" if name == automatic and len(mesh.sizes) > 1 else "explicit" for name in mesh.axis_names)
+    return MeshCase(mesh.axis_names, mesh.sizes, mesh.devices, some)
 
 
 @st.composite

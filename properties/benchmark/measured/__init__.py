@@ -1,0 +1,1 @@
+"""What runs take on real devices: medians, bandwidths and wrong elements of collectives and products, in one table."""

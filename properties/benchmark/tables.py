@@ -1,0 +1,22 @@
+"""Tables of what is measured: on a terminal, and in Markdown."""
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+
+def table(title: str, columns: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
+    """Text to the left, numbers to the right."""
+    result = Table(title=title)
+    for i, column in enumerate(columns):
+        result.add_column(column, justify="left" if i < 2 else "right")
+    for line in lines:
+        result.add_row(*line)
+    return result
+
+
+def markdown(columns: Sequence[str], lines: Sequence[Sequence[str]], *, left: int | None = None) -> str:
+    """The same in Markdown, numbers to the right behind the first `left` columns; None: all to the left."""
+    texts = len(columns) if left is None else left
+    rows = ["| " + " | ".join(line) + " |" for line in (columns, *lines)]
+    return "\n".join([rows[0], "|" + "---|" * texts + "---:|" * (len(columns) - texts), *rows[1:]])

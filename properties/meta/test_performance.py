@@ -1,0 +1,483 @@
+"""What is measured on accelerators, without one: the same code on virtual devices, and with a clock by hand."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import pytest
+from jax import Array, lax
+
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.benchmark.measured.bandwidth import Traffic, traffic
+from shardproof.properties.benchmark.measured.data import exact, expected, thinned
+from shardproof.properties.benchmark.measured.expectations import ON_TOP, broken
+from shardproof.properties.benchmark.measured.medians import medians
+from shardproof.properties.benchmark.measured.placing import KINDS, chip_of, mesh_of, placed, topology_of
+from shardproof.properties.benchmark.measured.row import COLUMNS, Row, Wrong, table
+from shardproof.properties.benchmark.measured.work import (
+    COLLECTIVES,
+    MEASURED,
+    NAIVE,
+    UNSHARDED,
+    Form,
+    collective_case,
+    forms,
+    measure,
+    tracing,
+)
+from shardproof.properties.counting.chips import CHIPS
+from shardproof.properties.counting.products import SHARDED, product_case
+from shardproof.properties.programs.implementations import OVERLAPPED, PRODUCTS, Implementation
+from shardproof.properties.reports.accelerators import missing
+
+ROOT = Path(__file__).resolve().parents[2]
+MESH = MeshCase(("data", "model"), (1, 4))
+SMALL: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(COLLECTIVES, (16, 4)),
+    **dict.fromkeys(SHARDED, (32, 32, 32)),
+}
+
+
+class Clock:
+    """A clock that goes on only when it is told so, and functions that tell it."""
+
+    def __init__(self) -> None:
+        self.now, self.called = 0.0, list[str]()
+
+    def __call__(self) -> float:
+        """The time."""
+        return self.now
+
+    def function(self, name: str, *seconds: float) -> Callable[[], None]:
+        """Takes so long, each time the next of these times, and from the last on always that."""
+        left = list(seconds)
+
+        def call() -> None:
+            self.called.append(name)
+            self.now += left.pop(0) if len(left) > 1 else left[0]
+
+        return call
+
+
+@pytest.mark.either_end
+def test_functions_are_measured_in_turns() -> None:
+    """Each once to compile, once to see how long it takes, and in every round, which begin with different ones."""
+    clock = Clock()
+    found = medians({name: clock.function(name, 1.0) for name in "abc"}, clock=clock, rounds=4, least=0.5)
+    assert "".join(clock.called) == "abc" + "abc" + "abc" + "bca" + "cab" + "abc"
+    assert found == {"a": 1.0, "b": 1.0, "c": 1.0}
+
+
+@pytest.mark.either_end
+def test_the_median_is_in_the_middle() -> None:
+    """One measurement that was disturbed changes nothing, nor do those before the first round."""
+    clock = Clock()
+    function = clock.function("a", 90, 70, 3, 50, 2, 1, 4)
+    assert medians({"a": function}, clock=clock, rounds=5, least=0.0) == {"a": 3}
+
+
+@pytest.mark.either_end
+def test_short_functions_are_called_often_in_a_row() -> None:
+    """As often as the slowest needs for the least time, all as often, and one call is what is told."""
+    clock = Clock()
+    found = medians(
+        {"slow": clock.function("s", 0.25), "fast": clock.function("f", 0.125)}, clock=clock, rounds=1, least=1.0
+    )
+    assert "".join(clock.called) == "sf" + "sf" + "ssss" + "ffff"
+    assert found == {"slow": 0.25, "fast": 0.125}
+    with pytest.raises(ValueError, match="expected at least one of each"):
+        medians({}, clock=clock)
+
+
+NCCL: dict[str, Callable[[int], Fraction]] = {
+    "all_reduce": lambda n: Fraction(2 * (n - 1), n),
+    "all_gather": lambda n: Fraction(n - 1, n),
+    "reduce_scatter": lambda n: Fraction(n - 1, n),
+    "all_to_all": lambda n: Fraction(n - 1, n),
+    "broadcast": lambda n: Fraction(1),
+    "ring_shift": lambda n: Fraction(1),
+}
+"""The table of nccl-tests, doc/PERFORMANCE.md; a shift is its sendrecv."""
+
+
+@pytest.mark.either_end
+@pytest.mark.parametrize("contract", COLLECTIVES)
+@pytest.mark.parametrize("p", [2, 3, 4, 8])
+def test_factors_are_those_of_nccl_tests(contract: str, p: int) -> None:
+    """Bus over algorithm bandwidth; and S is the full vector: 240 rows of 4 columns of 4 bytes."""
+    found = traffic(collective_case(contract, MeshCase(("data", "model"), (1, p)), 240, 4))
+    assert found.factor == NCCL[contract](p)
+    assert found.size == 240 * 4 * 4
+
+
+@pytest.mark.either_end
+def test_products_are_measured_by_what_moves() -> None:
+    """The gathered operand, or the sum that is scattered or that all have, in the operands' dtype."""
+    p, sides = 4, (8, 16, 32)
+    sizes = {
+        "all_gather_matmul_lhs_contracting": 4 * 8 * 16,
+        "all_gather_matmul_lhs": 4 * 8 * 16,
+        "all_gather_matmul_rhs": 4 * 16 * 32,
+        "matmul_reduce_scatter": 4 * 8 * 32,
+        "matmul_all_reduce": 8 * 32,
+        "transformer_block": 2 * 4 * 8 * 16,
+    }
+    for contract in SHARDED:
+        found = traffic(product_case(contract, MESH, "model", sides, dtype="bfloat16"))
+        assert found.size == 2 * sizes[contract], contract
+        assert found.factor == (Fraction(3, 2) if contract == "matmul_all_reduce" else Fraction(3, 4)), p
+
+
+@pytest.mark.either_end
+def test_bandwidths_of_a_row() -> None:
+    """Bytes over seconds; a product alone has none."""
+    row = Row("all_reduce", "lax", "float32 8", 2e-3, Traffic(Fraction(8_000_000), Fraction(12_000_000)), Wrong(0, 8))
+    assert (row.algorithm, row.bus) == (4e9, 6e9)
+    assert row.cells == ("all_reduce", "lax", "float32 8", "2000", "4", "6", "0", "8")
+    assert Row("x", UNSHARDED, "", 1.0, None, Wrong(0, 1)).cells[4:6] == ("-", "-")
+    assert [column.header for column in table([row]).columns] == [*COLUMNS]
+
+
+@pytest.mark.parametrize(
+    "contract", [pytest.param(c, marks=pytest.mark.lengthy) if c in SHARDED else c for c in MEASURED]
+)
+def test_every_form_is_right(contract: str) -> None:
+    """What runs on accelerators runs here, and no element of any form is wrong."""
+    measured = forms(contract, MESH, size=SMALL[contract])
+    rows = measure(measured, jax.devices()[:4], rounds=1, least=0.0)
+    assert [*rows] == [form.name for form in measured]
+    assert not [row for row in rows.values() if row.wrong.count or not row.wrong.elements or row.seconds <= 0]
+    plain = {"lax"} if contract in COLLECTIVES else {UNSHARDED, NAIVE}
+    assert plain <= set(rows)
+    ours = {one.name.removesuffix(f"_{contract}") for one in OVERLAPPED if one.contract == contract}
+    assert set(rows) - plain >= ours - {"nested"}
+
+
+def of_the_wrong_rows(lhs: Array, rhs: Array, axis_name: Any) -> Array:
+    """Gathers the blocks of the left operand the wrong way round."""
+    gathered = lax.all_gather(lhs, axis_name, axis=0)[::-1]
+    return gathered.reshape(-1, lhs.shape[-1]) @ rhs
+
+
+def test_a_wrong_function_shows_wrong_elements() -> None:
+    """In the row of its time, with the first of them; the naive form beside it has none."""
+    mine = Implementation("all_gather_matmul_lhs", "mine", of_the_wrong_rows)
+    rows = measure(forms(mine.contract, MESH, more=[mine], size=SMALL[mine.contract]), jax.devices()[:4], rounds=1)
+    assert [*rows] == [UNSHARDED, NAIVE, "mine"]
+    assert rows[NAIVE].wrong.count == 0
+    assert 0 < rows["mine"].wrong.count <= rows["mine"].wrong.elements == 4 * 32 * 8
+    (told,) = broken(rows, MESH, None, hides=False)
+    assert told.startswith(f"all_gather_matmul_lhs: mine: {rows['mine'].wrong.count:,} of 1,024 elements wrong; ")
+    assert "the first: element [0, " in told
+    assert " on device (data=0, model=0) is " in told
+
+
+def test_a_result_of_another_dtype_is_wrong_altogether() -> None:
+    """And what it has in place of what it should have is said."""
+    mine = Implementation("all_gather", "mine", lambda x, axis_name, **how: lax.all_gather(x, axis_name, **how) != 0)
+    rows = measure(forms("all_gather", MESH, more=[mine], size=(16, 4)), jax.devices()[:4], rounds=1, least=0.0)
+    assert rows["mine"].wrong == Wrong(
+        256, 256, "bool blocks of shape (16, 4): expected float32 blocks of shape (16, 4)"
+    )
+
+
+@pytest.mark.either_end
+def test_sums_of_what_is_checked_are_exact() -> None:
+    """At the sizes of accelerators too: of 8,192 terms so few are not zero that bfloat16 holds all partial sums."""
+    ones = thinned(jax.numpy.ones((4, 8192), "bfloat16").__array__(), -1, 256)
+    assert ones.astype(float).sum(axis=1).tolist() == [256.0] * 4
+    assert (ones != 0).any(axis=0).sum() == 4 * 256  # at other places in every row
+    case = product_case("transformer_block", MESH, "model", (4, 256, 64), dtype="bfloat16")
+    numbers = exact(case)
+    assert (abs(numbers[0].astype(float)).sum(axis=-1) <= 16).all()
+    assert (abs(numbers[2].astype(float)).sum(axis=0) <= 16).all()
+    (right,) = expected(case, numbers)
+    assert (abs(right.astype(float)) <= 256).all()
+    assert len({*right.astype(float).ravel().tolist()}) > 8
+
+
+def row(form: str, seconds: float, *, bus: int = 0, contract: str = "all_gather_matmul_lhs") -> Row:
+    """A row of which nothing is wrong."""
+    sent = None if form == UNSHARDED else Traffic(Fraction(bus), Fraction(bus))
+    return Row(contract, form, "", seconds, sent, Wrong(0, 1))
+
+
+def rows_of(*found: Row) -> dict[str, Row]:
+    """By their forms."""
+    return {one.form: one for one in found}
+
+
+@pytest.mark.either_end
+def test_a_slow_form_breaks_its_ratios() -> None:
+    """The fastest form is held against the naive one and the product alone, with the reasons in the message."""
+    fast = rows_of(row(UNSHARDED, 1e-3), row(NAIVE, 1.4e-3), row("ring", 1.1e-3), row("joined", 9e-3))
+    assert not broken(fast, MESH, CHIPS["v5e"])
+    slow = {**fast, "ring": row("ring", 1.5e-3)}
+    naive, local = broken(slow, MESH, CHIPS["v5e"])
+    assert naive == (
+        "all_gather_matmul_lhs: ring takes 1.07 times what naive takes (1500 us over 1400 us, medians of one run): "
+        "expected at most 1.00: the naive form takes 1.40 local products, of which it waits for all that it sends"
+    )
+    assert local == (
+        "all_gather_matmul_lhs: ring takes 1.50 times what unsharded takes (1500 us over 1000 us, medians of one run): "
+        "expected at most 1.25: published links of v5e and the product allow 1.00, and 0.25 is left for the rest"
+    )
+    assert broken(slow, MESH, None) == [naive]
+    assert not broken(slow, MESH, None, hides=False)
+
+
+@pytest.mark.either_end
+def test_a_slow_form_is_measured_as_one() -> None:
+    """With a clock that a planted function lets go on by itself, its row is slow and its ratio broken."""
+    clock = Clock()
+    functions = {UNSHARDED: 1.0, NAIVE: 1.5, "ring": 2.0}
+    seconds = medians({n: clock.function(n, s) for n, s in functions.items()}, clock=clock, rounds=3, least=0.0)
+    (told,) = broken(rows_of(*(row(name, taken) for name, taken in seconds.items())), MESH, None)
+    assert "ring takes 1.33 times what naive takes" in told
+
+
+@pytest.mark.either_end
+def test_where_links_are_the_limit_more_is_allowed() -> None:
+    """The floor is what the links need and the part of the product that none is beside."""
+    sent = int(0.001 * 2 * CHIPS["v5e"].link)  # a millisecond over both ways
+    for seconds, holds in ((1e-3 * (1.25 + ON_TOP - 0.01), True), (1e-3 * (1.25 + ON_TOP + 0.01), False)):
+        found = rows_of(row(UNSHARDED, 1e-3), row(NAIVE, 2e-3, bus=sent), row("ring", seconds, bus=sent))
+        assert (not broken(found, MESH, CHIPS["v5e"])) is holds
+
+
+@pytest.mark.either_end
+def test_more_than_links_have_is_no_measurement() -> None:
+    """A bandwidth that a device does not have was not measured to the end; a switch may add up by itself."""
+    fast = rows_of(row("lax", 1e-3, bus=100_000_000, contract="all_reduce"))
+    (told,) = broken(fast, MESH, CHIPS["v5e"])
+    assert "bus bandwidth of 100 GB/s: expected at most 90 GB/s, which the links of v5e along model have" in told
+    assert not broken(fast, MESH, CHIPS["v5p"])
+    assert not broken(rows_of(row("lax", 1e-4, bus=10**8, contract="all_reduce")), MESH, CHIPS["h100"])
+
+
+@dataclass(frozen=True)
+class Device:
+    """What JAX says of a TPU's device."""
+
+    device_kind: str
+    coords: tuple[int, ...]
+    core_on_chip: int = 0
+    platform: str = "tpu"
+    id: int = 0
+
+
+def device(kind: str, *coords: int) -> Any:
+    """A device at a place."""
+    return Device(kind, coords)
+
+
+@pytest.mark.either_end
+def test_devices_are_laid_over_rings() -> None:
+    """Of 2x4 chips each square is a ring; what is no grid, or no known chip, is left to JAX."""
+    grid = [device("TPU v5 lite", x, y, 0) for y in range(4) for x in range(2)]
+    assert str(topology_of(grid)) == "v5e:2x4"
+    rings = [[*one.coords[:2]] for one in placed(MeshCase(("data", "model"), (2, 4)), grid).devices[0]]
+    assert rings == [[0, 0], [0, 1], [1, 1], [1, 0]]
+    assert topology_of(grid[:5]) is None
+    assert topology_of([device("Some new chip", 0, 0)]) is None
+    assert topology_of(jax.devices()) is None
+    assert placed(MESH, jax.devices()[:4]).devices.shape == (1, 4)
+    assert {chip_of(device(kind)).name for kind in KINDS} == set(KINDS.values())  # type: ignore[union-attr]
+    assert chip_of(SimpleNamespace(device_kind="NVIDIA H100 80GB HBM3")) is CHIPS["h100"]
+    assert chip_of(SimpleNamespace(device_kind="NVIDIA H100 PCIe")) is None
+
+
+@pytest.mark.either_end
+@pytest.mark.parametrize(
+    ("devices", "sizes"), [(1, (1, 1)), (2, (1, 2)), (4, (1, 4)), (6, (2, 3)), (8, (2, 4)), (7, (1, 7))]
+)
+def test_four_of_the_devices_are_a_ring(devices: int, sizes: tuple[int, int]) -> None:
+    """As many as there are otherwise."""
+    assert mesh_of(devices).sizes == sizes
+
+
+def test_profiles_are_written(tmp_path: Path) -> None:
+    """A trace for every measured row, by contract and form."""
+    trace = tracing(str(tmp_path), "ring_shift")
+    measure(forms("ring_shift", MESH, size=(16, 4)), jax.devices()[:4], trace=trace, rounds=1, least=0.0)
+    assert [*(tmp_path / "ring_shift" / "lax").rglob("*.xplane.pb")]
+    assert tracing(None, "ring_shift") is None
+
+
+@pytest.mark.either_end
+def test_what_is_not_measured_is_refused() -> None:
+    """With the names of what is."""
+    with pytest.raises(ValueError, match="contract='attention': expected one of all_reduce"):
+        forms("attention", MESH)
+    assert all(isinstance(one, Form) for one in forms(PRODUCTS[0].contract, MESH))
+
+
+class Config:
+    """A pytest configuration with these options."""
+
+    def __init__(self, platform: str, devices: int, workers: int | None = None) -> None:
+        self.told = {"--platform": platform, "--devices": devices}
+        if workers is not None:
+            self.workerinput = {"workercount": workers}
+
+    def getoption(self, name: str) -> Any:
+        """What one of them is."""
+        return self.told[name]
+
+
+@pytest.mark.either_end
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (Config("tpu", 8), ""),
+        (Config("tpu", 8, workers=1), ""),
+        (Config("cpu", 8), "this test measures time on TPU devices, and this run is on 8 cpu devices: expected pytest"),
+        (Config("tpu", 1), "expected --devices of 2 or more"),
+        (Config("tpu", 8, workers=4), "this test measures time, which 4 workers at once would change: expected a run"),
+    ],
+)
+def test_where_nothing_is_measured(config: Any, reason: str) -> None:
+    """On another platform, on one device, or beside other workers; each is said in a sentence."""
+    found = missing("tpu", config)
+    assert reason in found
+    assert bool(reason) == bool(found)
+
+
+MEASURING = """
+import time
+import jax, pytest
+
+pytestmark = pytest.mark.{marker}
+
+
+def test_measures(record_table):
+    record_table("a table")
+    assert len(jax.devices()) == 8
+"""
+
+
+def run_pytest(tmp_path: Path, *arguments: str) -> tuple[int, str]:
+    """A run of a marked test in a project of its own, with the suite's plugin."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "CI", "COLUMNS", "TOX_"))}
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "shardproof.properties.reports.plugin"]
+    ended = subprocess.run(
+        [*command, "--color=no", "-rs", *arguments, str(tmp_path)],
+        cwd=tmp_path,
+        env={**inherited, "COLUMNS": "250", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    return ended.returncode, ended.stdout + ended.stderr
+
+
+def test_required_devices_that_are_not_there_are_a_failure(tmp_path: Path) -> None:
+    """Without the options tests are skipped with the same sentence."""
+    for marker in ("tpu", "gpu"):
+        (tmp_path / f"test_{marker}.py").write_text(MEASURING.format(marker=marker), encoding="utf-8")
+    told = {
+        marker: f"this test measures time on {kind} devices, and this run is on 8 cpu devices: expected pytest -m "
+        f"{marker} --platform {marker} --devices N, on a machine with N {kind} devices"
+        for marker, kind in (("tpu", "TPU"), ("gpu", "GPU"))
+    }
+    code, output = run_pytest(tmp_path)
+    assert code == 0, output
+    assert "2 skipped" in output
+    assert all(sentence in output for sentence in told.values())
+    code, output = run_pytest(tmp_path, "--require-tpu", "--require-gpu")
+    assert code == 1, output
+    assert "2 failed" in output
+    assert all(f"--require-{marker}: {sentence}" in output for marker, sentence in told.items())
+    assert "Traceback" not in output
+
+
+@pytest.mark.lengthy
+def test_required_tests_that_were_not_selected_are_a_failure(tmp_path: Path) -> None:
+    """A run that was to measure something, and had nothing to measure it with, is no success."""
+    (tmp_path / "test_mine.py").write_text("def test_nothing():\n    pass\n", encoding="utf-8")
+    code, output = run_pytest(tmp_path, "--require-tpu")
+    assert code == 1, output
+    assert "ERROR: --require-tpu: no test that needs TPU devices was selected" in output
+
+
+AS_IF = """
+import shardproof.properties.reports.accelerators as accelerators
+
+own = accelerators.missing
+accelerators.missing = lambda name, config: own(name, PassingFor(config))
+
+
+class PassingFor:
+    def __init__(self, config):
+        self.config = config
+        if hasattr(config, "workerinput"):
+            self.workerinput = config.workerinput
+
+    def getoption(self, name):
+        return "tpu" if name == "--platform" else self.config.getoption(name)
+"""
+
+
+@pytest.mark.lengthy
+def test_workers_measure_nothing_and_one_process_does(tmp_path: Path) -> None:
+    """With devices that pass for TPUs: two workers are refused; alone a test runs, and its table is shown."""
+    (tmp_path / "test_mine.py").write_text(MEASURING.format(marker="tpu"), encoding="utf-8")
+    (tmp_path / "conftest.py").write_text(AS_IF, encoding="utf-8")
+    code, output = run_pytest(tmp_path, "-n", "2", "--require-tpu")
+    assert code == 1, output
+    assert "--require-tpu: this test measures time, which 2 workers at once would change" in output
+    code, output = run_pytest(tmp_path, "-n", "1", "--require-tpu")
+    assert code == 0, output
+    assert "1 passed" in output
+    assert re.search(r"= what was measured =+\na table", output)
+    assert "ERROR" not in output
+
+
+GIVEN = """from jax import lax
+import jax.numpy as jnp
+
+
+def gathered(lhs, rhs, axis_name):
+    rows = lax.all_gather(lhs, axis_name, axis=lhs.ndim - 2, tiled=True)
+    return jnp.matmul(rows, rhs, preferred_element_type=jnp.float32).astype(lhs.dtype)
+"""
+SMALLER = """
+import shardproof.properties.benchmark.measured.work as work
+
+work.SHAPES = {"wide": (64, 64, 64)}
+"""
+
+
+def test_given_functions_are_measured_as_well(tmp_path: Path) -> None:
+    """Beside the naive form, and profiled; here on small shapes, with virtual devices that pass for TPUs."""
+    (tmp_path / "mine.py").write_text(GIVEN, encoding="utf-8")
+    (tmp_path / "conftest.py").write_text(AS_IF + SMALLER, encoding="utf-8")
+    profile = tmp_path / "traces"
+    options = ["--impl=all_gather_matmul_lhs=mine:gathered", "-m", "tpu", "--require-tpu", f"--profile={profile}"]
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "CI", "COLUMNS", "TOX_"))}
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "shardproof.plugin", "--color=no", *options],
+        cwd=tmp_path,
+        env={**inherited, "COLUMNS": "250", "PYTHONPATH": os.pathsep.join((str(ROOT), str(tmp_path)))},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    lines = [line for line in ended.stdout.splitlines() if line.startswith("│ all_gather_matmul_lhs ")]
+    assert [[cell.strip() for cell in line.strip("│").split("│")][1] for line in lines] == [
+        UNSHARDED,
+        NAIVE,
+        "gathered",
+    ]
+    assert {path.name for path in (profile / "all_gather_matmul_lhs").iterdir()} == {UNSHARDED, NAIVE, "gathered"}

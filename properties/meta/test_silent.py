@@ -1,0 +1,94 @@
+"""What sends nothing at all, where no formula is given: below any bound, or with nothing to be compared with."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+from jax import Array, lax
+
+from shardproof.properties.contracts import CONTRACTS, Scope
+from shardproof.properties.counting.bounds import KNOWN
+from shardproof.properties.engines import engine_named
+from shardproof.properties.laws.law import LAWS
+from shardproof.properties.reports.checking import user_implementation
+from shardproof.properties.reports.summary import notes
+from shardproof.properties.runner.judging import require_held
+from shardproof.properties.runner.search import find_violation
+
+SMALL = Scope(max_devices=4, available=4)
+
+
+def silent_layer(tokens: Array, router_weights: Array, expert_weights: Array, axis_name: Any, **options: Any) -> Array:
+    """Zeros for every token."""
+    return jnp.zeros((tokens.shape[0], expert_weights.shape[-1]), tokens.dtype)
+
+
+def scattered(lhs: Array, rhs: Array, axis_name: Any, *, scatter_dimension: int = 0) -> Array:
+    """Zeros of a part of the rows, or of the columns."""
+    shape = [lhs.shape[0], rhs.shape[1]]
+    shape[scatter_dimension] //= lax.axis_size(axis_name)
+    return jnp.zeros(shape, lhs.dtype)
+
+
+def with_edges(x: Array, axis_name: Any, *, before: int, after: int, axis: int = 0) -> Array:
+    """Zeros around the block."""
+    return jnp.pad(x, [(before, after) if i == axis % x.ndim else (0, 0) for i in range(x.ndim)])
+
+
+SILENT: dict[str, Callable[..., Array]] = {
+    "all_gather_matmul_lhs_contracting": lambda a, w, axis_name: jnp.zeros((a.shape[0], w.shape[1]), a.dtype),
+    "all_gather_matmul_lhs": lambda a, w, axis_name: jnp.zeros(
+        (a.shape[0] * lax.axis_size(axis_name), w.shape[1]), a.dtype
+    ),
+    "all_gather_matmul_rhs": lambda a, w, axis_name: jnp.zeros((a.shape[0], w.shape[1]), a.dtype),
+    "matmul_reduce_scatter": scattered,
+    "matmul_all_reduce": lambda a, w, axis_name: jnp.zeros((a.shape[0], w.shape[1]), a.dtype),
+    "transformer_block": lambda x, w_in, w_out, axis_name: jnp.zeros_like(x),
+    "sequence_parallel_mlp": lambda x, w_in, w_out, axis_name: jnp.zeros_like(x),
+    "attention": lambda q, k, v, axis_name, *, causal=False: jnp.zeros_like(q),
+    "embedding_lookup": lambda table, ids, axis_name: jnp.zeros((len(ids), table.shape[1]), table.dtype),
+    "global_norm": lambda x, axis_name: jnp.zeros((), x.dtype),
+    "halo_exchange": with_edges,
+    "masked_mean": lambda values, mask, axis_name: jnp.zeros((), values.dtype),
+    "pipeline": lambda weights, x, axis_name: jnp.zeros_like(x),
+    "rms_norm": lambda x, scale, axis_name, *, epsilon: jnp.zeros_like(x),
+    "vocab_parallel_cross_entropy": lambda logits, labels, axis_name, *, label_smoothing=0.0, ignore_index=-1: (
+        jnp.zeros(labels.shape, logits.dtype)
+    ),
+}
+
+UNBOUNDED = {"mlp_loss", "moe_layer", "ragged_all_to_all"}
+"""What these must send depends on routing, on metadata, on how the parameters lie."""
+
+
+def test_every_contract_has_a_bound_or_none_for_a_reason() -> None:
+    """A bound may be as low as a byte."""
+    bounded = {name for name, contract in CONTRACTS.items() if contract.least is not None}
+    assert {*KNOWN, *bounded, *UNBOUNDED} == {*CONTRACTS}
+    assert SILENT.keys() < bounded
+
+
+@pytest.mark.parametrize("engine", ["simulate", "xla"])
+def test_what_nothing_is_known_of_is_not_held(engine: str) -> None:
+    """How much a layer of experts sends depends on routing: one that sends nothing is wrong, but not by this law."""
+    implementation = user_implementation("moe_layer", silent_layer)
+    law = LAWS["communication"]
+    finding = find_violation(law, implementation, engine_named(engine), SMALL, max_examples=4, random_seed=1)
+    assert finding.violation is None
+    assert (finding.tally.structures, finding.tally.uncompared > 0) == (0, True)
+    assert "nothing to compare communication with" in require_held(law, implementation, finding.tally)
+    assert "communication unknown: moe_layer[silent_layer]: not checked; the largest case sends no communication" in (
+        "\n".join(notes([finding.tally]))
+    )
+
+
+@pytest.mark.parametrize("contract", [*sorted(SILENT)])
+def test_what_sends_nothing_is_below_any_bound(contract: str) -> None:
+    """Where no formula is given, and how much must be sent is not certain, it is certain that something must be."""
+    law, implementation = LAWS["communication"], user_implementation(contract, SILENT[contract])
+    finding = find_violation(
+        law, implementation, engine_named("simulate"), SMALL, max_examples=60, random_seed=1, shrink=False
+    )
+    assert finding.violation is not None
+    assert "no communication: 1 byte must pass every device (lower bound)" in finding.violation.broken.finding

@@ -1,0 +1,35 @@
+"""The law of overlap on compiled programs: everything that claims to overlap, forward and backward, for TPU topologies.
+
+Needs libtpu, and no TPU: `tox -e tpu-compiler`, or `pytest -m tpu_compiler` where libtpu is installed.
+"""
+
+import pytest
+
+from shardproof.properties.counting.chips import chip
+from shardproof.properties.counting.room import place, roomy
+from shardproof.properties.engines.tpu_compiler import Request, Topology
+from shardproof.properties.engines.tpu_compiler.request import FORWARD, WAYS
+from shardproof.properties.laws.compiled_overlap import check_compiled_overlap, share_of
+from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
+from shardproof.properties.reports.compiling import Compiling
+
+CLAIMING = [one for one in IMPLEMENTATIONS if one.overlap is not None]
+MAIN, OTHER = "v5e:2x4", "v6e:2x4"
+"""Each form is compiled for the first topology, and the first form of each contract for the other one as well."""
+
+PROGRAMS = [(one, MAIN, way) for way in WAYS for one in CLAIMING]
+PROGRAMS += [(one, OTHER, FORWARD) for one in {one.contract: one for one in reversed(CLAIMING)}.values()]
+
+
+@pytest.mark.tpu_compiler
+@pytest.mark.parametrize(("one", "topology", "way"), PROGRAMS, ids=lambda value: str(value))
+def test_what_claims_to_overlap_is_scheduled_so(
+    one: Implementation, topology: str, way: str, tpu_compiler: Compiling
+) -> None:
+    """Permutes alone, begun before the products that hide them, next to nothing of them waited for."""
+    chips = Topology.parse(topology)
+    mesh, axis_name = place(chips, 2 if one.name.startswith("nested") else 1)
+    case = roomy(one.contract, mesh, axis_name, chip(chips.generation))
+    compiled = tpu_compiler.compile(Request(topology, case, str(one), way))
+    assert one.overlap is not None
+    check_compiled_overlap(one.overlap, share_of(one, case), case, compiled, chips, way)

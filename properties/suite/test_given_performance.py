@@ -1,0 +1,35 @@
+"""What the functions given with `--impl` take on real TPUs and GPUs, beside the plain form of their contract."""
+
+from collections.abc import Callable
+
+import jax
+import pytest
+
+from shardproof.properties.benchmark.measured.expectations import broken
+from shardproof.properties.benchmark.measured.placing import chip_of, mesh_of
+from shardproof.properties.benchmark.measured.row import table
+from shardproof.properties.benchmark.measured.work import MEASURED, forms, measure, tracing
+from shardproof.properties.reports.session import GIVEN
+
+PLATFORMS = [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("tpu", "gpu")]
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_given_performance(platform: str, pytestconfig: pytest.Config, record_table: Callable[[object], None]) -> None:
+    """Every element is right; of a product that claims to overlap, it takes no longer than the naive form."""
+    devices = jax.devices()[: pytestconfig.getoption("--devices")]
+    mesh, told, measured = mesh_of(len(devices)), [], 0
+    for contract in dict.fromkeys(one.contract for one in pytestconfig.stash[GIVEN]):
+        given = [one for one in pytestconfig.stash[GIVEN] if one.contract == contract]
+        if contract not in MEASURED:
+            continue
+        measured += 1
+        trace = tracing(pytestconfig.getoption("--profile"), contract)
+        rows = measure(forms(contract, mesh, more=given), devices, trace=trace)
+        record_table(table([*rows.values()], f"{contract} on {len(devices)} {devices[0].device_kind}, mesh {mesh}"))
+        claims = all(one.overlap is not None for one in given)
+        told += broken(rows, mesh, chip_of(devices[0]), hides=claims)
+    if not measured:
+        pytest.skip(f"none of the given functions is measured: expected one of {', '.join(MEASURED)}")
+    if told:
+        pytest.fail("\n".join(told), pytrace=False)

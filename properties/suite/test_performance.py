@@ -1,0 +1,34 @@
+"""What collectives and products take on real TPUs and GPUs: correct elements, and ratios of medians, in one run each.
+
+Skipped where there are no such devices (`--platform tpu`, `--platform gpu`), failed under `--require-tpu` and
+`--require-gpu`. The same measuring code runs on virtual devices of a CPU in the suite's own tests, where its times say
+nothing and only its elements count.
+"""
+
+from collections.abc import Callable
+
+import jax
+import pytest
+
+from shardproof.properties.benchmark.measured.expectations import broken
+from shardproof.properties.benchmark.measured.placing import chip_of, mesh_of
+from shardproof.properties.benchmark.measured.row import table
+from shardproof.properties.benchmark.measured.work import COLLECTIVES, forms, measure, tracing
+from shardproof.properties.counting.products import SHARDED
+
+PLATFORMS = [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("tpu", "gpu")]
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("contract", [*COLLECTIVES, *SHARDED])
+def test_performance(
+    contract: str, platform: str, pytestconfig: pytest.Config, record_table: Callable[[object], None]
+) -> None:
+    """Every element is right, and what hides its communication takes less than what waits for it."""
+    devices = jax.devices()[: pytestconfig.getoption("--devices")]
+    mesh = mesh_of(len(devices))
+    rows = measure(forms(contract, mesh), devices, trace=tracing(pytestconfig.getoption("--profile"), contract))
+    record_table(table([*rows.values()], f"{contract} on {len(devices)} {devices[0].device_kind}, mesh {mesh}"))
+    told = broken(rows, mesh, chip_of(devices[0]))
+    if told:
+        pytest.fail("\n".join(told), pytrace=False)

@@ -25,7 +25,7 @@ from shardproof.oracles.communication import Cost
 from shardproof.oracles.layout import block_shape
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.benchmark.losses import counts
-from shardproof.properties.benchmark.products import table
+from shardproof.properties.benchmark.tables import table
 from shardproof.properties.counting.counted import of_compiled, of_record
 from shardproof.properties.laws.training import Trial, compiled, expected, simulated
 from shardproof.properties.programs.losses import shapes

@@ -32,6 +32,7 @@ SET_UP = {
     "pip install -e . && pytest -n auto",
     "pip install tox && tox",
     "tox -e py311-meta,py311-catalogue",
+    "tox -e tpu-compiler",
     "pytest -n auto --report report.md",
 }
 """What `tox`, `.ci/run` and the workflow run."""
@@ -46,10 +47,19 @@ ELSEWHERE = {
     "pytest --keep-regression FILE": "test_program_tests.py::test_a_failure_is_told_replayed_kept_and_repaired",
     "pytest --devices=N": "test_plugin.py::test_the_readme_has_every_option",
     "pytest --help": "test_plugin.py::test_the_readme_has_every_option",
+    "pytest -m tpu --platform tpu --devices 8 --require-tpu": (
+        "test_performance.py::test_required_devices_that_are_not_there_are_a_failure"
+    ),
+    "pytest -m gpu --platform gpu --devices 8 --require-gpu --profile traces": (
+        "test_performance.py::test_required_devices_that_are_not_there_are_a_failure"
+    ),
+    "pytest -m tpu --platform tpu --devices 8 --impl all_gather_matmul_lhs=mine:gathered": (
+        "test_performance.py::test_given_functions_are_measured_as_well"
+    ),
     f"{MODULE}benchmark NAME": "test_readme_commands.py::test_every_benchmark_is_listed",
     f"{MODULE}benchmark.readme REPORT.md FAILURE.txt": "test_readme_commands.py::test_the_pages_are_written",
 }
-"""What other tests run, word for word or with values for what stands in capitals."""
+"""What other tests run: as it is, with values for what stands in capitals, or without the devices that it asks for."""
 
 SHORTENED = {
     f"{MODULE}benchmark products": ["--devices", "2"],

@@ -26,8 +26,9 @@ from shardproof.oracles.layout import block_shape
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.benchmark.losses import counts
 from shardproof.properties.benchmark.tables import table
+from shardproof.properties.cases.training import Masked, Trial
 from shardproof.properties.counting.counted import of_compiled, of_record
-from shardproof.properties.laws.training import Trial, compiled, expected, simulated
+from shardproof.properties.laws.training import compiled, expected, simulated
 from shardproof.properties.programs.losses import shapes
 from shardproof.properties.programs.training import FORMS, Axes, Form, of_loss
 
@@ -65,13 +66,11 @@ class Steps(Trial):
 
     Arguments:
         exact: whether all numbers are -1, 0 and 1.
-        dtype: of all arrays but masks.
     """
 
     exact: bool = False
-    dtype: str = "float64"
 
-    def arrays(self, form: Form) -> tuple[Any, Any]:
+    def arrays(self, form: Masked) -> tuple[Any, Any]:
         """Parameters and batch."""
         params, (inputs, targets, *masks) = super().arrays(form)
         numbers = np.random.default_rng(self.seed)

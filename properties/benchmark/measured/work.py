@@ -19,8 +19,8 @@ from shardproof.properties.benchmark.measured.placing import DATA, MODEL, placed
 from shardproof.properties.benchmark.measured.row import Row, Wrong
 from shardproof.properties.cases.case import Case
 from shardproof.properties.counting.examples import WHOLE
-from shardproof.properties.counting.modelled import SHAPES, alone, sides
-from shardproof.properties.counting.products import SHARDED, product_case
+from shardproof.properties.counting.modelled import alone, sides
+from shardproof.properties.counting.products import SHAPES, SHARDED, product_case
 from shardproof.properties.counting.shaped import shaped
 from shardproof.properties.programs.implementations import (
     ALGORITHMS,

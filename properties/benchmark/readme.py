@@ -112,8 +112,8 @@ def docstrings() -> str:
 
 
 def claims() -> str:
-    """What an implementation may claim as a Markdown table."""
-    return markdown(("claim", "what is drawn then"), [(f"`{name}`", text) for name, text in FEATURES.items()])
+    """What an implementation may claim, in a line."""
+    return ", ".join(f"`{name}`" for name in FEATURES) + "."
 
 
 def features() -> str:

@@ -79,7 +79,7 @@ OTHERS = [line for line in COMMANDS if line not in {*RUN, *SELECTED, *PRINTED, *
 def test_every_command_is_known() -> None:
     """Each is run here, or by the test that is named, which is there."""
     assert {*ELSEWHERE, *SET_UP} <= set(COMMANDS)
-    assert OTHERS == ["pytest --impl mlp_loss=mine:loss", "pytest --impl test_layers:MLP"]
+    assert OTHERS == ["pytest --impl mlp_loss=mine:loss", "pytest --impl test_mlp:MLP"]
     for place in ELSEWHERE.values():
         file, _, name = place.partition("::")
         assert f"\ndef {name}(" in (Path(__file__).parent / file).read_text(encoding="utf-8"), place
@@ -124,14 +124,15 @@ from shardproof.impl import losses
 def loss(params, batch, *, mesh, data, model):
     return losses.data_parallel(params, batch, mesh=mesh, data=data, model=model)
 """
+LAYER = block("program", "python") + block("program-tests", "python")
 FEW = ["--hypothesis-profile=matrix", "-p", "no:cacheprovider", "-k", "value-simulate"]
 
 
 @pytest.mark.lengthy
-@pytest.mark.parametrize(("line", "module", "source"), [(OTHERS[0], "mine", GIVEN), (OTHERS[1], "test_layers", "")])
+@pytest.mark.parametrize(("line", "module", "source"), [(OTHERS[0], "mine", GIVEN), (OTHERS[1], "test_mlp", "")])
 def test_functions_are_checked(line: str, module: str, source: str, tmp_path: Path) -> None:
     """A loss, and the `Program` that is printed there."""
-    (tmp_path / f"{module}.py").write_text(source or block("program-tests", "python"), encoding="utf-8")
+    (tmp_path / f"{module}.py").write_text(source or LAYER, encoding="utf-8")
     assert "1 passed" in ran("-m", *shlex.split(line), *FEW, folder=tmp_path)
 
 

@@ -24,7 +24,7 @@ COMPARED = (
     "matmul_reduce_scatter",
 )
 MODEL_AXES = (4, 8)
-COLUMNS = ("product", "shape", "axis", "chip", "floor", "naive", "best of ours", "form", "exposed", "permutes")
+COLUMNS = ("product", "shape", "axis", "chip", "floor", "naive", "best of ours", "form", "exposed", "transfers")
 
 PUBLISHED = (311, 244, 224)
 """Microseconds on v5e 4x2 of A[1024_X, 2048_Y] W[2048, 8192_Y] over two devices along X and four along Y: gathered and
@@ -57,7 +57,7 @@ def row(found: Choice, shape: str) -> tuple[str, ...]:
         f"{float(found.ratio(ours)):.2f}",
         form_of(ours.implementation) + (" (naive is better)" if found.plain else ""),
         f"{float(share):.0%}",
-        str(ours.permutes),
+        str(ours.transfers),
     )
 
 

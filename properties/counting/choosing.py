@@ -31,14 +31,14 @@ class Row:
         total: seconds.
         exposed: seconds in which something is sent and nothing computed.
         communication: seconds in which something is sent.
-        permutes: how many transfers there are, of one device, in loops as often as they run.
+        transfers: how many there are, of one device, in loops as often as they run.
     """
 
     implementation: Implementation
     total: Fraction
     exposed: Fraction
     communication: Fraction
-    permutes: int
+    transfers: int
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Choice:
 
     @property
     def floor(self) -> Fraction:
-        """What no form of p participants is below, over `unsharded`: what must be sent and a p-th of a product, or 1.
+        """A lower bound on any form's time, relative to `unsharded`: the transfers plus 1/p of a product, or 1.
 
         Blocks travel in the operands' dtype, over all links of their axes, without latency; of a gradient only those of
         the function itself are counted.

@@ -226,7 +226,7 @@ class Block:
         return dict(reads), {value: value.bytes for value in step.writes}
 
     def _joined(self, kernel: Kernel, read: list[Value]) -> int | None:
-        """The kernel that arithmetic becomes a part of: what it alone reads from, if it waits for nothing else."""
+        """Fuses elementwise work into the only kernel that it reads from, if that adds no dependency: its place."""
         if not kernel.fuses or kernel.flops:
             return None
         for value in read:

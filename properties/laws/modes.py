@@ -129,6 +129,7 @@ def check_layout(mlp: Mlp, case: ModesCase) -> None:
 
 
 def _equal(right: np.ndarray, found: np.ndarray, what: str) -> None:
+    right, found = np.atleast_1d(right, found)
     difference = Difference.between("result", "result", right, found)
     if found.dtype != right.dtype:
         raise Broken("dtype", f"{what}: {found.dtype}, expected {right.dtype}", difference=difference)
@@ -140,6 +141,7 @@ def _near(right: np.ndarray, found: np.ndarray, part: float, what: str) -> None:
     """Equal to such a part of the largest, or of 1."""
     if found.shape != right.shape:
         raise Broken("shape", f"{what}: {found.shape}, expected {right.shape}")
+    right, found = np.atleast_1d(right, found)
     off = part * max(1.0, float(np.abs(right).max(initial=0)))
     wrong = ~(np.abs(found.astype(np.float64) - right) <= off)
     if wrong.any():

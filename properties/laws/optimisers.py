@@ -58,12 +58,12 @@ def check_updates(case: Updates, optimiser: tuple[Callable[[], Any], oracle.Opti
         Broken: for an update in another dtype, an update or a parameter that is off by more.
     """
     make, of = optimiser
-    params, gradients = case.arrays()
-    leaves, kept = [p.astype(np.float64) for p in params], of.start(params)
+    drawn, gradients = case.arrays()
+    leaves, kept = [p.astype(np.float64) for p in drawn], of.start(drawn)
     with jax.enable_x64(True):
-        run = make()
+        run, params = make(), [jax.numpy.asarray(p) for p in drawn]
         update = jax.jit(run.update)
-        state = run.init([jax.numpy.asarray(p) for p in params])
+        state = run.init(params)
         for step, given in enumerate(gradients, 1):
             context = f"{of} on {case}, step {step}"
             right, kept = of.step([np.zeros(p.shape) for p in params], given, kept)

@@ -222,7 +222,7 @@ def test_transfer(meshes: tuple[MeshCase, MeshCase], here: P | None, there: P) -
 
 @split
 def test_host_does_not_wait(meshes: tuple[MeshCase, MeshCase]) -> None:
-    """A step returns before the teacher is done: it waits for what the host does only after the step has returned."""
+    """Two steps return before the teacher is done with the first batch: it waits for what the host does after them."""
     given = threading.Event()
 
     def late(part: np.ndarray) -> np.ndarray:
@@ -240,10 +240,16 @@ def test_host_does_not_wait(meshes: tuple[MeshCase, MeshCase]) -> None:
 
     lesson = Lesson(meshes, "data_parallel", optimisers.sgd(0.01), teacher)
     inputs = lesson.inputs()
-    loss = lesson.learn(inputs)
+    following = lesson.inputs()
+    losses = [lesson.learn(inputs), lesson.learn(following)]
     given.set()
-    arrays = [*(x for layer in lesson.student for x in layer), inputs, inputs]
-    close(loss, mlp.loss.value(arrays, [a.dtype for a in arrays], {})[0], "loss")
+    leaves = [x for layer in lesson.student for x in layer]
+    for loss, batch in zip(losses, (inputs, following), strict=True):
+        arrays = [*leaves, batch, batch]
+        dtypes = [a.dtype for a in arrays]
+        close(loss, mlp.loss.value(arrays, dtypes, {})[0], "loss")
+        gradients = mlp.loss.pullback(arrays, [np.ones(())], range(len(leaves)), dtypes, {})
+        leaves = [w - 0.01 * g for w, g in zip(leaves, gradients, strict=True)]
 
 
 def test_errors() -> None:

@@ -3,7 +3,6 @@
 from typing import Any
 
 import jax
-import numpy as np
 import pytest
 
 from shardproof.impl import modes
@@ -51,17 +50,19 @@ def test_layers_and_losses(function: Any) -> None:
 
 def test_targets() -> None:
     """So are targets of another shape."""
-    arrays = [np.zeros(SHAPES[name], np.float32) for name in ("w_in", "b_in", "w_out", "b_out")]
-    x, targets = np.zeros((2, 4), np.float32), np.zeros((2, 3), np.float32)
+    x, targets, *parameters = (
+        jax.numpy.zeros({**SHAPES, "targets": (2, 3)}[name])
+        for name in ("x", "targets", "w_in", "b_in", "w_out", "b_out")
+    )
     function: Any = modes.mixed_loss
     with pytest.raises(ValueError, match=r"^mixed_loss: targets='float32\[2,3\]': expected an array of shape \(2, 2\)"):
-        function(x, targets, tuple(arrays), mesh=abstract_mesh(MESH), layouts=Layouts(**LAYOUTS))
+        function(x, targets, tuple(parameters), mesh=abstract_mesh(MESH), layouts=Layouts(**LAYOUTS))
 
 
 def test_predictions() -> None:
     """A teacher's sizes, and its axes, are refused by the name of the function that was called."""
     mesh, over = abstract_mesh(MESH), {"data": (), "model": "tp"}
-    params: Any = [(np.zeros((4, 4)), np.zeros(4))]
+    params = [(jax.numpy.zeros((4, 4)), jax.numpy.zeros(4))]
     few, inputs = jax.numpy.zeros((2, 2)), jax.numpy.zeros((2, 4))
     with pytest.raises(ValueError, match=r"^predictions: params='W \[4, 4\].*': expected W \[2, D\] and b"):
         predictions(tensor_parallel, params, few, mesh=mesh, **over)

@@ -13,7 +13,8 @@ from shardproof.properties.benchmark.tables import markdown
 from shardproof.properties.counting.chips import CHIPS
 from shardproof.properties.counting.choosing import Choice, choice, choose
 from shardproof.properties.counting.products import SHARDED
-from shardproof.properties.counting.shaped import KNOWN, shaped
+from shardproof.properties.counting.shaped import KNOWN, laid_out_for, shaped
+from shardproof.properties.programs.implementations import IMPLEMENTATIONS
 
 
 def test_the_plain_form_is_best_where_nothing_is_gained() -> None:
@@ -64,6 +65,33 @@ def test_every_contract_has_a_choice(contract: str) -> None:
     assert found.rows
     assert all(row.total > 0 for row in found.rows)
     assert f"{contract}(" in str(found)
+
+
+def test_arrays_are_laid_out_as_each_parallelisation_wants() -> None:
+    """Of two axes the first is that of examples; one alone is that of what a form shares: examples, or features."""
+    forms = {one.name: one for one in IMPLEMENTATIONS if one.contract == "mlp_loss"}
+    both = shaped("mlp_loss", MeshCase(("dp", "tp"), (2, 4)), ("dp", "tp"))
+    assert both.roles == (("data", ("dp",)), ("model", ("tp",)))
+    assert [operand.block for operand in both.operands[-2:]] == [(8192, 1024), (8192, 1024)]
+    laid_out = {name: laid_out_for(both, one.layouts) for name, one in forms.items()}
+    assert {case.roles for case in laid_out.values()} == {both.roles}
+    assert laid_out["tensor_parallel"].operands[0].placement.spec == (("tp",), ())
+    assert [o.block for o in laid_out["tensor_parallel"].operands] == [
+        *((256, 4096), (1024,), (1024, 1024), (256,)),
+        *((4096, 256), (4096, 256)),
+    ]
+    assert [o.block for o in laid_out["data_parallel"].operands][-2:] == [(1024, 1024), (1024, 1024)]
+    alone = shaped("mlp_loss", MeshCase(("tp",), (4,)), "tp")
+    roles = {name: laid_out_for(alone, one.layouts).roles for name, one in forms.items()}
+    assert roles["tensor_parallel"] == (("data", ()), ("model", ("tp",)))
+    assert roles["fsdp_2d"] == roles["data_parallel"] == (("data", ("tp",)), ("model", ()))
+
+
+def test_what_depends_on_data_has_no_timeline() -> None:
+    """The form is named with the loop; the others are chosen from."""
+    found = choose("moe_layer")
+    assert [one.name for one, _ in found.unsupported] == ["chunked"]
+    assert "chunked has no timeline: the iterations of the while at " in str(found)
 
 
 def test_a_gradient_takes_longer() -> None:

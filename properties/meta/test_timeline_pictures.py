@@ -1,5 +1,6 @@
 """Pictures of timelines: the command that draws one, what a failure of the law of overlap shows, and crossovers."""
 
+import argparse
 import re
 import sys
 from fractions import Fraction
@@ -24,6 +25,7 @@ from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.hunt import implementation_of
 from shardproof.properties.reports import crossover
 from shardproof.properties.reports import timeline as command
+from shardproof.properties.reports.arguments import exit_code
 from shardproof.properties.reports.failures import lanes
 from shardproof.properties.reports.failures.lanes import in_letters, picture
 from shardproof.properties.reports.failures.text import report
@@ -186,6 +188,16 @@ def test_what_cannot_be_drawn_is_one_line(
     assert line.startswith("error: ")
     assert reason in line
     assert not [*mine.glob("*.svg")]
+
+
+def test_a_missing_module_is_no_missing_picture() -> None:
+    """Only drawsvg is optional: another module that is not there is a bug."""
+
+    def broken() -> None:
+        raise ModuleNotFoundError("No module named 'numpy'", name="numpy")
+
+    with pytest.raises(ModuleNotFoundError, match="numpy"):
+        exit_code(broken, argparse.Namespace(mesh="tp=4", output=None), "all_reduce")
 
 
 def test_a_bug_has_its_traceback(mine: Path) -> None:

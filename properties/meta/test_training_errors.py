@@ -14,7 +14,11 @@ from shardproof.properties.laws.training import OPTIMISERS
 from shardproof.properties.programs.training import FORMS
 
 MESH = MeshCase(("dp", "tp"), (2, 1))
-PARAMS = [(np.zeros((2, 2)), np.zeros(2))]
+
+
+def params() -> Any:
+    """Those of one layer, on one device."""
+    return [(jax.numpy.zeros((2, 2)), jax.numpy.zeros(2))]
 
 
 @pytest.mark.parametrize("name", ["data_parallel", "accumulated", "zero"])
@@ -22,11 +26,15 @@ PARAMS = [(np.zeros((2, 2)), np.zeros(2))]
 def test_an_abstract_mesh_is_refused(name: str, call: str) -> None:
     """What runs on devices asks for a mesh that has some, and says what can be traced without."""
     step: Any = FORMS[name].step(OPTIMISERS["adam"][0](), abstract_mesh(MESH), ("dp",), (), 1)
+    some = params()
+    calls = {
+        "init": lambda: step.init(some),
+        "lower": lambda: step.lower(some, (), ()),
+        "call": lambda: step(some, (), ()),
+    }
     with pytest.raises(ValueError, match=r"^\w+Step: mesh=\(dp=2, tp=1\): expected a mesh of devices; on an abstract"):
-        {"init": lambda: step.init(PARAMS), "lower": lambda: step.lower(PARAMS, (), ()), "call": lambda: step(0, 0, 0)}[
-            call
-        ]()
-    jax.eval_shape(step.init_traceable, PARAMS)
+        calls[call]()
+    jax.eval_shape(step.init_traceable, params())
 
 
 @pytest.mark.parametrize("name", ["accumulated", "zero"])
@@ -36,7 +44,7 @@ def test_microbatches_that_do_not_divide(name: str) -> None:
     batch = np.zeros((4, 2)), np.zeros((4, 2)), np.ones(4, bool)
     caller = {"accumulated": "accumulating", "zero": "ZeroStep"}[name]
     with pytest.raises(ValueError, match=rf"^{caller}: microbatches=3: expected a number that divides the examples of"):
-        jax.eval_shape(step.function, PARAMS, (), batch)
+        jax.eval_shape(step.function, params(), (), batch)
 
 
 def test_models_and_layouts() -> None:

@@ -75,3 +75,9 @@ def embedding_by_gathering_the_table(table: Array, ids: Array, axis_name: AxisNa
 def embedding_with_wide_sums(table: Array, ids: Array, axis_name: AxisName) -> Array:
     """Adds up rows of 16 bits in float32, though every one but one is zero."""
     return embedding.embedding_lookup(table.astype(accumulator(table)), ids, axis_name).astype(table.dtype)
+
+
+@mutant("embedding_lookup", law="error", smallest=(1,), claims=("explained_errors",))
+def lookup_in_a_table_of_any_rank(table: Array, ids: Array, axis_name: AxisName) -> Array:
+    """Takes a table of more than two dimensions, and of these further ones the first element alone."""
+    return embedding.embedding_lookup(table[(..., *(0,) * (table.ndim - 2))], ids, axis_name)

@@ -9,6 +9,7 @@ from shardproof.properties.benchmark.tables import markdown
 from shardproof.properties.cases.chain import LINKS
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.features import FEATURES
+from shardproof.properties.counting.shaped import KNOWN
 from shardproof.properties.known_defects import DEFECTS
 from shardproof.properties.known_defects.recorded import RECORDED
 from shardproof.properties.laws.law import LAWS
@@ -41,6 +42,7 @@ HOMES: Mapping[str, Path] = {
     "features": CONTRACTS_PAGE,
     "links": CONTRACTS_PAGE,
     "timelines": COUNTING_PAGE,
+    "without-timelines": COUNTING_PAGE,
     "defects": DEFECTS_PAGE,
     "products": IMPL_PAGE,
     "moe": IMPL_PAGE,
@@ -125,6 +127,12 @@ def features() -> str:
     return markdown(("claim", "what is drawn then", "contracts"), rows)
 
 
+def without_timelines() -> str:
+    """The contracts whose arrays are of no shape that can be asked for, in a line."""
+    names = [f"`{name}`" for name in CONTRACTS if name not in KNOWN]
+    return f"Contracts without timelines: {', '.join(names)}."
+
+
 def options() -> str:
     """The options of pytest that the suite adds as a Markdown table."""
     return markdown(("option", "what it does"), option_table.rows())
@@ -158,6 +166,7 @@ COMPUTED = {
     "claims": claims,
     "features": features,
     "options": options,
+    "without-timelines": without_timelines,
     "products": products.markdown,
 }
 """The sections that follow from the suite alone."""

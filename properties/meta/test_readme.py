@@ -27,7 +27,6 @@ from shardproof.properties.cases.chain import MOST_LINKS
 from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.whole import KINDS
-from shardproof.properties.counting.shaped import KNOWN
 from shardproof.properties.engines.references import MOST_DIFFERENCES, JaxReference, NumpyReference
 from shardproof.properties.laws.doubles import DIGITS
 from shardproof.properties.meta.test_scheduled import MICRO, saved
@@ -175,12 +174,6 @@ def test_times_of_the_tpu_compiler_are_those_of_its_saved_schedules() -> None:
     (times,) = re.findall(r"takes ([\d.]+) us, `ring` ([\d.]+) us, .*? and `shorter_way` ([\d.]+) us\.", ALL)
     schedules = [saved(name) for name in ("naive", "ring", "shorter_way")]
     assert [f"{float(schedule.total / MICRO):.1f}" for schedule in schedules] == list(times)
-
-
-def test_contracts_without_timelines_are_listed() -> None:
-    """All others have arrays of a shape that can be asked for."""
-    (listed,) = re.findall(r"All contracts have timelines but (.*?)\. A loop", ALL)
-    assert set(re.findall(r"`(\w+)`", listed)) == set(CONTRACTS) - set(KNOWN)
 
 
 def test_profiles_are_those_of_the_suite() -> None:

@@ -76,8 +76,8 @@ def check_cost(trial: Trial, form: Form, evidence: Record | str) -> None:
     """A step sends what its form costs: nothing of parameters or their gradients in every microbatch.
 
     A compiler combines collectives, leaves out those of one device, and may send 16-bit floats as wider ones: of what
-    it sends, bytes alone are looked at. Where parameters are sharded over explicit and automatic axes, it also lays them
-    out anew (`communication.laid_out_by_jax`), so that it is only seen to send enough.
+    it sends, bytes alone are looked at. Where parameters are sharded over explicit and automatic axes, it also lays
+    them out anew (`communication.laid_out_by_jax`), so that it is only seen to send enough.
 
     Raises:
         Broken: if it sends anything else.

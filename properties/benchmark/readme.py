@@ -1,14 +1,15 @@
 """`python -m shardproof.properties.benchmark.readme REPORT.md FAILURE.txt`: writes what is generated in the READMEs."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
-from shardproof.properties.benchmark import examples
-from shardproof.properties.benchmark.products import markdown
+from shardproof.properties.benchmark import examples, option_table, products
+from shardproof.properties.benchmark.tables import markdown
 from shardproof.properties.cases.chain import LINKS
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.features import FEATURES
+from shardproof.properties.counting.shaped import KNOWN
 from shardproof.properties.known_defects import DEFECTS
 from shardproof.properties.known_defects.recorded import RECORDED
 from shardproof.properties.laws.law import LAWS
@@ -41,12 +42,14 @@ HOMES: Mapping[str, Path] = {
     "features": CONTRACTS_PAGE,
     "links": CONTRACTS_PAGE,
     "timelines": COUNTING_PAGE,
+    "without-timelines": COUNTING_PAGE,
     "defects": DEFECTS_PAGE,
     "products": IMPL_PAGE,
     "moe": IMPL_PAGE,
     "losses": IMPL_PAGE,
     "distillation": IMPL_PAGE,
     "failure": REPORTS_PAGE,
+    "options": REPORTS_PAGE,
     "verified-in-full": VERIFIED_PAGE,
 }
 """The file that each section is in."""
@@ -60,8 +63,6 @@ WORST = (
     "grad_of_psum_unchecked",
     "pmean_uneven_groups",
     "vmap_ppermute_tuple",
-    "scatter_empty_index",
-    "exp2_bfloat16",
 )
 """Defects that give wrong numbers or types without an error, for the front page."""
 
@@ -69,41 +70,34 @@ SHORT = ("contract", "implementations", "cases", "meshes", "largest mesh")
 """The columns of what is verified that the front page has."""
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> str:
-    """A Markdown table."""
-    lines = [columns, *rows]
-    rule = "|".join(["", *("---:" if name in right else "---" for name in columns), ""])
-    first, *others = [f"| {' | '.join(line)} |" for line in lines]
-    return "\n".join([first, rule, *others])
-
-
 def laws() -> str:
     """The laws as a Markdown table."""
     rows = [(law.name, law.sentence, ", ".join(law.engines)) for law in LAWS.values()]
-    return table(("law", "what holds", "engines"), rows)
+    return markdown(("law", "what holds", "engines"), rows)
 
 
 def links() -> str:
     """The transformations around a call as a Markdown table."""
-    return table(("under", "what is around the call"), [(f"`{link.name}`", link.sentence) for link in LINKS.values()])
+    rows = [(f"`{link.name}`", link.sentence) for link in LINKS.values()]
+    return markdown(("under", "what is around the call"), rows)
 
 
 def defects() -> str:
     """The known defects as a Markdown table."""
     rows = [(f"`{d.name}`", d.sentence, ", ".join(d.seen_on), "" if d in RECORDED else "yes") for d in DEFECTS.values()]
-    return table(("script", "defect", "JAX", "excuses"), rows)
+    return markdown(("script", "defect", "JAX", "excuses"), rows)
 
 
 def worst() -> str:
     """The defects of the front page as a Markdown table, and how many others there are."""
     rows = [(f"`{name}`", DEFECTS[name].sentence, ", ".join(DEFECTS[name].seen_on)) for name in WORST]
     more = f"{len(DEFECTS) - len(WORST)} more: [all {len(DEFECTS)}](properties/known_defects/README.md)."
-    return f"{table(('script', 'defect', 'JAX'), rows)}\n\n{more}"
+    return f"{markdown(('script', 'defect', 'JAX'), rows)}\n\n{more}"
 
 
 def contracts() -> str:
     """The contracts' signatures as a Markdown table."""
-    return table(("contract", "signature"), [(f"`{name}`", f"`{signature_of(name)}`") for name in CONTRACTS])
+    return markdown(("contract", "signature"), [(f"`{name}`", f"`{signature_of(name)}`") for name in CONTRACTS])
 
 
 def docstrings() -> str:
@@ -116,12 +110,12 @@ def docstrings() -> str:
     for contract in CONTRACTS:
         path = first[contract].removeprefix("shardproof.").replace(".", "/") + ".py"
         modules.setdefault(path, []).append(f"`{contract}`")
-    return table(("docstrings of", "contracts"), [(f"`{path}`", ", ".join(of)) for path, of in modules.items()])
+    return markdown(("docstrings of", "contracts"), [(f"`{path}`", ", ".join(of)) for path, of in modules.items()])
 
 
 def claims() -> str:
-    """What an implementation may claim as a Markdown table."""
-    return table(("claim", "what is drawn then"), [(f"`{name}`", text) for name, text in FEATURES.items()])
+    """What an implementation may claim, in a line."""
+    return ", ".join(f"`{name}`" for name in FEATURES) + "."
 
 
 def features() -> str:
@@ -130,7 +124,18 @@ def features() -> str:
     for name, sentence in FEATURES.items():
         named = [c.name for c in CONTRACTS.values() if name in c.features]
         rows.append((f"`{name}`", sentence, "all" if len(named) == len(CONTRACTS) else ", ".join(named)))
-    return table(("claim", "what is drawn then", "contracts"), rows)
+    return markdown(("claim", "what is drawn then", "contracts"), rows)
+
+
+def without_timelines() -> str:
+    """The contracts whose arrays are of no shape that can be asked for, in a line."""
+    names = [f"`{name}`" for name in CONTRACTS if name not in KNOWN]
+    return f"Contracts without timelines: {', '.join(names)}."
+
+
+def options() -> str:
+    """The options of pytest that the suite adds as a Markdown table."""
+    return markdown(("option", "what it does"), option_table.rows())
 
 
 def verified(report: str) -> str:
@@ -148,7 +153,7 @@ def in_short(full: str) -> str:
     """The table of what is verified with the columns of the front page, and the run in one sentence."""
     rows = [[f"`{row['contract']}`", *(row[name] for name in SHORT[1:])] for row in cells(full)]
     (total,) = [line for line in full.splitlines() if " cases checked on " in line]
-    return f"{table(SHORT, rows, right=SHORT[1:])}\n\n{total}"
+    return f"{markdown(SHORT, rows, left=1)}\n\n{total}"
 
 
 COMPUTED = {
@@ -160,7 +165,9 @@ COMPUTED = {
     "docstrings": docstrings,
     "claims": claims,
     "features": features,
-    "products": markdown,
+    "options": options,
+    "without-timelines": without_timelines,
+    "products": products.markdown,
 }
 """The sections that follow from the suite alone."""
 
@@ -206,15 +213,15 @@ def main() -> None:
     parser.add_argument("report", nargs="?", type=Path, help="what `pytest --report FILE.md` wrote")
     parser.add_argument("failure", nargs="?", type=Path, help="the failure of ring_shift as it was printed")
     parser.add_argument("--run", action="store_true", help="run the programs and commands whose output is printed")
-    options = parser.parse_args()
+    arguments = parser.parse_args()
     for name, computed in COMPUTED.items():
         write(name, computed())
-    if options.report:
-        write("verified-in-full", verified(options.report.read_text(encoding="utf-8")))
+    if arguments.report:
+        write("verified-in-full", verified(arguments.report.read_text(encoding="utf-8")))
     write("verified", in_short(section("verified-in-full")))
-    if options.failure:
-        write("failure", f"```text\n{options.failure.read_text(encoding='utf-8').strip()}\n```")
-    if options.run:
+    if arguments.failure:
+        write("failure", f"```text\n{arguments.failure.read_text(encoding='utf-8').strip()}\n```")
+    if arguments.run:
         write("moe", with_output("moe", examples.of_program(block("moe", "python"))))
         for name in ("timeline", "timelines"):
             write(name, with_output(name, examples.of_commands(block(name, "sh"))))

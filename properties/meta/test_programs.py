@@ -244,13 +244,13 @@ def test_the_example_of_the_readme_is_what_happens(tmp_path: Any) -> None:
 @pytest.mark.lengthy
 def test_the_tests_of_the_readme_run(tmp_path: Path) -> None:
     """They pass as they stand, each by the name that is printed there."""
-    code = block("program-tests", "python")
+    code = block("program", "python") + block("program-tests", "python")
     short = code.replace("program_test(MLP)", "program_test(MLP, laws=['value', 'gradient'], max_examples=5)")
     assert short != code
-    (tmp_path / "test_layers.py").write_text(short)
-    done = pytest_run("-v", folder=tmp_path)
+    (tmp_path / "test_mlp.py").write_text(short)
+    done = pytest_run("-v", "-k", "test_laws", folder=tmp_path)
     for law, engine in (("value", "simulate"), ("value", "xla"), ("gradient", "simulate")):
-        assert f"test_layers.py::test_mlp[{law}-{engine}] PASSED" in done.stdout, done.stdout
+        assert f"test_mlp.py::test_laws[{law}-{engine}] PASSED" in done.stdout, done.stdout
 
 
 @pytest.mark.lengthy

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from shardproof.impl.losses import PARALLELISATIONS
 from shardproof.properties.benchmark.readme import (
     COMPUTED,
     HOMES,
@@ -22,13 +23,17 @@ from shardproof.properties.benchmark.readme import (
     verified,
     with_section,
 )
+from shardproof.properties.cases.chain import MOST_LINKS
 from shardproof.properties.cases.data import Data, generate
+from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.whole import KINDS
 from shardproof.properties.engines.references import MOST_DIFFERENCES, JaxReference, NumpyReference
 from shardproof.properties.laws.doubles import DIGITS
 from shardproof.properties.meta.test_scheduled import MICRO, saved
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS
+from shardproof.properties.programs.training import FORMS
 from shardproof.properties.reports.report import COLUMNS, report_text, sealed
+from shardproof.properties.runner import profiles
 from shardproof.properties.runner.reach import LARGEST
 
 TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
@@ -84,7 +89,9 @@ def test_what_was_verified_is_what_the_suite_wrote() -> None:
     rows = cells(text)
     assert list(rows[0]) == ["implementations" if name == "implementation" else name for name in COLUMNS]
     counted = {row["contract"]: int(row["implementations"]) for row in rows}
-    assert all(counted[name] >= count for name, count in Counter(i.contract for i in IMPLEMENTATIONS).items())
+    there = Counter(one.contract for one in IMPLEMENTATIONS)
+    missing = {name: number for name, number in there.items() if counted.get(name, 0) < number}
+    assert not missing, f"run `pytest -n auto --report report.md` and the generator: it lacks some of {missing}"
 
 
 def test_the_front_page_has_it_in_short() -> None:
@@ -123,12 +130,29 @@ def test_what_tox_leaves_out_the_workflow_has() -> None:
         (r"in values and to (\d+) in derivatives of a NumPy reference", -math.log10(NumpyReference.doubt[1])),
         (r"must equal its reference to (\d+) digits, and", -math.log10(DIGITS)),
         (r"grow with the mesh is interpreted on at most (\d+) devices", LARGEST),
+        (r"and others, at most (\d+) around a call", MOST_LINKS),
     ],
 )
 def test_numbers_are_those_of_the_suite(text: str, number: float) -> None:
     """What the README files say in digits stands in the code."""
     (found,) = re.findall(text, ALL)
     assert int(found) == number
+
+
+@pytest.mark.parametrize(
+    ("things", "number"),
+    [
+        ("dispatches", len(CONTRACTS["moe_layer"].implementations)),
+        ("parallelisations", len(PARALLELISATIONS)),
+        ("parallelisations with one device", len(FORMS)),
+    ],
+)
+def test_counts_are_those_of_the_suite(things: str, number: int) -> None:
+    """What there is of a kind, in words."""
+    words = ["eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen"]
+    found = re.findall(rf"\b({'|'.join(words)}) {things}(?! with)", ALL)
+    assert found
+    assert {words.index(word) + 8 for word in found} == {number}
 
 
 def test_numbers_are_of_the_size_that_is_stated() -> None:
@@ -152,6 +176,12 @@ def test_times_of_the_tpu_compiler_are_those_of_its_saved_schedules() -> None:
     (times,) = re.findall(r"takes ([\d.]+) us, `ring` ([\d.]+) us, .*? and `shorter_way` ([\d.]+) us\.", ALL)
     schedules = [saved(name) for name in ("naive", "ring", "shorter_way")]
     assert [f"{float(schedule.total / MICRO):.1f}" for schedule in schedules] == list(times)
+
+
+def test_profiles_are_those_of_the_suite() -> None:
+    """By their names, in any order."""
+    (names,) = re.findall(r"--hypothesis-profile ([\w|]+)`", ALL)
+    assert sorted(names.split("|")) == sorted(profiles.NAMES)
 
 
 @EACH_PAGE

@@ -9,7 +9,7 @@ import pytest
 
 from shardproof.properties.benchmark import readme
 from shardproof.properties.benchmark.examples import of_commands, of_program, ran
-from shardproof.properties.benchmark.readme import HOMES, PAGES, ROOT, block, section, with_section
+from shardproof.properties.benchmark.readme import HOMES, PAGES, README, ROOT, block, section, with_section
 
 COMMAND = r"(?:pytest|python -m|pip|tox) [^`\n]+"
 """What a command begins with, in a block of commands or in a line."""
@@ -32,6 +32,7 @@ SET_UP = {
     "pip install -e . && pytest -n auto",
     "pip install tox && tox",
     "tox -e py311-meta,py311-catalogue",
+    "tox -e tpu-compiler",
     "pytest -n auto --report report.md",
 }
 """What `tox`, `.ci/run` and the workflow run."""
@@ -44,12 +45,21 @@ ELSEWHERE = {
     "pytest --impl CONTRACT=MODULE:FUNCTION": "test_packaging.py::test_a_given_function_is_checked_and_replayed",
     "pytest --replay=FILE": "test_packaging.py::test_a_given_function_is_checked_and_replayed",
     "pytest --keep-regression FILE": "test_program_tests.py::test_a_failure_is_told_replayed_kept_and_repaired",
-    "pytest --devices N": "test_plugin.py::test_the_readme_has_every_option",
+    "pytest --devices=N": "test_plugin.py::test_the_readme_has_every_option",
     "pytest --help": "test_plugin.py::test_the_readme_has_every_option",
+    "pytest -m tpu --platform tpu --devices 8 --require-tpu": (
+        "test_performance.py::test_required_devices_that_are_not_there_are_a_failure"
+    ),
+    "pytest -m gpu --platform gpu --devices 8 --require-gpu --profile traces": (
+        "test_performance.py::test_required_devices_that_are_not_there_are_a_failure"
+    ),
+    "pytest -m tpu --platform tpu --devices 8 --impl all_gather_matmul_lhs=mine:gathered": (
+        "test_performance.py::test_given_functions_are_measured_as_well"
+    ),
     f"{MODULE}benchmark NAME": "test_readme_commands.py::test_every_benchmark_is_listed",
     f"{MODULE}benchmark.readme REPORT.md FAILURE.txt": "test_readme_commands.py::test_the_pages_are_written",
 }
-"""What other tests run, word for word or with values for what stands in capitals."""
+"""What other tests run: as it is, with values for what stands in capitals, or without the devices that it asks for."""
 
 SHORTENED = {
     f"{MODULE}benchmark products": ["--devices", "2"],
@@ -69,7 +79,7 @@ OTHERS = [line for line in COMMANDS if line not in {*RUN, *SELECTED, *PRINTED, *
 def test_every_command_is_known() -> None:
     """Each is run here, or by the test that is named, which is there."""
     assert {*ELSEWHERE, *SET_UP} <= set(COMMANDS)
-    assert OTHERS == ["pytest --impl mlp_loss=mine:loss", "pytest --impl test_layers:MLP"]
+    assert OTHERS == ["pytest --impl mlp_loss=mine:loss", "pytest --impl test_mlp:MLP"]
     for place in ELSEWHERE.values():
         file, _, name = place.partition("::")
         assert f"\ndef {name}(" in (Path(__file__).parent / file).read_text(encoding="utf-8"), place
@@ -85,6 +95,9 @@ def test_what_sets_up_is_what_is_run() -> None:
     assert re.search(r'pip install .*"tox>=', script)
     assert re.search(r"/tox run ", script)
     assert "--report report.md" in workflow
+    for version in ("0.10.2", "0.12"):
+        assert f"jax=={version}" in settings
+        assert f"tests JAX {version}" in " ".join(README.read_text(encoding="utf-8").split())
 
 
 @pytest.mark.lengthy
@@ -111,14 +124,15 @@ from shardproof.impl import losses
 def loss(params, batch, *, mesh, data, model):
     return losses.data_parallel(params, batch, mesh=mesh, data=data, model=model)
 """
+LAYER = block("program", "python") + block("program-tests", "python")
 FEW = ["--hypothesis-profile=matrix", "-p", "no:cacheprovider", "-k", "value-simulate"]
 
 
 @pytest.mark.lengthy
-@pytest.mark.parametrize(("line", "module", "source"), [(OTHERS[0], "mine", GIVEN), (OTHERS[1], "test_layers", "")])
+@pytest.mark.parametrize(("line", "module", "source"), [(OTHERS[0], "mine", GIVEN), (OTHERS[1], "test_mlp", "")])
 def test_functions_are_checked(line: str, module: str, source: str, tmp_path: Path) -> None:
     """A loss, and the `Program` that is printed there."""
-    (tmp_path / f"{module}.py").write_text(source or block("program-tests", "python"), encoding="utf-8")
+    (tmp_path / f"{module}.py").write_text(source or LAYER, encoding="utf-8")
     assert "1 passed" in ran("-m", *shlex.split(line), *FEW, folder=tmp_path)
 
 

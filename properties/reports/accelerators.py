@@ -25,7 +25,7 @@ WIDTH = 160
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The options of what is measured."""
-    group = parser.getgroup("shardproof")
+    group = parser.getgroup("shardproof", "shardproof: verification of distributed JAX")
     for name in ACCELERATORS:
         group.addoption(
             f"--require-{name}",

@@ -47,7 +47,7 @@ class Compiling:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The option that forbids to leave these tests out."""
-    parser.getgroup("shardproof").addoption(
+    parser.getgroup("shardproof", "shardproof: verification of distributed JAX").addoption(
         REQUIRED,
         action="store_true",
         help="tests that compile for TPU topologies fail without libtpu, where otherwise they are skipped",

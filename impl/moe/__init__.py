@@ -8,7 +8,7 @@ from shardproof.impl.moe.dispatch.dense import dense_moe
 from shardproof.impl.moe.dispatch.local import scanned_moe, sorted_moe
 from shardproof.impl.moe.dispatch.ragged import Dispatcher, gathered_ragged_moe, ragged_moe
 from shardproof.impl.moe.dispatch.ring import ring_moe
-from shardproof.impl.moe.routing import Routing, expert_choice, load_balancing_loss, route, z_loss
+from shardproof.impl.moe.routing import Routing, expert_choice, route
 
 __all__ = [
     "POLICIES",
@@ -25,11 +25,9 @@ __all__ = [
     "expert_choice",
     "gathered_ragged_moe",
     "kept",
-    "load_balancing_loss",
     "ragged_moe",
     "ring_moe",
     "route",
     "scanned_moe",
     "sorted_moe",
-    "z_loss",
 ]

@@ -64,7 +64,9 @@ CASES = {
             capacity=2,
             policy="position",
         ),
+        a_case("load_balancing_loss", ((3, 6), "float32", (AXES, ())), top_k=2),
         a_case("pipeline", ((2, 2), "float32", (AXES, ())), ((3, 1, 2), "float32", ((), (), ()))),
+        a_case("router_z_loss", ((3, 6), "float32", (AXES, ()))),
         a_case(
             "sequence_parallel_mlp",
             ((2, 1, 3), "float32", (AXES, (), ())),

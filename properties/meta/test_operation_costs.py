@@ -34,11 +34,13 @@ OPERANDS: dict[str, tuple[Described, dict[str, Any]]] = {
     "embedding_lookup": ([((3, 2), "bfloat16", "tp"), ((5,), "int32", "dp")], {}),
     "global_norm": ([((3, 2), "bfloat16", "tp")], {}),
     "halo_exchange": ([((6, 2), "bfloat16", "tp")], {"before": 8, "after": 3, "axis": 0}),
+    "load_balancing_loss": ([((3, 8), "bfloat16", "tp")], {"top_k": 2}),
     "masked_mean": ([((5,), "bfloat16", "tp"), ((5,), "bool", "tp")], {}),
     "moe_layer": (ROUTED, {"top_k": 2, "capacity": 2, "policy": "position"}),
     "pipeline": ([((2, 2), "bfloat16", "tp"), ((3, 1, 2), "bfloat16", "dp")], {}),
     "ragged_all_to_all": ([((3, 2), "bfloat16", "tp"), ((5, 2), "bfloat16", "dp tp"), *LISTS], {}),
     "rms_norm": ([((3, 2), "bfloat16", "dp tp"), ((2,), "bfloat16", "tp")], {"epsilon": 1e-6}),
+    "router_z_loss": ([((3, 8), "bfloat16", "tp")], {}),
     "sequence_parallel_mlp": (SEQUENCE_BLOCKS, {}),
     "shard_mean": ([((3, 2), "bfloat16", "tp")], {}),
     "shard_roll": ([((3, 2), "bfloat16", "tp")], {"shift": 1}),
@@ -147,6 +149,11 @@ COSTS = {
         "all_gather=6 (86 bytes), all_reduce=2 (12 bytes), reduce_scatter=4 (688 bytes)",
     ),
     # 16 weights over tp are 64, and over dp 128; 4 are 16, and 32
+    # 8 experts in 32 bits each; 24 logits are 48 bytes
+    "load_balancing_loss[sums]": ("all_reduce=2 (64 bytes)", "all_reduce=1 (32 bytes)"),
+    "load_balancing_loss[gathered]": ("all_gather=1 (48 bytes)", "all_gather=1 (48 bytes)"),
+    "router_z_loss[sums]": ("all_reduce=1 (4 bytes)", "no communication"),
+    "router_z_loss[gathered]": ("all_gather=1 (48 bytes)", "all_gather=1 (48 bytes)"),
     "mlp_loss[fsdp_2d]": (
         "all_gather=6 (206 bytes), all_reduce=1 (4 bytes)",
         "all_gather=6 (206 bytes), all_reduce=2 (12 bytes), reduce_scatter=6 (1,008 bytes)",

@@ -27,11 +27,13 @@ LOGITS: Described = [((3, 70), "bfloat16", "tp"), ((3,), "int32", "dp")]
 SEQUENCE: Described = [((3, 4, 2), "bfloat16", axes) for axes in ("dp tp", "tp", "tp")]
 SEQUENCE_BLOCKS: Described = [((2, 1, 3), "bfloat16", "dp tp"), ((3, 2), "bfloat16", "tp"), ((2, 3), "bfloat16", "tp")]
 ROUTED: Described = [((3, 2), "bfloat16", "tp"), ((2, 8), "bfloat16", ""), ((2, 2, 2), "bfloat16", "tp")]
+GATED: Described = [*ROUTED[:2], *[((2, 2, 3), "bfloat16", "tp")] * 2, ((2, 3, 2), "bfloat16", "tp")]
 SMOOTHED = {"label_smoothing": 0.1, "ignore_index": -1}
 
 OPERANDS: dict[str, tuple[Described, dict[str, Any]]] = {
     "attention": (SEQUENCE, {"causal": True}),
     "embedding_lookup": ([((3, 2), "bfloat16", "tp"), ((5,), "int32", "dp")], {}),
+    "gated_moe_layer": (GATED, {"top_k": 2, "capacity": 2, "policy": "position"}),
     "global_norm": ([((3, 2), "bfloat16", "tp")], {}),
     "halo_exchange": ([((6, 2), "bfloat16", "tp")], {"before": 8, "after": 3, "axis": 0}),
     "load_balancing_loss": ([((3, 8), "bfloat16", "tp")], {"top_k": 2}),
@@ -177,6 +179,10 @@ COSTS = {
         "all_gather=6 (128 bytes), all_reduce=2 (12 bytes), reduce_scatter=4 (352 bytes)",
     ),
     # how many tokens of a participant chose each of 8 experts are 32 bytes; a token is 4 bytes, and comes back in 8
+    # three arrays of 12 weights each
+    "gated_moe_layer[sorted]": ("all_gather=4 (104 bytes)",),
+    "gated_moe_layer[all_gather]": ("all_gather=4 (92 bytes), reduce_scatter=1 (96 bytes)",),
+    "gated_moe_layer[all_to_all]": ("all_gather=1 (32 bytes), all_to_all=2 (192 bytes)",),
     "moe_layer[dense]": ("all_gather=1 (32 bytes), all_to_all=2 (192 bytes)",),
     "moe_layer[scanned]": ("all_gather=2 (48 bytes)",),
     "moe_layer[sorted]": ("all_gather=2 (48 bytes)",),

@@ -1,6 +1,6 @@
-"""The contracts of moe_layer and gated_moe_layer: mixtures of experts, tokens and experts sharded over one axis tuple.
+"""The contracts of moe_layer, gated_moe_layer and expert_choice_layer: tokens and experts sharded over one axis tuple.
 
-What experts do in the one is a product with a matrix, and in the other a gated MLP.
+What experts do in the first is a product with a matrix, in the second a gated MLP; in the third they choose tokens.
 """
 
 import math
@@ -10,10 +10,12 @@ from typing import Any
 from hypothesis import strategies as st
 
 from shardproof.impl import moe as implementations
+from shardproof.impl.moe.expert_choice import expert_choice_moe, gathered_expert_choice_moe
 from shardproof.oracles import moe
 from shardproof.oracles.communication import Cost
 from shardproof.oracles.moe import costs
 from shardproof.oracles.moe.dropping import POLICIES
+from shardproof.oracles.moe.expert_choice import expert_choice
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
 from shardproof.properties.contracts.costs import bits, sum_bits
@@ -56,6 +58,12 @@ def _gated(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
     (held, features, outputs), hidden = matrices.block, 1 if scope.large else draw(st.integers(1, 2), label="hidden")
     gate = Described((held, features, hidden))
     return [tokens, router, gate, gate, Described((held, hidden, outputs))], params
+
+
+def _asked(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+    described, params = _arguments(draw, members, scope)
+    capacity = draw(st.sampled_from((1, 2, 1, 3, 0)), label="capacity") if params["capacity"] is None else 1
+    return described, {"capacity": capacity}
 
 
 def _kinds(scope: Scope) -> tuple[str, ...]:
@@ -106,9 +114,9 @@ def sizes_of(case: Case) -> costs.Sizes:
         outputs=weights[-1][2],
         held=weights[0][0],
         hidden=weights[0][2] if len(weights) > 1 else None,
-        top_k=options["top_k"],
+        top_k=options.get("top_k", case.operands[1].block[1]),  # all of them, where experts choose
         capacity=options["capacity"],
-        policy=options["policy"],
+        policy=options.get("policy", "probability"),
         bits=bits(case),
         wide=sum_bits(case),
     )
@@ -189,5 +197,25 @@ CONTRACTS: tuple[Contract, ...] = (
             "sorted": _claim(implementations.sorted_moe, costs.weights_cost),
         },
         **SHARED,
+    ),
+    operation(
+        "expert_choice_layer",
+        expert_choice,
+        _asked,
+        operands=(*NAMES, "expert_weights"),
+        degree=3,
+        budget="layers",
+        mistakes=mistakes.OF_CHOICE,
+        implementations={
+            "all_to_all": _claim(expert_choice_moe, costs.buffers_cost),
+            "all_gather": _claim(gathered_expert_choice_moe, costs.gathered_cost),
+        },
+        **SHARED
+        | {
+            "parameters": ("capacity",),
+            "options": {"capacity": Option(of_type(int), lambda case, value: value >= 0)},
+            "features": FEATURES - {"first_senders"},
+            "violations": tuple(v for v in SHARED["violations"] if v.argument not in ("top_k", "policy")),
+        },
     ),
 )

@@ -99,24 +99,26 @@ def _finite(x: np.ndarray) -> np.ndarray:
 def _classes(case: Case, router: np.ndarray, rows: int, factors: Sequence[int]) -> list[Class]:
     """The classes of tokens: all, or those whose gates are clearly apart where the highest ones win."""
     every = list(product(range(rows), factors))
-    top_k, capacity = case.keywords["top_k"], case.keywords["capacity"]
-    if top_k == 1 or capacity is None or case.keywords["policy"] != "probability":
+    block, options = case.operands[1].block, case.keywords
+    by_experts = "top_k" not in options  # they choose by the probabilities of all of them
+    top_k, over = (block[1], "all") if by_experts else (options["top_k"], "chosen")
+    decides = by_experts or (options["policy"] == "probability" and options["capacity"] is not None)
+    if top_k == 1 or not decides:
         return every
-    block = case.operands[1].block
     routers = np.unique(case.blocks(1, router).astype(np.float64).reshape(-1, math.prod(block)), axis=0)
     kept: list[Class] = []
     gates: list[np.ndarray] = []
     for row, factor in every:
-        own = np.stack([_gates(factor * r.reshape(block)[row], top_k) for r in routers])
+        own = np.stack([_gates(factor * r.reshape(block)[row], top_k, over) for r in routers])
         if all(_apart(own, other) for other in gates):
             kept.append((row, factor))
             gates.append(own)
     return kept
 
 
-def _gates(logits: np.ndarray, top_k: int) -> np.ndarray:
+def _gates(logits: np.ndarray, top_k: int, over: str) -> np.ndarray:
     """The gate of every expert `[E]`, NaN of those that are not chosen."""
-    routing = route(logits[None], top_k)
+    routing = route(logits[None], top_k, over=over)
     gates = np.full(len(logits), np.nan)
     gates[routing.experts[0]] = routing.gates[0]
     return gates

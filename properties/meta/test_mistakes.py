@@ -65,6 +65,13 @@ CASES = {
             policy="position",
         ),
         a_case(
+            "expert_choice_layer",
+            ((4, 3), "float32", (AXES, ())),
+            ((3, 12), "float32", ((), ())),
+            ((2, 3, 2), "float32", (AXES, (), ())),
+            capacity=2,
+        ),
+        a_case(
             "gated_moe_layer",
             ((4, 3), "float32", (AXES, ())),
             ((3, 12), "float32", ((), ())),

@@ -33,6 +33,7 @@ SMOOTHED = {"label_smoothing": 0.1, "ignore_index": -1}
 OPERANDS: dict[str, tuple[Described, dict[str, Any]]] = {
     "attention": (SEQUENCE, {"causal": True}),
     "embedding_lookup": ([((3, 2), "bfloat16", "tp"), ((5,), "int32", "dp")], {}),
+    "expert_choice_layer": (ROUTED, {"capacity": 2}),
     "gated_moe_layer": (GATED, {"top_k": 2, "capacity": 2, "policy": "position"}),
     "global_norm": ([((3, 2), "bfloat16", "tp")], {}),
     "halo_exchange": ([((6, 2), "bfloat16", "tp")], {"before": 8, "after": 3, "axis": 0}),
@@ -179,6 +180,9 @@ COSTS = {
         "all_gather=6 (128 bytes), all_reduce=2 (12 bytes), reduce_scatter=4 (352 bytes)",
     ),
     # how many tokens of a participant chose each of 8 experts are 32 bytes; a token is 4 bytes, and comes back in 8
+    # 8 experts and gates of each of 3 tokens: 24 numbers of 4 bytes
+    "expert_choice_layer[all_to_all]": ("all_gather=2 (192 bytes), all_to_all=2 (192 bytes)",),
+    "expert_choice_layer[all_gather]": ("all_gather=5 (396 bytes), reduce_scatter=1 (96 bytes)",),
     # three arrays of 12 weights each
     "gated_moe_layer[sorted]": ("all_gather=4 (104 bytes)",),
     "gated_moe_layer[all_gather]": ("all_gather=4 (92 bytes), reduce_scatter=1 (96 bytes)",),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from shardproof.oracles.collectives import Axes, Blocks
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.moe.dropping import Dispatch, dispatch
+from shardproof.oracles.moe.expert_choice import ExpertChoice
 from shardproof.oracles.moe.layer import MoeLayer, Part
 from shardproof.oracles.moe.routing import Routing
 
@@ -83,3 +84,10 @@ OF_GATED = {
     "nothing was dropped": MISTAKES["nothing was dropped"],
 }
 """Those of gated experts."""
+
+OF_CHOICE = {
+    "experts chose the first tokens": ExpertChoice(Mistaken(over="all", room=lambda room, part: (room[0], "position"))),
+    "experts chose tokens of each sender": ExpertChoice(ForEachSender(over="all")),
+    "experts chose all tokens": ExpertChoice(Mistaken(over="all", room=lambda room, part: (None, room[1]))),
+}
+"""Those of experts that choose."""

@@ -1,5 +1,6 @@
 """Mixture of experts: routing, capacity, and interchangeable ways on which tokens travel to experts and back."""
 
+from shardproof.impl.moe.by_experts import expert_choice_moe, gathered_expert_choice_moe
 from shardproof.impl.moe.capacity import POLICIES, Counters, Room, capacity_of, count_drops, kept
 from shardproof.impl.moe.dispatch.all_gather import all_gather_moe
 from shardproof.impl.moe.dispatch.all_to_all import all_to_all_moe
@@ -23,6 +24,8 @@ __all__ = [
     "count_drops",
     "dense_moe",
     "expert_choice",
+    "expert_choice_moe",
+    "gathered_expert_choice_moe",
     "gathered_ragged_moe",
     "kept",
     "ragged_moe",

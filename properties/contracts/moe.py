@@ -10,7 +10,6 @@ from typing import Any
 from hypothesis import strategies as st
 
 from shardproof.impl import moe as implementations
-from shardproof.impl.moe.expert_choice import expert_choice_moe, gathered_expert_choice_moe
 from shardproof.oracles import moe
 from shardproof.oracles.communication import Cost
 from shardproof.oracles.moe import costs
@@ -207,8 +206,8 @@ CONTRACTS: tuple[Contract, ...] = (
         budget="layers",
         mistakes=mistakes.OF_CHOICE,
         implementations={
-            "all_to_all": _claim(expert_choice_moe, costs.buffers_cost),
-            "all_gather": _claim(gathered_expert_choice_moe, costs.gathered_cost),
+            "all_to_all": _claim(implementations.expert_choice_moe, costs.buffers_cost),
+            "all_gather": _claim(implementations.gathered_expert_choice_moe, costs.gathered_cost),
         },
         **SHARED
         | {

@@ -10,7 +10,7 @@ import numpy as np
 
 from shardproof.oracles.collectives import Axes, Blocks, all_reduce
 from shardproof.oracles.communication import NOTHING, Cost, built_in
-from shardproof.oracles.dtypes import wide
+from shardproof.oracles.dtypes import is_float, wide
 from shardproof.oracles.mesh import MeshCase
 
 
@@ -21,9 +21,10 @@ class LoadBalancingLoss:
         """Both are taken over the tokens of all participants.
 
         Raises:
-            ValueError: if there are not so many experts.
+            ValueError: if logits are not floating, or there are not so many experts.
         """
         (logits,) = operands
+        check_floating(logits)
         if not 1 <= top_k <= logits.shape[-1]:
             raise ValueError(f"top_k={top_k}: expected 1 to {logits.shape[-1]}, the number of experts")
         return [self.weighted(self.probabilities(logits), logits, mesh, axes, top_k)]
@@ -74,8 +75,13 @@ class RouterZLoss:
     """`logits [T_Y, E]` to the mean, over the tokens of all participants, of `log(sum(exp(logits)))` squared."""
 
     def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> list[Blocks]:
-        """The sum of the squares, by the number of tokens."""
+        """The sum of the squares, by the number of tokens.
+
+        Raises:
+            ValueError: if logits are not floating.
+        """
         (logits,) = operands
+        check_floating(logits)
         return [self.mean(self.log_sums(logits) ** 2, mesh, axes)]
 
     def pushforward(
@@ -113,6 +119,12 @@ class RouterZLoss:
     def tokens(self, own: int, mesh: MeshCase, axes: Axes) -> int:
         """How many tokens all participants have; 1 if none, of which any mean is 0."""
         return max(1, own * mesh.axis_size(axes))
+
+
+def check_floating(logits: Blocks) -> None:
+    """Raises ValueError unless logits are floating-point numbers."""
+    if not is_float(logits.dtype):
+        raise ValueError(f"logits: {logits.dtype}: expected floating-point numbers")
 
 
 load_balancing_loss = LoadBalancingLoss()

@@ -1,5 +1,6 @@
 """Mixture of experts: routing, capacity, and interchangeable ways on which tokens travel to experts and back."""
 
+from shardproof.impl.moe.by_experts import expert_choice_moe, gathered_expert_choice_moe
 from shardproof.impl.moe.capacity import POLICIES, Counters, Room, capacity_of, count_drops, kept
 from shardproof.impl.moe.dispatch.all_gather import all_gather_moe
 from shardproof.impl.moe.dispatch.all_to_all import all_to_all_moe
@@ -8,7 +9,7 @@ from shardproof.impl.moe.dispatch.dense import dense_moe
 from shardproof.impl.moe.dispatch.local import scanned_moe, sorted_moe
 from shardproof.impl.moe.dispatch.ragged import Dispatcher, gathered_ragged_moe, ragged_moe
 from shardproof.impl.moe.dispatch.ring import ring_moe
-from shardproof.impl.moe.routing import Routing, expert_choice, load_balancing_loss, route, z_loss
+from shardproof.impl.moe.routing import Routing, expert_choice, route
 
 __all__ = [
     "POLICIES",
@@ -23,13 +24,13 @@ __all__ = [
     "count_drops",
     "dense_moe",
     "expert_choice",
+    "expert_choice_moe",
+    "gathered_expert_choice_moe",
     "gathered_ragged_moe",
     "kept",
-    "load_balancing_loss",
     "ragged_moe",
     "ring_moe",
     "route",
     "scanned_moe",
     "sorted_moe",
-    "z_loss",
 ]

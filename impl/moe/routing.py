@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from shardproof.impl.arguments import AxisName, check_axes, refuse
+from shardproof.impl.arguments import refuse
 from shardproof.impl.collective_matmul.operands import accumulator
-from shardproof.impl.collectives import Block, cast_varying
+from shardproof.impl.collectives import Block
 
 OVER = ("chosen", "all")
 """Over which logits the softmax of the gates is taken."""
@@ -103,38 +103,3 @@ def softmax(logits: Float[Array, "t n"], *, ordered: bool = False) -> Float[Arra
     powers = jnp.exp(jnp.where(logits == most, jnp.where(finite, below, 0), below))
     terms = powers if ordered else jnp.sort(powers, axis=-1)
     return powers / jnp.sum(terms, axis=-1, keepdims=True)
-
-
-def load_balancing_loss(routing: Routing, axis_name: AxisName) -> Float[Array, ""]:
-    """E times the sum, over experts, of the share of the choices and the mean probability; scalar, typed invariant.
-
-    Both are taken over the tokens of all participants, of which a mean of each one's loss is not a part: experts that
-    each serve one participant would look unbalanced (Fedus, Zoph and Shazeer, Switch Transformers, 2021, equations 4
-    to 6; with k choices, of all choices). The share has no gradient. 1 where everything is even; 0 without tokens.
-
-    Raises:
-        ValueError: for an unknown axis.
-    """
-    axes = check_axes("load_balancing_loss", axis_name)
-    experts = routing.logits.shape[1]
-    hits = routing.experts.reshape(-1, 1) == jnp.arange(experts)
-    counts = jnp.sum(hits, axis=0, dtype=jnp.int32)
-    totals = jnp.sum(softmax(routing.logits), axis=0)
-    counts, totals = lax.psum(cast_varying((counts, totals), axes), axes)
-    tokens = max(1, routing.experts.shape[0] * lax.axis_size(axes))
-    choices = tokens * max(1, routing.experts.shape[1])
-    return experts * jnp.sum(counts.astype(totals.dtype) / choices * (totals / tokens))
-
-
-def z_loss(routing: Routing, axis_name: AxisName) -> Float[Array, ""]:
-    """The mean, over the tokens of all participants, of the squared logarithm of the sum of `exp(logits)`; scalar.
-
-    Keeps logits small (Zoph et al., ST-MoE, 2022, equation 5). Typed invariant; 0 without tokens. Logits are expected
-    to be finite.
-
-    Raises:
-        ValueError: for an unknown axis.
-    """
-    axes = check_axes("z_loss", axis_name)
-    total = jnp.sum(jax.nn.logsumexp(routing.logits, axis=-1) ** 2)
-    return lax.psum(cast_varying(total, axes), axes) / max(1, routing.experts.shape[0] * lax.axis_size(axes))

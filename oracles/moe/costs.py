@@ -28,6 +28,7 @@ class Sizes:
         policy: who is kept.
         bits: those of an element of tokens and weights, which travel as they are.
         wide: those of a gate, and of what experts make of tokens: sums of them are rounded once.
+        hidden: H of gated MLPs; None: experts are matrices.
     """
 
     participants: int
@@ -40,6 +41,7 @@ class Sizes:
     policy: str
     bits: int
     wide: int
+    hidden: int | None = None
 
     @property
     def experts(self) -> int:
@@ -106,7 +108,10 @@ def weights_cost(sizes: Sizes) -> Cost:
     """The experts are gathered, and no token travels."""
     if sizes.nothing:
         return NOTHING
-    return agreement(sizes) + built_in("all_gather", sizes.held * sizes.features * sizes.outputs, bits=sizes.bits)
+    d, f, h = sizes.features, sizes.outputs, sizes.hidden
+    of_each = (d * f,) if h is None else (d * h, d * h, h * f)
+    gathers = (built_in("all_gather", sizes.held * n, bits=sizes.bits) for n in of_each)
+    return agreement(sizes) + sum(gathers, NOTHING)
 
 
 def ring_cost(sizes: Sizes) -> Cost:

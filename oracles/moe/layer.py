@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardproof.oracles.collectives import Axes, Blocks
-from shardproof.oracles.dtypes import wide
+from shardproof.oracles.dtypes import is_float, wide
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.moe.dropping import Dispatch, dispatch
 from shardproof.oracles.moe.experts import EXPERTS, Expert
@@ -156,7 +156,7 @@ class MoeLayer:
         """What every process group holds.
 
         Raises:
-            ValueError: if shapes do not match.
+            ValueError: if shapes do not match, or operands are not floating.
         """
         lead = len(mesh.sizes)
         whole = [x.astype(wide(x.dtype)).reshape(mesh.size, *x.shape[lead:]) for x in operands]
@@ -169,6 +169,14 @@ class MoeLayer:
                 f"router: {list(router.shape[1:])}: expected {[tokens.shape[-1], held * p]}, a column for each of the "
                 f"{held} experts of {p} participants, on the mesh {mesh}"
             )
+        matrices = [w.shape[2:] for w in weights]
+        inner = [(tokens.shape[-1], matrices[0][1])] * (2 if len(weights) == 3 else 1)
+        if matrices[: len(inner)] != inner or any(m[0] != inner[0][1] for m in matrices[2:]):
+            raise ValueError(
+                f"experts: matrices {matrices}: expected {inner} for {tokens.shape[-1]} features of tokens"
+            )
+        if not all(is_float(x.dtype) for x in operands):
+            raise ValueError(f"operands: {[str(x.dtype) for x in operands]}: expected floating-point numbers")
         for members in process_groups(mesh, axes):
             yield Part(members, tokens, router, weights)
 

@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
-from shardproof.impl import moe
+from shardproof.impl import moe, router_losses
 from shardproof.impl.ragged import ragged_all_to_all
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.moe.layer import MoeLayer
@@ -94,8 +94,8 @@ def test_losses_are_of_all_tokens() -> None:
     router = 3 * np.eye(4, dtype=np.float32) + rng.normal(size=(4, 4)).astype(np.float32) / 8
 
     def losses(x: Any, weights: Any) -> Any:
-        routing = moe.route(x, weights, 1)
-        return moe.load_balancing_loss(routing, "ep"), moe.z_loss(routing, "ep")
+        logits = moe.route(x, weights, 1).logits
+        return router_losses.load_balancing_loss(logits, "ep", top_k=1), router_losses.router_z_loss(logits, "ep")
 
     balance, z = simulate(over(losses, P(), P("ep"), P()), tokens, router)
     logits = (tokens @ router).astype(np.float64)

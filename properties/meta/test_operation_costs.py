@@ -28,19 +28,24 @@ PROJECTED: Described = [((3, 2), "bfloat16", "dp"), ((2, 70), "bfloat16", "tp"),
 SEQUENCE: Described = [((2, 4, 3), "bfloat16", axes) for axes in ("dp tp", "tp", "tp")]
 SEQUENCE_BLOCKS: Described = [((2, 1, 3), "bfloat16", "dp tp"), ((3, 2), "bfloat16", "tp"), ((2, 3), "bfloat16", "tp")]
 ROUTED: Described = [((3, 2), "bfloat16", "tp"), ((2, 8), "bfloat16", ""), ((2, 2, 2), "bfloat16", "tp")]
+GATED: Described = [*ROUTED[:2], *[((2, 2, 3), "bfloat16", "tp")] * 2, ((2, 3, 2), "bfloat16", "tp")]
 SMOOTHED = {"label_smoothing": 0.1, "ignore_index": -1}
 
 OPERANDS: dict[str, tuple[Described, dict[str, Any]]] = {
     "attention": (SEQUENCE, {"causal": True}),
     "embedding_lookup": ([((3, 2), "bfloat16", "tp"), ((5,), "int32", "dp")], {}),
+    "expert_choice_layer": (ROUTED, {"capacity": 2}),
+    "gated_moe_layer": (GATED, {"top_k": 2, "capacity": 2, "policy": "position"}),
     "global_norm": ([((3, 2), "bfloat16", "tp")], {}),
     "halo_exchange": ([((6, 2), "bfloat16", "tp")], {"before": 8, "after": 3, "axis": 0}),
+    "load_balancing_loss": ([((3, 8), "bfloat16", "tp")], {"top_k": 2}),
     "masked_mean": ([((5,), "bfloat16", "tp"), ((5,), "bool", "tp")], {}),
     "moe_layer": (ROUTED, {"top_k": 2, "capacity": 2, "policy": "position"}),
     "pipeline": ([((2, 2), "bfloat16", "tp"), ((3, 1, 2), "bfloat16", "dp")], {}),
     "projected_cross_entropy": (PROJECTED, SMOOTHED),
     "ragged_all_to_all": ([((3, 2), "bfloat16", "tp"), ((5, 2), "bfloat16", "dp tp"), *LISTS], {}),
     "rms_norm": ([((3, 2), "bfloat16", "dp tp"), ((2,), "bfloat16", "tp")], {"epsilon": 1e-6}),
+    "router_z_loss": ([((3, 8), "bfloat16", "tp")], {}),
     "sequence_parallel_mlp": (SEQUENCE_BLOCKS, {}),
     "shard_mean": ([((3, 2), "bfloat16", "tp")], {}),
     "shard_roll": ([((3, 2), "bfloat16", "tp")], {"shift": 1}),
@@ -156,6 +161,11 @@ COSTS = {
         "all_gather=6 (86 bytes), all_reduce=2 (12 bytes), reduce_scatter=4 (688 bytes)",
     ),
     # 16 weights over tp are 64, and over dp 128; 4 are 16, and 32
+    # 8 experts in 32 bits each; 24 logits are 48 bytes
+    "load_balancing_loss[sums]": ("all_reduce=2 (64 bytes)", "all_reduce=1 (32 bytes)"),
+    "load_balancing_loss[gathered]": ("all_gather=1 (48 bytes)", "all_gather=1 (48 bytes)"),
+    "router_z_loss[sums]": ("all_reduce=1 (4 bytes)", "no communication"),
+    "router_z_loss[gathered]": ("all_gather=1 (48 bytes)", "all_gather=1 (48 bytes)"),
     "mlp_loss[fsdp_2d]": (
         "all_gather=6 (206 bytes), all_reduce=1 (4 bytes)",
         "all_gather=6 (206 bytes), all_reduce=2 (12 bytes), reduce_scatter=6 (1,008 bytes)",
@@ -179,6 +189,13 @@ COSTS = {
         "all_gather=6 (128 bytes), all_reduce=2 (12 bytes), reduce_scatter=4 (352 bytes)",
     ),
     # how many tokens of a participant chose each of 8 experts are 32 bytes; a token is 4 bytes, and comes back in 8
+    # 8 experts and gates of each of 3 tokens: 24 numbers of 4 bytes
+    "expert_choice_layer[all_to_all]": ("all_gather=2 (192 bytes), all_to_all=2 (192 bytes)",),
+    "expert_choice_layer[all_gather]": ("all_gather=5 (396 bytes), reduce_scatter=1 (96 bytes)",),
+    # three arrays of 12 weights each
+    "gated_moe_layer[sorted]": ("all_gather=4 (104 bytes)",),
+    "gated_moe_layer[all_gather]": ("all_gather=4 (92 bytes), reduce_scatter=1 (96 bytes)",),
+    "gated_moe_layer[all_to_all]": ("all_gather=1 (32 bytes), all_to_all=2 (192 bytes)",),
     "moe_layer[dense]": ("all_gather=1 (32 bytes), all_to_all=2 (192 bytes)",),
     "moe_layer[scanned]": ("all_gather=2 (48 bytes)",),
     "moe_layer[sorted]": ("all_gather=2 (48 bytes)",),

@@ -97,6 +97,20 @@ def test_more_room_changes_only_what_was_dropped(dispatch: Callable[..., jax.Arr
 
 
 @each_dispatch
+@pytest.mark.parametrize("policy", ["probability", "position", "choice"])
+def test_padded_and_compacted_tokens_agree(dispatch: Callable[..., jax.Array], policy: str) -> None:
+    """Rows that fill up each block, and choose experts that nobody else does, change nothing for the others."""
+    tokens, router, experts = drawn(7)
+    tokens[:, 0], router[0, -2:] = 1, -50  # nobody chooses the last two
+    filled = np.zeros((4, TOKENS // 4 + 2, FEATURES), np.float32)
+    filled[..., 0] = -1  # but these do
+    filled[:, : TOKENS // 4] = tokens.reshape(4, -1, FEATURES)
+    moe = layer(dispatch, {"ep": 4}, ("ep",), top_k=2, capacity=3, policy=policy)
+    padded = np.asarray(simulate(moe, filled.reshape(-1, FEATURES), router, experts)).reshape(4, -1, 2)
+    assert_close(padded[:, : TOKENS // 4].reshape(TOKENS, 2), simulate(moe, tokens, router, experts))
+
+
+@each_dispatch
 def test_an_expert_without_tokens_does_not_learn(dispatch: Callable[..., jax.Array]) -> None:
     """Its gradient is zero, all of it, and that of a busy one is not."""
     tokens, router, experts = drawn(6)

@@ -1,9 +1,12 @@
 """What is easily mistaken in a mixture of experts: what gates are, and who is dropped."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from shardproof.oracles.collectives import Axes, Blocks
+from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.moe.dropping import Dispatch, dispatch
+from shardproof.oracles.moe.expert_choice import ExpertChoice
 from shardproof.oracles.moe.layer import MoeLayer, Part
 from shardproof.oracles.moe.routing import Routing
 
@@ -46,6 +49,25 @@ def policy_is(other: str, *policies: str) -> Mistaken:
     return Mistaken(room=lambda room, part: (room[0], other if room[1] in policies else room[1]))
 
 
+class Swapped(MoeLayer):
+    """A layer whose gated experts take the second matrix for that of the gate."""
+
+    def value(
+        self,
+        operands: Sequence[Blocks],
+        mesh: MeshCase,
+        axes: Axes,
+        *,
+        top_k: int,
+        capacity: int | None = None,
+        policy: str = "probability",
+    ) -> list[Blocks]:
+        """Of the other matrix as the gate's."""
+        tokens, router, gate, up, down = operands
+        swapped = [tokens, router, up, gate, down]
+        return super().value(swapped, mesh, axes, top_k=top_k, capacity=capacity, policy=policy)
+
+
 MISTAKES = {
     "gates were the softmax over all logits": MoeLayer(over="all"),
     "the capacity was that of each sender": ForEachSender(),
@@ -55,3 +77,17 @@ MISTAKES = {
     "all policies were that by probability": policy_is("probability", "position", "choice", "sender"),
 }
 """The mistakes, each by a clause that says so."""
+
+OF_GATED = {
+    "the matrices of gate and up were swapped": Swapped(),
+    "gates were the softmax over all logits": MoeLayer(over="all"),
+    "nothing was dropped": MISTAKES["nothing was dropped"],
+}
+"""Those of gated experts."""
+
+OF_CHOICE = {
+    "experts chose the first tokens": ExpertChoice(Mistaken(over="all", room=lambda room, part: (room[0], "position"))),
+    "experts chose tokens of each sender": ExpertChoice(ForEachSender(over="all")),
+    "experts chose all tokens": ExpertChoice(Mistaken(over="all", room=lambda room, part: (None, room[1]))),
+}
+"""Those of experts that choose."""

@@ -43,7 +43,8 @@ def run(env: Env, step: Step, values: list[Any]) -> None:
     if arithmetic is None:
         result, types = step.run(env, step.equation, *operands), step.types
     else:
-        result, types = arithmetic.run(env, step.run, step.equation, operands), map(arithmetic.held, step.types)
+        result = arithmetic.run(env, step.run, step.equation, operands)
+        types = tuple(map(arithmetic.held, step.types))
     results = (result,) if isinstance(result, np.ndarray) else result
     for position, shape, dtype, value in zip(step.writes, step.shapes, types, results, strict=True):
         if value.shape[lead:] != shape or value.dtype != dtype or value.ndim != lead + len(shape):

@@ -18,10 +18,13 @@ from shardproof.properties.mutants.moe import (
     known,
     order,
     pairs_of,
+    places,
     serve,
     typed,
     weigh,
 )
+from shardproof.properties.mutants.moe_expert_choice import chosen
+from shardproof.properties.mutants.moe_gated import gated
 from shardproof.properties.mutants.right.catalogue import right
 
 
@@ -249,3 +252,30 @@ def moe_under_jit_and_remat(*operands: Any, **options: Any) -> Array:
     layer = partial(Layer(), axis_name=axis_name, **options)
     result: Array = jax.jit(jax.checkpoint(lambda *xs: layer(*xs)))(*arrays)
     return result
+
+
+@right("gated_moe_layer")
+def gated_moe_of_hyperbolic_tangents(*operands: Any, **options: Any) -> Array:
+    """Takes silu as half of `u (1 + tanh(u / 2))`."""
+    return gated(*operands, hidden=lambda u, v: 0.5 * u * (1 + jnp.tanh(0.5 * u)) * v, **options)
+
+
+@right("gated_moe_layer")
+def gated_moe_of_weighed_gates(*operands: Any, **options: Any) -> Array:
+    """Multiplies the second product by u first, and by the sigmoid then."""
+    return gated(*operands, hidden=lambda u, v: (v * u) * jax.nn.sigmoid(u), **options)
+
+
+@right("expert_choice_layer")
+def expert_choice_counting_who_comes_first(*operands: Any, **options: Any) -> Array:
+    """Compares all tokens with all others to know whom an expert chooses."""
+    return chosen(*operands, **options)
+
+
+@right("expert_choice_layer")
+def expert_choice_with_room_for_all_others(*operands: Any, capacity: int, **options: Any) -> Array:
+    """Leaves out those before whom as many or more come, which is all there is room for."""
+    return chosen(
+        *operands, keep=lambda pairs, n, policy: ~(places(pairs.expert, order(pairs, policy)) >= n),
+        capacity=capacity, **options,
+    )  # fmt: skip

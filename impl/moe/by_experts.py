@@ -1,0 +1,66 @@
+"""Expert choice: experts choose tokens, and not tokens experts (Zhou et al., 2022, section 3).
+
+Every token asks every expert, by the softmax over all its logits; of all participants' tokens an expert keeps those
+that suit it best, as many as it has room for. No expert is ever short of tokens, but a token may have none.
+"""
+
+from shardproof.impl.arguments import AxisName, check_rank
+from shardproof.impl.collectives import Block
+from shardproof.impl.moe.dispatch.all_gather import all_gather_moe
+from shardproof.impl.moe.dispatch.all_to_all import all_to_all_moe
+from shardproof.impl.moe.layer import MoeLayer
+from shardproof.impl.moe.plan import ExpertWeights
+
+
+def expert_choice_moe(
+    tokens: Block, router_weights: Block, expert_weights: ExpertWeights, axis_name: AxisName, *, capacity: int
+) -> Block:
+    """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`, typed varying: two all-to-alls.
+
+    A token gets the sum of what the experts that chose it make of it, each by its probability; ties go to the first
+    token, in logical order.
+
+    Arguments:
+        tokens: floating-point blocks; those of participant 0 are the first, in logical order.
+        router_weights: floating-point, the same on all participants.
+        expert_weights: floating-point blocks of experts, one array, or a sequence of the three of gated MLPs.
+        axis_name: the axis or axis tuple over which tokens and experts are sharded.
+        capacity: how many tokens an expert chooses, of all participants.
+
+    Returns:
+        Blocks in the dtype that all operands promote to, computed in float32 or wider, and rounded once.
+
+    Raises:
+        ValueError: as `dense_moe`.
+    """
+    return _chosen("expert_choice_moe", all_to_all_moe, tokens, router_weights, expert_weights, axis_name, capacity)
+
+
+def gathered_expert_choice_moe(
+    tokens: Block, router_weights: Block, expert_weights: ExpertWeights, axis_name: AxisName, *, capacity: int
+) -> Block:
+    """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`, typed varying: gathers tokens.
+
+    Arguments and result are those of `expert_choice_moe`.
+
+    Raises:
+        ValueError: as `expert_choice_moe`.
+    """
+    name = "gathered_expert_choice_moe"
+    return _chosen(name, all_gather_moe, tokens, router_weights, expert_weights, axis_name, capacity)
+
+
+def _chosen(
+    function: str,
+    dispatch: MoeLayer,
+    tokens: Block,
+    router_weights: Block,
+    expert_weights: ExpertWeights,
+    axis_name: AxisName,
+    capacity: int,
+) -> Block:
+    check_rank(function, "router_weights", router_weights, 2)
+    every, policy = router_weights.shape[1], "probability"
+    return dispatch(
+        tokens, router_weights, expert_weights, axis_name, top_k=every, capacity=capacity, policy=policy, over="all"
+    )

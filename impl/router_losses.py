@@ -1,0 +1,110 @@
+"""Losses that keep a router in order: that which balances experts, and that which keeps logits small.
+
+Both run inside `jax.shard_map`, over one axis or a tuple of axes in any order (`Y`), and are of the tokens of *all*
+participants. For the first one that is no mean of the participants' losses: experts that each serve one participant
+would look unbalanced to all of them. Logits of 16-bit floats are widened to float32, and the result is rounded once.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_rank, refuse
+from shardproof.impl.collective_matmul.operands import accumulator
+from shardproof.impl.collectives import Block, all_gather_invariant, cast_varying
+
+
+def load_balancing_loss(logits: Block, axis_name: AxisName, *, top_k: int) -> Block:
+    """`logits [T_Y, E]` to `[]`, typed invariant: E times the sum over experts of share times mean probability.
+
+    The share is that of the choices of all tokens, of which each makes `top_k`, ties to the lowest expert, and has no
+    gradient; the mean is that of the softmax over all logits of a token (Fedus, Zoph and Shazeer, Switch Transformers,
+    2021, equations 4 to 6; with k choices, of all choices). 1 where everything is even. Two sums of E numbers travel.
+
+    Arguments:
+        logits: floating-point, finite, of this participant's tokens.
+        axis_name: the axis or axis tuple over which tokens are sharded.
+        top_k: how many experts a token chooses.
+
+    Returns:
+        A scalar of the dtype of `logits`; 0 without tokens.
+
+    Raises:
+        ValueError: for an unknown axis, logits that are no floating-point matrix, or a `top_k` that is not in [1, E].
+    """
+    axes, wide = _checked("load_balancing_loss", logits, axis_name, top_k)
+    counts, totals = lax.psum(cast_varying(_balance(wide, top_k), axes), axes)
+    return _unevenness(counts, totals, logits.shape[0] * lax.axis_size(axes), top_k).astype(logits.dtype)
+
+
+def gathered_load_balancing_loss(logits: Block, axis_name: AxisName, *, top_k: int) -> Block:
+    """`logits [T_Y, E]` to `[]`, typed invariant: gathers all logits first.
+
+    Arguments and result are those of `load_balancing_loss`.
+
+    Raises:
+        ValueError: as `load_balancing_loss`.
+    """
+    axes, _ = _checked("gathered_load_balancing_loss", logits, axis_name, top_k)
+    whole = all_gather_invariant(cast_varying(logits, axes), axes, tiled=True)
+    balance = _balance(whole.astype(accumulator(logits)), top_k)
+    return _unevenness(*balance, whole.shape[0], top_k).astype(logits.dtype)
+
+
+def router_z_loss(logits: Block, axis_name: AxisName) -> Block:
+    """`logits [T_Y, E]` to `[]`, typed invariant: the mean of the squared logarithm of the sum of `exp(logits)`.
+
+    The mean is over the tokens of all participants (Zoph et al., ST-MoE, 2022, equation 5). One number travels.
+
+    Arguments:
+        logits: floating-point, finite, of this participant's tokens.
+        axis_name: the axis or axis tuple over which tokens are sharded.
+
+    Returns:
+        A scalar of the dtype of `logits`; 0 without tokens.
+
+    Raises:
+        ValueError: for an unknown axis, or logits that are no floating-point matrix.
+    """
+    axes, wide = _checked("router_z_loss", logits, axis_name)
+    total = lax.psum(cast_varying(_squares(wide), axes), axes)
+    return (total / max(1, logits.shape[0] * lax.axis_size(axes))).astype(logits.dtype)
+
+
+def gathered_router_z_loss(logits: Block, axis_name: AxisName) -> Block:
+    """`logits [T_Y, E]` to `[]`, typed invariant: gathers all logits first.
+
+    Arguments and result are those of `router_z_loss`.
+
+    Raises:
+        ValueError: as `router_z_loss`.
+    """
+    axes, _ = _checked("gathered_router_z_loss", logits, axis_name)
+    whole = all_gather_invariant(cast_varying(logits, axes), axes, tiled=True)
+    return (_squares(whole.astype(accumulator(logits))) / max(1, whole.shape[0])).astype(logits.dtype)
+
+
+def _balance(logits: Block, top_k: int) -> tuple[Block, Block]:
+    """How many choices each expert has, `[E]` in int32, and the sum of its probabilities `[E]`."""
+    _, chosen = lax.top_k(lax.stop_gradient(jnp.where(logits == 0, 0, logits)), top_k)  # the two zeros are equal
+    hits = chosen.reshape(-1, 1) == jnp.arange(logits.shape[1])
+    return jnp.sum(hits, axis=0, dtype=jnp.int32), jnp.sum(jax.nn.softmax(logits, axis=1), axis=0)
+
+
+def _unevenness(counts: Block, totals: Block, tokens: int, top_k: int) -> Block:
+    shares = counts.astype(totals.dtype) / max(1, tokens * top_k)  # integers divide in float32
+    return counts.size * jnp.sum(shares * (totals / max(1, tokens)))
+
+
+def _squares(logits: Block) -> Block:
+    return jnp.sum(jnp.square(jax.nn.logsumexp(logits, axis=1)))
+
+
+def _checked(function: str, logits: Block, axis_name: AxisName, top_k: int = 1) -> tuple[tuple[str, ...], Block]:
+    axes = check_axes(function, axis_name)
+    check_rank(function, "logits", logits, 2)
+    check_kind(function, "logits", logits, jnp.floating, "real floating-point numbers")
+    experts = logits.shape[1]
+    if type(top_k) is not int or not 1 <= top_k <= experts:
+        refuse(function, "top_k", top_k, f"an integer in [1, {experts}], the number of experts")
+    return axes, logits.astype(accumulator(logits))

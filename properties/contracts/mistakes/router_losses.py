@@ -1,0 +1,64 @@
+"""What is easily mistaken in the losses of a router: over which tokens a mean is taken, and of what."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from shardproof.oracles import router_losses
+from shardproof.oracles.collectives import Axes, Blocks, all_reduce
+from shardproof.oracles.mesh import MeshCase
+
+
+class MeanOfMeans(router_losses.LoadBalancingLoss):
+    """Takes the mean of the losses of each participant's tokens."""
+
+    def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes, *, top_k: int) -> list[Blocks]:
+        """The mean of what each has by itself."""
+        (own,) = super().value(operands, mesh, (), top_k=top_k)
+        return [all_reduce(own, mesh, axes) / mesh.axis_size(axes)]
+
+
+class FirstChoices(router_losses.LoadBalancingLoss):
+    """Counts first choices alone."""
+
+    def chosen(self, logits: Blocks, top_k: int) -> Blocks:
+        """The highest logits, counted k times."""
+        return super().chosen(logits, 1) * top_k
+
+
+class NotScaled(router_losses.LoadBalancingLoss):
+    """Forgets the number of experts."""
+
+    def weights(self, logits: Blocks, mesh: MeshCase, axes: Axes, top_k: int) -> Blocks:
+        """Shares alone."""
+        return super().weights(logits, mesh, axes, top_k) / logits.shape[-1]
+
+
+class OwnTokens(router_losses.RouterZLoss):
+    """Divides by the number of a participant's own tokens."""
+
+    def tokens(self, own: int, mesh: MeshCase, axes: Axes) -> int:
+        """Its own."""
+        return max(1, own)
+
+
+class NotSquared(router_losses.RouterZLoss):
+    """Does not square."""
+
+    def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> list[Blocks]:
+        """The mean of the logarithms."""
+        return [self.mean(self.log_sums(np.asarray(operands[0])), mesh, axes)]
+
+
+OF_LOAD_BALANCING = {
+    "the loss was the mean of each participant's": MeanOfMeans(),
+    "first choices alone were counted": FirstChoices(),
+    "the loss was not multiplied by the number of experts": NotScaled(),
+}
+"""The mistakes of the loss that balances experts, each by a clause that says so."""
+
+OF_Z = {
+    "the sum was divided by how many tokens a participant has": OwnTokens(),
+    "logarithms were not squared": NotSquared(),
+}
+"""The mistakes of the loss that keeps logits small."""

@@ -1,0 +1,120 @@
+"""The contracts of load_balancing_loss and router_z_loss: of the tokens of all participants."""
+
+import zlib
+
+import numpy as np
+from hypothesis import strategies as st
+
+from shardproof.impl import router_losses as implementations
+from shardproof.oracles import router_losses
+from shardproof.oracles.communication import Cost
+from shardproof.properties.cases.case import Case
+from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
+from shardproof.properties.contracts.costs import bits, elements, sum_bits
+from shardproof.properties.contracts.floats import float32_accumulator
+from shardproof.properties.contracts.forbidden import changed
+from shardproof.properties.contracts.mistakes import router_losses as mistakes
+from shardproof.properties.contracts.operation import Described, Drawn, operation
+
+FEATURES = frozenset({"explained_errors", "replicated_operands", "x64"})
+KINDS = ("real", "exact", "real")
+
+SHIFTS = (0, 0, 96, -96)
+"""What is added to all logits of a data set: powers overflow in float32, or vanish, although probabilities do not.
+Those of the second kind are 1, -1 or 0, and often tie."""
+
+
+def _logits(draw: st.DrawFn, scope: Scope) -> Described:
+    tokens = 1 if scope.large else draw(st.integers(1, 4), label="tokens")
+    return Described((tokens, draw(st.integers(2, 2 if scope.large else 5), label="experts")))
+
+
+def _balanced(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+    logits = _logits(draw, scope)
+    # where all are chosen the loss is 1, whatever they are
+    return [logits], {"top_k": draw(st.integers(1, logits.block[1] - 1), label="top_k")}
+
+
+def _small(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+    return [_logits(draw, scope)], {}
+
+
+def _shifted(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    (logits,) = arrays
+    style = zlib.crc32(logits.tobytes()) % len(SHIFTS)
+    levels = np.sign(logits) if style == 1 else logits
+    return [levels + np.asarray(SHIFTS[style]).astype(logits.dtype)]
+
+
+def _too_many(case: Case) -> st.SearchStrategy[Case]:
+    return st.sampled_from((0, case.operands[0].block[1] + 1)).map(lambda k: case.with_params(top_k=k))
+
+
+def _integers(case: Case) -> st.SearchStrategy[Case]:
+    return st.just(changed(case, 0, dtype="int32"))
+
+
+def _two_sums(case: Case, backward: bool) -> Cost:
+    experts = case.operands[0].block[1]
+    return router_losses.load_balancing_cost(experts, sum_bits=sum_bits(case), backward=backward)
+
+
+def _one_number(case: Case, backward: bool) -> Cost:
+    return router_losses.router_z_cost(sum_bits=sum_bits(case), backward=backward)
+
+
+def _all_logits(case: Case, backward: bool) -> Cost:
+    return router_losses.gathered_cost(elements(case), bits=bits(case))
+
+
+CONTRACTS: tuple[Contract, ...] = (
+    operation(
+        "load_balancing_loss",
+        router_losses.load_balancing_loss,
+        _balanced,
+        operands=("logits",),
+        parameters=("top_k",),
+        options={"top_k": Option(of_type(int), lambda case, value: 1 <= value <= case.operands[0].block[1])},
+        invariant=True,
+        kinds=KINDS,
+        sets=3,
+        features=FEATURES,
+        violations=(Violation("top_k", _too_many), Violation("logits", _integers)),
+        adapt=_shifted,
+        terms=elements,
+        degree=2,
+        accumulator=float32_accumulator,
+        nonlinear=True,
+        budget="layers",
+        mistakes=mistakes.OF_LOAD_BALANCING,
+        shapes=(((8192, 64), 0, ""),),
+        usual={"top_k": 2},
+        implementations={
+            "sums": Claim(implementations.load_balancing_loss, FEATURES, communication=_two_sums),
+            "gathered": Claim(implementations.gathered_load_balancing_loss, FEATURES, communication=_all_logits),
+        },
+    ),
+    operation(
+        "router_z_loss",
+        router_losses.router_z_loss,
+        _small,
+        operands=("logits",),
+        invariant=True,
+        kinds=KINDS,
+        sets=3,
+        features=FEATURES,
+        violations=(Violation("logits", _integers),),
+        adapt=_shifted,
+        terms=elements,
+        degree=2,
+        accumulator=float32_accumulator,
+        nonlinear=True,
+        budget="layers",
+        mistakes=mistakes.OF_Z,
+        shapes=(((8192, 64), 0, ""),),
+        implementations={
+            "sums": Claim(implementations.router_z_loss, FEATURES, communication=_one_number),
+            "gathered": Claim(implementations.gathered_router_z_loss, FEATURES, communication=_all_logits),
+        },
+    ),
+)

@@ -1,0 +1,130 @@
+"""Tokens whose choices, and whose gates, do not depend on roundings.
+
+Which logits are the highest, and whose gates, must not depend on them: a right function and the oracle would choose
+differently. So a token's logits are those of its *class*: a row of the router, which holds small integers, by a small
+factor, so that they are exact in every dtype, in whatever order they are added up. All further features of a token are
+free, and the router has zeros for them. Where the highest gates win, tokens are of the same class, or their gates are
+clearly apart.
+"""
+
+import math
+import zlib
+from collections.abc import Callable, Sequence
+from itertools import product
+
+import numpy as np
+
+from shardproof.oracles.layout import unshard
+from shardproof.oracles.moe.routing import route
+from shardproof.properties.cases.case import Case
+
+FACTORS = (1, 2, -1, 0)
+"""A class is a row of the router by one of these; by 0 all experts tie."""
+
+LEVELS = 4
+"""A router's numbers are 1 to 4, so that gates are far apart, and often equal; none is zero, of which there are two."""
+
+OFFSETS = (0, 0, 96, -96)
+"""What is added to all logits of a row, and is in no gate: its powers overflow in float32, or vanish."""
+
+TIED, FAVOURITE, SKEWED = range(3)
+STYLES = 6
+"""What routers are like: all numbers are the same, one expert has the highest, those of a low number often have. Most
+are like none of these."""
+
+Class = tuple[int, int]
+"""A row of the router, and the factor."""
+
+CLEAR = 1 / 64
+"""Gates of different classes differ by this part of the larger one, at least, where they are compared."""
+
+
+def clear(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """Tokens of classes, a router of small integers, and experts that are finite."""
+    tokens, router, *experts = arrays
+    rows, style = (case.operands[0].block[-1] + 1) // 2, zlib.crc32(router.tobytes()) % STYLES
+    unknown = bool(np.isnan(router.astype(np.float64)).any())
+    levels = _of_blocks(case, 1, router, lambda rng, x: _router(rng, x, rows, style, unknown))
+    classes = _classes(case, levels, rows, FACTORS[:2] if style == FAVOURITE else FACTORS)
+    classed = _of_blocks(case, 0, tokens, lambda rng, x: _tokens(rng, x, rows, classes))
+    return [classed, levels, *map(_finite, experts)]
+
+
+Made = Callable[[np.random.Generator, np.ndarray], np.ndarray]
+"""A block made of a drawn one, and of numbers that depend on that alone, so that replicas stay replicas."""
+
+
+def _of_blocks(case: Case, place: int, array: np.ndarray, made: Made) -> np.ndarray:
+    """The global array of an operand whose blocks are made of those of a drawn one."""
+    block, placement = case.operands[place].block, case.operands[place].placement
+    blocks = case.blocks(place, array)
+    count = math.prod(blocks.shape[: -len(block)])
+    each = [made(np.random.default_rng(zlib.crc32(x.tobytes())), x) for x in blocks.reshape(count, *block)]
+    ones = (1,) * len(placement.stacked)
+    spread = np.stack(each).reshape(*case.mesh.sizes, *ones, *case.batch_of(place), *block)
+    return unshard(spread, case.mesh, case.partition(place))
+
+
+def _router(rng: np.random.Generator, x: np.ndarray, rows: int, style: int, unknown: bool) -> np.ndarray:
+    """Small integers in the first rows; some columns of a router are NaN where some may be unknown."""
+    experts = x.shape[1]
+    levels = rng.integers(1, LEVELS + 1, (rows, experts))
+    if style == TIED:
+        levels[...] = 1
+    elif style == FAVOURITE:
+        levels[:, rng.integers(experts)] = LEVELS + 1
+    elif style == SKEWED:
+        first = rng.random((rows, experts)) < 1 / (1 + np.arange(experts))
+        levels = np.where(first, LEVELS + 1, levels)
+    result = np.zeros_like(x)
+    result[:rows] = levels + rng.choice(OFFSETS, (rows, 1))
+    return np.where(unknown & (rng.random(experts) < 1 / 3), np.full_like(x, np.nan), result)
+
+
+def _tokens(rng: np.random.Generator, x: np.ndarray, rows: int, classes: Sequence[Class]) -> np.ndarray:
+    """The class of every token in its first features, and further ones as they were drawn."""
+    result = _finite(x)
+    result[:, :rows] = 0
+    for t, chosen in enumerate(rng.integers(0, len(classes), len(x))):
+        row, factor = classes[chosen]
+        result[t, row] = factor
+    return result
+
+
+def _finite(x: np.ndarray) -> np.ndarray:
+    """What is drawn, with ones for what is not finite: a sum over all experts, by a mask, is right as well."""
+    return np.where(np.isfinite(x.astype(np.float64)), x, np.ones((), x.dtype))
+
+
+def _classes(case: Case, router: np.ndarray, rows: int, factors: Sequence[int]) -> list[Class]:
+    """The classes of tokens: all, or those whose gates are clearly apart where the highest ones win."""
+    every = list(product(range(rows), factors))
+    block, options = case.operands[1].block, case.keywords
+    by_experts = "top_k" not in options  # they choose by the probabilities of all of them
+    top_k, over = (block[1], "all") if by_experts else (options["top_k"], "chosen")
+    decides = by_experts or (options["policy"] == "probability" and options["capacity"] is not None)
+    if top_k == 1 or not decides:
+        return every
+    routers = np.unique(case.blocks(1, router).astype(np.float64).reshape(-1, math.prod(block)), axis=0)
+    kept: list[Class] = []
+    gates: list[np.ndarray] = []
+    for row, factor in every:
+        own = np.stack([_gates(factor * r.reshape(block)[row], top_k, over) for r in routers])
+        if all(_apart(own, other) for other in gates):
+            kept.append((row, factor))
+            gates.append(own)
+    return kept
+
+
+def _gates(logits: np.ndarray, top_k: int, over: str) -> np.ndarray:
+    """The gate of every expert `[E]`, NaN of those that are not chosen."""
+    routing = route(logits[None], top_k, over=over)
+    gates = np.full(len(logits), np.nan)
+    gates[routing.experts[0]] = routing.gates[0]
+    return gates
+
+
+def _apart(own: np.ndarray, other: np.ndarray) -> bool:
+    """Whether gates of two classes are clearly apart wherever both choose an expert, or certainly equal: 0, or 1."""
+    certain = (own == other) & ((own == 0) | (own == 1))
+    return not (np.abs(own - other) <= np.where(certain, -1, CLEAR * np.maximum(own, other))).any()

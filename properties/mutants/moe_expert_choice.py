@@ -1,0 +1,64 @@
+"""Planted bugs of expert_choice_layer: experts choose other tokens, or weigh them otherwise."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from shardproof.properties.mutants.axes import AxisName
+from shardproof.properties.mutants.catalogue import mutant
+from shardproof.properties.mutants.moe import Layer, Pairs, count, places
+
+
+def chosen(
+    tokens: Array, router_weights: Array, expert_weights: Array, axis_name: AxisName, *, capacity: int, **parts: Any
+) -> Array:
+    """A right layer in which experts choose; a bug is one that has another of its `parts`."""
+
+    def every(logits: Array, top_k: int) -> Array:
+        return jnp.broadcast_to(jnp.arange(top_k), logits.shape)
+
+    right = {"choose": every, "weigh": lambda logits, chosen: jax.nn.softmax(logits, axis=1), **parts}
+    options: dict[str, Any] = {"top_k": router_weights.shape[1], "capacity": capacity, "policy": "probability"}
+    return Layer(**right)(tokens, router_weights, expert_weights, axis_name, **options)
+
+
+def best(pairs: Pairs, capacity: int, queue: Array, key: Array) -> Array:
+    """The first of each queue, by a key."""
+    return places(queue, [key, pairs.token]) < capacity
+
+
+@mutant("expert_choice_layer", smallest=(1,))
+def expert_choice_renormalised(*operands: Any, **options: Any) -> Array:
+    """Probabilities of a token are made to add up to one over the experts that chose it."""
+
+    def over_kept(gates: Array, kept: Array) -> Array:
+        held = count(gates, kept)
+        total = jnp.sum(held, axis=1, keepdims=True)
+        return held / jnp.where(total == 0, 1, total)
+
+    return chosen(*operands, count=over_kept, **options)
+
+
+@mutant("expert_choice_layer", smallest=(1,))
+def expert_choice_of_the_worst(*operands: Any, **options: Any) -> Array:
+    """Experts choose the tokens that suit them least."""
+    return chosen(*operands, keep=lambda pairs, n, policy: best(pairs, n, pairs.expert, pairs.gate), **options)
+
+
+@mutant("expert_choice_layer", smallest=(1,))
+def expert_choice_of_the_first(*operands: Any, **options: Any) -> Array:
+    """Experts choose the first tokens, whatever suits them."""
+    return chosen(*operands, keep=lambda pairs, n, policy: best(pairs, n, pairs.expert, pairs.token), **options)
+
+
+@mutant("expert_choice_layer", smallest=(2,))
+def expert_choice_of_each_sender(*operands: Any, **options: Any) -> Array:
+    """Experts choose so many tokens of each participant, and not of all."""
+
+    def of_senders(pairs: Pairs, capacity: int, policy: str) -> Array:
+        queue = pairs.sender * (jnp.max(pairs.expert) + 1) + pairs.expert
+        return best(pairs, capacity, queue, -pairs.gate)
+
+    return chosen(*operands, keep=of_senders, **options)

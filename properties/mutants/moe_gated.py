@@ -1,0 +1,64 @@
+"""Planted bugs of gated_moe_layer, whose experts make other hidden units."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from shardproof.properties.mutants.axes import AxisName
+from shardproof.properties.mutants.catalogue import mutant
+from shardproof.properties.mutants.moe import Layer, typed
+
+
+def gated(
+    tokens: Array,
+    router_weights: Array,
+    expert_weights: Sequence[Array],
+    axis_name: AxisName,
+    *,
+    hidden: Callable[[Array, Array], Array] = lambda u, v: jax.nn.silu(u) * v,
+    **options: Any,
+) -> Array:
+    """A right layer of gated experts; a bug is one with other hidden units.
+
+    Arguments:
+        tokens: `[T_Y, D]`.
+        router_weights: `[D, E]`.
+        expert_weights: `[E_Y, D, H]` twice, and `[E_Y, H, F]`.
+        axis_name: the axes.
+        hidden: of a token's products with the first matrix, and with the second.
+        **options: those of the contract.
+    """
+    gate, up, down = expert_weights
+
+    def serve(rows: Array, last: Array) -> Array:
+        u, v = (jnp.einsum("nd,edh->neh", rows, w) for w in typed(axis_name, gate, up))
+        return jnp.einsum("neh,ehf->nef", hidden(u, v), last)
+
+    return Layer(serve=serve)(tokens, router_weights, down, axis_name, **options)
+
+
+@mutant("gated_moe_layer", smallest=(1,))
+def gated_moe_without_silu(*operands: Any, **options: Any) -> Array:
+    """The gate is the product itself: experts are bilinear."""
+    return gated(*operands, hidden=lambda u, v: u * v, **options)
+
+
+@mutant("gated_moe_layer", smallest=(1,))
+def gated_moe_of_swapped_matrices(*operands: Any, **options: Any) -> Array:
+    """Takes the second matrix for that of the gate."""
+    return gated(*operands, hidden=lambda u, v: jax.nn.silu(v) * u, **options)
+
+
+@mutant("gated_moe_layer", smallest=(1,))
+def gated_moe_of_sigmoids(*operands: Any, **options: Any) -> Array:
+    """The gate is a sigmoid, and not silu."""
+    return gated(*operands, hidden=lambda u, v: jax.nn.sigmoid(u) * v, **options)
+
+
+@mutant("gated_moe_layer", law="gradient", smallest=(1,))
+def gated_moe_with_constant_gates(*operands: Any, **options: Any) -> Array:
+    """The first matrix does not learn."""
+    return gated(*operands, hidden=lambda u, v: lax.stop_gradient(jax.nn.silu(u)) * v, **options)

@@ -1,0 +1,144 @@
+"""Planted bugs of load_balancing_loss and router_z_loss."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from shardproof.impl.collectives import cast_varying
+from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.properties.mutants.catalogue import mutant
+
+
+def choices(logits: Array, top_k: int) -> Array:
+    """How many choices each expert has."""
+    chosen = lax.top_k(lax.stop_gradient(logits), top_k)[1]
+    return jnp.sum(jax.nn.one_hot(chosen, logits.shape[1]), axis=(0, 1))
+
+
+def probabilities(logits: Array, top_k: int) -> Array:
+    """The sum of the probabilities of each expert."""
+    return jnp.sum(jax.nn.softmax(logits, axis=1), axis=0)
+
+
+def added_up(x: Array, axis_name: AxisName) -> Array:
+    """The sum over all participants."""
+    return lax.psum(cast_varying(x, names(axis_name)), axis_name)
+
+
+@dataclass(frozen=True)
+class Balance:
+    """A right loss that balances experts; a bug is one that has another of its parts."""
+
+    counts: Callable[[Array, int], Array] = choices
+    totals: Callable[[Array, int], Array] = probabilities
+    summed: Callable[[Array, AxisName], Array] = added_up
+    scale: Callable[[int], float] = float
+
+    def __call__(self, logits: Array, axis_name: AxisName, *, top_k: int) -> Array:
+        """`logits [T_Y, E]` to a scalar."""
+        wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+        tokens, experts = len(logits) * lax.axis_size(axis_name), logits.shape[1]
+        shares = self.summed(self.counts(wide, top_k).astype(wide.dtype), axis_name) / (tokens * top_k)
+        means = self.summed(self.totals(wide, top_k), axis_name) / tokens
+        return (self.scale(experts) * jnp.sum(shares * means)).astype(logits.dtype)
+
+
+@mutant("load_balancing_loss", smallest=(2,))
+def balance_of_each_participant(logits: Array, axis_name: AxisName, *, top_k: int) -> Array:
+    """Takes the mean of the losses of each participant's own tokens."""
+    wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    own = jnp.sum(choices(wide, top_k).astype(wide.dtype) * probabilities(wide, top_k))
+    scale = logits.shape[1] / (len(logits) ** 2 * top_k * lax.axis_size(axis_name))
+    return (added_up(own, axis_name) * scale).astype(logits.dtype)
+
+
+@mutant("load_balancing_loss", smallest=(1,))
+def balance_of_first_choices(logits: Array, axis_name: AxisName, *, top_k: int) -> Array:
+    """Counts first choices alone, k times each."""
+    return Balance(counts=lambda x, k: k * choices(x, 1))(logits, axis_name, top_k=top_k)
+
+
+@mutant("load_balancing_loss", smallest=(1,))
+def balance_of_ties_from_behind(logits: Array, axis_name: AxisName, *, top_k: int) -> Array:
+    """Of equal logits the highest expert's is chosen first."""
+    return Balance(counts=lambda x, k: choices(x[:, ::-1], k)[::-1])(logits, axis_name, top_k=top_k)
+
+
+@mutant("load_balancing_loss", smallest=(1,))
+def balance_of_the_chosen(logits: Array, axis_name: AxisName, *, top_k: int) -> Array:
+    """Takes probabilities of chosen experts alone: what a token does not choose does not count."""
+
+    def of_chosen(x: Array, k: int) -> Array:
+        chosen = jnp.sum(jax.nn.one_hot(lax.top_k(lax.stop_gradient(x), k)[1], x.shape[1]), axis=1)
+        return jnp.sum(jax.nn.softmax(x, axis=1) * chosen.astype(x.dtype), axis=0)
+
+    return Balance(totals=of_chosen)(logits, axis_name, top_k=top_k)
+
+
+@mutant("load_balancing_loss", smallest=(1,))
+def balance_of_overflowing_powers(logits: Array, axis_name: AxisName, *, top_k: int) -> Array:
+    """Divides powers of the logits as they are, which overflow."""
+
+    def plain(x: Array, k: int) -> Array:
+        powers = jnp.exp(x)
+        return jnp.sum(powers / jnp.sum(powers, axis=1, keepdims=True), axis=0)
+
+    return Balance(totals=plain)(logits, axis_name, top_k=top_k)
+
+
+@mutant("load_balancing_loss", law="gradient", smallest=(1,))
+def balance_without_gradient(logits: Array, axis_name: AxisName, *, top_k: int) -> Array:
+    """Probabilities are constants, and nothing learns to balance."""
+    return Balance(totals=lambda x, k: lax.stop_gradient(probabilities(x, k)))(logits, axis_name, top_k=top_k)
+
+
+def z_of(
+    logits: Array,
+    axis_name: AxisName,
+    *,
+    of_token: Callable[[Array], Array] = lambda z: z**2,
+    tokens: Callable[[int, int], int] = lambda own, participants: own * participants,
+    log_sum: Callable[[Array], Array] = lambda x: jax.nn.logsumexp(x, axis=1),
+) -> Array:
+    """A right loss that keeps logits small, with one of its parts in place of another."""
+    wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    total = added_up(jnp.sum(of_token(log_sum(wide))), axis_name)
+    return (total / tokens(len(logits), lax.axis_size(axis_name))).astype(logits.dtype)
+
+
+@mutant("router_z_loss", smallest=(2,))
+def z_by_the_own_tokens(logits: Array, axis_name: AxisName) -> Array:
+    """Divides the sum over all participants by how many tokens each has."""
+    return z_of(logits, axis_name, tokens=lambda own, participants: own)
+
+
+@mutant("router_z_loss", smallest=(1,))
+def z_not_squared(logits: Array, axis_name: AxisName) -> Array:
+    """Takes the size of the logarithm for its square."""
+    return z_of(logits, axis_name, of_token=jnp.abs)
+
+
+@mutant("router_z_loss", smallest=(1,))
+def z_of_overflowing_powers(logits: Array, axis_name: AxisName) -> Array:
+    """Adds up powers of the logits as they are, which overflow."""
+    return z_of(logits, axis_name, log_sum=lambda x: jnp.log(jnp.sum(jnp.exp(x), axis=1)))
+
+
+@mutant("router_z_loss", smallest=(1,))
+def z_of_the_mean_power(logits: Array, axis_name: AxisName) -> Array:
+    """Takes the mean of the powers for their sum."""
+    return z_of(logits, axis_name, log_sum=lambda x: jax.nn.logsumexp(x, axis=1) - jnp.log(x.shape[1]))
+
+
+@mutant("router_z_loss", law="gradient", smallest=(1,))
+def z_with_the_highest_as_a_constant(logits: Array, axis_name: AxisName) -> Array:
+    """Subtracts the highest logit as a constant, and adds it as one."""
+
+    def apart(x: Array) -> Array:
+        most = lax.stop_gradient(jnp.max(x, axis=1))
+        return most + lax.stop_gradient(jnp.log(jnp.sum(jnp.exp(x - most[:, None]), axis=1)))
+
+    return z_of(logits, axis_name, log_sum=apart)

@@ -19,7 +19,7 @@ Result = Shaped[Array, "*batch _ _"]
 
 UNROLLED = 8
 """Up to so many participants a ring's loop is unrolled where it is compiled: each step of one costs XLA:TPU a copy of
-what it carries, and a barrier. What is traced is a loop either way, so that 512 participants are traced as fast as 2."""
+what it carries, and a barrier. What is traced is a loop either way: 512 participants are traced as fast as 2."""
 
 
 def accumulator(*operands: Array) -> Any:

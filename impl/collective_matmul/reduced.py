@@ -114,7 +114,8 @@ def alternating(reducing: Reducing, axes: Axes) -> Result:
 
     Each term waits for the sum that it is added to, so that a compiler makes one kernel of product, addition and
     rounding, and for the term before it, so that it is computed beside the transfer that it is to hide. What waits is
-    the row at which a term begins. A piece of one row cannot take turns: it goes round as in `ring`.
+    the row at which a term begins. Each half travels beside the other half's term alone: where the links are the limit,
+    a third is exposed. A piece of one row cannot take turns: it goes round as in `ring`.
     """
     p, target, sizes = lax.axis_size(axes), _round(axes), reducing.halves()
     if len(sizes) == 1:
@@ -127,21 +128,32 @@ def alternating(reducing: Reducing, axes: Axes) -> Result:
         own = reducing.later(start(half, away), sizes[half], (arrived, before))
         return arrived.astype(own.dtype) + own
 
-    def step(sums: tuple[Block, Block], away: Array) -> tuple[tuple[Block, Block], None]:
-        first, second = (shift(one, axes, way) for one, way in zip(sums, WAYS, strict=True))
-        first = total(0, away, first, sums[1]).astype(reducing.sums)
-        return (first, total(1, away, second, first).astype(reducing.sums)), None
+    def sent(half: int, one: Block) -> Block:
+        return shift(one.astype(reducing.sums), axes, WAYS[half])
 
-    own = [reducing.product([(start(half, jnp.asarray(1)), size)])[0] for half, size in enumerate(sizes)]
+    def turn(carry: tuple[Block, Block], away: Array) -> tuple[Block, Block, Block]:
+        first, arrived = carry  # the first half's sum is complete, the second half's has come
+        second = total(1, away, arrived, first).astype(reducing.sums)
+        return sent(0, first), second, sent(1, second)
+
+    def step(carry: tuple[Block, Block], away: Array) -> tuple[tuple[Block, Block], None]:
+        passed, second, arrived = turn(carry, away)
+        return (total(0, away + 1, passed, second).astype(reducing.sums), arrived), None
+
+    one, last = jnp.asarray(1), jnp.asarray(p)
+    first = reducing.product([(start(0, one), sizes[0])])[0].astype(reducing.sums)
+    second = reducing.later(start(1, one), sizes[1], (first,)).astype(reducing.sums)
     if p == 1:
-        return jnp.concatenate(own, reducing.dimension)
-    sums = (own[0].astype(reducing.sums), own[1].astype(reducing.sums))
-    sums = lax.scan(step, sums, np.arange(2, p), unroll=p <= UNROLLED)[0]
-    first, second = (shift(one, axes, way) for one, way in zip(sums, WAYS, strict=True))
-    whole, last = cast_varying(lax.empty(reducing.shape, reducing.dtype), varying(first)), jnp.asarray(p)
-    done = total(0, last, first, sums[1]).astype(reducing.dtype)
+        return jnp.concatenate([first, second], reducing.dimension)
+    passed, arrived = sent(0, first), sent(1, second)
+    if p > 2:
+        first = total(0, one + 1, passed, second).astype(reducing.sums)
+        carry = lax.scan(step, (first, arrived), np.arange(2, p - 1), unroll=p <= UNROLLED)[0]
+        passed, second, arrived = turn(carry, last - 1)
+    whole = cast_varying(lax.empty(reducing.shape, reducing.dtype), varying(passed))
+    done = total(0, last, passed, second).astype(reducing.dtype)
     whole = lax.dynamic_update_slice_in_dim(whole, done, 0, reducing.dimension)
-    done = total(1, last, second, whole).astype(reducing.dtype)
+    done = total(1, last, arrived, whole).astype(reducing.dtype)
     return lax.dynamic_update_slice_in_dim(whole, done, sizes[0], reducing.dimension)  # nothing unwritten is left
 
 

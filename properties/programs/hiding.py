@@ -29,7 +29,8 @@ def exposed_by(way: str, contract: str) -> Limit:
     The shorter way's first two blocks, or last, have one product beside them. The second half of an all-reduce gathers
     what is finished; the last of several tiles is added up alone. A ring of rings sends along its first axis while a
     loop over its second begins, which is a barrier. A transformer block of 16-bit floats sends sums of twice the bytes
-    of what it gathers: what is balanced in all is not in each.
+    of what it gathers: what is balanced in all is not in each. Where halves take turns, a half has the other half's
+    product beside it, and not all of a step's.
     """
     if way == "tiled":
         return one_tile
@@ -37,6 +38,8 @@ def exposed_by(way: str, contract: str) -> Limit:
         return "1/2"
     if way == "nested":
         return along_the_first_axis_and_more if contract == "transformer_block" else along_the_first_axis
+    if way == "alternating":
+        return larger_half
     if way == "shorter_way":
         return "3/p" if contract == "matmul_reduce_scatter" else "2/p"
     return "1/6" if contract == "transformer_block" else "0"
@@ -46,6 +49,13 @@ def one_tile(case: Case) -> Fraction:
     """A tile's part of the columns."""
     columns = case.operands[1].block[-1]
     return Fraction(max(1, math.ceil(columns / case.members)), max(1, columns))
+
+
+def larger_half(case: Case) -> Fraction:
+    """The larger half's part of a piece, beside which the other half's product is; 0 of one row, which goes whole."""
+    dimension = case.keywords["scatter_dimension"]
+    rows = (case.operands[0].block[-2], case.operands[1].block[-1])[dimension] // case.members
+    return Fraction(rows - rows // 2, rows) if rows > 1 else Fraction(0)
 
 
 def held_by(way: str, contract: str) -> str | None:

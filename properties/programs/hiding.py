@@ -39,7 +39,7 @@ def exposed_by(way: str, contract: str) -> Limit:
     if way == "nested":
         return along_the_first_axis_and_more if contract == "transformer_block" else along_the_first_axis
     if way == "alternating":
-        return larger_half
+        return in_turns
     if way == "shorter_way":
         return "3/p" if contract == "matmul_reduce_scatter" else "2/p"
     return "1/6" if contract == "transformer_block" else "0"
@@ -51,11 +51,15 @@ def one_tile(case: Case) -> Fraction:
     return Fraction(max(1, math.ceil(columns / case.members)), max(1, columns))
 
 
-def larger_half(case: Case) -> Fraction:
-    """The larger half's part of a piece, beside which the other half's product is; 0 of one row, which goes whole."""
+def in_turns(case: Case) -> Fraction:
+    """The larger half's transfer less the other half's product beside it, as a part of the time in which one travels.
+
+    A link takes as long for the larger half as all of a step's products do.
+    """
     dimension = case.keywords["scatter_dimension"]
     rows = (case.operands[0].block[-2], case.operands[1].block[-1])[dimension] // case.members
-    return Fraction(rows - rows // 2, rows) if rows > 1 else Fraction(0)
+    larger, smaller = rows - rows // 2, rows // 2
+    return larger / max(Fraction(rows), smaller * (1 + Fraction(rows, larger))) if smaller else Fraction(0)
 
 
 def held_by(way: str, contract: str) -> str | None:

@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jaxtyping import Array
 
@@ -25,6 +24,7 @@ from shardproof.impl.collective_matmul.operands import (
     Right,
     accumulator,
     aligned,
+    counted,
     multiply,
 )
 from shardproof.impl.collectives import Block, axis_index, cast_varying, varying
@@ -148,7 +148,7 @@ def alternating(reducing: Reducing, axes: Axes) -> Result:
     passed, arrived = sent(0, first), sent(1, second)
     if p > 2:
         first = total(0, one + 1, passed, second).astype(reducing.sums)
-        carry = lax.scan(step, (first, arrived), np.arange(2, p - 1), unroll=p <= UNROLLED)[0]
+        carry = lax.scan(step, (first, arrived), counted(2, p - 1), unroll=p <= UNROLLED)[0]
         passed, second, arrived = turn(carry, last - 1)
     whole = cast_varying(lax.empty(reducing.shape, reducing.dtype), varying(passed))
     done = total(0, last, passed, second).astype(reducing.dtype)
@@ -183,7 +183,7 @@ def shorter_way(reducing: Reducing, axes: Axes) -> Result:
     rightward, leftward = terms(farthest)
     start = [rightward if opposite is None else opposite.astype(own.dtype) + rightward, leftward]
     start = [s.astype(reducing.sums) for s in start]
-    sums = passed_on(lax.scan(step, start, np.arange((p - 1) // 2 - 1, 0, -1), unroll=p <= UNROLLED)[0])
+    sums = passed_on(lax.scan(step, start, counted((p - 1) // 2 - 1, 0, -1), unroll=p <= UNROLLED)[0])
     return sums[0].astype(own.dtype) + sums[1].astype(own.dtype) + own
 
 
@@ -197,10 +197,10 @@ def nested(reducing: Reducing, axes: Axes) -> Result:
         return _rings(reducing, inner, [reducing.rows], lambda far: first + (axis_index(inner) - far) % b)
 
     def step(total: Block, away: Array) -> tuple[Block, None]:
-        own = term(away)
-        return (shift(total, outer, 1).astype(own.dtype) + own).astype(reducing.sums), None
+        arrived, own = shift(total, outer, 1), term(away)
+        return (arrived.astype(own.dtype) + own).astype(reducing.sums), None
 
-    return lax.scan(step, term(jnp.asarray(1)).astype(reducing.sums), np.arange(2, a + 1), unroll=a <= UNROLLED)[0]
+    return lax.scan(step, term(jnp.asarray(1)).astype(reducing.sums), counted(2, a + 1), unroll=a <= UNROLLED)[0]
 
 
 def _late(product: Callable[[Left, Right, Array], Block]) -> "jax.custom_jvp[Block]":
@@ -212,8 +212,8 @@ def _late(product: Callable[[Left, Right, Array], Block]) -> "jax.custom_jvp[Blo
 
     @late.defjvp
     def _(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Block, Block]:
-        lhs, rhs, start, _ = primals
-        return late(*primals), jax.jvp(lambda *both: product(*both, start), (lhs, rhs), tangents[:2])[1]
+        lhs, rhs, start, waiting = primals
+        return late(lhs, rhs, start, waiting), jax.jvp(lambda a, w: product(a, w, start), (lhs, rhs), tangents[:2])[1]
 
     return late
 
@@ -239,5 +239,5 @@ def _rings(reducing: Reducing, axes: Axes, sizes: list[int], target: Target, at_
         return [(a.astype(t.dtype) + t).astype(reducing.sums) for a, t in zip(arrived, terms(away), strict=True)], None
 
     p, first = lax.axis_size(axes), [term.astype(reducing.sums) for term in terms(jnp.asarray(1))]
-    totals, _ = lax.scan(step, first, np.arange(2, p + 1), unroll=p <= UNROLLED)
+    totals, _ = lax.scan(step, first, counted(2, p + 1), unroll=p <= UNROLLED)
     return totals[0] if len(totals) == 1 else jnp.concatenate(totals, reducing.dimension)

@@ -7,7 +7,7 @@ all-gathers and reduce-scatters that the products take the place of (see `shardp
 Formulas are in p, the number of members; `piece`, the elements that one member contributes to what is
 gathered or receives of what is scattered; `rows`, its size in the dimension that is gathered or scattered,
 in which a piece is cut in half; and `bits`, those of an element while it travels: of the operand that is
-gathered, of the accumulator of a sum. The gradient of a permute is a permute of as much, so that of each
+gathered, of the dtype in which a sum travels. The gradient of a permute is a permute of as much, so that of each
 form made of permutes costs what the form does: `backward` is its own cost, beside a forward pass. A
 gradient that is computed alone needs the gathered operand as well, which costs what gathering it does.
 """
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from shardproof.oracles import algorithms
 from shardproof.oracles.communication import Cost, built_in, built_in_backward
 
-WAYS = ("naive", "ring", "bidirectional", "shorter_way", "joined", "nested")
+WAYS = ("naive", "ring", "bidirectional", "shorter_way", "joined", "alternating", "nested")
 """How the pieces come together."""
 
 
@@ -81,6 +81,7 @@ def passed(way: str, p: int, piece: int, *, rows: int, bits: int = 8) -> Cost:
         "nested": lambda: algorithms.ring_all_gather(p, n, bits=bits),
         "bidirectional": lambda: algorithms.bidirectional_all_gather(p, n, rows=rows, bits=bits),
         "joined": lambda: algorithms.bidirectional_all_gather(p, n, rows=rows, bits=bits),
+        "alternating": lambda: algorithms.bidirectional_all_gather(p, n, rows=rows, bits=bits),
         "shorter_way": lambda: algorithms.shorter_way_all_gather(p, n, bits=bits),
     }
     if way not in formulas:

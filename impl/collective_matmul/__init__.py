@@ -2,7 +2,7 @@
 
 All run inside `jax.shard_map`, over one axis or a tuple of axes in any order (`Y`, in logical order). The left
 operand may have leading batch dimensions. Sums of 16-bit floats are accumulated in float32 to the end,
-across devices as well, and rounded once.
+across devices as well, and rounded once, but where a function says that they travel in 16 bits.
 """
 
 from shardproof.impl.collective_matmul.all_gather import (
@@ -42,6 +42,7 @@ from shardproof.impl.collective_matmul.naive import (
 )
 from shardproof.impl.collective_matmul.operands import accumulator, aligned, multiply
 from shardproof.impl.collective_matmul.reduce_scatter import (
+    alternating_matmul_reduce_scatter,
     bidirectional_matmul_reduce_scatter,
     joined_matmul_reduce_scatter,
     nested_matmul_reduce_scatter,
@@ -55,6 +56,7 @@ __all__ = [
     "all_gather_matmul_lhs",
     "all_gather_matmul_lhs_contracting",
     "all_gather_matmul_rhs",
+    "alternating_matmul_reduce_scatter",
     "bidirectional_all_gather_matmul_lhs",
     "bidirectional_all_gather_matmul_lhs_contracting",
     "bidirectional_all_gather_matmul_rhs",

@@ -5,6 +5,11 @@ via Decomposition in Large Deep Learning Models", 2023 (doi 10.1145/3567955.3567
 are kept in float32 until all blocks have come by, and rounded once. A block is cut in half in the dimension
 that is gathered; an odd row goes with the first half, and a half without rows is not sent.
 
+Which is best, as XLA:TPU schedules them: the shorter way where products take longer than transfers, for it cuts
+nothing; both ways where the links are the limit, for each of them is used all the time; joined there for the right
+operand, whose half products are small; one way where links have one, with the fewest permutes and the least memory;
+nested where two axes make no ring of links. Loops of up to `UNROLLED` participants are unrolled when compiled.
+
 All of them are typed varying, over one axis or a tuple of axes in any order. Backward, cotangents of the
 gathered operand go round the same rings, in that operand's dtype, in which JAX adds up cotangents.
 

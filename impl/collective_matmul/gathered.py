@@ -27,6 +27,7 @@ from shardproof.impl.collective_matmul.operands import (
     check_gathered_columns,
     check_gathered_rows,
     check_whole,
+    counted,
     multiply,
 )
 from shardproof.impl.collectives import Block, axis_index, cast_varying, varying
@@ -107,7 +108,7 @@ class Travel:
             return (self._passed_on(held), self.absorbed(state, held, distance)), None
 
         unroll = lax.axis_size(self.axes) <= UNROLLED
-        return lax.scan(step, (self._passed_on(parts), state), jnp.arange(1, steps), unroll=unroll)[0]
+        return lax.scan(step, (self._passed_on(parts), state), counted(1, steps), unroll=unroll)[0]
 
     def all_along(self, parts: list[Block], steps: int, state: Block) -> Block:
         """The state with all that comes by in so many steps."""
@@ -209,7 +210,7 @@ def nested(gathering: Gathering, axes: Axes) -> Result:
     if a == 1:
         return own
     carry = (shift(gathering.moving, outer, 1), own)
-    block, state = lax.scan(step, carry, jnp.arange(1, a - 1), unroll=a <= UNROLLED)[0]
+    block, state = lax.scan(step, carry, counted(1, a - 1), unroll=a <= UNROLLED)[0]
     return round_the_inner(state, block, jnp.asarray(a - 1))
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Shaped
 
@@ -19,7 +20,12 @@ Result = Shaped[Array, "*batch _ _"]
 
 UNROLLED = 8
 """Up to so many participants a ring's loop is unrolled where it is compiled: each step of one costs XLA:TPU a copy of
-what it carries, and a barrier. What is traced is a loop either way, so that 512 participants are traced as fast as 2."""
+what it carries, and a barrier. What is traced is a loop either way: 512 participants are traced as fast as 2."""
+
+
+def counted(start: int, stop: int, step: int = 1) -> Any:
+    """The steps of a loop, as constants: from a traced `arange` XLA:TPU computes the rows of all steps when it runs."""
+    return np.arange(start, stop, step)
 
 
 def accumulator(*operands: Array) -> Any:

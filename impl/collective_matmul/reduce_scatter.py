@@ -2,80 +2,109 @@
 
 p is the number of members; a piece is one member's part of the result. Source of the idea: Wang et al., 2023
 (doi 10.1145/3567955.3567959). All of them: `A[…, M, K_Y] W[K_Y, N] -> [M_Y, N]` (dimension 0) or
-`[M, N_Y]` (dimension 1), typed varying, over one axis or a tuple of axes in any order. Sums of 16-bit floats
-travel in float32 and are rounded once, where they arrive. A piece is cut in half in the dimension that is
-scattered; an odd row goes with the first half, and a half without rows is not sent.
+`[M, N_Y]` (dimension 1), typed varying, over one axis or a tuple of axes in any order. A piece is cut in half in the
+dimension that is scattered; an odd row goes with the first half, and a half without rows is not sent.
+
+`sums` says in which dtype sums of 16-bit floats travel: `"accumulator"`, in float32, rounded once, where they
+arrive, an error of half a unit in the last place beside that of float32; or `"operands"`, in half the bytes, rounded at
+every one of p - 1 hops: an error of at most p - 1 units of roundoff more, times the sum of the absolute values of the
+terms (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, section 4.2).
+
+A loop of up to `UNROLLED` participants is unrolled where it is compiled.
 """
 
 from collections.abc import Callable
+from typing import get_args
 
 import jax.numpy as jnp
 
-from shardproof.impl.arguments import AxisName, check_axis_count
+from shardproof.impl.arguments import AxisName, check_axis_count, refuse
 from shardproof.impl.collective_matmul import reduced
 from shardproof.impl.collective_matmul.operands import Axes, Left, Result, Right, check_scattered
+from shardproof.impl.collective_matmul.reduced import Sums
 
 Algorithm = Callable[[reduced.Reducing, Axes], Result]
 
 
-def ring_matmul_reduce_scatter(lhs: Left, rhs: Right, axis_name: AxisName, *, scatter_dimension: int = 0) -> Result:
+def ring_matmul_reduce_scatter(
+    lhs: Left, rhs: Right, axis_name: AxisName, *, scatter_dimension: int = 0, sums: Sums = "accumulator"
+) -> Result:
     """Sums go round the ring: p - 1 permutes of a piece.
 
     Raises:
         ValueError: for an unknown axis, operands whose contracted sizes differ, a dimension that is
-            neither 0 nor 1, or one that does not divide by the number of members.
+            neither 0 nor 1, one that does not divide by the number of members, or `sums` that is neither.
     """
-    return _scatter("ring", reduced.ring, lhs, rhs, axis_name, scatter_dimension)
+    return _scatter("ring", reduced.ring, lhs, rhs, axis_name, scatter_dimension, sums)
 
 
 def bidirectional_matmul_reduce_scatter(
-    lhs: Left, rhs: Right, axis_name: AxisName, *, scatter_dimension: int = 0
+    lhs: Left, rhs: Right, axis_name: AxisName, *, scatter_dimension: int = 0, sums: Sums = "accumulator"
 ) -> Result:
     """Half sums go each way round the ring: p - 1 steps of two permutes, and of two products.
 
     Raises:
         ValueError: as `ring_matmul_reduce_scatter`.
     """
-    return _scatter("bidirectional", reduced.bidirectional, lhs, rhs, axis_name, scatter_dimension)
+    return _scatter("bidirectional", reduced.bidirectional, lhs, rhs, axis_name, scatter_dimension, sums)
+
+
+def alternating_matmul_reduce_scatter(
+    lhs: Left, rhs: Right, axis_name: AxisName, *, scatter_dimension: int = 0, sums: Sums = "operands"
+) -> Result:
+    """Half sums go each way, in turns: a half's product is computed, added and rounded while the other half travels.
+
+    Best on a TPU, where each product, addition and rounding is one kernel; sums travel in the operands' dtype.
+
+    Raises:
+        ValueError: as `ring_matmul_reduce_scatter`.
+    """
+    return _scatter("alternating", reduced.alternating, lhs, rhs, axis_name, scatter_dimension, sums)
 
 
 def shorter_way_matmul_reduce_scatter(
-    lhs: Left, rhs: Right, axis_name: AxisName, *, scatter_dimension: int = 0
+    lhs: Left, rhs: Right, axis_name: AxisName, *, scatter_dimension: int = 0, sums: Sums = "accumulator"
 ) -> Result:
     """Two sums come from either side: p - 1 permutes of a piece in floor(p/2) steps.
 
     Raises:
         ValueError: as `ring_matmul_reduce_scatter`.
     """
-    return _scatter("shorter_way", reduced.shorter_way, lhs, rhs, axis_name, scatter_dimension)
+    return _scatter("shorter_way", reduced.shorter_way, lhs, rhs, axis_name, scatter_dimension, sums)
 
 
-def joined_matmul_reduce_scatter(lhs: Left, rhs: Right, axis_name: AxisName, *, scatter_dimension: int = 0) -> Result:
+def joined_matmul_reduce_scatter(
+    lhs: Left, rhs: Right, axis_name: AxisName, *, scatter_dimension: int = 0, sums: Sums = "accumulator"
+) -> Result:
     """Half sums go each way, and what is added to both is one product of full size.
 
     Raises:
         ValueError: as `ring_matmul_reduce_scatter`.
     """
-    return _scatter("joined", reduced.joined, lhs, rhs, axis_name, scatter_dimension)
+    return _scatter("joined", reduced.joined, lhs, rhs, axis_name, scatter_dimension, sums)
 
 
-def nested_matmul_reduce_scatter(lhs: Left, rhs: Right, axis_name: AxisName, *, scatter_dimension: int = 0) -> Result:
+def nested_matmul_reduce_scatter(
+    lhs: Left, rhs: Right, axis_name: AxisName, *, scatter_dimension: int = 0, sums: Sums = "accumulator"
+) -> Result:
     """A ring over the tuple's first axis of rings over its second: p - 1 permutes, each along one axis.
 
     Raises:
         ValueError: for an unknown axis, operands whose contracted sizes differ, a dimension that is
-            neither 0 nor 1, or one that does not divide by the number of members.
+            neither 0 nor 1, one that does not divide by the number of members, or `sums` that is neither.
         NotImplementedError: unless the axis tuple has two axes.
     """
-    return _scatter("nested", reduced.nested, lhs, rhs, axis_name, scatter_dimension)
+    return _scatter("nested", reduced.nested, lhs, rhs, axis_name, scatter_dimension, sums)
 
 
 def _scatter(
-    way: str, algorithm: Algorithm, lhs: Left, rhs: Right, axis_name: AxisName, scatter_dimension: int
+    way: str, algorithm: Algorithm, lhs: Left, rhs: Right, axis_name: AxisName, scatter_dimension: int, sums: Sums
 ) -> Result:
     function = f"{way}_matmul_reduce_scatter"
     axes = check_scattered(function, lhs, rhs, axis_name, scatter_dimension)
     if algorithm is reduced.nested:
         check_axis_count(function, axes, (2,))
-    piece = algorithm(reduced.scattered(lhs, rhs, axes, scatter_dimension), axes)
+    if sums not in get_args(Sums):
+        refuse(function, "sums", sums, " or ".join(map(repr, get_args(Sums))))
+    piece = algorithm(reduced.scattered(lhs, rhs, axes, scatter_dimension, sums), axes)
     return piece.astype(jnp.result_type(lhs, rhs))

@@ -2,22 +2,38 @@
 
 A sum starts where it has the longest way to go, and each member computes its term while the sum is on
 its way to it. Sums travel in the accumulator's dtype: float32 for 16-bit operands, twice the bytes, and no
-rounding from hop to hop. The gradient is a ring that gathers the cotangent, piece by piece.
+rounding from hop to hop; or, if that is asked for, in the operands' dtype, rounded at every hop. The gradient is a
+ring that gathers the cotangent, piece by piece.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
 from shardproof.impl.algorithms.pieces import WAYS, shift
-from shardproof.impl.collective_matmul.operands import UNROLLED, Axes, Left, Result, Right, aligned, multiply
-from shardproof.impl.collectives import Block, axis_index
+from shardproof.impl.collective_matmul.operands import (
+    UNROLLED,
+    Axes,
+    Left,
+    Result,
+    Right,
+    accumulator,
+    aligned,
+    counted,
+    multiply,
+)
+from shardproof.impl.collectives import Block, axis_index, cast_varying, varying
 
 Ranges = Sequence[tuple[Array, int]]
 """Where ranges of rows (or columns) of the product start, and how many they are."""
+
+Sums = Literal["accumulator", "operands"]
+"""In which dtype sums travel."""
 
 Target = Callable[[Array], Array]
 """The logical index of the member so far in the direction opposite to travel (negative: along it)."""
@@ -31,22 +47,39 @@ class Reducing:
         rows: the size of a piece in the dimension that is scattered.
         dimension: that dimension, of a piece.
         product: the ranges of this member's own product, computed as one.
+        later: one range of it, computed when other blocks are there.
+        shape: of a piece.
+        dtype: of the result.
+        sums: the dtype in which sums travel; the result's, or that in which products are added up.
     """
 
     rows: int
     dimension: int
     product: Callable[[Ranges], list[Block]]
+    later: Callable[[Array, int, Sequence[Block]], Block]
+    shape: tuple[int, ...]
+    dtype: Any
+    sums: Any
 
     def halves(self) -> list[int]:
         """The sizes of the two halves of a piece, the first one row longer if the rows are odd; of one row, one."""
         return [self.rows] if self.rows < 2 else [self.rows - self.rows // 2, self.rows // 2]
 
 
-def scattered(lhs: Left, rhs: Right, axes: Axes, scatter_dimension: int) -> Reducing:
+def scattered(lhs: Left, rhs: Right, axes: Axes, scatter_dimension: int, sums: Sums = "accumulator") -> Reducing:
     """`A[…, M, K_Y] W[K_Y, N]`, whose rows (dimension 0) or columns (dimension 1) are scattered."""
     lhs, rhs = aligned(lhs, rhs, axes)
     dimension = lhs.ndim - 2 + scatter_dimension
     cut, along = (lhs, lhs.ndim - 2) if scatter_dimension == 0 else (rhs, 1)
+
+    def one(lhs: Left, rhs: Right, start: Array, size: int) -> Block:
+        if scatter_dimension == 0:
+            return multiply(lax.dynamic_slice_in_dim(lhs, start, size, lhs.ndim - 2), rhs)
+        return multiply(lhs, lax.dynamic_slice_in_dim(rhs, start, size, 1))
+
+    def later(start: Array, size: int, before: Sequence[Block]) -> Block:
+        waiting = lax.optimization_barrier((start, *map(lax.stop_gradient, before)))[0]
+        return _late(lambda lhs, rhs, at: one(lhs, rhs, at, size))(lhs, rhs, start, waiting)
 
     def product(ranges: Ranges) -> list[Block]:
         slices = [lax.dynamic_slice_in_dim(cut, start, size, along) for start, size in ranges]
@@ -54,7 +87,11 @@ def scattered(lhs: Left, rhs: Right, axes: Axes, scatter_dimension: int) -> Redu
         whole = multiply(taken, rhs) if scatter_dimension == 0 else multiply(lhs, taken)
         return jnp.split(whole, [ranges[0][1]], axis=dimension) if len(ranges) == 2 else [whole]
 
-    return Reducing(cut.shape[along] // lax.axis_size(axes), dimension, product)
+    shape = [*lhs.shape[:-1], rhs.shape[1]]
+    shape[dimension] //= lax.axis_size(axes)
+    dtype = jnp.result_type(lhs, rhs)
+    travel = accumulator(lhs, rhs) if sums == "accumulator" else dtype
+    return Reducing(shape[dimension], dimension, product, later, tuple(shape), dtype, travel)
 
 
 def ring(reducing: Reducing, axes: Axes) -> Result:
@@ -72,6 +109,54 @@ def joined(reducing: Reducing, axes: Axes) -> Result:
     return bidirectional(reducing, axes, at_once=True)
 
 
+def alternating(reducing: Reducing, axes: Axes) -> Result:
+    """`bidirectional`, in turns: while one half's sum travels, the other half's term is computed and added to its sum.
+
+    Each term waits for the sum that it is added to, so that a compiler makes one kernel of product, addition and
+    rounding, and for the term before it, so that it is computed beside the transfer that it is to hide. What waits is
+    the row at which a term begins. Each half travels beside the other half's term alone: where the links are the limit,
+    a third is exposed. A piece of one row cannot take turns: it goes round as in `ring`.
+    """
+    p, target, sizes = lax.axis_size(axes), _round(axes), reducing.halves()
+    if len(sizes) == 1:
+        return ring(reducing, axes)
+
+    def start(half: int, away: Array) -> Array:
+        return target(WAYS[half] * away) * reducing.rows + half * sizes[0]
+
+    def total(half: int, away: Array, arrived: Block, before: Block) -> Block:
+        own = reducing.later(start(half, away), sizes[half], (arrived, before))
+        return arrived.astype(own.dtype) + own
+
+    def sent(half: int, one: Block) -> Block:
+        return shift(one.astype(reducing.sums), axes, WAYS[half])
+
+    def turn(carry: tuple[Block, Block], away: Array) -> tuple[Block, Block, Block]:
+        first, arrived = carry  # the first half's sum is complete, the second half's has come
+        second = total(1, away, arrived, first).astype(reducing.sums)
+        return sent(0, first), second, sent(1, second)
+
+    def step(carry: tuple[Block, Block], away: Array) -> tuple[tuple[Block, Block], None]:
+        passed, second, arrived = turn(carry, away)
+        return (total(0, away + 1, passed, second).astype(reducing.sums), arrived), None
+
+    one, last = jnp.asarray(1), jnp.asarray(p)
+    first = reducing.product([(start(0, one), sizes[0])])[0].astype(reducing.sums)
+    second = reducing.later(start(1, one), sizes[1], (first,)).astype(reducing.sums)
+    if p == 1:
+        return jnp.concatenate([first, second], reducing.dimension)
+    passed, arrived = sent(0, first), sent(1, second)
+    if p > 2:
+        first = total(0, one + 1, passed, second).astype(reducing.sums)
+        carry = lax.scan(step, (first, arrived), counted(2, p - 1), unroll=p <= UNROLLED)[0]
+        passed, second, arrived = turn(carry, last - 1)
+    whole = cast_varying(lax.empty(reducing.shape, reducing.dtype), varying(passed))
+    done = total(0, last, passed, second).astype(reducing.dtype)
+    whole = lax.dynamic_update_slice_in_dim(whole, done, 0, reducing.dimension)
+    done = total(1, last, arrived, whole).astype(reducing.dtype)
+    return lax.dynamic_update_slice_in_dim(whole, done, sizes[0], reducing.dimension)  # nothing unwritten is left
+
+
 def shorter_way(reducing: Reducing, axes: Axes) -> Result:
     """Two whole sums for every member meet at it, each of the terms of those on one side of it."""
     p, target = lax.axis_size(axes), _round(axes)
@@ -86,16 +171,20 @@ def shorter_way(reducing: Reducing, axes: Axes) -> Result:
         return [term(-way * away) for way in WAYS]
 
     def step(sums: list[Block], away: Array) -> tuple[list[Block], None]:
-        return [s + t for s, t in zip(passed_on(sums), terms(away), strict=True)], None
+        return [added(s, t) for s, t in zip(passed_on(sums), terms(away), strict=True)], None
+
+    def added(arrived: Block, term: Block) -> Block:
+        return (arrived.astype(term.dtype) + term).astype(reducing.sums)
 
     own, farthest = term(jnp.asarray(0)), jnp.asarray((p - 1) // 2)
-    opposite = shift(term(jnp.asarray(-(p // 2))), axes, 1) if p % 2 == 0 else None
+    opposite = shift(term(jnp.asarray(-(p // 2))).astype(reducing.sums), axes, 1) if p % 2 == 0 else None
     if p < 3:
-        return own if opposite is None else opposite + own
+        return own if opposite is None else opposite.astype(own.dtype) + own
     rightward, leftward = terms(farthest)
-    start = [rightward if opposite is None else opposite + rightward, leftward]
-    sums = passed_on(lax.scan(step, start, jnp.arange((p - 1) // 2 - 1, 0, -1), unroll=p <= UNROLLED)[0])
-    return sums[0] + sums[1] + own
+    start = [rightward if opposite is None else opposite.astype(own.dtype) + rightward, leftward]
+    start = [s.astype(reducing.sums) for s in start]
+    sums = passed_on(lax.scan(step, start, counted((p - 1) // 2 - 1, 0, -1), unroll=p <= UNROLLED)[0])
+    return sums[0].astype(own.dtype) + sums[1].astype(own.dtype) + own
 
 
 def nested(reducing: Reducing, axes: Axes) -> Result:
@@ -108,9 +197,25 @@ def nested(reducing: Reducing, axes: Axes) -> Result:
         return _rings(reducing, inner, [reducing.rows], lambda far: first + (axis_index(inner) - far) % b)
 
     def step(total: Block, away: Array) -> tuple[Block, None]:
-        return shift(total, outer, 1) + term(away), None
+        arrived, own = shift(total, outer, 1), term(away)
+        return (arrived.astype(own.dtype) + own).astype(reducing.sums), None
 
-    return lax.scan(step, term(jnp.asarray(1)), jnp.arange(2, a + 1), unroll=a <= UNROLLED)[0]
+    return lax.scan(step, term(jnp.asarray(1)).astype(reducing.sums), counted(2, a + 1), unroll=a <= UNROLLED)[0]
+
+
+def _late(product: Callable[[Left, Right, Array], Block]) -> "jax.custom_jvp[Block]":
+    """`product(lhs, rhs, start)`, of a start that waits; its derivatives, which need not wait, are those at `start`."""
+
+    @jax.custom_jvp
+    def late(lhs: Left, rhs: Right, start: Array, waiting: Array) -> Block:
+        return product(lhs, rhs, waiting)
+
+    @late.defjvp
+    def _(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Block, Block]:
+        lhs, rhs, start, waiting = primals
+        return late(lhs, rhs, start, waiting), jax.jvp(lambda a, w: product(a, w, start), (lhs, rhs), tangents[:2])[1]
+
+    return late
 
 
 def _round(axes: Axes) -> Target:
@@ -131,8 +236,8 @@ def _rings(reducing: Reducing, axes: Axes, sizes: list[int], target: Target, at_
 
     def step(totals: list[Block], away: Array) -> tuple[list[Block], None]:
         arrived = [shift(total, axes, way) for total, way in zip(totals, WAYS, strict=False)]
-        return [total + term for total, term in zip(arrived, terms(away), strict=True)], None
+        return [(a.astype(t.dtype) + t).astype(reducing.sums) for a, t in zip(arrived, terms(away), strict=True)], None
 
-    p = lax.axis_size(axes)
-    totals, _ = lax.scan(step, terms(jnp.asarray(1)), jnp.arange(2, p + 1), unroll=p <= UNROLLED)
+    p, first = lax.axis_size(axes), [term.astype(reducing.sums) for term in terms(jnp.asarray(1))]
+    totals, _ = lax.scan(step, first, counted(2, p + 1), unroll=p <= UNROLLED)
     return totals[0] if len(totals) == 1 else jnp.concatenate(totals, reducing.dimension)

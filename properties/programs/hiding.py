@@ -7,14 +7,14 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts.costs import along_the_first_axis, along_the_first_axis_and_more
 from shardproof.properties.programs.overlap import Limit, Overlap
 
-BOTH_WAYS = ("bidirectional", "joined", "shorter_way")
+BOTH_WAYS = ("bidirectional", "joined", "alternating", "shorter_way")
 MOVING = {
     "all_gather_matmul_lhs_contracting": "lhs",
     "all_gather_matmul_lhs": "lhs",
     "all_gather_matmul_rhs": "rhs",
     "matmul_reduce_scatter": "out",
 }
-BLOCKS = {"ring": 2, "bidirectional": 2, "joined": 3, "nested": 4, "shorter_way": 4}
+BLOCKS = {"ring": 2, "bidirectional": 2, "joined": 3, "alternating": 2, "nested": 4, "shorter_way": 4}
 """For how many moving blocks there is room: one comes and one goes, on each ring; and two halves joined."""
 
 
@@ -29,7 +29,8 @@ def exposed_by(way: str, contract: str) -> Limit:
     The shorter way's first two blocks, or last, have one product beside them. The second half of an all-reduce gathers
     what is finished; the last of several tiles is added up alone. A ring of rings sends along its first axis while a
     loop over its second begins, which is a barrier. A transformer block of 16-bit floats sends sums of twice the bytes
-    of what it gathers: what is balanced in all is not in each.
+    of what it gathers: what is balanced in all is not in each. Where halves take turns, a half has the other half's
+    product beside it, and not all of a step's.
     """
     if way == "tiled":
         return one_tile
@@ -37,6 +38,8 @@ def exposed_by(way: str, contract: str) -> Limit:
         return "1/2"
     if way == "nested":
         return along_the_first_axis_and_more if contract == "transformer_block" else along_the_first_axis
+    if way == "alternating":
+        return in_turns
     if way == "shorter_way":
         return "3/p" if contract == "matmul_reduce_scatter" else "2/p"
     return "1/6" if contract == "transformer_block" else "0"
@@ -46,6 +49,17 @@ def one_tile(case: Case) -> Fraction:
     """A tile's part of the columns."""
     columns = case.operands[1].block[-1]
     return Fraction(max(1, math.ceil(columns / case.members)), max(1, columns))
+
+
+def in_turns(case: Case) -> Fraction:
+    """The larger half's transfer less the other half's product beside it, as a part of the time in which one travels.
+
+    A link takes as long for the larger half as all of a step's products do.
+    """
+    dimension = case.keywords["scatter_dimension"]
+    rows = (case.operands[0].block[-2], case.operands[1].block[-1])[dimension] // case.members
+    larger, smaller = rows - rows // 2, rows // 2
+    return larger / max(Fraction(rows), smaller * (1 + Fraction(rows, larger))) if smaller else Fraction(0)
 
 
 def held_by(way: str, contract: str) -> str | None:

@@ -79,6 +79,9 @@ EXTRAS = frozenset({"empty_blocks", "explained_errors", "negative_dimensions", "
 PRODUCT_EXTRAS = frozenset({"batch_dimensions", "empty_blocks", "explained_errors", "x64"})
 """What all of this project's own products serve."""
 
+NARROW = frozenset({"narrow_accumulation"})
+"""Of those whose sums travel in the operands' dtype."""
+
 
 def _built_in(contract: str, *features: str) -> Implementation:
     return Implementation(
@@ -142,7 +145,7 @@ def _overlapped(way: str, contract: str, *, invariant: bool = False) -> Implemen
         contract,
         name,
         getattr(collective_matmul, name),
-        PRODUCT_EXTRAS,
+        PRODUCT_EXTRAS | (NARROW if way == "alternating" else frozenset()),
         invariant=invariant,
         communication=of_product("ring" if way == "overlapped" else way),
         overlap=hidden_by(way, contract),
@@ -197,6 +200,7 @@ PASSED = (
 
 OVERLAPPED: tuple[Implementation, ...] = (
     *(_overlapped(way, contract) for contract in PASSED for way in RINGS),
+    _overlapped("alternating", "matmul_reduce_scatter"),
     _overlapped("tiled", "matmul_all_reduce", invariant=True),
     _overlapped("ring", "matmul_all_reduce"),
     _overlapped("bidirectional", "matmul_all_reduce"),

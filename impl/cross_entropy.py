@@ -8,7 +8,8 @@ smoothing. The largest logit is subtracted first, so that no exponential overflo
 """
 
 import operator
-from typing import NamedTuple, SupportsFloat, SupportsIndex
+from collections.abc import Callable
+from typing import Any, NamedTuple, SupportsFloat, SupportsIndex
 
 import jax
 import jax.numpy as jnp
@@ -49,11 +50,7 @@ def vocab_parallel_cross_entropy(
     """
     name = "vocab_parallel_cross_entropy"
     call = _checked(name, logits, labels, axis_name, label_smoothing, ignore_index)
-    wide = _counted(logits, call)
-    largest = lax.pmax(lax.stop_gradient(jnp.max(wide, axis=-1)), call.axes)
-    shifted = wide - largest[..., None]
-    own = _Sums(jnp.sum(jnp.exp(shifted), axis=-1), _of_labels(shifted, call), jnp.sum(shifted, axis=-1))
-    return _loss(own.over(call), logits, call)
+    return loss_of(summed(_counted(logits, call), call), call, logits.dtype)
 
 
 def gathered_cross_entropy(
@@ -77,7 +74,8 @@ def gathered_cross_entropy(
     shifted = kept - lax.stop_gradient(jnp.max(kept, axis=-1, keepdims=True))
     classes = jnp.where(call.valid, call.classes, 0)
     of_labels = jnp.take_along_axis(shifted, classes[..., None], axis=-1)[..., 0]
-    return _loss(_Sums(jnp.sum(jnp.exp(shifted), axis=-1), of_labels, jnp.sum(shifted, axis=-1)), logits, call)
+    sums = Sums(jnp.sum(jnp.exp(shifted), axis=-1), of_labels, jnp.sum(shifted, axis=-1))
+    return loss_of(sums, call, logits.dtype)
 
 
 def chunked_cross_entropy(
@@ -105,43 +103,14 @@ def chunked_cross_entropy(
     if chunk < 1:
         refuse("chunked_cross_entropy", "chunk", chunk, "a number of classes of at least 1")
     logits = cast_varying(logits, call.axes)
-    n = logits.shape[-1]
-    size = min(chunk, n)
-    # the last class once more, as often as it takes to fill the last chunk; those do not count
-    ends = [(0, 0)] * (logits.ndim - 1)
-    padded = jnp.pad(logits, [*ends, (0, -n % size)], mode="edge")
-    chunks = jnp.moveaxis(padded.reshape(*logits.shape[:-1], -1, size), -2, 0)
+    chunks = in_chunks(logits, chunk)
     # logits are added up less that of the participant's first class: of large ones that are alike, nothing is lost
     origin = lax.stop_gradient(_counted(logits[..., :1], call)[..., 0])
-
-    def step(carry: tuple[Block, _Sums], at: tuple[Block, Block]) -> tuple[tuple[Block, _Sums], None]:
-        (largest, sums), (number, part) = carry, at
-        wide = _counted(part, call)
-        new = jnp.maximum(largest, lax.stop_gradient(jnp.max(wide, axis=-1)))
-        first = number * size
-        real = first + jnp.arange(size) < n
-        exponentials = jnp.where(real, jnp.exp(wide - new[..., None]), 0)
-        shifted = jnp.where(real, wide - origin[..., None], 0)
-        return (
-            new,
-            _Sums(
-                sums.exponentials * jnp.exp(largest - new) + jnp.sum(exponentials, axis=-1),
-                sums.of_labels + _of_labels(shifted, call, first, n),
-                sums.logits + jnp.sum(shifted, axis=-1),
-            ),
-        ), None
-
-    zeros = jnp.zeros_like(origin)
-    numbers = jnp.arange(len(chunks))
-    (own, sums), _ = lax.scan(step, (origin, _Sums(zeros, zeros, zeros)), (numbers, chunks))
-    largest = lax.pmax(own, call.axes)
-    # from here on all is less the largest logit of all participants
-    off, here = origin - largest, _of_labels(jnp.ones_like(padded[..., :n], zeros.dtype), call)
-    sums = _Sums(sums.exponentials * jnp.exp(own - largest), sums.of_labels + off * here, sums.logits + n * off)
-    return _loss(sums.over(call), logits, call)
+    sums = over_chunks(chunks, lambda part: _counted(part, call), origin, logits.shape[-1], call)
+    return loss_of(sums, call, logits.dtype)
 
 
-class _Call(NamedTuple):
+class Call(NamedTuple):
     """What a loss is called with, once it is checked; `classes` are 0 where the label is too large for their dtype."""
 
     axes: tuple[str, ...]
@@ -152,19 +121,19 @@ class _Call(NamedTuple):
     class_count: int
 
 
-class _Sums(NamedTuple):
+class Sums(NamedTuple):
     """Sums over classes, of one participant or all: of exponentials, of what is the label's, and of all logits."""
 
     exponentials: Block
     of_labels: Block
     logits: Block
 
-    def over(self, call: _Call) -> "_Sums":
+    def over(self, call: Call) -> "Sums":
         """Those of all participants; the sum of all logits is sent only where it counts."""
         if call.smoothing:
-            return _Sums(*lax.psum(tuple(self), call.axes))
+            return Sums(*lax.psum(tuple(self), call.axes))
         exponentials, of_labels = lax.psum((self.exponentials, self.of_labels), call.axes)
-        return _Sums(exponentials, of_labels, self.logits)
+        return Sums(exponentials, of_labels, self.logits)
 
 
 def _checked(
@@ -174,44 +143,141 @@ def _checked(
     axis_name: AxisName,
     label_smoothing: SupportsFloat,
     ignore_index: SupportsIndex,
-) -> _Call:
-    axes = check_axes(function, axis_name)
+) -> Call:
     check_kind(function, "logits", logits, jnp.floating, "real floating-point numbers")
     if not logits.ndim or not logits.shape[-1]:
         refuse(function, "logits", str(jax.typeof(logits)), "an array whose last dimension has at least one class")
+    return check_call(function, "logits", logits.shape, labels, axis_name, label_smoothing, ignore_index)
+
+
+def check_call(
+    function: str,
+    argument: str,
+    shape: tuple[int, ...],
+    labels: Block,
+    axis_name: AxisName,
+    label_smoothing: SupportsFloat,
+    ignore_index: SupportsIndex,
+) -> Call:
+    """What a loss is called with.
+
+    Arguments:
+        function: the loss, as messages call it.
+        argument: what has one label for each of its tokens.
+        shape: that of the participant's logits, `[…, V_Y]`.
+        labels: integers `[…]`.
+        axis_name: the axis or axis tuple over which the classes are sharded.
+        label_smoothing: the share of the loss that all classes have alike.
+        ignore_index: the label of tokens that do not count.
+
+    Raises:
+        ValueError: for an unknown axis, labels that are no integers or not one per token, or a smoothing not in [0, 1].
+    """
+    axes = check_axes(function, axis_name)
     check_kind(function, "labels", labels, jnp.integer, "integers")
-    check_shape(function, "labels", labels, logits.shape[:-1], "one label for each token of logits")
+    check_shape(function, "labels", labels, shape[:-1], f"one label for each token of {argument}")
     smoothing, index = float(label_smoothing), operator.index(ignore_index)
     if not 0 <= smoothing <= 1:
         refuse(function, "label_smoothing", label_smoothing, "a number in [0, 1]")
-    count = logits.shape[-1] * lax.axis_size(axes)
+    count = shape[-1] * lax.axis_size(axes)
     range_ = jnp.iinfo(labels.dtype)
     # compared in the labels' own dtype: a cast would make the largest unsigned label -1
     ignored = labels == index if range_.min <= index <= range_.max else jnp.zeros_like(labels, bool)
     valid = (labels >= 0) & ((labels < count) if count <= range_.max else True)
     classes = labels.astype(jnp.int64 if labels.dtype.itemsize > 4 else jnp.int32)
-    return _Call(axes, jnp.where(valid, classes, 0), ignored, valid, smoothing, count)
+    return Call(axes, jnp.where(valid, classes, 0), ignored, valid, smoothing, count)
 
 
-def _counted(logits: Block, call: _Call) -> Block:
+def summed(wide: Block, call: Call) -> Sums:
+    """The sums of all participants, of what the logits are less the largest one.
+
+    Arguments:
+        wide: this participant's logits `[…, V_Y]`, in the accumulator's dtype.
+        call: what the loss is called with.
+    """
+    largest = lax.pmax(lax.stop_gradient(jnp.max(wide, axis=-1)), call.axes)
+    shifted = wide - largest[..., None]
+    return Sums(jnp.sum(jnp.exp(shifted), axis=-1), _of_labels(shifted, call), jnp.sum(shifted, axis=-1)).over(call)
+
+
+def in_chunks(x: Block, chunk: int) -> Block:
+    """`[…, n]` to `[chunks, …, size]`: the last class once more, as often as it takes to fill the last chunk."""
+    size = min(chunk, x.shape[-1])
+    padded = jnp.pad(x, [*[(0, 0)] * (x.ndim - 1), (0, -x.shape[-1] % size)], mode="edge")
+    return jnp.moveaxis(padded.reshape(*x.shape[:-1], -1, size), -2, 0)
+
+
+def over_chunks(
+    chunks: Block,
+    logits_of: Callable[[Block], Block],
+    origin: Block,
+    n: int,
+    call: Call,
+    *,
+    rematerialised: bool = False,
+) -> Sums:
+    """As `summed`, one chunk of the classes after the other, with sums relative to the largest logit so far.
+
+    Arguments:
+        chunks: `[chunks, …, size]`, of `in_chunks`.
+        logits_of: makes of a chunk the logits of its classes `[…, size]`, in the accumulator's dtype.
+        origin: what logits are added up less of, `[…]`, without a gradient.
+        n: how many classes the participant has; those beyond do not count.
+        call: what the loss is called with.
+        rematerialised: whether nothing of a chunk is kept for a backward pass, which makes its logits again.
+    """
+    size = chunks.shape[-1]
+
+    def step(carry: tuple[Block, Sums], at: tuple[Block, Block]) -> tuple[tuple[Block, Sums], None]:
+        (largest, sums), (number, part) = carry, at
+        wide = logits_of(part)
+        new = jnp.maximum(largest, lax.stop_gradient(jnp.max(wide, axis=-1)))
+        first = number * size
+        real = first + jnp.arange(size) < n
+        exponentials = jnp.where(real, jnp.exp(wide - new[..., None]), 0)
+        shifted = jnp.where(real, wide - origin[..., None], 0)
+        return (
+            new,
+            Sums(
+                sums.exponentials * jnp.exp(largest - new) + jnp.sum(exponentials, axis=-1),
+                sums.of_labels + _of_labels(shifted, call, first, n),
+                sums.logits + jnp.sum(shifted, axis=-1),
+            ),
+        ), None
+
+    zeros = jnp.zeros_like(origin)
+    body = jax.checkpoint(step, prevent_cse=False) if rematerialised else step
+    (own, sums), _ = lax.scan(body, (origin, Sums(zeros, zeros, zeros)), (jnp.arange(len(chunks)), chunks))
+    largest = lax.pmax(own, call.axes)
+    # from here on all is less the largest logit of all participants
+    off = origin - largest
+    of_labels = sums.of_labels + jnp.where(_places(call, n)[1], off, 0)
+    return Sums(sums.exponentials * jnp.exp(own - largest), of_labels, sums.logits + n * off).over(call)
+
+
+def _counted(logits: Block, call: Call) -> Block:
     """The logits in the accumulator's dtype; zeros for tokens that do not count, of which nothing is computed."""
     wide = cast_varying(logits.astype(accumulator(logits)), call.axes)
     return jnp.where(call.ignored[..., None], 0, wide)
 
 
-def _of_labels(x: Block, call: _Call, first: Block | int = 0, n: int | None = None) -> Block:
+def _of_labels(x: Block, call: Call, first: Block | int = 0, n: int | None = None) -> Block:
     """`[…, size]` to `[…]`: of classes from the `first` of `n` here on, the label's; 0 if another has that."""
-    here = axis_index(call.axes) * (x.shape[-1] if n is None else n) + first
-    places = call.classes - here
-    held = (places >= 0) & (places < x.shape[-1])
+    places, held = _places(call, x.shape[-1] if n is None else n, first, x.shape[-1])
     taken = jnp.take_along_axis(x, jnp.where(held, places, 0)[..., None], axis=-1)[..., 0]
     return jnp.where(held, taken, 0)
 
 
-def _loss(sums: _Sums, logits: Block, call: _Call) -> Block:
-    """The loss, given sums over all classes of what is less the largest logit."""
+def _places(call: Call, n: int, first: Block | int = 0, size: int | None = None) -> tuple[Block, Block]:
+    """Of each label, its place among `size` of the `n` classes here from the `first` on, and whether it has one."""
+    places = call.classes - (axis_index(call.axes) * n + first)
+    return places, (places >= 0) & (places < (n if size is None else size))
+
+
+def loss_of(sums: Sums, call: Call, dtype: Any) -> Block:
+    """The loss, rounded to a dtype, given sums over all classes of what is less the largest logit."""
     right = sums.of_labels
     if call.smoothing:
         right = (1 - call.smoothing) * right + call.smoothing * (sums.logits / call.class_count)
     loss = jnp.where(call.valid, jnp.log(sums.exponentials) - right, jnp.nan)
-    return jnp.where(call.ignored, 0, loss).astype(logits.dtype)
+    return jnp.where(call.ignored, 0, loss).astype(dtype)

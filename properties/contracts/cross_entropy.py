@@ -59,16 +59,28 @@ def _some_large(logits: np.ndarray) -> np.ndarray:
 
 
 def _labelled(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """Labels of all classes, one in four of them ignored, or all; logits are finite, or NaN.
+    """Labels of all classes; logits are finite, or NaN."""
+    logits, labels = arrays
+    classes = case.members * case.operands[0].block[1]
+    extremes = not np.isnan(logits.astype(np.float64)).any()  # beside NaN extremes are those of any data
+    return [_some_large(logits), labels_of(case, labels, classes, extremes=extremes)]
+
+
+def labels_of(case: Case, labels: np.ndarray, classes: int, *, extremes: bool) -> np.ndarray:
+    """Labels of all classes, one in four of them ignored, or all.
 
     Where there are extremes of their dtype in `special` data, labels are out of range: far out, or just so.
+
+    Arguments:
+        case: the case, which has the `ignore_index`.
+        labels: integers as they are drawn.
+        classes: how many classes there are.
+        extremes: whether those of the dtype say so.
     """
-    logits, labels = arrays
     info, wide = np.iinfo(labels.dtype), labels.astype(np.int64)
-    classes = case.members * case.operands[0].block[1]
     mixed = wide * 7919 + np.arange(labels.size).reshape(labels.shape) * 31
     chosen = mixed % classes
-    if not np.isnan(logits.astype(np.float64)).any():  # beside NaN extremes are those of any data
+    if extremes:
         far, before, behind = (labels == extreme for extreme in (info.max, info.min, info.max - 1))
         chosen = np.where(before & (info.min < 0), -1 - chosen, chosen)
         chosen = np.where(far, wide, np.where(behind, classes + chosen % 2, chosen))
@@ -76,7 +88,7 @@ def _labelled(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     if info.min <= index <= info.max:
         some = mixed // classes % 4 == 0
         chosen = np.where(some | (int(np.abs(wide).sum()) % 7 == 6), index, chosen)
-    return [_some_large(logits), chosen.astype(labels.dtype)]
+    return chosen.astype(labels.dtype)
 
 
 def _numbers(case: Case) -> st.SearchStrategy[Case]:

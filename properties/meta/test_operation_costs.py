@@ -24,6 +24,7 @@ SIDES = ("rows", "columns")
 Described = list[tuple[tuple[int, ...], str, str]]
 LISTS: Described = [((8,), "int32", "tp")] * 4
 LOGITS: Described = [((3, 70), "bfloat16", "tp"), ((3,), "int32", "dp")]
+PROJECTED: Described = [((3, 2), "bfloat16", "dp"), ((2, 70), "bfloat16", "tp"), ((3,), "int32", "dp")]
 SEQUENCE: Described = [((3, 4, 2), "bfloat16", axes) for axes in ("dp tp", "tp", "tp")]
 SEQUENCE_BLOCKS: Described = [((2, 1, 3), "bfloat16", "dp tp"), ((3, 2), "bfloat16", "tp"), ((2, 3), "bfloat16", "tp")]
 ROUTED: Described = [((3, 2), "bfloat16", "tp"), ((2, 8), "bfloat16", ""), ((2, 2, 2), "bfloat16", "tp")]
@@ -37,6 +38,7 @@ OPERANDS: dict[str, tuple[Described, dict[str, Any]]] = {
     "masked_mean": ([((5,), "bfloat16", "tp"), ((5,), "bool", "tp")], {}),
     "moe_layer": (ROUTED, {"top_k": 2, "capacity": 2, "policy": "position"}),
     "pipeline": ([((2, 2), "bfloat16", "tp"), ((3, 1, 2), "bfloat16", "dp")], {}),
+    "projected_cross_entropy": (PROJECTED, SMOOTHED),
     "ragged_all_to_all": ([((3, 2), "bfloat16", "tp"), ((5, 2), "bfloat16", "dp tp"), *LISTS], {}),
     "rms_norm": ([((3, 2), "bfloat16", "dp tp"), ((2,), "bfloat16", "tp")], {"epsilon": 1e-6}),
     "sequence_parallel_mlp": (SEQUENCE_BLOCKS, {}),
@@ -90,6 +92,10 @@ COSTS = {
         "all_reduce=1 (12 bytes), permute=5 (20 bytes)",
         "all_reduce=2 (20 bytes), permute=10 (40 bytes)",
     ),
+    # 3 tokens; x, the same along tp, is 6 numbers, added up in float32, and w, the same along dp, 140 of them, or
+    # two chunks of 128
+    "projected_cross_entropy[plain]": ("all_reduce=4 (48 bytes)", "all_reduce=4 (608 bytes)"),
+    "projected_cross_entropy[chunked]": ("all_reduce=4 (48 bytes)", "all_reduce=5 (1,072 bytes)"),
     # 3 rows of 2 numbers to be sent, the same along dp, 5 cotangents of them to be returned, 8 entries in a list
     "ragged_all_to_all[native]": (
         "ragged_all_to_all=1 (12 bytes)",

@@ -15,7 +15,7 @@ def _wide(x: Array) -> Array:
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
-def _loss(
+def loss_with(
     logits: Array,
     labels: Array,
     axis_name: AxisName,
@@ -56,7 +56,7 @@ def loss_whose_maximum_moves(
     def moving(wide: Array, own: Array) -> Array:
         return lax.pmax(own, axes) + jnp.max(wide, axis=-1) - own
 
-    return _loss(logits, labels, axis_name, label_smoothing, ignore_index, largest=moving)
+    return loss_with(logits, labels, axis_name, label_smoothing, ignore_index, largest=moving)
 
 
 @mutant("vocab_parallel_cross_entropy", smallest=(2,))
@@ -64,7 +64,7 @@ def loss_with_maxima_of_its_own(
     logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
 ) -> Array:
     """Subtracts every participant's own maximum from its logits, and adds up what is then not comparable."""
-    return _loss(logits, labels, axis_name, label_smoothing, ignore_index, largest=lambda wide, own: own)
+    return loss_with(logits, labels, axis_name, label_smoothing, ignore_index, largest=lambda wide, own: own)
 
 
 @mutant("vocab_parallel_cross_entropy", smallest=(2,))
@@ -76,7 +76,7 @@ def loss_of_every_shards_label(
     def of_all(shifted: Array, labels: Array, held: Array, taken: Array) -> Array:
         return jnp.take_along_axis(shifted, (labels % shifted.shape[-1])[:, None], axis=-1)[:, 0]
 
-    return _loss(logits, labels, axis_name, label_smoothing, ignore_index, of_labels=of_all)
+    return loss_with(logits, labels, axis_name, label_smoothing, ignore_index, of_labels=of_all)
 
 
 @mutant("vocab_parallel_cross_entropy", smallest=(2,))
@@ -84,7 +84,7 @@ def loss_of_clamped_labels(
     logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
 ) -> Array:
     """Adds the logit that clamping ends at, of participants that do not have the label."""
-    return _loss(logits, labels, axis_name, label_smoothing, ignore_index, of_labels=lambda *args: args[-1])
+    return loss_with(logits, labels, axis_name, label_smoothing, ignore_index, of_labels=lambda *args: args[-1])
 
 
 @mutant("vocab_parallel_cross_entropy", smallest=(2,))
@@ -92,7 +92,7 @@ def loss_of_local_labels(
     logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
 ) -> Array:
     """Takes labels for numbers of the classes that are here."""
-    return _loss(logits, labels, axis_name, label_smoothing, ignore_index, here=0)
+    return loss_with(logits, labels, axis_name, label_smoothing, ignore_index, here=0)
 
 
 @mutant("vocab_parallel_cross_entropy", smallest=(2, 2))
@@ -101,7 +101,7 @@ def loss_in_mesh_order(
 ) -> Array:
     """Numbers the parts of the classes in mesh order."""
     here = lax.axis_index(in_mesh_order(axis_name))
-    return _loss(logits, labels, axis_name, label_smoothing, ignore_index, here=here)
+    return loss_with(logits, labels, axis_name, label_smoothing, ignore_index, here=here)
 
 
 @mutant("vocab_parallel_cross_entropy", smallest=(2,))
@@ -109,7 +109,7 @@ def loss_smoothed_by_the_own_number(
     logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
 ) -> Array:
     """Divides the sum of all logits by the number of classes that are here."""
-    return _loss(logits, labels, axis_name, label_smoothing, ignore_index, number=lambda n, p: n)
+    return loss_with(logits, labels, axis_name, label_smoothing, ignore_index, number=lambda n, p: n)
 
 
 @mutant("vocab_parallel_cross_entropy", smallest=(1,))
@@ -117,7 +117,7 @@ def loss_smoothed_over_the_others(
     logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
 ) -> Array:
     """Divides the smoothed share among the classes that are not the label's."""
-    return _loss(logits, labels, axis_name, label_smoothing, ignore_index, number=lambda n, p: max(1, n * p - 1))
+    return loss_with(logits, labels, axis_name, label_smoothing, ignore_index, number=lambda n, p: max(1, n * p - 1))
 
 
 @mutant("vocab_parallel_cross_entropy", smallest=(1,))
@@ -125,7 +125,7 @@ def loss_without_a_maximum(
     logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
 ) -> Array:
     """Takes exponentials of the logits as they are, which overflow."""
-    return _loss(
+    return loss_with(
         logits, labels, axis_name, label_smoothing, ignore_index, largest=lambda wide, own: jnp.zeros_like(own)
     )
 

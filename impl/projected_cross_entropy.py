@@ -1,0 +1,118 @@
+"""The loss of a classifier together with its last projection, whose classes are sharded.
+
+All forms run inside `jax.shard_map`, over one axis or a tuple of axes in any order (`Y`, in logical order:
+participant i has the i-th contiguous part of the V columns of W). The logits are `x W`, in the accumulator's dtype,
+and the loss is that of `shardproof.impl.cross_entropy`. Of a large vocabulary the logits are what takes the most
+memory: the chunked form has those of a few classes at a time, in the backward pass as well.
+"""
+
+from typing import SupportsFloat, SupportsIndex
+
+import jax
+import jax.numpy as jnp
+
+from shardproof.impl.arguments import AxisName, check_kind, check_rank, check_shape, refuse
+from shardproof.impl.collective_matmul.operands import accumulator, aligned, multiply
+from shardproof.impl.collectives import Block, varying
+from shardproof.impl.cross_entropy import CHUNK, Call, check_call, in_chunks, loss_of, over_chunks, summed
+
+
+def projected_cross_entropy(
+    x: Block,
+    w: Block,
+    labels: Block,
+    axis_name: AxisName,
+    *,
+    label_smoothing: SupportsFloat = 0.0,
+    ignore_index: SupportsIndex = -1,
+) -> Block:
+    """`x [T, D]`, `w [D, V_Y]`, `labels [T]` to `[T]`, typed invariant: all logits, then a few numbers per token.
+
+    A token whose label is `ignore_index` counts for nothing, even if its row of `x` is NaN: its loss is zero, and so is
+    what it adds to any gradient, as long as `w` is finite.
+
+    Arguments:
+        x: floating-point blocks, the same on all participants. 16-bit floats are multiplied into float32.
+        w: floating-point blocks.
+        labels: integers of any width, numbers of classes of the whole; the same on all participants.
+        axis_name: the axis or axis tuple over which the classes are sharded.
+        label_smoothing: the share of the loss that all classes have alike, in [0, 1].
+        ignore_index: the label of tokens that do not count; it may be that of a class.
+
+    Returns:
+        One loss per token, in the dtype that x and w promote to, rounded once: the logits are never rounded to it. For
+        any other label outside [0, V) it is NaN, as a constant: the gradient is zero.
+
+    Raises:
+        ValueError: for an unknown axis, operands that are not floating matrices or do not match, a `w` without columns,
+            labels that are no integers or not one per token, or a smoothing outside [0, 1].
+    """
+    call = _checked("projected_cross_entropy", x, w, labels, axis_name, label_smoothing, ignore_index)
+    kept, wide = _counted(x, w, call), w.astype(accumulator(x, w))
+    return loss_of(summed(multiply(*aligned(kept, wide)), call), call, jnp.result_type(x, w))
+
+
+def chunked_projected_cross_entropy(
+    x: Block,
+    w: Block,
+    labels: Block,
+    axis_name: AxisName,
+    *,
+    label_smoothing: SupportsFloat = 0.0,
+    ignore_index: SupportsIndex = -1,
+    chunk: int = CHUNK,
+) -> Block:
+    """`x [T, D]`, `w [D, V_Y]`, `labels [T]` to `[T]`, typed invariant: never more than `chunk` classes' logits.
+
+    One pass over the classes, whose sum of exponentials is kept relative to the largest logit so far (Milakov and
+    Gimelshein, Online normalizer calculation for softmax, 2018). Nothing of a chunk is kept: the backward pass
+    multiplies it once more. Arguments and result are those of `projected_cross_entropy`.
+
+    Arguments:
+        chunk: the number of classes, at least 1.
+
+    Raises:
+        ValueError: as `projected_cross_entropy`, or for a chunk below 1.
+    """
+    name = "chunked_projected_cross_entropy"
+    call = _checked(name, x, w, labels, axis_name, label_smoothing, ignore_index)
+    if chunk < 1:
+        refuse(name, "chunk", chunk, "a number of classes of at least 1")
+    kept = _counted(x, w, call)
+
+    def logits_of(part: Block) -> Block:
+        return multiply(*aligned(kept, part.astype(kept.dtype)))
+
+    origin = jax.lax.stop_gradient(logits_of(w[:, :1])[:, 0])
+    sums = over_chunks(in_chunks(w, chunk), logits_of, origin, w.shape[-1], call, rematerialised=True)
+    return loss_of(sums, call, jnp.result_type(x, w))
+
+
+def _checked(
+    function: str,
+    x: Block,
+    w: Block,
+    labels: Block,
+    axis_name: AxisName,
+    label_smoothing: SupportsFloat,
+    ignore_index: SupportsIndex,
+) -> Call:
+    for argument, array in (("x", x), ("w", w)):
+        check_kind(function, argument, array, jnp.floating, "real floating-point numbers")
+        check_rank(function, argument, array, 2)
+    if not w.shape[1]:
+        refuse(function, "w", str(jax.typeof(w)), "an array of at least one column, of a class each")
+    check_shape(function, "w", w, (x.shape[1], w.shape[1]), "a row for each column of x")
+    shape = (x.shape[0], w.shape[1])
+    return check_call(function, "x", shape, labels, axis_name, label_smoothing, ignore_index)
+
+
+def _counted(x: Block, w: Block, call: Call) -> Block:
+    """`x` in the accumulator's dtype, typed varying along all axes that anything varies along.
+
+    The transpose of the cast is one sum, and would be another where x meets each of the others. Tokens that do not
+    count are zeros, of which nothing is computed.
+    """
+    wide = x.astype(accumulator(x, w))
+    wide, _ = aligned(wide, wide, (*call.axes, *varying(w), *varying(call.ignored)))
+    return jnp.where(call.ignored[:, None], 0, wide)

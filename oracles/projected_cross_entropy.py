@@ -1,0 +1,98 @@
+"""What the cross-entropy of a projection means: that of the logits `x W`, of which every participant has some columns.
+
+Operands are blocks `x [*mesh.sizes, T, D]`, `w [*mesh.sizes, D, V / p]` and `labels [*mesh.sizes, T]`, integers.
+Derivatives are exact, in `oracles.dtypes.wide`, and their transpose is taken over all blocks of all devices: each has
+its own cotangent (see `oracles.transposes`). The labels have none.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from shardproof.oracles.collectives import Axes, Blocks
+from shardproof.oracles.cross_entropy import VocabParallelCrossEntropy
+from shardproof.oracles.dtypes import wide
+from shardproof.oracles.mesh import MeshCase
+
+
+class ProjectedCrossEntropy:
+    """`x [T, D]`, `w [D, V_Y]`, `labels [T]` to `[T]`: the loss of the logits `x W`.
+
+    A token whose label is `ignore_index` has the loss 0, and so has none of the derivatives that its row of x has.
+
+    Arguments:
+        loss: that of logits and labels.
+    """
+
+    def __init__(self, loss: VocabParallelCrossEntropy | None = None) -> None:
+        self.loss = loss or VocabParallelCrossEntropy()
+
+    def value(
+        self,
+        operands: Sequence[Blocks],
+        mesh: MeshCase,
+        axes: Axes,
+        *,
+        label_smoothing: float = 0.0,
+        ignore_index: int = -1,
+    ) -> list[Blocks]:
+        """The loss of the products of every row of x with every column of W."""
+        x, w = factors(operands, ignore_index)
+        options = {"label_smoothing": label_smoothing, "ignore_index": ignore_index}
+        return self.loss.value([product(x, w), operands[2]], mesh, axes, **options)
+
+    def pushforward(
+        self,
+        operands: Sequence[Blocks],
+        tangents: Sequence[Blocks | None],
+        mesh: MeshCase,
+        axes: Axes,
+        *,
+        label_smoothing: float = 0.0,
+        ignore_index: int = -1,
+    ) -> list[Blocks]:
+        """By the product rule, `dx W + x dW` are the tangents of the logits."""
+        x, w = factors(operands, ignore_index)
+        dx, dw = factors([*map(np.asarray, tangents[:2]), operands[2]], ignore_index)
+        options = {"label_smoothing": label_smoothing, "ignore_index": ignore_index}
+        along = product(dx, w) + product(x, dw)
+        return self.loss.pushforward([product(x, w), operands[2]], [along, None], mesh, axes, **options)
+
+    def pullback(
+        self,
+        operands: Sequence[Blocks],
+        cotangents: Sequence[Blocks],
+        mesh: MeshCase,
+        axes: Axes,
+        *,
+        label_smoothing: float = 0.0,
+        ignore_index: int = -1,
+    ) -> list[Blocks | None]:
+        """With z the cotangents of the logits, `z W^T` is that of x, and `x^T z` that of W."""
+        x, w = factors(operands, ignore_index)
+        options = {"label_smoothing": label_smoothing, "ignore_index": ignore_index}
+        of_logits = self.loss.pullback([product(x, w), operands[2]], cotangents, mesh, axes, **options)[0]
+        z = np.asarray(of_logits)
+        of_x = product(z, w.swapaxes(-1, -2))
+        return [np.where((operands[2] == ignore_index)[..., None], 0, of_x), product(x.swapaxes(-1, -2), z), None]
+
+
+def factors(operands: Sequence[Blocks], ignore_index: int) -> tuple[Blocks, Blocks]:
+    """X, of which rows that do not count are 0, and W, in doubles or wider.
+
+    Raises:
+        ValueError: for matrices whose sizes do not match.
+    """
+    x, w = (array.astype(wide(array.dtype)) for array in operands[:2])
+    if x.shape[-1] != w.shape[-2]:
+        raise ValueError(f"w: {list(w.shape)}: expected a row for each column of x {list(x.shape)}")
+    return np.where((operands[2] == ignore_index)[..., None], 0, x), w
+
+
+def product(lhs: Blocks, rhs: Blocks) -> Blocks:
+    """The products of every device's matrices."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.matmul(lhs, rhs)
+
+
+projected_cross_entropy = ProjectedCrossEntropy()

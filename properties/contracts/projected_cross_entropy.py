@@ -1,0 +1,143 @@
+"""The contract of projected_cross_entropy: the loss of tokens together with the projection to their classes."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from shardproof.impl import projected_cross_entropy as implementations
+from shardproof.impl.cross_entropy import CHUNK
+from shardproof.oracles import cross_entropy, projected_cross_entropy
+from shardproof.oracles.communication import Cost
+from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.strategies.shapes import LONG
+from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
+from shardproof.properties.contracts.costs import elements, replicas, sum_bits
+from shardproof.properties.contracts.cross_entropy import ELSEWHERE, SMOOTHINGS, labels_of
+from shardproof.properties.contracts.floats import float32_accumulator, scaled_to
+from shardproof.properties.contracts.forbidden import changed
+from shardproof.properties.contracts.operation import Described, Drawn, operation
+
+FEATURES = frozenset({"explained_errors", "invalid_indices", "x64"})
+
+MOST_MEMBERS = 64
+"""The largest mesh: every participant has a gradient for all classes, of which there are as many as participants."""
+
+REACHES = (2.0, 20.0, 200.0)
+"""About the largest logits of a data set: nearly alike; a choice; and one that overflows in float32 as a power."""
+
+
+def _arguments(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+    small = st.integers(1, 2 if scope.large else 4)
+    tokens, features, classes = draw(st.tuples(small, small, small), label="tokens, features, classes")
+    if not scope.large and draw(st.integers(0, 9), label="long") == 9:
+        classes = draw(st.sampled_from(LONG), label="long side")
+    integers = draw(st.sampled_from(("int32", "int32", "uint16")), label="dtype of the labels")
+    indices = st.one_of(st.sampled_from(ELSEWHERE), st.integers(0, members * classes - 1))
+    params = {
+        "label_smoothing": draw(st.sampled_from(SMOOTHINGS), label="label_smoothing"),
+        "ignore_index": draw(indices, label="ignore_index"),
+    }
+    arguments = [
+        Described((tokens, features), varies=False),
+        Described((features, classes)),
+        Described((tokens,), integers, varies=False),
+    ]
+    return arguments, params
+
+
+def _kinds(scope: Scope) -> tuple[str, ...]:
+    usual = ("real", "exact", "nan", "real")
+    return (*usual, "special") if "invalid_indices" in scope.features else usual
+
+
+def _in_reach(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """Logits of all sizes, labels of all classes; `w` is finite, and what of `x` is not is NaN.
+
+    Of every other data set with NaN all tokens are ignored: one that counts makes NaN of the gradient of `w`.
+    """
+    x, w, labels = arrays
+    x, w = (np.where(np.isinf(a.astype(np.float64)), np.ones((), a.dtype), a) for a in (x, w))
+    w = np.where(np.isnan(w.astype(np.float64)), np.ones((), w.dtype), w)
+    reach = REACHES[int(np.signbit(w).sum()) % len(REACHES)]
+    most = np.sqrt(reach / np.sqrt(case.operands[0].block[1]))
+    classes = case.members * case.operands[1].block[1]
+    spoilt = bool(np.isnan(x.astype(np.float64)).any())
+    chosen = labels_of(case, labels, classes, extremes=not spoilt)  # beside NaN extremes are those of any data
+    index, info = case.keywords["ignore_index"], np.iinfo(labels.dtype)
+    if spoilt and info.min <= index <= info.max and np.signbit(w).sum() % 2:
+        chosen = np.full_like(chosen, index)
+    return [scaled_to(x, most), scaled_to(w, most), chosen]
+
+
+def _another_row(case: Case) -> st.SearchStrategy[Case]:
+    features, classes = case.operands[1].block
+    return st.just(changed(case, 1, block=(features + 1, classes)))
+
+
+def _numbers(case: Case) -> st.SearchStrategy[Case]:
+    return st.just(changed(case, 2, dtype="float32"))
+
+
+def _more_labels(case: Case) -> st.SearchStrategy[Case]:
+    return st.just(changed(case, 2, block=(case.operands[2].block[0] + 1,)))
+
+
+def _smoother(case: Case) -> st.SearchStrategy[Case]:
+    return st.sampled_from((1.5, -0.5)).map(lambda smoothing: case.with_params(label_smoothing=smoothing))
+
+
+def _at_once(case: Case, backward: bool) -> Cost:
+    return _sums(case, backward, 1, elements(case, 1))
+
+
+def _by_chunks(case: Case, backward: bool) -> Cost:
+    features, classes = case.operands[1].block
+    count, size = cross_entropy.chunks(classes, CHUNK)
+    # every chunk is cast by itself, once it is wide
+    return _sums(case, backward, count, features * size)
+
+
+def _sums(case: Case, backward: bool, count: int, n: int) -> Cost:
+    smoothed, width = case.keywords["label_smoothing"] > 0, sum_bits(case)
+    own = cross_entropy.sums_cost(elements(case, 2), smoothed=smoothed, sum_bits=width, backward=backward)
+    if not backward:
+        return own
+    return own + replicas(case, 0, elements(case, 0), width) + count * replicas(case, 1, n, width)
+
+
+CONTRACT: Contract = operation(
+    "projected_cross_entropy",
+    projected_cross_entropy.projected_cross_entropy,
+    _arguments,
+    operands=("x", "w", "labels"),
+    parameters=("label_smoothing", "ignore_index"),
+    options={
+        "label_smoothing": Option(of_type(float), lambda case, value: 0 <= value <= 1),
+        "ignore_index": Option(of_type(int)),
+    },
+    auxiliary=frozenset({"labels"}),
+    alike=frozenset({"x"}),
+    invariant=True,
+    kinds=_kinds,
+    sets=4,
+    features=FEATURES,
+    violations=(
+        Violation("w", _another_row),
+        Violation("labels", _numbers),
+        Violation("labels", _more_labels),
+        Violation("label_smoothing", _smoother),
+    ),
+    adapt=_in_reach,
+    weighs=True,
+    most=MOST_MEMBERS,
+    terms=lambda case: case.operands[1].block[1] * case.members,
+    reads=lambda case: max(case.operands[0].block[0], case.operands[1].block[1]),
+    accumulator=float32_accumulator,
+    nonlinear=True,
+    budget="fused",
+    shapes=(((2048, 1024), None, ""), ((1024, 32768), 1, ""), ((2048,), None, "int32")),
+    usual={"label_smoothing": 0.0, "ignore_index": -1},
+    implementations={
+        "plain": Claim(implementations.projected_cross_entropy, FEATURES, communication=_at_once),
+        "chunked": Claim(implementations.chunked_projected_cross_entropy, FEATURES, communication=_by_chunks),
+    },
+)

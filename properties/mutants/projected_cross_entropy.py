@@ -1,0 +1,198 @@
+"""Planted bugs of projected_cross_entropy."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from shardproof.impl import projected_cross_entropy as forms
+from shardproof.impl.collectives import cast_varying
+from shardproof.properties.mutants.axes import AxisName, in_mesh_order, names
+from shardproof.properties.mutants.catalogue import formula_of, mutant
+from shardproof.properties.mutants.cross_entropy import loss_with
+
+
+def _wide(x: Array) -> Array:
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def _logits(x: Array, w: Array, labels: Array, ignore_index: int) -> Array:
+    counts = labels.astype(jnp.int32) != ignore_index
+    return jnp.where(counts[:, None], _wide(x), 0) @ _wide(w)
+
+
+def _loss(
+    x: Array, w: Array, labels: Array, axis_name: AxisName, label_smoothing: float, ignore_index: int, **bugs: Any
+) -> Array:
+    logits = _logits(x, w, labels, ignore_index)
+    return loss_with(logits, labels, axis_name, label_smoothing, ignore_index, **bugs).astype(x.dtype)
+
+
+@mutant("projected_cross_entropy", smallest=(2,))
+def projection_to_local_labels(
+    x: Array, w: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
+) -> Array:
+    """Takes labels for numbers of the classes that are here."""
+    return _loss(x, w, labels, axis_name, label_smoothing, ignore_index, here=0)
+
+
+@mutant("projected_cross_entropy", smallest=(2, 2))
+def projection_in_mesh_order(
+    x: Array, w: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
+) -> Array:
+    """Numbers the parts of the classes in mesh order."""
+    here = lax.axis_index(in_mesh_order(axis_name))
+    return _loss(x, w, labels, axis_name, label_smoothing, ignore_index, here=here)
+
+
+@mutant("projected_cross_entropy", smallest=(2,))
+def projection_with_maxima_of_its_own(
+    x: Array, w: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
+) -> Array:
+    """Subtracts every participant's own maximum from its logits, and adds up what is then not comparable."""
+    return _loss(x, w, labels, axis_name, label_smoothing, ignore_index, largest=lambda wide, own: own)
+
+
+@mutant("projected_cross_entropy", smallest=(2,))
+def projection_smoothed_by_the_own_number(
+    x: Array, w: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
+) -> Array:
+    """Divides the sum of all logits by the number of classes that are here."""
+    return _loss(x, w, labels, axis_name, label_smoothing, ignore_index, number=lambda n, p: n)
+
+
+@mutant("projected_cross_entropy", smallest=(1,))
+def projection_to_rounded_logits(
+    x: Array, w: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
+) -> Array:
+    """Rounds logits of 16-bit floats to 16 bits before it takes their loss."""
+    logits = _logits(x, w, labels, ignore_index).astype(x.dtype)
+    return loss_with(logits, labels, axis_name, label_smoothing, ignore_index)
+
+
+def _by_columns(logits: Array, largest: Array, *, rescales: bool, beyond: int) -> Array:
+    """The sum of exponentials less the largest logit of all, a class at a time."""
+
+    def step(carry: tuple[Array, Array], column: Array) -> tuple[tuple[Array, Array], None]:
+        most, total = carry
+        new = jnp.maximum(most, column)
+        return (new, (total * jnp.exp(most - new) if rescales else total) + jnp.exp(column - new)), None
+
+    columns = jnp.pad(logits, [(0, 0), (0, beyond)]).T
+    first = lax.stop_gradient(logits[:, 0])
+    (own, total), _ = lax.scan(step, (first, jnp.zeros_like(first)), columns)
+    return total * jnp.exp(own - largest)
+
+
+def _chunked(
+    x: Array,
+    w: Array,
+    labels: Array,
+    axis_name: AxisName,
+    label_smoothing: float,
+    ignore_index: int,
+    *,
+    rescales: bool = True,
+    beyond: int = 0,
+) -> Array:
+    """The loss with another sum of exponentials; with what these say by default it is the right one."""
+    axes = names(axis_name)
+    logits = cast_varying(_logits(x, w, labels, ignore_index), axes)
+    right = forms.projected_cross_entropy(
+        _wide(x), _wide(w), labels, axis_name, label_smoothing=label_smoothing, ignore_index=ignore_index
+    )
+    largest = lax.pmax(lax.stop_gradient(jnp.max(logits, axis=-1)), axes)
+    one, other = (
+        jnp.log(lax.psum(_by_columns(logits, largest, rescales=r, beyond=b), axes))
+        for r, b in ((rescales, beyond), (True, 0))
+    )
+    return (right + jnp.where(labels.astype(jnp.int32) == ignore_index, 0, one - other)).astype(x.dtype)
+
+
+@mutant("projected_cross_entropy", smallest=(1,))
+def projection_that_does_not_rescale(
+    x: Array, w: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
+) -> Array:
+    """Adds up exponentials class by class, and forgets that they were of a smaller maximum."""
+    return _chunked(x, w, labels, axis_name, label_smoothing, ignore_index, rescales=False)
+
+
+@mutant("projected_cross_entropy", smallest=(1,))
+def projection_to_padded_classes(
+    x: Array, w: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
+) -> Array:
+    """Counts the zeros that fill up the last chunk as logits, where classes are an odd number."""
+    beyond = w.shape[-1] % 2
+    return _chunked(x, w, labels, axis_name, label_smoothing, ignore_index, beyond=beyond)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _divided(x: Array, by: int) -> Array:
+    return x
+
+
+@_divided.defjvp
+def _(by: int, primals: Any, tangents: Any) -> tuple[Array, Array]:
+    return primals[0], tangents[0] / by
+
+
+@mutant("projected_cross_entropy", smallest=(2,), law="gradient")
+def projection_whose_x_learns_the_mean(
+    x: Array, w: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
+) -> Array:
+    """Takes the mean of what the participants' classes say of x for its gradient, not the sum."""
+    p = lax.axis_size(names(axis_name))
+    return forms.projected_cross_entropy(
+        _divided(x, p), w, labels, axis_name, label_smoothing=label_smoothing, ignore_index=ignore_index
+    )
+
+
+@mutant("projected_cross_entropy", smallest=(1,), law="gradient")
+def projection_whose_last_chunk_stays(
+    x: Array, w: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
+) -> Array:
+    """Leaves the gradient of the last class out, as a loop does that is one chunk short on its way back."""
+    held = jnp.concatenate([w[:, :-1], lax.stop_gradient(w[:, -1:])], axis=1)
+    return forms.projected_cross_entropy(
+        x, held, labels, axis_name, label_smoothing=label_smoothing, ignore_index=ignore_index
+    )
+
+
+@mutant("projected_cross_entropy", smallest=(1,))
+def projection_of_what_is_ignored(
+    x: Array, w: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
+) -> Array:
+    """Has a loss for tokens that are ignored: that of the class 0."""
+    known = jnp.where(labels == ignore_index, jnp.zeros((), labels.dtype), labels)
+    return forms.projected_cross_entropy(x, w, known, axis_name, label_smoothing=label_smoothing, ignore_index=-1)
+
+
+@mutant("projected_cross_entropy", smallest=(1,), law="gradient")
+def projection_whose_ignored_nan_spreads(
+    x: Array, w: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
+) -> Array:
+    """Selects after the product, so that a NaN of an ignored token is in the gradient of every weight."""
+    labels = labels.astype(jnp.int32)
+    counts = (labels != ignore_index)[:, None]
+    logits = jnp.where(counts, _wide(x) @ _wide(w), 0)
+    return loss_with(logits, labels, axis_name, label_smoothing, ignore_index).astype(x.dtype)
+
+
+@mutant(
+    "projected_cross_entropy",
+    law="communication",
+    smallest=(1,),
+    communication=formula_of("projected_cross_entropy", "plain"),
+)
+def projection_by_gathered_weights(
+    x: Array, w: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float, ignore_index: int
+) -> Array:
+    """Gathers all weights besides, and takes its own out of them."""
+    axes = names(axis_name)
+    every = lax.all_gather(cast_varying(w, axes), axes, axis=0)
+    own = lax.dynamic_index_in_dim(every, lax.axis_index(axes), keepdims=False)
+    return forms.projected_cross_entropy(
+        x, own, labels, axis_name, label_smoothing=label_smoothing, ignore_index=ignore_index
+    )

@@ -44,6 +44,7 @@ OPERANDS: dict[str, tuple[Described, dict[str, Any]]] = {
     "sequence_parallel_mlp": (SEQUENCE_BLOCKS, {}),
     "shard_mean": ([((3, 2), "bfloat16", "tp")], {}),
     "shard_roll": ([((3, 2), "bfloat16", "tp")], {"shift": 1}),
+    "weighted_mean": ([((5,), "bfloat16", "tp")] * 2, {}),
     "vocab_parallel_cross_entropy": (LOGITS, SMOOTHED),
 }
 """Blocks, dtypes, and the axes along which each operand varies: over four participants, some of them on replicas."""
@@ -188,6 +189,8 @@ COSTS = {
     "shard_mean[product]": ("no communication", "no communication"),
     "shard_roll[roll]": ("no communication", "no communication"),
     "shard_roll[slices]": ("no communication", "no communication"),
+    "weighted_mean[sums]": ("all_reduce=2 (8 bytes)", "all_reduce=1 (4 bytes)"),
+    "weighted_mean[gathered]": ("all_gather=2 (20 bytes)", "all_gather=1 (10 bytes)"),
     # 3 tokens of 70 logits, the same along dp: 210 are added up in float32, or 840, or two chunks of 192
     "vocab_parallel_cross_entropy[sums]": ("all_reduce=4 (48 bytes)", "all_reduce=3 (864 bytes)"),
     "vocab_parallel_cross_entropy[gathered]": (

@@ -1,0 +1,91 @@
+"""The contract of weighted_mean: the mean over all participants' elements, each of which counts by its weight."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from shardproof.impl import weighted_mean as implementations
+from shardproof.oracles import weighted_mean
+from shardproof.oracles.communication import Cost
+from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.strategies.shapes import LONG
+from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
+from shardproof.properties.contracts.costs import bits, elements, sum_bits
+from shardproof.properties.contracts.floats import float32_accumulator, scaled_to
+from shardproof.properties.contracts.forbidden import changed
+from shardproof.properties.contracts.operation import Described, Drawn, operation
+
+FEATURES = frozenset({"explained_errors", "replicated_operands", "x64"})
+
+LARGEST = 8.0
+"""About the largest weight."""
+
+
+def _arguments(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+    usual = st.integers(1, 2 if scope.large else 6)
+    long = not scope.large and draw(st.integers(0, 9), label="long") == 9
+    size = draw(st.sampled_from(LONG) if long else usual, label="elements")
+    return [Described((size,)), Described((size,), like=0)], {}
+
+
+def _weighted(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """Weights of a part of the elements, of all, or of none; what is not finite has none half of the time.
+
+    Where only the first elements have weights, those of one participant add up to more than those of another.
+    """
+    values, drawn = arrays
+    finite = np.isfinite(drawn.astype(np.float64))
+    weights = scaled_to(np.abs(np.where(finite, drawn, np.ones((), drawn.dtype))), LARGEST)
+    style = int(np.signbit(values).sum() + np.signbit(drawn).sum()) % 5
+    counts = np.ones(weights.shape, bool)
+    if style == 0:
+        counts[...] = False
+    elif style == 1:
+        counts = np.arange(weights.size).reshape(weights.shape) <= weights.size // 3
+    elif style == 2:
+        counts = np.signbit(drawn)
+    if style != 3:
+        known = case.aligned(0, np.isfinite(values.astype(np.float64))) & np.ones_like(case.aligned(1, counts))
+        shared = tuple(len(case.operands[1].placement.stacked) + at for at in case.shared_dimensions(1))
+        counts = counts & known.all(axis=shared).reshape(counts.shape)
+    return [values, np.where(counts, weights, np.zeros((), weights.dtype))]
+
+
+def _taller(case: Case) -> st.SearchStrategy[Case]:
+    (size,) = case.operands[1].block
+    return st.just(changed(case, 1, block=(size + 1,)))
+
+
+def _integers(case: Case) -> st.SearchStrategy[Case]:
+    return st.just(changed(case, 1, dtype="int32"))
+
+
+def _two_numbers(case: Case, backward: bool) -> Cost:
+    return weighted_mean.sums_cost(sum_bits=sum_bits(case), backward=backward)
+
+
+def _all_elements(case: Case, backward: bool) -> Cost:
+    return weighted_mean.gathered_cost(elements(case), bits=bits(case), backward=backward)
+
+
+CONTRACT: Contract = operation(
+    "weighted_mean",
+    weighted_mean.weighted_mean,
+    _arguments,
+    operands=("values", "weights"),
+    auxiliary=frozenset({"weights"}),
+    invariant=True,
+    kinds=("exact", "real", "nan", "distinct", "real"),
+    features=FEATURES,
+    violations=(Violation("weights", _taller), Violation("weights", _integers)),
+    adapt=_weighted,
+    weighs=True,
+    terms=lambda case: case.operands[0].block[0] * case.members,
+    accumulator=float32_accumulator,
+    nonlinear=True,
+    budget="fused",
+    shapes=(((65536,), 0, ""), ((65536,), 0, "")),
+    implementations={
+        "sums": Claim(implementations.weighted_mean, FEATURES, communication=_two_numbers),
+        "gathered": Claim(implementations.gathered_weighted_mean, FEATURES, communication=_all_elements),
+    },
+)

@@ -1,0 +1,94 @@
+"""Planted bugs of weighted_mean."""
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from shardproof.impl import weighted_mean
+from shardproof.impl.collectives import cast_varying
+from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.properties.mutants.catalogue import formula_of, mutant
+
+
+def _wide(x: Array) -> Array:
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def _parts(values: Array, weights: Array, axis_name: AxisName) -> tuple[Array, Array]:
+    """What of the values counts, and the weights, both wide."""
+    wide, factors = (cast_varying(_wide(x), names(axis_name)) for x in (values, weights))
+    return jnp.where(factors > 0, wide, 0), lax.stop_gradient(factors)
+
+
+def _divided(total: Array, by: Array, values: Array) -> Array:
+    return (total / jnp.where(by > 0, by, 1)).astype(values.dtype)
+
+
+@mutant("weighted_mean", smallest=(2,))
+def weighted_mean_of_means(values: Array, weights: Array, axis_name: AxisName) -> Array:
+    """Takes the mean of the participants' own means, whose weights add up to different numbers."""
+    kept, factors = _parts(values, weights, axis_name)
+    own = jnp.sum(kept * factors) / jnp.where(jnp.sum(factors) > 0, jnp.sum(factors), 1)
+    return lax.pmean(own, names(axis_name)).astype(values.dtype)
+
+
+@mutant("weighted_mean", smallest=(2,))
+def weighted_mean_by_mean_weights(values: Array, weights: Array, axis_name: AxisName) -> Array:
+    """Divides the sum of all participants by the mean of what their weights add up to."""
+    kept, factors = _parts(values, weights, axis_name)
+    total, by = lax.psum(jnp.sum(kept * factors), names(axis_name)), lax.pmean(jnp.sum(factors), names(axis_name))
+    return _divided(total, by, values)
+
+
+@mutant("weighted_mean", smallest=(1,))
+def weighted_mean_over_counts(values: Array, weights: Array, axis_name: AxisName) -> Array:
+    """Divides by how many elements have a weight."""
+    kept, factors = _parts(values, weights, axis_name)
+    sums = jnp.sum(kept * factors), jnp.sum(factors > 0).astype(kept.dtype)
+    return _divided(*lax.psum(sums, names(axis_name)), values)
+
+
+@mutant("weighted_mean", smallest=(1,))
+def weighted_mean_without_weights(values: Array, weights: Array, axis_name: AxisName) -> Array:
+    """Adds up the elements that have a weight as they are, and divides by the weights."""
+    kept, factors = _parts(values, weights, axis_name)
+    return _divided(*lax.psum((jnp.sum(kept), jnp.sum(factors)), names(axis_name)), values)
+
+
+@mutant("weighted_mean", smallest=(1,))
+def weighted_mean_with_a_nan_of_no_weight(values: Array, weights: Array, axis_name: AxisName) -> Array:
+    """Multiplies by a weight of zero, so that a NaN that has it makes the mean NaN."""
+    _, factors = _parts(values, weights, axis_name)
+    return _divided(*lax.psum((jnp.sum(_wide(values) * factors), jnp.sum(factors)), names(axis_name)), values)
+
+
+@mutant("weighted_mean", smallest=(1,))
+def weighted_mean_of_nothing(values: Array, weights: Array, axis_name: AxisName) -> Array:
+    """Divides by zero where no element has a weight."""
+    kept, factors = _parts(values, weights, axis_name)
+    total, by = lax.psum((jnp.sum(kept * factors), jnp.sum(factors)), names(axis_name))
+    return (total / by).astype(values.dtype)
+
+
+@mutant("weighted_mean", smallest=(2,))
+def weighted_mean_of_rounded_sums(values: Array, weights: Array, axis_name: AxisName) -> Array:
+    """Rounds every participant's sums to the dtype of the values before they are sent."""
+    kept, factors = _parts(values, weights, axis_name)
+    sums = ((jnp.sum(x).astype(values.dtype)).astype(kept.dtype) for x in (kept * factors, factors))
+    return _divided(*lax.psum(tuple(sums), names(axis_name)), values)
+
+
+@mutant("weighted_mean", smallest=(1,), law="gradient")
+def weighted_mean_whose_gradient_is_even(values: Array, weights: Array, axis_name: AxisName) -> Array:
+    """Has the gradient of a mean in which all elements with a weight count alike."""
+    kept, factors = _parts(values, weights, axis_name)
+    even = _divided(*lax.psum((jnp.sum(kept), jnp.sum(factors)), names(axis_name)), kept)
+    right = lax.stop_gradient(weighted_mean.weighted_mean(values, weights, axis_name))
+    return right + (even - lax.stop_gradient(even)).astype(values.dtype)
+
+
+@mutant("weighted_mean", law="communication", smallest=(1,), communication=formula_of("weighted_mean", "sums"))
+def weighted_mean_of_summed_arrays(values: Array, weights: Array, axis_name: AxisName) -> Array:
+    """Adds up whole arrays over the participants, and only then their elements."""
+    kept, factors = _parts(values, weights, axis_name)
+    total, by = (jnp.sum(x) for x in lax.psum((kept * factors, factors), names(axis_name)))
+    return _divided(total, by, values)

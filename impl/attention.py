@@ -7,6 +7,7 @@ logits, weights and sums are carried in float32 and the result is rounded once; 
 gradients of keys and values are added up in 16 bits where participants meet.
 """
 
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import jax
@@ -17,13 +18,16 @@ from jaxtyping import Array, Float, Int
 from shardproof.impl.algorithms.pieces import shift
 from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_rank, check_shape, refuse_for_now
 from shardproof.impl.collective_matmul.operands import accumulator
-from shardproof.impl.collectives import Block, all_gather, all_to_all, axis_index, cast_varying, varying
+from shardproof.impl.collectives import Block, all_gather, all_to_all, axis_index, cast_varying, permute, varying
 
 Heads: TypeAlias = Float[Array, "h s d"]
 """Queries, keys, values or results, heads first: of every head, positions and features."""
 
 Logits: TypeAlias = Float[Array, "h s t"]
 """Of every head, each query by each key."""
+
+Halves: TypeAlias = Float[Array, "2 h s d"]
+"""The same of a participant's early half, and of its late one."""
 
 State = tuple[Float[Array, "h s 1"], Float[Array, "h s 1"], Heads]
 """Of what has come by: the largest logit, the sum of the weights, and the weighted sum of the values."""
@@ -65,7 +69,7 @@ def ring_attention(q: Block, k: Block, v: Block, axis_name: AxisName, *, causal:
         ValueError: as `gathered_attention`.
     """
     axes, q, k, v = _operands("ring_attention", q, k, v, axis_name)
-    p, mine = lax.axis_size(axes), axis_index(axes)
+    mine = axis_index(axes)
     q, k, v = (jnp.swapaxes(x, 0, 1) for x in (q, k, v))
     state = _seen(_logits(q, k, 0 if causal else None, accumulator(q, k, v)), v)
 
@@ -75,15 +79,49 @@ def ring_attention(q: Block, k: Block, v: Block, axis_name: AxisName, *, causal:
             logits = jnp.where(step <= mine, logits, -jnp.inf)
         return _updated(state, logits, v)
 
-    def hop(carried: Any, step: Int[Array, ""]) -> tuple[Any, None]:
-        state, k, v = carried
-        return (attend(state, k, v, step), shift(k, axes, 1), shift(v, axes, 1)), None
+    state = _round_the_ring(axes, state, k, v, attend)
+    return _positions_first(_means(state), jnp.result_type(q, k, v))
 
-    if p > 1:
-        (state, k, v), _ = lax.scan(hop, (state, shift(k, axes, 1), shift(v, axes, 1)), jnp.arange(1, p - 1))
-        state = attend(state, k, v, p - 1)
-    _, total, weighted = state
-    return jnp.swapaxes(weighted / total, 0, 1).astype(jnp.result_type(q, k, v))
+
+def balanced_ring_attention(q: Block, k: Block, v: Block, axis_name: AxisName, *, causal: bool = False) -> Block:
+    """`q, k, v [S_Y, H, D]` to `[S_Y, H, D]`, typed varying: as `ring_attention`, with even work under `causal`.
+
+    A later piece of the sequence sees more keys than an early one. So participant i of p takes, of 2 p half pieces, the
+    i-th and the i-th from the end, and multiplies 3 pairs of halves of its own, and 2 for each other participant, out
+    of 4 (Zhu, zigzag ring attention, 2024; by stripes in place of halves: Brandon et al., Striped Attention, 2023).
+    Permutes move halves in and out; without `causal` all is multiplied, and nothing is moved.
+
+    Arguments and result are those of `gathered_attention`.
+
+    Raises:
+        ValueError: as `gathered_attention`.
+        NotImplementedError: under `causal`, if S is odd.
+    """
+    name = "balanced_ring_attention"
+    axes, q, k, v = _operands(name, q, k, v, axis_name)
+    if not causal:
+        return ring_attention(q, k, v, axes)
+    if q.shape[0] % 2:
+        refuse_for_now(name, "q", str(jax.typeof(q)), "an even number of positions")
+    wide, dtype, mine = accumulator(q, k, v), jnp.result_type(q, k, v), axis_index(axes)
+    q, k, v = (_early_and_late(x, axes) for x in (q, k, v))
+    early = _seen(_logits(q[0], k[0], 0, wide), v[0])
+    late = _updated(_seen(_logits(q[1], k[1], 0, wide), v[1]), _logits(q[1], k[0], None, wide), v[0])
+
+    def attend(state: Any, k: Halves, v: Halves, step: Int[Array, ""] | int) -> Any:
+        early, late = state
+        late = _updated(late, _logits(q[1], k[0], None, wide), v[0])  # no early half is behind a late one
+        before = step <= mine  # whose early half is before this one's, and its late half behind it
+
+        def either(of_early: Any, of_late: Any) -> Any:
+            return jax.tree.map(lambda one, other: jnp.where(before, one, other), of_early, of_late)
+
+        seen = _logits(either(q[0], q[1]), either(k[0], k[1]), None, wide)
+        state = _updated(either(early, late), seen, either(v[0], v[1]))
+        return either(state, early), either(late, state)
+
+    early, late = _round_the_ring(axes, (early, late), k, v, attend)
+    return _contiguous(jnp.stack([_means(early), _means(late)]).astype(dtype), axes)
 
 
 def heads_attention(q: Block, k: Block, v: Block, axis_name: AxisName, *, causal: bool = False) -> Block:
@@ -103,6 +141,50 @@ def heads_attention(q: Block, k: Block, v: Block, axis_name: AxisName, *, causal
         refuse_for_now("heads_attention", "q", str(jax.typeof(q)), f"a number of heads that is a multiple of {p}")
     q, k, v = (all_to_all(x, axes, split_axis=1, concat_axis=0, tiled=True) for x in (q, k, v))
     return all_to_all(_attended(q, k, v, 0 if causal else None), axes, split_axis=0, concat_axis=1, tiled=True)
+
+
+def _round_the_ring(axes: tuple[str, ...], state: Any, k: Array, v: Array, attend: Callable[..., Any]) -> Any:
+    """The state once it has attended to the keys and values of all others, each `step` from 1 to p - 1 behind."""
+    p = lax.axis_size(axes)
+
+    def hop(carried: Any, step: Int[Array, ""]) -> tuple[Any, None]:
+        state, k, v = carried
+        return (attend(state, k, v, step), shift(k, axes, 1), shift(v, axes, 1)), None
+
+    if p == 1:
+        return state
+    (state, k, v), _ = lax.scan(hop, (state, shift(k, axes, 1), shift(v, axes, 1)), jnp.arange(1, p - 1))
+    return attend(state, k, v, p - 1)
+
+
+def _half_pieces(p: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """From whom to whom the first halves of all pieces go, and the second ones.
+
+    An even participant's early half is a first one, and its late half a second one; an odd one's are the other way
+    round.
+    """
+    first, second = ([(i, min(h, 2 * p - 1 - h)) for i, h in enumerate(range(at, 2 * p, 2))] for at in (0, 1))
+    return first, second
+
+
+def _early_and_late(x: Block, axes: tuple[str, ...]) -> Halves:
+    """A participant's contiguous piece `[S, H, D]` to the two halves that it takes, heads first: `[2, H, S / 2, D]`."""
+    p, halves = lax.axis_size(axes), jnp.swapaxes(x, 0, 1)
+    halves = jnp.swapaxes(halves.reshape(halves.shape[0], 2, -1, halves.shape[2]), 0, 1)
+    if p == 1:
+        return halves
+    moved = jnp.stack([permute(half, axes, perm=perm) for half, perm in zip(halves, _half_pieces(p), strict=True)])
+    return jnp.where(axis_index(axes) % 2 == 0, moved, moved[::-1])
+
+
+def _contiguous(halves: Halves, axes: tuple[str, ...]) -> Block:
+    """The way back: `[2, H, S / 2, D]` to `[S, H, D]`."""
+    p = lax.axis_size(axes)
+    if p > 1:
+        halves = jnp.where(axis_index(axes) % 2 == 0, halves, halves[::-1])
+        back = [[(to, here) for here, to in perm] for perm in _half_pieces(p)]
+        halves = jnp.stack([permute(half, axes, perm=perm) for half, perm in zip(halves, back, strict=True)])
+    return jnp.swapaxes(jnp.concatenate([*halves], axis=1), 0, 1)
 
 
 def _operands(
@@ -137,7 +219,7 @@ def _attended(q: Block, k: Block, v: Block, first_query: Int[Array, ""] | int | 
     """Attention of queries to whole sequences of keys and values."""
     q, k, v = (jnp.swapaxes(x, 0, 1) for x in (q, k, v))
     weights = jax.nn.softmax(_logits(q, k, first_query, accumulator(q, k, v)), axis=-1)
-    return jnp.swapaxes(_weighted(weights, v), 0, 1).astype(jnp.result_type(q, k, v))
+    return _positions_first(_weighted(weights, v), jnp.result_type(q, k, v))
 
 
 def _seen(logits: Logits, v: Float[Array, "h t d"]) -> State:
@@ -156,3 +238,13 @@ def _updated(state: State, logits: Logits, v: Float[Array, "h t d"]) -> State:
     above = lax.stop_gradient(jnp.maximum(highest, jnp.max(logits, axis=-1, keepdims=True)))
     weights, kept = jnp.exp(logits - above), jnp.exp(highest - above)
     return above, total * kept + jnp.sum(weights, axis=-1, keepdims=True), weighted * kept + _weighted(weights, v)
+
+
+def _means(state: State) -> Heads:
+    """Every query's weighted mean of all values that it has seen."""
+    _, total, weighted = state
+    return weighted / total
+
+
+def _positions_first(x: Heads, dtype: Any) -> Block:
+    return jnp.swapaxes(x, 0, 1).astype(dtype)

@@ -30,8 +30,8 @@ def weighted_mean(values: Block, weights: Block, axis_name: AxisName) -> Block:
         ValueError: for an unknown axis, or values or weights that are not floating, or of different shapes.
     """
     axes = _checked("weighted_mean", values, weights, axis_name)
-    sums = _sums(cast_varying(values, axes), cast_varying(weights, axes))
-    return _quotient(*lax.psum(sums, axes), values)
+    total, of_weights = lax.psum(_sums(cast_varying(values, axes), cast_varying(weights, axes)), axes)
+    return _quotient(total, of_weights, values)
 
 
 def gathered_weighted_mean(values: Block, weights: Block, axis_name: AxisName) -> Block:

@@ -4,6 +4,7 @@ Operands are blocks `[*mesh.sizes, S, H, D]`. Derivatives are exact, in `wide` f
 taken over all blocks of all devices: each has its own cotangent (see `oracles.transposes`).
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -131,6 +132,19 @@ def ring_cost(p: int, n: int, *, bits: int = 8, backward: bool = False) -> Cost:
     keys = ring_all_gather(p, p * n, bits=bits)
     both = keys.beside(keys)
     return 2 * both if backward else both
+
+
+def balanced_ring_cost(p: int, n: int, *, bits: int = 8, backward: bool = False) -> Cost:
+    """As `ring_cost`, with both halves of queries, keys and values moved in, and both of the result out.
+
+    Backward, what was moved in is so again, and the transposes move the result's cotangent in, and the three others
+    out. Among one participant nothing is moved.
+    """
+    both, moved = ring_cost(p, n, bits=bits, backward=backward), Cost.permutes(1, math.ceil(n // 2 * bits / 8), 1)
+    if p == 1 or n < 2:
+        return both
+    into, out = (Cost(many.counts, many.operand_bytes, 1) for many in (6 * moved, 2 * moved))
+    return into + both + (out + into if backward else out)
 
 
 def heads_cost(p: int, n: int, *, bits: int = 8, backward: bool = False) -> Cost:

@@ -38,8 +38,9 @@ class ProjectedCrossEntropy:
     ) -> list[Blocks]:
         """The loss of the products of every row of x with every column of W."""
         x, w = factors(operands, ignore_index)
-        options = {"label_smoothing": label_smoothing, "ignore_index": ignore_index}
-        return self.loss.value([product(x, w), operands[2]], mesh, axes, **options)
+        return self.loss.value(
+            [product(x, w), operands[2]], mesh, axes, label_smoothing=label_smoothing, ignore_index=ignore_index
+        )
 
     def pushforward(
         self,
@@ -54,9 +55,15 @@ class ProjectedCrossEntropy:
         """By the product rule, `dx W + x dW` are the tangents of the logits."""
         x, w = factors(operands, ignore_index)
         dx, dw = factors([*map(np.asarray, tangents[:2]), operands[2]], ignore_index)
-        options = {"label_smoothing": label_smoothing, "ignore_index": ignore_index}
         along = product(dx, w) + product(x, dw)
-        return self.loss.pushforward([product(x, w), operands[2]], [along, None], mesh, axes, **options)
+        return self.loss.pushforward(
+            [product(x, w), operands[2]],
+            [along, None],
+            mesh,
+            axes,
+            label_smoothing=label_smoothing,
+            ignore_index=ignore_index,
+        )
 
     def pullback(
         self,
@@ -70,8 +77,14 @@ class ProjectedCrossEntropy:
     ) -> list[Blocks | None]:
         """With z the cotangents of the logits, `z W^T` is that of x, and `x^T z` that of W."""
         x, w = factors(operands, ignore_index)
-        options = {"label_smoothing": label_smoothing, "ignore_index": ignore_index}
-        of_logits = self.loss.pullback([product(x, w), operands[2]], cotangents, mesh, axes, **options)[0]
+        of_logits = self.loss.pullback(
+            [product(x, w), operands[2]],
+            cotangents,
+            mesh,
+            axes,
+            label_smoothing=label_smoothing,
+            ignore_index=ignore_index,
+        )[0]
         z = np.asarray(of_logits)
         of_x = product(z, w.swapaxes(-1, -2))
         return [np.where((operands[2] == ignore_index)[..., None], 0, of_x), product(x.swapaxes(-1, -2), z), None]

@@ -32,7 +32,8 @@ REACHES = (2.0, 20.0, 200.0)
 
 def _arguments(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
     small = st.integers(1, 2 if scope.large else 3)
-    sides = list(draw(st.tuples(small, small, small), label="rows, heads, features"))
+    rows = small if scope.large else st.sampled_from((1, 2, 3, 4))  # of which halves are made where they can be
+    sides = list(draw(st.tuples(rows, small, small), label="rows, heads, features"))
     if draw(st.booleans(), label="heads for all participants"):
         sides[1] = members if scope.large else members * (1 + sides[1] // 3)
     elif not scope.large and draw(st.integers(0, 9), label="long") == 9:
@@ -78,6 +79,15 @@ def _heads_divide(case: Case) -> bool:
     return case.operands[0].block[1] % case.members == 0
 
 
+def _halves(case: Case) -> bool:
+    return not case.keywords["causal"] or case.operands[0].block[0] % 2 == 0
+
+
+def _balanced(case: Case, backward: bool) -> Cost:
+    formula = attention.balanced_ring_cost if case.keywords["causal"] else attention.ring_cost
+    return _blocks(formula)(case, backward)
+
+
 def _blocks(formula: Callable[..., Cost]) -> Communication:
     """A formula in the elements of a block of queries, keys or values, all of which are cast as they come in."""
 
@@ -114,6 +124,9 @@ CONTRACT: Contract = operation(
     implementations={
         "gathered": Claim(implementations.gathered_attention, FEATURES, communication=_blocks(attention.gathered_cost)),
         "ring": Claim(implementations.ring_attention, FEATURES, communication=_blocks(attention.ring_cost)),
+        "balanced_ring": Claim(
+            implementations.balanced_ring_attention, FEATURES, communication=_balanced, supports=_halves
+        ),
         "heads": Claim(
             implementations.heads_attention,
             FEATURES,

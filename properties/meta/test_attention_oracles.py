@@ -1,7 +1,9 @@
 """Attention: the oracle once more, query by query, and all implementations against it."""
 
 import functools
+import itertools
 import math
+from collections import Counter
 from typing import Any
 
 import jax
@@ -13,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import PartitionSpec
 
-from shardproof.impl.attention import gathered_attention, heads_attention, ring_attention
+from shardproof.impl.attention import balanced_ring_attention, gathered_attention, heads_attention, ring_attention
 from shardproof.oracles.attention import attention as oracle
 from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.engines.simulate import RULES
 from shardproof.properties.engines.xla import device_mesh
 from shardproof.properties.meta import REVERSED, places
 from shardproof.properties.meta.blockwise import (
@@ -29,7 +32,7 @@ from shardproof.properties.meta.blockwise import (
     simulated,
 )
 
-FORMS = (gathered_attention, ring_attention, heads_attention)
+FORMS = (gathered_attention, ring_attention, balanced_ring_attention, heads_attention)
 
 
 def query_by_query(
@@ -180,6 +183,51 @@ def test_what_the_ring_sends() -> None:
         assert text.count("ppermute[") == 4, "two before the loop, and two in it"
         assert "length=4" in text
         assert not any(name in text for name in ("all_gather", "psum", "all_to_all"))
+
+
+def multiplied(form: Any, p: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> list[Counter[tuple[int, int]]]:
+    """Of every participant, which positions of queries it multiplies with which ones of keys, and how often."""
+    mesh, found = MeshCase(("sp",), (p,)), [Counter[tuple[int, int]]() for _ in range(p)]
+    interpreted = RULES["dot_general"]
+
+    def seeing(env: Any, equation: Any, lhs: np.ndarray, rhs: np.ndarray) -> Any:
+        if equation.params["dimension_numbers"][0] == ((2,), (2,)):
+            for here, queries, keys in zip(found, lhs[:, 0, :, 0], rhs[:, 0, :, 0], strict=True):
+                here.update(itertools.product(map(int, queries), map(int, keys)))
+        return interpreted(env, equation, lhs, rhs)
+
+    monkeypatch.setitem(RULES, "dot_general", seeing)
+    positions = np.arange(p * rows, dtype=np.float32).reshape(p, rows, 1, 1)
+    simulated(functools.partial(form, axis_name="sp", causal=True), mesh, *[positions] * 3)
+    monkeypatch.setitem(RULES, "dot_general", interpreted)
+    return found
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 4, 7])
+def test_balanced_work_is_even(p: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Balanced, of halves of one position each, every participant multiplies 2 p + 1 pairs, all of them seen, once.
+
+    Together those are all that are seen. The plain ring multiplies 4 p, of which the first participant sees 3 alone.
+    """
+    seen = {(query, key) for query in range(2 * p) for key in range(query + 1)}
+    balanced = multiplied(balanced_ring_attention, p, 2, monkeypatch)
+    own = [{pair for pair, times in here.items() if pair in seen and times == 1} for here in balanced]
+    assert [len(pairs) for pairs in own] == [2 * p + 1] * p
+    assert [here.total() for here in balanced] == [2 * p + 1] * p
+    assert set().union(*own) == seen
+    plain = multiplied(ring_attention, p, 2, monkeypatch)
+    assert [here.total() for here in plain] == [4 * p] * p
+    assert [len(seen & {*here}) for here in plain] == [3 + 4 * i for i in range(p)]
+
+
+def test_halves_of_an_odd_number() -> None:
+    """Positions that have no halves are unsupported by the balanced form, where only some keys are seen."""
+    mesh, axes = REVERSED
+    x = np.zeros((2, 3, 3, 1, 1), np.float32)
+    told = r"balanced_ring_attention: q='float32\[3,1,1\].*': expected an even number of positions, on the mesh"
+    with pytest.raises(NotImplementedError, match=told):
+        simulated(functools.partial(balanced_ring_attention, axis_name=axes, causal=True), mesh, x, x, x)
+    assert not simulated(functools.partial(balanced_ring_attention, axis_name=axes), mesh, x, x, x).any()
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)

@@ -25,7 +25,7 @@ Described = list[tuple[tuple[int, ...], str, str]]
 LISTS: Described = [((8,), "int32", "tp")] * 4
 LOGITS: Described = [((3, 70), "bfloat16", "tp"), ((3,), "int32", "dp")]
 PROJECTED: Described = [((3, 2), "bfloat16", "dp"), ((2, 70), "bfloat16", "tp"), ((3,), "int32", "dp")]
-SEQUENCE: Described = [((3, 4, 2), "bfloat16", axes) for axes in ("dp tp", "tp", "tp")]
+SEQUENCE: Described = [((2, 4, 3), "bfloat16", axes) for axes in ("dp tp", "tp", "tp")]
 SEQUENCE_BLOCKS: Described = [((2, 1, 3), "bfloat16", "dp tp"), ((3, 2), "bfloat16", "tp"), ((2, 3), "bfloat16", "tp")]
 ROUTED: Described = [((3, 2), "bfloat16", "tp"), ((2, 8), "bfloat16", ""), ((2, 2, 2), "bfloat16", "tp")]
 SMOOTHED = {"label_smoothing": 0.1, "ignore_index": -1}
@@ -72,6 +72,8 @@ COSTS = {
         "all_gather=2 (96 bytes), all_reduce=2 (96 bytes), reduce_scatter=2 (384 bytes)",
     ),
     "attention[ring]": ("permute=6 (288 bytes)", "all_reduce=2 (96 bytes), permute=12 (576 bytes)"),
+    # six halves of 24 bytes are moved in, and two out
+    "attention[balanced_ring]": ("permute=14 (480 bytes)", "all_reduce=2 (96 bytes), permute=26 (912 bytes)"),
     "attention[heads]": ("all_to_all=4 (192 bytes)", "all_reduce=2 (96 bytes), all_to_all=7 (336 bytes)"),
     # 5 rows of 2 numbers; the table is the same along dp, its 6 numbers (24 in all) are added up in float32
     "embedding_lookup[masked]": ("all_reduce=1 (20 bytes)", "all_reduce=1 (24 bytes)"),

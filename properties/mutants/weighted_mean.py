@@ -23,6 +23,10 @@ def _divided(total: Array, by: Array, values: Array) -> Array:
     return (total / jnp.where(by > 0, by, 1)).astype(values.dtype)
 
 
+def _quotient(sums: tuple[Array, Array], values: Array) -> Array:
+    return _divided(*sums, values)
+
+
 @mutant("weighted_mean", smallest=(2,))
 def weighted_mean_of_means(values: Array, weights: Array, axis_name: AxisName) -> Array:
     """Takes the mean of the participants' own means, whose weights add up to different numbers."""
@@ -44,21 +48,21 @@ def weighted_mean_over_counts(values: Array, weights: Array, axis_name: AxisName
     """Divides by how many elements have a weight."""
     kept, factors = _parts(values, weights, axis_name)
     sums = jnp.sum(kept * factors), jnp.sum(factors > 0).astype(kept.dtype)
-    return _divided(*lax.psum(sums, names(axis_name)), values)
+    return _quotient(lax.psum(sums, names(axis_name)), values)
 
 
 @mutant("weighted_mean", smallest=(1,))
 def weighted_mean_without_weights(values: Array, weights: Array, axis_name: AxisName) -> Array:
     """Adds up the elements that have a weight as they are, and divides by the weights."""
     kept, factors = _parts(values, weights, axis_name)
-    return _divided(*lax.psum((jnp.sum(kept), jnp.sum(factors)), names(axis_name)), values)
+    return _quotient(lax.psum((jnp.sum(kept), jnp.sum(factors)), names(axis_name)), values)
 
 
 @mutant("weighted_mean", smallest=(1,))
 def weighted_mean_with_a_nan_of_no_weight(values: Array, weights: Array, axis_name: AxisName) -> Array:
     """Multiplies by a weight of zero, so that a NaN that has it makes the mean NaN."""
     _, factors = _parts(values, weights, axis_name)
-    return _divided(*lax.psum((jnp.sum(_wide(values) * factors), jnp.sum(factors)), names(axis_name)), values)
+    return _quotient(lax.psum((jnp.sum(_wide(values) * factors), jnp.sum(factors)), names(axis_name)), values)
 
 
 @mutant("weighted_mean", smallest=(1,))
@@ -74,14 +78,14 @@ def weighted_mean_of_rounded_sums(values: Array, weights: Array, axis_name: Axis
     """Rounds every participant's sums to the dtype of the values before they are sent."""
     kept, factors = _parts(values, weights, axis_name)
     sums = ((jnp.sum(x).astype(values.dtype)).astype(kept.dtype) for x in (kept * factors, factors))
-    return _divided(*lax.psum(tuple(sums), names(axis_name)), values)
+    return _quotient(lax.psum(tuple(sums), names(axis_name)), values)
 
 
 @mutant("weighted_mean", smallest=(1,), law="gradient")
 def weighted_mean_whose_gradient_is_even(values: Array, weights: Array, axis_name: AxisName) -> Array:
     """Has the gradient of a mean in which all elements with a weight count alike."""
     kept, factors = _parts(values, weights, axis_name)
-    even = _divided(*lax.psum((jnp.sum(kept), jnp.sum(factors)), names(axis_name)), kept)
+    even = _quotient(lax.psum((jnp.sum(kept), jnp.sum(factors)), names(axis_name)), kept)
     right = lax.stop_gradient(weighted_mean.weighted_mean(values, weights, axis_name))
     return right + (even - lax.stop_gradient(even)).astype(values.dtype)
 

@@ -14,12 +14,12 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts.contract import Claim, Communication, Contract, Violation
 from shardproof.properties.contracts.costs import bits, sum_bits
 from shardproof.properties.contracts.described import Signature
-from shardproof.properties.contracts.floats import float32_accumulator
+from shardproof.properties.contracts.floats import float32_accumulator, floats
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.roles import Conditions, axes_of
 from shardproof.properties.contracts.whole import whole_contract
 
-FEATURES = frozenset({"explained_errors"})
+FEATURES = frozenset({"explained_errors", "x64"})
 
 MOST_DEVICES = 64
 """The largest mesh: the sides of a matrix are multiples of the number of devices."""
@@ -95,6 +95,7 @@ CONTRACT: Contract = whole_contract(
     tuple(signature_of(depth, Layout(), all_divide=True) for depth in DEPTHS),
     mlp.loss,
     conditions=Conditions(most=MOST_DEVICES, optional=frozenset({"data", "model"})),
+    dtypes=floats,
     kinds=("real", "exact"),
     features=FEATURES,
     violations=(Violation("params", _with_another_bias), Violation("batch", _with_more_targets)),

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl.collectives import all_gather, cast_varying, reduce_scatter, ring_shift, varying
+from shardproof.properties.mutants.attention_balanced import balanced
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.right.catalogue import right
 
@@ -136,3 +137,9 @@ def attention_with_its_own_gradient(
 ) -> Array:
     """Keeps nothing but its operands for the gradient, gathers and weighs once more, and adds up in float32."""
     return _recomputed(*_typed(axis_name, q, k, v), axis_name, causal)
+
+
+@right("attention")
+def attention_by_halves(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
+    """Halves from both ends of the sequence, each beside a list of the keys that it sees."""
+    return balanced(q, k, v, axis_name, causal)

@@ -187,7 +187,7 @@ CONTRACTS: tuple[Contract, ...] = (
         operands=(*NAMES, *THREE),
         tree=(*NAMES, THREE),
         degree=5,
-        budget="layers",
+        budget="routers",
         mistakes=mistakes.OF_GATED,
         # one for each way in which experts are applied: to buffers, one after the other, and to sorted rows
         implementations={
@@ -203,7 +203,7 @@ CONTRACTS: tuple[Contract, ...] = (
         _asked,
         operands=(*NAMES, "expert_weights"),
         degree=3,
-        budget="layers",
+        budget="routers",
         mistakes=mistakes.OF_CHOICE,
         implementations={
             "all_to_all": _claim(implementations.expert_choice_moe, costs.buffers_cost),

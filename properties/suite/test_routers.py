@@ -1,4 +1,4 @@
-"""Every law, on every engine, for what goes with a mixture of experts: losses of routers, gated experts, expert choice."""
+"""Every law, on every engine, for what goes with mixtures of experts: losses, gated experts, experts that choose."""
 
 from shardproof.properties.programs.implementations import OPERATIONS
 from shardproof.properties.runner.law_tests import law_tests

@@ -195,7 +195,7 @@ CONTRACTS: tuple[Contract, ...] = (
         degree=5,
         shapes=(*USUAL, *[((64, 1024, 1024), 0, "")] * 3),
         usual=OPTIONS,
-        budget="layers",
+        budget="routers",
         mistakes=mistakes.OF_GATED,
         # one for each way in which experts are applied: to buffers, one after the other, and to sorted rows
         implementations={
@@ -211,7 +211,7 @@ CONTRACTS: tuple[Contract, ...] = (
         _asked,
         operands=(*NAMES, "expert_weights"),
         degree=3,
-        budget="layers",
+        budget="routers",
         shapes=(*USUAL, ((64, 1024, 1024), 0, "")),
         usual={"capacity": OPTIONS["capacity"]},
         mistakes=mistakes.OF_CHOICE,

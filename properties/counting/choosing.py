@@ -40,6 +40,11 @@ class Row:
     communication: Fraction
     transfers: int
 
+    @property
+    def narrow(self) -> bool:
+        """Whether sums of 16-bit floats travel in 16 bits, so that they are rounded at every hop."""
+        return "narrow_accumulation" in self.implementation.features
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -99,7 +104,8 @@ class Choice:
             lines.append(f"  nothing to send: {in_words(self.unsharded)}; floor {float(self.floor):.2f} of that")
         for row in self.rows:
             over = f", {float(self.ratio(row)):.2f}" if self.unsharded else ""
-            told = f"{in_words(row.total)}{over}, {in_words(row.exposed)} exposed"
+            rounds = "; rounds sums of 16-bit floats at every hop" if row.narrow else ""
+            told = f"{in_words(row.total)}{over}, {in_words(row.exposed)} exposed{rounds}"
             lines.append(f"  {row.implementation.name}: {told}")
         lines += [f"  {one.name} has no timeline: {reason}" for one, reason in self.unsupported]
         return "\n".join(lines)

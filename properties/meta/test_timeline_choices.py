@@ -37,7 +37,7 @@ def test_what_is_chosen_is_the_fastest() -> None:
         times = [row.total for row in found.rows]
         assert times == sorted(times)
         names = {row.implementation.name for row in found.rows} | {one.name for one, _ in found.unsupported}
-        assert len(names) == 6
+        assert len(names) == 7
         assert ("nested_matmul_reduce_scatter" in {one.name for one, _ in found.unsupported}) == (len(mesh.sizes) == 1)
     assert "nested_matmul_reduce_scatter has no timeline: it is not meant for" in str(choose("matmul_reduce_scatter"))
 

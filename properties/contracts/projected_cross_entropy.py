@@ -10,7 +10,7 @@ from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
-from shardproof.properties.contracts.costs import elements, replicas, sum_bits
+from shardproof.properties.contracts.costs import elements, replicas, something, sum_bits
 from shardproof.properties.contracts.cross_entropy import ELSEWHERE, SMOOTHINGS, labels_of
 from shardproof.properties.contracts.floats import float32_accumulator, scaled_to
 from shardproof.properties.contracts.forbidden import changed
@@ -136,6 +136,7 @@ CONTRACT: Contract = operation(
     budget="fused",
     shapes=(((2048, 1024), None, ""), ((1024, 32768), 1, ""), ((2048,), None, "int32")),
     usual={"label_smoothing": 0.0, "ignore_index": -1},
+    least=something(1),
     implementations={
         "plain": Claim(implementations.projected_cross_entropy, FEATURES, communication=_at_once),
         "chunked": Claim(implementations.chunked_projected_cross_entropy, FEATURES, communication=_by_chunks),

@@ -10,7 +10,7 @@ from shardproof.oracles import router_losses
 from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
-from shardproof.properties.contracts.costs import bits, elements, sum_bits
+from shardproof.properties.contracts.costs import bits, elements, something, sum_bits
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.mistakes import router_losses as mistakes
@@ -112,6 +112,7 @@ CONTRACTS: tuple[Contract, ...] = (
         budget="routers",
         mistakes=mistakes.OF_Z,
         shapes=(((8192, 64), 0, ""),),
+        least=something(0),
         implementations={
             "sums": Claim(implementations.router_z_loss, FEATURES, communication=_one_number),
             "gathered": Claim(implementations.gathered_router_z_loss, FEATURES, communication=_all_logits),

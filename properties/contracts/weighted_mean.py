@@ -9,7 +9,7 @@ from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
-from shardproof.properties.contracts.costs import bits, elements, sum_bits
+from shardproof.properties.contracts.costs import bits, elements, something, sum_bits
 from shardproof.properties.contracts.floats import float32_accumulator, scaled_to
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.operation import Described, Drawn, operation
@@ -84,6 +84,7 @@ CONTRACT: Contract = operation(
     nonlinear=True,
     budget="fused",
     shapes=(((65536,), 0, ""), ((65536,), 0, "")),
+    least=something(0),
     implementations={
         "sums": Claim(implementations.weighted_mean, FEATURES, communication=_two_numbers),
         "gathered": Claim(implementations.gathered_weighted_mean, FEATURES, communication=_all_elements),

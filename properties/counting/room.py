@@ -9,6 +9,7 @@ import math
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
+from shardproof.properties.contracts import sequence_parallel
 from shardproof.properties.counting.chips import Chip
 from shardproof.properties.counting.products import product_case
 from shardproof.properties.engines.tpu_compiler.topology import Topology
@@ -32,7 +33,7 @@ LONG: dict[str, int] = {
 }
 """Of rows, contracted size and columns on a device, the one on which what is sent does not depend."""
 
-KNOWN = (*LONG, "sequence_parallel_mlp")
+KNOWN = (*LONG, sequence_parallel.CONTRACT.name)
 
 
 def longest(chip: Chip, element: int = 4) -> int:

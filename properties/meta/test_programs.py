@@ -213,7 +213,10 @@ def test_what_jax_cannot_trace_is_numpy(reference: Any) -> None:
     sizes = {"n": 4}
     assert isinstance(reference_of(reference, found.signature, sizes, {}), NumpyReference)
     summary = check_program(found.function, reference, arguments=described, results="n@data", max_examples=3)
-    assert {tally.outcome for tally in summary.tallies} == {"passed"}
+    # what it sends is compared with nothing
+    skipped = {tally.law for tally in summary.tallies if tally.outcome == "skipped"}
+    assert skipped == {"communication"}
+    assert {tally.outcome for tally in summary.tallies} == {"passed", "skipped"}
 
 
 def test_a_reference_that_cannot_be_called_is_told() -> None:

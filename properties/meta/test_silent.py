@@ -58,8 +58,15 @@ SILENT: dict[str, Callable[..., Array]] = {
     ),
 }
 
-UNBOUNDED = {"mlp_loss", "moe_layer", "ragged_all_to_all"}
-"""What these must send depends on routing, on metadata, on how the parameters lie."""
+UNBOUNDED = {
+    "expert_choice_layer",
+    "gated_moe_layer",
+    "load_balancing_loss",
+    "mlp_loss",
+    "moe_layer",
+    "ragged_all_to_all",
+}
+"""What these must send depends on routing, on metadata, on how the parameters lie; one expert is always balanced."""
 
 
 def test_every_contract_has_a_bound_or_none_for_a_reason() -> None:

@@ -307,15 +307,15 @@ def test_a_failure_is_told_without_drawsvg(tmp_path: Path, monkeypatch: pytest.M
 
 def test_crossovers_are_drawn(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What is best for which size is printed and drawn, a line for every form and one for the floor."""
-    given = ["matmul_reduce_scatter", "--sides", "4096,8192,8192", "--vary", "k", "--machine", "v5e"]
+    given = ["all_gather_matmul_lhs", "--sides", "4096,8192,8192", "--vary", "k", "--machine", "v5e"]
     assert crossover.main(given) == 0
     printed = capsys.readouterr().out
     lines = printed.splitlines()
-    assert lines[0] == "matmul_reduce_scatter on v5e, by k:"
+    assert lines[0] == "all_gather_matmul_lhs on v5e, by k:"
     assert lines[1].startswith("  64 to ")
     assert lines[1].endswith(": naive, the plain form")
     assert not lines[-2].endswith("the plain form")
-    svg = (mine / "matmul_reduce_scatter-v5e-crossover.svg").read_text(encoding="utf-8")
+    svg = (mine / "all_gather_matmul_lhs-v5e-crossover.svg").read_text(encoding="utf-8")
     check_nothing_is_clipped(svg)
     assert {"naive", "ring", "floor", "best", "64", "65,536", "k, of the whole array"} <= words(svg)
 

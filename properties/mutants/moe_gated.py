@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from shardproof.impl.collectives import all_gather
+from shardproof.impl.moe import all_gather_moe
 from shardproof.properties.mutants.axes import AxisName
-from shardproof.properties.mutants.catalogue import mutant
+from shardproof.properties.mutants.catalogue import formula_of, mutant
 from shardproof.properties.mutants.moe import Layer, typed
 
 
@@ -62,3 +64,13 @@ def gated_moe_of_sigmoids(*operands: Any, **options: Any) -> Array:
 def gated_moe_with_constant_gates(*operands: Any, **options: Any) -> Array:
     """The first matrix does not learn."""
     return gated(*operands, hidden=lambda u, v: lax.stop_gradient(jax.nn.silu(u)) * v, **options)
+
+
+@mutant(
+    "gated_moe_layer", law="communication", smallest=(1,), communication=formula_of("gated_moe_layer", "all_gather")
+)
+def gated_moe_sending_tokens_twice(tokens: Array, *operands: Any, **options: Any) -> Array:
+    """Gathers tokens once more, for nothing."""
+    right = all_gather_moe(tokens, *operands, **options)
+    again = jnp.sum(all_gather(tokens, operands[-1], tiled=True)) * 0
+    return right + again.astype(right.dtype)

@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from shardproof.impl import router_losses
 from shardproof.impl.collectives import cast_varying
 from shardproof.properties.mutants.axes import AxisName, names
-from shardproof.properties.mutants.catalogue import mutant
+from shardproof.properties.mutants.catalogue import formula_of, mutant
 
 
 def choices(logits: Array, top_k: int) -> Array:
@@ -142,3 +143,22 @@ def z_with_the_highest_as_a_constant(logits: Array, axis_name: AxisName) -> Arra
         return most + lax.stop_gradient(jnp.log(jnp.sum(jnp.exp(x - most[:, None]), axis=1)))
 
     return z_of(logits, axis_name, log_sum=apart)
+
+
+@mutant(
+    "load_balancing_loss",
+    law="communication",
+    smallest=(1,),
+    communication=formula_of("load_balancing_loss", "sums"),
+)
+def balance_with_another_sum(logits: Array, axis_name: AxisName, *, top_k: int) -> Array:
+    """Adds up zeros over all participants, and adds that."""
+    right = router_losses.load_balancing_loss(logits, axis_name, top_k=top_k)
+    return right + added_up(jnp.zeros_like(right), axis_name)
+
+
+@mutant("router_z_loss", law="communication", smallest=(1,), communication=formula_of("router_z_loss", "sums"))
+def z_with_another_sum(logits: Array, axis_name: AxisName) -> Array:
+    """Adds up zeros over all participants, and adds that."""
+    right = router_losses.router_z_loss(logits, axis_name)
+    return right + added_up(jnp.zeros_like(right), axis_name)

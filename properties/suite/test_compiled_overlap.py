@@ -25,23 +25,14 @@ PROGRAMS += [(one, OTHER, FORWARD) for one in {one.contract: one for one in reve
 FALLS_SHORT: dict[tuple[str, str], tuple[str, ...]] = {
     (MAIN, FORWARD): (
         "matmul_reduce_scatter[ring_matmul_reduce_scatter]",
-        "matmul_reduce_scatter[bidirectional_matmul_reduce_scatter]",
-        "matmul_reduce_scatter[nested_matmul_reduce_scatter]",
         "matmul_all_reduce[tiled_matmul_all_reduce]",
         "matmul_all_reduce[ring_matmul_all_reduce]",
-        "matmul_all_reduce[bidirectional_matmul_all_reduce]",
         "transformer_block[overlapped_transformer_block]",
-        "transformer_block[bidirectional_transformer_block]",
-        "transformer_block[nested_transformer_block]",
         "sequence_parallel_mlp[overlapped]",
-        "sequence_parallel_mlp[bidirectional]",
-    ),
-    (MAIN, BACKWARD): (
-        "all_gather_matmul_lhs[ring_all_gather_matmul_lhs]",
-        "all_gather_matmul_lhs[joined_all_gather_matmul_lhs]",
-        "all_gather_matmul_lhs[nested_all_gather_matmul_lhs]",
     ),
     (OTHER, FORWARD): (
+        "all_gather_matmul_lhs_contracting[ring_all_gather_matmul_lhs_contracting]",
+        "all_gather_matmul_rhs[ring_all_gather_matmul_rhs]",
         "matmul_reduce_scatter[ring_matmul_reduce_scatter]",
         "matmul_all_reduce[tiled_matmul_all_reduce]",
         "transformer_block[overlapped_transformer_block]",

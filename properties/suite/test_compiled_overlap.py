@@ -8,7 +8,7 @@ import pytest
 from shardproof.properties.counting.chips import chip
 from shardproof.properties.counting.room import place, roomy
 from shardproof.properties.engines.tpu_compiler import Request, Topology
-from shardproof.properties.engines.tpu_compiler.request import BACKWARD, FORWARD, WAYS
+from shardproof.properties.engines.tpu_compiler.request import FORWARD, WAYS
 from shardproof.properties.laws.compiled_overlap import check_compiled_overlap, share_of
 from shardproof.properties.laws.violation import Broken
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation

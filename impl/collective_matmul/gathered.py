@@ -151,7 +151,7 @@ def rows_of_lhs(lhs: Left, rhs: Right, axes: Axes) -> Gathering:
     def absorb(result: Block | None, arrivals: Arrivals) -> Block:
         product = multiply(_joined([part for part, _ in arrivals], -2), stays).astype(dtype)
         if result is None:
-            result = cast_varying(lax.empty(shape, dtype), varying(product))  # every row is written: nobody reads it
+            result = cast_varying(jnp.zeros(shape, dtype), varying(product))
         start = 0
         for part, at in arrivals:
             rows = lax.slice_in_dim(product, start, start + part.shape[-2], axis=lhs.ndim - 2)

@@ -150,7 +150,7 @@ def alternating(reducing: Reducing, axes: Axes) -> Result:
         first = total(0, one + 1, passed, second).astype(reducing.sums)
         carry = lax.scan(step, (first, arrived), counted(2, p - 1), unroll=p <= UNROLLED)[0]
         passed, second, arrived = turn(carry, last - 1)
-    whole = cast_varying(lax.empty(reducing.shape, reducing.dtype), varying(passed))
+    whole = cast_varying(jnp.zeros(reducing.shape, reducing.dtype), varying(passed))
     done = total(0, last, passed, second).astype(reducing.dtype)
     whole = lax.dynamic_update_slice_in_dim(whole, done, 0, reducing.dimension)
     done = total(1, last, arrived, whole).astype(reducing.dtype)

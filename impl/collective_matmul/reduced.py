@@ -154,7 +154,7 @@ def alternating(reducing: Reducing, axes: Axes) -> Result:
     done = total(0, last, passed, second).astype(reducing.dtype)
     whole = lax.dynamic_update_slice_in_dim(whole, done, 0, reducing.dimension)
     done = total(1, last, arrived, whole).astype(reducing.dtype)
-    return lax.dynamic_update_slice_in_dim(whole, done, sizes[0], reducing.dimension)  # nothing unwritten is left
+    return lax.dynamic_update_slice_in_dim(whole, done, sizes[0], reducing.dimension)
 
 
 def shorter_way(reducing: Reducing, axes: Axes) -> Result:

@@ -29,8 +29,9 @@ from shardproof.impl.collective_matmul.operands import (
     check_whole,
     counted,
     multiply,
+    unwritten,
 )
-from shardproof.impl.collectives import Block, axis_index, cast_varying, varying
+from shardproof.impl.collectives import Block, axis_index
 
 Arrivals = Sequence[tuple[Block, Array]]
 """Parts of blocks, each with the row at which it starts in the gathered dimension."""
@@ -151,7 +152,7 @@ def rows_of_lhs(lhs: Left, rhs: Right, axes: Axes) -> Gathering:
     def absorb(result: Block | None, arrivals: Arrivals) -> Block:
         product = multiply(_joined([part for part, _ in arrivals], -2), stays).astype(dtype)
         if result is None:
-            result = cast_varying(jnp.zeros(shape, dtype), varying(product))
+            result = unwritten(shape, product)
         start = 0
         for part, at in arrivals:
             rows = lax.slice_in_dim(product, start, start + part.shape[-2], axis=lhs.ndim - 2)

@@ -28,6 +28,12 @@ def counted(start: int, stop: int, step: int = 1) -> Any:
     return np.arange(start, stop, step)
 
 
+def unwritten(shape: tuple[int, ...], block: Array) -> Any:
+    """An array of a shape, typed and laid out as a block that is to be written into it, as all of it must be."""
+    empty = lax.empty(shape, block.dtype, out_sharding=jax.typeof(block).sharding)
+    return cast_varying(empty, varying(block))
+
+
 def accumulator(*operands: Array) -> Any:
     """The dtype in which products are added up: float32 for 16-bit floats, the operands' own otherwise."""
     dtype = jnp.result_type(*operands)

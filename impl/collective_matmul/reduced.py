@@ -26,8 +26,9 @@ from shardproof.impl.collective_matmul.operands import (
     aligned,
     counted,
     multiply,
+    unwritten,
 )
-from shardproof.impl.collectives import Block, axis_index, cast_varying, varying
+from shardproof.impl.collectives import Block, axis_index
 
 Ranges = Sequence[tuple[Array, int]]
 """Where ranges of rows (or columns) of the product start, and how many they are."""
@@ -150,8 +151,8 @@ def alternating(reducing: Reducing, axes: Axes) -> Result:
         first = total(0, one + 1, passed, second).astype(reducing.sums)
         carry = lax.scan(step, (first, arrived), counted(2, p - 1), unroll=p <= UNROLLED)[0]
         passed, second, arrived = turn(carry, last - 1)
-    whole = cast_varying(jnp.zeros(reducing.shape, reducing.dtype), varying(passed))
     done = total(0, last, passed, second).astype(reducing.dtype)
+    whole = unwritten(reducing.shape, done)
     whole = lax.dynamic_update_slice_in_dim(whole, done, 0, reducing.dimension)
     done = total(1, last, arrived, whole).astype(reducing.dtype)
     return lax.dynamic_update_slice_in_dim(whole, done, sizes[0], reducing.dimension)

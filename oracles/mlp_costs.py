@@ -182,17 +182,6 @@ def of_step(formula: Callable[..., Cost], at: Setting) -> Cost:
     return gradients if formula(at) == NOTHING else at.loss + gradients
 
 
-def zero_step(at: Setting) -> Cost:
-    """Every gradient is scattered over X, and every parameter gathered from shards that zeros make equally long.
-
-    The sum of the loss, and how many examples count in 32 bits, are added up besides. (Rajbhandari et al. 2020, section
-    7.2.1: a reduce-scatter and an all-gather of Psi each are what an all-reduce of the gradient sends.)
-    """
-    shards = [-(-n // at.over(at.data)) for d_in, d_out, _ in at.layers for n in (d_in * d_out, d_out)]
-    cost = at.reduce(1, at.data) + summed_replicas(1, bits=32)
-    return cost + _total(at.scatter(n * at.over(at.data), at.data) + at.gather(n, at.data) for n in shards)
-
-
 REMATERIALISED = "_remat"
 """How the name of what rematerialises ends."""
 

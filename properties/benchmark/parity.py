@@ -19,7 +19,7 @@ from rich.table import Table
 
 from shardproof.impl import optimisers
 from shardproof.impl.losses import PARALLELISATIONS
-from shardproof.oracles import mlp_costs
+from shardproof.oracles import mlp_costs, training_costs
 from shardproof.oracles import optimisers as oracle
 from shardproof.oracles.communication import Cost
 from shardproof.oracles.layout import block_shape
@@ -136,7 +136,7 @@ def parity(one: Form, trial: Steps) -> Parity:
     assert traced is not None
     assert sent is not None
     at = mlp_costs.Setting(trial.mesh, data, model, trial.examples, trial.sizes, of_inputs=False)
-    formula = mlp_costs.zero_step(at) if one.name == "zero" else mlp_costs.of_step(mlp_costs.formula_of(one.name), at)
+    formula = training_costs.zero(at, 1) if one.name == "zero" else mlp_costs.of_step(mlp_costs.formula_of(one.name), at)
     return Parity(one.name, same, adam, traced, sent, formula)
 
 

@@ -136,7 +136,8 @@ def parity(one: Form, trial: Steps) -> Parity:
     assert traced is not None
     assert sent is not None
     at = mlp_costs.Setting(trial.mesh, data, model, trial.examples, trial.sizes, of_inputs=False)
-    formula = training_costs.zero(at, 1) if one.name == "zero" else mlp_costs.of_step(mlp_costs.formula_of(one.name), at)
+    of_zero = one.name == "zero"
+    formula = training_costs.zero(at, 1) if of_zero else mlp_costs.of_step(mlp_costs.formula_of(one.name), at)
     return Parity(one.name, same, adam, traced, sent, formula)
 
 

@@ -48,13 +48,13 @@ ELSEWHERE = {
     "pytest --devices=N": "test_plugin.py::test_the_readme_has_every_option",
     "pytest --help": "test_plugin.py::test_the_readme_has_every_option",
     "pytest -m tpu --platform tpu --devices 8 --require-tpu": (
-        "test_performance.py::test_required_devices_that_are_not_there_are_a_failure"
+        "test_accelerators.py::test_required_devices_that_are_not_there_are_a_failure"
     ),
     "pytest -m gpu --platform gpu --devices 8 --require-gpu --profile traces": (
-        "test_performance.py::test_required_devices_that_are_not_there_are_a_failure"
+        "test_accelerators.py::test_required_devices_that_are_not_there_are_a_failure"
     ),
     "pytest -m tpu --platform tpu --devices 8 --impl all_gather_matmul_lhs=mine:gathered": (
-        "test_performance.py::test_given_functions_are_measured_as_well"
+        "test_accelerators.py::test_given_functions_are_measured_as_well"
     ),
     f"{MODULE}benchmark NAME": "test_readme_commands.py::test_every_benchmark_is_listed",
     f"{MODULE}benchmark.readme REPORT.md FAILURE.txt": "test_readme_commands.py::test_the_pages_are_written",

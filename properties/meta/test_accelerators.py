@@ -1,0 +1,181 @@
+"""The markers `tpu` and `gpu` and their options, without such devices: what is skipped, refused, required, measured."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardproof.properties.benchmark.measured.work import (
+    NAIVE,
+    UNSHARDED,
+)
+from shardproof.properties.reports.accelerators import missing
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Config:
+    """A pytest configuration with these options."""
+
+    def __init__(self, platform: str, devices: int, workers: int | None = None) -> None:
+        self.told = {"--platform": platform, "--devices": devices}
+        if workers is not None:
+            self.workerinput = {"workercount": workers}
+
+    def getoption(self, name: str) -> Any:
+        """What one of them is."""
+        return self.told[name]
+
+
+@pytest.mark.either_end
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (Config("tpu", 8), ""),
+        (Config("tpu", 8, workers=1), ""),
+        (Config("cpu", 8), "this test measures time on TPU devices, and this run is on 8 cpu devices: expected pytest"),
+        (Config("tpu", 1), "expected --devices of 2 or more"),
+        (Config("tpu", 8, workers=4), "this test measures time, which 4 workers at once would change: expected a run"),
+    ],
+)
+def test_where_nothing_is_measured(config: Any, reason: str) -> None:
+    """On another platform, on one device, or beside other workers; each is said in a sentence."""
+    found = missing("tpu", config)
+    assert reason in found
+    assert bool(reason) == bool(found)
+
+
+MEASURING = """
+import time
+import jax, pytest
+
+pytestmark = pytest.mark.{marker}
+
+
+def test_measures(record_table):
+    record_table("a table")
+    assert len(jax.devices()) == 8
+"""
+
+
+def run_pytest(tmp_path: Path, *arguments: str) -> tuple[int, str]:
+    """A run of a marked test in a project of its own, with the suite's plugin."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "CI", "COLUMNS", "TOX_"))}
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "shardproof.properties.reports.plugin"]
+    ended = subprocess.run(
+        [*command, "--color=no", "-rs", *arguments, str(tmp_path)],
+        cwd=tmp_path,
+        env={**inherited, "COLUMNS": "250", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    return ended.returncode, ended.stdout + ended.stderr
+
+
+def test_required_devices_that_are_not_there_are_a_failure(tmp_path: Path) -> None:
+    """Without the options tests are skipped with the same sentence."""
+    for marker in ("tpu", "gpu"):
+        (tmp_path / f"test_{marker}.py").write_text(MEASURING.format(marker=marker), encoding="utf-8")
+    told = {
+        marker: f"this test measures time on {kind} devices, and this run is on 8 cpu devices: expected pytest -m "
+        f"{marker} --platform {marker} --devices N, on a machine with N {kind} devices"
+        for marker, kind in (("tpu", "TPU"), ("gpu", "GPU"))
+    }
+    code, output = run_pytest(tmp_path)
+    assert code == 0, output
+    assert "2 skipped" in output
+    assert all(sentence in output for sentence in told.values())
+    code, output = run_pytest(tmp_path, "--require-tpu", "--require-gpu")
+    assert code == 1, output
+    assert "2 failed" in output
+    assert all(f"--require-{marker}: {sentence}" in output for marker, sentence in told.items())
+    assert "Traceback" not in output
+
+
+@pytest.mark.lengthy
+def test_required_tests_that_were_not_selected_are_a_failure(tmp_path: Path) -> None:
+    """A run that was to measure something, and had nothing to measure it with, is no success."""
+    (tmp_path / "test_mine.py").write_text("def test_nothing():\n    pass\n", encoding="utf-8")
+    code, output = run_pytest(tmp_path, "--require-tpu")
+    assert code == 1, output
+    assert "ERROR: --require-tpu: no test that needs TPU devices was selected" in output
+
+
+AS_IF = """
+import shardproof.properties.reports.accelerators as accelerators
+
+own = accelerators.missing
+accelerators.missing = lambda name, config: own(name, PassingFor(config))
+
+
+class PassingFor:
+    def __init__(self, config):
+        self.config = config
+        if hasattr(config, "workerinput"):
+            self.workerinput = config.workerinput
+
+    def getoption(self, name):
+        return "tpu" if name == "--platform" else self.config.getoption(name)
+"""
+
+
+@pytest.mark.lengthy
+def test_workers_measure_nothing_and_one_process_does(tmp_path: Path) -> None:
+    """With devices that pass for TPUs: two workers are refused; alone a test runs, and its table is shown."""
+    (tmp_path / "test_mine.py").write_text(MEASURING.format(marker="tpu"), encoding="utf-8")
+    (tmp_path / "conftest.py").write_text(AS_IF, encoding="utf-8")
+    code, output = run_pytest(tmp_path, "-n", "2", "--require-tpu")
+    assert code == 1, output
+    assert "--require-tpu: this test measures time, which 2 workers at once would change" in output
+    code, output = run_pytest(tmp_path, "-n", "1", "--require-tpu")
+    assert code == 0, output
+    assert "1 passed" in output
+    assert re.search(r"= what was measured =+\na table", output)
+    assert "ERROR" not in output
+
+
+GIVEN = """from jax import lax
+import jax.numpy as jnp
+
+
+def gathered(lhs, rhs, axis_name):
+    rows = lax.all_gather(lhs, axis_name, axis=lhs.ndim - 2, tiled=True)
+    return jnp.matmul(rows, rhs, preferred_element_type=jnp.float32).astype(lhs.dtype)
+"""
+SMALLER = """
+import shardproof.properties.benchmark.measured.work as work
+
+work.SHAPES = {"wide": (64, 64, 64)}
+"""
+
+
+def test_given_functions_are_measured_as_well(tmp_path: Path) -> None:
+    """Beside the naive form, and profiled; here on small shapes, with virtual devices that pass for TPUs."""
+    (tmp_path / "mine.py").write_text(GIVEN, encoding="utf-8")
+    (tmp_path / "conftest.py").write_text(AS_IF + SMALLER, encoding="utf-8")
+    profile = tmp_path / "traces"
+    options = ["--impl=all_gather_matmul_lhs=mine:gathered", "-m", "tpu", "--require-tpu", f"--profile={profile}"]
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "CI", "COLUMNS", "TOX_"))}
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "shardproof.plugin", "--color=no", *options],
+        cwd=tmp_path,
+        env={**inherited, "COLUMNS": "250", "PYTHONPATH": os.pathsep.join((str(ROOT), str(tmp_path)))},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    lines = [line for line in ended.stdout.splitlines() if line.startswith("│ all_gather_matmul_lhs ")]
+    assert [[cell.strip() for cell in line.strip("│").split("│")][1] for line in lines] == [
+        UNSHARDED,
+        NAIVE,
+        "gathered",
+    ]
+    assert {path.name for path in (profile / "all_gather_matmul_lhs").iterdir()} == {UNSHARDED, NAIVE, "gathered"}

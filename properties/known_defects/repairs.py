@@ -4,7 +4,7 @@ What is put in place of a rule of JAX's is the rule as it should be, for that pr
 derived by the one or the other is forgotten on the way in and out.
 """
 
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,6 +36,20 @@ def _in_place(rules: MutableMapping[Any, Any], primitive: Any, rule: Callable[..
         yield
     finally:
         rules[primitive] = original
+        forget()
+
+
+@contextmanager
+def _bound(binds: Mapping[Any, Callable[..., Any]]) -> Iterator[None]:
+    """Primitives that are bound in another way, each by a function that hides the method of its class."""
+    forget()
+    for primitive, bind in binds.items():
+        primitive.bind = bind
+    try:
+        yield
+    finally:
+        for primitive in binds:
+            del primitive.bind
         forget()
 
 
@@ -95,13 +109,8 @@ def cast_again(primitive: Any) -> Iterator[None]:
         missing = tuple(axis for axis in axes if axis not in varying(x))
         return original(x, axes=missing, **params) if missing else x
 
-    forget()
-    primitive.bind = bind
-    try:
+    with _bound({primitive: bind}):
         yield
-    finally:
-        del primitive.bind
-        forget()
 
 
 @contextmanager
@@ -138,13 +147,8 @@ def ragged_exchange_typed(primitive: Any) -> Iterator[None]:
         along = frozenset[str]().union(*(varying(one) for one in operands))
         return original(*(cast_varying(one, along) for one in operands), **params)
 
-    forget()
-    primitive.bind = bind
-    try:
+    with _bound({primitive: bind}):
         yield
-    finally:
-        del primitive.bind
-        forget()
 
 
 @contextmanager
@@ -188,12 +192,5 @@ def maximum_of_gathered(primitive: Any) -> Iterator[None]:
 
         return gathered
 
-    forget()
-    for p in originals:
-        p.bind = bind(p)
-    try:
+    with _bound({p: bind(p) for p in originals}):
         yield
-    finally:
-        for p in originals:
-            del p.bind  # what hid the method of the class
-        forget()

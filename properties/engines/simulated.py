@@ -1,5 +1,6 @@
 """The engine that interprets the traced program in NumPy: no devices, no compilation, meshes of any size."""
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -32,6 +33,10 @@ def failing_as_a_limit() -> Iterator[None]:
         raise simulate.InterpreterLimit(f"the interpreter cannot run {what}", what) from error
 
 
+MOST_TOGETHER = 2**14
+"""The most elements of data sets that are run at once: of larger ones, NumPy's time is not spent in calls."""
+
+
 class Interpreted:
     """A program that is traced: global arrays in, global arrays out.
 
@@ -47,6 +52,20 @@ class Interpreted:
         with failing_as_a_limit():
             return [np.asarray(result) for result in jax.tree.leaves(self.traced.run(*arrays))]
 
+    def each(self, sets: simulate.Sets) -> Iterator[list[np.ndarray]]:
+        """The results on each of several data sets: of small ones at once, if all of them can be run."""
+        if _small(sets):
+            with contextlib.suppress(Exception):  # that of the first data set that has one is raised below
+                return iter(self.traced.run_together(sets))
+        return map(self, sets)
+
+    def wide_together(self, sets: simulate.Sets, rounding: simulate.Rounding) -> list[list[simulate.Wide]] | None:
+        """What `wide` gives of several data sets, run at once; None if one cannot be run, or they are not small."""
+        if _small(sets):
+            with contextlib.suppress(Exception):  # which `wide` raises for the data set that has it
+                return self.traced.run_wide_together(sets, rounding=rounding)
+        return None
+
     def wide(self, arrays: Sequence[np.ndarray], rounding: simulate.Rounding = simulate.OWN) -> list[simulate.Wide]:
         """The results in double precision, with how far off those in the traced dtypes may be.
 
@@ -59,6 +78,10 @@ class Interpreted:
         """
         with failing_as_a_limit():
             return self.traced.run_wide(*arrays, rounding=rounding)
+
+
+def _small(sets: simulate.Sets) -> bool:
+    return len(sets) > 1 and sum(array.size for arrays in sets for array in arrays) <= MOST_TOGETHER
 
 
 class SimulateEngine:

@@ -11,7 +11,7 @@ from shardproof.properties.engines import ENGINES, Engine
 from shardproof.properties.laws.comparison import compare
 from shardproof.properties.laws.gradient import cotangents, derives_at, pulled_terms
 from shardproof.properties.laws.numbers import is_exact, operands
-from shardproof.properties.laws.running import all_blocks, check_results, ready
+from shardproof.properties.laws.running import all_blocks, check_results, each, ready
 from shardproof.properties.laws.wide import value_references
 from shardproof.properties.programs.implementations import Implementation
 
@@ -31,10 +31,10 @@ def check_agreement(implementation: Implementation, case: Case, engine: Engine) 
     ours = ready("value", implementation, case, engine)
     theirs = ready("value", implementation, case, REFERENCE)
     check_results(case, ours.seen)
-    for data in case.data:
-        arrays = operands(case, data)
-        right = value_references(implementation, case, arrays)
-        for i, (got, expected) in enumerate(zip(ours.prepared(arrays), theirs.prepared(arrays), strict=True)):
+    sets = [operands(case, data) for data in case.data]
+    runs = zip(each(ours.prepared, sets), each(theirs.prepared, sets), strict=True)
+    for data, right, both in zip(case.data, value_references(implementation, case, sets), runs, strict=True):
+        for i, (got, expected) in enumerate(zip(*both, strict=True)):
             bound, blocks = right[i].bound, all_blocks(case, expected)
             actual = all_blocks(case, got)
             if bound is not None and blocks.shape == actual.shape:  # negative: either order may overflow

@@ -1,11 +1,12 @@
 """The law of gradients: forward mode is the oracle's linear map, reverse mode its transpose."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import repeat
 
 import numpy as np
 
-from shardproof.oracles.dtypes import finest, wide
+from shardproof.oracles.dtypes import finest
 from shardproof.oracles.transposes import enter, leave
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.data import Data, generate
@@ -16,6 +17,8 @@ from shardproof.properties.laws.comparison import compare
 from shardproof.properties.laws.numbers import (
     Sums,
     checked_sets,
+    exact_inner,
+    inner,
     is_exact,
     is_moved,
     magnitude,
@@ -23,7 +26,7 @@ from shardproof.properties.laws.numbers import (
     operands,
 )
 from shardproof.properties.laws.references import Reference, derivative
-from shardproof.properties.laws.running import MODES, Ready, placed_blocks, ready
+from shardproof.properties.laws.running import MODES, Ready, each, placed_blocks, ready
 from shardproof.properties.laws.violation import Broken
 from shardproof.properties.laws.wide import both, check_mathematics, gradients_held, tangents_held
 from shardproof.properties.programs.implementations import Implementation
@@ -47,7 +50,7 @@ def check_gradient(implementation: Implementation, case: Case, engine: Engine) -
         try:
             program = ready(kind, implementation, case, engine)
             chosen = [data for data in case.data if derives_at(case, data)]
-            told = [_check(kind, implementation, case, program, data) for data in chosen]
+            told = _check(kind, implementation, case, program, chosen)
         except NotImplementedError as error:
             first = first or error
         else:
@@ -197,48 +200,59 @@ def _pushed(case: Case, primal: Sequence[np.ndarray], tangents: Sequence[np.ndar
     return pushed_over_batch(case, contract, blocks, along)
 
 
-def inner(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> complex:
-    """The inner product of lists of global arrays, without conjugation, in double precision."""
-    return complex(
-        sum(np.sum(a.astype(np.complex128) * b.astype(np.complex128)) for a, b in zip(left, right, strict=True))
-    )
+Arrays = tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]
+"""What a derivative is taken of: operands, tangents and cotangents, as global arrays."""
 
 
 def held(
-    kind: str,
-    implementation: Implementation,
-    case: Case,
-    placements: Sequence[Placement],
-    primal: Sequence[np.ndarray],
-    tangents: Sequence[np.ndarray],
-    cts: Sequence[np.ndarray],
-) -> tuple[list[Reference], list[Reference]]:
+    kind: str, implementation: Implementation, case: Case, placements: Sequence[Placement], given: Sequence[Arrays]
+) -> Iterator[tuple[list[Reference], list[Reference]]]:
     """What the oracle says of tangents, as blocks, and of gradients, as global arrays; in modes that `kind` lacks, too.
+
+    One pair for each of the `given` data sets.
 
     Raises:
         InterpreterLimit: if how far off they may be takes a wide run, and the interpreter cannot.
     """
-    pushed, pulled = tangent_references(case, primal, tangents), gradient_references(case, placements, primal, cts)
-    if CONTRACTS[case.contract].nonlinear:
-        forward_mode, reverse_mode = MODES[kind]
-        runs = both(kind, implementation, case, [*primal, *tangents, *cts])
-        pushed = tangents_held(case, pushed, runs[len(cts) : 2 * len(cts)], placements) if forward_mode else pushed
-        pulled = gradients_held(case, pulled, runs[-len(pulled) :]) if reverse_mode else pulled
-    return pushed, pulled
+    forward_mode, reverse_mode = MODES[kind]
+    nonlinear = CONTRACTS[case.contract].nonlinear
+    sets = [[*primal, *tangents, *cts] for primal, tangents, cts in given]
+    runs = both(kind, implementation, case, sets) if nonlinear else repeat([])
+    for (primal, tangents, cts), run in zip(given, runs, strict=False):
+        pushed, pulled = tangent_references(case, primal, tangents), gradient_references(case, placements, primal, cts)
+        if nonlinear and forward_mode:
+            pushed = tangents_held(case, pushed, run[len(cts) : 2 * len(cts)], placements)
+        if nonlinear and reverse_mode:
+            pulled = gradients_held(case, pulled, run[-len(pulled) :])
+        yield pushed, pulled
 
 
-def _check(kind: str, implementation: Implementation, case: Case, program: Ready, data: Data) -> bool:
-    """Whether the data set tells right from wrong."""
+def _check(kind: str, implementation: Implementation, case: Case, program: Ready, chosen: Sequence[Data]) -> list[bool]:
+    """Whether each of the data sets tells right from wrong."""
+    terms = pulled_terms(case)
+    given = [(operands(case, data, terms), tangents_of(case, data), cotangents(case, program, data)) for data in chosen]
+    runs = each(program.prepared, [[*primal, *tangents, *cts] for primal, tangents, cts in given])
+    right = held(kind, implementation, case, program.placements, given)
+    found = zip(chosen, given, runs, right, strict=True)
+    return [_check_one(kind, case, data, program.placements, *of_one) for data, *of_one in found]
+
+
+def _check_one(
+    kind: str,
+    case: Case,
+    data: Data,
+    placements: Sequence[Placement],
+    arrays: Arrays,
+    outputs: Sequence[np.ndarray],
+    right: tuple[list[Reference], list[Reference]],
+) -> bool:
     forward_mode, reverse_mode = MODES[kind]
     moving = CONTRACTS[case.contract].moving(case)
-    primal, tangents = operands(case, data, pulled_terms(case)), tangents_of(case, data)
-    cts = cotangents(case, program, data)
-    outputs = program.prepared([*primal, *tangents, *cts])
+    _, tangents, cts = arrays
+    pushed_right, pulled_right = right
     got_tangents = outputs[len(cts) : 2 * len(cts)] if forward_mode else []
     got_gradients = outputs[-len(moving) :] if reverse_mode else []
-
-    pushed_right, pulled_right = held(kind, implementation, case, program.placements, primal, tangents, cts)
-    for i, (tangent, placement) in enumerate(zip(got_tangents, program.placements, strict=False)):
+    for i, (tangent, placement) in enumerate(zip(got_tangents, placements, strict=False)):
         compare(
             case, data, "tangent", "tangent (forward mode)",
             expected=pushed_right[i].rounded, actual=placed_blocks(case, tangent, placement),
@@ -263,24 +277,13 @@ def _check(kind: str, implementation: Implementation, case: Case, program: Ready
         check_mathematics(case, data, "gradient", named(case, i), right, leaf=i, operand=i)
     pairs = ((got_tangents, cts), (tangents, got_gradients))
     exact = all(right.bound is None for right in (*pushed_right, *pulled_right))
-    if forward_mode and reverse_mode and exact and all(_exact_inner(*pair) for pair in pairs):
+    if forward_mode and reverse_mode and exact and all(exact_inner(*pair) for pair in pairs):
         left, right_ = (inner(*pair) for pair in pairs)
         if left != right_:
             told = f"<J d, c> = {left} differs from <d, J^T c> = {right_}"
             raise Broken("adjoint", told, of="gradient", data=data)
     checked = [*pushed_right[: len(got_tangents)], *pulled_right[: len(got_gradients)]]
     return any(right.tells for right in checked)
-
-
-def _exact_inner(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> bool:
-    """Whether an inner product is finite and exact in double precision, whatever is added first."""
-    if not all(np.isfinite(a.astype(wide(a.dtype))).all() for a in (*left, *right)):
-        return False
-    with np.errstate(over="ignore"):
-        total = inner([magnitude(a) for a in left], [magnitude(b) for b in right]).real
-    unit = min(finest(a) for a in left) * min(finest(b) for b in right)
-    smallest = float(np.finfo(np.float64).tiny)
-    return bool(total == 0 or (np.isfinite(total) and total <= 2.0**52 * unit and unit >= smallest))
 
 
 def named(case: Case, index: int) -> str:

@@ -123,3 +123,21 @@ def divides_exactly(case: Case) -> bool:
     """Whether nothing divides the sums, or powers of two alone."""
     contract = CONTRACTS[case.contract]
     return not contract.divides(case) or contract.even(case)
+
+
+def inner(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> complex:
+    """The inner product of lists of global arrays, without conjugation, in double precision."""
+    return complex(
+        sum(np.sum(a.astype(np.complex128) * b.astype(np.complex128)) for a, b in zip(left, right, strict=True))
+    )
+
+
+def exact_inner(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> bool:
+    """Whether an inner product is finite and exact in double precision, whatever is added first."""
+    if not all(np.isfinite(a.astype(wide(a.dtype))).all() for a in (*left, *right)):
+        return False
+    with np.errstate(over="ignore"):
+        total = inner([magnitude(a) for a in left], [magnitude(b) for b in right]).real
+    unit = min(finest(a) for a in left) * min(finest(b) for b in right)
+    smallest = float(np.finfo(np.float64).tiny)
+    return bool(total == 0 or (np.isfinite(total) and total <= 2.0**52 * unit and unit >= smallest))

@@ -7,8 +7,9 @@
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import repeat
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS, Contract
 from shardproof.properties.engines import SimulateEngine
-from shardproof.properties.engines.simulate import DOUBLES, OWN, InterpreterLimit, Rounding, Wide
+from shardproof.properties.engines.simulate import DOUBLES, OWN, InterpreterLimit, Rounding, Sets, Wide
 from shardproof.properties.engines.simulated import Interpreted
 from shardproof.properties.laws.comparison import compare
 from shardproof.properties.laws.doubles import in_doubles
@@ -46,8 +47,10 @@ Both = tuple[Wide, Wide, np.ndarray]
 must be finite if the doubles are."""
 
 
-def both(kind: str, implementation: Implementation, case: Case, arrays: Sequence[np.ndarray]) -> list[Both]:
+def both(kind: str, implementation: Implementation, case: Case, sets: Sets) -> Iterator[list[Both]]:
     """The results of a program, made ready as `kind`, in double precision; global arrays, as the program returns them.
+
+    One list for each data set.
 
     Raises:
         InterpreterLimit: if the interpreter cannot run it so.
@@ -56,19 +59,47 @@ def both(kind: str, implementation: Implementation, case: Case, arrays: Sequence
     decided = CONTRACTS[case.contract].decided
     rounding = dataclasses.replace(permitted(implementation, case, derivative=kind != "value"), decided=decided)
     doubles = dataclasses.replace(DOUBLES, decided=decided)
-    try:
-        prepared = ready(kind, implementation, case, INTERPRETER).prepared
+    added_up = dataclasses.replace(doubles, own=rounding.own)
+    asked = CONTRACTS[case.contract].finite and "narrow_accumulation" not in implementation.features
+    run = _Runs(kind, implementation, case, sets)
+    for i, arrays in enumerate(sets):
+        try:
+            own, double = run.of(i, rounding), run.of(i, doubles)
+            finite = [np.full(wide.error.shape, asked) for wide in own]
+            if rounding.own and any(np.isinf(wide.error).any() for wide in own):
+                finite = [one & np.isfinite(wide.error) for one, wide in zip(finite, run.of(i, added_up), strict=True)]
+        except InterpreterLimit as limit:
+            own, double = map(list, zip(*in_doubles(kind, implementation, case, arrays, limit), strict=True))
+            finite = [np.zeros(wide.error.shape, bool) for wide in own]
+        yield list(zip(own, double, finite, strict=True))
+
+
+class _Runs:
+    """The wide runs of a program on several data sets, on all of them at once if the interpreter can.
+
+    Arguments:
+        kind: as what it is made ready.
+        implementation: the implementation.
+        case: the case.
+        sets: the data sets.
+    """
+
+    def __init__(self, kind: str, implementation: Implementation, case: Case, sets: Sets) -> None:
+        self.kind, self.implementation, self.case, self.sets = kind, implementation, case, sets
+        self.known: dict[Rounding, list[list[Wide]] | None] = {}
+
+    def of(self, index: int, rounding: Rounding) -> list[Wide]:
+        """The run on one data set.
+
+        Raises:
+            InterpreterLimit: if the interpreter cannot run it so.
+        """
+        prepared = ready(self.kind, self.implementation, self.case, INTERPRETER).prepared
         assert isinstance(prepared, Interpreted)
-        own, double = prepared.wide(arrays, rounding), prepared.wide(arrays, doubles)
-        asked = CONTRACTS[case.contract].finite and "narrow_accumulation" not in implementation.features
-        finite = [np.full(wide.error.shape, asked) for wide in own]
-        if rounding.own and any(np.isinf(wide.error).any() for wide in own):
-            added_up = prepared.wide(arrays, dataclasses.replace(doubles, own=rounding.own))
-            finite = [one & np.isfinite(wide.error) for one, wide in zip(finite, added_up, strict=True)]
-    except InterpreterLimit as limit:
-        own, double = map(list, zip(*in_doubles(kind, implementation, case, arrays, limit), strict=True))
-        finite = [np.zeros(wide.error.shape, bool) for wide in own]
-    return list(zip(own, double, finite, strict=True))
+        if rounding not in self.known:
+            self.known[rounding] = prepared.wide_together(self.sets, rounding)
+        together = self.known[rounding]
+        return prepared.wide(self.sets[index], rounding) if together is None else together[index]
 
 
 def permitted(implementation: Implementation, case: Case, *, derivative: bool) -> Rounding:
@@ -85,21 +116,24 @@ def permitted(implementation: Implementation, case: Case, *, derivative: bool) -
     return Rounding(held.name, ACCUMULATED_BY_JAX if derivative else frozenset())
 
 
-def value_references(implementation: Implementation, case: Case, arrays: Sequence[np.ndarray]) -> list[Reference]:
-    """What the oracle says of the results, as blocks, and how far off an implementation's may be.
+def value_references(implementation: Implementation, case: Case, sets: Sets) -> Iterator[list[Reference]]:
+    """What the oracle says of the results on each data set, as blocks, and how far off an implementation's may be.
 
     Raises:
         InterpreterLimit: if that takes a wide run, and the interpreter cannot.
     """
-    right = references(case, arrays, implementation.features, split=implementation.whole)
-    if not CONTRACTS[case.contract].nonlinear:
-        return right
-    runs = both("value", implementation, case, arrays)
     contract = CONTRACTS[case.contract]
-    return [
-        held_to(contract, r, *_map(run, partial(all_blocks, case)), of_derivative=False)
-        for r, run in zip(right, runs, strict=True)
-    ]
+    runs = both("value", implementation, case, sets) if contract.nonlinear else repeat(())
+    for arrays, results in zip(sets, runs, strict=False):
+        right = references(case, arrays, implementation.features, split=implementation.whole)
+        yield (
+            [
+                held_to(contract, r, *_map(run, partial(all_blocks, case)), of_derivative=False)
+                for r, run in zip(right, results, strict=True)
+            ]
+            if contract.nonlinear
+            else right
+        )
 
 
 def tangents_held(

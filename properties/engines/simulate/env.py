@@ -19,6 +19,9 @@ from shardproof.properties.engines.simulate.location import location
 from shardproof.properties.engines.simulate.record import Recorder
 from shardproof.properties.engines.simulate.unwritten import Left
 
+SETS = "_data_sets"
+"""The axis along which data sets are run at once, as if each were on devices of its own; no program names it."""
+
 
 @dataclass(frozen=True)
 class Elsewhere:
@@ -97,6 +100,12 @@ class Env:
     def exact(self, dtype: np.dtype) -> np.dtype:
         """In what sums of a dtype lose nothing that matters: doubles that stand for shorter floats have room enough."""
         return wide(dtype) if self.arithmetic is None else np.dtype(dtype)
+
+    def anywhere(self, mask: np.ndarray) -> np.ndarray:
+        """Whether a mask `[*lead, *block]` holds anywhere in a data set: `[*lead]`, broadcast."""
+        apart = int(self.mesh.axis_names[:1] == (SETS,))
+        found = np.asarray(mask.any(axis=tuple(range(apart, mask.ndim))))
+        return found.reshape((-1,) * apart + (1,) * (self.lead - apart))
 
     def mapped(self, dimensions: int) -> "Env":
         """For scalar computations over an array: that many leading dimensions more."""

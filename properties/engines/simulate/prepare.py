@@ -1,6 +1,7 @@
 """Traces a function once, and runs the traced program on as many data sets as wanted."""
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,7 +13,8 @@ from jax.extend import core
 from jax.interpreters.partial_eval import dce_jaxpr
 from jaxtyping import PyTree
 
-from shardproof.properties.engines.simulate.env import Env
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.engines.simulate.env import SETS, Env
 from shardproof.properties.engines.simulate.interpreter import evaluate
 from shardproof.properties.engines.simulate.plans import as_value
 from shardproof.properties.engines.simulate.record import Record, Recorder
@@ -22,13 +24,21 @@ from shardproof.properties.engines.simulate.wide import OWN, Rounding, Wide, Wid
 Meshes = jax.sharding.Mesh | jax.sharding.AbstractMesh
 
 
-def interpret(closed_jaxpr: Any, *args: Any, record: Recorder | None = None) -> list[np.ndarray]:
+NOTHING = Env()
+"""What is around a program by itself."""
+
+Sets = Sequence[Sequence[np.ndarray]]
+"""Data sets: of each, one global array per argument."""
+
+
+def interpret(closed_jaxpr: Any, *args: Any, record: Recorder | None = None, around: Env = NOTHING) -> list[np.ndarray]:
     """The results of a closed jaxpr, in NumPy, for all devices of its meshes together.
 
     Arguments:
         closed_jaxpr: what `jax.make_jaxpr` returns.
         *args: one global array per argument of the jaxpr.
         record: if given, the executed collectives are written to it.
+        around: what is around the jaxpr, and in front of the dimensions of the arrays.
 
     Raises:
         UnknownPrimitive: if a primitive has no rule.
@@ -40,22 +50,23 @@ def interpret(closed_jaxpr: Any, *args: Any, record: Recorder | None = None) -> 
     values = [as_value(x) for x in args]
     with np.errstate(all="ignore"):  # infinities and wrapping are the program's business, as they are XLA's
         if not allocates(closed_jaxpr):
-            return evaluate(Env(recorder=record), closed_jaxpr, values)
+            return evaluate(dataclasses.replace(around, recorder=record), closed_jaxpr, values)
         one: Left = []
         other: Left = []
-        results = evaluate(Env(recorder=record, left=one), closed_jaxpr, values)
-        again = evaluate(Env(left=other, other_contents=True), closed_jaxpr, values)
+        results = evaluate(dataclasses.replace(around, recorder=record, left=one), closed_jaxpr, values)
+        again = evaluate(dataclasses.replace(around, left=other, other_contents=True), closed_jaxpr, values)
         check_written(closed_jaxpr, results, again, (one, other))
         return results
 
 
-def interpret_wide(closed_jaxpr: Any, *args: Any, rounding: Rounding = OWN) -> list[Wide]:
+def interpret_wide(closed_jaxpr: Any, *args: Any, rounding: Rounding = OWN, around: Env = NOTHING) -> list[Wide]:
     """The results of a closed jaxpr in double precision, and how far off the program's own may be.
 
     Arguments:
         closed_jaxpr: what `jax.make_jaxpr` returns.
         *args: one global array per argument of the jaxpr.
         rounding: what each operation may be off by.
+        around: what is around the jaxpr, and in front of the dimensions of the arrays.
 
     Raises:
         InterpreterLimit: if nothing says how far off a primitive's result may be, or rounding ends a loop.
@@ -64,7 +75,13 @@ def interpret_wide(closed_jaxpr: Any, *args: Any, rounding: Rounding = OWN) -> l
     arithmetic = WideArithmetic(rounding)
     with np.errstate(all="ignore"):
         values = [arithmetic.argument(as_value(x)) for x in args]
-        return [arithmetic.result(x) for x in evaluate(Env(arithmetic=arithmetic), closed_jaxpr, values)]
+        env = dataclasses.replace(around, arithmetic=arithmetic)
+        return [arithmetic.result(x) for x in evaluate(env, closed_jaxpr, values)]
+
+
+def beside(count: int) -> Env:
+    """What is around a program that is run on that many data sets at once: an axis more, which nothing names."""
+    return Env(mesh=MeshCase((SETS,), (count,)), lead=1)
 
 
 class Simulated:
@@ -101,6 +118,30 @@ class Simulated:
         values = [as_value(leaf) for leaf in jax.tree.leaves(args)]
         return interpret_wide(self._live.closed_jaxpr, *self._typed(values), rounding=rounding)
 
+    def run_together(self, sets: Sets) -> list[list[np.ndarray]]:
+        """The flat results on several data sets, which are run at once, as if each were on devices of its own.
+
+        Raises:
+            TypeError: if an argument's shape is not what was traced.
+            Whatever `interpret` raises for one of the data sets, which its message does not tell from the others.
+        """
+        results = interpret(self.closed_jaxpr, *self._stacked(sets), around=beside(len(sets)))
+        return [[np.array(_of_set(x, i)) for x in results] for i in range(len(sets))]
+
+    def run_wide_together(self, sets: Sets, *, rounding: Rounding = OWN) -> list[list[Wide]]:
+        """The same in double precision, with how far off the program's own may be.
+
+        Raises:
+            TypeError: if an argument's shape is not what was traced.
+            Whatever `interpret_wide` raises for one of the data sets.
+        """
+        jaxpr = self._live.closed_jaxpr
+        results = interpret_wide(jaxpr, *self._stacked(sets), rounding=rounding, around=beside(len(sets)))
+        return [[Wide(*(np.array(_of_set(x, i)) for x in wide)) for wide in results] for i in range(len(sets))]
+
+    def _stacked(self, sets: Sets) -> list[np.ndarray]:
+        return [np.stack(column) for column in zip(*map(self._typed, sets), strict=True)]
+
     def _typed(self, values: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Arguments in the dtypes that were traced, once their shapes are those that were."""
         if [v.shape for v in values] != [tuple(a.shape) for a in self.avals]:
@@ -124,6 +165,11 @@ class Simulated:
         closed = self.closed_jaxpr
         jaxpr, _ = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), True)
         return Simulated(core.ClosedJaxpr(jaxpr, closed.consts), self.avals, self.structure)
+
+
+def _of_set(x: np.ndarray, index: int) -> Any:
+    """What is one data set's, of a result that is held once if it is the same for all."""
+    return x[min(index, len(x) - 1)]
 
 
 def keylike(aval: Any) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 from shardproof.oracles.dtypes import wide
 from shardproof.oracles.layout import shard, sharded_axes, unshard
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.engines.simulate.env import Env
+from shardproof.properties.engines.simulate.env import SETS, Env
 from shardproof.properties.engines.simulate.errors import InterpreterLimit
 from shardproof.properties.engines.simulate.interpreter import evaluate
 from shardproof.properties.engines.simulate.memory import peak_bytes
@@ -20,7 +20,10 @@ def widened(env: Env, mesh: Any, manual: frozenset[str]) -> tuple[Env, MeshCase,
 
     The axes that are not manual stay in global view: no device of theirs is told apart.
     """
-    sizes = dict(mesh.shape)
+    sets = {name: size for name, size in env.mesh.shape.items() if name == SETS}
+    if sets.keys() & mesh.shape.keys():
+        raise InterpreterLimit(f"the mesh {dict(mesh.shape)} names {SETS}", f"a mesh axis called {SETS}")
+    sizes = {**sets, **mesh.shape}
     names = [name for name in sizes if name in manual or name in env.mesh.axis_names]
     whole = MeshCase(tuple(names), tuple(sizes[name] for name in names))
     fresh = [name for name in names if name not in env.mesh.axis_names]

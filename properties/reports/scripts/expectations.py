@@ -87,7 +87,7 @@ def data_of(case: Case, data: Data | None) -> Data:
 def result_values(implementation: Implementation, case: Case, data: Data) -> Values:
     """What the law of values expects of an implementation."""
     arrays = operands(case, data)
-    return Values(arrays, value_references(implementation, case, arrays))
+    return Values(arrays, next(value_references(implementation, case, [arrays])))
 
 
 def gradient_values(implementation: Implementation, case: Case, data: Data) -> Gradients:
@@ -103,7 +103,7 @@ def gradient_values(implementation: Implementation, case: Case, data: Data) -> G
     primal, tangents = operands(case, data, pulled_terms(case)), tangents_of(case, data)
     for kind in MODES:  # those that JAX has of the function
         with suppress(NotImplementedError):
-            pushed, pulled = held(kind, implementation, case, placements, primal, tangents, cts)
+            pushed, pulled = next(held(kind, implementation, case, placements, [(primal, tangents, cts)]))
             break
     else:
         raise NotDifferentiable("the function is differentiable in neither mode")

@@ -8,7 +8,7 @@ from shardproof.oracles.dtypes import exact_limit, is_float, largest_finite, rea
 from shardproof.properties.engines.simulate.bits import convert
 from shardproof.properties.engines.simulate.env import Env
 from shardproof.properties.engines.simulate.rules import RULES, result_dtype
-from shardproof.properties.engines.simulate.wide.held import UNKNOWN, Numbers, double, together
+from shardproof.properties.engines.simulate.wide.held import UNKNOWN, Numbers, double, over_blocks, together
 from shardproof.properties.engines.simulate.wide.integers import exactly
 from shardproof.properties.engines.simulate.wide.rounding import limits, literal_error
 from shardproof.properties.engines.simulate.wide.table import (
@@ -51,9 +51,10 @@ def convert_element_type(env: Env, equation: Any, x: Numbers) -> Any:
         error = error + _constant_error(env, equation, cast)
         return together(cast, charged(bounds, cast, error), target)
     off = np.where(error == 0, 0.0, 1.0 if source == bool else UNKNOWN)
-    if (np.abs(cast) <= exact_limit(target)).all():
+    long = env.anywhere(~(np.abs(cast) <= exact_limit(target)))
+    if not long.any():
         return together(cast, off, target)
-    return together(cast, charged(bounds, cast, off), target)
+    return together(cast, np.where(over_blocks(long, cast), charged(bounds, cast, off), off), target)
 
 
 def _constant_error(env: Env, equation: Any, cast: Numbers) -> Numbers:
@@ -106,7 +107,8 @@ def bitcast_convert_type(env: Env, equation: Any, x: Numbers) -> Any:
     result = one(rule(env, equation, as_traced))
     whole = result.astype(double(target)) if is_float(target) else result
     if source.itemsize != target.itemsize:
-        return together(whole, UNKNOWN if error.any() or not _same(value, as_traced) else 0.0, target)
+        off = env.anywhere((error != 0) | ~_same(value, as_traced))
+        return together(whole, np.where(over_blocks(off, whole), UNKNOWN, 0.0), target)
     moved = (
         error + np.abs(np.where(np.isfinite(value), value - as_traced.astype(value.dtype), 0.0))
         if is_float(source)
@@ -119,5 +121,5 @@ def bitcast_convert_type(env: Env, equation: Any, x: Numbers) -> Any:
     return together(whole, np.where(moved > 0, UNKNOWN, -moved), target)
 
 
-def _same(value: Numbers, rounded: Numbers) -> bool:
-    return bool(((value == rounded.astype(value.dtype)) | (value != value)).all())
+def _same(value: Numbers, rounded: Numbers) -> Numbers:
+    return (value == rounded.astype(value.dtype)) | (value != value)

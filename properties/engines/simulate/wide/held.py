@@ -69,6 +69,11 @@ def together(value: Numbers, error: Numbers | float, dtype: np.dtype) -> Numbers
     return result
 
 
+def over_blocks(mask: Numbers, x: Numbers) -> Numbers:
+    """A mask `[*lead]`, or one of elements, with as many dimensions as `x`."""
+    return mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim))
+
+
 def certain(value: Numbers, dtype: np.dtype) -> Numbers:
     """Numbers of a traced dtype that the program has in its own dtypes as well."""
     return value if value.dtype.names is not None else together(value, 0.0, dtype)

@@ -8,7 +8,15 @@ import numpy as np
 from shardproof.properties.engines.simulate.elementwise import PLAIN, aligned
 from shardproof.properties.engines.simulate.env import Env
 from shardproof.properties.engines.simulate.rules import Rule
-from shardproof.properties.engines.simulate.wide.held import UNKNOWN, Numbers, certain, error_of, together, value_of
+from shardproof.properties.engines.simulate.wide.held import (
+    UNKNOWN,
+    Numbers,
+    certain,
+    error_of,
+    over_blocks,
+    together,
+    value_of,
+)
 
 ABSORBING = {"and": False, "or": True}
 """Which operand decides, whatever the other one is."""
@@ -20,10 +28,9 @@ def exactly(env: Env, rule: Rule, equation: Any, operands: list[Numbers]) -> lis
     results = rule(plain, equation, *(value_of(x) for x in operands))
     results = [results] if isinstance(results, np.ndarray) else list(results)
     error = _unknown(env, equation, operands)
-    return [
-        x if x.dtype.names is not None else together(x, error, x.dtype) if error is not None else certain(x, x.dtype)
-        for x in results
-    ]
+    if error is None:
+        return [certain(x, x.dtype) for x in results]
+    return [x if x.dtype.names is not None else together(x, over_blocks(error, x), x.dtype) for x in results]
 
 
 def _unknown(env: Env, equation: Any, operands: list[Numbers]) -> Any:
@@ -33,7 +40,8 @@ def _unknown(env: Env, equation: Any, operands: list[Numbers]) -> Any:
         return None
     name = equation.primitive.name
     if name not in PLAIN:
-        return UNKNOWN
+        anywhere = [env.anywhere(e) for e in errors]
+        return np.where(np.logical_or.reduce(np.broadcast_arrays(*anywhere)), UNKNOWN, 0.0)
     errors = aligned(env, equation, tuple(errors))
     unknown = np.logical_or.reduce(np.broadcast_arrays(*errors))
     if name in ABSORBING and operands[0]["value"].dtype == bool:

@@ -16,6 +16,7 @@ from shardproof.properties.engines.simulate.wide.held import (
     error_of,
     held,
     is_held,
+    over_blocks,
     together,
     value_of,
 )
@@ -46,7 +47,7 @@ def unknown_where(mask: Numbers, results: list[Numbers]) -> list[Numbers]:
         return results
     told = []
     for x in results:
-        at = mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim))
+        at = over_blocks(mask, x)
         error = np.where(at, UNKNOWN, error_of(x))
         value = np.broadcast_to(value_of(x), error.shape)
         told.append(together(value, error, value.dtype) if is_held(x) else x)
@@ -106,9 +107,11 @@ def scatter(env: Env, equation: Any, x: Numbers, indices: Numbers, updates: Numb
 @wide_rule("ragged_all_to_all")
 def ragged_all_to_all(env: Env, equation: Any, *operands: Numbers) -> list[Numbers]:
     """Rows to where their senders say: sizes that are unknown could be anything, on every device."""
-    unknown = any((error_of(x) != 0).any() for x in operands[2:])
+    unknown: Any = False
+    for x in operands[2:]:
+        unknown = unknown | env.anywhere(error_of(x) != 0)
     result = as_it_is(env, equation, *operands[:2], *map(value_of, operands[2:]))
-    return unknown_where(np.full((1,) * env.lead, unknown), [result])
+    return unknown_where(unknown, [result])
 
 
 @wide_rule("iota")

@@ -13,7 +13,7 @@ import numpy as np
 from shardproof.properties.engines.simulate.divergence import axes_of
 from shardproof.properties.engines.simulate.env import Env
 from shardproof.properties.engines.simulate.rules import RULES, result_dtype
-from shardproof.properties.engines.simulate.wide.held import Numbers, error_of, together, value_of
+from shardproof.properties.engines.simulate.wide.held import Numbers, error_of, over_blocks, together, value_of
 from shardproof.properties.engines.simulate.wide.integers import exactly
 from shardproof.properties.engines.simulate.wide.moving import of_each_device, unknown_where
 from shardproof.properties.engines.simulate.wide.rounding import ACROSS_DEVICES
@@ -164,8 +164,8 @@ def extreme() -> Any:
         high = one(values(env, equation, value + error)) - found
         low = found - one(values(env, equation, value - error))
         off = settled(np.maximum(high, low), [np.asarray(0.0)])
-        unknown = np.isinf(error).any()
-        off = np.where(np.isfinite(found), off, np.inf if unknown else 0.0)
+        unknown = over_blocks(env.anywhere(np.isinf(error)), found)
+        off = np.where(np.isfinite(found), off, np.where(unknown, np.inf, 0.0))
         return together(found, off, result_dtype(equation))
 
     def run(env: Env, equation: Any, *operands: Numbers) -> Any:

@@ -48,7 +48,9 @@ def oracle_blocks(case: Case, operands: Arrays) -> list[np.ndarray]:
 
 def value_over_batch(case: Case, rules: Contract | Mistake, operands: Arrays) -> list[np.ndarray]:
     """The results by some rules, given blocks of the operands."""
-    return _over_batch(case, operands, range(len(operands)), lambda blocks: _calls(case, rules, blocks)[-1][1])
+    return _over_batch(
+        case, operands, range(len(operands)), lambda blocks: rules.oracle(case, _calls(case, rules, blocks)[-1])
+    )
 
 
 def pushed_over_batch(case: Case, rules: Contract | Mistake, operands: Arrays, tangents: Arrays) -> list[np.ndarray]:
@@ -77,12 +79,11 @@ def pulled_over_batch(case: Case, rules: Contract | Mistake, operands: Arrays, c
     )
 
 
-def _calls(case: Case, rules: Contract | Mistake, blocks: Arrays) -> list[tuple[Arrays, Arrays]]:
-    """The operands and the results of every call, each but the first fed by the one before it."""
-    calls = [(blocks, rules.oracle(case, blocks))]
+def _calls(case: Case, rules: Contract | Mistake, blocks: Arrays) -> list[Arrays]:
+    """The operands of every call, each but the first fed by the one before it."""
+    calls = [blocks]
     while len(calls) < case.calls:
-        operands = refilled(fed_operands(case), *calls[-1])
-        calls.append((operands, rules.oracle(case, operands)))
+        calls.append(refilled(fed_operands(case), calls[-1], rules.oracle(case, calls[-1])))
     return calls
 
 
@@ -92,7 +93,7 @@ def _pushed(case: Case, rules: Contract | Mistake, blocks: Arrays, tangents: Arr
         return rules.pushforward(case, blocks, tangents)
     moving, fed = CONTRACTS[case.contract].moving(case), fed_operands(case)
     among = {moving.index(place): number for place, number in fed.items()}
-    first, *rest = [operands for operands, _ in _calls(case, rules, blocks)]
+    first, *rest = _calls(case, rules, blocks)
     pushed = rules.pushforward(case, first, tangents)
     for operands in rest:
         pushed = rules.pushforward(case, operands, refilled(among, tangents, pushed))
@@ -104,7 +105,7 @@ def _pulled(case: Case, rules: Contract | Mistake, blocks: Arrays, cotangents: A
     if case.calls == 1:
         return rules.pullback(case, blocks, cotangents)
     moving, fed = CONTRACTS[case.contract].moving(case), fed_operands(case)
-    first, *rest = [operands for operands, _ in _calls(case, rules, blocks)]
+    first, *rest = _calls(case, rules, blocks)
     shared: list[np.ndarray] | None = None
     for operands in reversed(rest):
         pulled = dict(zip(moving, rules.pullback(case, operands, cotangents), strict=True))

@@ -26,6 +26,7 @@ from shardproof.properties.mutants.hunt import implementation_of
 from shardproof.properties.programs.feeding import fed_operands
 from shardproof.properties.programs.implementations import BUILT_IN, Implementation
 from shardproof.properties.reports.checking import user_implementation
+from shardproof.properties.reports.failures.text import diagnosed
 from shardproof.properties.reports.report import pairs
 from shardproof.properties.runner.judging import verify
 from shardproof.properties.runner.tally import Tally
@@ -210,6 +211,15 @@ def test_a_bug_of_what_is_fed_shows_under_no_other_link(name: str, law: str, eng
         assert (f"{part} under {told}:" in headline) == (chain != ("fed", "scan")), (
             headline
         )  # of which it gives no block
+
+
+def test_a_bug_of_the_second_call_is_told() -> None:
+    """What is wrong of it are the results of the first."""
+    case = a_case("ring_shift", (3,), mesh=MeshCase(("dp",), (3,)), data=(Data("distinct", 1),), offset=1)
+    mine = implementation_of(MUTANTS["shift_that_was_made_already"])
+    with pytest.raises(LawViolation) as caught:
+        verify(LAWS["transformation"], mine, case, engine_named("xla"), Tally("", "", "", "xla"))
+    assert "the blocks are the right ones of the first call, which feeds the second" in diagnosed(caught.value)
 
 
 def test_a_shape_that_is_wrong_is_told_and_not_fed() -> None:

@@ -107,7 +107,7 @@ def optimization_barrier(env: Env, equation: Any, *operands: Numbers) -> list[Nu
         return list(operands)
     return [
         together(value_of(x), charged(limits_of(env, equation, i), value_of(x), error_of(x)), result_dtype(equation, i))
-        if is_held(x)
+        if is_held(x) and is_float(result_dtype(equation, i))
         else x
         for i, x in enumerate(operands)
     ]

@@ -13,7 +13,7 @@ import numpy as np
 from shardproof.oracles.layout import Entries, shard
 from shardproof.oracles.mesh import MOST_AXES, MOST_DEVICES, MeshCase, as_axes
 from shardproof.properties.cases import reading
-from shardproof.properties.cases.chain import BATCH, LINKS, MOST_LINKS, Chain, Link, check_chain, in_words, links
+from shardproof.properties.cases.chain import BATCH, FED, LINKS, MOST_LINKS, Chain, Link, check_chain, in_words, links
 from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.cases.operand import (
     MOST_ELEMENTS,
@@ -112,6 +112,11 @@ class Case:
     def links(self) -> tuple[Link, ...]:
         """The transformations around the call."""
         return links(self.chain)
+
+    @property
+    def calls(self) -> int:
+        """How many calls there are of which each gets what the one before it gave."""
+        return 2 ** self.chain.count(FED)
 
     @property
     def batch(self) -> tuple[int, ...]:

@@ -25,6 +25,9 @@ OUTSIDE = "vmap_outside"
 SPREAD = "vmap_spread"
 """The link that is such a `vmap`, its batch sharded over an axis of the mesh (`spmd_axis_name`)."""
 
+FED = "fed"
+"""The link whose second call has what the first one gave."""
+
 DIVERGENT = ("divergent_cond", "divergent_switch", "divergent_while")
 """The links for which devices that no collective connects take different branches, or different numbers of steps."""
 
@@ -140,6 +143,7 @@ LINKS: dict[str, Link] = {
             "Two calls: an operand of the second is chosen between the next input and a result of the first.",
             maps="all",
         ),
+        Link(FED, "Two calls: the results of the first are operands of the second."),
         Link("switch", "The call in one branch of a `switch`; the others give zeros."),
         Link(
             "divergent_cond",

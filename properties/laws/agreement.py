@@ -9,8 +9,8 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import ENGINES, Engine
 from shardproof.properties.laws.comparison import compare
-from shardproof.properties.laws.gradient import cotangents, derives_at, pulled_terms
-from shardproof.properties.laws.numbers import is_exact, operands
+from shardproof.properties.laws.gradient import cotangents, derives_at
+from shardproof.properties.laws.numbers import is_exact, operands, pulled_terms
 from shardproof.properties.laws.running import all_blocks, check_results, each, ready
 from shardproof.properties.laws.wide import value_references
 from shardproof.properties.programs.implementations import Implementation

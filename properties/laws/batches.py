@@ -1,7 +1,9 @@
-"""Oracles under a chain of transformations: one input of the batch after the other, and what is not kept is zeros."""
+"""Oracles under a chain of transformations: one input of the batch after the other, and what is not kept is zeros.
+
+Of calls that feed one another they are composed: derivatives by the chain rule.
+"""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import numpy as np
 
@@ -10,6 +12,7 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import CONTRACTS, Contract
 from shardproof.properties.contracts.contract import Mistake
 from shardproof.properties.laws.violation import SuiteError
+from shardproof.properties.programs.feeding import fed_operands, refilled
 
 Arrays = Sequence[np.ndarray]
 
@@ -45,7 +48,9 @@ def oracle_blocks(case: Case, operands: Arrays) -> list[np.ndarray]:
 
 def value_over_batch(case: Case, rules: Contract | Mistake, operands: Arrays) -> list[np.ndarray]:
     """The results by some rules, given blocks of the operands."""
-    return _over_batch(case, operands, range(len(operands)), partial(rules.oracle, case))
+    return _over_batch(
+        case, operands, range(len(operands)), lambda blocks: rules.oracle(case, _calls(case, rules, blocks)[-1])
+    )
 
 
 def pushed_over_batch(case: Case, rules: Contract | Mistake, operands: Arrays, tangents: Arrays) -> list[np.ndarray]:
@@ -55,7 +60,7 @@ def pushed_over_batch(case: Case, rules: Contract | Mistake, operands: Arrays, t
         case,
         [*operands, *tangents],
         [*range(count), *moving],
-        lambda blocks: rules.pushforward(case, blocks[:count], blocks[count:]),
+        lambda blocks: _pushed(case, rules, blocks[:count], blocks[count:]),
     )
 
 
@@ -69,9 +74,53 @@ def pulled_over_batch(case: Case, rules: Contract | Mistake, operands: Arrays, c
         case,
         [*operands, *cotangents],
         [*range(count), *(None for _ in cotangents)],
-        lambda blocks: rules.pullback(case, blocks[:count], blocks[count:]),
+        lambda blocks: _pulled(case, rules, blocks[:count], blocks[count:]),
         moving,
     )
+
+
+def _calls(case: Case, rules: Contract | Mistake, blocks: Arrays) -> list[Arrays]:
+    """The operands of every call, each but the first fed by the one before it."""
+    calls = [blocks]
+    while len(calls) < case.calls:
+        calls.append(refilled(fed_operands(case), calls[-1], rules.oracle(case, calls[-1])))
+    return calls
+
+
+def _pushed(case: Case, rules: Contract | Mistake, blocks: Arrays, tangents: Arrays) -> Arrays:
+    """The tangents of the results of the last call: those of one are tangents of the operands that it feeds."""
+    if case.calls == 1:
+        return rules.pushforward(case, blocks, tangents)
+    moving, fed = CONTRACTS[case.contract].moving(case), fed_operands(case)
+    among = {moving.index(place): number for place, number in fed.items()}
+    first, *rest = _calls(case, rules, blocks)
+    pushed = rules.pushforward(case, first, tangents)
+    for operands in rest:
+        pushed = rules.pushforward(case, operands, refilled(among, tangents, pushed))
+    return pushed
+
+
+def _pulled(case: Case, rules: Contract | Mistake, blocks: Arrays, cotangents: Arrays) -> Arrays:
+    """The cotangents of the operands of the first call, with those of what all calls share, which add up."""
+    if case.calls == 1:
+        return rules.pullback(case, blocks, cotangents)
+    moving, fed = CONTRACTS[case.contract].moving(case), fed_operands(case)
+    first, *rest = _calls(case, rules, blocks)
+    shared: list[np.ndarray] | None = None
+    for operands in reversed(rest):
+        pulled = dict(zip(moving, rules.pullback(case, operands, cotangents), strict=True))
+        cotangents = [np.zeros_like(ct) for ct in cotangents]
+        for place, number in fed.items():
+            cotangents[number] = pulled[place]
+        own = [np.zeros_like(ct) if place in fed else ct for place, ct in pulled.items()]
+        shared = own if shared is None else _added(shared, own)
+    assert shared is not None
+    return _added(shared, rules.pullback(case, first, cotangents))
+
+
+def _added(some: Arrays, others: Arrays) -> list[np.ndarray]:
+    with np.errstate(invalid="ignore", over="ignore"):
+        return [one + other for one, other in zip(some, others, strict=True)]
 
 
 def _over_batch(

@@ -1,18 +1,20 @@
 """The cases that laws draw: those of a contract, made to say what a law asks."""
 
 import dataclasses
+from collections.abc import Mapping
 
 import numpy as np
 from hypothesis import strategies as st
 
 from shardproof.oracles.dtypes import is_float
 from shardproof.properties.cases.case import Case
-from shardproof.properties.cases.chain import DIVERGENT, NESTED, OUTSIDE, SPREAD, in_order
+from shardproof.properties.cases.chain import DIVERGENT, FED, NESTED, OUTSIDE, SPREAD, in_order
 from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.manual import dividing_axis, free_axis, outer_axes
 from shardproof.properties.contracts import CONTRACTS, Violation
 from shardproof.properties.contracts.drawing import placements, without
 from shardproof.properties.laws.gradient import derives_at
+from shardproof.properties.programs.feeding import can_feed
 from shardproof.properties.programs.implementations import Implementation
 
 Cases = st.SearchStrategy[Case]
@@ -36,7 +38,8 @@ def fitted(case: Case) -> Case:
     """The case with a chain that fits it.
 
     Where there is one operand it is mapped, what has no gradient is not differentiated, a single
-    axis not divided, a batch not spread over an axis that is needed, and devices that a collective connects not parted.
+    axis not divided, a batch not spread over an axis that is needed, devices that a collective connects not parted, and
+    what results are unlike not fed by them.
     """
     contract = CONTRACTS[case.contract]
     moving = contract.moving(case)
@@ -51,8 +54,13 @@ def fitted(case: Case) -> Case:
         instead[SPREAD] = OUTSIDE
     if not dividing_axis(case) or SPREAD in case.chain:
         instead |= dict.fromkeys(DIVERGENT, "switch")
-    if not {*instead, SPREAD} & set(case.chain):
-        return case
+    if {*instead, SPREAD} & set(case.chain):
+        case = _with_others(case, instead)
+    return case if can_feed(case) else _with_others(case, {FED: "in_turn"})
+
+
+def _with_others(case: Case, instead: Mapping[str, str]) -> Case:
+    """The case with other links in place of some."""
     chain = in_order(instead.get(name, name) for name in case.chain)
     free = (free_axis(case),) if SPREAD in chain else ()
     operands = tuple(dataclasses.replace(o, placement=without(o.placement, free)) for o in case.operands)

@@ -24,6 +24,9 @@ from shardproof.properties.laws.numbers import (
     magnitude,
     magnitudes_of,
     operands,
+    parts_of,
+    pulled_terms,
+    pushed_terms,
 )
 from shardproof.properties.laws.references import Reference, derivative
 from shardproof.properties.laws.running import MODES, Ready, each, placed_blocks, ready
@@ -69,27 +72,6 @@ def derives_at(case: Case, data: Data) -> bool:
     return CONTRACTS[case.contract].degree == 1 or data.kind not in ("special", "nan")
 
 
-def pushed_terms(case: Case) -> int:
-    """How many terms a tangent adds up: each product gives one term per factor."""
-    contract = CONTRACTS[case.contract]
-    return contract.terms(case) * contract.degree
-
-
-def pulled_terms(case: Case) -> int:
-    """How many terms a gradient may add up.
-
-    Every device may read an element of a block, and every device that holds a replica of that block
-    adds to the gradient of the one value behind them. A product is read once per row or column, and what a batch shares
-    once per input.
-    """
-    mesh, contract = case.mesh, CONTRACTS[case.contract]
-    replicas = (mesh.size // mesh.axis_size(mesh.in_mesh_order(o.placement.axes)) for o in case.operands)
-    shared = max(math.prod(case.batch) // math.prod(case.batch_of(i)) for i in range(len(case.operands)))
-    longest = max((side for operand in case.operands for side in operand.block), default=1)
-    products = max(longest, 1) ** (contract.degree - 1) * contract.reads(case)
-    return mesh.size * shared * max(replicas, default=1) * products
-
-
 def along(case: Case, data: Data) -> str:
     """The kind of data of tangents and cotangents: that of the operands, or finite where terms are weighed."""
     return "exact" if CONTRACTS[case.contract].weighs and data.kind in ("special", "nan") else data.kind
@@ -126,7 +108,7 @@ def gradient_references(
     counts = _pulled(case, placements, ones_for(case, primal), [np.ones(c.shape) for c in cts])
     units = [finest(x) for x in moving]
     unit, degree = min((finest(c) for c in cts), default=1.0), CONTRACTS[case.contract].degree
-    divided = CONTRACTS[case.contract].terms(case) if CONTRACTS[case.contract].divides(case) else 1
+    divided = parts_of(case)
     return [
         derivative(
             case,
@@ -182,7 +164,7 @@ def tangent_references(case: Case, primal: Sequence[np.ndarray], tangents: Seque
         return [Reference(e, dtype, None) for e, dtype in zip(exact, dtypes, strict=True)]
     sums = _pushed(case, magnitudes_of(case, primal), [magnitude(d) for d in tangents])
     counts = _pushed(case, ones_for(case, primal), [np.ones(d.shape) for d in tangents])
-    divided = contract.terms(case) if contract.divides(case) else 1
+    divided = parts_of(case)
     finer = [min(finest(x), finest(d)) for x, d in zip(moving, tangents, strict=True)]
     units = [math.prod(finer)] * len(exact) if contract.degree > 1 else [finest(d) for d in tangents]
     return [

@@ -54,7 +54,7 @@ class Sums:
 def operands(case: Case, data: Data, terms: int | None = None) -> list[np.ndarray]:
     """The global arrays of a data set; `terms` is how many products a result adds up, the contract's own by default."""
     contract = CONTRACTS[case.contract]
-    count = contract.terms(case) if terms is None else terms
+    count = terms_of(case) if terms is None else terms
     count = contract.partial(case) if data.kind == "partial" else count
     arrays = [case.global_array(i, data, terms=count, degree=contract.degree) for i in range(len(case.operands))]
     return contract.adapt(case, arrays)
@@ -97,6 +97,31 @@ def is_exact(case: Case, arrays: Arrays, terms: int, directions: Arrays | None =
     return all(sums_exactly(a.dtype, total, unit) for a in factors)
 
 
+def terms_of(case: Case) -> int:
+    """How many terms a result adds up: of calls that feed one another, each adds up results of the one before it."""
+    return CONTRACTS[case.contract].terms(case) ** case.calls
+
+
+def pushed_terms(case: Case) -> int:
+    """How many terms a tangent adds up: each product gives one term per factor."""
+    return terms_of(case) * CONTRACTS[case.contract].degree
+
+
+def pulled_terms(case: Case) -> int:
+    """How many terms a gradient may add up.
+
+    Every device may read an element of a block, in every call, and every device that holds a replica of that block
+    adds to the gradient of the one value behind them. A product is read once per row or column, and what a batch shares
+    once per input.
+    """
+    mesh, contract = case.mesh, CONTRACTS[case.contract]
+    replicas = (mesh.size // mesh.axis_size(mesh.in_mesh_order(o.placement.axes)) for o in case.operands)
+    shared = max(math.prod(case.batch) // math.prod(case.batch_of(i)) for i in range(len(case.operands)))
+    longest = max((side for operand in case.operands for side in operand.block), default=1)
+    products = max(longest, 1) ** (contract.degree - 1) * contract.reads(case)
+    return (mesh.size * products) ** case.calls * shared * max(replicas, default=1)
+
+
 def is_moved(case: Case) -> bool:
     """Whether results are elements of the operands as they are, so that any data is exact."""
     contract = CONTRACTS[case.contract]
@@ -115,8 +140,7 @@ def sums_exactly(dtype: np.dtype, total: float, unit: float, parts: int = 1) -> 
 
 def parts_of(case: Case) -> int:
     """Into how many parts a sum is divided."""
-    contract = CONTRACTS[case.contract]
-    return contract.terms(case) if contract.divides(case) else 1
+    return terms_of(case) if CONTRACTS[case.contract].divides(case) else 1
 
 
 def divides_exactly(case: Case) -> bool:

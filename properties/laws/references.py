@@ -33,6 +33,7 @@ from shardproof.properties.laws.numbers import (
     magnitudes_of,
     parts_of,
     sums_exactly,
+    terms_of,
 )
 
 Arrays = Sequence[np.ndarray]
@@ -110,8 +111,7 @@ def references(
     dtypes = contract.result_dtypes(case, [np.dtype(array.dtype) for array in arrays])[: len(exact)]
     if contract.nonlinear:
         return [Reference(e, dtype, None) for e, dtype in zip(exact, dtypes, strict=True)]
-    terms = contract.terms(case)
-    if is_moved(case) or is_exact(case, arrays, terms):
+    if is_moved(case) or is_exact(case, arrays, terms_of(case)):
         return [Reference(e, dtype, with_infinite(case, e, None)) for e, dtype in zip(exact, dtypes, strict=True)]
     moving = contract.moving(case)
     sums = reference_blocks(case, magnitudes_of(case, blocks))
@@ -119,7 +119,7 @@ def references(
     largest = max((largest_of(arrays[i]) for i in moving), default=0.0)
     found = []
     for i, (right, magnitudes, dtype) in enumerate(zip(exact, sums, dtypes, strict=True)):
-        known = Sums(magnitudes * (terms if contract.divides(case) else 1), unit or finest(arrays[i]))
+        known = Sums(magnitudes * parts_of(case), unit or finest(arrays[i]))
         held = dtype if "narrow_accumulation" in features else contract.accumulator(dtype)
         # as large as one participant's sum may be
         sent = math.prod(largest_of(arrays[i]) for i in moving) * contract.partial(case)
@@ -181,7 +181,7 @@ def _value_bound(
     contract, terms = CONTRACTS[case.contract], CONTRACTS[case.contract].terms(case)
     divides = contract.divides(case)
     products = max(contract.degree - 1 - (held != dtype), 0)  # that of two 16-bit floats is exact in float32
-    count = roundings(np.asarray(terms), products, dtype, divides=divides)
+    count = roundings(np.asarray(terms), products, dtype, divisions=int(divides)) * case.calls
     if held == dtype:
         return _within(case, sums, count, dtype)
     magnitudes, u = sums.magnitudes, unit_roundoff(dtype)
@@ -197,16 +197,16 @@ def _value_bound(
     return np.where(overflows, -error, error)
 
 
-def roundings(counts: np.ndarray, products: int, dtype: np.dtype, *, divides: bool) -> np.ndarray:
+def roundings(counts: np.ndarray, products: int, dtype: np.dtype, *, divisions: int) -> np.ndarray:
     """How often a term is rounded, at most, in a sum of so many, each the product of `products` + 1 factors.
 
     The parts of a complex product are sums of two products each, and the error of a sum of n by its parts
     is at most sqrt(2) gamma(2 n), so that three roundings per term cover it. A mean divides, or multiplies
-    by a rounded reciprocal: two.
+    by a rounded reciprocal: two for each of the `divisions`.
     """
     if dtype.kind == "c" and products:
         return np.asarray(3 * counts * products)
-    return np.asarray(np.maximum(counts - 1, 0) + products + 2 * divides)
+    return np.asarray(np.maximum(counts - 1, 0) + products + 2 * divisions)
 
 
 def derivative(case: Case, exact: np.ndarray, sums: Sums, counts: np.ndarray, dtype: np.dtype) -> Reference:
@@ -218,7 +218,7 @@ def derivative(case: Case, exact: np.ndarray, sums: Sums, counts: np.ndarray, dt
     contract = CONTRACTS[case.contract]
     products = contract.degree - 1
     divides = contract.divides(case)
-    count = roundings(counts, products, dtype, divides=divides)
+    count = roundings(counts, products, dtype, divisions=case.calls if divides else 0)
     if products == 0 and not divides:
         count = np.where(counts <= 1, 0, count)
     return Reference(exact, dtype, _within(case, sums, count, dtype))
@@ -231,7 +231,7 @@ def _within(case: Case, sums: Sums, count: np.ndarray, dtype: np.dtype) -> np.nd
     infinity, or at NaN.
     """
     contract = CONTRACTS[case.contract]
-    divided = contract.terms(case) if contract.divides(case) else 0
+    divided = terms_of(case) if contract.divides(case) else 0
     exactly = sums.exact_in(dtype, parts_of(case)) & divides_exactly(case)
     if exactly.all():
         return None

@@ -113,7 +113,8 @@ def permitted(implementation: Implementation, case: Case, *, derivative: bool) -
     if not moving:
         return OWN
     held = contract.accumulator(case.operands[moving[0]].numpy_dtype)
-    return Rounding(held.name, ACCUMULATED_BY_JAX if derivative else frozenset())
+    between_calls = frozenset({"optimization_barrier"} if case.calls > 1 else ())
+    return Rounding(held.name, between_calls | (ACCUMULATED_BY_JAX if derivative else frozenset()))
 
 
 def value_references(implementation: Implementation, case: Case, sets: Sets) -> Iterator[list[Reference]]:

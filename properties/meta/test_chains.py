@@ -63,9 +63,13 @@ def test_half_of_the_chains_have_two_links_or_more() -> None:
 
 
 def test_every_link_is_left_in_cases() -> None:
-    """Of 400 cases of a product each link is around some, and those that need an axis beside mostly have one."""
+    """Of 400 cases each link is around some, and those that need an axis beside mostly have one.
+
+    No product is fed. Of shifts all are but those of what does not vary.
+    """
     product = next(one for one in PRODUCTS if one.contract == "matmul_reduce_scatter")
-    met: Counter[str] = Counter()
+    shift = next(one for one in BUILT_IN if one.contract == "ring_shift")
+    met, met_of_shifts = Counter[str](), Counter[str]()
     beside: Counter[bool] = Counter()
 
     @settings(max_examples=400, database=None, derandomize=True)
@@ -75,8 +79,15 @@ def test_every_link_is_left_in_cases() -> None:
         if "partial_manual" in case.chain:
             beside[case.mesh.axis_size(case.manual) < case.mesh.size] += 1
 
+    @settings(max_examples=400, database=None, derandomize=True)
+    @given(LAW.cases(shift, Scope()))
+    def count_shifts(case: Case) -> None:
+        met_of_shifts.update({*case.chain})
+
     count()
-    assert {name: met[name] for name in LAW.chains.links if met[name] < 5} == {}
+    count_shifts()
+    assert {name for name in LAW.chains.links if met[name] < 5} == {"fed"}
+    assert met_of_shifts["fed"] > met_of_shifts["scan"] / 2
     assert beside[True] > 3 * beside[False]
 
 
@@ -232,7 +243,7 @@ def shift_of_two(chain: Chain) -> Case:
     return Case("ring_shift", MeshCase(("dp",), (2,)), "dp", (operand,), (("offset", 1),), data, in_order(chain))
 
 
-@pytest.mark.parametrize(("link", "rounds"), [("twice", 1), ("in_turn", 2)])
+@pytest.mark.parametrize(("link", "rounds"), [("twice", 1), ("in_turn", 2), ("fed", 2)])
 def test_calls_in_turn_feed_one_another(link: str, rounds: int) -> None:
     """Forward and backward: what the second call sends is known once the first has received."""
     shift, engine = next(one for one in BUILT_IN if one.contract == "ring_shift"), engine_named("simulate")

@@ -70,6 +70,11 @@ class Wrong:
         return reduce(x)
 
     @staticmethod
+    def permute(x: Any, axis_name: Any, *, perm: Any) -> Any:
+        """Adds one to what it gives, also where that is done twice."""
+        return collectives.permute(x, axis_name, perm=perm) + 1
+
+    @staticmethod
     def matmul_all_reduce(lhs: Any, rhs: Any, axis_name: Any) -> Any:
         """Twice the product, and twice its gradient, by rules of its own."""
 
@@ -149,6 +154,8 @@ CHAINS: tuple[Chain, ...] = (
     ("scan", "checkpoint", "vmap"),
     ("no_vma", "while_loop", "cond"),
     ("cond", "vmap_last"),
+    ("vmap", "fed"),
+    ("fed", "scan", "fed"),
     ("vmap", "while_loop"),
     ("vmap_outside", "vjp_inside", "scan"),
     ("nested", "vmap_outside", "scan"),
@@ -164,6 +171,12 @@ FOUND: dict[str, tuple[str, str, Case, str]] = {
     **{
         in_words(chain): ("ring_shift", "transformation", a_case("ring_shift", chain=chain, offset=1), "result[")
         for chain in CHAINS
+        if "fed" not in chain
+    },
+    **{
+        in_words(chain): ("permute", "transformation", a_case("permute", chain=chain, perm=((1, 0),)), "result[")
+        for chain in CHAINS
+        if "fed" in chain
     },
     "eager": ("ring_shift", "eager", a_case("ring_shift", chain=("eager",), offset=1), "result["),
     "gradient": ("all_reduce", "gradient", a_case("all_reduce", op="sum"), "gradient[0, 0] is"),

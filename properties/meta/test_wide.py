@@ -114,6 +114,7 @@ PROGRAMS: dict[str, Function] = {
         x.astype(jnp.int32).astype(jnp.float16),
         lax.reduce_precision(x.astype(jnp.float32), 8, 7),
     ),
+    "barriers": lambda x, y: lax.optimization_barrier((x * y, y.astype(jnp.float16), x > y)),
     "bits": lambda x, y: (
         lax.bitcast_convert_type(lax.bitcast_convert_type(x.astype(jnp.float32), jnp.int32)[::-1], jnp.float32),
         lax.bitcast_convert_type(x.astype(jnp.float32), jnp.int32) >> 3,
@@ -318,6 +319,20 @@ def test_what_is_only_moved_has_no_error() -> None:
     (wide,) = run_wide(lambda x: jnp.concatenate([x[::-1], x])[1:], drawn(0, 1.0, "float32")[0])
     assert wide.value.dtype == np.float64
     assert (wide.error == 0).all()
+
+
+def test_what_waits_behind_a_barrier_is_rounded_where_that_is_charged() -> None:
+    """To its own dtype, whatever wider one the rest of the program is charged by; an integer is what it is."""
+    x = drawn(0, 1.0, "bfloat16")[0]
+    function = lambda x: lax.optimization_barrier((x * x, jnp.int32(3)))  # noqa: E731
+    own = Rounding("float32", frozenset({"optimization_barrier"}))
+    free, charged = (run_wide(function, x, rounding=rounding) for rounding in (Rounding("float32"), own))
+    (plain, _), exact = simulate.prepare(function, x).run(x), x.astype(np.float64) ** 2
+    off = np.abs(plain.astype(np.float64) - exact)
+    assert (off > free[0].error).any()
+    assert (off <= charged[0].error).all()
+    assert (charged[0].error <= exact * 2.0**-8 * 1.01).all()
+    assert not charged[1].error.any()
 
 
 def test_a_choice_that_rounding_may_change_covers_both() -> None:

@@ -10,8 +10,8 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.engines import Engine, engine_named
-from shardproof.properties.laws.gradient import check_gradient, pulled_terms
-from shardproof.properties.laws.numbers import operands
+from shardproof.properties.laws.gradient import check_gradient
+from shardproof.properties.laws.numbers import operands, pulled_terms
 from shardproof.properties.laws.value import check_value
 from shardproof.properties.laws.violation import Broken
 from shardproof.properties.mutants import MUTANTS

@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from shardproof.oracles.dtypes import is_float, is_integer, is_signed
+from shardproof.properties.cases.chain import FED
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.reports.diagnosis.scene import Scene
 
@@ -26,6 +27,16 @@ def mistaken(scene: Scene) -> Iterator[tuple[str, Made]]:
     """What the operation would be if something were mistaken that its contract knows of."""
     for text, oracle in scene.mistakes.items():
         yield f"are the right ones if {text}", partial(oracle, scene.case, scene.inputs)
+
+
+def unfed(scene: Scene) -> Iterator[tuple[str, Made]]:
+    """The first of calls that feed one another."""
+    if FED in scene.case.chain:
+        single = replace(scene.case, chain=tuple(name for name in scene.case.chain if name != FED))
+        yield (
+            "are the right ones of the first call, which feeds the second",
+            partial(scene.oracle, single, scene.inputs),
+        )
 
 
 def alone(scene: Scene) -> Iterator[tuple[str, Made]]:

@@ -24,8 +24,8 @@ from shardproof.properties.laws.batches import (
     value_over_batch,
     widened_operands,
 )
-from shardproof.properties.laws.gradient import check_gradient, cotangents, pulled_terms, tangents_of
-from shardproof.properties.laws.numbers import is_moved, operands
+from shardproof.properties.laws.gradient import check_gradient, cotangents, tangents_of
+from shardproof.properties.laws.numbers import is_moved, operands, pulled_terms
 from shardproof.properties.laws.running import ready
 from shardproof.properties.laws.value import check_value
 from shardproof.properties.laws.violation import Broken, Difference

@@ -9,13 +9,8 @@ from shardproof.oracles.dtypes import is_float
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.engines import XlaEngine
-from shardproof.properties.laws.gradient import (
-    cotangents,
-    held,
-    pulled_terms,
-    tangents_of,
-)
-from shardproof.properties.laws.numbers import operands
+from shardproof.properties.laws.gradient import cotangents, held, tangents_of
+from shardproof.properties.laws.numbers import operands, pulled_terms
 from shardproof.properties.laws.references import Reference
 from shardproof.properties.laws.running import MODES, Ready, traced
 from shardproof.properties.laws.violation import NotDifferentiable

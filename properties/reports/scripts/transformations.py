@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from shardproof.properties.cases.case import Case
-from shardproof.properties.cases.chain import DIVERGENT, LINKS, Chain
+from shardproof.properties.cases.chain import DIVERGENT, FED, LINKS, Chain
 from shardproof.properties.cases.manual import dividing_axis
+from shardproof.properties.programs.feeding import fed_operands
 from shardproof.properties.reports.scripts.modes import BESIDE_ZEROS
 
 ZEROS = '''def zeros(aval):
@@ -106,6 +107,21 @@ IN_TURN = '''def in_turn(f):
 
     return one_by_one'''
 
+FEEDING = '''def fed(f, places):
+    """Calls `f`, and again on what that gave: `places` says which operand is which of its results."""
+
+    def again(*blocks):
+        results = jax.tree.leaves(f(*blocks))
+        varying = lambda x: jax.typeof(x).manual_axis_type.varying
+
+        def like(x, y):  # as the operand, which a result may vary less than
+            axes = tuple(varying(x) - varying(y))
+            return lax.pcast(y, axes, to="varying") if axes else y
+
+        return f(*[like(x, results[places[i]]) if i in places else x for i, x in enumerate(blocks)])
+
+    return again'''
+
 CAST = '''def as_varying_as(index, blocks):
     """The blocks, cast to vary wherever the index does."""
     axes = set(jax.typeof(index).manual_axis_type.varying)
@@ -146,6 +162,7 @@ DEFINITIONS: dict[str, Sequence[str]] = {
     "divergent_while": (ZEROS, CAST, STEPS_APART),
     "twice": (TWICE,),
     "in_turn": (IN_TURN,),
+    FED: (FEEDING,),
     "vmap_first": (FIRST,),
     "vmap_others": (OTHERS,),
     "vmap_last": (VMAP_LAST,),
@@ -188,6 +205,8 @@ def called(case: Case) -> str:
             text = f'jax.vmap({text}, axis_name="batch")'
         elif name in APART:
             text = APART[name].format(text, dividing_axis(case))
+        elif name == FED:
+            text = f"fed({text}, {dict(fed_operands(case))})"
         elif not LINKS[name].whole:
             text = f"{CALLS[name]}({text})"
     return text

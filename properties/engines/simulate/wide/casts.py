@@ -8,7 +8,16 @@ from shardproof.oracles.dtypes import exact_limit, is_float, largest_finite, rea
 from shardproof.properties.engines.simulate.bits import convert
 from shardproof.properties.engines.simulate.env import Env
 from shardproof.properties.engines.simulate.rules import RULES, result_dtype
-from shardproof.properties.engines.simulate.wide.held import UNKNOWN, Numbers, double, over_blocks, together
+from shardproof.properties.engines.simulate.wide.held import (
+    UNKNOWN,
+    Numbers,
+    double,
+    error_of,
+    is_held,
+    over_blocks,
+    together,
+    value_of,
+)
 from shardproof.properties.engines.simulate.wide.integers import exactly
 from shardproof.properties.engines.simulate.wide.rounding import limits, literal_error
 from shardproof.properties.engines.simulate.wide.table import (
@@ -90,6 +99,20 @@ def reduce_precision(env: Env, equation: Any, x: Numbers) -> Numbers:
         return x
     bounds = limits(env.arithmetic.rounding, narrow, "reduce_precision")
     return together(value, charged(bounds, value, x["error"]), dtype)
+
+
+@wide_rule("optimization_barrier")
+def optimization_barrier(env: Env, equation: Any, *operands: Numbers) -> list[Numbers]:
+    """What waits behind it has the dtype that was traced, to which it is rounded where that is charged."""
+    assert env.arithmetic is not None
+    if "optimization_barrier" not in env.arithmetic.rounding.own:
+        return list(operands)
+    return [
+        together(value_of(x), charged(limits_of(env, equation, i), value_of(x), error_of(x)), result_dtype(equation, i))
+        if is_held(x) and is_float(result_dtype(equation, i))
+        else x
+        for i, x in enumerate(operands)
+    ]
 
 
 @wide_rule("bitcast_convert_type")

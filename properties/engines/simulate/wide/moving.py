@@ -24,7 +24,7 @@ from shardproof.properties.engines.simulate.wide.table import Doubled, one, wide
 
 UNCHANGED = (
     "reshape", "squeeze", "transpose", "broadcast_in_dim", "concatenate", "stack", "unstack", "split", "tile", "rev",
-    "slice", "pad", "copy", "stop_gradient", "name", "optimization_barrier", "sharding_constraint", "reshard",
+    "slice", "pad", "copy", "stop_gradient", "name", "sharding_constraint", "reshard",
     "device_put", "pvary", "preduced", "vary_unreduced_cast", "reduced_vary_cast", "vary_unreduced_cast_p",
     "reduced_vary_cast_p", "all_gather", "all_gather_invariant", "all_gather_reduced", "all_to_all", "ppermute",
     "pbroadcast", "jit", "eval_jaxpr", "remat2", "custom_jvp_call", "custom_vjp_call", "custom_vmap_call", "composite",

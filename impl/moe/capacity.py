@@ -160,7 +160,7 @@ def _by_senders(queues: Block, count: int, held: int, axes: Axes) -> Block:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Counters:
-    """What became of the pairs of all participants, of each of all experts `[E]`; int32, typed invariant.
+    """What became of the pairs of all participants, of each of all experts `[E]`, int32; typed invariant.
 
     Arguments:
         chosen: how many chose it.
@@ -168,6 +168,8 @@ class Counters:
         dropped_by_sender: how many it did.
         dropped_by_receiver: how many the expert had no room for.
         kept: how many it kept.
+        padded: of each participant `[p]`, how many rows of its buffer, of `capacity` for each of its experts, are left
+            empty; 0 without a capacity.
     """
 
     chosen: Int[Array, "e"]
@@ -175,6 +177,7 @@ class Counters:
     dropped_by_sender: Int[Array, "e"]
     dropped_by_receiver: Int[Array, "e"]
     kept: Int[Array, "e"]
+    padded: Int[Array, "p"]
 
 
 def count_drops(experts: Int[Array, "t k"], gates: Block, count: int, room: Room, axes: Axes) -> Counters:
@@ -189,4 +192,8 @@ def count_drops(experts: Int[Array, "t k"], gates: Block, count: int, room: Room
         counted(jnp.where(sent & ~held, chosen, count), count),
         counted(jnp.where(held, chosen, count), count),
     )
-    return Counters(*lax.psum(cast_varying(numbers, axes), axes))
+    *others, full = lax.psum(cast_varying(numbers, axes), axes)
+    by_participant = full.reshape(lax.axis_size(axes), -1)
+    most = 0 if room.capacity is None else room.capacity * by_participant.shape[1]
+    padded = jnp.maximum(most - jnp.sum(by_participant, axis=1, dtype=jnp.int32), 0)
+    return Counters(*others, full, padded)

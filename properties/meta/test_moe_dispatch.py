@@ -169,10 +169,10 @@ def test_gated_experts_and_options(name: str) -> None:
     tokens, router = (rng.integers(-2, 3, s).astype(np.float32) for s in ((12, 3), (3, 8)))
     weights = [rng.integers(-2, 3, s).astype(np.float32) / 2 for s in ((8, 3, 4), (8, 3, 4), (8, 4, 2))]
     ct = rng.normal(size=(12, 2)).astype(np.float32)
-    settings: dict[str, Any] = {"top_k": 2, "capacity": 3, "policy": "choice"}
+    settings: dict[str, Any] = {"top_k": 2, "capacity": 3, "policy": "choice", "over": "all", "capacity_per_sender": 1}
 
     def layer(x: Any, r: Any, *own: Any) -> Any:
-        return getattr(moe, name)(x, r, own, "ep", **settings, over="all", capacity_per_sender=1)
+        return getattr(moe, name)(x, r, own, "ep", **settings)
 
     whole = over(layer, P("ep"), P("ep"), P(), *[P("ep")] * 3)
 
@@ -181,7 +181,7 @@ def test_gated_experts_and_options(name: str) -> None:
         return result, *pull(xs[-1])
 
     got = [np.asarray(x) for x in simulate(run, tokens, router, *weights, ct)]
-    oracle, mesh = MoeLayer(over="all", capacity_per_sender=1), MeshCase(("ep",), (PLACES,))
+    oracle, mesh = MoeLayer(), MeshCase(("ep",), (PLACES,))
 
     def cut(x: np.ndarray) -> np.ndarray:
         return x.reshape(PLACES, -1, *x.shape[1:]).astype(np.float64)

@@ -142,9 +142,9 @@ class Layer:
 
 
 def recorded(program: Program, mesh: MeshCase, arrays: list[np.ndarray]) -> Record:
-    """What the interpreter saw."""
+    """What the interpreter saw of a program without what nobody reads."""
     abstract = abstract_mesh(mesh)
-    prepared = prepare(program.build(abstract), *program.abstract_arguments(abstract))
+    prepared = prepare(program.build(abstract), *program.abstract_arguments(abstract)).live()
     record: Record = prepared.run_recorded(*arrays)[1]
     return record
 

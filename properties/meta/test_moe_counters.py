@@ -81,7 +81,7 @@ def test_who_is_kept_is_counted(axes: tuple[str, ...], policy: str) -> None:
         assert not mistaken(counters, right), (capacity, each)
 
 
-PLANTED: dict[str, Callable[[moe.Counters], moe.Counters]] = {
+PLANTED: dict[str, Callable[[Any], moe.Counters]] = {
     "sent are those that are kept": lambda c: replace(c, sent=c.kept),
     "receivers drop what senders drop": lambda c: replace(c, dropped_by_receiver=c.chosen - c.kept),
     "senders drop what is not kept": lambda c: replace(c, dropped_by_sender=c.chosen - c.kept),
@@ -142,7 +142,7 @@ def test_every_dispatch_keeps_the_same(name: str) -> None:
     found = simulate(mapped, tokens, router, experts)
     for (policy, (capacity, each, over)), result in zip(itertools.product(POLICIES, SETTINGS), found, strict=True):
         _, routing = routed(over)
-        options = {"capacity": capacity, "policy": policy, "capacity_per_sender": each}
+        options: dict[str, Any] = {"capacity": capacity, "policy": policy, "capacity_per_sender": each}
         wanted = np.zeros((TOKENS, EXPERTS))
         for pair in dispatch(routing, SIZES["ep"], EXPERTS, **options).kept:
             wanted[pair.token, pair.expert] = pair.gate

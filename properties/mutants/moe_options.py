@@ -69,8 +69,8 @@ def moe_of_first_come_senders(*operands: Any, capacity_per_sender: int | None, *
     plan = plan_for(operands, options)
     if plan.empty or not plan.experts.size:
         return plan.zeros()
-    pairs = (x.reshape(-1, plan.top_k) for x in (plan.experts, plan.gates))
-    keeps = kept(*pairs, plan.count, Room(None, "position", capacity_per_sender), plan.axes)
+    experts, gates = (x.reshape(-1, plan.top_k) for x in (plan.experts, plan.gates))
+    keeps = kept(experts, gates, plan.count, Room(None, "position", capacity_per_sender), plan.axes)
     return _sent_by(plan, keeps.ravel(), options)
 
 

@@ -13,7 +13,7 @@ from shardproof.impl.moe.dispatch.all_gather import all_gather_moe
 from shardproof.impl.moe.dispatch.all_to_all import all_to_all_moe
 from shardproof.impl.moe.dispatch.ragged import Dispatcher
 from shardproof.impl.moe.experts import in_buffers, in_turn
-from shardproof.impl.moe.plan import Plan, planned
+from shardproof.impl.moe.plan import Plan, Settings, planned
 from shardproof.impl.moe.ranks import counted, places
 from shardproof.properties.mutants.axes import in_mesh_order
 from shardproof.properties.mutants.catalogue import formula_of, mutant
@@ -24,7 +24,7 @@ Step = Callable[[Plan, Array], Array]
 
 def plan_for(operands: Any, options: Any) -> Plan:
     """Who goes where, in a call."""
-    return planned("moe", *operands, **options, over="chosen", capacity_per_sender=None)
+    return planned("moe", *operands, Settings(**options))
 
 
 def _as_it_is(plan: Plan, x: Array) -> Array:

@@ -124,7 +124,7 @@ def test_senders_drop() -> None:
 
     def drops(tokens: jax.Array, weights: jax.Array) -> list[jax.Array]:
         routing = moe.route(tokens, weights, TOP_K)
-        settings = moe.Room(capacity=None, policy="probability", per_sender=room())
+        settings = moe.Room(capacity=None, policy="probability", capacity_per_sender=room())
         return jax.tree.leaves(moe.count_drops(routing.experts, routing.gates, EXPERTS, settings, ("ep",)))
 
     tokens = blocks(sequences)[0].reshape(-1, HIDDEN)

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.sharding import AbstractMesh, Mesh
 
@@ -53,6 +54,11 @@ def check_axes(function: str, axis_name: AxisName) -> Axes:
         except NameError:
             refuse(function, "axis_name", axis_name, f"bound axis names ({name!r} is not one)")
     return axes
+
+
+def is_integer(value: object) -> bool:
+    """Whether a value is an integer that is known before tracing, Python's or NumPy's; bools are none."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def check_dimension(function: str, argument: str, dimension: int, rank: int) -> int:

@@ -4,12 +4,12 @@ Every token asks every expert, by the softmax over all its logits; of all partic
 that suit it best, as many as it has room for. No expert is ever short of tokens, but a token may have none.
 """
 
-from shardproof.impl.arguments import AxisName, check_rank
+from collections.abc import Callable
+
+from shardproof.impl.arguments import AxisName, check_rank, refuse
 from shardproof.impl.collectives import Block
-from shardproof.impl.moe.dispatch.all_gather import all_gather_moe
-from shardproof.impl.moe.dispatch.all_to_all import all_to_all_moe
-from shardproof.impl.moe.layer import MoeLayer
-from shardproof.impl.moe.plan import ExpertWeights
+from shardproof.impl.moe.dispatch import all_gather, all_to_all
+from shardproof.impl.moe.plan import ExpertWeights, Plan, Settings, planned
 
 
 def expert_choice_moe(
@@ -33,7 +33,9 @@ def expert_choice_moe(
     Raises:
         ValueError: as `dense_moe`.
     """
-    return _chosen("expert_choice_moe", all_to_all_moe, tokens, router_weights, expert_weights, axis_name, capacity)
+    return _chosen(
+        "expert_choice_moe", all_to_all.dispatched, tokens, router_weights, expert_weights, axis_name, capacity
+    )
 
 
 def gathered_expert_choice_moe(
@@ -47,12 +49,12 @@ def gathered_expert_choice_moe(
         ValueError: as `expert_choice_moe`.
     """
     name = "gathered_expert_choice_moe"
-    return _chosen(name, all_gather_moe, tokens, router_weights, expert_weights, axis_name, capacity)
+    return _chosen(name, all_gather.dispatched, tokens, router_weights, expert_weights, axis_name, capacity)
 
 
 def _chosen(
     function: str,
-    dispatch: MoeLayer,
+    dispatched: Callable[[Plan], Block],
     tokens: Block,
     router_weights: Block,
     expert_weights: ExpertWeights,
@@ -60,7 +62,8 @@ def _chosen(
     capacity: int,
 ) -> Block:
     check_rank(function, "router_weights", router_weights, 2)
-    every, policy = router_weights.shape[1], "probability"
-    return dispatch(
-        tokens, router_weights, expert_weights, axis_name, top_k=every, capacity=capacity, policy=policy, over="all"
-    )
+    if capacity is None:
+        refuse(function, "capacity", capacity, "an integer of at least 0, known before tracing")
+    settings = Settings(router_weights.shape[1], capacity, "probability", "all")
+    plan = planned(function, tokens, router_weights, expert_weights, axis_name, settings)
+    return plan.zeros() if plan.empty else dispatched(plan)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Int
 
-from shardproof.impl.arguments import refuse
+from shardproof.impl.arguments import is_integer, refuse
 from shardproof.impl.collectives import Block, all_gather, axis_index, cast_varying
 from shardproof.impl.moe.ranks import counted, places, places_of_all
 
@@ -55,18 +55,18 @@ class Room:
     Arguments:
         capacity: the most pairs that an expert keeps, of all participants; None: all.
         policy: one of `POLICIES`.
-        per_sender: the most pairs that one participant sends to an expert, by the policy's order; it drops the others
-            itself. None: all.
+        capacity_per_sender: the most pairs that one participant sends to an expert, by the policy's order; it drops
+            the others itself. None: all.
     """
 
     capacity: int | None
     policy: str
-    per_sender: int | None = None
+    capacity_per_sender: int | None = None
 
     def check(self, function: str) -> None:
         """Raises ValueError for what is no static integer of at least 0, and for an unknown policy."""
-        for name, most in (("capacity", self.capacity), ("capacity_per_sender", self.per_sender)):
-            if most is not None and (type(most) is not int or most < 0):
+        for name, most in (("capacity", self.capacity), ("capacity_per_sender", self.capacity_per_sender)):
+            if most is not None and (not is_integer(most) or most < 0):
                 refuse(function, name, most, "an integer of at least 0, known before tracing, or None")
         if self.policy not in POLICIES:
             refuse(function, "policy", self.policy, f"one of {', '.join(POLICIES)}")
@@ -76,8 +76,8 @@ class Room:
         bounds = [tokens]
         if self.capacity is not None:
             bounds.append(self.capacity * (held if self.policy == "sender" else 1))
-        if self.per_sender is not None:
-            bounds.append(self.per_sender)
+        if self.capacity_per_sender is not None:
+            bounds.append(self.capacity_per_sender)
         return min(bounds)
 
     def most_received(self, tokens: int, top_k: int, held: int, participants: int) -> int:
@@ -117,14 +117,14 @@ def kept(experts: Int[Array, "t k"], gates: Block, count: int, room: Room, axes:
 
 def _sent(experts: Block, gates: Block, count: int, room: Room) -> Bool[Array, "t k"]:
     """Which pairs a participant does not drop itself."""
-    if room.per_sender is None:
+    if room.capacity_per_sender is None:
         return jnp.full_like(experts, True, dtype=bool)
     if room.policy == "choice":
         place = places(experts.T.ravel(), count).reshape(experts.T.shape).T
     else:
         first = [-lax.stop_gradient(gates).ravel()] if room.policy == "probability" else []
         place = places(experts.ravel(), count, first).reshape(experts.shape)
-    return place < room.per_sender
+    return place < room.capacity_per_sender
 
 
 def _by_gates(queues: Block, gates: Block, count: int, axes: Axes) -> Block:
@@ -160,7 +160,7 @@ def _by_senders(queues: Block, count: int, held: int, axes: Axes) -> Block:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Counters:
-    """What became of the pairs of all participants, of each of all experts `[E]`; int32, typed invariant.
+    """What became of the pairs of all participants, of each of all experts `[E]`, int32; typed invariant.
 
     Arguments:
         chosen: how many chose it.
@@ -168,6 +168,8 @@ class Counters:
         dropped_by_sender: how many it did.
         dropped_by_receiver: how many the expert had no room for.
         kept: how many it kept.
+        padded: of each participant `[p]`, how many rows of its buffer, of `capacity` for each of its experts, are left
+            empty; 0 without a capacity.
     """
 
     chosen: Int[Array, "e"]
@@ -175,18 +177,23 @@ class Counters:
     dropped_by_sender: Int[Array, "e"]
     dropped_by_receiver: Int[Array, "e"]
     kept: Int[Array, "e"]
+    padded: Int[Array, "p"]
 
 
 def count_drops(experts: Int[Array, "t k"], gates: Block, count: int, room: Room, axes: Axes) -> Counters:
     """The drop counters of what `kept` says: kept and dropped ones are all pairs. Arguments are those of `kept`."""
     chosen = experts.ravel()
-    held = kept(experts, gates, count, room, axes).ravel()
+    keeps = kept(experts, gates, count, room, axes).ravel()
     sent = _sent(experts, gates, count, room).ravel()
     numbers = (
         counted(chosen, count),
         counted(jnp.where(sent, chosen, count), count),
         counted(jnp.where(sent, count, chosen), count),
-        counted(jnp.where(sent & ~held, chosen, count), count),
-        counted(jnp.where(held, chosen, count), count),
+        counted(jnp.where(sent & ~keeps, chosen, count), count),
+        counted(jnp.where(keeps, chosen, count), count),
     )
-    return Counters(*lax.psum(cast_varying(numbers, axes), axes))
+    every, leaving, unsent, refused, full = lax.psum(cast_varying(numbers, axes), axes)
+    held = count // lax.axis_size(axes)
+    most = 0 if room.capacity is None else room.capacity * held
+    padded = jnp.maximum(most - jnp.sum(full.reshape(-1, held), axis=1, dtype=jnp.int32), 0)
+    return Counters(every, leaving, unsent, refused, full, padded)

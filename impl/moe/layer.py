@@ -5,7 +5,7 @@ from typing import Protocol, runtime_checkable
 
 from shardproof.impl.arguments import AxisName
 from shardproof.impl.collectives import Block
-from shardproof.impl.moe.plan import ExpertWeights, Plan, planned
+from shardproof.impl.moe.plan import ExpertWeights, Plan, Settings, planned
 
 
 @runtime_checkable
@@ -47,10 +47,8 @@ def moe_layer(function: str) -> Callable[[Callable[[Plan], Block]], MoeLayer]:
             over: str = "chosen",
             capacity_per_sender: int | None = None,
         ) -> Block:
-            plan = planned(
-                function, tokens, router_weights, expert_weights, axis_name,
-                top_k=top_k, capacity=capacity, policy=policy, over=over, capacity_per_sender=capacity_per_sender,
-            )  # fmt: skip
+            settings = Settings(top_k, capacity, policy, over, capacity_per_sender)
+            plan = planned(function, tokens, router_weights, expert_weights, axis_name, settings)
             return plan.zeros() if plan.empty else dispatched(plan)
 
         layer.__name__ = layer.__qualname__ = function

@@ -117,18 +117,24 @@ class Plan:
         return jnp.sum(weighted.reshape(-1, self.top_k, self.features), axis=1).astype(self.dtype)
 
 
+@dataclass(frozen=True)
+class Settings:
+    """The static settings of a layer: which experts a token chooses, and who is kept (see `dense_moe`)."""
+
+    top_k: int
+    capacity: int | None = None
+    policy: str = "probability"
+    over: str = "chosen"
+    capacity_per_sender: int | None = None
+
+
 def planned(
     function: str,
     tokens: Block,
     router_weights: Block,
     expert_weights: ExpertWeights,
     axis_name: AxisName,
-    *,
-    top_k: int,
-    capacity: int | None,
-    policy: str,
-    over: str,
-    capacity_per_sender: int | None,
+    settings: Settings,
 ) -> Plan:
     """The plan of a layer's call: operands checked and widened, tokens routed, and who is kept.
 
@@ -137,14 +143,14 @@ def planned(
             no multiple of the participants; a `top_k`, `capacity`, `policy` or `over` that is none.
     """
     axes, weights = _checked(function, tokens, router_weights, expert_weights, axis_name)
-    room = Room(capacity, policy, capacity_per_sender)
+    room = Room(settings.capacity, settings.policy, settings.capacity_per_sender)
     room.check(function)
     wide = accumulator(tokens, router_weights, *weights)
     along = {*axes, *(name for x in (tokens, router_weights, *weights) for name in varying(x))}
     ordered = [name for name in jax.sharding.get_abstract_mesh().axis_names if name in along]
     # widened before they are cast varying: what is summed over participants in a derivative is wide
     rows, router, *own = (cast_varying(x.astype(wide), ordered) for x in (tokens, router_weights, *weights))
-    routing = route(rows, router, top_k, over=over)
+    routing = route(rows, router, settings.top_k, over=settings.over, function=function)
     types = tokens.dtype, jnp.result_type(*weights), jnp.result_type(tokens, router_weights, *weights)
     return plan_of(rows, routing, own, axes, room, *types)
 

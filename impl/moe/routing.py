@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from shardproof.impl.arguments import refuse
+from shardproof.impl.arguments import is_integer, refuse
 from shardproof.impl.collective_matmul.operands import accumulator
 from shardproof.impl.collectives import Block
 
@@ -36,7 +36,9 @@ class Routing:
     logits: Float[Array, "t e"]
 
 
-def route(tokens: Block, router_weights: Block, top_k: int, *, over: str = "chosen") -> Routing:
+def route(
+    tokens: Block, router_weights: Block, top_k: int, *, over: str = "chosen", function: str = "route"
+) -> Routing:
     """`tokens [T, D]`, `router_weights [D, E]`: the k experts of the highest logits, ties to the lowest number.
 
     Arguments:
@@ -45,15 +47,16 @@ def route(tokens: Block, router_weights: Block, top_k: int, *, over: str = "chos
         top_k: how many experts a token chooses.
         over: gates are the softmax over the `"chosen"` logits, or over `"all"`; that, divided by the sum of the chosen
             ones, is the former.
+        function: what messages call the function that was called.
 
     Raises:
         ValueError: for a `top_k` that is not in [1, E], or another `over`.
     """
     experts = router_weights.shape[1]
-    if type(top_k) is not int or not 1 <= top_k <= experts:
-        refuse("route", "top_k", top_k, f"an integer in [1, {experts}], the number of experts")
+    if not is_integer(top_k) or not 1 <= top_k <= experts:
+        refuse(function, "top_k", top_k, f"an integer in [1, {experts}], the number of experts")
     if over not in OVER:
-        refuse("route", "over", over, f"one of {', '.join(OVER)}")
+        refuse(function, "over", over, f"one of {', '.join(OVER)}")
     logits = router_logits(tokens, router_weights)
     chosen = highest(logits, top_k)
     best = jnp.take_along_axis(logits, chosen, axis=1)

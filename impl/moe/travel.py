@@ -13,10 +13,19 @@ Transfer = Callable[..., Block]
 """Of rows, and of integers that say where to: a linear function of the rows, that adds nothing up."""
 
 
-def narrowly(transfer: Transfer, rows: Block, dtype: Any, *numbers: PyTree[Block]) -> Block:
+def narrowly(
+    transfer: Transfer, rows: Block, dtype: Any, *numbers: PyTree[Block], own_derivative: bool = False
+) -> Block:
     """`transfer(rows, *numbers)`, sent in `dtype`, which holds the rows without a loss; derivatives are sent as wide.
 
     So a 16-bit token travels in 16 bits, and its gradient, a sum of what comes from several experts, is rounded once.
+
+    Arguments:
+        transfer: moves rows.
+        rows: what is moved, wide.
+        dtype: that in which it is sent.
+        numbers: what says where to.
+        own_derivative: whether the transfer has a rule of its own for derivatives, by which alone JAX transposes it.
     """
     if rows.dtype == jnp.dtype(dtype):
         return transfer(rows, *numbers)
@@ -27,8 +36,10 @@ def narrowly(transfer: Transfer, rows: Block, dtype: Any, *numbers: PyTree[Block
 
     @sent.defjvp
     def _(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Block, Block]:
-        # as a derivative, since a transfer may have one of its own; what it gives besides is never sent
-        _, tangent = jax.jvp(lambda x: transfer(x, *primals[1:]), (primals[0],), (tangents[0],))
-        return sent(*primals), tangent
+        (rows, *numbers), (along, *_) = primals, tangents
+        if not own_derivative:
+            return sent(*primals), transfer(along, *numbers)
+        # what is moved besides its tangent is never sent: outside of loops JAX leaves out what nobody needs
+        return sent(*primals), jax.jvp(lambda x: transfer(x, *numbers), (rows,), (along,))[1]
 
     return sent(rows, *numbers)

@@ -1,11 +1,12 @@
 """What it means that experts choose tokens: each those that suit it best, of all participants."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from shardproof.oracles.collectives import Axes, Blocks
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.moe.dropping import Dispatch, pairs_of
-from shardproof.oracles.moe.layer import MoeLayer, Part
+from shardproof.oracles.moe.layer import MoeLayer, Part, Settings
 from shardproof.oracles.moe.routing import Routing
 
 Operands = Sequence[Blocks]
@@ -14,13 +15,13 @@ Operands = Sequence[Blocks]
 class ByExperts(MoeLayer):
     """A layer in which every token chooses all experts, and every expert the best of all tokens."""
 
-    def dispatch(self, routing: Routing, part: Part, capacity: int | None, policy: str) -> Dispatch:
+    def dispatch(self, routing: Routing, part: Part, settings: Settings) -> Dispatch:
         """Of each expert the `capacity` tokens of the highest probability, ties by the token's number."""
         pairs = pairs_of(routing, len(part.members), part.experts)
         chosen = []
         for expert in range(part.experts):
             asking = [pair for pair in pairs if pair.expert == expert]
-            chosen += sorted(asking, key=lambda pair: (-pair.gate, pair.token))[:capacity]
+            chosen += sorted(asking, key=lambda pair: (-pair.gate, pair.token))[: settings.capacity]
         return Dispatch(kept=tuple(chosen), dropped_by_sender=(), dropped_by_receiver=(), slots=(), rows=(), padded=())
 
 
@@ -32,23 +33,27 @@ class ExpertChoice:
     """
 
     def __init__(self, layer: MoeLayer | None = None) -> None:
-        self.layer = ByExperts(over="all") if layer is None else layer
+        self.layer = ByExperts() if layer is None else layer
 
     def value(self, operands: Operands, mesh: MeshCase, axes: Axes, *, capacity: int) -> list[Blocks]:
         """Every token's sum of its probabilities times what the experts that chose it make of it."""
-        return self.layer.value(operands, mesh, axes, top_k=operands[1].shape[-1], capacity=capacity)
+        return self.layer.value(operands, mesh, axes, **_settings(operands, capacity))
 
     def pushforward(
         self, operands: Operands, tangents: Operands, mesh: MeshCase, axes: Axes, *, capacity: int
     ) -> list[Blocks]:
         """That of the layer, at the choices as they are."""
-        return self.layer.pushforward(operands, tangents, mesh, axes, top_k=operands[1].shape[-1], capacity=capacity)
+        return self.layer.pushforward(operands, tangents, mesh, axes, **_settings(operands, capacity))
 
     def pullback(
         self, operands: Operands, cotangents: Operands, mesh: MeshCase, axes: Axes, *, capacity: int
     ) -> list[Blocks]:
         """That of the layer, at the choices as they are."""
-        return self.layer.pullback(operands, cotangents, mesh, axes, top_k=operands[1].shape[-1], capacity=capacity)
+        return self.layer.pullback(operands, cotangents, mesh, axes, **_settings(operands, capacity))
+
+
+def _settings(operands: Operands, capacity: int) -> dict[str, Any]:
+    return {"top_k": operands[1].shape[-1], "capacity": capacity, "over": "all"}
 
 
 expert_choice = ExpertChoice()

@@ -9,6 +9,7 @@ choices as they are, and their transpose is taken over all blocks of all devices
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -24,36 +25,41 @@ Operands = Sequence[Blocks]
 
 
 @dataclass(frozen=True)
-class MoeLayer:
-    """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` (or three arrays, of a gated MLP) to `[T_Y, F]`.
+class Settings:
+    """The keyword arguments of a layer.
 
     Arguments:
+        top_k: how many experts a token chooses.
+        capacity: the most pairs that an expert keeps, of all participants; None: all.
+        policy: who is kept.
         over: of which logits the gates are the softmax: those that are `"chosen"`, or `"all"`.
         capacity_per_sender: the most pairs that a participant sends to an expert; None: all.
     """
 
+    top_k: int
+    capacity: int | None = None
+    policy: str = "probability"
     over: str = "chosen"
     capacity_per_sender: int | None = None
 
-    def value(
-        self,
-        operands: Operands,
-        mesh: MeshCase,
-        axes: Axes,
-        *,
-        top_k: int,
-        capacity: int | None = None,
-        policy: str = "probability",
-    ) -> list[Blocks]:
+
+class MoeLayer:
+    """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` (or three arrays, of a gated MLP) to `[T_Y, F]`.
+
+    The `options` of all methods are the fields of `Settings`.
+    """
+
+    def value(self, operands: Operands, mesh: MeshCase, axes: Axes, **options: Any) -> list[Blocks]:
         """Every token's sum of its gates times what the experts make of it, over the experts that keep it.
 
         Raises:
             ValueError: if shapes do not match, experts do not divide, or for options that are none.
         """
+        settings = Settings(**options)
         results = self.blank(operands[0], operands[-1].shape[-1])
         for part in self.parts(operands, mesh, axes):
-            routing = self.routing(part, top_k)
-            for pair in self.dispatch(routing, part, capacity, policy).kept:
+            routing = self.routing(part, settings)
+            for pair in self.dispatch(routing, part, settings).kept:
                 x, weights = part.token(pair.token), part.expert(pair.expert)
                 part.at(results, pair.token)[...] += self.gate(routing, pair.token, pair.choice) * part.does.value(
                     x, weights
@@ -61,22 +67,15 @@ class MoeLayer:
         return [results.reshape(*mesh.sizes, *results.shape[1:])]
 
     def pushforward(
-        self,
-        operands: Operands,
-        tangents: Sequence[Blocks],
-        mesh: MeshCase,
-        axes: Axes,
-        *,
-        top_k: int,
-        capacity: int | None = None,
-        policy: str = "probability",
+        self, operands: Operands, tangents: Sequence[Blocks], mesh: MeshCase, axes: Axes, **options: Any
     ) -> list[Blocks]:
         """The product rule of each kept choice: its gate moves, and so does what its expert makes of the token."""
+        settings = Settings(**options)
         results = self.blank(operands[0], operands[-1].shape[-1])
         for part, along in zip(self.parts(operands, mesh, axes), self.parts(tangents, mesh, axes), strict=True):
-            routing = self.routing(part, top_k)
-            moved = self.moved_gates(part, along, routing)
-            for pair in self.dispatch(routing, part, capacity, policy).kept:
+            routing = self.routing(part, settings)
+            moved = self.moved_gates(part, along, routing, settings.over)
+            for pair in self.dispatch(routing, part, settings).kept:
                 x, weights = part.token(pair.token), part.expert(pair.expert)
                 dx, dweights = along.token(pair.token), along.expert(pair.expert)
                 part.at(results, pair.token)[...] += moved[pair.token, pair.choice] * part.does.value(x, weights)
@@ -86,51 +85,49 @@ class MoeLayer:
         return [results.reshape(*mesh.sizes, *results.shape[1:])]
 
     def pullback(
-        self,
-        operands: Operands,
-        cotangents: Sequence[Blocks],
-        mesh: MeshCase,
-        axes: Axes,
-        *,
-        top_k: int,
-        capacity: int | None = None,
-        policy: str = "probability",
+        self, operands: Operands, cotangents: Sequence[Blocks], mesh: MeshCase, axes: Axes, **options: Any
     ) -> list[Blocks]:
         """Of each kept choice: through its expert, to the token and the weights; and through its gate, to the router.
 
         A gate's cotangent is the inner product of the token's with what the expert made of it; of a choice that is
         dropped it is zero.
         """
+        settings = Settings(**options)
         gradients = [np.zeros((mesh.size, *x.shape[len(mesh.sizes) :]), wide(x.dtype)) for x in operands]
         (ct,) = (c.astype(wide(c.dtype)).reshape(mesh.size, *c.shape[len(mesh.sizes) :]) for c in cotangents)
         for part in self.parts(operands, mesh, axes):
-            routing = self.routing(part, top_k)
+            routing = self.routing(part, settings)
             of_gates = np.zeros_like(routing.gates)
-            for pair in self.dispatch(routing, part, capacity, policy).kept:
+            for pair in self.dispatch(routing, part, settings).kept:
                 x, weights, own = part.token(pair.token), part.expert(pair.expert), part.at(ct, pair.token)
                 of_gates[pair.token, pair.choice] = own @ part.does.value(x, weights)
                 of_x, of_weights = part.does.pullback(x, weights, self.gate(routing, pair.token, pair.choice) * own)
                 part.at(gradients[0], pair.token)[...] += of_x
                 for gradient, one in zip(gradients[2:], of_weights, strict=True):
                     part.at(gradient, pair.expert)[...] += one
-            for t, of_logits in enumerate(self.logit_cotangents(part, routing, of_gates)):
+            for t, of_logits in enumerate(self.logit_cotangents(part, routing, of_gates, settings.over)):
                 part.at(gradients[0], t)[...] += part.router(t) @ of_logits
                 gradients[1][part.holder(t)] += np.outer(part.token(t), of_logits)
         return [g.reshape(x.shape) for g, x in zip(gradients, operands, strict=True)]
 
-    def routing(self, part: "Part", top_k: int) -> Routing:
-        """What all tokens choose."""
-        return route(part.logits, top_k, over=self.over)
+    def dispatches(self, operands: Operands, mesh: MeshCase, axes: Axes, **options: Any) -> list[Dispatch]:
+        """What becomes of the pairs of every process group."""
+        settings, parts = Settings(**options), self.parts(operands, mesh, axes)
+        return [self.dispatch(self.routing(part, settings), part, settings) for part in parts]
 
-    def dispatch(self, routing: Routing, part: "Part", capacity: int | None, policy: str) -> Dispatch:
+    def routing(self, part: "Part", settings: Settings) -> Routing:
+        """What all tokens choose."""
+        return route(part.logits, settings.top_k, over=settings.over)
+
+    def dispatch(self, routing: Routing, part: "Part", settings: Settings) -> Dispatch:
         """Who is kept."""
         return dispatch(
             routing,
             len(part.members),
             part.experts,
-            capacity=capacity,
-            policy=policy,
-            capacity_per_sender=self.capacity_per_sender,
+            capacity=settings.capacity,
+            policy=settings.policy,
+            capacity_per_sender=settings.capacity_per_sender,
         )
 
     def gate(self, routing: Routing, token: int, choice: int) -> np.floating:
@@ -138,19 +135,19 @@ class MoeLayer:
         gate: np.floating = routing.gates[token, choice]
         return gate
 
-    def moved_gates(self, part: "Part", along: "Part", routing: Routing) -> np.ndarray:
+    def moved_gates(self, part: "Part", along: "Part", routing: Routing, over: str) -> np.ndarray:
         """The tangents of all gates `[T, k]`: of logits `x R` they are `dx R + x dR`."""
         moved, logits = np.zeros_like(routing.gates), part.logits
         for t in range(part.tokens):
             tangent = along.token(t) @ part.router(t) + part.token(t) @ along.router(t)
-            moved[t] = gates_tangent(logits[t], tangent, routing.experts[t], self.over)
+            moved[t] = gates_tangent(logits[t], tangent, routing.experts[t], over)
         return moved
 
-    def logit_cotangents(self, part: "Part", routing: Routing, of_gates: np.ndarray) -> Iterator[np.ndarray]:
+    def logit_cotangents(self, part: "Part", routing: Routing, of_gates: np.ndarray, over: str) -> Iterator[np.ndarray]:
         """The cotangents of the logits `[E]` of one token after the other, by those of the gates."""
         logits = part.logits
         for t in range(part.tokens):
-            yield logits_cotangent(logits[t], of_gates[t], routing.experts[t], self.over)
+            yield logits_cotangent(logits[t], of_gates[t], routing.experts[t], over)
 
     def parts(self, operands: Operands, mesh: MeshCase, axes: Axes) -> Iterator["Part"]:
         """What every process group holds.

@@ -10,7 +10,7 @@ from shardproof.properties.benchmark import (
     diagnoses,
     drawing,
     losses,
-    moe,
+    moe_growth,
     parity,
     planted,
     products,
@@ -27,7 +27,7 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "diagnoses": lambda options: diagnoses.measure(range(options.first_seed, options.first_seed + options.seeds)),
     "verdicts": lambda options: verdicts.measure(),
     "products": lambda options: products.measure(options.devices),
-    "moe": lambda options: moe.measure(),
+    "moe": moe_growth.measure,
     "losses": lambda options: losses.measure(),
     "parity": lambda options: parity.measure(),
     "timeline": lambda options: timelines.measure(),
@@ -43,6 +43,7 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=8, help="virtual CPU devices (default: 8)")
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds to hunt planted bugs with (default: 1)")
     parser.add_argument("--first-seed", type=int, default=0, help="the first of them (default: 0)")
+    moe_growth.add_options(parser)
     tpu.add_options(parser)
     options = parser.parse_args()
     unknown = [name for name in options.section if name not in SECTIONS]

@@ -7,8 +7,12 @@ from fractions import Fraction
 from shardproof.oracles.communication import NOTHING, Cost, summed_replicas
 from shardproof.oracles.dtypes import NARROW, width
 from shardproof.properties.cases.case import Case, Operand
+from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts.contract import Communication
 from shardproof.properties.contracts.floats import float32_accumulator
+
+COUNTED = Data("exact", 0)
+"""What the interpreter runs on where communication is counted: only what a loop sends may depend on it."""
 
 
 def elements(case: Case, place: int = 0) -> int:

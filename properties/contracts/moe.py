@@ -15,16 +15,19 @@ from shardproof.oracles.communication import Cost
 from shardproof.oracles.moe import costs
 from shardproof.oracles.moe.dropping import POLICIES
 from shardproof.oracles.moe.expert_choice import expert_choice
+from shardproof.oracles.moe.routing import GATES
 from shardproof.properties.cases.case import Case
+from shardproof.properties.contracts import moe_costs
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
-from shardproof.properties.contracts.costs import bits, sum_bits
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.mistakes import moe as mistakes
 from shardproof.properties.contracts.operation import Described, Drawn, operation
 from shardproof.properties.contracts.token_classes import clear
 
-FEATURES = frozenset({"empty_blocks", "explained_errors", "first_senders", "nan_logits", "replicated_operands", "x64"})
+OF_ALL = frozenset({"empty_blocks", "explained_errors", "nan_logits", "nan_tokens", "replicated_operands", "x64"})
+FEATURES = OF_ALL | {"first_senders", "gates_of_all", "sender_capacity"}
+"""Those of layers in which tokens choose."""
 
 MOST_MEMBERS = 64
 """The largest mesh: there are as many experts as participants, and a token has a logit for each of them."""
@@ -48,6 +51,12 @@ def _arguments(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
         "capacity": draw(capacities, label="capacity"),
         "policy": draw(st.sampled_from(policies), label="policy"),
     }
+    if "gates_of_all" in scope.features:
+        params["over"] = draw(st.sampled_from(("chosen", "all", "all")), label="over")
+    if "sender_capacity" in scope.features:
+        even = max(1, share // members)
+        sent = st.sampled_from((None, 1, even, None, 1, 2, 0))
+        params["capacity_per_sender"] = draw(sent, label="capacity_per_sender")
     router = Described((features, experts), varies=False)
     return [Described((tokens, features)), router, Described((held, features, outputs))], params
 
@@ -66,8 +75,8 @@ def _asked(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
 
 
 def _kinds(scope: Scope) -> tuple[str, ...]:
-    usual = ("real", "distinct", "real")
-    return (*usual, "nan") if "nan_logits" in scope.features else usual
+    unknown = {"nan_logits": "nan", "nan_tokens": "special"}
+    return ("real", "distinct", *(kind for feature, kind in unknown.items() if feature in scope.features))
 
 
 def _too_many(case: Case) -> st.SearchStrategy[Case]:
@@ -76,6 +85,15 @@ def _too_many(case: Case) -> st.SearchStrategy[Case]:
 
 def _negative(case: Case) -> st.SearchStrategy[Case]:
     return st.just(case.with_params(capacity=-1))
+
+
+def _negative_of_senders(case: Case) -> st.SearchStrategy[Case]:
+    claimed = "capacity_per_sender" in case.keywords
+    return st.just(case.with_params(capacity_per_sender=-1)) if claimed else st.nothing()
+
+
+def _over_others(case: Case) -> st.SearchStrategy[Case]:
+    return st.just(case.with_params(over="kept")) if "over" in case.keywords else st.nothing()
 
 
 def _unknown_policy(case: Case) -> st.SearchStrategy[Case]:
@@ -102,38 +120,27 @@ def _integers(case: Case) -> st.SearchStrategy[Case]:
     return st.just(changed(case, 0, dtype="int32"))
 
 
-def sizes_of(case: Case) -> costs.Sizes:
-    """The sizes of a layer."""
-    (tokens, features), weights = case.operands[0].block, [operand.block for operand in case.operands[2:]]
-    options = case.keywords
-    return costs.Sizes(
-        participants=case.members,
-        tokens=tokens,
-        features=features,
-        outputs=weights[-1][2],
-        held=weights[0][0],
-        hidden=weights[0][2] if len(weights) > 1 else None,
-        top_k=options.get("top_k", case.operands[1].block[1]),  # all of them, where experts choose
-        capacity=options["capacity"],
-        policy=options.get("policy", "probability"),
-        bits=bits(case),
-        wide=sum_bits(case),
-    )
+def _claim(
+    function: Callable[..., object],
+    formula: Callable[[costs.Sizes, bool], Cost],
+    features: frozenset[str] = FEATURES,
+) -> Claim:
+    """One of this project's own."""
+    return Claim(function, features, communication=moe_costs.of_sizes(formula))
 
 
-def _claim(function: Callable[..., object], formula: Callable[[costs.Sizes], Cost] | None = None) -> Claim:
-    """One of this project's own; without a formula what it sends depends on the data."""
-    return Claim(
-        function, FEATURES, communication=None if formula is None else lambda case, backward: formula(sizes_of(case))
-    )
+def _is_limit(value: Any) -> bool:
+    return value is None or type(value) is int
 
 
 SHARED: dict[str, Any] = {
     "parameters": ("top_k", "capacity", "policy"),
     "options": {
         "top_k": Option(of_type(int), lambda case, value: 1 <= value <= case.operands[1].block[1]),
-        "capacity": Option(lambda value: value is None or type(value) is int, lambda case, n: n is None or n >= 0),
+        "capacity": Option(_is_limit, lambda case, n: n is None or n >= 0),
         "policy": Option(of_type(str), lambda case, value: value in POLICIES),
+        "over": Option(of_type(str), lambda case, value: value in GATES),
+        "capacity_per_sender": Option(_is_limit, lambda case, n: n is None or n >= 0),
     },
     "kinds": _kinds,
     "features": FEATURES,
@@ -141,6 +148,8 @@ SHARED: dict[str, Any] = {
         Violation("top_k", _too_many),
         Violation("capacity", _negative),
         Violation("policy", _unknown_policy),
+        Violation("over", _over_others),
+        Violation("capacity_per_sender", _negative_of_senders),
         Violation("router_weights", _more_columns),
         Violation("router_weights", _more_rows),
         Violation("expert_weights", _other_features),
@@ -149,6 +158,7 @@ SHARED: dict[str, Any] = {
     "most": MOST_MEMBERS,
     "sets": 3,
     "terms": lambda case: case.operands[0].block[1],
+    "alike": frozenset({"router_weights"}),
     "adapt": clear,
     "accumulator": float32_accumulator,
     "nonlinear": True,
@@ -161,6 +171,9 @@ OPTIONS: dict[str, Any] = {"top_k": 2, "capacity": 320, "policy": "probability"}
 """What timelines are drawn for: a quarter more room than even routing takes."""
 
 NAMES = ("tokens", "router_weights")
+OF_CHOICES = ("top_k", "policy", "over", "capacity_per_sender")
+"""What experts that choose have no use for."""
+
 THREE = tuple(f"expert_weights[{i}]" for i in range(3))
 
 CONTRACTS: tuple[Contract, ...] = (
@@ -169,19 +182,19 @@ CONTRACTS: tuple[Contract, ...] = (
         moe.moe_layer,
         _arguments,
         operands=(*NAMES, "expert_weights"),
-        degree=3,
+        degree=moe_costs.DEGREE,
         shapes=(*USUAL, ((64, 1024, 1024), 0, "")),
         usual=OPTIONS,
         mistakes=mistakes.MISTAKES,
         implementations={
-            "dense": _claim(implementations.dense_moe, costs.buffers_cost),
+            "dense": _claim(implementations.dense_moe, costs.buffers_cost, FEATURES - {"nan_tokens"}),
             "scanned": _claim(implementations.scanned_moe, costs.weights_cost),
             "sorted": _claim(implementations.sorted_moe, costs.weights_cost),
             "all_gather": _claim(implementations.all_gather_moe, costs.gathered_cost),
             "all_to_all": _claim(implementations.all_to_all_moe, costs.buffers_cost),
             "ragged": _claim(implementations.ragged_moe, costs.ragged_cost),
             "gathered_ragged": _claim(implementations.gathered_ragged_moe, costs.gathered_ragged_cost),
-            "chunked": _claim(implementations.chunked_moe),
+            "chunked": Claim(implementations.chunked_moe, FEATURES, communication=moe_costs.in_chunks),
             "ring": _claim(implementations.ring_moe, costs.ring_cost),
         },
         **SHARED,
@@ -210,21 +223,21 @@ CONTRACTS: tuple[Contract, ...] = (
         expert_choice,
         _asked,
         operands=(*NAMES, "expert_weights"),
-        degree=3,
+        degree=moe_costs.DEGREE,
         budget="routers",
         shapes=(*USUAL, ((64, 1024, 1024), 0, "")),
         usual={"capacity": OPTIONS["capacity"]},
         mistakes=mistakes.OF_CHOICE,
         implementations={
-            "all_to_all": _claim(implementations.expert_choice_moe, costs.buffers_cost),
-            "all_gather": _claim(implementations.gathered_expert_choice_moe, costs.gathered_cost),
+            "all_to_all": _claim(implementations.expert_choice_moe, costs.buffers_cost, OF_ALL),
+            "all_gather": _claim(implementations.gathered_expert_choice_moe, costs.gathered_cost, OF_ALL),
         },
         **SHARED
         | {
             "parameters": ("capacity",),
             "options": {"capacity": Option(of_type(int), lambda case, value: value >= 0)},
-            "features": FEATURES - {"first_senders"},
-            "violations": tuple(v for v in SHARED["violations"] if v.argument not in ("top_k", "policy")),
+            "features": OF_ALL,
+            "violations": tuple(v for v in SHARED["violations"] if v.argument not in OF_CHOICES),
         },
     ),
 )

@@ -5,6 +5,8 @@ differently. So a token's logits are those of its *class*: a row of the router, 
 factor, so that they are exact in every dtype, in whatever order they are added up. All further features of a token are
 free, and the router has zeros for them. Where the highest gates win, tokens are of the same class, or their gates are
 clearly apart.
+
+A token that is drawn with infinities is NaN in their place, and so are all its logits: a class of its own.
 """
 
 import math
@@ -40,13 +42,16 @@ CLEAR = 1 / 64
 
 
 def clear(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """Tokens of classes, a router of small integers, and experts that are finite."""
+    """Tokens of classes, some of them NaN, a router of small integers, and experts that are finite."""
     tokens, router, *experts = arrays
     rows, style = (case.operands[0].block[-1] + 1) // 2, zlib.crc32(router.tobytes()) % STYLES
     unknown = bool(np.isnan(router.astype(np.float64)).any())
     levels = _of_blocks(case, 1, router, lambda rng, x: _router(rng, x, rows, style, unknown))
-    classes = _classes(case, levels, rows, FACTORS[:2] if style == FAVOURITE else FACTORS)
-    classed = _of_blocks(case, 0, tokens, lambda rng, x: _tokens(rng, x, rows, classes))
+    factors, lost = FACTORS[:2] if style == FAVOURITE else FACTORS, bool(np.isinf(tokens.astype(np.float64)).any())
+    classes = _classes(case, levels, rows, factors, lost)
+    if lost and not classes:  # none is clearly apart from NaN
+        lost, classes = False, _classes(case, levels, rows, factors, False)
+    classed = _of_blocks(case, 0, tokens, lambda rng, x: _tokens(rng, x, rows, classes, lost))
     return [classed, levels, *map(_finite, experts)]
 
 
@@ -81,14 +86,14 @@ def _router(rng: np.random.Generator, x: np.ndarray, rows: int, style: int, unkn
     return np.where(unknown & (rng.random(experts) < 1 / 3), np.full_like(x, np.nan), result)
 
 
-def _tokens(rng: np.random.Generator, x: np.ndarray, rows: int, classes: Sequence[Class]) -> np.ndarray:
-    """The class of every token in its first features, and further ones as they were drawn."""
+def _tokens(rng: np.random.Generator, x: np.ndarray, rows: int, classes: Sequence[Class], lost: bool) -> np.ndarray:
+    """The class of every token in its first features, and further ones as they were drawn; NaN for what is infinite."""
     result = _finite(x)
     result[:, :rows] = 0
     for t, chosen in enumerate(rng.integers(0, len(classes), len(x))):
         row, factor = classes[chosen]
         result[t, row] = factor
-    return result
+    return np.where(lost & np.isinf(x.astype(np.float64)), np.full_like(x, np.nan), result)
 
 
 def _finite(x: np.ndarray) -> np.ndarray:
@@ -96,18 +101,23 @@ def _finite(x: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(x.astype(np.float64)), x, np.ones((), x.dtype))
 
 
-def _classes(case: Case, router: np.ndarray, rows: int, factors: Sequence[int]) -> list[Class]:
-    """The classes of tokens: all, or those whose gates are clearly apart where the highest ones win."""
+def _classes(case: Case, router: np.ndarray, rows: int, factors: Sequence[int], lost: bool) -> list[Class]:
+    """The classes of tokens: all, or those whose gates are clearly apart where the highest ones win.
+
+    They are so from those of NaN as well, if some tokens are `lost`.
+    """
     every = list(product(range(rows), factors))
     block, options = case.operands[1].block, case.keywords
     by_experts = "top_k" not in options  # they choose by the probabilities of all of them
-    top_k, over = (block[1], "all") if by_experts else (options["top_k"], "chosen")
-    decides = by_experts or (options["policy"] == "probability" and options["capacity"] is not None)
-    if top_k == 1 or not decides:
+    top_k, over = (block[1], "all") if by_experts else (options["top_k"], options.get("over", "chosen"))
+    limits = (options["capacity"], options.get("capacity_per_sender"))
+    decides = by_experts or (options["policy"] == "probability" and limits != (None, None))
+    if (top_k == 1 and over == "chosen") or not decides:
         return every
     routers = np.unique(case.blocks(1, router).astype(np.float64).reshape(-1, math.prod(block)), axis=0)
     kept: list[Class] = []
-    gates: list[np.ndarray] = []
+    unknown = _gates(np.full(block[1], np.nan), top_k, over)
+    gates: list[np.ndarray] = [np.stack([unknown] * len(routers))] if lost else []
     for row, factor in every:
         own = np.stack([_gates(factor * r.reshape(block)[row], top_k, over) for r in routers])
         if all(_apart(own, other) for other in gates):

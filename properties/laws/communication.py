@@ -7,8 +7,9 @@ import numpy as np
 from shardproof.oracles.communication import KINDS, Cost
 from shardproof.oracles.dtypes import NARROW, is_float
 from shardproof.properties.cases.case import Case
-from shardproof.properties.cases.data import Data, generate
+from shardproof.properties.cases.data import generate
 from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.contracts.costs import COUNTED
 from shardproof.properties.counting.bounds import KNOWN, NOTHING, moved, needed, nothing_must_move
 from shardproof.properties.counting.counted import Counted, count
 from shardproof.properties.counting.sizes import sizes_of
@@ -23,9 +24,6 @@ from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Program, Seen, forward
 
 KEPT = 64
-DATA = Data("exact", 0)
-"""What the interpreter runs on: which data it is makes no difference to what is sent."""
-
 WIDER = {"bfloat16": 2, "float8_e4m3fn": 4, "float8_e5m2": 4, "int4": 2, "uint4": 2}
 """How many times as many bytes a compiler may send that has no collectives of a type (XLA:CPU: see `promotion`)."""
 
@@ -49,9 +47,9 @@ def communication_of(implementation: Implementation, case: Case, engine: Engine,
         seen = Seen()
         with differentiating():
             program = program_of(implementation, case, engine, backward=backward, seen=seen)
-            given = operands(case, DATA, case.mesh.size)
+            given = operands(case, COUNTED, case.mesh.size)
             rest = program.arguments[len(given) :]  # the cotangents, of a gradient
-            arrays = [*given, *(generate(DATA, a.shape, np.dtype(a.dtype), terms=case.mesh.size) for a in rest)]
+            arrays = [*given, *(generate(COUNTED, a.shape, np.dtype(a.dtype), terms=case.mesh.size) for a in rest)]
             found = count(engine, program, case.mesh, arrays)
         check_results(case, seen)
         _counted[key] = found

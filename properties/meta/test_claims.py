@@ -47,9 +47,11 @@ SHOWN: dict[str, tuple[str, str, Callable[[Case], bool]]] = {
     "bool_sum": ("all_reduce", "value", lambda c: c.operands[0].dtype == "bool" and c.keywords["op"] == "sum"),
     "empty_blocks": ("all_to_all", "value", lambda case: 0 in case.operands[0].block),
     "first_senders": ("moe_layer", "value", lambda case: case.keywords["policy"] == "sender"),
+    "gates_of_all": ("moe_layer", "value", lambda case: case.keywords.get("over") == "all"),
     "groups": ("reduce_scatter", "value", lambda case: "axis_index_groups" in case.keywords),
     "invalid_indices": ("embedding_lookup", "value", lambda case: any(d.kind == "special" for d in case.data)),
     "nan_logits": ("moe_layer", "value", lambda case: any(d.kind == "nan" for d in case.data)),
+    "nan_tokens": ("moe_layer", "value", lambda case: any(d.kind == "special" for d in case.data)),
     "negative_dimensions": ("all_gather", "value", negative),
     "operands_apart": (
         "pipeline",
@@ -57,6 +59,7 @@ SHOWN: dict[str, tuple[str, str, Callable[[Case], bool]]] = {
         lambda c: bool(c.operands[0].placement.axes - c.operands[1].placement.axes - set(c.axes)),
     ),
     "replicated_operands": ("broadcast", "value", lambda c: not set(c.axes) <= c.operands[0].placement.axes),
+    "sender_capacity": ("moe_layer", "value", lambda case: case.keywords.get("capacity_per_sender") is not None),
     "several_layers": ("pipeline", "value", lambda c: c.operands[0].block[0] > c.operands[0].block[1]),
     "trees": ("ring_shift", "value", lambda case: case.tree),
     "uneven_groups": (

@@ -63,6 +63,7 @@ CASES = {
             top_k=2,
             capacity=2,
             policy="position",
+            capacity_per_sender=1,
         ),
         a_case(
             "expert_choice_layer",

@@ -169,10 +169,10 @@ def test_gated_experts_and_options(name: str) -> None:
     tokens, router = (rng.integers(-2, 3, s).astype(np.float32) for s in ((12, 3), (3, 8)))
     weights = [rng.integers(-2, 3, s).astype(np.float32) / 2 for s in ((8, 3, 4), (8, 3, 4), (8, 4, 2))]
     ct = rng.normal(size=(12, 2)).astype(np.float32)
-    settings: dict[str, Any] = {"top_k": 2, "capacity": 3, "policy": "choice"}
+    settings: dict[str, Any] = {"top_k": 2, "capacity": 3, "policy": "choice", "over": "all", "capacity_per_sender": 1}
 
     def layer(x: Any, r: Any, *own: Any) -> Any:
-        return getattr(moe, name)(x, r, own, "ep", **settings, over="all", capacity_per_sender=1)
+        return getattr(moe, name)(x, r, own, "ep", **settings)
 
     whole = over(layer, P("ep"), P("ep"), P(), *[P("ep")] * 3)
 
@@ -181,7 +181,7 @@ def test_gated_experts_and_options(name: str) -> None:
         return result, *pull(xs[-1])
 
     got = [np.asarray(x) for x in simulate(run, tokens, router, *weights, ct)]
-    oracle, mesh = MoeLayer(over="all", capacity_per_sender=1), MeshCase(("ep",), (PLACES,))
+    oracle, mesh = MoeLayer(), MeshCase(("ep",), (PLACES,))
 
     def cut(x: np.ndarray) -> np.ndarray:
         return x.reshape(PLACES, -1, *x.shape[1:]).astype(np.float64)
@@ -210,3 +210,56 @@ def test_experts_must_divide() -> None:
             np.zeros((3, 6), np.float32),
             experts,
         )
+
+
+SHAPES = {"tokens": (4, 3), "router": (3, 8), "experts": (8, 3, 2)}
+"""The arrays of a call."""
+
+MESSAGES: dict[str, tuple[dict[str, Any], str]] = {
+    "top_k": ({"top_k": 9}, r"top_k=9: expected an integer in \[1, 8\], the number of experts"),
+    "a bool": ({"top_k": True}, r"top_k=True: expected an integer in \[1, 8\], the number of experts"),
+    "over": ({"over": "kept"}, r"over='kept': expected one of chosen, all"),
+    "policy": ({"policy": "last"}, r"policy='last': expected one of probability, position, choice, sender"),
+    "capacity": ({"capacity": 1.5}, r"capacity=1\.5: expected an integer of at least 0, known before tracing, or None"),
+    "of senders": ({"capacity_per_sender": -1}, r"capacity_per_sender=-1: expected an integer of at least 0, known .*"),
+    "chunk": ({"chunk": 0}, r"chunk=0: expected an integer of at least 1, known before tracing, or None"),
+    "tokens": ({"tokens": (4, 3, 1)}, r"tokens=.*float32\[1,3,1\].*"),
+    "rows": ({"router": (4, 8)}, r"router_weights=.*float32\[4,8\].*: expected 3 rows, as tokens have"),
+    "experts": ({"experts": (8, 2, 2)}, r"expert_weights=.*float32\[2,2,2\].*: expected 2 of the 8 experts on each .*"),
+    "axis": ({"axis_name": "tp"}, r"axis_name='tp': expected bound axis names \('tp' is not one\)"),
+}
+"""What is wrong in a call, and what the message says between the function and the mesh."""
+
+
+@pytest.mark.parametrize("wrong", MESSAGES)
+def test_messages(wrong: str) -> None:
+    """Each names the function that was called, the argument, its value, what was expected, and the mesh."""
+    changes, text = MESSAGES[wrong]
+    shapes = {"tokens": (4, 3), "router": (3, 8), "experts": (8, 3, 2)} | {
+        k: v for k, v in changes.items() if k in SHAPES
+    }
+    options = {"top_k": 2} | {name: value for name, value in changes.items() if name not in (*SHAPES, "axis_name")}
+
+    def layer(*xs: Any) -> Any:
+        return moe.chunked_moe(*xs, changes.get("axis_name", "ep"), **options)
+
+    with pytest.raises(ValueError, match=rf"^chunked_moe: {text}, on the mesh \(ep=4\)"):
+        simulate(
+            over(layer, P("ep"), P("ep"), P(), P("ep")), *(np.zeros(shape, np.float32) for shape in shapes.values())
+        )
+
+
+def test_messages_name_what_was_called() -> None:
+    """Forms that are made of others have their own name in messages; integers of NumPy are integers."""
+    operands = [np.zeros(shape, np.float32) for shape in ((4, 3), (3, 8), (8, 3, 2))]
+
+    def run(function: Any, **options: Any) -> Any:
+        return simulate(over(lambda *xs: function(*xs, "ep", **options), P("ep"), P("ep"), P(), P("ep")), *operands)
+
+    for name in ("expert_choice_moe", "gathered_expert_choice_moe"):
+        for capacity in (-1, None):
+            with pytest.raises(ValueError, match=rf"^{name}: capacity={capacity}: expected .* on the mesh \(ep=4\)"):
+                run(getattr(moe, name), capacity=capacity)
+    with pytest.raises(ValueError, match=r"^ring_moe: top_k=0: expected"):
+        run(moe.ring_moe, top_k=0)
+    assert run(moe.ring_moe, top_k=np.int64(2), capacity=np.int32(3)).shape == (4, 2)

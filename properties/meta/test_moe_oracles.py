@@ -71,9 +71,9 @@ def test_a_layer_is_a_product_of_masks(axes: tuple[str, ...], capacity: int) -> 
 def test_derivatives_are_those_of_differences(policy: str, over: str, gated: bool) -> None:
     """Forward mode is a central difference, and reverse mode its transpose; each device's router has its own."""
     rng = np.random.default_rng(7)
-    options: dict[str, Any] = {"top_k": 3, "capacity": 2, "policy": policy}
+    options: dict[str, Any] = {"top_k": 3, "capacity": 2, "policy": policy, "over": over, "capacity_per_sender": 2}
     operands = blocks(8, 4, gated=gated)
-    layer, axes, step = MoeLayer(over=over, capacity_per_sender=2), ("ep", "dp"), 1e-6
+    layer, axes, step = MoeLayer(), ("ep", "dp"), 1e-6
     along = [rng.standard_normal(x.shape) for x in operands]
 
     def at(distance: float) -> Any:

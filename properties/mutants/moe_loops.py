@@ -10,7 +10,8 @@ from shardproof.impl.collectives import cast_varying, ring_shift, varying
 from shardproof.impl.moe.experts import in_turn
 from shardproof.impl.moe.plan import Plan
 from shardproof.impl.moe.ranks import counted
-from shardproof.properties.mutants.catalogue import mutant
+from shardproof.impl.moe.travel import narrowly
+from shardproof.properties.mutants.catalogue import formula_of, mutant
 from shardproof.properties.mutants.moe_travel import Step, exchanged, plan_for
 
 
@@ -29,7 +30,8 @@ def _chunked(operands: Any, options: Any, *, steps: Step, size: Callable[[int, i
         within = step * chunk + jnp.arange(chunk)
         left = (within < sizes[:, None]).ravel()
         at = jnp.where(left, (begin[:, None] + within).ravel(), 0)
-        rows = exchanged(plan, jnp.where(left[:, None], plan.tokens[token[at]], 0))
+        rows = jnp.where(left[:, None], plan.tokens[token[at]], 0)
+        rows = narrowly(lambda x: exchanged(plan, x), rows, plan.sent)
         own = plan.own(exchanged(plan, jnp.where(left, expert[at], -1)))
         outputs = exchanged(plan, in_turn(rows, own[:, None], jnp.ones((p * chunk, 1), rows.dtype), plan.weights))
         added = jnp.where(left[:, None], outputs, 0) * plan.gates[order][at][:, None]
@@ -61,6 +63,12 @@ def moe_without_its_last_chunk(*operands: Any, **options: Any) -> Array:
         return jnp.where(most > 1, most - 1, most)
 
     return _chunked(operands, options, steps=one_less, size=lambda pairs, p: 1)
+
+
+@mutant("moe_layer", law="communication", smallest=(1,), communication=formula_of("moe_layer", "chunked"))
+def moe_with_an_empty_round(*operands: Any, **options: Any) -> Array:
+    """After the last chunk there is a round in which nobody has anything to send."""
+    return _chunked(operands, options, steps=lambda plan, n: _agreed(plan, n) + 1, size=lambda pairs, p: -(-pairs // p))
 
 
 @mutant("moe_layer", smallest=(2,))

@@ -4,14 +4,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
-from shardproof.impl.collectives import all_gather, all_to_all, ring_shift
+from shardproof.impl.collectives import all_gather, all_to_all, axis_index, ring_shift
 from shardproof.impl.moe.dispatch.all_gather import all_gather_moe
+from shardproof.impl.moe.dispatch.all_to_all import all_to_all_moe
 from shardproof.impl.moe.dispatch.ragged import Dispatcher
 from shardproof.impl.moe.experts import in_buffers, in_turn
-from shardproof.impl.moe.plan import Plan, planned
+from shardproof.impl.moe.plan import Plan, Settings, planned
 from shardproof.impl.moe.ranks import counted, places
 from shardproof.properties.mutants.axes import in_mesh_order
 from shardproof.properties.mutants.catalogue import formula_of, mutant
@@ -22,7 +24,7 @@ Step = Callable[[Plan, Array], Array]
 
 def plan_for(operands: Any, options: Any) -> Plan:
     """Who goes where, in a call."""
-    return planned("moe", *operands, **options, over="chosen", capacity_per_sender=None)
+    return planned("moe", *operands, Settings(**options))
 
 
 def _as_it_is(plan: Plan, x: Array) -> Array:
@@ -237,3 +239,20 @@ def moe_sending_tokens_twice(tokens: Array, *operands: Any, **options: Any) -> A
     right = all_gather_moe(tokens, *operands, **options)
     again = jnp.sum(all_gather(tokens, operands[-1], tiled=True)) * 0
     return right + again.astype(right.dtype)
+
+
+@mutant("moe_layer", law="communication", smallest=(1,), communication=formula_of("moe_layer", "all_to_all"))
+def moe_gathering_gradients(tokens: Array, *operands: Any, **options: Any) -> Array:
+    """The gradient of tokens is gathered from all participants, of which each takes its own part, that it had."""
+    axis_name = operands[-1]
+
+    @jax.custom_vjp
+    def same(x: Array) -> Array:
+        return x
+
+    def gathered(_: None, ct: Array) -> tuple[Array]:
+        everyone = all_gather(ct, axis_name)
+        return (jnp.take(everyone, axis_index(axis_name), axis=0),)
+
+    same.defvjp(lambda x: (x, None), gathered)
+    return all_to_all_moe(same(tokens), *operands, **options)

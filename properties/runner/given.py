@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.contracts.features import CONCESSIONS, FEATURES
+from shardproof.properties.contracts.features import CONCESSIONS, FEATURES, KEYWORDS
 from shardproof.properties.counting.sizes import names_of
 from shardproof.properties.programs.expectation import Expectation, ExpectationError
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
@@ -200,7 +200,7 @@ def check_signature(contract: str, function: Callable[..., Any], features: Colle
         GivenError: if it cannot; the message shows both signatures.
     """
     operands, keywords = CONTRACTS[contract].arrays, list(CONTRACTS[contract].parameters)
-    keywords += ["axis_index_groups"] if {"groups", "uneven_groups"} & set(features) else []
+    keywords += sorted({KEYWORDS[feature] for feature in features if feature in KEYWORDS})
     axes, keyword_axes = _axes(contract)
     wanted = _listed([*operands, *axes], [*keyword_axes, *keywords])
     if not callable(function):

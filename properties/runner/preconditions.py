@@ -15,6 +15,7 @@ from shardproof.properties.cases.chain import check_chain
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.collectives import is_divisible
 from shardproof.properties.contracts.contract import Option, of_type
+from shardproof.properties.contracts.features import KEYWORDS
 from shardproof.properties.contracts.roles import axes_of
 from shardproof.properties.laws.drawing import fitted
 from shardproof.properties.laws.law import LAWS
@@ -85,7 +86,7 @@ def _check_structure(case: Case) -> None:
         raise ValueError(f"operands: {len(case.operands)} given, tree={case.tree}: expected {len(contract.operands)}")
     if sorted(role for role, _ in case.roles) != sorted(contract.roles):
         raise ValueError(f"roles={case.roles}: expected axes of {', '.join(contract.roles) or 'none'}")
-    known = (*contract.parameters, "axis_index_groups")
+    known = (*contract.parameters, *sorted({KEYWORDS[name] for name in contract.features if name in KEYWORDS}))
     for name, value in case.params:
         if name not in known:
             raise ValueError(f"parameter={name!r}: expected one of {', '.join(known)}")

@@ -39,6 +39,9 @@ DISPATCHES: dict[str, Callable[..., jax.Array]] = {
     "sorted": moe.sorted_moe,
     "scanned": moe.scanned_moe,
 }
+NUMBERS = ("chosen", "sent", "dropped_by_sender", "dropped_by_receiver", "kept", "padded")
+"""The drop counters."""
+
 COMPILED = ("all_to_all", "gathered_ragged", "chunked", "ring")
 """Some of those that XLA can compile for CPU."""
 
@@ -88,12 +91,13 @@ def expected() -> list[np.ndarray]:
     """The result, and the gradients of sequences, router and experts, by the oracle."""
     sequences, router, experts, ct = arrays()
     dp, ep = SIZES.values()
-    mesh, oracle = MeshCase(tuple(SIZES), (dp, ep)), MoeLayer(capacity_per_sender=room())
+    mesh, oracle = MeshCase(tuple(SIZES), (dp, ep)), MoeLayer()
+    options = {"top_k": TOP_K, "capacity_per_sender": room()}
     routers = np.broadcast_to(router.astype(np.float64), (dp, ep, *router.shape))
     shared = experts.astype(np.float64).reshape(ep, -1, HIDDEN, HIDDEN)
     operands = [blocks(sequences), routers, np.broadcast_to(shared, (dp, *shared.shape))]
-    (result,) = oracle.value(operands, mesh, ("ep",), top_k=TOP_K)
-    tokens, of_router, of_experts = oracle.pullback(operands, [blocks(ct)], mesh, ("ep",), top_k=TOP_K)
+    (result,) = oracle.value(operands, mesh, ("ep",), **options)
+    tokens, of_router, of_experts = oracle.pullback(operands, [blocks(ct)], mesh, ("ep",), **options)
     return [unblocked(result), unblocked(tokens), of_router.sum((0, 1)), of_experts.sum(0).reshape(experts.shape)]
 
 
@@ -120,7 +124,7 @@ def test_senders_drop() -> None:
 
     def drops(tokens: jax.Array, weights: jax.Array) -> list[jax.Array]:
         routing = moe.route(tokens, weights, TOP_K)
-        settings = moe.Room(capacity=None, policy="probability", per_sender=room())
+        settings = moe.Room(capacity=None, policy="probability", capacity_per_sender=room())
         return jax.tree.leaves(moe.count_drops(routing.experts, routing.gates, EXPERTS, settings, ("ep",)))
 
     tokens = blocks(sequences)[0].reshape(-1, HIDDEN)
@@ -130,7 +134,7 @@ def test_senders_drop() -> None:
     routing = route(tokens @ router, TOP_K)
     result = dispatch(routing, SIZES["ep"], EXPERTS, capacity=None, policy="probability", capacity_per_sender=room())
     right = count_drops(result, EXPERTS)
-    for got, name in zip(told, ("chosen", "sent", "dropped_by_sender", "dropped_by_receiver", "kept"), strict=True):
+    for got, name in zip(told, NUMBERS, strict=True):
         assert np.asarray(got).tolist() == getattr(right, name).tolist(), name
     assert right.dropped_by_sender.sum() > 0
     assert right.kept.max() > room()

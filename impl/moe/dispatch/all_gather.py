@@ -20,6 +20,11 @@ def all_gather_moe(plan: Plan) -> Block:
     Raises:
         ValueError: as `dense_moe`.
     """
+    return dispatched(plan)
+
+
+def dispatched(plan: Plan) -> Block:
+    """The result of a plan: `[T, F]`."""
 
     def gathered(x: Block) -> Block:
         return all_gather(x, plan.axes, tiled=True)

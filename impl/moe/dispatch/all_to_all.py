@@ -18,6 +18,11 @@ def all_to_all_moe(plan: Plan) -> Block:
     Raises:
         ValueError: as `dense_moe`.
     """
+    return dispatched(plan)
+
+
+def dispatched(plan: Plan) -> Block:
+    """The result of a plan: `[T, F]`."""
     at = slots(plan)
     buffers = filled(plan.tokens, at, plan.count * plan.most_sent)
     return plan.combined(taken(through_experts(plan, buffers), at))

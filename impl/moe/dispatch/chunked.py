@@ -7,10 +7,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Int
 
-from shardproof.impl.arguments import AxisName, refuse
+from shardproof.impl.arguments import AxisName, is_integer, refuse
 from shardproof.impl.collectives import Block, all_to_all, cast_varying, varying
 from shardproof.impl.moe.experts import Weights, in_turn
-from shardproof.impl.moe.plan import ExpertWeights, Plan, planned
+from shardproof.impl.moe.plan import ExpertWeights, Plan, Settings, planned
 from shardproof.impl.moe.ranks import counted
 from shardproof.impl.moe.travel import narrowly
 
@@ -53,11 +53,9 @@ def chunked_moe(
     Raises:
         ValueError: as `dense_moe`, and for a chunk that is no integer of at least 1.
     """
-    plan = planned(
-        "chunked_moe", tokens, router_weights, expert_weights, axis_name,
-        top_k=top_k, capacity=capacity, policy=policy, over=over, capacity_per_sender=capacity_per_sender,
-    )  # fmt: skip
-    if chunk is not None and (type(chunk) is not int or chunk < 1):
+    settings = Settings(top_k, capacity, policy, over, capacity_per_sender)
+    plan = planned("chunked_moe", tokens, router_weights, expert_weights, axis_name, settings)
+    if chunk is not None and (not is_integer(chunk) or chunk < 1):
         refuse("chunked_moe", "chunk", chunk, "an integer of at least 1, known before tracing, or None")
     return dispatched(plan, chunk)
 

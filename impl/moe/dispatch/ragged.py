@@ -120,7 +120,8 @@ def dispatched(plan: Plan, exchange: Exchange) -> Block:
     sent = counted(jnp.where(plan.kept, plan.experts, plan.count), plan.count).reshape(p, plan.held)
     dispatcher = Dispatcher.of(jnp.cumsum(loads) - loads, jnp.sum(sent, axis=1), plan.axes, exchange)
 
-    rows = narrowly(lambda x, d: d.there(x, room), plan.tokens[plan.token[order]], plan.sent, dispatcher)
+    tokens = plan.tokens[plan.token[order]]
+    rows = narrowly(lambda x, d: d.there(x, room), tokens, plan.sent, dispatcher, own_derivative=True)
     # of each sender's rows, those of the lowest expert come first: how many they are says whose each row is
     received = all_to_all(sent, plan.axes, split_axis=0, concat_axis=0, tiled=True).ravel()
     behind = jnp.sum(jnp.cumsum(received) <= jnp.arange(room)[:, None], axis=1)

@@ -215,8 +215,10 @@ def _check(kind: str, implementation: Implementation, case: Case, program: Ready
     given = [(operands(case, data, terms), tangents_of(case, data), cotangents(case, program, data)) for data in chosen]
     runs = each(program.prepared, [[*primal, *tangents, *cts] for primal, tangents, cts in given])
     right = held(kind, implementation, case, program.placements, given)
-    found = zip(chosen, given, runs, right, strict=True)
-    return [_check_one(kind, case, data, program.placements, *of_one) for data, *of_one in found]
+    return [
+        _check_one(kind, case, data, program.placements, arrays, outputs, *references)
+        for data, arrays, outputs, references in zip(chosen, given, runs, right, strict=True)
+    ]
 
 
 def _check_one(
@@ -226,12 +228,12 @@ def _check_one(
     placements: Sequence[Placement],
     arrays: Arrays,
     outputs: Sequence[np.ndarray],
-    right: tuple[list[Reference], list[Reference]],
+    pushed_right: list[Reference],
+    pulled_right: list[Reference],
 ) -> bool:
     forward_mode, reverse_mode = MODES[kind]
     moving = CONTRACTS[case.contract].moving(case)
     _, tangents, cts = arrays
-    pushed_right, pulled_right = right
     got_tangents = outputs[len(cts) : 2 * len(cts)] if forward_mode else []
     got_gradients = outputs[-len(moving) :] if reverse_mode else []
     for i, (tangent, placement) in enumerate(zip(got_tangents, placements, strict=False)):

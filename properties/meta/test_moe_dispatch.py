@@ -240,8 +240,8 @@ def test_messages(wrong: str) -> None:
     }
     options = {"top_k": 2} | {name: value for name, value in changes.items() if name not in (*SHAPES, "axis_name")}
 
-    def layer(*xs: Any) -> Any:
-        return moe.chunked_moe(*xs, changes.get("axis_name", "ep"), **options)
+    def layer(tokens: Any, router: Any, experts: Any) -> Any:
+        return moe.chunked_moe(tokens, router, experts, changes.get("axis_name", "ep"), **options)
 
     with pytest.raises(ValueError, match=rf"^chunked_moe: {text}, on the mesh \(ep=4\)"):
         simulate(

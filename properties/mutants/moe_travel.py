@@ -24,7 +24,8 @@ Step = Callable[[Plan, Array], Array]
 
 def plan_for(operands: Any, options: Any) -> Plan:
     """Who goes where, in a call."""
-    return planned("moe", *operands, Settings(**options))
+    tokens, router_weights, expert_weights, axis_name = operands
+    return planned("moe", tokens, router_weights, expert_weights, axis_name, Settings(**options))
 
 
 def _as_it_is(plan: Plan, x: Array) -> Array:

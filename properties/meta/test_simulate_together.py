@@ -1,0 +1,149 @@
+"""Data sets that are interpreted at once: to each it is as if it were alone."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import AbstractMesh, AxisType
+from jax.sharding import PartitionSpec as P
+
+from shardproof.properties.engines import simulated
+from shardproof.properties.engines.simulate import DOUBLES, OWN, CollectiveMismatch, prepare
+from shardproof.properties.engines.simulate.env import SETS
+from shardproof.properties.engines.simulated import Interpreted
+
+MESH = AbstractMesh((2, 3), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
+ROWS = 6
+
+
+def on_mesh(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of blocks `[3, 1]`, on global arrays `[6, 3]`."""
+    return jax.shard_map(function, mesh=MESH, in_specs=P("x", "y"), out_specs=P("x", "y"))
+
+
+def until_all_are_small(x: Any) -> Any:
+    """As many steps as the largest element of all devices needs."""
+    return lax.while_loop(lambda x: lax.pmax(jnp.abs(x).max(), ("x", "y")) > 1, lambda x: x / 2, x)
+
+
+def by_own_sign(x: Any) -> Any:
+    """Rows of devices take different branches, as their data says; columns are connected in each."""
+    index = (lax.psum(x.sum(), "y") > 0).astype(int)
+    return lax.switch(index, [lambda x: lax.ppermute(x, "y", [(0, 1), (1, 2)]), lambda x: x - lax.psum(x, "y")], x)
+
+
+def in_order(x: Any) -> Any:
+    """The order of elements decides what is added up where."""
+    values, places = lax.top_k(x[:, 0], 2)
+    return x.at[places].add(values[:, None]) + jnp.sort(x, axis=0) + jnp.cumsum(x, axis=0)
+
+
+def by_bits(x: Any) -> Any:
+    """Halves of the bits, and integers that hang on roundings."""
+    halves = lax.bitcast_convert_type(x, jnp.uint16).astype(jnp.float32).sum(axis=-1)
+    return halves + (x / 3).astype(jnp.int32) + jnp.argmax(x * 3, axis=0).astype(jnp.float32)
+
+
+def of_zeros(x: Any) -> Any:
+    """The same for every data set."""
+    return jnp.zeros_like(x) + lax.axis_index("x")
+
+
+def in_part_unwritten(x: Any) -> Any:
+    """Memory that is written over."""
+    return lax.dynamic_update_slice(lax.pcast(lax.empty((3, 1), x.dtype), ("x", "y"), to="varying"), x, (0, 0))
+
+
+def nested(x: Any) -> Any:
+    """A `shard_map` inside of another."""
+    inner = jax.shard_map(lambda x: x * lax.psum(x, "y"), in_specs=P(None, "y"), out_specs=P(None, "y"))
+    outer = jax.shard_map(inner, mesh=MESH, in_specs=P("x"), out_specs=P("x"), axis_names={"x"})
+    return jax.jit(outer)(x)
+
+
+PROGRAMS: dict[str, Callable[..., Any]] = {
+    "loop": on_mesh(until_all_are_small),
+    "branches": on_mesh(by_own_sign),
+    "order": on_mesh(in_order),
+    "bits": on_mesh(by_bits),
+    "the same": on_mesh(of_zeros),
+    "unwritten": on_mesh(in_part_unwritten),
+    "nested": nested,
+    "softmax": on_mesh(lambda x: jnp.exp(x - lax.pmax(x, "y")) / lax.psum(jnp.exp(x), "y")),
+    "gradient": jax.grad(lambda x: on_mesh(lambda x: jnp.tanh(x) * lax.psum(x, "x"))(x).sum()),
+    "whole arrays": lambda x: (x @ x.T).sum(axis=0).reshape(3, 2),
+}
+
+SETS_OF_DATA = [
+    np.random.default_rng(1).normal(size=(ROWS, 3)).astype(np.float32),
+    np.random.default_rng(2).normal(size=(ROWS, 3)).astype(np.float32) * 100,
+    np.arange(18, dtype=np.float32).reshape(ROWS, 3) - 9,
+    np.zeros((ROWS, 3), np.float32),
+    np.where(np.eye(ROWS, 3) > 0, np.nan, 1).astype(np.float32),
+    np.where(np.eye(ROWS, 3) > 0, np.inf, -1).astype(np.float32),
+]
+
+
+def finite(name: str) -> list[list[np.ndarray]]:
+    """The data sets that a program comes to an end with."""
+    return [[x] for x in SETS_OF_DATA if name != "loop" or not np.isinf(x).any()]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_each_is_run_as_if_it_were_alone(name: str) -> None:
+    """Whatever it is, and however different the ways that data sets take."""
+    program = prepare(PROGRAMS[name], SETS_OF_DATA[0])
+    sets = finite(name)
+    for arrays, results in zip(sets, program.run_together(sets), strict=True):
+        alone = jax.tree.leaves(program.run(*arrays))
+        for one, other in zip(results, alone, strict=True):
+            np.testing.assert_array_equal(one, other, strict=True)
+
+
+@pytest.mark.parametrize("rounding", [OWN, DOUBLES], ids=["own", "doubles"])
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "loop"])
+def test_errors_of_one_are_none_of_another(name: str, rounding: Any) -> None:
+    """What is unknown of one data set, as where NaN decides an order, leaves the others known."""
+    program = prepare(PROGRAMS[name], SETS_OF_DATA[0])
+    sets = finite(name)
+    for arrays, results in zip(sets, program.run_wide_together(sets, rounding=rounding), strict=True):
+        for one, other in zip(results, program.run_wide(*arrays, rounding=rounding), strict=True):
+            np.testing.assert_array_equal(one.value, other.value, strict=True)
+            np.testing.assert_array_equal(one.error, other.error)
+
+
+def test_what_one_cannot_be_run_on_is_told_of_it_alone() -> None:
+    """The first data set is run; the second one is a deadlock, and raises where it is asked for."""
+
+    def deadlocks(x: Any) -> Any:
+        return lax.cond(x.sum() > 0, lambda x: x + lax.psum(x, "y"), lambda x: x, x)
+
+    program = Interpreted(prepare(on_mesh(deadlocks), SETS_OF_DATA[0]))
+    right = np.ones((ROWS, 3), np.float32)
+    some = right * np.array([1, -1, 1], np.float32)
+    runs = program.each([[right], [some]])
+    np.testing.assert_array_equal(next(runs)[0], right + 3)
+    with pytest.raises(CollectiveMismatch):
+        next(runs)
+    assert program.wide_together([[right], [some]], OWN) is None
+
+
+def test_large_data_sets_are_run_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the arrays are large, there is nothing to gain."""
+    program = Interpreted(prepare(PROGRAMS["softmax"], SETS_OF_DATA[0]))
+    assert program.wide_together(finite("softmax"), OWN) is not None
+    monkeypatch.setattr(simulated, "MOST_TOGETHER", 18)
+    assert program.wide_together(finite("softmax"), OWN) is None
+
+
+def test_a_mesh_that_has_such_an_axis() -> None:
+    """Its data sets are run one by one."""
+    mesh = AbstractMesh((2,), (SETS,), axis_types=(AxisType.Auto,))
+    total = jax.shard_map(lambda x: lax.psum(x, SETS), mesh=mesh, in_specs=P(SETS), out_specs=P())
+    program = Interpreted(prepare(total, np.ones(4, np.float32)))
+    sets = [[np.arange(4, dtype=np.float32)], [np.ones(4, np.float32)]]
+    assert [results[0].tolist() for results in program.each(sets)] == [[2, 4], [2, 2]]

@@ -46,14 +46,6 @@ def shorter_way_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_na
     return COLUMNS_OF_LHS.along("shorter_way", gathered.shorter_way, lhs, rhs, axis_name)
 
 
-def joined_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
-    """`A[…, M, K_Y] W[K, N_Z] -> [M, N_Z]`.
-
-    Half blocks of A go each way, and the two that arrive are joined: p - 1 steps of one product of full size.
-    """
-    return COLUMNS_OF_LHS.along("joined", gathered.joined, lhs, rhs, axis_name)
-
-
 def nested_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M, K_Y] W[K, N_Z] -> [M, N_Z]`.
 
@@ -89,14 +81,6 @@ def shorter_way_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName
     return ROWS_OF_LHS.along("shorter_way", gathered.shorter_way, lhs, rhs, axis_name)
 
 
-def joined_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
-    """`A[…, M_Y, K] W[K, N_Z] -> [M, N_Z]`.
-
-    Half blocks of A go each way, and the two that arrive are joined: p - 1 steps of one product of full size.
-    """
-    return ROWS_OF_LHS.along("joined", gathered.joined, lhs, rhs, axis_name)
-
-
 def nested_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M_Y, K] W[K, N_Z] -> [M, N_Z]`.
 
@@ -114,14 +98,6 @@ def ring_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Re
     Blocks of W go round the ring: p - 1 permutes of a block.
     """
     return ROWS_OF_RHS.along("ring", gathered.ring, lhs, rhs, axis_name)
-
-
-def bidirectional_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
-    """`A[…, M_Z, K] W[K_Y, N] -> [M_Z, N]`.
-
-    Half blocks of W go each way round the ring: p - 1 steps of two permutes, and of two products.
-    """
-    return ROWS_OF_RHS.along("bidirectional", gathered.bidirectional, lhs, rhs, axis_name)
 
 
 def shorter_way_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:

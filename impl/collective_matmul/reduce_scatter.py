@@ -38,17 +38,6 @@ def ring_matmul_reduce_scatter(
     return _scatter("ring", reduced.ring, lhs, rhs, axis_name, scatter_dimension, sums)
 
 
-def bidirectional_matmul_reduce_scatter(
-    lhs: Left, rhs: Right, axis_name: AxisName, *, scatter_dimension: int = 0, sums: Sums = "accumulator"
-) -> Result:
-    """Half sums go each way round the ring: p - 1 steps of two permutes, and of two products.
-
-    Raises:
-        ValueError: as `ring_matmul_reduce_scatter`.
-    """
-    return _scatter("bidirectional", reduced.bidirectional, lhs, rhs, axis_name, scatter_dimension, sums)
-
-
 def alternating_matmul_reduce_scatter(
     lhs: Left, rhs: Right, axis_name: AxisName, *, scatter_dimension: int = 0, sums: Sums = "operands"
 ) -> Result:
@@ -71,17 +60,6 @@ def shorter_way_matmul_reduce_scatter(
         ValueError: as `ring_matmul_reduce_scatter`.
     """
     return _scatter("shorter_way", reduced.shorter_way, lhs, rhs, axis_name, scatter_dimension, sums)
-
-
-def joined_matmul_reduce_scatter(
-    lhs: Left, rhs: Right, axis_name: AxisName, *, scatter_dimension: int = 0, sums: Sums = "accumulator"
-) -> Result:
-    """Half sums go each way, and what is added to both is one product of full size.
-
-    Raises:
-        ValueError: as `ring_matmul_reduce_scatter`.
-    """
-    return _scatter("joined", reduced.joined, lhs, rhs, axis_name, scatter_dimension, sums)
 
 
 def nested_matmul_reduce_scatter(

@@ -8,6 +8,7 @@ across devices as well, and rounded once, but where a function says that they tr
 from shardproof.impl.collective_matmul.all_gather import (
     bidirectional_all_gather_matmul_lhs,
     bidirectional_all_gather_matmul_lhs_contracting,
+    joined_all_gather_matmul_lhs,
     joined_all_gather_matmul_rhs,
     nested_all_gather_matmul_lhs,
     nested_all_gather_matmul_lhs_contracting,
@@ -56,6 +57,7 @@ __all__ = [
     "bidirectional_all_gather_matmul_lhs_contracting",
     "bidirectional_matmul_all_reduce",
     "bidirectional_transformer_block",
+    "joined_all_gather_matmul_lhs",
     "joined_all_gather_matmul_rhs",
     "matmul_all_reduce",
     "matmul_reduce_scatter",

@@ -150,10 +150,15 @@ def rows_of_lhs(lhs: Left, rhs: Right, axes: Axes) -> Gathering:
     shape = (*batch, m * lax.axis_size(axes), rhs.shape[1])
 
     def absorb(result: Block | None, arrivals: Arrivals) -> Block:
-        ((part, at),) = arrivals
-        product = multiply(part, stays).astype(dtype)
-        whole = unwritten(shape, product) if result is None else result
-        return lax.dynamic_update_slice_in_dim(whole, product, at, lhs.ndim - 2)
+        product = multiply(_joined([part for part, _ in arrivals], -2), stays).astype(dtype)
+        if result is None:
+            result = unwritten(shape, product)
+        start = 0
+        for part, at in arrivals:
+            rows = lax.slice_in_dim(product, start, start + part.shape[-2], axis=lhs.ndim - 2)
+            result = lax.dynamic_update_slice_in_dim(result, rows, at, lhs.ndim - 2)
+            start += part.shape[-2]
+        return result
 
     return Gathering(moving, lhs.ndim - 2, absorb)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from shardproof.properties.benchmark.compiled import UNSHARDED, Records
+from shardproof.properties.benchmark.compiled import RECORDED, UNSHARDED, Records
 from shardproof.properties.benchmark.products import form_of
 from shardproof.properties.benchmark.tables import table
 from shardproof.properties.benchmark.timelines import COMPARED
@@ -88,11 +88,11 @@ def summary(found: Sequence[Pair]) -> str:
 def measure(options: argparse.Namespace) -> None:
     """Prints a table and what follows from it; a sentence where there is no compiler."""
     console = Console(width=140)
-    if (reason := missing()) and options.records is None:
+    if (reason := missing()) and not options.recorded:
         console.print(reason)
         return
     place = Place(Topology.parse(options.topology), options.model)
-    with Records(options.records) as records:
+    with Records(RECORDED if options.recorded else None) as records:
         found = [pair for shape in options.shape or SHAPES for pair in pairs(records, place, shape)]
     title = f"times over the local product, {place.topology}, model axis {place.model}, bfloat16"
     console.print(table(title, COLUMNS, [row(one) for one in found]))

@@ -15,7 +15,7 @@ UNSHARDED = "unsharded"
 """In place of a form: the product that a device would do alone."""
 
 RECORDED = Path(__file__).with_suffix(".jsonl")
-"""What `benchmark tpu --records` wrote, of which the README has tables."""
+"""What `benchmark tpu --recorded` wrote, of which the README has tables."""
 
 MICRO = 1e6
 Key = tuple[str, int, str, str, str, str]

@@ -20,7 +20,7 @@ from shardproof.properties.counting.products import SHAPES, product_case, whole_
 from shardproof.properties.counting.shaped import shaped
 from shardproof.properties.counting.steps import steps
 from shardproof.properties.counting.timeline import timeline
-from shardproof.properties.engines.tpu_compiler.request import COMPILER
+from shardproof.properties.engines.tpu_compiler.request import COMPILER, FORWARD
 from shardproof.properties.programs.implementations import FORMS, OVERLAPPED, Implementation, over_two_axes
 
 NEAR = Fraction(102, 100)
@@ -31,7 +31,7 @@ MODEL_AXES = (4, 8)
 COLUMNS = (
     "product",
     "form",
-    "fastest as compiled for v5e",
+    "fastest as compiled",
     "fastest by timelines",
     "steps",
     "exposed",
@@ -44,7 +44,7 @@ class Merits:
     """What speaks for a form.
 
     Arguments:
-        compiled: the shapes and ways at which it is the fastest as XLA:TPU schedules it for v5e.
+        compiled: the chips, shapes and ways at which it is the fastest as XLA:TPU schedules it.
         timed: the chips on which it is the fastest by timelines, with how often.
         steps: permutes on the critical path among 8 participants; over two axes, None.
         exposed: the part of what it sends that is exposed on the law's balanced machine, among 8 over one axis.
@@ -91,18 +91,17 @@ def compiled_best(known: Mapping[Key, Figures | str]) -> dict[str, list[str]]:
     Where the naive form is the fastest, or what XLA makes of the product by itself, none is named.
     """
     works: dict[tuple[str, int, str, str, str], dict[str, float]] = {}
-    for (*work, form), found in known.items():
+    for (topology, p, shape, way, contract, form), found in known.items():
         if isinstance(found, Figures) and form != UNSHARDED:
-            topology, model, shape, way, contract = work
-            key = str(topology), int(model), str(shape), str(way), str(contract)
-            works.setdefault(key, {})[form] = found.total
+            works.setdefault((topology, p, shape, way, contract), {})[form] = found.total
     named: dict[str, list[str]] = {}
-    for (_, _, shape, way, _), totals in works.items():
+    for (topology, p, shape, way, _), totals in works.items():
         ours = {form: total for form, total in totals.items() if form in NAMES}
         others = [total for form, total in totals.items() if form in ("naive", COMPILER)]
         for form, total in ours.items():
             if total <= NEAR * min(ours.values()) and total < min(others):
-                named.setdefault(form, []).append(f"{shape} {way}")
+                place = topology.partition(":")[0] + (f" over {p}" if p != MODEL_AXES[0] else "")
+                named.setdefault(form, []).append(f"{place} {shape}" + f" {way}" * (way != FORWARD))
     return named
 
 
@@ -158,7 +157,7 @@ def first_axis(one: Implementation) -> Fraction:
 
 def rows(known: Mapping[Key, Figures | str] | None = None) -> list[tuple[str, ...]]:
     """Every form with what speaks for it."""
-    lines = []
+    lines: list[tuple[str, ...]] = []
     for contract in FORMS:
         for name, found in merits(contract, known).items():
             lines.append(

@@ -4,7 +4,6 @@ import argparse
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from pathlib import Path
 
 from rich.console import Console
 
@@ -13,7 +12,7 @@ from shardproof.properties.benchmark.products import form_of
 from shardproof.properties.benchmark.tables import markdown, table
 from shardproof.properties.counting.modelled import Place, Work
 from shardproof.properties.counting.products import SHAPES
-from shardproof.properties.engines.tpu_compiler import NotCompiled, Topology, missing
+from shardproof.properties.engines.tpu_compiler import NotCompiled, NoTpuCompiler, Topology, missing
 from shardproof.properties.engines.tpu_compiler.request import COMPILER, WAYS
 from shardproof.properties.programs.implementations import OVERLAPPED, PRODUCTS, Implementation
 
@@ -58,7 +57,7 @@ def found_of(records: Records, work: Work, form: str) -> Found:
     """What is known of a form of a product once it is compiled."""
     try:
         return records.of(work, form)
-    except (NotCompiled, ValueError) as error:  # the row says so, and the others follow
+    except (NotCompiled, NoTpuCompiler, ValueError) as error:  # the row says so, and the others follow
         return str(error)
 
 
@@ -161,20 +160,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--way", action="append", choices=WAYS, help="forward or backward (default: both)")
     group.add_argument("--contract", action="append", help="which product (default: all)")
     group.add_argument("--best", action="store_true", help="of the forms that overlap, the fastest alone")
-    group.add_argument("--records", type=Path, help="a file of what is compiled already, which gets what is not")
+    group.add_argument("--recorded", action="store_true", help=f"from {RECORDED.name}, which gets what is new")
     group.add_argument("--markdown", action="store_true", help="print it as Markdown")
 
 
 def measure(options: argparse.Namespace) -> None:
     """Prints a table for every shape and way."""
     console = Console(width=140)
-    if (reason := missing()) and options.records is None:
+    if (reason := missing()) and not options.recorded:
         console.print(reason)
         return
     topology = Topology.parse(options.topology)
     place = Place(topology, options.model)
     contracts = options.contract or [one.contract for one in PRODUCTS]
-    with Records(options.records) as records:
+    with Records(RECORDED if options.recorded else None) as records:
         for shape in options.shape or SHAPES:
             for way in options.way or WAYS:
                 lines = []

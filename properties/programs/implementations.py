@@ -192,13 +192,13 @@ PRODUCTS: tuple[Implementation, ...] = tuple(_product(contract.name) for contrac
 
 FORMS: dict[str, tuple[str, ...]] = {
     "all_gather_matmul_lhs_contracting": ("ring", "bidirectional", "shorter_way", "nested"),
-    "all_gather_matmul_lhs": ("ring", "bidirectional", "shorter_way", "nested"),
+    "all_gather_matmul_lhs": ("ring", "bidirectional", "shorter_way", "joined", "nested"),
     "all_gather_matmul_rhs": ("ring", "joined", "shorter_way", "nested"),
     "matmul_reduce_scatter": ("ring", "shorter_way", "alternating", "nested"),
     "matmul_all_reduce": ("tiled", "ring", "bidirectional"),
     "transformer_block": ("overlapped", "bidirectional", "nested"),
 }
-"""The forms of each product that overlap: each is the best in something (`benchmark.survivors`)."""
+"""The forms of each product that overlap: each is the best in something (`benchmark survivors`)."""
 
 OVERLAPPED: tuple[Implementation, ...] = tuple(
     _overlapped(way, contract, invariant=way == "tiled") for contract, ways in FORMS.items() for way in ways

@@ -8,9 +8,7 @@ across devices as well, and rounded once, but where a function says that they tr
 from shardproof.impl.collective_matmul.all_gather import (
     bidirectional_all_gather_matmul_lhs,
     bidirectional_all_gather_matmul_lhs_contracting,
-    bidirectional_all_gather_matmul_rhs,
     joined_all_gather_matmul_lhs,
-    joined_all_gather_matmul_lhs_contracting,
     joined_all_gather_matmul_rhs,
     nested_all_gather_matmul_lhs,
     nested_all_gather_matmul_lhs_contracting,
@@ -43,8 +41,6 @@ from shardproof.impl.collective_matmul.naive import (
 from shardproof.impl.collective_matmul.operands import accumulator, aligned, multiply
 from shardproof.impl.collective_matmul.reduce_scatter import (
     alternating_matmul_reduce_scatter,
-    bidirectional_matmul_reduce_scatter,
-    joined_matmul_reduce_scatter,
     nested_matmul_reduce_scatter,
     ring_matmul_reduce_scatter,
     shorter_way_matmul_reduce_scatter,
@@ -59,14 +55,10 @@ __all__ = [
     "alternating_matmul_reduce_scatter",
     "bidirectional_all_gather_matmul_lhs",
     "bidirectional_all_gather_matmul_lhs_contracting",
-    "bidirectional_all_gather_matmul_rhs",
     "bidirectional_matmul_all_reduce",
-    "bidirectional_matmul_reduce_scatter",
     "bidirectional_transformer_block",
     "joined_all_gather_matmul_lhs",
-    "joined_all_gather_matmul_lhs_contracting",
     "joined_all_gather_matmul_rhs",
-    "joined_matmul_reduce_scatter",
     "matmul_all_reduce",
     "matmul_reduce_scatter",
     "multiply",

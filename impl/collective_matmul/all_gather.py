@@ -5,10 +5,9 @@ via Decomposition in Large Deep Learning Models", 2023 (doi 10.1145/3567955.3567
 are kept in float32 until all blocks have come by, and rounded once. A block is cut in half in the dimension
 that is gathered; an odd row goes with the first half, and a half without rows is not sent.
 
-Which is best, as XLA:TPU schedules them: the shorter way where products take longer than transfers, for it cuts
-nothing; both ways where the links are the limit, for each of them is used all the time; joined there for the right
-operand, whose half products are small; one way where links have one, with the fewest permutes and the least memory;
-nested where two axes make no ring of links. Loops of up to `UNROLLED` participants are unrolled when compiled.
+What each form is the best in, `python -m shardproof.properties.benchmark survivors` shows. Shapes are those of whole
+products in bfloat16, over 4 participants of v5e, as XLA:TPU schedules them. Loops of up to `UNROLLED` participants are
+unrolled when compiled.
 
 All of them are typed varying, over one axis or a tuple of axes in any order. Backward, cotangents of the
 gathered operand go round the same rings, in that operand's dtype, in which JAX adds up cotangents.
@@ -26,6 +25,8 @@ def ring_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: Axi
     """`A[…, M, K_Y] W[K, N_Z] -> [M, N_Z]`.
 
     Blocks of A go round the ring: p - 1 permutes of a block.
+
+    Best where links carry one transfer at a time: the fastest on H100 by timelines.
     """
     return COLUMNS_OF_LHS.along("ring", gathered.ring, lhs, rhs, axis_name)
 
@@ -34,6 +35,8 @@ def bidirectional_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_
     """`A[…, M, K_Y] W[K, N_Z] -> [M, N_Z]`.
 
     Half blocks of A go each way round the ring: p - 1 steps of two permutes, and of two products.
+
+    Best where the links are the limit: the fastest at 8192 cubed.
     """
     return COLUMNS_OF_LHS.along("bidirectional", gathered.bidirectional, lhs, rhs, axis_name)
 
@@ -42,22 +45,18 @@ def shorter_way_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_na
     """`A[…, M, K_Y] W[K, N_Z] -> [M, N_Z]`.
 
     Whole blocks of A come the shorter way round: p - 1 permutes in floor(p/2) steps.
+
+    Best where products take longer than transfers: the fastest at 8192x8192 by 8192x16384. The fewest steps.
     """
     return COLUMNS_OF_LHS.along("shorter_way", gathered.shorter_way, lhs, rhs, axis_name)
-
-
-def joined_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
-    """`A[…, M, K_Y] W[K, N_Z] -> [M, N_Z]`.
-
-    Half blocks of A go each way, and the two that arrive are joined: p - 1 steps of one product of full size.
-    """
-    return COLUMNS_OF_LHS.along("joined", gathered.joined, lhs, rhs, axis_name)
 
 
 def nested_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M, K_Y] W[K, N_Z] -> [M, N_Z]`.
 
     A ring over the tuple's first axis of rings over its second: p - 1 permutes, each along one axis.
+
+    Best where the first axis is slow: a link of it carries a - 1 blocks of ab, in a ring over both ab - 1.
 
     Raises:
         NotImplementedError: unless the axis tuple has two axes.
@@ -69,6 +68,8 @@ def ring_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Re
     """`A[…, M_Y, K] W[K, N_Z] -> [M, N_Z]`.
 
     Blocks of A go round the ring: p - 1 permutes of a block.
+
+    Best where links carry one transfer at a time: the fastest on H100 by timelines.
     """
     return ROWS_OF_LHS.along("ring", gathered.ring, lhs, rhs, axis_name)
 
@@ -77,6 +78,8 @@ def bidirectional_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisNa
     """`A[…, M_Y, K] W[K, N_Z] -> [M, N_Z]`.
 
     Half blocks of A go each way round the ring: p - 1 steps of two permutes, and of two products.
+
+    Best where the links are the limit: the fastest at 8192 cubed.
     """
     return ROWS_OF_LHS.along("bidirectional", gathered.bidirectional, lhs, rhs, axis_name)
 
@@ -85,6 +88,8 @@ def shorter_way_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName
     """`A[…, M_Y, K] W[K, N_Z] -> [M, N_Z]`.
 
     Whole blocks of A come the shorter way round: p - 1 permutes in floor(p/2) steps.
+
+    Best where products take longer than transfers: the fastest at 1024x2048 by 2048x8192. The fewest steps.
     """
     return ROWS_OF_LHS.along("shorter_way", gathered.shorter_way, lhs, rhs, axis_name)
 
@@ -93,6 +98,8 @@ def joined_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> 
     """`A[…, M_Y, K] W[K, N_Z] -> [M, N_Z]`.
 
     Half blocks of A go each way, and the two that arrive are joined: p - 1 steps of one product of full size.
+
+    Best where the links are the limit and products are small: the fastest at 1024x2048 by 2048x8192 on v4.
     """
     return ROWS_OF_LHS.along("joined", gathered.joined, lhs, rhs, axis_name)
 
@@ -101,6 +108,8 @@ def nested_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> 
     """`A[…, M_Y, K] W[K, N_Z] -> [M, N_Z]`.
 
     A ring over the tuple's first axis of rings over its second: p - 1 permutes, each along one axis.
+
+    Best where the first axis is slow: a link of it carries a - 1 blocks of ab, in a ring over both ab - 1.
 
     Raises:
         NotImplementedError: unless the axis tuple has two axes.
@@ -112,22 +121,18 @@ def ring_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Re
     """`A[…, M_Z, K] W[K_Y, N] -> [M_Z, N]`.
 
     Blocks of W go round the ring: p - 1 permutes of a block.
+
+    Best where links carry one transfer at a time: the fastest on H100 by timelines.
     """
     return ROWS_OF_RHS.along("ring", gathered.ring, lhs, rhs, axis_name)
-
-
-def bidirectional_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
-    """`A[…, M_Z, K] W[K_Y, N] -> [M_Z, N]`.
-
-    Half blocks of W go each way round the ring: p - 1 steps of two permutes, and of two products.
-    """
-    return ROWS_OF_RHS.along("bidirectional", gathered.bidirectional, lhs, rhs, axis_name)
 
 
 def shorter_way_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """`A[…, M_Z, K] W[K_Y, N] -> [M_Z, N]`.
 
     Whole blocks of W come the shorter way round: p - 1 permutes in floor(p/2) steps.
+
+    Best in latency: the fewest steps.
     """
     return ROWS_OF_RHS.along("shorter_way", gathered.shorter_way, lhs, rhs, axis_name)
 
@@ -136,6 +141,8 @@ def joined_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> 
     """`A[…, M_Z, K] W[K_Y, N] -> [M_Z, N]`.
 
     Half blocks of W go each way, and the two that arrive are joined: p - 1 steps of one product of full size.
+
+    Best where the links are the limit: the fastest at 8192 cubed, since halves of W make small products.
     """
     return ROWS_OF_RHS.along("joined", gathered.joined, lhs, rhs, axis_name)
 
@@ -144,6 +151,8 @@ def nested_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> 
     """`A[…, M_Z, K] W[K_Y, N] -> [M_Z, N]`.
 
     A ring over the tuple's first axis of rings over its second: p - 1 permutes, each along one axis.
+
+    Best where the first axis is slow: a link of it carries a - 1 blocks of ab, in a ring over both ab - 1.
 
     Raises:
         NotImplementedError: unless the axis tuple has two axes.

@@ -34,7 +34,7 @@ from shardproof.impl.collective_matmul.operands import (
 from shardproof.impl.collectives import Block, axis_index
 
 Arrivals = Sequence[tuple[Block, Array]]
-"""Parts of blocks, each with the row at which it starts in the gathered dimension."""
+"""Parts of blocks, each with the row at which it starts in the gathered dimension: one, or two that are joined."""
 
 Origin = Callable[[Array], Array]
 """The logical index of the member so far against the direction of travel (negative: along it)."""
@@ -125,8 +125,8 @@ def columns_of_lhs(lhs: Left, rhs: Right, axes: Axes) -> Gathering:
     moving, stays = aligned(lhs, rhs, axes)
 
     def absorb(total: Block | None, arrivals: Arrivals) -> Block:
-        rows = [lax.dynamic_slice_in_dim(stays, at, part.shape[-1], 0) for part, at in arrivals]
-        return _added(total, multiply(_joined([part for part, _ in arrivals], -1), _joined(rows, 0)))
+        ((part, at),) = arrivals
+        return _added(total, multiply(part, lax.dynamic_slice_in_dim(stays, at, part.shape[-1], 0)))
 
     return Gathering(moving, lhs.ndim - 1, absorb)
 

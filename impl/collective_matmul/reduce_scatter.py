@@ -31,6 +31,8 @@ def ring_matmul_reduce_scatter(
 ) -> Result:
     """Sums go round the ring: p - 1 permutes of a piece.
 
+    Best where a link takes as long as the products beside it: of all forms this one alone exposes nothing then.
+
     Raises:
         ValueError: for an unknown axis, operands whose contracted sizes differ, a dimension that is
             neither 0 nor 1, one that does not divide by the number of members, or `sums` that is neither.
@@ -38,23 +40,14 @@ def ring_matmul_reduce_scatter(
     return _scatter("ring", reduced.ring, lhs, rhs, axis_name, scatter_dimension, sums)
 
 
-def bidirectional_matmul_reduce_scatter(
-    lhs: Left, rhs: Right, axis_name: AxisName, *, scatter_dimension: int = 0, sums: Sums = "accumulator"
-) -> Result:
-    """Half sums go each way round the ring: p - 1 steps of two permutes, and of two products.
-
-    Raises:
-        ValueError: as `ring_matmul_reduce_scatter`.
-    """
-    return _scatter("bidirectional", reduced.bidirectional, lhs, rhs, axis_name, scatter_dimension, sums)
-
-
 def alternating_matmul_reduce_scatter(
     lhs: Left, rhs: Right, axis_name: AxisName, *, scatter_dimension: int = 0, sums: Sums = "operands"
 ) -> Result:
     """Half sums go each way, in turns: a half's product is computed, added and rounded while the other half travels.
 
-    Best on a TPU, where each product, addition and rounding is one kernel; sums travel in the operands' dtype.
+    Best in time on every chip that has a timeline, and as XLA:TPU schedules it, which makes one kernel of a product,
+    an addition and a rounding: at 8192x16384 by 16384x8192 over 4 participants of v5e 1.03 times the unsharded product
+    (1.42 with `sums="accumulator"`).
 
     Raises:
         ValueError: as `ring_matmul_reduce_scatter`.
@@ -67,27 +60,20 @@ def shorter_way_matmul_reduce_scatter(
 ) -> Result:
     """Two sums come from either side: p - 1 permutes of a piece in floor(p/2) steps.
 
+    Best in latency: the fewest steps.
+
     Raises:
         ValueError: as `ring_matmul_reduce_scatter`.
     """
     return _scatter("shorter_way", reduced.shorter_way, lhs, rhs, axis_name, scatter_dimension, sums)
 
 
-def joined_matmul_reduce_scatter(
-    lhs: Left, rhs: Right, axis_name: AxisName, *, scatter_dimension: int = 0, sums: Sums = "accumulator"
-) -> Result:
-    """Half sums go each way, and what is added to both is one product of full size.
-
-    Raises:
-        ValueError: as `ring_matmul_reduce_scatter`.
-    """
-    return _scatter("joined", reduced.joined, lhs, rhs, axis_name, scatter_dimension, sums)
-
-
 def nested_matmul_reduce_scatter(
     lhs: Left, rhs: Right, axis_name: AxisName, *, scatter_dimension: int = 0, sums: Sums = "accumulator"
 ) -> Result:
     """A ring over the tuple's first axis of rings over its second: p - 1 permutes, each along one axis.
+
+    Best where the first axis is slow: a link of it carries a - 1 pieces of ab, in a ring over both ab - 1.
 
     Raises:
         ValueError: for an unknown axis, operands whose contracted sizes differ, a dimension that is

@@ -30,9 +30,6 @@ from shardproof.impl.collective_matmul.operands import (
 )
 from shardproof.impl.collectives import Block, axis_index
 
-Ranges = Sequence[tuple[Array, int]]
-"""Where ranges of rows (or columns) of the product start, and how many they are."""
-
 Sums = Literal["accumulator", "operands"]
 """In which dtype sums travel."""
 
@@ -47,8 +44,8 @@ class Reducing:
     Arguments:
         rows: the size of a piece in the dimension that is scattered.
         dimension: that dimension, of a piece.
-        product: the ranges of this member's own product, computed as one.
-        later: one range of it, computed when other blocks are there.
+        product: so many rows (or columns) of this member's own product, from one on.
+        later: the same, computed when other blocks are there.
         shape: of a piece.
         dtype: of the result.
         sums: the dtype in which sums travel; the result's, or that in which products are added up.
@@ -56,7 +53,7 @@ class Reducing:
 
     rows: int
     dimension: int
-    product: Callable[[Ranges], list[Block]]
+    product: Callable[[Array, int], Block]
     later: Callable[[Array, int, Sequence[Block]], Block]
     shape: tuple[int, ...]
     dtype: Any
@@ -71,7 +68,6 @@ def scattered(lhs: Left, rhs: Right, axes: Axes, scatter_dimension: int, sums: S
     """`A[…, M, K_Y] W[K_Y, N]`, whose rows (dimension 0) or columns (dimension 1) are scattered."""
     lhs, rhs = aligned(lhs, rhs, axes)
     dimension = lhs.ndim - 2 + scatter_dimension
-    cut, along = (lhs, lhs.ndim - 2) if scatter_dimension == 0 else (rhs, 1)
 
     def one(lhs: Left, rhs: Right, start: Array, size: int) -> Block:
         if scatter_dimension == 0:
@@ -82,11 +78,8 @@ def scattered(lhs: Left, rhs: Right, axes: Axes, scatter_dimension: int, sums: S
         waiting = lax.optimization_barrier((start, *map(lax.stop_gradient, before)))[0]
         return _late(lambda lhs, rhs, at: one(lhs, rhs, at, size))(lhs, rhs, start, waiting)
 
-    def product(ranges: Ranges) -> list[Block]:
-        slices = [lax.dynamic_slice_in_dim(cut, start, size, along) for start, size in ranges]
-        taken = slices[0] if len(slices) == 1 else jnp.concatenate(slices, along)
-        whole = multiply(taken, rhs) if scatter_dimension == 0 else multiply(lhs, taken)
-        return jnp.split(whole, [ranges[0][1]], axis=dimension) if len(ranges) == 2 else [whole]
+    def product(start: Array, size: int) -> Block:
+        return one(lhs, rhs, start, size)
 
     shape = [*lhs.shape[:-1], rhs.shape[1]]
     shape[dimension] //= lax.axis_size(axes)
@@ -100,14 +93,9 @@ def ring(reducing: Reducing, axes: Axes) -> Result:
     return _rings(reducing, axes, [reducing.rows], _round(axes))
 
 
-def bidirectional(reducing: Reducing, axes: Axes, *, at_once: bool = False) -> Result:
-    """Half of every sum goes each way; a step computes two halves' terms one by one, or `at_once` as one product."""
-    return _rings(reducing, axes, reducing.halves(), _round(axes), at_once)
-
-
-def joined(reducing: Reducing, axes: Axes) -> Result:
-    """`bidirectional`, with one product of full size in every step."""
-    return bidirectional(reducing, axes, at_once=True)
+def bidirectional(reducing: Reducing, axes: Axes) -> Result:
+    """Half of every sum goes each way; a step computes two halves' terms one by one."""
+    return _rings(reducing, axes, reducing.halves(), _round(axes))
 
 
 def alternating(reducing: Reducing, axes: Axes) -> Result:
@@ -142,7 +130,7 @@ def alternating(reducing: Reducing, axes: Axes) -> Result:
         return (total(0, away + 1, passed, second).astype(reducing.sums), arrived), None
 
     one, last = jnp.asarray(1), jnp.asarray(p)
-    first = reducing.product([(start(0, one), sizes[0])])[0].astype(reducing.sums)
+    first = reducing.product(start(0, one), sizes[0]).astype(reducing.sums)
     second = reducing.later(start(1, one), sizes[1], (first,)).astype(reducing.sums)
     if p == 1:
         return jnp.concatenate([first, second], reducing.dimension)
@@ -163,7 +151,7 @@ def shorter_way(reducing: Reducing, axes: Axes) -> Result:
     p, target = lax.axis_size(axes), _round(axes)
 
     def term(away: Array) -> Block:
-        return reducing.product([(target(away) * reducing.rows, reducing.rows)])[0]
+        return reducing.product(target(away) * reducing.rows, reducing.rows)
 
     def passed_on(sums: list[Block]) -> list[Block]:
         return [shift(s, axes, way) for s, way in zip(sums, WAYS, strict=True)]
@@ -224,16 +212,15 @@ def _round(axes: Axes) -> Target:
     return lambda away: (index - away) % p
 
 
-def _rings(reducing: Reducing, axes: Axes, sizes: list[int], target: Target, at_once: bool = False) -> Result:
+def _rings(reducing: Reducing, axes: Axes, sizes: list[int], target: Target) -> Result:
     """Parts of all sums, of so many rows each, along a ring each: the first rightward, the second leftward."""
     starts = [0, sizes[0]]
 
     def terms(away: Array) -> list[Block]:
-        ranges = [
-            (target(way * away) * reducing.rows + start, size)
+        return [
+            reducing.product(target(way * away) * reducing.rows + start, size)
             for way, start, size in zip(WAYS, starts, sizes, strict=False)
         ]
-        return reducing.product(ranges) if at_once else [reducing.product([one])[0] for one in ranges]
 
     def step(totals: list[Block], away: Array) -> tuple[list[Block], None]:
         arrived = [shift(total, axes, way) for total, way in zip(totals, WAYS, strict=False)]

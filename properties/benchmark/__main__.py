@@ -15,6 +15,7 @@ from shardproof.properties.benchmark import (
     planted,
     products,
     simulating,
+    survivors,
     timelines,
     tpu,
     verdicts,
@@ -31,6 +32,7 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "losses": lambda options: losses.measure(),
     "parity": lambda options: parity.measure(),
     "timeline": lambda options: timelines.measure(),
+    "survivors": lambda options: survivors.measure(),
     "tpu": tpu.measure,
     "agreement": agreement.measure,
 }

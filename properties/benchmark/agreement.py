@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
+from shardproof.properties.benchmark.compiled import RECORDED, UNSHARDED, Records
 from shardproof.properties.benchmark.products import form_of
 from shardproof.properties.benchmark.tables import table
 from shardproof.properties.benchmark.timelines import COMPARED
@@ -14,7 +15,7 @@ from shardproof.properties.counting.chips import chip
 from shardproof.properties.counting.choosing import choice, forms
 from shardproof.properties.counting.modelled import Place, Work
 from shardproof.properties.counting.products import SHAPES
-from shardproof.properties.engines.tpu_compiler import NotCompiled, Topology, TpuCompiler, missing
+from shardproof.properties.engines.tpu_compiler import NotCompiled, Topology, missing
 
 COLUMNS = ("product", "shape", "form", "timeline", "compiler", "exposed, timeline", "exposed, compiler")
 
@@ -38,19 +39,19 @@ class Pair:
     exposed: tuple[float, float]
 
 
-def pairs(compiler: TpuCompiler, place: Place, shape: str) -> Iterator[Pair]:
+def pairs(records: Records, place: Place, shape: str) -> Iterator[Pair]:
     """Every form of every product of a shape that both know."""
     for contract in COMPARED:
         work = Work(contract, shape, place)
-        alone = work.unsharded(compiler).schedule.total
+        alone = records.of(work, UNSHARDED).total
         traced = choice(forms(work.case()), chip(place.topology.generation))
         for one in traced.rows:
             try:
-                found = work.of(compiler, one.implementation.name).schedule
+                found = records.of(work, one.implementation.name)
             except NotCompiled:
                 continue
-            parts = float(one.exposed / one.total), float(found.exposed / found.total)
-            ratios = float(traced.ratio(one)), float(found.total / alone)
+            parts = float(one.exposed / one.total), 1 - found.compute / found.total
+            ratios = float(traced.ratio(one)), found.total / alone
             yield Pair((contract, shape), form_of(one.implementation) or one.implementation.name, *ratios, parts)
 
 
@@ -87,12 +88,12 @@ def summary(found: Sequence[Pair]) -> str:
 def measure(options: argparse.Namespace) -> None:
     """Prints a table and what follows from it; a sentence where there is no compiler."""
     console = Console(width=140)
-    if reason := missing():
+    if (reason := missing()) and not options.recorded:
         console.print(reason)
         return
     place = Place(Topology.parse(options.topology), options.model)
-    with TpuCompiler() as compiler:
-        found = [pair for shape in options.shape or SHAPES for pair in pairs(compiler, place, shape)]
+    with Records(RECORDED if options.recorded else None) as records:
+        found = [pair for shape in options.shape or SHAPES for pair in pairs(records, place, shape)]
     title = f"times over the local product, {place.topology}, model axis {place.model}, bfloat16"
     console.print(table(title, COLUMNS, [row(one) for one in found]))
     console.print(summary(found))

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
-from shardproof.properties.benchmark import examples, option_table, products
+from shardproof.properties.benchmark import examples, option_table, products, survivors, tpu
 from shardproof.properties.benchmark.tables import markdown
 from shardproof.properties.cases.chain import LINKS
 from shardproof.properties.contracts import CONTRACTS
@@ -43,7 +43,9 @@ HOMES: Mapping[str, Path] = {
     "links": CONTRACTS_PAGE,
     "timelines": COUNTING_PAGE,
     "without-timelines": COUNTING_PAGE,
+    "compiled": COUNTING_PAGE,
     "defects": DEFECTS_PAGE,
+    "survivors": IMPL_PAGE,
     "products": IMPL_PAGE,
     "moe": IMPL_PAGE,
     "losses": IMPL_PAGE,
@@ -167,6 +169,7 @@ COMPUTED = {
     "features": features,
     "options": options,
     "without-timelines": without_timelines,
+    "compiled": tpu.recorded,
     "products": products.markdown,
 }
 """The sections that follow from the suite alone."""
@@ -222,6 +225,7 @@ def main() -> None:
     if arguments.failure:
         write("failure", f"```text\n{arguments.failure.read_text(encoding='utf-8').strip()}\n```")
     if arguments.run:
+        write("survivors", survivors.markdown())
         write("moe", with_output("moe", examples.of_program(block("moe", "python"))))
         for name in ("timeline", "timelines"):
             write(name, with_output(name, examples.of_commands(block(name, "sh"))))

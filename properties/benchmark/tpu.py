@@ -1,17 +1,19 @@
 """What XLA:TPU makes of every product: modelled time over the local product's, what is exposed, and what is held."""
 
 import argparse
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
 
 from rich.console import Console
 
+from shardproof.properties.benchmark.compiled import MICRO, RECORDED, UNSHARDED, Figures, Key, Records, key_of, read
 from shardproof.properties.benchmark.products import form_of
 from shardproof.properties.benchmark.tables import markdown, table
-from shardproof.properties.counting.modelled import Modelled, Place, Work
+from shardproof.properties.counting.modelled import Place, Work
 from shardproof.properties.counting.products import SHAPES
-from shardproof.properties.counting.text import HloError
-from shardproof.properties.engines.tpu_compiler import NotCompiled, Topology, TpuCompiler, missing
-from shardproof.properties.engines.tpu_compiler.request import WAYS
+from shardproof.properties.engines.tpu_compiler import NotCompiled, NoTpuCompiler, Topology, missing
+from shardproof.properties.engines.tpu_compiler.request import COMPILER, WAYS
 from shardproof.properties.programs.implementations import OVERLAPPED, PRODUCTS, Implementation
 
 COLUMNS = (
@@ -26,39 +28,122 @@ COLUMNS = (
     "others",
     "temporary MB",
 )
-UNSHARDED, FLOOR = "unsharded", "floor"
+FLOOR, NAIVE = "floor", "naive"
+OTHERS = (UNSHARDED, NAIVE, COMPILER)
+PLACE = Place(Topology.parse("v5e:2x4"), 4)
+NAMES = {one.contract: [*OTHERS, *(i.name for i in OVERLAPPED if i.contract == one.contract)] for one in PRODUCTS}
+RECORDED_COLUMNS = (
+    "product",
+    "shape",
+    "best of ours",
+    "unsharded us",
+    "floor",
+    "naive",
+    "XLA's own",
+    "ours",
+    "exposed",
+    "permutes",
+    "MB naive",
+    "MB ours",
+)
+OWN = "XLA's own"
+"""The product of global arrays under `jit`, with XLA's default options."""
+
+Found = Figures | str
+"""The figures of a program, or a sentence on why there are none."""
 
 
-def rows(compiler: TpuCompiler, work: Work, forms: Sequence[Implementation]) -> Iterator[tuple[str, ...]]:
-    """The local product, the floor, the naive form, and every form of a product."""
-    alone = work.unsharded(compiler)
-    least = alone.schedule.total
+def found_of(records: Records, work: Work, form: str) -> Found:
+    """What is known of a form of a product once it is compiled."""
+    try:
+        return records.of(work, form)
+    except (NotCompiled, NoTpuCompiler, ValueError) as error:  # the row says so, and the others follow
+        return str(error)
+
+
+def rows(records: Records, work: Work, forms: Sequence[Implementation]) -> Iterator[tuple[str, ...]]:
+    """The local product, the floor, what XLA makes of the product by itself, the naive form, and every form of it."""
+    alone = found_of(records, work, UNSHARDED)
+    if isinstance(alone, str):
+        yield (work.contract, UNSHARDED, alone, *[""] * (len(COLUMNS) - 3))
+        return
     yield row(work, UNSHARDED, alone, alone)
-    yield (work.contract, FLOOR, f"{1e6 * float(work.floor(least) * least):.1f}", f"{float(work.floor(least)):.2f}") + (
-        "",
-    ) * 6
+    yield floor(work, alone)
+    yield row(work, OWN, found_of(records, work, COMPILER), alone)
     for one in forms:
-        try:
-            yield row(work, form_of(one) or one.name, work.of(compiler, one.name), alone)
-        except (HloError, NotCompiled) as error:  # the row says so, and the others follow
-            yield (work.contract, form_of(one), str(error), *[""] * 7)
+        yield row(work, form_of(one) or one.name, found_of(records, work, one.name), alone)
 
 
-def row(work: Work, form: str, found: Modelled, alone: Modelled) -> tuple[str, ...]:
+def best(records: Records, work: Work, forms: Sequence[Implementation]) -> Iterator[tuple[str, ...]]:
+    """The same with the fastest form that overlaps in place of all."""
+
+    def total(one: Implementation) -> float:
+        found = found_of(records, work, one.name)
+        return found.total if isinstance(found, Figures) else math.inf
+
+    plain = [one for one in forms if one.name == NAIVE]
+    yield from rows(records, work, [*plain, min((one for one in forms if one.name != NAIVE), key=total)])
+
+
+def floor(work: Work, alone: Figures) -> tuple[str, ...]:
+    """The line of the least time that there can be."""
+    least = work.floor(Fraction(alone.total) / int(MICRO))
+    return (
+        work.contract,
+        FLOOR,
+        f"{alone.total * float(least):.1f}",
+        f"{float(least):.2f}",
+        *[""] * (len(COLUMNS) - 4),
+    )
+
+
+def row(work: Work, form: str, found: Found, alone: Figures) -> tuple[str, ...]:
     """One line of the table."""
-    timed, least = found.schedule, alone.schedule.total
+    if isinstance(found, str):
+        return (work.contract, form, found, *[""] * (len(COLUMNS) - 3))
     return (
         work.contract,
         form,
-        f"{1e6 * float(timed.total):.1f}",
-        f"{float(timed.total / least):.2f}",
-        f"{float(timed.compute / least):.2f}",
-        f"{float(timed.share):.0%}",
-        str(timed.permutes),
-        str(len(timed.synchronous)),
-        str(len(timed.monolithic)),
+        f"{found.total:.1f}",
+        f"{found.total / alone.total:.2f}",
+        f"{found.compute / alone.total:.2f}",
+        f"{found.share:.0%}",
+        str(found.permutes),
+        str(found.synchronous),
+        str(found.others),
         f"{found.temporary_bytes / 1e6:.1f}",
     )
+
+
+def recorded(known: Mapping[Key, Found] | None = None, place: Place = PLACE) -> str:
+    """What is known of a place as a Markdown table: of every product the fastest form beside what does not overlap."""
+    known = read(RECORDED) if known is None else known
+    lines = []
+    for way in WAYS:
+        for contract in [one.contract for one in PRODUCTS]:
+            for shape in SHAPES:
+                found = {form: known.get(key_of(Work(contract, shape, place, way), form)) for form in NAMES[contract]}
+                figures = {form: one for form, one in found.items() if isinstance(one, Figures)}
+                ours = [form for form in figures if form not in OTHERS]
+                if not ours or not figures.keys() >= {*OTHERS}:
+                    continue
+                alone, fastest = figures[UNSHARDED], min(ours, key=lambda form: figures[form].total)
+                least = Work(contract, shape, place, way).floor(Fraction(alone.total) / int(MICRO))
+                one = figures[fastest]
+                lines.append(
+                    (
+                        contract,
+                        f"{shape} {way}",
+                        fastest.removesuffix(contract).rstrip("_"),
+                        f"{alone.total:.0f}",
+                        f"{float(least):.2f}",
+                        *(f"{figures[form].total / alone.total:.2f}" for form in (NAIVE, COMPILER, fastest)),
+                        f"{one.share:.0%}",
+                        str(one.permutes),
+                        *(f"{figures[form].temporary_bytes / 1e6:.1f}" for form in (NAIVE, fastest)),
+                    )
+                )
+    return markdown(RECORDED_COLUMNS, lines, left=3)
 
 
 def forms_of(contract: str) -> list[Implementation]:
@@ -74,24 +159,28 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--shape", action="append", choices=tuple(SHAPES), help="which shape (default: all)")
     group.add_argument("--way", action="append", choices=WAYS, help="forward or backward (default: both)")
     group.add_argument("--contract", action="append", help="which product (default: all)")
+    group.add_argument("--best", action="store_true", help="of the forms that overlap, the fastest alone")
+    group.add_argument("--recorded", action="store_true", help=f"from {RECORDED.name}, which gets what is new")
     group.add_argument("--markdown", action="store_true", help="print it as Markdown")
 
 
 def measure(options: argparse.Namespace) -> None:
     """Prints a table for every shape and way."""
     console = Console(width=140)
-    if reason := missing():
+    if (reason := missing()) and not options.recorded:
         console.print(reason)
         return
     topology = Topology.parse(options.topology)
     place = Place(topology, options.model)
     contracts = options.contract or [one.contract for one in PRODUCTS]
-    with TpuCompiler() as compiler:
+    with Records(RECORDED if options.recorded else None) as records:
         for shape in options.shape or SHAPES:
             for way in options.way or WAYS:
                 lines = []
                 for contract in contracts:
-                    lines += list(rows(compiler, Work(contract, shape, place, way), forms_of(contract)))
+                    lines += list(
+                        (best if options.best else rows)(records, Work(contract, shape, place, way), forms_of(contract))
+                    )
                 title = f"{shape} {SHAPES[shape]}, {way}, bfloat16, {topology}, model axis {place.model}"
                 console.print(markdown(COLUMNS, lines, left=2) if options.markdown else table(title, COLUMNS, lines))
                 if options.markdown:

@@ -14,7 +14,7 @@ from shardproof.properties.counting.chips import chip
 from shardproof.properties.counting.products import product_case, whole_sides
 from shardproof.properties.counting.scheduled import Schedule, schedule
 from shardproof.properties.engines.tpu_compiler import Request, Topology, TpuCompiler
-from shardproof.properties.engines.tpu_compiler.request import BACKWARD, FORWARD
+from shardproof.properties.engines.tpu_compiler.request import BACKWARD, COMPILER, FORWARD
 
 MODEL = "model"
 ELEMENT = 2
@@ -167,8 +167,9 @@ class Work:
         return modelled(compiler, self.place, self.case_alone(), f"{self.contract}[naive]", self.way)
 
     def of(self, compiler: TpuCompiler, implementation: str) -> Modelled:
-        """A form of it, by the name of `Implementation.name`, or a user's function."""
-        name = implementation if ":" in implementation else f"{self.contract}[{implementation}]"
+        """A form of it, by the name of `Implementation.name`, a user's function, or what XLA makes of the product."""
+        named = ":" in implementation or implementation == COMPILER
+        name = implementation if named else f"{self.contract}[{implementation}]"
         return modelled(compiler, self.place, self.case(), name, self.way)
 
     def floor(self, unsharded: Fraction) -> Fraction:

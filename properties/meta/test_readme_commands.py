@@ -64,7 +64,7 @@ ELSEWHERE = {
 SHORTENED = {
     f"{MODULE}benchmark products": ["--devices", "2"],
     f"{MODULE}benchmark tpu": ["--shape", "book", "--way", "forward", "--contract", "all_gather_matmul_lhs"],
-    f"{MODULE}benchmark agreement": ["--shape", "book"],
+    f"{MODULE}benchmark agreement --recorded": ["--shape", "book"],
 }
 """What a command is given besides, to take less time."""
 

@@ -115,7 +115,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("arguments", "lanes"),
     [
         (["ring_all_gather_matmul_lhs"], {"compute", "tp ->"}),
-        (["bidirectional_matmul_reduce_scatter", "--gradient"], {"compute", "tp ->", "tp <-"}),
+        (["alternating_matmul_reduce_scatter", "--gradient"], {"compute", "tp ->", "tp <-"}),
         (["all_reduce[lax]", "--mesh", "dp=2,tp=4"], {"compute", "dp ->", "tp ->", "tp <-"}),
         (["attention[ring]", "--machine", "h100"], {"compute", "switch"}),
         (["timed_layer:layer", "--shape", "512x2048@tp,2048x2048"], {"compute", "tp ->", "tp <-"}),

@@ -14,11 +14,11 @@ from shardproof.properties.counting.operations import operations_of
 from shardproof.properties.engines.simulate import prepare
 from shardproof.properties.engines.xla import abstract_mesh
 from shardproof.properties.meta.test_collective_matmul import case_of
-from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.implementations import FORMS, Implementation
 from shardproof.properties.programs.program import Seen, forward
 
 P = 4
-WAYS = ("ring", "bidirectional", "shorter_way", "joined", "alternating", "nested")
+WAYS = FORMS["matmul_reduce_scatter"]
 
 
 def reducing(way: str, sums: str) -> Implementation:

@@ -1,9 +1,8 @@
 """Planted bugs of products along both ways of a ring, of those that reduce along one, and of transformer blocks.
 
-One is not among them: sums of 16-bit floats that are rounded at every hop. A member's own sum may be rounded before
-it is sent, and with so much allowed, what a few more hops round stays within the bound up to seven members. That
-sums are kept in float32 is held by the formulas instead, which count twice the bytes, and by
-`product_in_the_input_dtype`, where nothing may be rounded but the result.
+Sums of 16-bit floats that are rounded at every hop are in `taking_turns`. A member's own sum may be rounded before
+it is sent, and with so much allowed, what a few more hops round stays within the bound up to seven members. So that
+sums are kept in float32 is held by the formulas, which count twice the bytes.
 """
 
 from collections.abc import Callable

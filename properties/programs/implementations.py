@@ -190,21 +190,18 @@ ALGORITHMS: tuple[Implementation, ...] = (
 
 PRODUCTS: tuple[Implementation, ...] = tuple(_product(contract.name) for contract in matmul.CONTRACTS)
 
-RINGS = ("ring", "bidirectional", "shorter_way", "joined", "nested")
-PASSED = (
-    "all_gather_matmul_lhs_contracting",
-    "all_gather_matmul_lhs",
-    "all_gather_matmul_rhs",
-    "matmul_reduce_scatter",
-)
+FORMS: dict[str, tuple[str, ...]] = {
+    "all_gather_matmul_lhs_contracting": ("ring", "bidirectional", "shorter_way", "nested"),
+    "all_gather_matmul_lhs": ("ring", "bidirectional", "shorter_way", "joined", "nested"),
+    "all_gather_matmul_rhs": ("ring", "joined", "shorter_way", "nested"),
+    "matmul_reduce_scatter": ("ring", "shorter_way", "alternating", "nested"),
+    "matmul_all_reduce": ("tiled", "ring", "bidirectional"),
+    "transformer_block": ("overlapped", "bidirectional", "nested"),
+}
+"""The forms of each product that overlap: each is the best in something (`benchmark survivors`)."""
 
-OVERLAPPED: tuple[Implementation, ...] = (
-    *(_overlapped(way, contract) for contract in PASSED for way in RINGS),
-    _overlapped("alternating", "matmul_reduce_scatter"),
-    _overlapped("tiled", "matmul_all_reduce", invariant=True),
-    _overlapped("ring", "matmul_all_reduce"),
-    _overlapped("bidirectional", "matmul_all_reduce"),
-    *(_overlapped(way, "transformer_block") for way in ("overlapped", "bidirectional", "nested")),
+OVERLAPPED: tuple[Implementation, ...] = tuple(
+    _overlapped(way, contract, invariant=way == "tiled") for contract, ways in FORMS.items() for way in ways
 )
 """Products whose communication is hidden behind their arithmetic."""
 

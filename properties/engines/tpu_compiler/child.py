@@ -11,11 +11,12 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh
 
-from shardproof.properties.engines.tpu_compiler.request import BACKWARD, Request
+from shardproof.properties.engines.tpu_compiler.request import BACKWARD, COMPILER, Request
 from shardproof.properties.engines.tpu_compiler.topology import Coordinates, Topology, in_rings
 from shardproof.properties.engines.xla import abstract_mesh
 from shardproof.properties.programs.derivatives import pullback
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
+from shardproof.properties.programs.partitioned import partitioned
 from shardproof.properties.programs.program import Program, Seen, forward
 
 CHIPS: dict[str, dict[str, Any]] = {"v4": {"chip_config_name": "megacore"}}
@@ -47,6 +48,8 @@ def devices_of(topology: Topology, participants: int) -> tuple[list[Any], list[C
 
 def program_of(request: Request) -> Program:
     """The program that is to be compiled."""
+    if request.implementation == COMPILER:
+        return partitioned(request.case, backward=request.way == BACKWARD)
     implementation, seen = implementation_of(request.case.contract, request.implementation), Seen()
     program = forward(request.case, implementation, seen)
     if request.way != BACKWARD:

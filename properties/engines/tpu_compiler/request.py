@@ -6,6 +6,8 @@ from shardproof.properties.cases.case import Case
 
 FORWARD, BACKWARD = "forward", "backward"
 WAYS = (FORWARD, BACKWARD)
+COMPILER = "compiler"
+"""In place of an implementation: the product of global arrays under `jit`, all of whose communication XLA inserts."""
 
 
 @dataclass(frozen=True)
@@ -15,8 +17,8 @@ class Request:
     Arguments:
         topology: such as `v5e:2x4`; the case's mesh has as many devices as it has.
         case: the contract, the mesh, and the operands. The last axis of the mesh is laid over rings of neighbours.
-        implementation: what claims to satisfy the contract: `contract[name]` of one of this project's own, or
-            `MODULE:FUNCTION`.
+        implementation: what claims to satisfy the contract: `contract[name]` of one of this project's own,
+            `MODULE:FUNCTION`, or `COMPILER`.
         way: `forward`, or `backward`: the gradients of a result's cotangent, by all operands.
     """
 

@@ -1,0 +1,105 @@
+"""Every overlapped form of a product is the best in something, and what compiled programs took is kept and read."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.benchmark import survivors, tpu
+from shardproof.properties.benchmark.compiled import RECORDED, UNSHARDED, Figures, Records, key_of, line_of, read
+from shardproof.properties.benchmark.readme import section
+from shardproof.properties.counting.modelled import Work
+from shardproof.properties.counting.products import SHAPES, SHARDED, product_case
+from shardproof.properties.engines.tpu_compiler import missing
+from shardproof.properties.engines.tpu_compiler.request import COMPILER, WAYS
+from shardproof.properties.programs.implementations import FORMS, OVERLAPPED
+from shardproof.properties.programs.partitioned import partitioned
+
+WORK = Work("all_gather_matmul_lhs", "book", tpu.PLACE)
+ALONE = Figures(20.0, 20.0, 0.0, 0, 0, 0, 0)
+
+
+@pytest.mark.lengthy
+def test_every_form_is_the_best_in_something() -> None:
+    """In time, as compiled or by timelines, or alone in steps, exposed communication or load; the README has it all."""
+    for contract in FORMS:
+        found = survivors.merits(contract)
+        for name, one in found.items():
+            others = [other for known, other in found.items() if known != name]
+            assert one.best_in(others), f"{name} is never the best: {one}"
+    assert section("survivors") == survivors.markdown()
+
+
+def test_all_that_is_compiled_is_recorded() -> None:
+    """Every form of every product, at every shape, forward and backward, and nothing that is no form."""
+    known = read(RECORDED)
+    for contract in FORMS:
+        for shape in SHAPES:
+            for way in WAYS:
+                work = Work(contract, shape, tpu.PLACE, way)
+                for form in (UNSHARDED, COMPILER, *(one.name for one in tpu.forms_of(contract))):
+                    assert isinstance(known[key_of(work, form)], Figures)
+    assert {form for *_, form in known} <= {UNSHARDED, COMPILER, "naive", *(one.name for one in OVERLAPPED)}
+
+
+def test_the_fastest_is_named_where_nothing_else_is_faster() -> None:
+    """Within 2% of the fastest form, and faster than the naive form and than XLA's own."""
+
+    def totals(**microseconds: float) -> dict[str, list[str]]:
+        return survivors.compiled_best(
+            {key_of(WORK, form): Figures(total, 1.0, 0.0, 0, 0, 0, 0) for form, total in microseconds.items()}
+        )
+
+    ring, other = "ring_all_gather_matmul_lhs", "bidirectional_all_gather_matmul_lhs"
+    best = ["v5e book"]
+    assert totals(naive=3.0, compiler=3.0, **{ring: 2.0, other: 2.03}) == {ring: best, other: best}
+    assert totals(naive=3.0, compiler=3.0, **{ring: 2.0, other: 2.05}) == {ring: best}
+    assert totals(naive=3.0, compiler=1.9, **{ring: 2.0, other: 2.05}) == {}
+
+
+def test_what_is_recorded_is_not_compiled_again(tmp_path: Path) -> None:
+    """Figures are read from the file, and so is why there are none; neither needs the compiler."""
+    path = tmp_path / "records.jsonl"
+    lines = [line_of(key_of(WORK, UNSHARDED), ALONE), line_of(key_of(WORK, COMPILER), "it does not fit")]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with Records(path) as records:
+        assert records.of(WORK, UNSHARDED) == ALONE
+        alone, floor, own = tpu.rows(records, WORK, [])
+    assert alone[:4] == (WORK.contract, UNSHARDED, "20.0", "1.00")
+    assert floor[1] == "floor"
+    assert own[:3] == (WORK.contract, "XLA's own", "it does not fit")
+    assert len(alone) == len(floor) == len(own) == len(tpu.COLUMNS)
+
+
+@pytest.mark.skipif(bool(missing()), reason="libtpu is not installed: there is no compiler to ask")
+def test_what_is_recorded_is_what_is_compiled() -> None:
+    """XLA's own of a small product takes as long today."""
+    with Records() as records:
+        assert records.of(WORK, COMPILER) == read(RECORDED)[key_of(WORK, COMPILER)]
+
+
+@pytest.mark.parametrize("contract", SHARDED)
+def test_the_product_that_xla_divides_is_the_product(contract: str) -> None:
+    """On one device it is `lhs @ rhs`, or relu between two of them, and its gradients are those."""
+    case = product_case(contract, MeshCase(("x",), (1,)), "x", (2, 3, 4))
+    mesh = jax.make_mesh((1,), ("x",), (AxisType.Auto,), devices=jax.devices()[:1])
+    rng = np.random.default_rng(0)
+    arrays = [rng.integers(-3, 4, a.shape).astype(np.float32) for a in partitioned(case).arguments]
+    (found,) = jax.jit(partitioned(case).build(mesh))(*arrays)
+    last = arrays[0] if len(arrays) == 2 else np.maximum(arrays[0] @ arrays[1], 0)
+    np.testing.assert_array_equal(found, last @ arrays[-1])
+    grads = jax.jit(partitioned(case, backward=True).build(mesh))(*arrays, jnp.ones_like(found))
+    assert [g.shape for g in grads] == [a.shape for a in arrays]
+    np.testing.assert_array_equal(grads[-1], last.T @ np.ones_like(found))
+
+
+def test_other_contracts_are_no_products() -> None:
+    """They are refused by name."""
+    case = product_case("all_gather_matmul_lhs", MeshCase(("x",), (1,)), "x", (2, 3, 4))
+    with pytest.raises(ValueError, match="contract='all_gather': expected one of all_gather_matmul_lhs_contracting"):
+        partitioned(replace(case, contract="all_gather"))

@@ -1,0 +1,118 @@
+"""Planted bugs of products whose sums go half each way round a ring, in turns, and of the dtype that sums travel in."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from shardproof.impl import collective_matmul, collectives
+from shardproof.impl.algorithms.pieces import WAYS, shift
+from shardproof.impl.collective_matmul import aligned, multiply
+from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.properties.mutants.catalogue import mutant
+from shardproof.properties.programs.costs import of_product
+
+Turn = Callable[[list[Array], int, Callable[[int, int, Any], Array], Callable[[int, Array], Array]], list[Array]]
+"""Given both halves' sums, the step, a half's term once something is there, and a half's sum on its way: the next."""
+
+
+def fair(sums: list[Array], away: int, term: Callable[..., Array], sent: Callable[..., Array]) -> list[Array]:
+    """Each half's sum travels beside the product of the other half, as in the right form."""
+    passed = sent(0, sums[0])
+    second = sums[1]
+    first = passed + term(0, away, (passed, second))
+    arrived = sent(1, second)
+    return [first, arrived + term(1, away, (arrived, first))]
+
+
+def in_turns(
+    lhs: Array,
+    rhs: Array,
+    axis_name: AxisName,
+    dimension: int,
+    *,
+    turn: Turn = fair,
+    ways: tuple[int, int] = WAYS,
+) -> Array:
+    """Halves of every sum along `ways`, the terms those of sums that go rightward and leftward."""
+    dtype, axes, p = jnp.result_type(lhs, rhs), names(axis_name), lax.axis_size(axis_name)
+    lhs, rhs = aligned(lhs, rhs, axes)
+    cut, along = (lhs, lhs.ndim - 2) if dimension == 0 else (rhs, 1)
+    rows, index = cut.shape[along] // p, collectives.axis_index(axis_name)
+    sizes = (rows - rows // 2, rows // 2)
+
+    def term(half: int, away: int, before: Any = ()) -> Array:
+        at = (index - WAYS[half] * away) % p * rows + half * sizes[0]
+        waiting = lax.optimization_barrier((at, before))[0]
+        part = lax.dynamic_slice_in_dim(cut, waiting, sizes[half], along)
+        return multiply(part, rhs) if dimension == 0 else multiply(lhs, part)
+
+    sums = [term(0, 1), term(1, 1)]
+    for away in range(2, p + 1):
+        sums = turn(sums, away, term, lambda half, one: shift(one, axes, ways[half]))
+    return jnp.concatenate(sums, lhs.ndim - 2 + dimension).astype(dtype)
+
+
+@mutant("matmul_reduce_scatter", smallest=(3,), form="overlapped")
+def second_half_sent_the_first_ones_way(
+    lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0
+) -> Array:
+    """Sends both halves of the rows rightward, and adds to the second what is for sums that go leftward."""
+    return in_turns(lhs, rhs, axis_name, scatter_dimension, ways=(1, 1))
+
+
+@mutant("matmul_reduce_scatter", smallest=(2,), form="overlapped")
+def halves_into_one_accumulator(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
+    """Adds the second half's terms into the sum of the first as well, so far as there are rows."""
+    dimension = lhs.ndim - 2 + scatter_dimension
+
+    def shared(sums: list[Array], away: int, term: Any, sent: Any) -> list[Array]:
+        first, second = fair(sums, away, term, sent)
+        rows = second.shape[dimension]
+        both = lax.slice_in_dim(first, 0, rows, axis=dimension) + second
+        return [lax.dynamic_update_slice_in_dim(first, both, 0, dimension), second]
+
+    return in_turns(lhs, rhs, axis_name, scatter_dimension, turn=shared)
+
+
+@mutant("matmul_reduce_scatter", smallest=(2,), law="overlap", overlap="exposed<=4/5", form="overlapped")
+def both_halves_wait_for_both(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
+    """Takes no turns: each half's product waits until both sums have come, and none is computed beside a transfer."""
+
+    def idle(sums: list[Array], away: int, term: Any, sent: Any) -> list[Array]:
+        arrived = [sent(half, one) for half, one in enumerate(sums)]
+        return [one + term(half, away, tuple(arrived)) for half, one in enumerate(arrived)]
+
+    return in_turns(lhs, rhs, axis_name, scatter_dimension, turn=idle)
+
+
+@mutant(
+    "matmul_reduce_scatter",
+    law="communication",
+    smallest=(2,),
+    communication=of_product("bidirectional"),
+    form="overlapped",
+)
+def accumulators_sent_in_the_operands_dtype(
+    lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0
+) -> Array:
+    """Rounds its sums to the operands' dtype at every hop, though they are said to travel in the accumulator's."""
+    form = collective_matmul.alternating_matmul_reduce_scatter
+    return form(lhs, rhs, axis_name, scatter_dimension=scatter_dimension, sums="operands")
+
+
+@mutant(
+    "matmul_reduce_scatter",
+    law="communication",
+    smallest=(2,),
+    communication=of_product("alternating"),
+    claims=("narrow_accumulation",),
+    form="overlapped",
+)
+def operands_dtype_sent_as_accumulators(
+    lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0
+) -> Array:
+    """Sends its sums in the accumulator's dtype, twice the bytes, though they are said to travel in the operands'."""
+    form = collective_matmul.alternating_matmul_reduce_scatter
+    return form(lhs, rhs, axis_name, scatter_dimension=scatter_dimension, sums="accumulator")

@@ -1,0 +1,64 @@
+"""Products of global arrays that only their layouts divide, so that a compiler inserts all communication itself."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax import lax
+from jax.sharding import NamedSharding
+
+from shardproof.oracles.layout import Entries
+from shardproof.properties.cases.case import Case
+from shardproof.properties.programs.mapping import Global, partition_spec
+from shardproof.properties.programs.program import Argument, Program, arguments
+
+RESULT: dict[str, int | None] = {
+    "all_gather_matmul_lhs_contracting": 1,
+    "all_gather_matmul_lhs": 1,
+    "all_gather_matmul_rhs": 0,
+    "matmul_all_reduce": None,
+    "transformer_block": 1,
+}
+"""The dimension in which each product's result is sharded, as `counting.products.SHARDED` has it of the operands."""
+
+
+def product(*operands: jax.Array) -> jax.Array:
+    """`lhs @ rhs`, or `relu(x @ w_in) @ w_out`, in the operands' dtype, as it is written for one device."""
+    *first, last = operands
+    return functools.reduce(lambda x, w: jax.nn.relu(x @ w), first) @ last
+
+
+def partitioned(case: Case, *, backward: bool = False) -> Program:
+    """The product under `jit`, with layouts of what it takes and gives, and nothing between; or its gradients alone.
+
+    Sums are given in the operands' dtype, in which a compiler may send them too.
+
+    Raises:
+        ValueError: for a contract that is no product of two matrices, or of three.
+    """
+    if case.contract not in (*RESULT, "matmul_reduce_scatter"):
+        raise ValueError(f"contract={case.contract!r}: expected one of {', '.join(RESULT)}, matmul_reduce_scatter")
+    given = arguments(case)
+    dimension = RESULT.get(case.contract, case.keywords.get("scatter_dimension"))
+    shape = (*given[0].shape[:-1], given[-1].shape[-1])
+    at = None if dimension is None else len(shape) - 2 + dimension
+    spec: Entries = tuple(case.axes if i == at else () for i in range(len(shape)))
+    result = Argument(shape, given[0].dtype, spec)
+
+    def build(mesh: Any) -> Global:
+        forward = _laid_out(product, mesh, result)
+
+        def gradients(*arrays: jax.Array) -> list[jax.Array]:
+            pull = jax.vjp(forward, *arrays[:-1])[1]
+            layouts = [NamedSharding(mesh, a.partition_spec) for a in given]
+            return [lax.with_sharding_constraint(g, s) for g, s in zip(pull(arrays[-1]), layouts, strict=True)]
+
+        return gradients if backward else lambda *arrays: [forward(*arrays)]
+
+    return Program(build, (*given, result) if backward else given)
+
+
+def _laid_out(function: Callable[..., jax.Array], mesh: Any, result: Argument) -> Callable[..., jax.Array]:
+    sharding = NamedSharding(mesh, partition_spec(result.spec))
+    return lambda *arrays: lax.with_sharding_constraint(function(*arrays), sharding)

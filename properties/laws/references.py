@@ -181,7 +181,7 @@ def _value_bound(
     contract, terms = CONTRACTS[case.contract], CONTRACTS[case.contract].terms(case)
     divides = contract.divides(case)
     products = max(contract.degree - 1 - (held != dtype), 0)  # that of two 16-bit floats is exact in float32
-    count = roundings(np.asarray(terms), products, dtype, divisions=int(divides)) * case.calls
+    count = np.asarray(roundings(np.asarray(terms), products, dtype, divisions=int(divides)) * case.calls)
     if held == dtype:
         return _within(case, sums, count, dtype)
     magnitudes, u = sums.magnitudes, unit_roundoff(dtype)

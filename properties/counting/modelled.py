@@ -148,7 +148,16 @@ class Work:
 
     @property
     def sides(self) -> tuple[int, int, int]:
-        """Those of a device."""
+        """Those of a device.
+
+        Raises:
+            ValueError: if the model axis does not divide the devices, or what is sharded the sizes.
+        """
+        if self.place.devices % self.place.model:
+            devices, topology = self.place.devices, self.place.topology
+            raise ValueError(
+                f"model={self.place.model}: expected a size that divides the {devices} devices of {topology}"
+            )
         return sides(self.contract, self.shape, self.place.devices // self.place.model, self.place.model)
 
     def case(self) -> Case:

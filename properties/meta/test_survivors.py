@@ -13,9 +13,9 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.benchmark import survivors, tpu
 from shardproof.properties.benchmark.compiled import RECORDED, UNSHARDED, Figures, Records, key_of, line_of, read
 from shardproof.properties.benchmark.readme import section
-from shardproof.properties.counting.modelled import Work
+from shardproof.properties.counting.modelled import Place, Work
 from shardproof.properties.counting.products import SHAPES, SHARDED, product_case
-from shardproof.properties.engines.tpu_compiler import missing
+from shardproof.properties.engines.tpu_compiler import Topology, missing
 from shardproof.properties.engines.tpu_compiler.request import COMPILER, WAYS
 from shardproof.properties.programs.implementations import FORMS, OVERLAPPED
 from shardproof.properties.programs.partitioned import partitioned
@@ -74,6 +74,14 @@ def test_what_is_recorded_is_not_compiled_again(tmp_path: Path) -> None:
     assert floor[1] == "floor"
     assert own[:3] == (WORK.contract, "XLA's own", "it does not fit")
     assert len(alone) == len(floor) == len(own) == len(tpu.COLUMNS)
+
+
+def test_what_does_not_fit_is_said_in_its_row() -> None:
+    """A model axis that does not divide the devices is named, and nothing is compiled."""
+    place = Place(Topology.parse("v5p:2x2x1"), 8)
+    with Records() as records:
+        ((_, form, said, *_),) = tpu.rows(records, Work("matmul_reduce_scatter", "book", place), [])
+    assert (form, said) == (UNSHARDED, "model=8: expected a size that divides the 4 devices of v5p:2x2x1")
 
 
 @pytest.mark.skipif(bool(missing()), reason="libtpu is not installed: there is no compiler to ask")

@@ -11,7 +11,7 @@ import numpy as np
 
 from shardproof.oracles.collectives import Axes, Blocks, all_reduce
 from shardproof.oracles.communication import Cost, built_in
-from shardproof.oracles.dtypes import wide
+from shardproof.oracles.dtypes import is_float, wide
 from shardproof.oracles.mesh import MeshCase
 
 
@@ -22,9 +22,11 @@ class WeightedMean:
         """The sum of the products with the weights by the sum of the weights.
 
         Raises:
-            ValueError: for weights of another shape than the values, or a negative one.
+            ValueError: for weights that are no floats, of another shape than the values, or a negative one.
         """
         values, weights = operands
+        if not is_float(weights.dtype):
+            raise ValueError(f"weights: {weights.dtype}: expected a floating dtype")
         if weights.shape != values.shape or not (weights.astype(np.float64) >= 0).all():
             raise ValueError(f"weights: {list(weights.shape)}: expected {list(values.shape)}, none of them negative")
         factors = weights.astype(wide(weights.dtype))

@@ -11,7 +11,7 @@ import numpy as np
 
 from shardproof.oracles.collectives import Axes, Blocks, all_gather
 from shardproof.oracles.communication import NOTHING, Cost, built_in
-from shardproof.oracles.dtypes import wide
+from shardproof.oracles.dtypes import is_float, wide
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.transposes import all_gather_transpose
 
@@ -62,6 +62,10 @@ class Pipeline:
         """
         weights, x = operands
         rows, columns = weights.shape[len(mesh.sizes) :]
+        if x.ndim - len(mesh.sizes) != 3:
+            raise ValueError(f"x: {list(x.shape)}: expected blocks of microbatches, examples and features")
+        if not is_float(weights.dtype):
+            raise ValueError(f"weights: {weights.dtype}: expected a floating dtype")
         if columns != x.shape[-1] or rows % columns:
             raise ValueError(f"weights: blocks of {rows} by {columns}: expected layers of {x.shape[-1]} features")
         of_each = weights.astype(wide(weights.dtype)).reshape(*mesh.sizes, -1, columns, columns)

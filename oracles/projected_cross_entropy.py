@@ -97,6 +97,9 @@ def factors(operands: Sequence[Blocks], ignore_index: int) -> tuple[Blocks, Bloc
         ValueError: for matrices whose sizes do not match.
     """
     x, w = (array.astype(wide(array.dtype)) for array in operands[:2])
+    labels = operands[2]
+    if labels.dtype.kind not in "iu" or labels.shape != x.shape[:-1]:
+        raise ValueError(f"labels: {labels.dtype}{list(labels.shape)}: expected an integer for each row of x")
     if x.shape[-1] != w.shape[-2]:
         raise ValueError(f"w: {list(w.shape)}: expected a row for each column of x {list(x.shape)}")
     return np.where((operands[2] == ignore_index)[..., None], 0, x), w

@@ -19,7 +19,13 @@ class Reshard:
     doubt = (0.0, 0.0)
 
     def value(self, arrays: Arrays, dtypes: Sequence[np.dtype], options: Mapping[str, Any]) -> list[np.ndarray]:
-        """The array."""
+        """The array.
+
+        Raises:
+            ValueError: if it is no matrix.
+        """
+        if arrays[0].ndim != 2:
+            raise ValueError(f"x: {list(arrays[0].shape)}: expected two dimensions")
         return [*arrays]
 
     def pushforward(

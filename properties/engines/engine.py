@@ -1,6 +1,6 @@
 """What every engine does."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -9,8 +9,27 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.simulate.record import Record
 from shardproof.properties.programs.program import Program
 
-Prepared = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
-"""A program made ready: global arrays in, global arrays out."""
+Sets = Sequence[Sequence[np.ndarray]]
+"""Data sets: of each, one global array per argument."""
+
+
+class Prepared:
+    """A program made ready: global arrays in, global arrays out.
+
+    Arguments:
+        run: what runs it.
+    """
+
+    def __init__(self, run: Callable[[Sequence[np.ndarray]], list[np.ndarray]]) -> None:
+        self._run = run
+
+    def __call__(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The results in the dtypes that were traced."""
+        return self._run(arrays)
+
+    def each(self, sets: Sets) -> Iterator[list[np.ndarray]]:
+        """The results on each of several data sets."""
+        return map(self, sets)
 
 
 @runtime_checkable

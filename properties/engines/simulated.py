@@ -10,6 +10,7 @@ from jax.sharding import AbstractMesh
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines import simulate
+from shardproof.properties.engines.engine import Prepared, Sets
 from shardproof.properties.engines.xla import abstract_mesh
 from shardproof.properties.programs.program import Program
 
@@ -37,7 +38,7 @@ MOST_TOGETHER = 2**14
 """The most elements of data sets that are run at once: of larger ones, NumPy's time is not spent in calls."""
 
 
-class Interpreted:
+class Interpreted(Prepared):
     """A program that is traced: global arrays in, global arrays out.
 
     Arguments:
@@ -45,21 +46,21 @@ class Interpreted:
     """
 
     def __init__(self, traced: simulate.Simulated) -> None:
+        super().__init__(self._alone)
         self.traced = traced
 
-    def __call__(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The results in the dtypes that were traced."""
+    def _alone(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         with failing_as_a_limit():
             return [np.asarray(result) for result in jax.tree.leaves(self.traced.run(*arrays))]
 
-    def each(self, sets: simulate.Sets) -> Iterator[list[np.ndarray]]:
+    def each(self, sets: Sets) -> Iterator[list[np.ndarray]]:
         """The results on each of several data sets: of small ones at once, if all of them can be run."""
         if _small(sets):
             with contextlib.suppress(Exception):  # that of the first data set that has one is raised below
                 return iter(self.traced.run_together(sets))
-        return map(self, sets)
+        return super().each(sets)
 
-    def wide_together(self, sets: simulate.Sets, rounding: simulate.Rounding) -> list[list[simulate.Wide]] | None:
+    def wide_together(self, sets: Sets, rounding: simulate.Rounding) -> list[list[simulate.Wide]] | None:
         """What `wide` gives of several data sets, run at once; None if one cannot be run, or they are not small."""
         if _small(sets):
             with contextlib.suppress(Exception):  # which `wide` raises for the data set that has it
@@ -80,7 +81,7 @@ class Interpreted:
             return self.traced.run_wide(*arrays, rounding=rounding)
 
 
-def _small(sets: simulate.Sets) -> bool:
+def _small(sets: Sets) -> bool:
     return len(sets) > 1 and sum(array.size for arrays in sets for array in arrays) <= MOST_TOGETHER
 
 

@@ -61,7 +61,7 @@ class XlaEngine:
             placed: list[Any] = jax.device_put(list(arrays), [aval.sharding for aval in avals])
             return [to_numpy(result) for result in function(*placed)]
 
-        return run
+        return Prepared(run)
 
     def evidence(self, program: Program, mesh: MeshCase, arrays: Sequence[np.ndarray]) -> str:
         """The compiled program as text; the arrays are not looked at."""

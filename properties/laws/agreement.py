@@ -11,7 +11,7 @@ from shardproof.properties.engines import ENGINES, Engine
 from shardproof.properties.laws.comparison import compare
 from shardproof.properties.laws.gradient import cotangents, derives_at
 from shardproof.properties.laws.numbers import is_exact, operands, pulled_terms
-from shardproof.properties.laws.running import all_blocks, check_results, each, ready
+from shardproof.properties.laws.running import all_blocks, check_results, ready
 from shardproof.properties.laws.wide import value_references
 from shardproof.properties.programs.implementations import Implementation
 
@@ -32,7 +32,7 @@ def check_agreement(implementation: Implementation, case: Case, engine: Engine) 
     theirs = ready("value", implementation, case, REFERENCE)
     check_results(case, ours.seen)
     sets = [operands(case, data) for data in case.data]
-    runs = zip(each(ours.prepared, sets), each(theirs.prepared, sets), strict=True)
+    runs = zip(ours.prepared.each(sets), theirs.prepared.each(sets), strict=True)
     for data, right, both in zip(case.data, value_references(implementation, case, sets), runs, strict=True):
         for i, (got, expected) in enumerate(zip(*both, strict=True)):
             bound, blocks = right[i].bound, all_blocks(case, expected)

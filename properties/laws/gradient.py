@@ -29,7 +29,7 @@ from shardproof.properties.laws.numbers import (
     pushed_terms,
 )
 from shardproof.properties.laws.references import Reference, derivative
-from shardproof.properties.laws.running import MODES, Ready, each, placed_blocks, ready
+from shardproof.properties.laws.running import MODES, Ready, placed_blocks, ready
 from shardproof.properties.laws.violation import Broken
 from shardproof.properties.laws.wide import both, check_mathematics, gradients_held, tangents_held
 from shardproof.properties.programs.implementations import Implementation
@@ -213,7 +213,7 @@ def _check(kind: str, implementation: Implementation, case: Case, program: Ready
     """Whether each of the data sets tells right from wrong."""
     terms = pulled_terms(case)
     given = [(operands(case, data, terms), tangents_of(case, data), cotangents(case, program, data)) for data in chosen]
-    runs = each(program.prepared, [[*primal, *tangents, *cts] for primal, tangents, cts in given])
+    runs = program.prepared.each([[*primal, *tangents, *cts] for primal, tangents, cts in given])
     right = held(kind, implementation, case, program.placements, given)
     return [
         _check_one(kind, case, data, program.placements, arrays, outputs, *references)

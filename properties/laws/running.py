@@ -17,9 +17,8 @@ from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.manual import stacked_axes
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine, Prepared
-from shardproof.properties.engines.simulate import Sets, raised_in
+from shardproof.properties.engines.simulate import raised_in
 from shardproof.properties.engines.simulate.liveness import equations
-from shardproof.properties.engines.simulated import Interpreted
 from shardproof.properties.laws.batches import oracle_blocks
 from shardproof.properties.laws.violation import NotDifferentiable
 from shardproof.properties.programs.derivatives import derivatives
@@ -80,11 +79,6 @@ def ready(kind: str, implementation: Implementation, case: Case, engine: Engine)
     if len(_ready) > KEPT:
         _ready.popitem(last=False)
     return made
-
-
-def each(prepared: Prepared, sets: Sets) -> Iterator[list[np.ndarray]]:
-    """The results on each of several data sets; the interpreter runs small ones at once."""
-    return prepared.each(sets) if isinstance(prepared, Interpreted) else map(prepared, sets)
 
 
 def forget() -> None:

@@ -10,7 +10,7 @@ from shardproof.properties.engines import Engine
 from shardproof.properties.laws.batches import oracle_blocks
 from shardproof.properties.laws.comparison import compare
 from shardproof.properties.laws.numbers import is_exact, operands, terms_of
-from shardproof.properties.laws.running import check_results, each, ready, traced
+from shardproof.properties.laws.running import check_results, ready, traced
 from shardproof.properties.laws.violation import Broken, Difference
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, forward
@@ -46,7 +46,7 @@ def check_type(implementation: Implementation, case: Case, engine: Engine) -> in
         texts = [", ".join(sorted(map(str, axes))) or "nothing" for axes in (varying[at], declared[at])]
         name = CONTRACTS[case.contract].leaf(case, at)
         raise Broken("type", f"{name} is typed varying over {texts[0]}: expected {texts[1]}")
-    runs = each(program.prepared, [operands(case, data) for data in case.data])
+    runs = program.prepared.each([operands(case, data) for data in case.data])
     for data, results in zip(case.data, runs, strict=True):
         for blocks, axes in zip(results, varying, strict=True):
             try:

@@ -5,7 +5,7 @@ from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine
 from shardproof.properties.laws.comparison import compare
 from shardproof.properties.laws.numbers import checked_sets, operands
-from shardproof.properties.laws.running import all_blocks, each, ready
+from shardproof.properties.laws.running import all_blocks, ready
 from shardproof.properties.laws.wide import check_mathematics, value_references
 from shardproof.properties.programs.implementations import Implementation
 
@@ -23,7 +23,7 @@ def check_value(implementation: Implementation, case: Case, engine: Engine) -> i
     program = ready("value", implementation, case, engine)
     told = []
     sets = [operands(case, data) for data in case.data]
-    rights, runs = value_references(implementation, case, sets), each(program.prepared, sets)
+    rights, runs = value_references(implementation, case, sets), program.prepared.each(sets)
     for data, right, results in zip(case.data, rights, runs, strict=True):
         told.append(any(reference.tells for reference in right))
         for i, result in enumerate(results):

@@ -17,8 +17,8 @@ from shardproof.oracles.dtypes import half_spacing, is_float, largest_finite
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS, Contract
-from shardproof.properties.engines import SimulateEngine
-from shardproof.properties.engines.simulate import DOUBLES, OWN, InterpreterLimit, Rounding, Sets, Wide
+from shardproof.properties.engines import Sets, SimulateEngine
+from shardproof.properties.engines.simulate import DOUBLES, OWN, InterpreterLimit, Rounding, Wide
 from shardproof.properties.engines.simulated import Interpreted
 from shardproof.properties.laws.comparison import compare
 from shardproof.properties.laws.doubles import in_doubles

@@ -27,7 +27,7 @@ from shardproof.properties.engines.simulate.errors import (
     UnwrittenRead,
     raised_in,
 )
-from shardproof.properties.engines.simulate.prepare import Sets, Simulated, interpret, interpret_wide, prepare, simulate
+from shardproof.properties.engines.simulate.prepare import Simulated, interpret, interpret_wide, prepare, simulate
 from shardproof.properties.engines.simulate.record import Collective, Record, Recorder
 from shardproof.properties.engines.simulate.rules import RULES, Rule, rule
 from shardproof.properties.engines.simulate.wide import DOUBLES, OWN, Rounding, Wide
@@ -44,7 +44,6 @@ __all__ = [
     "Recorder",
     "Rounding",
     "Rule",
-    "Sets",
     "Simulated",
     "SimulationError",
     "UnknownPrimitive",

@@ -27,9 +27,6 @@ Meshes = jax.sharding.Mesh | jax.sharding.AbstractMesh
 NOTHING = Env()
 """What is around a program by itself."""
 
-Sets = Sequence[Sequence[np.ndarray]]
-"""Data sets: of each, one global array per argument."""
-
 
 def interpret(closed_jaxpr: Any, *args: Any, record: Recorder | None = None, around: Env = NOTHING) -> list[np.ndarray]:
     """The results of a closed jaxpr, in NumPy, for all devices of its meshes together.
@@ -118,7 +115,7 @@ class Simulated:
         values = [as_value(leaf) for leaf in jax.tree.leaves(args)]
         return interpret_wide(self._live.closed_jaxpr, *self._typed(values), rounding=rounding)
 
-    def run_together(self, sets: Sets) -> list[list[np.ndarray]]:
+    def run_together(self, sets: Sequence[Sequence[np.ndarray]]) -> list[list[np.ndarray]]:
         """The flat results on several data sets, which are run at once, as if each were on devices of its own.
 
         Raises:
@@ -128,7 +125,7 @@ class Simulated:
         results = interpret(self.closed_jaxpr, *self._stacked(sets), around=beside(len(sets)))
         return [[np.array(_of_set(x, i)) for x in results] for i in range(len(sets))]
 
-    def run_wide_together(self, sets: Sets, *, rounding: Rounding = OWN) -> list[list[Wide]]:
+    def run_wide_together(self, sets: Sequence[Sequence[np.ndarray]], *, rounding: Rounding = OWN) -> list[list[Wide]]:
         """The same in double precision, with how far off the program's own may be.
 
         Raises:
@@ -139,7 +136,7 @@ class Simulated:
         results = interpret_wide(jaxpr, *self._stacked(sets), rounding=rounding, around=beside(len(sets)))
         return [[Wide(*(np.array(_of_set(x, i)) for x in wide)) for wide in results] for i in range(len(sets))]
 
-    def _stacked(self, sets: Sets) -> list[np.ndarray]:
+    def _stacked(self, sets: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
         return [np.stack(column) for column in zip(*map(self._typed, sets), strict=True)]
 
     def _typed(self, values: Sequence[np.ndarray]) -> list[np.ndarray]:

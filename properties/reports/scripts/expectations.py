@@ -8,7 +8,7 @@ import numpy as np
 from shardproof.oracles.dtypes import is_float
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.data import Data
-from shardproof.properties.engines import XlaEngine
+from shardproof.properties.engines import Prepared, XlaEngine
 from shardproof.properties.laws.gradient import cotangents, held, tangents_of
 from shardproof.properties.laws.numbers import operands, pulled_terms
 from shardproof.properties.laws.references import Reference
@@ -94,7 +94,7 @@ def gradient_values(implementation: Implementation, case: Case, data: Data) -> G
     seen = Seen()
     traced(forward(case, implementation, seen), case, XlaEngine())
     placements = tuple(derivatives(case, implementation, seen)[1])
-    cts = cotangents(case, Ready(lambda arrays: [], seen, placements), data)
+    cts = cotangents(case, Ready(Prepared(lambda arrays: []), seen, placements), data)
     primal, tangents = operands(case, data, pulled_terms(case)), tangents_of(case, data)
     for kind in MODES:  # those that JAX has of the function
         with suppress(NotImplementedError):

@@ -91,9 +91,11 @@ class Records:
         Raises:
             NotCompiled: if it cannot be compiled, or what comes out cannot be read; the message says why.
             NoTpuCompiler: if it is not known, and libtpu is not installed.
+            ValueError: if the model axis does not divide the devices, or what is sharded the sizes.
         """
         key = key_of(work, form)
         if key not in self.known:
+            _ = work.sides  # what does not fit needs no compiler to say so
             self.known[key] = self._compiled(work, form)
             if self.path is not None:
                 with self.path.open("a", encoding="utf-8") as file:

@@ -29,6 +29,8 @@ def overlapped_transformer_block(x: Left, w_in: Right, w_out: Right, axis_name: 
 def bidirectional_transformer_block(x: Left, w_in: Right, w_out: Right, axis_name: AxisName) -> Result:
     """Both ways round the rings, half of every block and of every sum each way.
 
+    Best where the links are the limit: the fastest of the forms on v4, v5p and TPU7x by timelines.
+
     Raises:
         ValueError: as `overlapped_transformer_block`.
     """

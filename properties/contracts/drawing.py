@@ -16,6 +16,9 @@ from shardproof.properties.contracts.contract import Scope
 
 AxisName = str | tuple[str, ...]
 
+MORE_STACKED = st.lists(st.integers(0, MAX_AXES - 1), max_size=MAX_AXES)
+MORE_MANUAL = st.lists(st.integers(0, MAX_AXES - 1), max_size=1)
+
 
 @st.composite
 def meshes_and_axes(
@@ -75,7 +78,7 @@ def placements(draw: st.DrawFn, mesh: MeshCase, rank: int, *, required: Sequence
     Shrinks to all of `required` on the first dimension, or stacked where there is none.
     """
     stacks = draw(st.integers(0, 4), label="stacked") == 4 or rank == 0
-    extra = draw(st.lists(st.integers(0, MAX_AXES - 1), max_size=MAX_AXES), label="more stacked axes")
+    extra = draw(MORE_STACKED, label="more stacked axes")
     chosen = [n for i, n in enumerate(mesh.axis_names) if n in required or i in extra]
     stacked = tuple(draw(in_some_order(chosen))) if stacks else ()
     left = [name for name in mesh.axis_names if name not in stacked]
@@ -109,7 +112,7 @@ def made_manual(
 @st.composite
 def manual_axes(draw: st.DrawFn, mesh: MeshCase, axes: Sequence[str]) -> tuple[str, ...]:
     """Axes for `shard_map` to make manual: those of the tuple, and at most one more, if then some devices are left."""
-    more = draw(st.lists(st.integers(0, MAX_AXES - 1), max_size=1), label="more manual axes")
+    more = draw(MORE_MANUAL, label="more manual axes")
     manual = mesh.in_mesh_order({*axes, *(name for i, name in enumerate(mesh.axis_names) if i in more)})
     return manual if mesh.axis_size(manual) < mesh.size else mesh.in_mesh_order(axes)
 

@@ -18,10 +18,12 @@ class Prepared:
 
     Arguments:
         run: what runs it.
+        jaxpr: what was traced; None of what is traced anew in every run.
     """
 
-    def __init__(self, run: Callable[[Sequence[np.ndarray]], list[np.ndarray]]) -> None:
+    def __init__(self, run: Callable[[Sequence[np.ndarray]], list[np.ndarray]], jaxpr: Any = None) -> None:
         self._run = run
+        self.jaxpr = jaxpr
 
     def __call__(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The results in the dtypes that were traced."""

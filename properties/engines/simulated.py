@@ -46,7 +46,7 @@ class Interpreted(Prepared):
     """
 
     def __init__(self, traced: simulate.Simulated) -> None:
-        super().__init__(self._alone)
+        super().__init__(self._alone, traced.closed_jaxpr)
         self.traced = traced
 
     def _alone(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:

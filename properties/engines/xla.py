@@ -54,14 +54,14 @@ class XlaEngine:
     def prepare(self, program: Program, mesh: MeshCase) -> Prepared:
         """Traces and compiles a program for a mesh."""
         function, avals = self._built(program, mesh)
-        if program.compiled:
-            function.trace(*avals)  # what tracing refuses is refused here; compiled at the first run
+        # what tracing refuses is refused here; compiled at the first run
+        jaxpr = function.trace(*avals).jaxpr if program.compiled else None
 
         def run(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
             placed: list[Any] = jax.device_put(list(arrays), [aval.sharding for aval in avals])
             return [to_numpy(result) for result in function(*placed)]
 
-        return Prepared(run)
+        return Prepared(run, jaxpr)
 
     def evidence(self, program: Program, mesh: MeshCase, arrays: Sequence[np.ndarray]) -> str:
         """The compiled program as text; the arrays are not looked at."""

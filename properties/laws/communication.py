@@ -16,12 +16,12 @@ from shardproof.properties.counting.sizes import sizes_of
 from shardproof.properties.counting.wording import worded, worded_expectation
 from shardproof.properties.engines import Engine
 from shardproof.properties.laws.numbers import operands
-from shardproof.properties.laws.running import check_results, differentiating, traced
+from shardproof.properties.laws.running import check_results, differentiating, remember, seen_of_values
 from shardproof.properties.laws.violation import Broken, NothingToCompare, NotRun
 from shardproof.properties.programs.derivatives import pullback
 from shardproof.properties.programs.expectation import Terms
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.program import Program, Seen, forward
+from shardproof.properties.programs.program import Seen, forward
 
 KEPT = 64
 WIDER = {"bfloat16": 2, "float8_e4m3fn": 4, "float8_e5m2": 4, "int4": 2, "uint4": 2}
@@ -44,30 +44,24 @@ def communication_of(implementation: Implementation, case: Case, engine: Engine,
     """
     key = (implementation, case.structure, engine.name, backward)
     if key not in _counted:
-        seen = Seen()
         with differentiating():
-            program = program_of(implementation, case, engine, backward=backward, seen=seen)
+            if backward:
+                seen = seen_of_values(implementation, case, engine)
+                program = pullback(case, implementation, seen)
+            else:
+                seen = Seen()
+                program = forward(case, implementation, seen)
             given = operands(case, COUNTED, case.mesh.size)
             rest = program.arguments[len(given) :]  # the cotangents, of a gradient
             arrays = [*given, *(generate(COUNTED, a.shape, np.dtype(a.dtype), terms=case.mesh.size) for a in rest)]
             found = count(engine, program, case.mesh, arrays)
         check_results(case, seen)
+        if not backward:
+            remember(implementation, case, seen)
         _counted[key] = found
         if len(_counted) > KEPT:
             _counted.popitem(last=False)
     return _counted[key]
-
-
-def program_of(
-    implementation: Implementation, case: Case, engine: Engine, *, backward: bool, seen: Seen | None = None
-) -> Program:
-    """What is counted: the forward pass, or reverse mode alone; what is seen while it is traced goes to `seen`."""
-    seen = Seen() if seen is None else seen
-    program = forward(case, implementation, seen)
-    if not backward:
-        return program
-    traced(program, case, engine)
-    return pullback(case, implementation, seen)
 
 
 def forget() -> None:

@@ -1,5 +1,6 @@
 """Running a case: programs made ready once per structure, and their results as blocks."""
 
+import dataclasses
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,6 +41,7 @@ LINEARIZATION = "Linearization failed"
 """How JAX's exception begins where a function has no reverse mode."""
 
 _ready: OrderedDict[tuple[object, ...], "Ready"] = OrderedDict()
+_seen: OrderedDict[tuple[object, ...], Seen] = OrderedDict()
 
 
 @dataclass(frozen=True)
@@ -84,28 +86,48 @@ def ready(kind: str, implementation: Implementation, case: Case, engine: Engine)
 def forget() -> None:
     """Makes every structure ready anew: JAX's rules are others than they were."""
     _ready.clear()
+    _seen.clear()
+
+
+def seen_of_values(implementation: Implementation, case: Case, engine: Engine) -> Seen:
+    """What is seen when values of a structure are traced, which its derivatives must know; traced once for that."""
+    key = (implementation, case.structure)
+    if key not in _seen:
+        seen = Seen()
+        traced(forward(case, implementation, seen), case, engine)
+        remember(implementation, case, seen)
+    return dataclasses.replace(_seen[key])
+
+
+def remember(implementation: Implementation, case: Case, seen: Seen) -> None:
+    """Keeps what was seen when the values of a structure were traced."""
+    _seen[implementation, case.structure] = dataclasses.replace(seen)
+    if len(_seen) > KEPT:
+        _seen.popitem(last=False)
 
 
 def _make(kind: str, implementation: Implementation, case: Case, engine: Engine) -> Ready:
     seen = Seen()
     if kind == "value":
         with differentiating():  # where a link of its chain does
-            return Ready(engine.prepare(forward(case, implementation, seen), case.mesh), seen)
+            prepared = engine.prepare(forward(case, implementation, seen), case.mesh)
+        if prepared.jaxpr is not None:
+            remember(implementation, case, seen)
+        return Ready(prepared, seen)
     if kind == "placed":
         return Ready(engine.prepare(forward(case, implementation, seen, out="placed"), case.mesh), seen)
     forward_mode, reverse_mode = MODES[kind]
     with differentiating():  # as for values
-        primal = traced(forward(case, implementation, seen), case, engine)
+        seen = seen_of_values(implementation, case, engine)
     check_results(case, seen)
     program, placements = derivatives(case, implementation, seen, forward_mode=forward_mode, reverse_mode=reverse_mode)
     with differentiating():
-        # jvp of a custom_vjp is traced all the same, to a primitive that nothing can run; where a link derives, the
-        # program of the values has the forward rule in its place
-        derives = any(link.derives for link in case.links)
-        own = forward_mode and (derives or contains(primal, "custom_vjp_call"))
-        if own and contains(traced(program, case, engine), "custom_lin"):
+        prepared = engine.prepare(program, case.mesh)
+        # jvp of a custom_vjp is traced all the same, to a primitive that nothing can run
+        jaxpr = traced(program, case, engine) if prepared.jaxpr is None else prepared.jaxpr
+        if forward_mode and contains(jaxpr, "custom_lin"):
             raise NotDifferentiable(NO_FORWARD_MODE)
-        return Ready(engine.prepare(program, case.mesh), seen, tuple(placements))
+        return Ready(prepared, seen, tuple(placements))
 
 
 @contextmanager

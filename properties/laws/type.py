@@ -10,10 +10,9 @@ from shardproof.properties.engines import Engine
 from shardproof.properties.laws.batches import oracle_blocks
 from shardproof.properties.laws.comparison import compare
 from shardproof.properties.laws.numbers import is_exact, operands, terms_of
-from shardproof.properties.laws.running import check_results, ready, traced
+from shardproof.properties.laws.running import check_results, ready
 from shardproof.properties.laws.violation import Broken, Difference
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.program import Seen, forward
 
 
 def declared_varying(implementation: Implementation, case: Case) -> list[frozenset[str]] | None:
@@ -73,7 +72,7 @@ def _check_acceptance(
     sound = all(axes <= placed.axes for axes, placed in zip(varying, out, strict=True))
     refusal: Exception | None = None
     try:
-        traced(forward(case, implementation, Seen(), out="placed"), case, engine)
+        ready("placed", implementation, case, engine)
     except ValueError as error:
         if "out_specs" not in str(error):
             raise

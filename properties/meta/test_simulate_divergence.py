@@ -90,6 +90,27 @@ def test_a_loop_that_some_leave_early() -> None:
         run(body)
 
 
+def test_mapped_loops_inside_of_one_that_some_left() -> None:
+    """A mapped loop runs for as long as one of its batch must: also where only some devices came that far."""
+
+    def doubled_until(limit: Any) -> Callable[[Any], Any]:
+        return lambda x: lax.while_loop(lambda y: y < limit, lambda y: 2 * y + 1, x)
+
+    def rounds(x: Any) -> Any:
+        own = lax.axis_index(BOTH).astype(x.dtype)
+        return lax.while_loop(lambda y: y < 20 * own, lambda y: doubled_until(7 * own)(y) + 1, x)
+
+    def alone(x: float, own: int) -> float:
+        while x < 20 * own:
+            while x < 7 * own:
+                x = 2 * x + 1
+            x += 1
+        return x
+
+    expected = [[alone(float(x), own) for x in row] for own, row in enumerate(X)]
+    np.testing.assert_array_equal(run(jax.vmap(jax.vmap(rounds))), expected)
+
+
 def test_a_predicate_with_a_collective() -> None:
     """The loop's own predicate may hold the collective."""
 

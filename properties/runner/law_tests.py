@@ -2,14 +2,16 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import Engine
-from shardproof.properties.laws.law import LAWS
+from shardproof.properties.laws.law import LAWS, Law
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.runner.budgets import structures
 from shardproof.properties.runner.judging import verify
@@ -53,7 +55,7 @@ def law_test(
     ) -> None:
         if largest is not None:
             scope = dataclasses.replace(scope, large=min(scope.large, largest))
-        case = data.draw(law.cases(implementation, scope, tally.exclude), label="case")
+        case = data.draw(_but_the_simplest(law, implementation, scope, tally.exclude), label="case")
         instead = structures(law, settings().max_examples, "xla", form)
         verify(law, implementation, case, engines[engine], tally, instead=instead)
 
@@ -64,12 +66,24 @@ def law_test(
     dropped = [HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much]
     allowed = [*settings().suppress_health_check, *dropped]
     budget = settings(
-        max_examples=structures(law, settings().max_examples, engine, form),
+        max_examples=structures(law, settings().max_examples, engine, form) - 1,
         suppress_health_check=allowed,
         report_multiple_bugs=False,
     )
     marked = pytest.mark.law(name, engine)(budget(given(data=st.data())(test)))
     return pytest.mark.parametrize("implementation", implementations, ids=str)(marked)
+
+
+@lru_cache(maxsize=1)
+def _but_the_simplest(
+    law: Law, implementation: Implementation, scope: Scope, excluded: Callable[[Case], None]
+) -> st.SearchStrategy[Case]:
+    """The cases of a law, made once for a test, without the one that Hypothesis tries first, on which nothing moves.
+
+    With a few structures for a law and an implementation, that would be one of a few, and the same in every run.
+    """
+    cases = law.cases(implementation, scope, excluded)
+    return st.integers(0, 15).filter(lambda number: number > 0).flatmap(lambda number: cases)
 
 
 def law_tests(implementations: Sequence[Implementation], *, derived: bool = False) -> dict[str, Callable[..., None]]:

@@ -1,6 +1,8 @@
 """Axis tuples, and what refers to their members: permutations and groups of logical indices."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from functools import lru_cache
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -8,6 +10,16 @@ from shardproof.oracles.mesh import MeshCase
 
 MAX_AXES = 4
 """The most axes of a drawn mesh."""
+
+# strategies that take no part of a case are made once: Hypothesis validates each anew that is made
+KINDS_OF_ORDER = st.sampled_from(("given", "reversed", "reversed", "any"))
+SKIPPED = st.sampled_from((0, 0, 1, 1, 2))
+
+
+@lru_cache
+def orders(of: Hashable) -> st.SearchStrategy[list[Any]]:
+    """The permutations of a tuple, or of a range, made once for each."""
+    return st.permutations(of)  # type: ignore[arg-type]
 
 
 @st.composite
@@ -18,8 +30,8 @@ def in_some_order(draw: st.DrawFn, names: Sequence[str]) -> list[str]:
     away and leave all that was drawn afterwards as it is; and knows the reversed order by itself, because that
     stays what it is when an axis goes. Shrinks to the order given, then to the reversed one.
     """
-    kind = draw(st.sampled_from(("given", "reversed", "reversed", "any")), label="kind of order")
-    order = draw(st.permutations(range(max(MAX_AXES, len(names)))), label="order of axes")
+    kind = draw(KINDS_OF_ORDER, label="kind of order")
+    order = draw(orders(range(max(MAX_AXES, len(names)))), label="order of axes")
     if kind == "any":
         return [names[i] for i in order if i < len(names)]
     return list(names) if kind == "given" else list(reversed(names))
@@ -38,7 +50,7 @@ def axis_tuples(draw: st.DrawFn, mesh: MeshCase) -> tuple[str, ...]:
     count = draw(st.integers(1, MAX_AXES), label="number of axes")
     order = draw(in_some_order(names))
     chosen = order[: min(count, len(names))]
-    skipped = draw(st.sampled_from((0, 0, 1, 1, 2)), label="skipped axis")
+    skipped = draw(SKIPPED, label="skipped axis")
     if skipped and count > 1 and len(names) > 2:  # two axes without a third are still two where there is none
         chosen = [name for name in order if name != names[1 + skipped % (len(names) - 2)]]
     alone = draw(st.integers(0, 3), label="one member") == 3
@@ -95,7 +107,7 @@ def index_groups(draw: st.DrawFn, size: int, *, uneven: bool = False) -> tuple[t
     """
     counts = [d for d in range(1, size + 1) if size % d == 0]
     count = draw(st.sampled_from([*counts, *6 * counts[:-1]]), label="number of groups")
-    order = draw(st.permutations(range(size)), label="members")
+    order = draw(orders(range(size)), label="members")
     if uneven and draw(st.booleans(), label="uneven"):
         cuts = sorted(draw(st.sets(st.integers(1, max(size - 1, 1)), max_size=3), label="cuts") - {size})
         return tuple(tuple(order[a:b]) for a, b in zip([0, *cuts], [*cuts, size], strict=True))

@@ -7,12 +7,15 @@ from hypothesis import strategies as st
 from hypothesis.errors import InvalidArgument
 
 from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases.strategies.axes import orders
 
 AXIS_NAMES = ("dp", "tp", "pp", "ep", "sp", "fsdp")
 """Data, tensor, pipelined, expert, sequence and fully sharded data parallelism."""
 
 NONE = 8
 """Of thirteen draws of a size-1 axis, those that are none."""
+
+ONES = st.tuples(st.integers(0, NONE + 4), st.integers(0, NONE + 4))
 
 MOST_WAYS = 24
 """A multiple of the number of factorisations of most counts; of the others, some are drawn a little more often."""
@@ -21,6 +24,13 @@ MOST_WAYS = 24
 def known_names(count: int) -> tuple[str, ...]:
     """Names of axes: those of the field, and where a mesh has more axes than these, as many as it takes."""
     return (*AXIS_NAMES, *(f"axis{i}" for i in range(count - len(AXIS_NAMES))))
+
+
+@lru_cache
+def axis_types(count: int) -> st.SearchStrategy[tuple[str, ...]]:
+    """Types of the axes of a mesh: all automatic, all explicit, or any."""
+    choices = st.lists(st.sampled_from(("auto", "explicit")), min_size=count, max_size=count)
+    return st.one_of(st.just(("auto",) * count), st.just(("explicit",) * count), choices.map(tuple))
 
 
 @lru_cache
@@ -53,7 +63,7 @@ def axis_sizes(draw: st.DrawFn, *, min_devices: int, max_devices: int, max_axes:
     ways = factorisations(n, max_axes=max_axes)
     sizes = list(ways[draw(st.integers(0, MOST_WAYS - 1), label="factorisation") % len(ways)])
     spare = min(max_axes, len(AXIS_NAMES)) - len(sizes)
-    ones = draw(st.tuples(st.integers(0, NONE + 4), st.integers(0, NONE + 4)), label="size-1 axes")
+    ones = draw(ONES, label="size-1 axes")
     for position in [one - NONE for one in ones if one >= NONE][: max(spare, 0)]:
         sizes.insert(position % (len(sizes) + 1), 1)
     return tuple(sizes)
@@ -95,14 +105,13 @@ def meshes(
         )
     sizes = sizes or draw(axis_sizes(min_devices=min_devices, max_devices=max_devices, max_axes=max_axes))
     n = math.prod(sizes)
-    names = tuple(draw(st.permutations(known_names(len(sizes))), label="names")[: len(sizes)])
+    names = tuple(draw(orders(known_names(len(sizes))), label="names")[: len(sizes)])
     devices: tuple[int, ...] = tuple(range(n))
     if pool > 1 and pool <= 16 and draw(st.booleans(), label="permuted"):
-        devices = tuple(draw(st.permutations(range(pool)), label="order")[:n])
+        devices = tuple(draw(orders(range(pool)), label="order")[:n])
     types: tuple[str, ...] = ("auto",) * len(sizes)
     if explicit:
-        choices = st.lists(st.sampled_from(("auto", "explicit")), min_size=len(sizes), max_size=len(sizes))
-        types = draw(st.one_of(st.just(types), st.just(("explicit",) * len(sizes)), choices.map(tuple)), label="types")
+        types = draw(axis_types(len(sizes)), label="types")
     return MeshCase(names, sizes, devices, types)
 
 
@@ -136,5 +145,5 @@ def large_meshes(draw: st.DrawFn, *, min_devices: int = 9, max_devices: int = 40
     ]
     chosen = st.sampled_from([0, 0, 1, 1, 2, 2, 2, 3, len(choices) - 1])
     sizes = draw(chosen.flatmap(lambda i: choices[i]), label="sizes")
-    names = tuple(draw(st.permutations(AXIS_NAMES), label="names")[: len(sizes)])
+    names = tuple(draw(orders(AXIS_NAMES), label="names")[: len(sizes)])
     return MeshCase(names, sizes)

@@ -9,6 +9,8 @@ from shardproof.oracles.layout import Entries
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.strategies.axes import MAX_AXES, in_some_order
 
+DIMENSIONS = st.lists(st.integers(0, 5), min_size=MAX_AXES, max_size=MAX_AXES)
+
 
 @st.composite
 def specs(
@@ -36,7 +38,7 @@ def specs(
     if required and rank == 0:
         raise InvalidArgument(f"specs: {rank=}, {required=}: expected a dimension to shard")
     candidates = [name for name in mesh.axis_names if allowed is None or name in allowed or name in required]
-    places = draw(st.lists(st.integers(0, 5), min_size=MAX_AXES, max_size=MAX_AXES), label="dimensions of axes")
+    places = draw(DIMENSIONS, label="dimensions of axes")
     place_of = dict(zip(mesh.axis_names, places, strict=False))
     entries: list[list[str]] = [[] for _ in range(rank)]
     for name in draw(in_some_order(candidates)):

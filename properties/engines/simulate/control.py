@@ -120,8 +120,8 @@ def acting(env: Env, mask: np.ndarray) -> np.ndarray:
 
 
 def unanimous(env: Env, mask: np.ndarray) -> bool:
-    """Whether all active devices are in `mask`, which is `[*lead]`."""
-    return bool((acting(env, np.ones((1,) * env.lead, bool)) <= mask).all())
+    """Whether all active devices are in `mask`, which is `[*lead]`, or of a mapped predicate `[*lead, *batch]`."""
+    return bool((acting(env, np.ones((1,) * mask.ndim, bool)) <= mask).all())
 
 
 def narrowed(env: Env, mask: np.ndarray, equation: Any, jaxpr: Any, name: str) -> Env:

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardproof.impl.collectives import axis_index
@@ -17,6 +17,9 @@ from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import Engine
 from shardproof.properties.programs.mapping import partition_spec
 from shardproof.properties.programs.program import Program
+
+COMPILED = 0.2
+"""The part of the meshes that are compiled for, which takes ten times as long."""
 
 
 def program(mesh: MeshCase, axis_name: str | tuple[str, ...]) -> Program:
@@ -36,14 +39,24 @@ def program(mesh: MeshCase, axis_name: str | tuple[str, ...]) -> Program:
     return Program(build, ())
 
 
-ON_ENGINES = [pytest.param(name, marks=pytest.mark.law("value", name)) for name in ("simulate", "xla")]
-
-
-@pytest.mark.parametrize("engine", ON_ENGINES)
-@given(data=st.data())
-def test_axis_index(engine: str, scope: Scope, engines: Mapping[str, Engine], data: st.DataObject) -> None:
+def check_index(engine: Engine, scope: Scope, data: st.DataObject) -> None:
     """A device's index counts with the last name of the tuple varying fastest, and varies along exactly the tuple."""
     mesh = data.draw(meshes(max_devices=scope.max_devices, available=scope.available), label="mesh")
     axis_name = data.draw(axis_names(mesh), label="axis_name")
-    (indices,) = engines[engine].prepare(program(mesh, axis_name), mesh)([])
+    (indices,) = engine.prepare(program(mesh, axis_name), mesh)([])
     np.testing.assert_array_equal(indices, oracle.axis_index(mesh, axis_name), strict=True)
+
+
+@pytest.mark.law("value", "simulate")
+@given(data=st.data())
+def test_axis_index_simulate(scope: Scope, engines: Mapping[str, Engine], data: st.DataObject) -> None:
+    """The interpreter's."""
+    check_index(engines["simulate"], scope, data)
+
+
+@pytest.mark.law("value", "xla")
+@settings(max_examples=max(1, round(settings().max_examples * COMPILED)))
+@given(data=st.data())
+def test_axis_index_xla(scope: Scope, engines: Mapping[str, Engine], data: st.DataObject) -> None:
+    """XLA's."""
+    check_index(engines["xla"], scope, data)

@@ -32,7 +32,7 @@ def refuse(function: str, argument: str, value: object, expected: str) -> NoRetu
     raise ValueError(f"{function}: {argument}={value!r}: expected {expected}, on the mesh {mesh_text()}")
 
 
-def refuse_for_now(function: str, argument: str, value: object, expected: str) -> NoReturn:
+def raise_unsupported(function: str, argument: str, value: object, expected: str) -> NoReturn:
     """Raises the NotImplementedError that says what this function does not serve, although its contract allows it."""
     raise NotImplementedError(f"{function}: {argument}={value!r}: expected {expected}, on the mesh {mesh_text()}")
 
@@ -157,7 +157,7 @@ def check_power_of_two(function: str, axis_name: AxisName) -> None:
     """
     p = lax.axis_size(axis_name)
     if p & (p - 1):
-        refuse_for_now(function, "axis_name", axis_name, f"a power of two of members (it has {p})")
+        raise_unsupported(function, "axis_name", axis_name, f"a power of two of members (it has {p})")
 
 
 def check_axis_count(function: str, axis_name: AxisName, counts: Sequence[int]) -> None:
@@ -167,7 +167,7 @@ def check_axis_count(function: str, axis_name: AxisName, counts: Sequence[int]) 
         NotImplementedError: if it has more or fewer.
     """
     if len(as_axes(axis_name)) not in counts:
-        refuse_for_now(function, "axis_name", axis_name, f"a tuple of {' or '.join(map(str, counts))} axes")
+        raise_unsupported(function, "axis_name", axis_name, f"a tuple of {' or '.join(map(str, counts))} axes")
 
 
 def check_extent(function: str, argument: str, extent: int, most: int, text: str) -> None:

@@ -16,7 +16,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from shardproof.impl.algorithms.pieces import shift
-from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_rank, check_shape, refuse_for_now
+from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_rank, check_shape, raise_unsupported
 from shardproof.impl.collective_matmul.operands import accumulator
 from shardproof.impl.collectives import Block, all_gather, all_to_all, axis_index, cast_varying, permute, varying
 
@@ -102,7 +102,7 @@ def balanced_ring_attention(q: Block, k: Block, v: Block, axis_name: AxisName, *
     if not causal:
         return ring_attention(q, k, v, axes)
     if q.shape[0] % 2:
-        refuse_for_now(name, "q", str(jax.typeof(q)), "an even number of positions")
+        raise_unsupported(name, "q", str(jax.typeof(q)), "an even number of positions")
     wide, dtype, mine = accumulator(q, k, v), jnp.result_type(q, k, v), axis_index(axes)
     q, k, v = (_early_and_late(x, axes) for x in (q, k, v))
     early = _seen(_logits(q[0], k[0], 0, wide), v[0])
@@ -138,7 +138,7 @@ def heads_attention(q: Block, k: Block, v: Block, axis_name: AxisName, *, causal
     axes, q, k, v = _operands("heads_attention", q, k, v, axis_name)
     p = lax.axis_size(axes)
     if q.shape[1] % p:
-        refuse_for_now("heads_attention", "q", str(jax.typeof(q)), f"a number of heads that is a multiple of {p}")
+        raise_unsupported("heads_attention", "q", str(jax.typeof(q)), f"a number of heads that is a multiple of {p}")
     q, k, v = (all_to_all(x, axes, split_axis=1, concat_axis=0, tiled=True) for x in (q, k, v))
     return all_to_all(_attended(q, k, v, 0 if causal else None), axes, split_axis=0, concat_axis=1, tiled=True)
 

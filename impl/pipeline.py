@@ -19,7 +19,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from shardproof.impl.algorithms.pieces import send
-from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_rank, refuse, refuse_for_now
+from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_rank, raise_unsupported, refuse
 from shardproof.impl.collective_matmul.operands import multiply
 from shardproof.impl.collectives import Block, all_gather_invariant, axis_index, cast_varying, varying
 
@@ -66,7 +66,7 @@ def pipeline(weights: Block, x: Block, axis_name: AxisName) -> Block:
     """
     axes, weights, x = _operands("pipeline", weights, x, axis_name)
     if weights.shape[0] > x.shape[-1]:
-        refuse_for_now("pipeline", "weights", str(jax.typeof(weights)), "one layer for each participant")
+        raise_unsupported("pipeline", "weights", str(jax.typeof(weights)), "one layer for each participant")
     weights, x, dtype = _aligned(weights, x, axes)
     p, is_first = lax.axis_size(axes), axis_index(axes) == 0
     onward = [(i, i + 1) for i in range(p - 1)]

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
-from shardproof.impl.arguments import Axes, AxisName, check_axes, check_kind, check_shape, refuse, refuse_for_now
+from shardproof.impl.arguments import Axes, AxisName, check_axes, check_kind, check_shape, raise_unsupported, refuse
 from shardproof.impl.collective_matmul.operands import accumulator
 from shardproof.impl.collectives import Block, all_gather, all_to_all, cast_varying, varying
 
@@ -232,6 +232,6 @@ def _refuse_batches(operands: tuple[Block, Block, Lists], axes: Axes) -> None:
 
     @unmapped.def_vmap
     def _(size: int, batched: Any, operands: Any) -> tuple[Block, bool]:
-        refuse_for_now("ragged_all_to_all", "axis_name", axes, "a derivative outside of jax.vmap")
+        raise_unsupported("ragged_all_to_all", "axis_name", axes, "a derivative outside of jax.vmap")
 
     unmapped(lax.stop_gradient(operands))

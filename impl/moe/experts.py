@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from shardproof.impl.arguments import refuse_for_now
+from shardproof.impl.arguments import raise_unsupported
 from shardproof.impl.collectives import Block, cast_varying, varying
 
 Weights: TypeAlias = list[Float[Array, "e _ _"]]
@@ -101,6 +101,6 @@ def _refuse_batches(rows: Block, experts: Block) -> None:
 
     @unmapped.def_vmap
     def _(size: int, batched: object, *operands: Block) -> tuple[Block, bool]:
-        refuse_for_now("sorted_by_expert", "rows", str(jax.typeof(rows)), "rows outside of jax.vmap")
+        raise_unsupported("sorted_by_expert", "rows", str(jax.typeof(rows)), "rows outside of jax.vmap")
 
     unmapped(lax.stop_gradient(rows), experts)

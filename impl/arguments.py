@@ -73,7 +73,7 @@ def check_dimension(function: str, argument: str, dimension: int, rank: int) -> 
 
 
 def check_divides(function: str, argument: str, dimension: int, size: int, parts: int, tiled: bool) -> None:
-    """The dimension, as it was given, divides into one piece per member (`tiled`), or has one entry per member.
+    """The dimension, as it was given, divides into one piece per participant (`tiled`), or has one entry for each.
 
     Raises:
         ValueError: if it does not.
@@ -85,7 +85,7 @@ def check_divides(function: str, argument: str, dimension: int, size: int, parts
 
 
 def check_index(function: str, argument: str, index: int, size: int) -> None:
-    """`index` is the logical index of a member.
+    """`index` is the logical index of a participant.
 
     Raises:
         ValueError: unless 0 <= index < size.
@@ -150,14 +150,14 @@ def check_varies(function: str, x: jax.Array, axes: tuple[str, ...]) -> None:
 
 
 def check_power_of_two(function: str, axis_name: AxisName) -> None:
-    """The members are a power of two.
+    """The participants are a power of two.
 
     Raises:
         NotImplementedError: if they are not.
     """
     p = lax.axis_size(axis_name)
     if p & (p - 1):
-        raise_unsupported(function, "axis_name", axis_name, f"a power of two of members (it has {p})")
+        raise_unsupported(function, "axis_name", axis_name, f"a power of two of participants (it has {p})")
 
 
 def check_axis_count(function: str, axis_name: AxisName, counts: Sequence[int]) -> None:

@@ -69,7 +69,7 @@ def axis_index(axis_name: AxisName) -> Int[Array, ""]:
 
 
 def all_reduce(x: Blocks, axis_name: AxisName, *, op: str = "sum", axis_index_groups: Groups = None) -> Blocks:
-    """The reduction of all members' blocks, on every member: `[…]` varying to `[…]` invariant.
+    """The reduction of all participants' blocks, on every participant: `[…]` varying to `[…]` invariant.
 
     Arguments:
         x: blocks `[…]` of any dtype; max and min take no complex numbers.
@@ -112,7 +112,7 @@ def _mean_of_groups(x: Block, axes: tuple[str, ...], groups: list[list[int]]) ->
 def all_gather(
     x: Blocks, axis_name: AxisName, *, axis: int = 0, tiled: bool = False, axis_index_groups: Groups = None
 ) -> Blocks:
-    """All members' blocks in logical order, on every member: `[M_Y, …]` to `[M, …]`, typed varying.
+    """All participants' blocks in logical order, on every participant: `[M_Y, …]` to `[M, …]`, typed varying.
 
     Arguments:
         x: blocks `[…]` of any dtype.
@@ -143,15 +143,15 @@ def _gather(
 ) -> Blocks:
     axes = check_axes(function, axis_name)
     groups = check_groups(function, axis_index_groups, lax.axis_size(axes))
-    members = len(groups[0]) if groups else lax.axis_size(axes)
-    # where types are not checked, JAX up to 0.10 drops the other members' cotangents of what it calls invariant
+    participants = len(groups[0]) if groups else lax.axis_size(axes)
+    # where types are not checked, JAX up to 0.10 drops the other participants' cotangents of what it calls invariant
     typed = to if types_are_checked(axes) else "varying"
 
     def gather(leaf: Block) -> Block:
         dimension = check_dimension(function, "axis", axis, leaf.ndim + (not tiled))
         if leaf.size == 0:  # XLA's verifier refuses to gather a zero-size dimension; there is nothing to send
             shape = list(leaf.shape)
-            shape[dimension : dimension + tiled] = [leaf.shape[dimension] * members if tiled else members]
+            shape[dimension : dimension + tiled] = [leaf.shape[dimension] * participants if tiled else participants]
             kept = varying(leaf) - (set(axes) if to == "invarying" else set())
             return cast_varying(jnp.zeros(shape, leaf.dtype), kept | (set(axes) if to == "varying" else set()))
         return lax.all_gather(leaf, axes, axis=dimension, tiled=tiled, axis_index_groups=groups, to=typed)
@@ -167,7 +167,7 @@ def reduce_scatter(
     tiled: bool = False,
     axis_index_groups: Groups = None,
 ) -> Blocks:
-    """Each member's piece of the sum of all blocks: `[M, …]` to `[M_Y, …]`, typed varying.
+    """Each participant's piece of the sum of all blocks: `[M, …]` to `[M_Y, …]`, typed varying.
 
     Arguments:
         x: blocks `[…]` of a numeric dtype.
@@ -182,14 +182,16 @@ def reduce_scatter(
     """
     axes = check_axes("reduce_scatter", axis_name)
     groups = check_groups("reduce_scatter", axis_index_groups, lax.axis_size(axes))
-    members = len(groups[0]) if groups else lax.axis_size(axes)
+    participants = len(groups[0]) if groups else lax.axis_size(axes)
 
     def scatter(leaf: Block) -> Block:
         dimension = check_dimension("reduce_scatter", "scatter_dimension", scatter_dimension, leaf.ndim)
-        check_divides("reduce_scatter", "scatter_dimension", scatter_dimension, leaf.shape[dimension], members, tiled)
+        check_divides(
+            "reduce_scatter", "scatter_dimension", scatter_dimension, leaf.shape[dimension], participants, tiled
+        )
         check_varies("reduce_scatter", leaf, axes)
         if leaf.size == 0:  # XLA's verifier refuses an empty piece; there is nothing to send
-            kept = [leaf.shape[dimension] // members] if tiled else []
+            kept = [leaf.shape[dimension] // participants] if tiled else []
             shape = (*leaf.shape[:dimension], *kept, *leaf.shape[dimension + 1 :])
             return cast_varying(jnp.zeros(shape, leaf.dtype), varying(leaf) | set(axes))
         # always tiled: the batching rule of jax.lax's untiled form fails where the batch comes last
@@ -208,7 +210,7 @@ def all_to_all(
     tiled: bool = False,
     axis_index_groups: Groups = None,
 ) -> Blocks:
-    """Piece i of every member's block, on member i: `[M_Y, N]` to `[M, N_Y]`, typed varying.
+    """Piece i of every participant's block, on participant i: `[M_Y, N]` to `[M, N_Y]`, typed varying.
 
     Arguments:
         x: blocks `[…]` of any dtype.
@@ -225,12 +227,12 @@ def all_to_all(
     """
     axes = check_axes("all_to_all", axis_name)
     groups = check_groups("all_to_all", axis_index_groups, lax.axis_size(axes))
-    members = len(groups[0]) if groups else lax.axis_size(axes)
+    participants = len(groups[0]) if groups else lax.axis_size(axes)
 
     def exchange(leaf: Block) -> Block:
         source = check_dimension("all_to_all", "split_axis", split_axis, leaf.ndim)
         target = check_dimension("all_to_all", "concat_axis", concat_axis, leaf.ndim)
-        check_divides("all_to_all", "split_axis", split_axis, leaf.shape[source], members, tiled)
+        check_divides("all_to_all", "split_axis", split_axis, leaf.shape[source], participants, tiled)
         if tiled:
             return lax.all_to_all(leaf, axes, source, target, axis_index_groups=groups, tiled=True)
         # jax.lax transposes its untiled form wrongly unless split_axis equals concat_axis, so: one piece
@@ -244,7 +246,7 @@ def all_to_all(
 def permute(x: Blocks, axis_name: AxisName, *, perm: Iterable[tuple[int, int]]) -> Blocks:
     """Each source's block, on its destination; zeros where nothing arrives: `[…]` to `[…]`, typed varying.
 
-    `lax.ppermute` numbers the members of a tuple differently from version to version: in mesh
+    `lax.ppermute` numbers the participants of a tuple differently from version to version: in mesh
     order, or not at all unless the tuple is in mesh order. Here the tuple is put into mesh order
     and the pairs are translated, which means the same everywhere.
 
@@ -265,7 +267,7 @@ def permute(x: Blocks, axis_name: AxisName, *, perm: Iterable[tuple[int, int]]) 
 
 
 def _mesh_indices(axes: tuple[str, ...], ordered: tuple[str, ...]) -> list[int]:
-    """The index over `ordered` of every member, by its logical index over `axes`."""
+    """The index over `ordered` of every participant, by its logical index over `axes`."""
     size = {name: lax.axis_size(name) for name in axes}
     coordinates = np.unravel_index(np.arange(math.prod(size.values())), tuple(size.values()))
     coordinate = dict(zip(axes, coordinates, strict=True))
@@ -273,7 +275,7 @@ def _mesh_indices(axes: tuple[str, ...], ordered: tuple[str, ...]) -> list[int]:
 
 
 def ring_shift(x: Blocks, axis_name: AxisName, *, offset: int = 1) -> Blocks:
-    """Member i's block, on member i + offset, wrapping: `[…]` to `[…]`, typed varying.
+    """Participant i's block, on participant i + offset, wrapping: `[…]` to `[…]`, typed varying.
 
     Raises:
         ValueError: for an unknown axis.
@@ -283,7 +285,7 @@ def ring_shift(x: Blocks, axis_name: AxisName, *, offset: int = 1) -> Blocks:
 
 
 def broadcast(x: Blocks, axis_name: AxisName, *, root: int = 0) -> Blocks:
-    """The block of member `root`, on every member: `[…]` to `[…]`, typed varying.
+    """The block of participant `root`, on every participant: `[…]` to `[…]`, typed varying.
 
     Raises:
         ValueError: for an unknown axis or a root out of range.

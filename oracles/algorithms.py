@@ -6,10 +6,10 @@ Systems", 1997; Chan et al., "Collective communication: theory, practice, and ex
 Rabenseifner, "Optimization of Collective Reduction Operations", 2004; Patarasuk and Yuan, "Bandwidth
 Optimal All-reduce Algorithms for Clusters of Workstations", 2009.
 
-Formulas are in p, the number of members (or `sizes`, those of the axes in the tuple's order), and n, the
+Formulas are in p, the number of participants (or `sizes`, those of the axes in the tuple's order), and n, the
 elements of the *full vector*: an all-gather's result; a reduce-scatter's, an all-reduce's, an
 all-to-all's, a broadcast's operand. An element has `bits` bits: as they stand, n counts bytes. What is
-empty is not sent. Bytes are those of the operands: a permute in which few members send counts in full.
+empty is not sent. Bytes are those of the operands: a permute in which few participants send counts in full.
 
 All are costs of the forward direction. A permute is a linear map whose transpose is the permute of
 the inverse pairs, so the gradient of each costs what the algorithm itself does: see `backward`.
@@ -50,7 +50,7 @@ def bidirectional_all_gather(p: int, n: int, *, rows: int, bits: int = 8) -> Cos
 
 
 def shorter_way_all_gather(p: int, n: int, *, bits: int = 8) -> Cost:
-    """A piece of n/p from each of p - 1 others, the farthest of whom is floor(p/2) members away."""
+    """A piece of n/p from each of p - 1 others, the farthest of whom is floor(p/2) participants away."""
     return messages([n // p] * (p - 1), bits, steps=p // 2)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from shardproof.oracles.algorithms import ring_all_gather
-from shardproof.oracles.collectives import Axes, Blocks, among_members
+from shardproof.oracles.collectives import Axes, Blocks, among_participants
 from shardproof.oracles.communication import Cost, built_in, built_in_backward
 from shardproof.oracles.dtypes import is_float, wide
 from shardproof.oracles.mesh import MeshCase
@@ -94,15 +94,15 @@ def of_wholes(
     if len({x.shape for x in operands}) > 1:
         raise ValueError(f"operands: shapes {[x.shape[at:] for x in operands]}: expected the same of all")
 
-    def exchange(members: np.ndarray) -> np.ndarray:  # [p, others, operands, S, H, D]
-        p, others, count, rows, heads, features = members.shape
-        whole = members.transpose(2, 1, 4, 0, 3, 5).reshape(count, others, heads, p * rows, features)
+    def exchange(participants: np.ndarray) -> np.ndarray:  # [p, others, operands, S, H, D]
+        p, others, count, rows, heads, features = participants.shape
+        whole = participants.transpose(2, 1, 4, 0, 3, 5).reshape(count, others, heads, p * rows, features)
         results = np.stack(function(*whole))
         pieces = results.reshape(len(results), others, heads, p, rows, features)
         return pieces.transpose(3, 1, 0, 4, 2, 5)
 
     stacked = np.stack([x.astype(wide(x.dtype)) for x in operands], axis=at)
-    return list(np.moveaxis(among_members(stacked, mesh, axes, None, exchange), at, 0))
+    return list(np.moveaxis(among_participants(stacked, mesh, axes, None, exchange), at, 0))
 
 
 def turned(x: np.ndarray) -> np.ndarray:

@@ -109,11 +109,11 @@ all_gather_matmul_rhs = Product((None, _gather(-2)), None, (None, _ungather(-2),
 """`A[…, M_Z, K] W[K_Y, N] -> [M_Z, N]`: the rows of W are gathered, as in fully sharded data parallelism."""
 
 matmul_all_reduce = Product((None, None), all_reduce, (None, None, transposes.all_reduce_transpose))
-"""`A[…, M, K_Y] W[K_Y, N] -> [M, N]`: the products are added up on every member."""
+"""`A[…, M, K_Y] W[K_Y, N] -> [M, N]`: the products are added up on every participant."""
 
 
 def matmul_reduce_scatter(scatter_dimension: int) -> Product:
-    """`A[…, M, K_Y] W[K_Y, N] -> [M_Y, N]` or `[M, N_Y]`: each member gets its piece of the sum of the products.
+    """`A[…, M, K_Y] W[K_Y, N] -> [M_Y, N]` or `[M, N_Y]`: each participant gets its piece of the sum of the products.
 
     Dimensions 0 and 1 are those of the matrix, behind any batch dimensions.
     """

@@ -1,11 +1,11 @@
 """What every collective means: the blocks of all devices in, the blocks of all devices out.
 
 Blocks are one array `[*mesh.sizes, *block]`, mesh axes leading in mesh order. A collective over an
-axis tuple connects the devices that differ in those axes only; a member's *logical index* counts
-with the last name varying fastest. Each function brings the members to the front
+axis tuple connects the devices that differ in those axes only; a participant's *logical index* counts
+with the last name varying fastest. Each function brings the participants to the front
 (`[p, …, *block]`, by logical index), says what they receive, and puts them back.
 
-`groups` (`axis_index_groups` in `jax.lax`) splits the members further: a partition of the logical
+`groups` (`axis_index_groups` in `jax.lax`) splits the participants further: a partition of the logical
 indices into lists, each of which runs the collective by itself. Reductions take lists of any length; where
 the shape of the result depends on it, they are equally long.
 """
@@ -26,11 +26,11 @@ Exchange = Callable[[np.ndarray], np.ndarray]
 
 
 class GroupMismatch(ValueError):
-    """Blocks or groups that do not fit the members among which they are exchanged."""
+    """Blocks or groups that do not fit the participants among which they are exchanged."""
 
 
-def among_members(blocks: Blocks, mesh: MeshCase, axes: Axes, groups: Groups, exchange: Exchange) -> Blocks:
-    """Applies `exchange` (`[p, others, *block]` to `[p, others, *block']`) to every set of members.
+def among_participants(blocks: Blocks, mesh: MeshCase, axes: Axes, groups: Groups, exchange: Exchange) -> Blocks:
+    """Applies `exchange` (`[p, others, *block]` to `[p, others, *block']`) to every set of participants.
 
     The leading dimension is the logical index over `axes`, within a group where there are groups;
     `others` runs over all remaining devices.
@@ -41,26 +41,28 @@ def among_members(blocks: Blocks, mesh: MeshCase, axes: Axes, groups: Groups, ex
     sizes = [mesh.sizes[i] for i in order]
     rank = len(mesh.sizes)
     p, others = mesh.axis_size(names), mesh.axis_size(rest)
-    members = blocks.transpose(*order, *range(rank, blocks.ndim)).reshape(p, others, *blocks.shape[rank:])
-    received = exchange(members) if groups is None else within_groups(members, mesh, groups, exchange)
+    participants = blocks.transpose(*order, *range(rank, blocks.ndim)).reshape(p, others, *blocks.shape[rank:])
+    received = exchange(participants) if groups is None else within_groups(participants, mesh, groups, exchange)
     result = received.reshape(*sizes, *received.shape[2:])
     return result.transpose(*np.argsort(order), *range(rank, result.ndim))
 
 
-def within_groups(members: np.ndarray, mesh: MeshCase, groups: Sequence[Sequence[int]], exchange: Exchange) -> Blocks:
-    """Applies `exchange` to the members of every group by themselves: `[p, others, *block]` in and out.
+def within_groups(
+    participants: np.ndarray, mesh: MeshCase, groups: Sequence[Sequence[int]], exchange: Exchange
+) -> Blocks:
+    """Applies `exchange` to the participants of every group by themselves: `[p, others, *block]` in and out.
 
     Raises:
         GroupMismatch: if the groups are no partition, or differ in length and the shape of a result depends on it.
     """
-    if sorted(i for group in groups for i in group) != list(range(len(members))) or not all(map(len, groups)):
-        raise GroupMismatch(f"groups={groups}: expected a partition of range({len(members)}), on the mesh {mesh}")
-    received = [exchange(members[list(group)]) for group in groups]
+    if sorted(i for group in groups for i in group) != list(range(len(participants))) or not all(map(len, groups)):
+        raise GroupMismatch(f"groups={groups}: expected a partition of range({len(participants)}), on the mesh {mesh}")
+    received = [exchange(participants[list(group)]) for group in groups]
     if len({part.shape[1:] for part in received}) > 1:
         raise GroupMismatch(
             f"groups={groups}: expected groups of equal length, on which results' shapes depend, on {mesh}"
         )
-    result = np.empty((len(members), *received[0].shape[1:]), received[0].dtype)
+    result = np.empty((len(participants), *received[0].shape[1:]), received[0].dtype)
     for group, part in zip(groups, received, strict=True):
         result[list(group)] = part
     return result
@@ -70,7 +72,7 @@ def axis_index(mesh: MeshCase, axes: Axes) -> Shaped[np.ndarray, "..."]:
     """Every device's logical index over the axis tuple: int32 `[*mesh.sizes]`."""
     p = mesh.axis_size(axes)
     blank = np.zeros(mesh.sizes, np.int32)
-    return among_members(blank, mesh, axes, None, lambda m: np.arange(p, dtype=np.int32)[:, None] + m)
+    return among_participants(blank, mesh, axes, None, lambda m: np.arange(p, dtype=np.int32)[:, None] + m)
 
 
 def reduced_dtype(dtype: np.dtype, op: str) -> np.dtype:
@@ -81,41 +83,41 @@ def reduced_dtype(dtype: np.dtype, op: str) -> np.dtype:
     return np.dtype(np.int32) if op == "sum" and dtype == bool else dtype
 
 
-def reduce_members(members: np.ndarray, op: str) -> np.ndarray:
-    """`[p, …]` to `[…]`: the sum, mean, maximum or minimum over the members, rounded once."""
-    exact = members.astype(wide(members.dtype))
+def reduce_participants(participants: np.ndarray, op: str) -> np.ndarray:
+    """`[p, …]` to `[…]`: the sum, mean, maximum or minimum over the participants, rounded once."""
+    exact = participants.astype(wide(participants.dtype))
     reductions: dict[str, Callable[..., Any]] = {"sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min}
     with np.errstate(invalid="ignore", over="ignore"):
         result = reductions[op](exact, axis=0)
-        return np.asarray(result).astype(reduced_dtype(members.dtype, op))
+        return np.asarray(result).astype(reduced_dtype(participants.dtype, op))
 
 
 def all_reduce(blocks: Blocks, mesh: MeshCase, axes: Axes, *, op: str = "sum", groups: Groups = None) -> Blocks:
-    """Every member receives the reduction of all members' blocks: `[*b]` to `[*b]`."""
+    """Every participant receives the reduction of all participants' blocks: `[*b]` to `[*b]`."""
 
-    def exchange(members: np.ndarray) -> np.ndarray:
-        reduced = reduce_members(members, op)
-        return np.broadcast_to(reduced, members.shape)
+    def exchange(participants: np.ndarray) -> np.ndarray:
+        reduced = reduce_participants(participants, op)
+        return np.broadcast_to(reduced, participants.shape)
 
-    return among_members(blocks, mesh, axes, groups, exchange)
+    return among_participants(blocks, mesh, axes, groups, exchange)
 
 
 def all_gather(
     blocks: Blocks, mesh: MeshCase, axes: Axes, *, axis: int = 0, tiled: bool = False, groups: Groups = None
 ) -> Blocks:
-    """Every member receives all members' blocks, in logical order.
+    """Every participant receives all participants' blocks, in logical order.
 
     Stacked along a new dimension `axis`, or, if `tiled`, concatenated along the dimension `axis`.
     """
 
-    def exchange(members: np.ndarray) -> np.ndarray:
+    def exchange(participants: np.ndarray) -> np.ndarray:
         if tiled:
-            gathered = np.concatenate(list(members), axis=axis % (members.ndim - 2) + 1)
+            gathered = np.concatenate(list(participants), axis=axis % (participants.ndim - 2) + 1)
         else:
-            gathered = np.stack(list(members), axis=axis % (members.ndim - 1) + 1)
-        return np.broadcast_to(gathered, (len(members), *gathered.shape))
+            gathered = np.stack(list(participants), axis=axis % (participants.ndim - 1) + 1)
+        return np.broadcast_to(gathered, (len(participants), *gathered.shape))
 
-    return among_members(blocks, mesh, axes, groups, exchange)
+    return among_participants(blocks, mesh, axes, groups, exchange)
 
 
 def split(local: np.ndarray, parts: int, dimension: int, tiled: bool, *, lead: int) -> np.ndarray:
@@ -131,7 +133,7 @@ def split(local: np.ndarray, parts: int, dimension: int, tiled: bool, *, lead: i
     if size % parts if tiled else size != parts:
         expected = f"a multiple of {parts}" if tiled else str(parts)
         raise GroupMismatch(
-            f"dimension {dimension} of the block has size {size}: expected {expected}, one piece per member"
+            f"dimension {dimension} of the block has size {size}: expected {expected}, one piece per participant"
         )
     kept = [size // parts] if tiled else []
     return np.moveaxis(local.reshape(*local.shape[:at], parts, *kept, *local.shape[at + 1 :]), at, 0)
@@ -146,13 +148,13 @@ def reduce_scatter(
     tiled: bool = False,
     groups: Groups = None,
 ) -> Blocks:
-    """Member i receives piece i, along `scatter_dimension`, of the sum of all members' blocks."""
+    """Participant i receives piece i, along `scatter_dimension`, of the sum of all participants' blocks."""
 
-    def exchange(members: np.ndarray) -> np.ndarray:
-        total = reduce_members(members, "sum")
-        return split(total, len(members), scatter_dimension, tiled, lead=1)
+    def exchange(participants: np.ndarray) -> np.ndarray:
+        total = reduce_participants(participants, "sum")
+        return split(total, len(participants), scatter_dimension, tiled, lead=1)
 
-    return among_members(blocks, mesh, axes, groups, exchange)
+    return among_participants(blocks, mesh, axes, groups, exchange)
 
 
 def all_to_all(
@@ -165,37 +167,37 @@ def all_to_all(
     tiled: bool = False,
     groups: Groups = None,
 ) -> Blocks:
-    """Member i receives piece i, along `split_axis`, of every member's block, in logical order.
+    """Participant i receives piece i, along `split_axis`, of every participant's block, in logical order.
 
     They are concatenated along `concat_axis` if `tiled`, and stacked along it otherwise.
     """
 
-    def exchange(members: np.ndarray) -> np.ndarray:
-        rank = members.ndim - 2
-        pieces = split(members, len(members), split_axis, tiled, lead=2)  # [receiver, sender, others, *piece]
+    def exchange(participants: np.ndarray) -> np.ndarray:
+        rank = participants.ndim - 2
+        pieces = split(participants, len(participants), split_axis, tiled, lead=2)  # [receiver, sender, others, *piece]
         by_sender = list(np.moveaxis(pieces, 1, 0))
         return (np.concatenate if tiled else np.stack)(by_sender, axis=concat_axis % rank + 2)
 
-    return among_members(blocks, mesh, axes, groups, exchange)
+    return among_participants(blocks, mesh, axes, groups, exchange)
 
 
 def permute(blocks: Blocks, mesh: MeshCase, axes: Axes, *, perm: Iterable[tuple[int, int]]) -> Blocks:
     """For each (source, destination), the destination receives the source's block; all others zeros."""
     sources, destinations = np.array(list(perm), int).reshape(-1, 2).T
 
-    def exchange(members: np.ndarray) -> np.ndarray:
-        result = np.zeros_like(members)
-        result[destinations] = members[sources]
+    def exchange(participants: np.ndarray) -> np.ndarray:
+        result = np.zeros_like(participants)
+        result[destinations] = participants[sources]
         return result
 
-    return among_members(blocks, mesh, axes, None, exchange)
+    return among_participants(blocks, mesh, axes, None, exchange)
 
 
 def ring_shift(blocks: Blocks, mesh: MeshCase, axes: Axes, *, offset: int = 1) -> Blocks:
-    """Member i + offset, wrapping, receives member i's block."""
-    return among_members(blocks, mesh, axes, None, lambda members: np.roll(members, offset, axis=0))
+    """Participant i + offset, wrapping, receives participant i's block."""
+    return among_participants(blocks, mesh, axes, None, lambda participants: np.roll(participants, offset, axis=0))
 
 
 def broadcast(blocks: Blocks, mesh: MeshCase, axes: Axes, *, root: int = 0) -> Blocks:
-    """Every member receives the block of member `root`."""
-    return among_members(blocks, mesh, axes, None, lambda m: np.broadcast_to(m[root], m.shape))
+    """Every participant receives the block of participant `root`."""
+    return among_participants(blocks, mesh, axes, None, lambda m: np.broadcast_to(m[root], m.shape))

@@ -1,7 +1,7 @@
 """What a collective costs: how many operations of which kind, over how many steps, with how many bytes.
 
 Bytes are those of the operands of all collectives of a kind together, on one device: what a ring of
-p - 1 permutes of a block sends is p - 1 times the block. Formulas are in p, the number of members, and
+p - 1 permutes of a block sends is p - 1 times the block. Formulas are in p, the number of participants, and
 n, the bytes of the *full vector*: an all-gather's result; a reduce-scatter's, an all-reduce's, an
 all-to-all's, a broadcast's operand. Each states its source.
 
@@ -112,10 +112,10 @@ def built_in(contract: str, n: int, *, bits: int = 8) -> Cost:
 
 
 def built_in_backward(contract: str, p: int, n: int, *, bits: int = 8) -> Cost:
-    """The gradient of `built_in`, alone, with p members: the collective's linear transpose.
+    """The gradient of `built_in`, alone, with p participants: the collective's linear transpose.
 
     All-gather and reduce-scatter are each other's transposes, all-to-all and permute their own. A result
-    of invariant type has one cotangent, which every member holds already: an all-reduce hands it on, and
+    of invariant type has one cotangent, which every participant holds already: an all-reduce hands it on, and
     an invariant all-gather takes its slice of it, both without communication.
 
     Raises:
@@ -145,9 +145,9 @@ def summed_replicas(n: int, *, bits: int = 8) -> Cost:
 def lower_bound(contract: str, p: int, n: int | Fraction, *, ports: int = 1) -> tuple[int, Fraction]:
     """The fewest steps, and the fewest bytes that a device must send, of a collective of n bytes.
 
-    Steps: after k steps at most (ports + 1)**k members can know of one member's data, so whatever
-    makes every member depend on every other takes ceil(log p) steps to that base. Bytes: a
-    member must get what it lacks, (p-1)n/p; an all-reduce must besides hand in its share of the terms,
+    Steps: after k steps at most (ports + 1)**k participants can know of one participant's data, so whatever
+    makes every participant depend on every other takes ceil(log p) steps to that base. Bytes: a
+    participant must get what it lacks, (p-1)n/p; an all-reduce must besides hand in its share of the terms,
     as much again; of a broadcast, all n (Chan et al. 2007, section 3; for more than one port, Bruck et
     al. 1997, section 2). Permutes may be identities and are bounded by nothing.
 
@@ -155,9 +155,9 @@ def lower_bound(contract: str, p: int, n: int | Fraction, *, ports: int = 1) -> 
 
     Arguments:
         contract: the operation's name.
-        p: the number of members.
+        p: the number of participants.
         n: the bytes of the full vector.
-        ports: how many members a member can send to in one step.
+        ports: how many participants a participant can send to in one step.
 
     Raises:
         ValueError: if there is no such contract.

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardproof.oracles.algorithms import messages
-from shardproof.oracles.collectives import Axes, Blocks, among_members
+from shardproof.oracles.collectives import Axes, Blocks, among_participants
 from shardproof.oracles.communication import Cost, built_in, built_in_backward
 from shardproof.oracles.dtypes import wide
 from shardproof.oracles.mesh import MeshCase
@@ -30,13 +30,13 @@ class HaloExchange:
         (x,) = operands
         at = len(mesh.sizes) + axis % (x.ndim - len(mesh.sizes))
 
-        def exchange(members: np.ndarray) -> np.ndarray:
-            p, others, n, *rest = members.shape
-            whole = members.swapaxes(1, 2).reshape(p * n, others, *rest)
+        def exchange(participants: np.ndarray) -> np.ndarray:
+            p, others, n, *rest = participants.shape
+            whole = participants.swapaxes(1, 2).reshape(p * n, others, *rest)
             return whole[rows_held(n, p, before, after)].swapaxes(1, 2)
 
         rows_first = np.moveaxis(x.astype(wide(x.dtype)), at, len(mesh.sizes))
-        return [np.moveaxis(among_members(rows_first, mesh, axes, None, exchange), len(mesh.sizes), at)]
+        return [np.moveaxis(among_participants(rows_first, mesh, axes, None, exchange), len(mesh.sizes), at)]
 
     def pushforward(
         self,
@@ -68,15 +68,15 @@ class HaloExchange:
         at = len(mesh.sizes) + axis % (x.ndim - len(mesh.sizes))
         n = x.shape[at]
 
-        def exchange(members: np.ndarray) -> np.ndarray:
-            p, others, _, *rest = members.shape
-            whole = np.zeros((p * n, others, *rest), members.dtype)
+        def exchange(participants: np.ndarray) -> np.ndarray:
+            p, others, _, *rest = participants.shape
+            whole = np.zeros((p * n, others, *rest), participants.dtype)
             with np.errstate(invalid="ignore"):  # infinities of both signs
-                np.add.at(whole, rows_held(n, p, before, after), members.swapaxes(1, 2))
+                np.add.at(whole, rows_held(n, p, before, after), participants.swapaxes(1, 2))
             return whole.reshape(p, n, others, *rest).swapaxes(1, 2)
 
         rows_first = np.moveaxis(ct.astype(wide(ct.dtype)), at, len(mesh.sizes))
-        return [np.moveaxis(among_members(rows_first, mesh, axes, None, exchange), len(mesh.sizes), at)]
+        return [np.moveaxis(among_participants(rows_first, mesh, axes, None, exchange), len(mesh.sizes), at)]
 
 
 halo_exchange = HaloExchange()

@@ -4,7 +4,7 @@ Source: Wang et al., "Overlap Communication with Dependent Computation via Decom
 Models", 2023, sections 5.1 and 5.4 (one ring, and two of half the block); the counts are those of the
 all-gathers and reduce-scatters that the products take the place of (see `shardproof.oracles.algorithms`).
 
-Formulas are in p, the number of members; `piece`, the elements that one member contributes to what is
+Formulas are in p, the number of participants; `piece`, the elements that one participant contributes to what is
 gathered or receives of what is scattered; `rows`, its size in the dimension that is gathered or scattered,
 in which a piece is cut in half; and `bits`, those of an element while it travels: of the operand that is
 gathered, of the dtype in which a sum travels. The gradient of a permute is a permute of as much, so that of each
@@ -39,7 +39,7 @@ def matmul_reduce_scatter(way: str, p: int, piece: int, *, rows: int, bits: int 
 def matmul_all_reduce(
     way: str, p: int, rows: int, columns: int, *, bits: int = 8, result_bits: int = 8, backward: bool = False
 ) -> Cost:
-    """All of the sum, `rows` (and batches) by `columns`, on every member.
+    """All of the sum, `rows` (and batches) by `columns`, on every participant.
 
     Naive: one all-reduce. Tiled: one for each ceil(N/p) columns, and one for what is left. Their gradient
     sends nothing, since the cotangent of an invariant result is known to all. Ring, bidirectional:

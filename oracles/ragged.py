@@ -1,7 +1,7 @@
 """What `ragged_all_to_all` means, and which of its arguments contradict each other.
 
 Each device holds `operand` `[N, …]`, `output` `[M, …]` and four lists of k * p integers, k for each of
-the p members of its process group. Entries `[j * k, (j + 1) * k)` belong to member j: of the slices
+the p participants of its process group. Entries `[j * k, (j + 1) * k)` belong to participant j: of the slices
 that a device *sends* to j, `input_offsets` says where they begin in its own operand, `send_sizes` how many
 rows they have, and `output_offsets` where they begin in *j's* output; of the slices that it *receives*
 from j, `recv_sizes` says how many rows they have.
@@ -20,7 +20,7 @@ from shardproof.oracles.mesh import MeshCase, as_axes
 
 
 class RaggedMismatch(ValueError):
-    """What the members of a ragged exchange were told contradicts itself: hardware would corrupt memory."""
+    """What the participants of a ragged exchange were told contradicts itself: hardware would corrupt memory."""
 
 
 class Slice(NamedTuple):
@@ -35,14 +35,14 @@ class Slice(NamedTuple):
 
 
 def process_groups(mesh: MeshCase, axes: Axes, groups: Groups = None) -> np.ndarray:
-    """The devices of every process group, by position in the mesh (row-major): `[group, member]`."""
+    """The devices of every process group, by position in the mesh (row-major): `[group, participant]`."""
     names = as_axes(axes)
     order = [mesh.axis_names.index(name) for name in names]
     rest = [i for i in range(len(mesh.sizes)) if i not in order]
     position = np.arange(mesh.size).reshape(mesh.sizes).transpose(*rest, *order)
-    members = position.reshape(-1, mesh.axis_size(names))
-    table = np.array([range(members.shape[1])] if groups is None else groups)
-    return members[:, table].reshape(-1, table.shape[1])
+    participants = position.reshape(-1, mesh.axis_size(names))
+    table = np.array([range(participants.shape[1])] if groups is None else groups)
+    return participants[:, table].reshape(-1, table.shape[1])
 
 
 def slices(
@@ -58,15 +58,16 @@ def slices(
     """Everything that is sent; `announced` is the size that the receiver was told."""
     lists = [x.reshape(mesh.size, -1) for x in (input_offsets, send_sizes, output_offsets, recv_sizes)]
     begin, sent, target, received = (x.tolist() for x in lists)
-    for members in process_groups(mesh, axes, groups).tolist():
-        each, rest = divmod(len(sent[0]), len(members))
+    for participants in process_groups(mesh, axes, groups).tolist():
+        each, rest = divmod(len(sent[0]), len(participants))
         if rest:
             raise RaggedMismatch(
-                f"ragged_all_to_all: send_sizes has {len(sent[0])} entries: expected a multiple of {len(members)}, "
-                f"the members over {as_axes(axes)} on the mesh {mesh}"
+                f"ragged_all_to_all: send_sizes has {len(sent[0])} entries: "
+                f"expected a multiple of {len(participants)}, "
+                f"the participants over {as_axes(axes)} on the mesh {mesh}"
             )
-        for i, source in enumerate(members):
-            for j, destination in enumerate(members):
+        for i, source in enumerate(participants):
+            for j, destination in enumerate(participants):
                 for k in range(each):
                     out, back = j * each + k, i * each + k
                     yield Slice(
@@ -87,7 +88,7 @@ def check_metadata(
     axes: Axes,
     groups: Groups = None,
 ) -> None:
-    """The lists of all members agree, every slice lies inside its buffers, and no row is written twice.
+    """The lists of all participants agree, every slice lies inside its buffers, and no row is written twice.
 
     Rows of operand and output have one shape, and lists are of integers. An empty slice may begin anywhere.
 

@@ -19,7 +19,7 @@ from shardproof.oracles.collectives import (
     all_gather,
     all_reduce,
     all_to_all,
-    among_members,
+    among_participants,
     permute,
     reduce_scatter,
     ring_shift,
@@ -50,7 +50,7 @@ def leave(blocks: Blocks, mesh: MeshCase, spec: Spec) -> np.ndarray:
 
 
 def all_reduce_transpose(ct: Blocks, mesh: MeshCase, axes: Axes, *, op: str = "sum", groups: Groups = None) -> Blocks:
-    """Every member's block entered every member's sum (or mean): an all-reduce again.
+    """Every participant's block entered every participant's sum (or mean): an all-reduce again.
 
     Raises:
         ValueError: for max and min, which are not linear.
@@ -63,7 +63,7 @@ def all_reduce_transpose(ct: Blocks, mesh: MeshCase, axes: Axes, *, op: str = "s
 def all_gather_transpose(
     ct: Blocks, mesh: MeshCase, axes: Axes, *, axis: int = 0, tiled: bool = False, groups: Groups = None
 ) -> Blocks:
-    """Member i's block became piece i of every member's result: a reduce-scatter."""
+    """Participant i's block became piece i of every participant's result: a reduce-scatter."""
     return reduce_scatter(ct, mesh, axes, scatter_dimension=axis, tiled=tiled, groups=groups)
 
 
@@ -76,7 +76,7 @@ def reduce_scatter_transpose(
     tiled: bool = False,
     groups: Groups = None,
 ) -> Blocks:
-    """Piece i of every member's block was added into member i's result: an all-gather."""
+    """Piece i of every participant's block was added into participant i's result: an all-gather."""
     return all_gather(ct, mesh, axes, axis=scatter_dimension, tiled=tiled, groups=groups)
 
 
@@ -105,13 +105,13 @@ def ring_shift_transpose(ct: Blocks, mesh: MeshCase, axes: Axes, *, offset: int 
 
 
 def broadcast_transpose(ct: Blocks, mesh: MeshCase, axes: Axes, *, root: int = 0) -> Blocks:
-    """The root's block reached every member: the root receives the sum, all others zeros."""
+    """The root's block reached every participant: the root receives the sum, all others zeros."""
 
-    def exchange(members: np.ndarray) -> np.ndarray:
-        result = np.zeros_like(members)
+    def exchange(participants: np.ndarray) -> np.ndarray:
+        result = np.zeros_like(participants)
         with np.errstate(invalid="ignore", over="ignore"):
-            total = members.astype(wide(members.dtype)).sum(axis=0)
-        result[root] = rounded(total, members.dtype)
+            total = participants.astype(wide(participants.dtype)).sum(axis=0)
+        result[root] = rounded(total, participants.dtype)
         return result
 
-    return among_members(ct, mesh, axes, None, exchange)
+    return among_participants(ct, mesh, axes, None, exchange)

@@ -1,6 +1,6 @@
 """All-gathers out of permutes: along a ring, along both ways of it, and in about log2 p steps.
 
-p is the number of members, n the bytes of the result. Sources: Thakur, Rabenseifner and Gropp,
+p is the number of participants, n the bytes of the result. Sources: Thakur, Rabenseifner and Gropp,
 "Optimization of Collective Communication Operations in MPICH", 2005 (ring, recursive doubling,
 Bruck); Bruck et al., "Efficient Algorithms for All-to-All Communications in Multiport
 Message-Passing Systems", 1997.
@@ -66,7 +66,7 @@ def shorter_way_all_gather(x: Blocks, axis_name: AxisName, *, axis: int = 0, til
 
 
 def recursive_doubling_all_gather(x: Blocks, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Blocks:
-    """Exchanges all it holds with partners 1, 2, 4, … members away: log2 p permutes, (p-1)n/p bytes in all.
+    """Exchanges all it holds with partners 1, 2, 4, … participants away: log2 p permutes, (p-1)n/p bytes in all.
 
     Raises:
         ValueError: for an unknown axis or a dimension out of range.
@@ -105,7 +105,7 @@ def shorter_way(block: Block, axes: Axes) -> Gathered:
 
 
 def doubling(block: Block, axes: Axes) -> Gathered:
-    """`[…]` to `[p, …]` by recursive doubling; `held[j]` is the block of member `index ^ j`."""
+    """`[…]` to `[p, …]` by recursive doubling; `held[j]` is the block of participant `index ^ j`."""
     p, held = lax.axis_size(axes), block[None]
     for distance in distances(p):
         held = jnp.concatenate([held, swap(held, axes, distance)])
@@ -113,7 +113,7 @@ def doubling(block: Block, axes: Axes) -> Gathered:
 
 
 def bruck(block: Block, axes: Axes) -> Gathered:
-    """`[…]` to `[p, …]` by Bruck's algorithm; `held[j]` is the block of member `index + j`."""
+    """`[…]` to `[p, …]` by Bruck's algorithm; `held[j]` is the block of participant `index + j`."""
     p, held = lax.axis_size(axes), block[None]
     for distance in distances(p):
         held = jnp.concatenate([held, shift(held[: p - distance], axes, -distance)])
@@ -138,7 +138,7 @@ def _passed(parts: list[Block], axes: Axes, steps: int) -> tuple[list[Block], li
 
 
 def _by_index(held: Gathered, axes: Axes, way: int) -> Gathered:
-    """Blocks in logical order, of which `held[i]` came i members far, going `way`."""
+    """Blocks in logical order, of which `held[i]` came i participants far, going `way`."""
     p = lax.axis_size(axes)
     return reorder(held, way * (axis_index(axes) - jnp.arange(p)) % p)
 

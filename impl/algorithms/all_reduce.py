@@ -1,6 +1,6 @@
 """All-reduces out of permutes: as a reduce-scatter and an all-gather, by doubling, down and up a tree, over tori.
 
-p is the number of members, n the bytes of a block. Sources: Patarasuk and Yuan, "Bandwidth Optimal
+p is the number of participants, n the bytes of a block. Sources: Patarasuk and Yuan, "Bandwidth Optimal
 All-reduce Algorithms for Clusters of Workstations", 2009 (ring); Rabenseifner, "Optimization of
 Collective Reduction Operations", 2004; Thakur, Rabenseifner and Gropp, 2005 (doubling); Chan et al.,
 "Collective communication: theory, practice, and experience", 2007 (tree, axis by axis).
@@ -57,7 +57,7 @@ def rabenseifner_all_reduce(x: Blocks, axis_name: AxisName, *, op: str = "sum") 
 
 
 def recursive_doubling_all_reduce(x: Blocks, axis_name: AxisName, *, op: str = "sum") -> Blocks:
-    """Exchanges its total with partners 1, 2, 4, … members away: log2 p permutes of n bytes.
+    """Exchanges its total with partners 1, 2, 4, … participants away: log2 p permutes of n bytes.
 
     Raises:
         ValueError: as `ring_all_reduce`.
@@ -67,7 +67,7 @@ def recursive_doubling_all_reduce(x: Blocks, axis_name: AxisName, *, op: str = "
 
 
 def tree_all_reduce(x: Blocks, axis_name: AxisName, *, op: str = "sum") -> Blocks:
-    """Reduces down a binomial tree to member 0, which broadcasts up the tree: 2 ceil(log2 p) permutes of n bytes.
+    """Reduces down a binomial tree to participant 0, which broadcasts up the tree: 2 ceil(log2 p) permutes of n bytes.
 
     Raises:
         ValueError: as `ring_all_reduce`.
@@ -76,7 +76,7 @@ def tree_all_reduce(x: Blocks, axis_name: AxisName, *, op: str = "sum") -> Block
 
 
 def torus_all_reduce(x: Blocks, axis_name: AxisName, *, op: str = "sum") -> Blocks:
-    """Scatters along the first axis (a members), then the second (b), and gathers back: 2(a-1) + 2(b-1) permutes.
+    """Scatters along the first axis (a participants), then the second (b), and gathers back: 2(a-1) + 2(b-1) permutes.
 
     Of the 2(p-1)n/p bytes, 2(b-1)n/p go along the second axis.
 
@@ -118,7 +118,7 @@ def doubling(block: Block, axes: Axes, combine: Combine) -> Block:
 
 
 def tree(block: Block, axes: Axes, combine: Combine) -> Block:
-    """`[…]` to `[…]` through member 0; where nothing arrives, what a permute leaves there is not combined."""
+    """`[…]` to `[…]` through participant 0; where nothing arrives, what a permute leaves there is not combined."""
     p, index = lax.axis_size(axes), axis_index(axes)
     for distance in distances(p):
         arrived = send(block, axes, [(i, i - distance) for i in range(distance, p, 2 * distance)])
@@ -128,7 +128,7 @@ def tree(block: Block, axes: Axes, combine: Combine) -> Block:
 
 
 def torus(block: Block, axes: Axes, combine: Combine) -> Block:
-    """`[…]` to `[…]` over an axis of a members and one of b, in pieces `[a, b, …]`."""
+    """`[…]` to `[…]` over an axis of a participants and one of b, in pieces `[a, b, …]`."""
     first, second = axes
     grid = cut(block, lax.axis_size(axes)).reshape(lax.axis_size(first), lax.axis_size(second), -1)
     row = reduce_scatter.ring(grid, (first,), combine)
@@ -137,7 +137,7 @@ def torus(block: Block, axes: Axes, combine: Combine) -> Block:
 
 
 def hierarchical(block: Block, axes: Axes, combine: Combine) -> Block:
-    """`[…]` to `[…]`: of every level, only one piece per member goes on to the next."""
+    """`[…]` to `[…]`: of every level, only one piece per participant goes on to the next."""
     *outer, inner = axes
     piece = reduce_scatter.ring(cut(block, lax.axis_size(inner)), (inner,), combine)
     if outer:

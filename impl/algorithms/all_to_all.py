@@ -1,6 +1,6 @@
 """All-to-alls out of permutes: pairwise, by Bruck's algorithm, and in two phases over two axes.
 
-p is the number of members, n the bytes of the operand. Sources: Thakur, Rabenseifner and Gropp, 2005;
+p is the number of participants, n the bytes of the operand. Sources: Thakur, Rabenseifner and Gropp, 2005;
 Bruck et al., "Efficient Algorithms for All-to-All Communications in Multiport Message-Passing
 Systems", 1997.
 
@@ -49,7 +49,7 @@ def bruck_all_to_all(
 def two_phase_all_to_all(
     x: Blocks, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
 ) -> Blocks:
-    """Exchanges along the first of two axes, of a members, then the second, of b: (a-1)n/a + (b-1)n/b bytes.
+    """Exchanges along the first of two axes, of a participants, then the second, of b: (a-1)n/a + (b-1)n/b bytes.
 
     Raises:
         ValueError: for an unknown axis, or a dimension out of range or not divisible.
@@ -68,7 +68,7 @@ def pairwise(pieces: Pieces, axes: Axes) -> Pieces:
 
 
 def bruck(pieces: Pieces, axes: Axes) -> Pieces:
-    """`[p, …]` by destination to `[p, …]` by source; `held[j]` is j members away from where it starts."""
+    """`[p, …]` by destination to `[p, …]` by source; `held[j]` is j participants away from where it starts."""
     p, index = lax.axis_size(axes), axis_index(axes)
     held = reorder(pieces, (index + jnp.arange(p)) % p)
     for distance in distances(p):
@@ -78,7 +78,7 @@ def bruck(pieces: Pieces, axes: Axes) -> Pieces:
 
 
 def two_phase(pieces: Pieces, axes: Axes) -> Pieces:
-    """`[p, …]` by destination to `[p, …]` by source, over an axis of a members and one of b, with p = a * b."""
+    """`[p, …]` by destination to `[p, …]` by source, over an axis of a participants and one of b, with p = a * b."""
     first, second = axes
     grid = pieces.reshape(lax.axis_size(first), lax.axis_size(second), *pieces.shape[1:])
     by_row = pairwise(grid, (first,))

@@ -1,6 +1,6 @@
 """Broadcasts out of permutes: down a binomial tree, or as a scatter followed by an all-gather.
 
-p is the number of members, n the bytes of a block. Sources: Thakur, Rabenseifner and Gropp, 2005; Chan
+p is the number of participants, n the bytes of a block. Sources: Thakur, Rabenseifner and Gropp, 2005; Chan
 et al., "Collective communication: theory, practice, and experience", 2007.
 
 All of them: `[…]` to `[…]`, typed varying, over one axis or a tuple of axes in any order, for trees and
@@ -23,7 +23,7 @@ Algorithm = Callable[[Block, Axes, int], Block]
 
 
 def tree_broadcast(x: Blocks, axis_name: AxisName, *, root: int = 0) -> Blocks:
-    """Those who have the block send it 1, 2, 4, … members on: ceil(log2 p) permutes of n bytes.
+    """Those who have the block send it 1, 2, 4, … participants on: ceil(log2 p) permutes of n bytes.
 
     Raises:
         ValueError: for an unknown axis or a root out of range.
@@ -56,7 +56,7 @@ def tree(block: Block, axes: Axes, root: int) -> Block:
 def scattered_and_gathered(block: Block, axes: Axes, root: int) -> Block:
     """The block of `root`, in pieces: `[…]` to `[…]`.
 
-    `held[j]` is the piece of the member j behind this one; all but the root's are meaningless before
+    `held[j]` is the piece of the participant j behind this one; all but the root's are meaningless before
     something arrives. Only the root's first message can be cut short, where p is no power of two.
     """
     p = lax.axis_size(axes)
@@ -70,7 +70,7 @@ def scattered_and_gathered(block: Block, axes: Axes, root: int) -> Block:
 
 
 def _rank(axes: Axes, root: int) -> Int[Array, ""]:
-    """How many members this one comes after the root."""
+    """How many participants this one comes after the root."""
     return (axis_index(axes) - root) % lax.axis_size(axes)
 
 

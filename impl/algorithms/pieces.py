@@ -1,7 +1,7 @@
 """What the algorithms are made of: blocks cut into pieces and joined again, put in order, and sent.
 
-*Blocks* are `[p, *block]`: one block per member, by its logical index. `way` is a direction round the
-ring of members: 1 sends from member i to i + 1, -1 to i - 1.
+*Blocks* are `[p, *block]`: one block per participant, by its logical index. `way` is a direction round the
+ring of participants: 1 sends from participant i to i + 1, -1 to i - 1.
 """
 
 import math
@@ -82,7 +82,7 @@ def send(x: Block, axes: Axes, perm: Sequence[tuple[int, int]]) -> Block:
 
 
 def shift(x: Block, axes: Axes, offset: int) -> Block:
-    """The block of member i on member i + offset, wrapping."""
+    """The block of participant i on participant i + offset, wrapping."""
     p = lax.axis_size(axes)
     return send(x, axes, [(i, (i + offset) % p) for i in range(p)])
 

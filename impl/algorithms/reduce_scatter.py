@@ -1,6 +1,6 @@
 """Reduce-scatters out of permutes: along a ring, along both ways of it, and by recursive halving.
 
-p is the number of members, n the bytes of the operand. Sources: Thakur, Rabenseifner and Gropp, 2005;
+p is the number of participants, n the bytes of the operand. Sources: Thakur, Rabenseifner and Gropp, 2005;
 Patarasuk and Yuan, "Bandwidth Optimal All-reduce Algorithms for Clusters of Workstations", 2009.
 
 All of them: `[M, …]` to `[M_Y, …]`, typed varying, over one axis or a tuple of axes in any order, for
@@ -69,7 +69,7 @@ def bidirectional_reduce_scatter(
 def recursive_halving_reduce_scatter(
     x: Blocks, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
 ) -> Blocks:
-    """Exchanges halves with partners …, 4, 2, 1 members away: log2 p permutes, (p-1)n/p bytes in all.
+    """Exchanges halves with partners …, 4, 2, 1 participants away: log2 p permutes, (p-1)n/p bytes in all.
 
     Raises:
         ValueError: as `ring_reduce_scatter`.
@@ -80,7 +80,7 @@ def recursive_halving_reduce_scatter(
 
 
 def ring(pieces: Pieces, axes: Axes, combine: Combine) -> Block:
-    """`[p, …]` to `[…]` along a ring: the own piece of all members' pieces combined."""
+    """`[p, …]` to `[…]` along a ring: the own piece of all participants' pieces combined."""
     return _rings([pieces], axes, combine)[0]
 
 
@@ -91,7 +91,7 @@ def bidirectional(pieces: Pieces, axes: Axes, combine: Combine) -> Block:
 
 
 def halving(pieces: Pieces, axes: Axes, combine: Combine) -> Block:
-    """`[p, …]` to `[…]` by recursive halving; `held[j]` is meant for member `index ^ j`."""
+    """`[p, …]` to `[…]` by recursive halving; `held[j]` is meant for participant `index ^ j`."""
     p = lax.axis_size(axes)
     held = reorder(pieces, axis_index(axes) ^ jnp.arange(p))
     for distance in reversed(distances(p)):

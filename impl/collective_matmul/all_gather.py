@@ -1,6 +1,6 @@
 """Matrix products that gather an operand, overlapped: each block is multiplied while the next travels.
 
-p is the number of members. Source of the idea: Wang et al., "Overlap Communication with Dependent Computation
+p is the number of participants. Source of the idea: Wang et al., "Overlap Communication with Dependent Computation
 via Decomposition in Large Deep Learning Models", 2023 (doi 10.1145/3567955.3567959). Sums of 16-bit floats
 are kept in float32 until all blocks have come by, and rounded once. A block is cut in half in the dimension
 that is gathered; an odd row goes with the first half, and a half without rows is not sent.

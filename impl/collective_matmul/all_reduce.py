@@ -1,6 +1,6 @@
-"""Matrix products that add up on every member, overlapped: `A[…, M, K_Y] W[K_Y, N] -> [M, N]`.
+"""Matrix products that add up on every participant, overlapped: `A[…, M, K_Y] W[K_Y, N] -> [M, N]`.
 
-p is the number of members. Over one axis or a tuple of axes in any order. Sums of 16-bit floats are kept in
+p is the number of participants. Over one axis or a tuple of axes in any order. Sums of 16-bit floats are kept in
 float32 and rounded once; where a ring gathers them back they are rounded before.
 """
 

@@ -21,7 +21,7 @@ def overlapped_transformer_block(x: Left, w_in: Right, w_out: Right, axis_name: 
 
     Raises:
         ValueError: for an unknown axis, operands whose contracted sizes differ, or columns of
-            `w_out` that do not divide by the number of members.
+            `w_out` that do not divide by the number of participants.
     """
     return _block("overlapped_transformer_block", gathered.ring, reduced.ring, x, w_in, w_out, axis_name)
 

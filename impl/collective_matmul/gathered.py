@@ -2,8 +2,8 @@
 
 Nobody holds the gathered operand: a block is multiplied while it travels on. Both depend on what a loop
 carries alone, since no compiler moves work from one iteration into another; so the first hop, beside the
-product of a member's own block, comes before the loop, and the last product after it. All loops are
-`lax.scan`, so that a ring of 512 members is traced as fast as one of 2. A permute's transpose is the
+product of a participant's own block, comes before the loop, and the last product after it. All loops are
+`lax.scan`, so that a ring of 512 participants is traced as fast as one of 2. A permute's transpose is the
 permute back, so the gradient of each ring is a ring as well: that of the block that moves is a matrix
 product with a reduce-scatter, hop by hop, and that of the operand that stays reuses the blocks that came by.
 """
@@ -37,7 +37,7 @@ Arrivals = Sequence[tuple[Block, Array]]
 """Parts of blocks, each with the row at which it starts in the gathered dimension: one, or two that are joined."""
 
 Origin = Callable[[Array], Array]
-"""The logical index of the member so far against the direction of travel (negative: along it)."""
+"""The logical index of the participant so far against the direction of travel (negative: along it)."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Gathering:
     """A product of which one operand is gathered.
 
     Arguments:
-        moving: this member's block of that operand.
+        moving: this participant's block of that operand.
         dimension: the dimension in which it is gathered, and cut in two where both ways are used.
         absorb: multiplies what arrived, in one product, and adds it to the state (None: there is none yet).
     """
@@ -83,7 +83,7 @@ class Travel:
     at_once: bool = False
 
     def own(self) -> Block:
-        """The state with this member's own block alone."""
+        """The state with this participant's own block alone."""
         return self.absorbed(None, [self.gathering.moving], jnp.asarray(0))
 
     def absorbed(self, state: Block | None, parts: list[Block], distance: Array) -> Block:
@@ -176,7 +176,7 @@ def bidirectional(gathering: Gathering, axes: Axes, *, at_once: bool = False) ->
 
 
 def shorter_way(gathering: Gathering, axes: Axes) -> Result:
-    """Every whole block comes the shorter way; the one from the member opposite, for even p, comes last."""
+    """Every whole block comes the shorter way; the one from the participant opposite, for even p, comes last."""
     p, travel = lax.axis_size(axes), Travel(gathering, axes, _round(axes))
     both, state = [gathering.moving, gathering.moving], travel.own()
     if p % 2:

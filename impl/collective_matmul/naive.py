@@ -59,7 +59,7 @@ def matmul_reduce_scatter(lhs: Left, rhs: Right, axis_name: AxisName, *, scatter
 
     Raises:
         ValueError: for an unknown axis, operands whose contracted sizes differ, a dimension that is
-            neither 0 nor 1, or one that does not divide by the number of members.
+            neither 0 nor 1, or one that does not divide by the number of participants.
     """
     axes = check_scattered("matmul_reduce_scatter", lhs, rhs, axis_name, scatter_dimension)
     lhs, rhs = aligned(lhs, rhs)
@@ -86,7 +86,7 @@ def transformer_block(x: Left, w_in: Right, w_out: Right, axis_name: AxisName) -
 
     Raises:
         ValueError: for an unknown axis, operands whose contracted sizes differ, or columns of
-            `w_out` that do not divide by the number of members.
+            `w_out` that do not divide by the number of participants.
     """
     axes = check_block("transformer_block", x, w_in, w_out, axis_name)
     hidden = jax.nn.relu(all_gather_matmul_lhs_contracting(x, w_in, axes))

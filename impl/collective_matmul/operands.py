@@ -104,7 +104,7 @@ def check_scattered(function: str, lhs: Left, rhs: Right, axis_name: AxisName, s
 
     Raises:
         ValueError: for an unknown axis, operands whose contracted sizes differ, a dimension that is
-            neither 0 nor 1, or one that does not divide by the number of members.
+            neither 0 nor 1, or one that does not divide by the number of participants.
     """
     axes = check_whole(function, lhs, rhs, axis_name)
     if scatter_dimension not in (0, 1):

@@ -1,6 +1,6 @@
 """Matrix products that scatter their sum, overlapped: every term is computed while the sum that it goes to travels.
 
-p is the number of members; a piece is one member's part of the result. Source of the idea: Wang et al., 2023
+p is the number of participants; a piece is one participant's part of the result. Source of the idea: Wang et al., 2023
 (doi 10.1145/3567955.3567959). All of them: `A[…, M, K_Y] W[K_Y, N] -> [M_Y, N]` (dimension 0) or
 `[M, N_Y]` (dimension 1), typed varying, over one axis or a tuple of axes in any order. A piece is cut in half in the
 dimension that is scattered; an odd row goes with the first half, and a half without rows is not sent.
@@ -35,7 +35,7 @@ def ring_matmul_reduce_scatter(
 
     Raises:
         ValueError: for an unknown axis, operands whose contracted sizes differ, a dimension that is
-            neither 0 nor 1, one that does not divide by the number of members, or `sums` that is neither.
+            neither 0 nor 1, one that does not divide by the number of participants, or `sums` that is neither.
     """
     return _scatter("ring", reduced.ring, lhs, rhs, axis_name, scatter_dimension, sums)
 
@@ -77,7 +77,7 @@ def nested_matmul_reduce_scatter(
 
     Raises:
         ValueError: for an unknown axis, operands whose contracted sizes differ, a dimension that is
-            neither 0 nor 1, one that does not divide by the number of members, or `sums` that is neither.
+            neither 0 nor 1, one that does not divide by the number of participants, or `sums` that is neither.
         NotImplementedError: unless the axis tuple has two axes.
     """
     return _scatter("nested", reduced.nested, lhs, rhs, axis_name, scatter_dimension, sums)

@@ -1,6 +1,6 @@
-"""Rings that reduce a product piece by piece: sums travel, and every member adds its product to those that pass by.
+"""Rings that reduce a product piece by piece: sums travel, and every participant adds its product to each that passes.
 
-A sum starts where it has the longest way to go, and each member computes its term while the sum is on
+A sum starts where it has the longest way to go, and each participant computes its term while the sum is on
 its way to it. Sums travel in the accumulator's dtype: float32 for 16-bit operands, twice the bytes, and no
 rounding from hop to hop; or, if that is asked for, in the operands' dtype, rounded at every hop. The gradient is a
 ring that gathers the cotangent, piece by piece.
@@ -34,17 +34,17 @@ Sums = Literal["accumulator", "operands"]
 """In which dtype sums travel."""
 
 Target = Callable[[Array], Array]
-"""The logical index of the member so far in the direction opposite to travel (negative: along it)."""
+"""The logical index of the participant so far in the direction opposite to travel (negative: along it)."""
 
 
 @dataclass(frozen=True)
 class Reducing:
-    """A product of which every member is to have its piece of the sum.
+    """A product of which every participant is to have its piece of the sum.
 
     Arguments:
         rows: the size of a piece in the dimension that is scattered.
         dimension: that dimension, of a piece.
-        product: so many rows (or columns) of this member's own product, from one on.
+        product: so many rows (or columns) of this participant's own product, from one on.
         later: the same, computed when other blocks are there.
         shape: of a piece.
         dtype: of the result.
@@ -89,7 +89,7 @@ def scattered(lhs: Left, rhs: Right, axes: Axes, scatter_dimension: int, sums: S
 
 
 def ring(reducing: Reducing, axes: Axes) -> Result:
-    """Every piece's sum goes round the ring once, from the neighbour of the member that it is for."""
+    """Every piece's sum goes round the ring once, from the neighbour of the participant that it is for."""
     return _rings(reducing, axes, [reducing.rows], _round(axes))
 
 
@@ -147,7 +147,7 @@ def alternating(reducing: Reducing, axes: Axes) -> Result:
 
 
 def shorter_way(reducing: Reducing, axes: Axes) -> Result:
-    """Two whole sums for every member meet at it, each of the terms of those on one side of it."""
+    """Two whole sums for every participant meet at it, each of the terms of those on one side of it."""
     p, target = lax.axis_size(axes), _round(axes)
 
     def term(away: Array) -> Block:

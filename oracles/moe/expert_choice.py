@@ -17,7 +17,7 @@ class ByExperts(MoeLayer):
 
     def dispatch(self, routing: Routing, part: Part, settings: Settings) -> Dispatch:
         """Of each expert the `capacity` tokens of the highest probability, ties by the token's number."""
-        pairs = pairs_of(routing, len(part.members), part.experts)
+        pairs = pairs_of(routing, len(part.participants), part.experts)
         chosen = []
         for expert in range(part.experts):
             asking = [pair for pair in pairs if pair.expert == expert]

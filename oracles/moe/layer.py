@@ -123,7 +123,7 @@ class MoeLayer:
         """Who is kept."""
         return dispatch(
             routing,
-            len(part.members),
+            len(part.participants),
             part.experts,
             capacity=settings.capacity,
             policy=settings.policy,
@@ -174,8 +174,8 @@ class MoeLayer:
             )
         if not all(is_float(x.dtype) for x in operands):
             raise ValueError(f"operands: {[str(x.dtype) for x in operands]}: expected floating-point numbers")
-        for members in process_groups(mesh, axes):
-            yield Part(members, tokens, router, weights)
+        for participants in process_groups(mesh, axes):
+            yield Part(participants, tokens, router, weights)
 
     def blank(self, tokens: Blocks, features: int) -> np.ndarray:
         """Zeros `[devices, T, F]`."""
@@ -188,13 +188,13 @@ class Part:
     """What the participants of one process group hold, in logical order; tokens and experts by number among all.
 
     Arguments:
-        members: the participants' places among all devices `[p]`.
+        participants: the participants' places among all devices `[p]`.
         held_tokens: `[devices, T, D]`.
         routers: `[devices, D, E]`.
         weights: `[devices, E / p, …]` each.
     """
 
-    members: np.ndarray
+    participants: np.ndarray
     held_tokens: np.ndarray
     routers: np.ndarray
     weights: Sequence[np.ndarray]
@@ -202,12 +202,12 @@ class Part:
     @property
     def tokens(self) -> int:
         """How many tokens all participants have."""
-        return len(self.members) * self.held_tokens.shape[1]
+        return len(self.participants) * self.held_tokens.shape[1]
 
     @property
     def experts(self) -> int:
         """How many experts all participants have."""
-        return len(self.members) * self.weights[0].shape[1]
+        return len(self.participants) * self.weights[0].shape[1]
 
     @property
     def does(self) -> Expert:
@@ -225,7 +225,7 @@ class Part:
 
     def holder(self, token: int) -> int:
         """The device that holds a token."""
-        return int(self.members[token // self.held_tokens.shape[1]])
+        return int(self.participants[token // self.held_tokens.shape[1]])
 
     def token(self, token: int) -> np.ndarray:
         """A token `[D]`."""
@@ -242,7 +242,7 @@ class Part:
     def at(self, held: np.ndarray, number: int) -> np.ndarray:
         """A view of one row of `[devices, n, …]`, by its number among those of all participants."""
         participant, row = divmod(number, held.shape[1])
-        return np.asarray(held[self.members[participant], row])
+        return np.asarray(held[self.participants[participant], row])
 
 
 moe_layer = MoeLayer()

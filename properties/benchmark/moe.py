@@ -157,7 +157,7 @@ def sent(record: Record) -> Fraction:
             own = sum(size for source, target, size in c.traffic if source != target)
             total += c.count * Fraction(own, c.mesh.size)
         else:
-            size = moved([(c.kind, c.members, c.operand_bytes)])
+            size = moved([(c.kind, c.participants, c.operand_bytes)])
             assert size is not None
             total += c.count * size
     return total

@@ -44,7 +44,7 @@ PUBLISHED: dict[str, tuple[int, tuple[int, int, int]]] = {
     "matmul_all_reduce": (4, (256, 512, 2048)),
     "transformer_block": (4, (128, 128, 512)),
 }
-"""Members and sides of the published examples, with an eighth of the rows of 16384 and a quarter of a block's sides."""
+"""Participants and sides of the published examples, with an eighth of the rows and a quarter of a block's sides."""
 
 REMARK = (
     "Ratios on a CPU say nothing about overlap: its devices are threads that copy within one memory, so that there is "
@@ -53,7 +53,7 @@ REMARK = (
 
 
 def rows(p: int = 8) -> list[tuple[str, ...]]:
-    """Every form's deterministic figures per device, over one axis of p members, or two that make p."""
+    """Every form's deterministic figures per device, over one axis of p participants, or two that make p."""
     found = []
     for one in (*PRODUCTS, *OVERLAPPED):
         nested = one.name.startswith("nested")

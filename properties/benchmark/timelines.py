@@ -50,7 +50,7 @@ def row(found: Choice, shape: str) -> tuple[str, ...]:
     return (
         found.contract,
         shape,
-        str(found.case.members),
+        str(found.case.participants),
         found.machine.name,
         f"{float(found.floor):.2f}",
         f"{float(found.ratio(plain)):.2f}",

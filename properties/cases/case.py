@@ -75,15 +75,15 @@ class Case:
         return as_axes(self.axis_name)
 
     @property
-    def members(self) -> int:
+    def participants(self) -> int:
         """The number of devices that the collective connects."""
         return self.mesh.axis_size(self.axes)
 
     @property
     def group_size(self) -> int:
-        """The number of devices that exchange with one another, at most: all members, or the largest group of them."""
+        """The most devices that exchange with one another: all participants, or those of the largest group."""
         groups = self.keywords.get("axis_index_groups")
-        return self.members if groups is None else max(map(len, groups))
+        return self.participants if groups is None else max(map(len, groups))
 
     @property
     def keywords(self) -> dict[str, Any]:

@@ -30,15 +30,15 @@ REACHES = (2.0, 20.0, 200.0)
 """About the largest logits of a data set: nearly a mean; a choice; and one that overflows in float32 as a power."""
 
 
-def _arguments(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     small = st.integers(1, 2 if scope.large else 3)
     rows = small if scope.large else st.sampled_from((1, 2, 3, 4))  # of which halves are made where they can be
     sides = list(draw(st.tuples(rows, small, small), label="rows, heads, features"))
     if draw(st.booleans(), label="heads for all participants"):
-        sides[1] = members if scope.large else members * (1 + sides[1] // 3)
+        sides[1] = participants if scope.large else participants * (1 + sides[1] // 3)
     elif not scope.large and draw(st.integers(0, 9), label="long") == 9:
         at = draw(st.integers(0, 2), label="which")
-        most = max(1, LONGEST // members) if at == 0 else max(LONG)
+        most = max(1, LONGEST // participants) if at == 0 else max(LONG)
         sides[at] = draw(st.sampled_from([side for side in LONG if side <= most] or [most]), label="long side")
     causal = draw(st.integers(0, 3), label="causal") > 0  # mostly, since only then the order of positions counts
     like = None if APART in scope.features else 0
@@ -77,7 +77,7 @@ def _integers(case: Case) -> st.SearchStrategy[Case]:
 
 
 def _heads_divide(case: Case) -> bool:
-    return case.operands[0].block[1] % case.members == 0
+    return case.operands[0].block[1] % case.participants == 0
 
 
 def _halves(case: Case) -> bool:
@@ -93,7 +93,7 @@ def _blocks(formula: Callable[..., Cost]) -> Communication:
     """A formula in the elements of a block of queries, keys or values, all of which are cast as they come in."""
 
     def cost(case: Case, backward: bool) -> Cost:
-        return formula(case.members, elements(case), bits=bits(case), backward=backward)
+        return formula(case.participants, elements(case), bits=bits(case), backward=backward)
 
     return with_replicas(cost, 0, 1, 2)
 
@@ -114,7 +114,7 @@ CONTRACT: Contract = operation(
         Violation("v", _integers),
     ),
     most=MOST_MEMBERS,
-    terms=lambda case: math.prod(case.operands[0].block[::2]) * case.members,
+    terms=lambda case: math.prod(case.operands[0].block[::2]) * case.participants,
     degree=4,  # in a derivative: a cotangent, and what is scaled so that powers of it do not matter
     adapt=_in_reach,
     accumulator=float32_accumulator,

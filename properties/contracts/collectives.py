@@ -16,7 +16,7 @@ from shardproof.properties.cases.strategies import (
     data_sets,
     dtypes,
     index_groups,
-    permutations_of_members,
+    permutations_of_participants,
     shapes,
 )
 from shardproof.properties.cases.strategies.dtypes import as_dtype
@@ -27,7 +27,7 @@ from shardproof.properties.contracts.forbidden import AXES, GROUPS, OP, PARTLY, 
 Params = dict[str, Any]
 Drawn = tuple[tuple[int, ...], Params]
 Arguments = Callable[[st.DrawFn, int, Scope], Drawn]
-"""Given the number of members, draws the block's shape and the keyword arguments."""
+"""Given the number of participants, draws the block's shape and the keyword arguments."""
 
 
 @st.composite
@@ -35,21 +35,25 @@ def collective_cases(draw: st.DrawFn, name: str, scope: Scope, arguments: Argume
     """Cases of one collective. Shrinks to one device, the first axis, one element, float32."""
     chain = draw(chains(scope.chains))
     mesh, axis_name, axes = draw(meshes_and_axes(scope, chain))
-    members = mesh.axis_size(axes)
+    participants = mesh.axis_size(axes)
     groups: tuple[tuple[int, ...], ...] | None = None
     # reductions over groups differ between groups, which only unchecked types can express
     uneven = "uneven_groups" in scope.features and name == "all_reduce"
-    serves = ("groups" in scope.features or uneven) and (name != "all_reduce" or "no_vma" in chain) and members <= 16
+    serves = (
+        ("groups" in scope.features or uneven) and (name != "all_reduce" or "no_vma" in chain) and participants <= 16
+    )
     if serves and draw(st.integers(0, 4), label="groups") == 4:
-        groups = draw(index_groups(members, uneven=uneven))
-        members = max(map(len, groups))
-    block, params = arguments(draw, members, scope)
+        groups = draw(index_groups(participants, uneven=uneven))
+        participants = max(map(len, groups))
+    block, params = arguments(draw, participants, scope)
     if groups is not None:
         params["axis_index_groups"] = groups
     op = params.get("op", "move")
     sums = op in ("sum", "mean") or name == "reduce_scatter"
-    terms = (mesh.size if scope.floating else members) if sums or scope.floating else 1
-    if op == "mean" and members & (members - 1):  # which is rounded: of too many terms no digit would be certain
+    terms = (mesh.size if scope.floating else participants) if sums or scope.floating else 1
+    if op == "mean" and participants & (
+        participants - 1
+    ):  # which is rounded: of too many terms no digit would be certain
         terms *= 8
     dtype = draw(
         dtypes(
@@ -116,52 +120,52 @@ def fit(shape: tuple[int, ...], at: int, parts: int, tiled: bool) -> tuple[int, 
     return tuple(result)
 
 
-def _reduce(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+def _reduce(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     ops = ("sum", "mean") if scope.floating else ("sum", "max", "min", "mean")
     return draw(blocks(scope)), {"op": draw(st.sampled_from(ops), label="op")}
 
 
-def _gather(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+def _gather(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     tiled = draw(st.sampled_from((True, False)), label="tiled")
     block = draw(blocks(scope, min_rank=1 if tiled else 0))
     return block, {"axis": dimension(draw, len(block) + (not tiled), scope, "axis"), "tiled": tiled}
 
 
-def _scatter(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+def _scatter(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     tiled = draw(st.sampled_from((True, False)), label="tiled")
     block = draw(blocks(scope, min_rank=1))
     at = dimension(draw, len(block), scope, "scatter_dimension")
-    return fit(block, at, members, tiled), {"scatter_dimension": at, "tiled": tiled}
+    return fit(block, at, participants, tiled), {"scatter_dimension": at, "tiled": tiled}
 
 
-def _exchange(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+def _exchange(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     tiled = draw(st.sampled_from((True, False)), label="tiled")
     block = draw(blocks(scope, min_rank=1))
     at = dimension(draw, len(block), scope, "split_axis")
     to = dimension(draw, len(block), scope, "concat_axis")
-    return fit(block, at, members, tiled), {"split_axis": at, "concat_axis": to, "tiled": tiled}
+    return fit(block, at, participants, tiled), {"split_axis": at, "concat_axis": to, "tiled": tiled}
 
 
-def _permute(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
-    return draw(blocks(scope)), {"perm": draw(permutations_of_members(members))}
+def _permute(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
+    return draw(blocks(scope)), {"perm": draw(permutations_of_participants(participants))}
 
 
-def _shift(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+def _shift(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     block = draw(blocks(scope))
     turns = draw(st.sampled_from((0, 0, 0, -1, 1, 3)), label="turns")
     still = draw(st.integers(0, 29), label="whole turns") == 29
-    by = 0 if still or members == 1 else draw(st.integers(1, members - 1), label="offset")
-    return block, {"offset": by + turns * members}
+    by = 0 if still or participants == 1 else draw(st.integers(1, participants - 1), label="offset")
+    return block, {"offset": by + turns * participants}
 
 
-def _broadcast(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
-    return draw(blocks(scope)), {"root": draw(st.integers(0, members - 1), label="root")}
+def _broadcast(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
+    return draw(blocks(scope)), {"root": draw(st.integers(0, participants - 1), label="root")}
 
 
 def divides_exactly(case: Case) -> bool:
-    """Whether all that a mean divides by are powers of two: the members, or those of every group."""
+    """Whether all that a mean divides by are powers of two: the participants, or those of every group."""
     groups = case.keywords.get("axis_index_groups")
-    sizes = {case.members} if groups is None else {len(group) for group in groups}
+    sizes = {case.participants} if groups is None else {len(group) for group in groups}
     return all(n & (n - 1) == 0 for n in sizes)
 
 

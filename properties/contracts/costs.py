@@ -77,7 +77,7 @@ def something(*places: int) -> Callable[[Case], int]:
 def along_the_first_axis(case: Case) -> Fraction:
     """(a-1)/(p-1), of a participants along the first axis."""
     outer, inner = (case.mesh.shape[axis] for axis in case.axes)
-    return Fraction(outer - 1, case.members - 1) if inner > 1 else Fraction(0)
+    return Fraction(outer - 1, case.participants - 1) if inner > 1 else Fraction(0)
 
 
 def along_the_first_axis_and_more(case: Case) -> Fraction:

@@ -28,14 +28,14 @@ ELSEWHERE = (-1, -100, 255)
 """What tokens are ignored by where that is the number of no class, or of none that there usually is."""
 
 
-def _arguments(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     small = st.integers(1, 2 if scope.large else 4)
     tokens, classes = draw(st.tuples(small, small), label="tokens, classes")
     if not scope.large and draw(st.integers(0, 9), label="long") == 9:
         size = draw(st.sampled_from(LONG), label="long side")
         tokens, classes = (size, classes) if draw(st.booleans(), label="which") else (tokens, size)
     integers = draw(st.sampled_from(("int32", "int32", "uint16", "int16")), label="dtype of the labels")
-    indices = st.one_of(st.sampled_from(ELSEWHERE), st.integers(0, members * classes - 1))
+    indices = st.one_of(st.sampled_from(ELSEWHERE), st.integers(0, participants * classes - 1))
     params = {
         "label_smoothing": draw(st.sampled_from(SMOOTHINGS), label="label_smoothing"),
         "ignore_index": draw(indices, label="ignore_index"),
@@ -61,7 +61,7 @@ def _some_large(logits: np.ndarray) -> np.ndarray:
 def _labelled(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     """Labels of all classes; logits are finite, or NaN."""
     logits, labels = arrays
-    classes = case.members * case.operands[0].block[1]
+    classes = case.participants * case.operands[0].block[1]
     extremes = not np.isnan(logits.astype(np.float64)).any()  # beside NaN extremes are those of any data
     return [_some_large(logits), labels_of(case, labels, classes, extremes=extremes)]
 
@@ -123,7 +123,7 @@ def _sums(case: Case, backward: bool) -> Cost:
 
 def _all_logits(case: Case, backward: bool) -> Cost:
     own = cross_entropy.gathered_cost(elements(case), bits=bits(case))
-    return own + replicas(case, 0, case.members * elements(case), sum_bits(case)) if backward else own
+    return own + replicas(case, 0, case.participants * elements(case), sum_bits(case)) if backward else own
 
 
 CONTRACT: Contract = operation(
@@ -148,7 +148,7 @@ CONTRACT: Contract = operation(
     adapt=_labelled,
     weighs=True,
     most=MOST_MEMBERS,
-    terms=lambda case: case.operands[0].block[1] * case.members,
+    terms=lambda case: case.operands[0].block[1] * case.participants,
     reads=lambda case: max(case.operands[0].block),
     accumulator=float32_accumulator,
     nonlinear=True,

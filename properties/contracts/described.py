@@ -89,12 +89,12 @@ class Array:
         """The roles that shard it, in the order in which they are named."""
         return tuple(role for dimension in self.dimensions for role in dimension.roles)
 
-    def shape(self, sizes: Mapping[str, int], members: Mapping[str, int]) -> tuple[int, ...]:
-        """Its global shape, given the sizes of dimensions by their names, and the members of roles."""
+    def shape(self, sizes: Mapping[str, int], participants: Mapping[str, int]) -> tuple[int, ...]:
+        """Its global shape, given the sizes of dimensions by their names, and the participants of roles."""
 
         def size(dimension: Dimension) -> int:
             if not dimension.name:
-                return math.prod(members[role] for role in dimension.roles)
+                return math.prod(participants[role] for role in dimension.roles)
             return sizes[dimension.name] if dimension.fixed is None else dimension.fixed
 
         return tuple(map(size, self.dimensions))

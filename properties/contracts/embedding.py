@@ -21,7 +21,7 @@ MOST_MEMBERS = 256
 """The largest mesh: a table has as many rows as there are participants, and every one of them a gradient for each."""
 
 
-def _arguments(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     small = st.integers(1, 2 if scope.large else 4)
     rows, columns, count = draw(st.tuples(small, small, small), label="rows, columns, ids")
     if not scope.large and draw(st.integers(0, 9), label="long") == 9:
@@ -46,7 +46,7 @@ def _in_range(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     table, ids = arrays
     info = np.iinfo(ids.dtype)
     far, before, behind = (ids == extreme for extreme in (info.max, info.min, info.max - 1))
-    rows = case.members * case.operands[0].block[0]
+    rows = case.participants * case.operands[0].block[0]
     style = int(np.abs(ids.astype(np.int64)).sum()) % 4
     # spread over all rows, whatever numbers were drawn
     spread = (ids.astype(np.int64) * 7919 + np.arange(ids.size).reshape(ids.shape) * 31) % rows
@@ -76,7 +76,7 @@ def _result(case: Case, backward: bool) -> Cost:
 def _whole_table(case: Case, backward: bool) -> Cost:
     own = embedding.gathered_cost(elements(case), bits=bits(case), backward=backward)
     # the whole table is cast, where the ids vary
-    return own + replicas(case, 0, case.members * elements(case), sum_bits(case)) if backward else own
+    return own + replicas(case, 0, case.participants * elements(case), sum_bits(case)) if backward else own
 
 
 CONTRACT: Contract = operation(

@@ -61,16 +61,16 @@ def _op(case: Case) -> st.SearchStrategy[Case]:
 
 
 def _root(case: Case) -> st.SearchStrategy[Case]:
-    return st.sampled_from((case.members, -1)).map(lambda root: case.with_params(root=root))
+    return st.sampled_from((case.participants, -1)).map(lambda root: case.with_params(root=root))
 
 
 def _perm(case: Case) -> st.SearchStrategy[Case]:
-    n = case.members
+    n = case.participants
     return st.sampled_from((((0, n),), ((-1, 0),), ((0, 0), (0, 0)))).map(lambda perm: case.with_params(perm=perm))
 
 
 def _groups(case: Case) -> st.SearchStrategy[Case]:
-    n = case.members
+    n = case.participants
     wrong = [((0,) * n,) if n > 1 else ((0, 0),), (tuple(range(n + 1)),), ((), tuple(range(n)))]
     if n > 2 and case.contract != "all_reduce":
         wrong.append(((0,), tuple(range(1, n))))

@@ -22,19 +22,19 @@ READS = 3
 FEATURES = frozenset({"explained_errors", "negative_dimensions", "replicated_operands", "x64"})
 
 
-def _arguments(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     block = draw(blocks(scope, min_rank=1).filter(lambda shape: 0 not in shape))
     axis = dimension(draw, len(block), scope, "axis")
     n = block[axis]
     # up to a block, which is what people think of; up to two; and up to the whole array
-    most = min(n * members, max(n, 3 if scope.large else MOST_ROWS))
+    most = min(n * participants, max(n, 3 if scope.large else MOST_ROWS))
     widths = (0, n), (min(n + 1, most), min(2 * n, most)), (0, most)
     rows = st.sampled_from(widths).flatmap(lambda width: st.integers(*width))
     return [Described(block)], {"before": draw(rows), "after": draw(rows), "axis": axis}
 
 
 def _rows_of_all(case: Case) -> int:
-    return case.members * case.operands[0].block[case.keywords["axis"]]
+    return case.participants * case.operands[0].block[case.keywords["axis"]]
 
 
 def _too_many(argument: str) -> Violation:
@@ -64,12 +64,12 @@ def _dtypes(scope: Scope, terms: int) -> st.SearchStrategy[str]:
 def _rows(case: Case, backward: bool) -> Cost:
     n, params = case.operands[0].block[case.keywords["axis"]], case.keywords
     return halo.permutes_cost(
-        case.members, n, elements(case) // n, before=params["before"], after=params["after"], bits=bits(case)
+        case.participants, n, elements(case) // n, before=params["before"], after=params["after"], bits=bits(case)
     )
 
 
 def _all_blocks(case: Case, backward: bool) -> Cost:
-    return halo.gathered_cost(case.members, elements(case), bits=bits(case), backward=backward)
+    return halo.gathered_cost(case.participants, elements(case), bits=bits(case), backward=backward)
 
 
 def _edges(case: Case) -> int:

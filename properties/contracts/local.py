@@ -26,11 +26,11 @@ def _block(draw: st.DrawFn, scope: Scope) -> tuple[int, int]:
     return rows, columns
 
 
-def _mean(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+def _mean(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     return [Described(_block(draw, scope))], {}
 
 
-def _roll(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+def _roll(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     shift = draw(st.integers(-MOST_SHIFT, MOST_SHIFT), label="shift")
     return [Described(_block(draw, scope))], {"shift": shift}
 

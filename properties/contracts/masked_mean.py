@@ -18,7 +18,7 @@ from shardproof.properties.contracts.operation import APART, Described, Drawn, o
 FEATURES = frozenset({APART, "explained_errors", "replicated_operands", "x64"})
 
 
-def _arguments(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     usual = st.integers(1, 2 if scope.large else 6)
     long = not scope.large and draw(st.integers(0, 9), label="long") == 9
     size = draw(st.sampled_from(LONG) if long else usual, label="elements")
@@ -74,7 +74,7 @@ CONTRACT: Contract = operation(
     violations=(Violation("mask", _taller), Violation("mask", _numbers)),
     adapt=_masked,
     weighs=True,
-    terms=lambda case: case.operands[0].block[0] * case.members,
+    terms=lambda case: case.operands[0].block[0] * case.participants,
     divides=lambda case: True,
     even=lambda case: False,  # it divides by how many count, which only the mask tells
     accumulator=float32_accumulator,

@@ -149,7 +149,7 @@ def _inner(case: Case) -> int:
     lhs, rhs = case.operands[:2]
     if case.contract.startswith("all_gather"):  # what is not gathered has the whole of it
         return max(lhs.block[-1], rhs.block[0], 1)
-    return max(lhs.block[-1] * case.members, 1)
+    return max(lhs.block[-1] * case.participants, 1)
 
 
 def _mismatched(case: Case) -> st.SearchStrategy[Case]:
@@ -162,7 +162,7 @@ def _out_of_range(case: Case) -> st.SearchStrategy[Case]:
 
 
 def _indivisible(case: Case) -> st.SearchStrategy[Case]:
-    if case.members == 1:
+    if case.participants == 1:
         return st.nothing()
     at = case.keywords["scatter_dimension"]
     index, dimension = (0, len(case.operands[0].block) - 2) if at == 0 else (1, 1)
@@ -250,7 +250,7 @@ def _scattered(case: Case) -> Operation:
 def _block_terms(case: Case) -> int:
     """D products for every hidden element, F hidden elements for every result."""
     _, w_in, w_out = case.operands
-    return max(w_in.block[0], 1) * max(w_out.block[0] * case.members, 1)
+    return max(w_in.block[0], 1) * max(w_out.block[0] * case.participants, 1)
 
 
 CONTRACTS = (
@@ -267,7 +267,7 @@ CONTRACTS = (
         _reduced,
         _scattered,
         parameters=("scatter_dimension",),
-        stages=2,  # one member's sum may be rounded before it is sent
+        stages=2,  # one participant's sum may be rounded before it is sent
         least=something(0, 1),
         violations=(
             Violation("scatter_dimension", _out_of_range),
@@ -288,7 +288,7 @@ CONTRACTS = (
         lambda case: values.transformer_block,
         operands=("x", "w_in", "w_out"),
         degree=3,
-        stages=3,  # what is hidden, one member's sum, and the result
+        stages=3,  # what is hidden, one participant's sum, and the result
         terms=_block_terms,
         adapt=signed,
         least=something(0, 1, 2),

@@ -33,7 +33,7 @@ MOST_MEMBERS = 64
 """The largest mesh: there are as many experts as participants, and a token has a logit for each of them."""
 
 
-def _arguments(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     if scope.large:
         tokens, held, features, outputs = 1, draw(st.integers(1, 2), label="experts of each"), 2, 1
     else:
@@ -41,10 +41,10 @@ def _arguments(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
         tokens = draw(st.integers(least, 0 if least == 0 else 5), label="tokens")
         held = draw(st.sampled_from((1, 2, 3)), label="experts of each")
         features, outputs = draw(st.tuples(st.integers(1, 4), st.integers(1, 2)), label="features, outputs")
-    experts = members * held
+    experts = participants * held
     top_k = min(experts, draw(st.sampled_from((1, 2, 2, 3, 8)), label="top_k"))
-    share = math.ceil(tokens * members * top_k / experts)
-    capacities = st.sampled_from((None, share, 1, max(1, share // 2), share, 1, share + 1, 0, tokens * members))
+    share = math.ceil(tokens * participants * top_k / experts)
+    capacities = st.sampled_from((None, share, 1, max(1, share // 2), share, 1, share + 1, 0, tokens * participants))
     policies = POLICIES if "first_senders" in scope.features else tuple(p for p in POLICIES if p != "sender")
     params = {
         "top_k": top_k,
@@ -54,22 +54,22 @@ def _arguments(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
     if "gates_of_all" in scope.features:
         params["over"] = draw(st.sampled_from(("chosen", "all", "all")), label="over")
     if "sender_capacity" in scope.features:
-        even = max(1, share // members)
+        even = max(1, share // participants)
         sent = st.sampled_from((None, 1, even, None, 1, 2, 0))
         params["capacity_per_sender"] = draw(sent, label="capacity_per_sender")
     router = Described((features, experts), varies=False)
     return [Described((tokens, features)), router, Described((held, features, outputs))], params
 
 
-def _gated(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
-    (tokens, router, matrices), params = _arguments(draw, members, scope)
+def _gated(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
+    (tokens, router, matrices), params = _arguments(draw, participants, scope)
     (held, features, outputs), hidden = matrices.block, 1 if scope.large else draw(st.integers(1, 2), label="hidden")
     gate = Described((held, features, hidden))
     return [tokens, router, gate, gate, Described((held, hidden, outputs))], params
 
 
-def _asked(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
-    described, params = _arguments(draw, members, scope)
+def _asked(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
+    described, params = _arguments(draw, participants, scope)
     capacity = draw(st.sampled_from((1, 2, 1, 3, 0)), label="capacity") if params["capacity"] is None else 1
     return described, {"capacity": capacity}
 
@@ -103,7 +103,7 @@ def _unknown_policy(case: Case) -> st.SearchStrategy[Case]:
 def _more_columns(case: Case) -> st.SearchStrategy[Case]:
     """Experts that are no multiple of the participants."""
     features, experts = case.operands[1].block
-    return st.nothing() if case.members == 1 else st.just(changed(case, 1, block=(features, experts + 1)))
+    return st.nothing() if case.participants == 1 else st.just(changed(case, 1, block=(features, experts + 1)))
 
 
 def _more_rows(case: Case) -> st.SearchStrategy[Case]:

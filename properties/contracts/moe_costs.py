@@ -19,7 +19,7 @@ def sizes_of(case: Case) -> costs.Sizes:
     (tokens, features), weights = case.operands[0].block, [operand.block for operand in case.operands[2:]]
     options = case.keywords
     return costs.Sizes(
-        participants=case.members,
+        participants=case.participants,
         tokens=tokens,
         features=features,
         outputs=weights[-1][2],

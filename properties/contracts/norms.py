@@ -34,11 +34,11 @@ def _sides(draw: st.DrawFn, scope: Scope) -> tuple[int, int]:
     return sides
 
 
-def _matrix(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+def _matrix(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     return [Described(_sides(draw, scope))], {}
 
 
-def _tokens(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+def _tokens(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     tokens, features = _sides(draw, scope)
     epsilon = draw(st.sampled_from(EPSILONS), label="epsilon")
     return [Described((tokens, features)), Described((features,))], {"epsilon": epsilon}
@@ -78,7 +78,7 @@ def _sums_of_tokens(case: Case, backward: bool) -> Cost:
 
 
 def _all_features(case: Case, backward: bool) -> Cost:
-    own = norms.gathered_rms_norm_cost(case.members, elements(case), bits=bits(case), backward=backward)
+    own = norms.gathered_rms_norm_cost(case.participants, elements(case), bits=bits(case), backward=backward)
     return own + _scaled(case) if backward else own
 
 
@@ -98,7 +98,7 @@ CONTRACTS: tuple[Contract, ...] = (
         kinds=KINDS,
         features=FEATURES,
         adapt=_some_larger,
-        terms=lambda case: int(np.prod(case.operands[0].block)) * case.members,
+        terms=lambda case: int(np.prod(case.operands[0].block)) * case.participants,
         degree=2,  # squares do not overflow on scaled data
         accumulator=float32_accumulator,
         nonlinear=True,
@@ -120,7 +120,7 @@ CONTRACTS: tuple[Contract, ...] = (
         kinds=KINDS,
         features=FEATURES | {APART},
         violations=(Violation("scale", _other_rank),),
-        terms=lambda case: sum(case.operands[0].block) * case.members,
+        terms=lambda case: sum(case.operands[0].block) * case.participants,
         adapt=_without_zeros,
         degree=4,  # in a derivative, a product of as many does not overflow on scaled data
         accumulator=float32_accumulator,

@@ -24,7 +24,7 @@ REACH = 1.5
 """About the largest weight, and the largest element of x: at larger ones tanh has no slope, at smaller ones no bend."""
 
 
-def _arguments(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     most = 2 if scope.large else 3
     microbatches = draw(st.integers(1, 2 if scope.large else 4), label="microbatches")
     rows, features = draw(st.tuples(st.integers(1, 2), st.integers(1, most)), label="rows, features")
@@ -73,7 +73,7 @@ def _whole_layers(case: Case, backward: bool) -> Cost:
 def _steps(case: Case, backward: bool, steps: int) -> Cost:
     microbatches, rows, features = case.operands[1].block
     own = pipeline.permutes_cost(
-        case.members, microbatches, rows * features, steps=steps, bits=bits(case), backward=backward
+        case.participants, microbatches, rows * features, steps=steps, bits=bits(case), backward=backward
     )
     for place in (0, 1) if backward else ():
         own += replicas(case, place, elements(case, place), bits(case))
@@ -81,11 +81,11 @@ def _steps(case: Case, backward: bool, steps: int) -> Cost:
 
 
 def _one_after_the_other(case: Case, backward: bool) -> Cost:
-    return _steps(case, backward, pipeline.gpipe_steps(case.members, case.operands[1].block[0]))
+    return _steps(case, backward, pipeline.gpipe_steps(case.participants, case.operands[1].block[0]))
 
 
 def _round_the_ring(case: Case, backward: bool) -> Cost:
-    steps = pipeline.circular_steps(case.members, case.operands[1].block[0], _layers(case))
+    steps = pipeline.circular_steps(case.participants, case.operands[1].block[0], _layers(case))
     return _steps(case, backward, steps)
 
 

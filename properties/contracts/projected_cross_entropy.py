@@ -25,13 +25,13 @@ REACHES = (2.0, 20.0, 200.0)
 """About the largest logits of a data set: nearly alike; a choice; and one that overflows in float32 as a power."""
 
 
-def _arguments(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     small = st.integers(1, 2 if scope.large else 4)
     tokens, features, classes = draw(st.tuples(small, small, small), label="tokens, features, classes")
     if not scope.large and draw(st.integers(0, 9), label="long") == 9:
         classes = draw(st.sampled_from(LONG), label="long side")
     integers = draw(st.sampled_from(("int32", "int32", "uint16")), label="dtype of the labels")
-    indices = st.one_of(st.sampled_from(ELSEWHERE), st.integers(0, members * classes - 1))
+    indices = st.one_of(st.sampled_from(ELSEWHERE), st.integers(0, participants * classes - 1))
     params = {
         "label_smoothing": draw(st.sampled_from(SMOOTHINGS), label="label_smoothing"),
         "ignore_index": draw(indices, label="ignore_index"),
@@ -59,7 +59,7 @@ def _in_reach(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     w = np.where(np.isnan(w.astype(np.float64)), np.ones((), w.dtype), w)
     reach = REACHES[int(np.signbit(w).sum()) % len(REACHES)]
     most = np.sqrt(reach / np.sqrt(case.operands[0].block[1]))
-    classes = case.members * case.operands[1].block[1]
+    classes = case.participants * case.operands[1].block[1]
     spoilt = bool(np.isnan(x.astype(np.float64)).any())
     chosen = labels_of(case, labels, classes, extremes=not spoilt)  # beside NaN extremes are those of any data
     index, info = case.keywords["ignore_index"], np.iinfo(labels.dtype)
@@ -129,7 +129,7 @@ CONTRACT: Contract = operation(
     adapt=_in_reach,
     weighs=True,
     most=MOST_MEMBERS,
-    terms=lambda case: case.operands[1].block[1] * case.members,
+    terms=lambda case: case.operands[1].block[1] * case.participants,
     reads=lambda case: max(case.operands[0].block[0], case.operands[1].block[1]),
     accumulator=float32_accumulator,
     nonlinear=True,

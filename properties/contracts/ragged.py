@@ -27,27 +27,27 @@ MOST_MEMBERS = 64
 """The largest mesh: there is a slice for every pair of participants."""
 
 
-def _arguments(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     small = st.integers(1, 3 if scope.large else 6)
     rows_in, rows_out = draw(st.tuples(small, small), label="rows of operand and output")
     row = tuple(draw(st.lists(st.integers(1, 2), max_size=2), label="row"))
     each = draw(st.sampled_from((1, 1, 2, 3)), label="slices for each participant")
-    first = Described((each * members,), "int32")
-    rest = [Described((each * members,), "int32", like=2) for _ in LISTS[1:]]
+    first = Described((each * participants,), "int32")
+    rest = [Described((each * participants,), "int32", like=2) for _ in LISTS[1:]]
     return [Described((rows_in, *row)), Described((rows_out, *row)), first, *rest], {}
 
 
 def consistent(
-    rng: np.random.Generator, members: int, each: int, rows_in: int, rows_out: int
+    rng: np.random.Generator, participants: int, each: int, rows_in: int, rows_out: int
 ) -> tuple[np.ndarray, ...]:
     """The four lists of all participants, `[p, p * each]` each, that agree with one another.
 
     Every output gets slices of random lengths in random order, with gaps between them and at its ends; an empty slice
     has an offset as well, often that of another slice.
     """
-    begin, send, target, receive = (np.zeros((members, members * each), np.int32) for _ in LISTS)
-    slots = members * each
-    for destination in range(members):
+    begin, send, target, receive = (np.zeros((participants, participants * each), np.int32) for _ in LISTS)
+    slots = participants * each
+    for destination in range(participants):
         weights = rng.random(slots) ** 3
         lengths = rng.multinomial(rng.integers(0, rows_out + 1), weights / weights.sum())
         lengths = np.minimum(lengths, rows_in)
@@ -57,7 +57,7 @@ def consistent(
         starts = np.zeros(slots, np.int64)
         starts[order] = ends - lengths[order]
         receive[destination] = lengths
-        for source in range(members):
+        for source in range(participants):
             theirs, mine = (
                 slice(source * each, (source + 1) * each),
                 slice(destination * each, (destination + 1) * each),
@@ -80,7 +80,11 @@ def _agreeing(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
         for at in range(flat[0].shape[1]):
             seed = [int(v) % 2**32 for v in flat[0][group, at].ravel()]
             lists = consistent(
-                np.random.default_rng(seed), case.members, case.operands[2].block[0] // case.members, rows_in, rows_out
+                np.random.default_rng(seed),
+                case.participants,
+                case.operands[2].block[0] // case.participants,
+                rows_in,
+                rows_out,
             )
             for one, values in zip(result, lists, strict=True):
                 one[group, at] = values
@@ -108,7 +112,9 @@ def _slices(case: Case, backward: bool) -> Cost:
 
 
 def _all_operands(case: Case, backward: bool) -> Cost:
-    return ragged.gathered_cost(case.members, elements(case), elements(case, 2), bits=bits(case), backward=backward)
+    return ragged.gathered_cost(
+        case.participants, elements(case), elements(case, 2), bits=bits(case), backward=backward
+    )
 
 
 CONTRACT: Contract = operation(

@@ -29,13 +29,13 @@ def _logits(draw: st.DrawFn, scope: Scope) -> Described:
     return Described((tokens, draw(st.integers(2, 2 if scope.large else 5), label="experts")))
 
 
-def _balanced(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+def _balanced(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     logits = _logits(draw, scope)
     # where all are chosen the loss is 1, whatever they are
     return [logits], {"top_k": draw(st.integers(1, logits.block[1] - 1), label="top_k")}
 
 
-def _small(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+def _small(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     return [_logits(draw, scope)], {}
 
 

@@ -22,7 +22,7 @@ MOST_MEMBERS = 256
 """The largest mesh: every participant has the whole sequence, of as many positions as participants."""
 
 
-def _arguments(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     small = st.integers(1, 1 if scope.large else 3)
     positions, batch, features, hidden = draw(st.tuples(*[small] * 4), label="positions, batch, features, hidden")
     kind = draw(st.sampled_from(("small",) * 22 + ("long", "long", "empty")), label="small, long or empty")
@@ -52,7 +52,7 @@ def _more_rows(case: Case) -> st.SearchStrategy[Case]:
 def _terms(case: Case) -> int:
     """D products for every hidden element, F hidden elements for every result."""
     _, w_in, w_out = case.operands
-    return max(w_in.block[0], 1) * max(w_out.block[0] * case.members, 1)
+    return max(w_in.block[0], 1) * max(w_out.block[0] * case.participants, 1)
 
 
 def _sends(way: str) -> Communication:
@@ -60,7 +60,7 @@ def _sends(way: str) -> Communication:
         positions, batch, features = case.operands[0].block
         return sequence_parallel.mlp_cost(
             way,
-            case.members,
+            case.participants,
             positions * batch,
             features,
             bits=bits(case),

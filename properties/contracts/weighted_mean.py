@@ -20,7 +20,7 @@ LARGEST = 8.0
 """About the largest weight."""
 
 
-def _arguments(draw: st.DrawFn, members: int, scope: Scope) -> Drawn:
+def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     usual = st.integers(1, 2 if scope.large else 6)
     long = not scope.large and draw(st.integers(0, 9), label="long") == 9
     size = draw(st.sampled_from(LONG) if long else usual, label="elements")
@@ -79,7 +79,7 @@ CONTRACT: Contract = operation(
     violations=(Violation("weights", _taller), Violation("weights", _integers)),
     adapt=_weighted,
     weighs=True,
-    terms=lambda case: case.operands[0].block[0] * case.members,
+    terms=lambda case: case.operands[0].block[0] * case.participants,
     accumulator=float32_accumulator,
     nonlinear=True,
     budget="fused",

@@ -96,13 +96,13 @@ def whole_cases(
     chain = draw(chains(scope.chains.without(unasked(conditions, floating=scope.floating))))
     mesh, roles = draw(meshes_and_roles(scope, chain, signature.roles, conditions))
     axes = axes_of(roles)
-    members = {role: mesh.axis_size(a) for role, a in axes.items()}
-    sizes = draw(sizes_of_dimensions(signature, conditions, members, scope))
+    participants = {role: mesh.axis_size(a) for role, a in axes.items()}
+    sizes = draw(sizes_of_dimensions(signature, conditions, participants, scope))
     possible = st.sampled_from(conditions.dtypes) if dtypes is None else dtypes(scope, 1)
     dtype = draw(possible, label="dtype")
     operands = []
     for array in signature.arrays:
-        placement, shape = array.placement(axes), array.shape(sizes, members)
+        placement, shape = array.placement(axes), array.shape(sizes, participants)
         if math.prod(shape) > MOST_ELEMENTS and scope.large:
             reject()
         block = tuple(n // mesh.axis_size(entry) for n, entry in zip(shape, placement.spec, strict=True))

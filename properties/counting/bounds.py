@@ -29,7 +29,7 @@ KNOWN = (*PARTS, "broadcast", "permute", "ring_shift")
 
 
 def lower_bound(contract: str, p: int, n: float | Fraction) -> Bound:
-    """The bound of a collective of p members on n bytes; nothing for one member or no bytes.
+    """The bound of a collective of p participants on n bytes; nothing for one participant or no bytes.
 
     A permute is taken to move at least one block to another device, and a shift not to wrap to where
     it started; see `needed` for cases.
@@ -61,7 +61,7 @@ def needed(case: Case) -> Bound:
     """The bound of a case: nothing where nothing must be sent, or where it is not certain.
 
     Operands that are replicated along the axis tuple are known everywhere. A permute that gives every
-    member its own block or none moves nothing, nor does a shift by a multiple of p. A bool may be sent
+    participant its own block or none moves nothing, nor does a shift by a multiple of p. A bool may be sent
     as a bit. A contract may know a bound of its own.
     """
     params = case.keywords
@@ -73,7 +73,7 @@ def needed(case: Case) -> Bound:
         return NOTHING
     if case.contract == "permute" and all(source == target for source, target in params["perm"]):
         return NOTHING
-    if case.contract == "ring_shift" and params["offset"] % case.members == 0:
+    if case.contract == "ring_shift" and params["offset"] % case.participants == 0:
         return NOTHING
     gathers = case.contract in ("all_gather", "all_gather_invariant")
     p = case.group_size
@@ -82,7 +82,7 @@ def needed(case: Case) -> Bound:
 
 
 def nothing_must_move(case: Case) -> bool:
-    """Whether every member has all that it needs: it is alone, or all is empty, or it keeps its block, or all have it.
+    """Whether every participant has all that it needs: it is alone, all is empty, it keeps its block, or all have it.
 
     Products need nothing as soon as one operand is empty: what is left of them is zeros.
     """
@@ -90,13 +90,13 @@ def nothing_must_move(case: Case) -> bool:
     alone = case.group_size == 1
     empty = any(0 in operand.block for operand in case.operands)
     kept = case.contract == "permute" and all(source == target for source, target in params["perm"])
-    turned = case.contract == "ring_shift" and params["offset"] % case.members == 0
+    turned = case.contract == "ring_shift" and params["offset"] % case.participants == 0
     known = case.contract in KNOWN and not any(axes & operand.placement.axes for operand in case.operands)
     return alone or empty or kept or turned or known
 
 
 def moved(collectives: Iterable[tuple[str, int, int]]) -> Fraction | None:
-    """The bytes that pass a device in collectives of (kind, members, operand bytes), each at its own bound.
+    """The bytes that pass a device in collectives of (kind, participants, operand bytes), each at its own bound.
 
     None where one is among them whose traffic depends on data.
     """

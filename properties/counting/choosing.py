@@ -85,11 +85,11 @@ class Choice:
         Blocks travel in the operands' dtype, over all links of their axes, without latency; of a gradient only those of
         the function itself are counted.
         """
-        if not self.unsharded or self.case.members < 2:
+        if not self.unsharded or self.case.participants < 2:
             return Fraction(1)
         sent = received(self.case) / self.machine.bandwidth(self.case.mesh, self.case.axes)
         products = len(self.case.operands) - 1
-        alone = Fraction(0) if self.gradient else Fraction(1, products * self.case.members)
+        alone = Fraction(0) if self.gradient else Fraction(1, products * self.case.participants)
         return max(Fraction(1), sent / self.unsharded + alone)
 
     def ratio(self, row: Row) -> Fraction:

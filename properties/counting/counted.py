@@ -24,7 +24,7 @@ class Counted:
         unknown: why it is not.
         separate: the same, every array of a combined collective counted by itself.
         sent: the same, with the bytes of the types that the compiler sends in their place.
-        members: (kind, members of a group, bytes) of each collective, as often as it runs.
+        participants: (kind, participants of a group, bytes) of each collective, as often as it runs.
         rounds: how many must at least follow one another; None where the count does not tell.
         rewritten: whether a compiler was at work: one may leave out what moves nothing.
         notes: what a reader should know of the numbers.
@@ -34,7 +34,7 @@ class Counted:
     unknown: str = ""
     separate: Cost | None = None
     sent: Cost | None = None
-    members: tuple[tuple[str, int, int], ...] = ()
+    participants: tuple[tuple[str, int, int], ...] = ()
     rounds: int | None = None
     rewritten: bool = False
     notes: tuple[str, ...] = ()
@@ -58,13 +58,13 @@ def of_record(record: Record) -> Counted:
     shares = [(c, Fraction(c.devices * c.count, c.mesh.size)) for c in record.collectives]
     totals: dict[tuple[str, int, int], Fraction] = {}
     for c, share in shares:
-        what = (c.kind, c.members, c.operand_bytes)
+        what = (c.kind, c.participants, c.operand_bytes)
         totals[what] = totals.get(what, Fraction(0)) + share
     if any(share.denominator != 1 for share in totals.values()):
         return Counted(None, "devices execute different collectives")
     cost = _cost([(kind, int(share), int(share) * size) for (kind, _, size), share in totals.items()])
-    members = tuple(what for what, share in totals.items() for _ in range(int(share)))
-    return Counted(cost, separate=cost, sent=cost, members=members, rounds=record.rounds)
+    participants = tuple(what for what, share in totals.items() for _ in range(int(share)))
+    return Counted(cost, separate=cost, sent=cost, participants=participants, rounds=record.rounds)
 
 
 def of_compiled(text: str) -> Counted:
@@ -88,7 +88,7 @@ def of_compiled(text: str) -> Counted:
         cost=_cost([(c.kind, times, times * c.own_bytes) for c, times in ordered]),
         separate=_cost([(c.kind, times * c.operands, times * c.own_bytes) for c, times in ordered]),
         sent=_cost([(c.kind, times, times * c.operand_bytes) for c, times in ordered]),
-        members=tuple((c.kind, _members(c), c.operand_bytes) for c, times in ordered for _ in range(times)),
+        participants=tuple((c.kind, _participants(c), c.operand_bytes) for c, times in ordered for _ in range(times)),
         rewritten=True,
         notes=tuple(notes),
     )
@@ -103,7 +103,7 @@ def _cost(parts: Sequence[tuple[str, int, int]]) -> Cost:
     return Cost.of(counts, sizes)
 
 
-def _members(collective: CompiledCollective) -> int:
+def _participants(collective: CompiledCollective) -> int:
     if collective.pairs is not None:
         return len({device for pair in collective.pairs for device in pair})
     return max((len(group) for group in collective.groups or ()), default=0)

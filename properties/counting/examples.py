@@ -28,7 +28,7 @@ WHOLE = ("all_reduce", "reduce_scatter", "all_to_all")
 
 
 def example(contract: str, mesh: MeshCase, axis_name: str | tuple[str, ...]) -> Case:
-    """The example of a contract over an axis tuple; a permute reverses the members.
+    """The example of a contract over an axis tuple; a permute reverses the participants.
 
     Raises:
         RequestError: for a contract that has none, or a name that is no axis of the mesh.

@@ -98,8 +98,8 @@ def _of_mesh(text: str) -> Groups:
     chosen = [i for name, start, end in named for i, p in enumerate(pieces) if p[0] == name and start <= p[1] < end]
     kept = [i for i in range(len(pieces)) if i not in chosen]
     table = devices.reshape([end // start for _, start, end in pieces])
-    members = table.transpose(*kept, *chosen).reshape(-1, math.prod(end // start for _, start, end in named))
-    return tuple(tuple(map(int, row)) for row in members)
+    participants = table.transpose(*kept, *chosen).reshape(-1, math.prod(end // start for _, start, end in named))
+    return tuple(tuple(map(int, row)) for row in participants)
 
 
 def _part(text: str, sizes: dict[str, int]) -> tuple[str, int, int]:

@@ -83,7 +83,7 @@ def received(case: Case) -> Fraction:
     What is gathered is all but its own of p blocks; of a sum that is scattered, all but one of p pieces pass it, and
     of one that all have, twice (Chan et al. 2007, section 3).
     """
-    p, operands = case.members, case.operands
+    p, operands = case.participants, case.operands
     blocks = [Fraction(math.prod(o.block) * width(o.numpy_dtype), 8) for o in operands]
     rows, columns = math.prod(operands[0].block[:-1]), operands[-1].block[-1]
     whole = Fraction(rows * columns * width(operands[0].numpy_dtype), 8)

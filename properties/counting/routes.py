@@ -88,7 +88,7 @@ def loads_of(equation: Any, mesh: MeshCase) -> Loads:
 
 
 def permuted(sizes: list[int], axes: tuple[str, ...], pairs: Any, size: int) -> Loads:
-    """Blocks of `size` bytes, from members to members, numbered in mesh order."""
+    """Blocks of `size` bytes, from participants to participants, numbered in mesh order."""
     if not len(pairs):
         return Loads()
     at, to = (np.array(np.unravel_index([pair[i] for pair in pairs], sizes)) for i in (0, 1))
@@ -109,14 +109,14 @@ def permuted(sizes: list[int], axes: tuple[str, ...], pairs: Any, size: int) -> 
     return Loads(loads, int(hops.max()), sent=Fraction(size))
 
 
-def spread(axes: tuple[str, ...], mesh: MeshCase, members: int, name: str, size: int) -> Loads:
+def spread(axes: tuple[str, ...], mesh: MeshCase, participants: int, name: str, size: int) -> Loads:
     """Operands of `size` bytes, moved by a collective over all links of its axes."""
     links = links_of(axes, mesh)
-    if not links or members < 2:
+    if not links or participants < 2:
         return Loads()
-    received, rounds = RECEIVED[name](members) * size, 2 if name in TWICE else 1
+    received, rounds = RECEIVED[name](participants) * size, 2 if name in TWICE else 1
     hops = rounds * sum(mesh.shape[a] // 2 for a in axes)
-    return Loads(dict.fromkeys(links, received / len(links)), hops, sent=received, stages=rounds * (members - 1))
+    return Loads(dict.fromkeys(links, received / len(links)), hops, sent=received, stages=rounds * (participants - 1))
 
 
 def exchanged(axes: tuple[str, ...], mesh: MeshCase, size: int) -> Loads:

@@ -1,4 +1,4 @@
-"""What an expectation may speak of: the members of a case, and the bytes of what it is called with and gives."""
+"""What an expectation may speak of: the participants of a case, and the bytes of what it is called with and gives."""
 
 import math
 
@@ -19,7 +19,7 @@ def names_of(contract: str) -> tuple[str, ...]:
 
 
 def sizes_of(case: Case) -> dict[str, int]:
-    """What those names stand for in a case: members, of a role as well, and bytes of the full vector and of blocks.
+    """What those names stand for in a case: participants, also of a role, and bytes of the full vector and of blocks.
 
     Of a pytree, `x` and `out` are all leaves together.
     """

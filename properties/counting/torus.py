@@ -52,7 +52,7 @@ def passage(
         sent = [(chips[source], chips[target], size) for source, target in collective.pairs if source != target]
         return _of(topology, sent, 1)
     groups = collective.groups or (tuple(range(len(chips))),)
-    if kind not in ROUNDS:  # every piece to its own member
+    if kind not in ROUNDS:  # every piece to its own participant
         pieces = [(chips[i], chips[j], size / len(g)) for g in groups for i, j in itertools.permutations(g, 2)]
         return _of(topology, pieces, 1)
     p = max(map(len, groups))

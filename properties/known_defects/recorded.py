@@ -70,7 +70,7 @@ RECORDED = (
     ),
     Defect(
         "vmap_ppermute_partial",
-        "ppermute over a vmapped axis fails an assertion unless every member sends, and zero-fills nothing.",
+        "ppermute over a vmapped axis fails an assertion unless every participant sends, and zero-fills nothing.",
         ("0.10.2", "0.12.0.1"),
     ),
     Defect(

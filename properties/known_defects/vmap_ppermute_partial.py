@@ -1,4 +1,4 @@
-"""In a ppermute, what receives nothing is zero; over a vmapped axis a perm with fewer pairs than members is refused."""
+"""In a ppermute, what receives nothing is zero; over a vmapped axis a perm with too few pairs is refused."""
 
 import sys
 

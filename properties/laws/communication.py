@@ -149,7 +149,7 @@ def in_vain(case: Case, counted: Counted) -> str:
 
 def _check_bound(case: Case, counted: Counted) -> None:
     bound = needed(case)
-    passed = moved(counted.members)
+    passed = moved(counted.participants)
     if bound == NOTHING or passed is None:
         return
     cost = counted.cost
@@ -189,7 +189,7 @@ def _check_formula(case: Case, counted: Counted, formula: Cost, *, backward: boo
 def _check_rounds(counted: Counted, formula: Cost, source: str, *, backward: bool) -> None:
     """What can go both ways at the same time does not wait.
 
-    The steps of a formula may be more than those that wait for one another: a member may only have one port.
+    The steps of a formula may be more than those that wait for one another: a participant may only have one port.
     """
     if counted.rounds is None or formula.steps is None or set(dict(formula.counts)) != {"permute"}:
         return
@@ -224,7 +224,7 @@ def _agrees(case: Case, counted: Counted, kind: str | None, count: int, size: in
     The interpreter runs what was traced, so both are equal; only an empty block need not be sent at all,
     and of int4, two to a byte, each collective may fill up its last byte, which no formula in bytes can say.
     A compiler rewrites the program, and each allowance here is for something XLA was seen to do: what
-    moves nothing (one member, as one of several roles may have, empty, every block to itself) may be left out; the
+    moves nothing (one participant, as one of several roles may have, empty, every block to itself) may be left out; the
     leaves of a tree may be combined into one collective or not; a type without collectives may be sent as a wider one.
     """
     cost, separate, sent = counted.cost, counted.separate, counted.sent

@@ -42,7 +42,7 @@ def share_of(implementation: Implementation, case: Case) -> Fraction:
     stated = implementation.overlap
     assert stated is not None
     barred = case.contract == "matmul_all_reduce" or implementation.name.startswith("nested")
-    return limit(stated.exposed, case, {"p": case.members}) * barred + WITH_ROOM
+    return limit(stated.exposed, case, {"p": case.participants}) * barred + WITH_ROOM
 
 
 def check_compiled_overlap(
@@ -108,7 +108,7 @@ def sizes_of_compiled(case: Case, compiled: Compiled) -> dict[str, int]:
     each = [math.ceil(math.prod(o.block) * width(np.dtype(o.numpy_dtype)) / 8) for o in case.operands]
     names = CONTRACTS[case.contract].names(case)
     return {
-        "p": case.members,
+        "p": case.participants,
         "n": full_bytes(case),
         **dict(zip(names, each, strict=True)),
         "out": compiled.result_bytes,

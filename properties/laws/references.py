@@ -151,12 +151,12 @@ def partial_sums(case: Case, blocks: Arrays) -> np.ndarray:
     counts as zero.
     """
     blocks = [np.where(np.isfinite(b), b, 0).astype(b.dtype) for b in blocks]
-    if case.members > FEW_PARTICIPANTS:
+    if case.participants > FEW_PARTICIPANTS:
         return reference_blocks(case, magnitudes_of(case, blocks))[0]
     index = axis_index(case.mesh, case.axes)
     total: np.ndarray | None = None
-    for member in range(case.members):
-        chosen = (index == member).reshape(*case.mesh.sizes, *[1] * (blocks[0].ndim - len(case.mesh.sizes)))
+    for participant in range(case.participants):
+        chosen = (index == participant).reshape(*case.mesh.sizes, *[1] * (blocks[0].ndim - len(case.mesh.sizes)))
         with np.errstate(invalid="ignore"):
             own = np.abs(
                 reference_blocks(case, [np.where(chosen, blocks[0], 0).astype(blocks[0].dtype), *blocks[1:]])[0]
@@ -190,7 +190,7 @@ def _value_bound(
     # below the normal range a hidden value is off by a fixed amount, which a factor after it multiplies
     floor = tiny(dtype) * (terms * max(largest, 1.0) ** (contract.degree - 2) if contract.degree > 2 else 1)
     for _ in range(stages - 1):
-        error = error + u * (partial + error) + floor * case.members
+        error = error + u * (partial + error) + floor * case.participants
     result = magnitude(exact)
     overflows = (magnitudes if stages > 1 else result) + error > largest_finite(dtype)
     error = error + half_spacing(result + error, dtype) + (flushed(dtype) if divides else 0)

@@ -41,7 +41,7 @@ def check_resharding(function: Callable[..., Any], case: Resharding) -> None:
     if difference.wrong.any():
         raise Broken("values", f"{case}: a device has another part than it is to have", difference=difference)
     counted = of_compiled(program.as_text())
-    sent = moved(counted.members)
+    sent = moved(counted.participants)
     if sent is None:
         raise NotRun(f"{case}: what is sent is not known: {counted.unknown}")
     most = Fraction(case.gathered if case.lacking else 0) * case.array.itemsize

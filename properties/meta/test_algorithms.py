@@ -36,7 +36,7 @@ AXES = {"torus_all_reduce": (2,), "two_phase_all_to_all": (2,), "hierarchical_al
 """How many axes the tuple may have, of algorithms to which that matters."""
 
 ONE_PORT = ("pairwise_all_to_all", "two_phase_all_to_all", "nested_")
-"""Algorithms whose formulas have more steps than wait for one another: those of a member with one port."""
+"""Algorithms whose formulas have more steps than wait for one another: those of a participant with one port."""
 
 PARAMS: dict[str, dict[str, Any]] = {
     "all_gather": {"axis": 0, "tiled": True},
@@ -161,7 +161,7 @@ TRAINED = [(1,), (2,), (5,), (8,), (3, 2), (2, 2)]
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_an_algorithm_moves_what_its_formula_says(name: str) -> None:
-    """On 2 to 16 members, on one axis and on tuples in both orders, values and permutes are as they should be."""
+    """On 2 to 16 participants, on one axis and on tuples in both orders, values and permutes are as they should be."""
     served = [sizes for sizes in SIZES if serves(name, sizes)]
     assert len(served) >= 4
     for sizes in served:
@@ -182,7 +182,7 @@ def test_a_gradient_moves_what_its_formula_says(name: str) -> None:
 def test_odd_blocks_cost_what_the_formula_says(name: str, sizes: tuple[int, ...]) -> None:
     """Blocks with an odd number of rows, with one, with none, packed dtypes, sums of bool, trees, replicas."""
     if not serves(name, sizes):
-        pytest.skip("the algorithm does not serve this number of members or of axes")
+        pytest.skip("the algorithm does not serve this number of participants or of axes")
     one = BY_NAME[name]
     shapes: list[tuple[int, ...]] = [(5, 1), (1, 1), (1, 3), (0, 2)]
     if one.contract in ("all_reduce", "broadcast"):
@@ -219,7 +219,7 @@ def test_odd_blocks_cost_what_the_formula_says(name: str, sizes: tuple[int, ...]
     ],
 )
 def test_formulas_hold_on_large_meshes(name: str, sizes: tuple[int, ...]) -> None:
-    """What holds on sixteen members holds on a thousand."""
+    """What holds on sixteen participants holds on a thousand."""
     check_forward(BY_NAME[name], case_of(BY_NAME[name].contract, sizes, block=(1, 1), dtype="int32"))
 
 
@@ -257,14 +257,14 @@ def traced(name: str, x: jax.ShapeDtypeStruct, axis_name: Any, **params: Any) ->
             "a",
             {},
             NotImplementedError,
-            "axis_name='a': expected a power of two of members (it has 3)",
+            "axis_name='a': expected a power of two of participants (it has 3)",
         ),
         (
             "rabenseifner_all_reduce",
             ("a", "b"),
             {},
             NotImplementedError,
-            "axis_name=('a', 'b'): expected a power of two of members (it has 12)",
+            "axis_name=('a', 'b'): expected a power of two of participants (it has 12)",
         ),
         (
             "torus_all_reduce",

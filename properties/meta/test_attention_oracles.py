@@ -42,7 +42,7 @@ def query_by_query(
     result, (rows, heads, features) = np.empty_like(q), q.shape[-3:]
     for device in np.ndindex(*mesh.sizes):
         ring = participants(mesh, axes, device)
-        keys, values = ([row for member in ring for row in x[member]] for x in (k, v))
+        keys, values = ([row for participant in ring for row in x[participant]] for x in (k, v))
         for row in range(rows):
             seen = ring.index(device) * rows + row + 1 if causal else len(keys)
             for head in range(heads):

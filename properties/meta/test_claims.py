@@ -116,7 +116,7 @@ def test_every_feature_is_of_some_contract() -> None:
 
 @pytest.mark.either_end
 def test_uneven_groups_partition() -> None:
-    """Groups of different lengths hold every member once."""
+    """Groups of different lengths hold every participant once."""
 
     @settings(max_examples=100, database=None, derandomize=True)
     @given(index_groups(6, uneven=True))

@@ -197,7 +197,7 @@ BLOCKS = {"ring": 2, "bidirectional": 2, "joined": 3, "nested": 4, "shorter_way"
 def test_a_ring_holds_a_few_blocks(contract: str, way: str) -> None:
     """Besides operands, result and indices, a few moving blocks are alive, never all p; and slices that are joined."""
     case = case_of(contract, (4, 2), MEMORY[contract])
-    p = case.members
+    p = case.participants
     (m, k), (_, n) = case.operands[0].block, case.operands[1].block
     operands = 4 * sum(math.prod(o.block) for o in case.operands)
     moving, result, slices = {
@@ -217,8 +217,8 @@ FEW = [BY_NAME[name] for name in ("ring_all_gather_matmul_lhs_contracting", "alt
 
 
 @pytest.mark.parametrize("one", [*PRODUCTS, *OVERLAPPED] if settings().max_examples >= 1000 else FEW, ids=str)
-def test_five_hundred_members(one: Implementation) -> None:
-    """What holds on eight members holds on 512: two of the forms, in thorough profiles all."""
+def test_five_hundred_participants(one: Implementation) -> None:
+    """What holds on eight participants holds on 512: two of the forms, in thorough profiles all."""
     sizes = (16, 32) if way_of(one) == "nested" else (512,)
     dtype = "float32" if one.contract == "transformer_block" else "int32"
     check_forward(one, case_of(one.contract, sizes, (1, 1, 2), dimension=1, dtype=dtype))

@@ -1,6 +1,6 @@
 """Laws of `shardproof.oracles.collectives` and `shardproof.oracles.transposes`: every operation again, by device.
 
-A definition here says what one member receives, given its place among the members and the blocks
+A definition here says what one participant receives, given its place among the participants and the blocks
 that they hold, in plain loops; the transposes follow from the operations by the adjoint identity.
 """
 
@@ -30,7 +30,7 @@ Device = tuple[int, ...]
 class Exchange:
     """One call of every collective: who takes part, and an argument for each parameter that one has.
 
-    `shape` is that of the pieces: the dimension `axis` is multiplied by the number of members, or
+    `shape` is that of the pieces: the dimension `axis` is multiplied by the number of participants, or
     replaced by it, where an operation splits it.
     """
 
@@ -46,15 +46,15 @@ class Exchange:
     root: int
 
     @property
-    def members(self) -> int:
-        """How many blocks one member receives."""
+    def participants(self) -> int:
+        """How many blocks one participant receives."""
         return len(self.groups[0]) if self.groups else self.mesh.axis_size(self.axes)
 
     @property
     def splittable(self) -> tuple[int, ...]:
-        """A block shape that divides into one piece per member along `axis`."""
+        """A block shape that divides into one piece per participant along `axis`."""
         shape = list(self.shape)
-        shape[self.axis] = self.members * shape[self.axis] if self.tiled else self.members
+        shape[self.axis] = self.participants * shape[self.axis] if self.tiled else self.participants
         return tuple(shape)
 
 
@@ -88,7 +88,7 @@ def exchanges(draw: st.DrawFn) -> Exchange:
     )
 
 
-def members_of(mesh: MeshCase, axes: tuple[str, ...], groups: Groups, device: Device) -> list[Device]:
+def participants_of(mesh: MeshCase, axes: tuple[str, ...], groups: Groups, device: Device) -> list[Device]:
     """The devices that exchange with `device`, itself included, in logical order (or in its group's order)."""
     everyone = []
     for along in itertools.product(*(range(mesh.shape[name]) for name in axes)):
@@ -103,12 +103,12 @@ def members_of(mesh: MeshCase, axes: tuple[str, ...], groups: Groups, device: De
 def device_by_device(
     blocks: np.ndarray, exchange: Exchange, groups: Groups, receive: Callable[[int, list[np.ndarray]], np.ndarray]
 ) -> np.ndarray:
-    """What every device receives, one after the other: `receive(its place, the members' blocks)`."""
+    """What every device receives, one after the other: `receive(its place, the participants' blocks)`."""
     held = {device: np.asarray(blocks[device]) for device in np.ndindex(*exchange.mesh.sizes)}
     received = {}
     for device in held:
-        members = members_of(exchange.mesh, exchange.axes, groups, device)
-        received[device] = receive(members.index(device), [held[member] for member in members])
+        participants = participants_of(exchange.mesh, exchange.axes, groups, device)
+        received[device] = receive(participants.index(device), [held[participant] for participant in participants])
     in_order = np.stack([received[device] for device in np.ndindex(*exchange.mesh.sizes)])
     return in_order.reshape(*exchange.mesh.sizes, *in_order.shape[1:])
 
@@ -143,7 +143,7 @@ def total(blocks: list[np.ndarray]) -> np.ndarray:
 
 
 def all_reduce(place: int, blocks: list[np.ndarray], *, op: str) -> np.ndarray:
-    """Every member receives the reduction of all."""
+    """Every participant receives the reduction of all."""
     if op == "sum":
         return total(blocks)
     if op == "mean":
@@ -155,25 +155,25 @@ def all_reduce(place: int, blocks: list[np.ndarray], *, op: str) -> np.ndarray:
 
 
 def all_gather(place: int, blocks: list[np.ndarray], *, axis: int, tiled: bool) -> np.ndarray:
-    """Every member receives all blocks."""
+    """Every participant receives all blocks."""
     return assemble(blocks, axis, tiled)
 
 
 def reduce_scatter(place: int, blocks: list[np.ndarray], *, scatter_dimension: int, tiled: bool) -> np.ndarray:
-    """A member receives its own piece of the sum."""
+    """A participant receives its own piece of the sum."""
     dimension = scatter_dimension % blocks[0].ndim
     return total(blocks)[along(dimension, part_of(place, len(blocks), blocks[0].shape[dimension], tiled))]
 
 
 def all_to_all(place: int, blocks: list[np.ndarray], *, split_axis: int, concat_axis: int, tiled: bool) -> np.ndarray:
-    """A member receives from every member the piece that is for it."""
+    """A participant receives from every participant the piece that is for it."""
     rank = blocks[0].ndim
     where = along(split_axis % rank, part_of(place, len(blocks), blocks[0].shape[split_axis], tiled))
     return assemble([block[where] for block in blocks], concat_axis % rank, tiled)
 
 
 def permute(place: int, blocks: list[np.ndarray], *, perm: tuple[tuple[int, int], ...]) -> np.ndarray:
-    """A member receives from the source whose destination it is, or zeros."""
+    """A participant receives from the source whose destination it is, or zeros."""
     for source, destination in perm:
         if destination == place:
             return blocks[source]
@@ -181,7 +181,7 @@ def permute(place: int, blocks: list[np.ndarray], *, perm: tuple[tuple[int, int]
 
 
 def ring_shift(place: int, blocks: list[np.ndarray], *, offset: int) -> np.ndarray:
-    """A member receives from the one that is `offset` behind it on the ring."""
+    """A participant receives from the one that is `offset` behind it on the ring."""
     for source in range(len(blocks)):
         if (source + offset) % len(blocks) == place:
             return blocks[source]
@@ -189,7 +189,7 @@ def ring_shift(place: int, blocks: list[np.ndarray], *, offset: int) -> np.ndarr
 
 
 def broadcast(place: int, blocks: list[np.ndarray], *, root: int) -> np.ndarray:
-    """Every member receives the root's block."""
+    """Every participant receives the root's block."""
     return blocks[root]
 
 
@@ -252,11 +252,11 @@ LINEAR = (
 NOT_LINEAR = (reduction("max"), reduction("min"))
 
 MULTIPLE = math.lcm(*range(1, 9))
-"""Means over up to 8 members of multiples of this are integers."""
+"""Means over up to 8 participants of multiples of this are integers."""
 
 
 def integers(shape: tuple[int, ...], dtype: Any, *, stream: int = 0) -> np.ndarray:
-    """Small integers in no order, of which a mean over up to 8 members is exact in float64."""
+    """Small integers in no order, of which a mean over up to 8 participants is exact in float64."""
     return np.asarray(MULTIPLE * np.random.default_rng(stream).integers(-999, 1000, shape), dtype)
 
 
@@ -282,7 +282,7 @@ def check_definition(operation: Operation, exchange: Exchange) -> None:
 @pytest.mark.parametrize("operation", LINEAR + NOT_LINEAR, ids=str)
 @given(exchange=exchanges())
 def test_an_oracle_is_its_definition(operation: Operation, exchange: Exchange) -> None:
-    """Every device receives what the definition says of its place among the members and of their blocks."""
+    """Every device receives what the definition says of its place among the participants and of their blocks."""
     check_definition(operation, exchange)
 
 
@@ -293,8 +293,8 @@ def test_scalars_are_exchanged_like_blocks(operation: Operation) -> None:
 
 
 @given(exchange=exchanges())
-def test_axis_index_is_the_place_among_the_members(exchange: Exchange) -> None:
-    """The logical index of a device is its place among the members, the last name varying fastest."""
+def test_axis_index_is_the_place_among_the_participants(exchange: Exchange) -> None:
+    """The logical index of a device is its place among the participants, the last name varying fastest."""
     blank = np.zeros(exchange.mesh.sizes, np.int32)
     expected = device_by_device(blank, exchange, None, lambda place, held: np.array(place, np.int32))
     index = collectives.axis_index(exchange.mesh, exchange.axes)
@@ -396,7 +396,7 @@ def test_every_oracle_is_tested() -> None:
         if function.__module__ == collectives.__name__
         and next(iter(inspect.signature(function).parameters)) == "blocks"
     }
-    assert takes_blocks - {"among_members"} == names
+    assert takes_blocks - {"among_participants"} == names
     assert {name for name in vars(transposes) if name.endswith("_transpose")} == {f"{n}_transpose" for n in names}
 
 
@@ -467,9 +467,9 @@ def test_extremes_have_no_transpose(op: str) -> None:
         transposes.all_reduce_transpose(np.zeros(2), PAIR, "dp", op=op)
 
 
-def test_what_is_not_tiled_has_one_entry_per_member() -> None:
-    """Splitting a dimension that is not tiled and has another size than there are members is refused with both."""
-    with pytest.raises(ValueError, match="has size 3: expected 2, one piece per member"):
+def test_what_is_not_tiled_has_one_entry_per_participant() -> None:
+    """Splitting a dimension that is not tiled and has another size than there are participants is refused with both."""
+    with pytest.raises(ValueError, match="has size 3: expected 2, one piece per participant"):
         collectives.reduce_scatter(np.zeros((2, 3)), PAIR, "dp")
 
 

@@ -14,7 +14,7 @@ from shardproof.properties.programs.implementations import ALGORITHMS
 
 CONTRACT = {i.name: i.contract for i in ALGORITHMS}
 BOTH_LINKS = (*HALVING, "bidirectional_all_reduce", "shorter_way_all_gather")
-"""Algorithms that send to two members in one step."""
+"""Algorithms that send to two participants in one step."""
 
 
 def formula_of(name: str, sizes: tuple[int, ...], n: int) -> Cost:

@@ -448,7 +448,7 @@ def test_no_script_says_fixed_while_the_bug_is_there() -> None:
 
 
 def test_the_table() -> None:
-    """Every built-in implementation has a row for 8 and for 5 members, and is never below its bound."""
+    """Every built-in implementation has a row for 8 and for 5 participants, and is never below its bound."""
     rows = table.rows(IMPLEMENTATIONS)
     shown = {(row.implementation, row.p) for row in rows}
     assert {(f"{contract}[lax]", p) for contract in PARAMETERS for p in table.MEMBERS} <= shown

@@ -130,12 +130,12 @@ def test_a_mesh_that_is_not_supported_is_one_line(
     """What an implementation declares not to support is said, not raised."""
 
     def powers_of_two(x: jax.Array, axis_name: str, *, offset: int) -> jax.Array:
-        raise NotImplementedError("3 members: expected a power of two")
+        raise NotImplementedError("3 participants: expected a power of two")
 
     monkeypatch.setattr(draw, "find", lambda name: Implementation("ring_shift", "doubling", powers_of_two))
     assert draw.main(["doubling", "--mesh", "tp=3"]) == 2
     assert capsys.readouterr().err == (
-        "error: doubling does not support --mesh=tp=3: 3 members: expected a power of two\n"
+        "error: doubling does not support --mesh=tp=3: 3 participants: expected a power of two\n"
     )
 
 

@@ -90,9 +90,9 @@ def test_promoted_types(end: str, name: str, expected: list[tuple[int, int]]) ->
 
 @pytest.mark.parametrize("end", CPU)
 def test_what_moves_nothing(end: str) -> None:
-    """Collectives of one member stay in the text, all but the all-to-all, and say that they move nothing."""
-    assert [c.kind for c in found(f"{end}_one_member")] == ["all_reduce", "permute", "all_gather"]
-    assert all(c.moves_nothing for c in found(f"{end}_one_member"))
+    """Collectives of one participant stay in the text, all but the all-to-all, and say that they move nothing."""
+    assert [c.kind for c in found(f"{end}_one_participant")] == ["all_reduce", "permute", "all_gather"]
+    assert all(c.moves_nothing for c in found(f"{end}_one_participant"))
     assert not any(c.moves_nothing for c in found(f"{end}_scan"))
 
 

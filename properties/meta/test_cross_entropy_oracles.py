@@ -59,7 +59,7 @@ def losses_of_wholes(
     """Every token's loss, by the logarithms of its probabilities, one after the other."""
     result = np.zeros(labels.shape)
     for device in np.ndindex(*mesh.sizes):
-        whole = np.concatenate([logits[member] for member in participants(mesh, axes, device)], axis=-1)
+        whole = np.concatenate([logits[participant] for participant in participants(mesh, axes, device)], axis=-1)
         for token, label in enumerate(labels[device]):
             if label == ignored:
                 continue

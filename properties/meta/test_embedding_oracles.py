@@ -54,7 +54,7 @@ def id_by_id(mesh: MeshCase, axes: tuple[str, ...], table: np.ndarray, ids: np.n
     """What every device holds, with the whole table written out as a list of rows."""
     result = np.zeros((*ids.shape, table.shape[-1]), table.dtype)
     for device in np.ndindex(*mesh.sizes):
-        whole = dict(enumerate(row for member in participants(mesh, axes, device) for row in table[member]))
+        whole = dict(enumerate(row for participant in participants(mesh, axes, device) for row in table[participant]))
         for place, name in enumerate(ids[device].tolist()):
             if name in whole:
                 result[(*device, place)] = whole[name]

@@ -80,8 +80,8 @@ def swap(first: tuple[int, ...], second: tuple[int, ...]) -> Plant:
     return plant
 
 
-def members_sum(factors: list[float]) -> Plant:
-    """The sum of the members' blocks, each so many times."""
+def participants_sum(factors: list[float]) -> Plant:
+    """The sum of the participants' blocks, each so many times."""
     return lambda right, own: np.broadcast_to(np.einsum("i...,i->...", own, np.array(factors, np.float32)), right.shape)
 
 
@@ -103,9 +103,9 @@ CASES: dict[str, tuple[Case, Plant, str]] = {
     "by another size": (SUM, lambda right, _: right / 4, "holds 1/4 of the right values (dp has that size)"),
     "missing": (LINE, only((2,), lambda b: 0), "missing: (dp=2) holds zeros"),
     "stale": (LINE, lambda right, own: own, "stale: every wrong device holds its own input, unchanged"),
-    "partial sum": (SUM, members_sum([1, 0, 1, 1]), "partial sum: every wrong block lacks the block of (dp=1)"),
-    "two missing": (SUM, members_sum([1, 0, 1, 0]), "lacks the blocks of (dp=1) and (dp=3)"),
-    "twice": (SUM, members_sum([1, 1, 2, 1]), "has the block of (dp=2) twice"),
+    "partial sum": (SUM, participants_sum([1, 0, 1, 1]), "partial sum: every wrong block lacks the block of (dp=1)"),
+    "two missing": (SUM, participants_sum([1, 0, 1, 0]), "lacks the blocks of (dp=1) and (dp=3)"),
+    "twice": (SUM, participants_sum([1, 1, 2, 1]), "has the block of (dp=2) twice"),
     "reversed": (LINE, only((1,), lambda b: b[:, ::-1]), "transposed: (dp=1) is reversed along dimension 1"),
     "transposed": (
         a_case("ring_shift", {"dp": 4}, "dp", block=(2, 2), offset=1),
@@ -187,7 +187,7 @@ def test_what_met_what_in_a_product_is_told(name: str, part: str) -> None:
     with pytest.raises(Broken) as caught:
         check_value(implementation, case, engine_named("simulate"))
     violation = LawViolation(implementation, LAWS["value"], case, "simulate", caught.value)
-    told = f"if block j of lhs met rows {part} mod 3 of rhs on member i, instead of rows j"
+    told = f"if block j of lhs met rows {part} mod 3 of rhs on participant i, instead of rows j"
     assert diagnose(violation)[-1] == f"the blocks are the right ones {told}"
 
 

@@ -86,13 +86,13 @@ def own_twice(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
 
 
 def first_twice(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Counts the block of member 0 twice."""
+    """Counts the block of participant 0 twice."""
     first = lax.axis_index(axis_name) == 0
     return collectives.all_reduce(jnp.where(first, x + x, x), axis_name, op=op)
 
 
 def last_negative(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Subtracts the block of the last member."""
+    """Subtracts the block of the last participant."""
     last = lax.axis_index(axis_name) == lax.axis_size(axis_name) - 1
     return collectives.all_reduce(jnp.where(last, -x, x), axis_name, op=op)
 
@@ -131,7 +131,7 @@ def mean_of_too_few(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
 
 
 def with_the_next_root(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
-    """Adds the member after the root."""
+    """Adds the participant after the root."""
     after = (root + 1) % lax.axis_size(axis_name)
     return collectives.broadcast(x, axis_name, root=root) + collectives.broadcast(x, axis_name, root=after)
 

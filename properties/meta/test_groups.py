@@ -40,7 +40,7 @@ def with_op(op: str) -> Case:
 
 @pytest.mark.parametrize(("op", "expected"), [("sum", [6, 10, 6]), ("mean", [3, 10, 3]), ("max", [5, 10, 5])])
 def test_every_group_is_reduced_by_itself(op: str, expected: list[float]) -> None:
-    """Members 0 and 2 get what they hold together, and member 1 what it holds alone."""
+    """Participants 0 and 2 get what they hold together, and participant 1 what it holds alone."""
     blocks = np.array([1, 10, 5], np.float32)
     result = collectives.all_reduce(blocks, MeshCase(("tp",), (3,)), "tp", op=op, groups=GROUPS)
     np.testing.assert_array_equal(result, np.array(expected, np.float32), strict=True)
@@ -74,7 +74,7 @@ def test_a_mean_divided_by_the_first_groups_length_is_reported() -> None:
 
 
 def test_groups_of_all_lengths_are_drawn() -> None:
-    """Groups that need not be even contain every member once, and some of them differ in length."""
+    """Groups that need not be even contain every participant once, and some of them differ in length."""
     found = drawn(index_groups(6, uneven=True))
     assert all(sorted(index for group in groups for index in group) == list(range(6)) for groups in found)
     assert {len({len(group) for group in groups}) for groups in found} >= {1, 2, 3}

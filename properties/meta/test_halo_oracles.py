@@ -54,7 +54,7 @@ def row_by_row(blocks: np.ndarray, mesh: MeshCase, axes: tuple[str, ...], before
     received = []
     for device in np.ndindex(*mesh.sizes):
         ring = participants(mesh, axes, device)
-        line = [row for member in ring for row in np.moveaxis(blocks[member], at, 0)]
+        line = [row for participant in ring for row in np.moveaxis(blocks[participant], at, 0)]
         n = blocks[device].shape[at]
         start = ring.index(device) * n
         walked = [line[(start + step) % len(line)] for step in range(-before, n + after)]

@@ -54,8 +54,8 @@ def element_by_element(mesh: MeshCase, axes: tuple[str, ...], values: np.ndarray
     for device in np.ndindex(*mesh.sizes):
         pairs = [
             pair
-            for member in participants(mesh, axes, device)
-            for pair in zip(values[member], mask[member], strict=True)
+            for participant in participants(mesh, axes, device)
+            for pair in zip(values[participant], mask[participant], strict=True)
         ]
         counted = [value for value, counts in pairs if counts]
         means.append(math.fsum(counted) / len(counted) if counted else 0.0)

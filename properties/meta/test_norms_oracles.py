@@ -36,7 +36,7 @@ RMS = (forms.rms_norm, forms.gathered_rms_norm)
 def norms_of_wholes(mesh: MeshCase, axes: tuple[str, ...], x: np.ndarray) -> np.ndarray:
     """Every device's global norm, as that of the vector of all numbers that its participants hold."""
     held = [
-        np.linalg.norm(np.concatenate([x[member].ravel() for member in participants(mesh, axes, device)]))
+        np.linalg.norm(np.concatenate([x[participant].ravel() for participant in participants(mesh, axes, device)]))
         for device in np.ndindex(*mesh.sizes)
     ]
     return np.array(held).reshape(mesh.sizes)
@@ -49,8 +49,8 @@ def tokens_of_wholes(
     result, width = np.empty_like(x), x.shape[-1]
     for device in np.ndindex(*mesh.sizes):
         ring = participants(mesh, axes, device)
-        whole = np.concatenate([x[member] for member in ring], axis=-1)
-        scales = np.concatenate([scale[member] for member in ring])
+        whole = np.concatenate([x[participant] for participant in ring], axis=-1)
+        scales = np.concatenate([scale[participant] for participant in ring])
         normalised = [token / math.sqrt(np.mean(token**2) + epsilon) * scales for token in whole]
         start = ring.index(device) * width
         result[device] = np.array(normalised)[:, start : start + width]

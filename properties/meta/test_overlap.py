@@ -130,7 +130,7 @@ def test_what_forms_claim_is_what_they_do(one: Implementation) -> None:
     if one.contract == "transformer_block":  # whose room is for sums of 16-bit floats
         assert found == (Fraction(3, 7) if way_of(one) == "nested" else 0)
     else:
-        assert found == limit(one.overlap.exposed, case, {"p": case.members})
+        assert found == limit(one.overlap.exposed, case, {"p": case.participants})
 
 
 def total_of_while(lhs: Array, rhs: Array, axis_name: Any) -> Array:

@@ -42,8 +42,8 @@ def row_by_row(mesh: MeshCase, axes: tuple[str, ...], weights: np.ndarray, x: np
         for place in np.ndindex(*x.shape[len(mesh.sizes) : -1]):
             row = x[device][place]
             for n in range(weights.shape[-2] // features):
-                for member in participants(mesh, axes, device):
-                    layer = weights[member][n * features : (n + 1) * features]
+                for participant in participants(mesh, axes, device):
+                    layer = weights[participant][n * features : (n + 1) * features]
                     row = np.array([math.tanh(row @ layer[:, column]) for column in range(features)])
             result[device][place] = row
     return result

@@ -52,7 +52,9 @@ def token_by_token(
     """Every token's loss, by the probabilities of all classes, each with the x of the participant that has it."""
     result = np.zeros(labels.shape)
     for device in np.ndindex(*mesh.sizes):
-        columns = [(x[member], column) for member in participants(mesh, axes, device) for column in w[member].T]
+        columns = [
+            (x[participant], column) for participant in participants(mesh, axes, device) for column in w[participant].T
+        ]
         for token, label in enumerate(labels[device]):
             if label == ignored:
                 continue

@@ -39,9 +39,9 @@ def position_by_position(
     result, (rows, batch, _) = np.zeros_like(x), x.shape[-3:]
     for device in np.ndindex(*mesh.sizes):
         for row, sequence in np.ndindex(rows, batch):
-            for member in participants(mesh, axes, device):
-                hidden = [max(0.0, float(x[device][row, sequence] @ column)) for column in w_in[member].T]
-                result[device][row, sequence] += np.array(hidden) @ w_out[member]
+            for participant in participants(mesh, axes, device):
+                hidden = [max(0.0, float(x[device][row, sequence] @ column)) for column in w_in[participant].T]
+                result[device][row, sequence] += np.array(hidden) @ w_out[participant]
     return result
 
 

@@ -35,7 +35,7 @@ def line_of(function: Callable[..., Any], text: str) -> int:
 
 
 def permute_under_cond(x: Any) -> Any:
-    """A permute that half of its members skip."""
+    """A permute that half of its participants skip."""
 
     def send(x: Any) -> Any:
         return lax.ppermute(x, "tp", [(0, 1)])
@@ -44,7 +44,7 @@ def permute_under_cond(x: Any) -> Any:
 
 
 def test_a_branch_without_the_collective() -> None:
-    """A permute that only some members reach names both devices and both places."""
+    """A permute that only some participants reach names both devices and both places."""
     with pytest.raises(CollectiveMismatch) as error:
         run(permute_under_cond)
     here, cond = line_of(permute_under_cond, "lax.ppermute"), line_of(permute_under_cond, "lax.cond")

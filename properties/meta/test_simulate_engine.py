@@ -49,9 +49,9 @@ def test_record_of_a_loop() -> None:
     _, record = program.run_recorded(x)
     permute, reduce = record.collectives
     assert (permute.kind, permute.axes, permute.perm, permute.count) == ("permute", ("tp",), ((0, 1), (1, 2)), 3)
-    assert (permute.operand_bytes, permute.result_bytes, permute.members, permute.devices) == (16, 16, 4, 8)
+    assert (permute.operand_bytes, permute.result_bytes, permute.participants, permute.devices) == (16, 16, 4, 8)
     assert permute.links == {(0, 1): 48, (1, 2): 48, (4, 5): 48, (5, 6): 48}
-    assert (reduce.kind, reduce.axes, reduce.members, reduce.count) == ("all_reduce", ("tp", "dp"), 8, 1)
+    assert (reduce.kind, reduce.axes, reduce.participants, reduce.count) == ("all_reduce", ("tp", "dp"), 8, 1)
     assert reduce.mesh == MeshCase(BOTH, (2, 4))
     assert "test_simulate_engine.py" in reduce.location
     assert (record.count("permute"), record.bytes_in("permute")) == (3, 48)
@@ -77,7 +77,7 @@ def test_record_with_groups() -> None:
 
     x = np.ones(8, np.float32)
     _, record = prepare(jax.shard_map(body, mesh=mesh(2, 4), in_specs=P(BOTH), out_specs=P(BOTH)), x).run_recorded(x)
-    assert [(c.groups, c.members) for c in record.collectives] == [(((0, 7, 1, 2), (3, 4, 5, 6)), 4)]
+    assert [(c.groups, c.participants) for c in record.collectives] == [(((0, 7, 1, 2), (3, 4, 5, 6)), 4)]
 
 
 def sorted_twice(x: Any) -> Any:
@@ -204,7 +204,9 @@ def test_a_rule_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
     del RULES["cholesky"]
 
 
-@pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="JAX 0.10 numbers the members of any tuple in mesh order")
+@pytest.mark.skipif(
+    jax.__version_info__ < (0, 11), reason="JAX 0.10 numbers the participants of any tuple in mesh order"
+)
 def test_a_permute_out_of_mesh_order() -> None:
     """A permute over a tuple that this JAX refuses to lower is refused, and no other: an axis of one has no order."""
 
@@ -314,7 +316,7 @@ def test_every_rule_is_exercised() -> None:
 
 
 def test_broadcast() -> None:
-    """pbroadcast, which XLA:CPU cannot lower, gives every member the block of one."""
+    """pbroadcast, which XLA:CPU cannot lower, gives every participant the block of one."""
     program = jax.shard_map(
         lambda x: lax.pbroadcast(x, ("tp",), 2), mesh=mesh(2, 4), in_specs=P(BOTH), out_specs=P(BOTH)
     )

@@ -1,4 +1,4 @@
-"""The strategies of meshes, axis tuples and members: what they can draw, how soon, and what it shrinks to."""
+"""The strategies of meshes, axis tuples and participants: what they can draw, how soon, and what it shrinks to."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -17,7 +17,7 @@ from shardproof.properties.cases.strategies import (
     factorisations,
     index_groups,
     meshes,
-    permutations_of_members,
+    permutations_of_participants,
 )
 from shardproof.properties.meta.drawn import TWO_BY_FOUR, TWO_BY_TWO, drawn, meshes_with, possible, smallest
 
@@ -146,7 +146,7 @@ def test_meshes_refuse_impossible_bounds(bounds: dict[str, Any], texts: Sequence
     assert all(text in str(caught.value) for text in texts)
 
 
-# Axis tuples and what refers to their members
+# Axis tuples and what refers to their participants
 
 
 @pytest.mark.lengthy
@@ -188,33 +188,33 @@ def test_a_failure_out_of_mesh_order_shrinks() -> None:
     assert smallest(meshes_with(axis_tuples), permuted) == (TWO_BY_TWO, ("tp", "dp"))
 
 
-def test_permutations_of_members_are_partial_permutations() -> None:
-    """No member sends or receives twice; none, one and all of them send within 500 draws."""
-    found = drawn(permutations_of_members(4))
+def test_permutations_of_participants_are_partial_permutations() -> None:
+    """No participant sends or receives twice; none, one and all of them send within 500 draws."""
+    found = drawn(permutations_of_participants(4))
     for pairs in found:
         for side in zip(*pairs, strict=True):
             assert len(set(side)) == len(side)
             assert set(side) <= set(range(4))
     assert {len(pairs) for pairs in found} == set(range(5))
-    for pairs in drawn(permutations_of_members(40), 50):
+    for pairs in drawn(permutations_of_participants(40), 50):
         assert len(dict(pairs)) == len({destination for _, destination in pairs}) == len(pairs)
 
 
 @pytest.mark.lengthy
 @pytest.mark.parametrize("sample", [(), ((0, 1),), ((0, 2), (1, 0), (3, 3))], ids=str)
 def test_sample_permutations_are_possible(sample: object) -> None:
-    """Each permutation in the docstring is drawn for 4 members."""
-    assert possible(permutations_of_members(4), sample)
+    """Each permutation in the docstring is drawn for 4 participants."""
+    assert possible(permutations_of_participants(4), sample)
 
 
-def test_permutations_of_members_shrink() -> None:
+def test_permutations_of_participants_shrink() -> None:
     """A permutation shrinks to no pair, and one with a pair to that pair alone."""
-    assert smallest(permutations_of_members(4)) == ()
-    assert len(smallest(permutations_of_members(4), lambda pairs: any(s != d for s, d in pairs))) == 1
+    assert smallest(permutations_of_participants(4)) == ()
+    assert len(smallest(permutations_of_participants(4), lambda pairs: any(s != d for s, d in pairs))) == 1
 
 
 def test_index_groups_partition() -> None:
-    """Groups are of equal length and contain every member once; all lengths appear."""
+    """Groups are of equal length and contain every participant once; all lengths appear."""
     found = drawn(index_groups(6))
     for groups in found:
         assert sorted(index for group in groups for index in group) == list(range(6))
@@ -224,7 +224,7 @@ def test_index_groups_partition() -> None:
 
 @pytest.mark.parametrize("sample", [((0, 1, 2, 3),), ((0, 1), (2, 3)), ((3, 0), (1, 2))], ids=str)
 def test_sample_groups_are_possible(sample: object) -> None:
-    """Each partition in the docstring is drawn for 4 members."""
+    """Each partition in the docstring is drawn for 4 participants."""
     assert possible(index_groups(4), sample)
 
 

@@ -52,12 +52,12 @@ def test_what_is_trivial_is_rare_and_what_skips_an_axis_is_not() -> None:
     for contract, cases in by_contract.items():
         assert sum(map(is_trivial, cases)) / len(cases) < 0.25, contract
         assert sum(map(skips, cases)) / len(cases) > 0.04, contract
-    shifts = [case for case in by_contract["ring_shift"] if case.members > 1]
+    shifts = [case for case in by_contract["ring_shift"] if case.participants > 1]
     for kind in (
         [case for case in trivial if case.mesh.size == 1],
         [case for case in trivial if case.mesh.size > 1 and case.group_size == 1],
         [case for case in trivial if any(0 in o.block for o in case.operands)],
-        [case for case in shifts if case.keywords["offset"] % case.members == 0],
+        [case for case in shifts if case.keywords["offset"] % case.participants == 0],
     ):
         assert kind
 

@@ -47,8 +47,8 @@ def element_by_element(mesh: MeshCase, axes: tuple[str, ...], weights: np.ndarra
     for device in np.ndindex(*mesh.sizes):
         pairs = [
             pair
-            for member in participants(mesh, axes, device)
-            for pair in zip(values[member], weights[member], strict=True)
+            for participant in participants(mesh, axes, device)
+            for pair in zip(values[participant], weights[participant], strict=True)
             if pair[1]
         ]
         total = math.fsum(weight for _, weight in pairs)

@@ -30,7 +30,7 @@ def gather_counts_from_the_back_of_the_block(
 def scatter_with_sorted_groups(
     x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False, axis_index_groups: Any = None
 ) -> Array:
-    """Sorts the members of every group, and so hands pieces to the wrong ones."""
+    """Sorts the participants of every group, and so hands pieces to the wrong ones."""
     groups = axis_index_groups and [sorted(group) for group in axis_index_groups]
     return collectives.reduce_scatter(
         x, axis_name, scatter_dimension=scatter_dimension, tiled=tiled, axis_index_groups=groups
@@ -65,7 +65,7 @@ def shift_of_the_first_leaf(x: Any, axis_name: AxisName, *, offset: int = 1) -> 
 
 @mutant("all_reduce", smallest=(2,), claims=("replicated_operands",))
 def sum_of_a_replica_once(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Takes the sum of a value that all members have for that value."""
+    """Takes the sum of a value that all participants have for that value."""
     if not set(names(axis_name)) & collectives.varying(x) and op == "sum":
         return x
     return collectives.all_reduce(x, axis_name, op=op)
@@ -102,7 +102,7 @@ def gather_fails_without_a_word(x: Array, axis_name: AxisName, *, axis: int = 0,
 def gather_whose_gradient_reduces_everything(
     x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False
 ) -> Array:
-    """Its gradient adds up whole cotangents on every member, and keeps one's own piece."""
+    """Its gradient adds up whole cotangents on every participant, and keeps one's own piece."""
 
     @jax.custom_vjp
     def gather(block: Array) -> Array:

@@ -16,7 +16,7 @@ from shardproof.properties.programs.costs import of_algorithm, of_built_in
 
 @mutant("ring_shift", law="communication", smallest=(2,), communication=of_built_in("ring_shift"))
 def shift_there_and_back_first(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
-    """Shifts the block there, back, and there again, where there is more than one member."""
+    """Shifts the block there, back, and there again, where there is more than one participant."""
     if lax.axis_size(axis_name) > 1:
         x = collectives.ring_shift(collectives.ring_shift(x, axis_name, offset=offset), axis_name, offset=-offset)
     return collectives.ring_shift(x, axis_name, offset=offset)
@@ -48,7 +48,7 @@ def gather_by_summing_padded_blocks(x: Array, axis_name: AxisName, *, axis: int 
 def scatter_by_reducing_everything(
     x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
 ) -> Array:
-    """Sums the whole vector on every member, and keeps one's own piece."""
+    """Sums the whole vector on every participant, and keeps one's own piece."""
     p, index = lax.axis_size(axis_name), lax.axis_index(axis_name)
     if p == 1 or x.size == 0:
         return collectives.reduce_scatter(x, axis_name, scatter_dimension=scatter_dimension, tiled=tiled)
@@ -125,7 +125,7 @@ def exchange_with_all_pieces(
 
 @mutant("all_gather", law="communication", smallest=(2,), communication=of_algorithm("ring_all_gather"))
 def gather_with_a_wasteful_gradient(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Its gradient reduces whole cotangents along a ring, of which every member keeps a piece."""
+    """Its gradient reduces whole cotangents along a ring, of which every participant keeps a piece."""
     axes, p = names(axis_name), lax.axis_size(axis_name)
 
     def gather(x: Array) -> Array:

@@ -10,13 +10,13 @@ from shardproof.properties.mutants.catalogue import mutant
 
 
 def partners(p: int, distance: int) -> list[tuple[int, int]]:
-    """The pairs whose indices differ in one bit, as far as there are such members."""
+    """The pairs whose indices differ in one bit, as far as there are such participants."""
     return [(i, i ^ distance) for i in range(p) if i ^ distance < p]
 
 
 @mutant("all_gather", smallest=(2,))
 def bruck_gather_without_rotation(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Leaves out the final rotation, so that every member's own block comes first."""
+    """Leaves out the final rotation, so that every participant's own block comes first."""
     p, held = lax.axis_size(axis_name), collectives.cast_varying(x, names(axis_name))[None]
     for distance in pieces.distances(p):
         moved = collectives.ring_shift(held[: p - distance], axis_name, offset=-distance)
@@ -74,7 +74,7 @@ def tree_reduce_takes_nothing_for_zeros(x: Array, axis_name: AxisName, *, op: st
 
 @mutant("all_reduce", smallest=(2,))
 def tree_reduce_without_the_last_level(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Does not broadcast the result to the upper half of the members."""
+    """Does not broadcast the result to the upper half of the participants."""
     result = collectives.all_reduce(x, axis_name, op=op)
     p = lax.axis_size(axis_name)
     half = pieces.distances(p)[-1] if p > 1 else 1
@@ -120,13 +120,13 @@ def _bruck(
 
 @mutant("broadcast", smallest=(2,))
 def tree_broadcast_from_the_first(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
-    """Sends down a tree whose root is member 0, and so nothing right where the root is another."""
+    """Sends down a tree whose root is participant 0, and so nothing right where the root is another."""
     return broadcast.tree(collectives.cast_varying(x, names(axis_name)), names(axis_name), 0)
 
 
 @mutant("broadcast", smallest=(3,))
 def tree_broadcast_for_powers_of_two(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
-    """Takes floor(log2 p) steps, so that the last members of other numbers get nothing."""
+    """Takes floor(log2 p) steps, so that the last participants of other numbers get nothing."""
     p = lax.axis_size(axis_name)
     rank = (lax.axis_index(axis_name) - root) % p
     full = 1 << (p.bit_length() - 1)
@@ -135,7 +135,7 @@ def tree_broadcast_for_powers_of_two(x: Array, axis_name: AxisName, *, root: int
 
 @mutant("broadcast", smallest=(2,))
 def scattered_broadcast_without_rotation(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
-    """Deals the pieces out from the root on, and gathers them from member 0 on."""
+    """Deals the pieces out from the root on, and gathers them from participant 0 on."""
     axes, p = names(axis_name), lax.axis_size(axis_name)
     sent = pieces.cut(collectives.broadcast(x, axes, root=root), p)
     piece = sent[(lax.axis_index(axes) - root) % p]

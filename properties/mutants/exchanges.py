@@ -20,7 +20,7 @@ def exchange_split_for_concat(
 def exchange_in_mesh_order(
     x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
 ) -> Array:
-    """Numbers the members of a tuple in mesh order."""
+    """Numbers the participants of a tuple in mesh order."""
     return collectives.all_to_all(
         x, in_mesh_order(axis_name), split_axis=split_axis, concat_axis=concat_axis, tiled=tiled
     )
@@ -48,7 +48,7 @@ def exchange_joins_backwards(
 def exchange_loses_the_own_piece(
     x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
 ) -> Array:
-    """Leaves zeros where the piece belongs that a member keeps for itself."""
+    """Leaves zeros where the piece belongs that a participant keeps for itself."""
     p = lax.axis_size(axis_name)
     pieces = jnp.stack(jnp.split(x, p, axis=split_axis))
     own = (jnp.arange(p) == lax.axis_index(axis_name)).reshape(p, *(1 for _ in x.shape))
@@ -60,7 +60,7 @@ def exchange_loses_the_own_piece(
 def exchange_sends_the_next_piece(
     x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
 ) -> Array:
-    """Sends member i the piece of member i + 1."""
+    """Sends participant i the piece of participant i + 1."""
     turned = jnp.roll(x, -(x.shape[split_axis] // lax.axis_size(axis_name)), axis=split_axis)
     return collectives.all_to_all(turned, axis_name, split_axis=split_axis, concat_axis=concat_axis, tiled=tiled)
 

@@ -10,7 +10,7 @@ from shardproof.properties.mutants.catalogue import mutant
 
 @mutant("all_gather", smallest=(2, 2))
 def gather_in_mesh_order(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Orders the blocks of a tuple's members by the mesh."""
+    """Orders the blocks of a tuple's participants by the mesh."""
     return collectives.all_gather(x, in_mesh_order(axis_name), axis=axis, tiled=tiled)
 
 
@@ -42,7 +42,7 @@ def gather_from_own_index_on(x: Array, axis_name: AxisName, *, axis: int = 0, ti
 
 @mutant("all_gather_invariant", smallest=(2,))
 def gather_backwards(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Joins the blocks from the last member to the first."""
+    """Joins the blocks from the last participant to the first."""
     blocks = collectives.all_gather_invariant(x, axis_name)[::-1]
     return jnp.concatenate(list(blocks), axis) if tiled else jnp.moveaxis(blocks, 0, axis)
 

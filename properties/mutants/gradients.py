@@ -37,7 +37,7 @@ def reduce_with_twice_the_gradient(x: Array, axis_name: AxisName, *, op: str = "
 
 @mutant("all_reduce", law="gradient", smallest=(2,))
 def reduce_with_a_reduced_gradient(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Its gradient is summed over the members once more, as unchecked types have it."""
+    """Its gradient is summed over the participants once more, as unchecked types have it."""
     if op != "sum":
         return collectives.all_reduce(x, axis_name, op=op)
     p = lax.axis_size(axis_name)
@@ -105,7 +105,7 @@ def gather_without_gradient(x: Array, axis_name: AxisName, *, axis: int = 0, til
 
 @mutant("all_gather", law="gradient", smallest=(2,))
 def gather_with_an_unreduced_gradient(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Its gradient is a slice of its own cotangent, not of the sum of all members'."""
+    """Its gradient is a slice of its own cotangent, not of the sum of all participants'."""
 
     def gradient(ct: Array) -> Array:
         pieces = jnp.stack(jnp.split(ct, lax.axis_size(axis_name), axis=axis))
@@ -117,7 +117,7 @@ def gather_with_an_unreduced_gradient(x: Array, axis_name: AxisName, *, axis: in
 
 @mutant("all_gather", law="gradient", smallest=(2,))
 def gather_with_the_neighbours_gradient(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Its gradient is the piece of the member before it."""
+    """Its gradient is the piece of the participant before it."""
 
     def gradient(ct: Array) -> Array:
         own = collectives.reduce_scatter(ct, axis_name, scatter_dimension=axis, tiled=tiled)
@@ -155,7 +155,7 @@ def shift_with_a_gradient_the_same_way(x: Array, axis_name: AxisName, *, offset:
 
 @mutant("broadcast", law="gradient", smallest=(2,))
 def broadcast_with_a_gradient_for_all(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
-    """Its gradient is what the root should get, on every member."""
+    """Its gradient is what the root should get, on every participant."""
     return with_gradient(
         lambda x: collectives.broadcast(x, axis_name, root=root),
         lambda ct: collectives.all_reduce(ct, axis_name),

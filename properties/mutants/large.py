@@ -11,7 +11,7 @@ from shardproof.properties.mutants.gradients import with_gradient
 
 @mutant("broadcast", law="scale", smallest=(17,), runs="large")
 def broadcast_with_four_bits(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
-    """Keeps the root in four bits, which is too few for more than 16 members."""
+    """Keeps the root in four bits, which is too few for more than 16 participants."""
     return collectives.broadcast(x, axis_name, root=root & 15)
 
 
@@ -24,14 +24,14 @@ def shift_gives_up_beyond_a_hundred(x: Array, axis_name: AxisName, *, offset: in
 
 @mutant("ring_shift", law="scale", smallest=(9,), runs="large")
 def shift_not_for_nine_to_sixteen(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
-    """Has schedules for up to eight members and for more than sixteen, and in between leaves the blocks as they are."""
+    """Has schedules for up to eight participants and for more than sixteen; in between leaves blocks as they are."""
     between = 9 <= lax.axis_size(axis_name) <= 16
     return collectives.ring_shift(x, axis_name, offset=0 if between else offset)
 
 
 @mutant("broadcast", law="scale", smallest=(9,), runs="large")
 def broadcast_with_a_gradient_of_eight(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
-    """Gives the root the gradients of the first eight members only."""
+    """Gives the root the gradients of the first eight participants only."""
     return with_gradient(
         lambda x: collectives.broadcast(x, axis_name, root=root),
         lambda ct: jnp.where(

@@ -19,7 +19,7 @@ def product_of_finite_numbers(lhs: Array, rhs: Array, axis_name: AxisName) -> Ar
 
 @mutant("all_gather_matmul_lhs_contracting", smallest=(2,))
 def product_with_zeros_for_what_comes_not_finite(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Takes zeros for what is not finite in the blocks that come from other members."""
+    """Takes zeros for what is not finite in the blocks that come from other participants."""
     p, k, index = lax.axis_size(axis_name), lhs.shape[-1], collectives.axis_index(axis_name)
     own, *others = passed(lhs, axis_name, p - 1)
     blocks = [own, *(jnp.where(jnp.isfinite(block), block, jnp.zeros_like(block)) for block in others)]
@@ -30,7 +30,7 @@ def product_with_zeros_for_what_comes_not_finite(lhs: Array, rhs: Array, axis_na
 
 @mutant("all_gather_matmul_rhs", smallest=(2,), form="user")
 def weights_clamped_on_their_way(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Takes the lowest number for minus infinity in the blocks that come from other members."""
+    """Takes the lowest number for minus infinity in the blocks that come from other participants."""
     p, k, index = lax.axis_size(axis_name), rhs.shape[0], collectives.axis_index(axis_name)
     own, *others = passed(rhs, axis_name, p - 1)
     if jnp.issubdtype(rhs.dtype, jnp.floating):

@@ -73,13 +73,13 @@ def product_with_the_last_rows_twice(lhs: Array, rhs: Array, axis_name: AxisName
 
 @mutant("all_gather_matmul_lhs_contracting", smallest=(2, 2))
 def product_over_the_tuple_reversed(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Numbers the members of a tuple as if its first axis varied fastest."""
+    """Numbers the participants of a tuple as if its first axis varied fastest."""
     return contracted(lhs, rhs, axis_name, index=lax.axis_index(names(axis_name)[::-1]))
 
 
 @mutant("all_gather_matmul_lhs_contracting", smallest=(1, 2))
 def product_over_the_first_axis(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Passes blocks along the first axis of a tuple only, as many times as the tuple has members."""
+    """Passes blocks along the first axis of a tuple only, as many times as the tuple has participants."""
     p, k, first = lax.axis_size(axis_name), lhs.shape[-1], names(axis_name)[:1]
     blocks = passed(collectives.cast_varying(lhs, names(axis_name)), first, p - 1)
     index = collectives.axis_index(axis_name)
@@ -100,7 +100,7 @@ def product_in_the_input_dtype(lhs: Array, rhs: Array, axis_name: AxisName) -> A
 
 @mutant("all_gather_matmul_lhs_contracting", law="gradient", smallest=(2,))
 def product_keeps_its_gradient(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Stops the gradient of all blocks that came from other members."""
+    """Stops the gradient of all blocks that came from other participants."""
     own, p, k = collectives.cast_varying(lhs, names(axis_name)), lax.axis_size(axis_name), lhs.shape[-1]
     blocks = [own, *map(lax.stop_gradient, passed(own, axis_name, p - 1)[1:])]
     index = collectives.axis_index(axis_name)
@@ -128,7 +128,7 @@ def with_gradient(
 
 @mutant("all_gather_matmul_lhs_contracting", law="communication", smallest=(1,), communication=of_product("ring"))
 def product_with_a_gathered_gradient(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Its gradient adds up whole products on every member, where each needs its own columns alone."""
+    """Its gradient adds up whole products on every participant, where each needs its own columns alone."""
 
     def backward(ct: Array, rhs: Array) -> Array:
         whole = collectives.cast_varying(collectives.all_reduce(multiply(ct, rhs.T), axis_name), names(axis_name))
@@ -141,7 +141,7 @@ def product_with_a_gathered_gradient(lhs: Array, rhs: Array, axis_name: AxisName
 
 @mutant("all_gather_matmul_lhs_contracting", law="gradient", smallest=(2,))
 def product_with_the_neighbours_gradient(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Gives every member the gradient of its neighbour's block."""
+    """Gives every participant the gradient of its neighbour's block."""
 
     def backward(ct: Array, rhs: Array) -> Array:
         right = collective_matmul.matmul_reduce_scatter(ct, rhs.T, axis_name, scatter_dimension=1)
@@ -173,7 +173,7 @@ def rows_as_they_arrive(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
 
 @mutant("all_gather_matmul_lhs", smallest=(3,))
 def rows_right_for_two(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Puts rows in an order that is right for two members, where left and right are the same."""
+    """Puts rows in an order that is right for two participants, where left and right are the same."""
     return placed_rows(lhs, rhs, axis_name, lambda index, away, p: (index + away) % p)
 
 

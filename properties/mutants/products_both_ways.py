@@ -1,7 +1,7 @@
 """Planted bugs of products along both ways of a ring, of those that reduce along one, and of transformer blocks.
 
-Sums of 16-bit floats that are rounded at every hop are in `taking_turns`. A member's own sum may be rounded before
-it is sent, and with so much allowed, what a few more hops round stays within the bound up to seven members. So that
+Sums of 16-bit floats that are rounded at every hop are in `taking_turns`. A participant's own sum may be rounded before
+it is sent, and with so much allowed, what a few more hops round stays within the bound up to 7 participants. So that
 sums are kept in float32 is held by the formulas, which count twice the bytes.
 """
 
@@ -141,7 +141,7 @@ def sum_one_step_long(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_di
 
 @mutant("matmul_reduce_scatter", smallest=(2,))
 def sum_one_step_short(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
-    """Ends before its own term is added, one member too early."""
+    """Ends before its own term is added, one participant too early."""
     return reduced(lhs, rhs, axis_name, scatter_dimension, steps=max(1, lax.axis_size(axis_name) - 1))
 
 
@@ -174,7 +174,7 @@ def reduced_pieces_in_another_order(lhs: Array, rhs: Array, axis_name: AxisName)
 
 @mutant("matmul_all_reduce", smallest=(2,))
 def reduced_and_reduced_again(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Adds up on every member what a ring has added up already."""
+    """Adds up on every participant what a ring has added up already."""
     return collectives.all_reduce(collective_matmul.ring_matmul_all_reduce(lhs, rhs, axis_name), axis_name)
 
 
@@ -195,7 +195,7 @@ def block_with_a_gradient_everywhere(x: Array, w_in: Array, w_out: Array, axis_n
 
 @mutant("transformer_block", smallest=(2,))
 def block_with_columns_of_the_neighbour(x: Array, w_in: Array, w_out: Array, axis_name: AxisName) -> Array:
-    """Scatters the result one member too far."""
+    """Scatters the result one participant too far."""
     right = collective_matmul.overlapped_transformer_block(x, w_in, w_out, axis_name)
     return collectives.ring_shift(right, axis_name)
 

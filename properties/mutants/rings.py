@@ -18,7 +18,7 @@ def passed(x: Array, axis_name: AxisName, steps: int, way: int = 1) -> list[Arra
 
 
 def placed(held: list[Array], axis_name: AxisName, way: int = 1) -> Array:
-    """Blocks `[p, …]` in logical order, of which the i-th came i members far."""
+    """Blocks `[p, …]` in logical order, of which the i-th came i participants far."""
     away = jnp.arange(len(held))
     return jnp.stack(held)[(way * (lax.axis_index(axis_name) - away)) % len(held)]
 
@@ -60,7 +60,7 @@ def ring_gather_both_halves_rightward(x: Array, axis_name: AxisName, *, axis: in
 
 @mutant("all_gather", smallest=(2,))
 def ring_gather_without_the_opposite(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Fetches blocks the shorter way round, and for even p none from the member opposite, which is on neither."""
+    """Fetches blocks the shorter way round, and for even p none from the participant opposite, which is on neither."""
     p = lax.axis_size(axis_name)
     right, left = (passed(x, axis_name, (p - 1) // 2, way) for way in (1, -1))
     missing = [jnp.zeros_like(right[0])] * (1 - p % 2)
@@ -69,7 +69,7 @@ def ring_gather_without_the_opposite(x: Array, axis_name: AxisName, *, axis: int
 
 @mutant("all_gather", law="gradient", smallest=(2,))
 def ring_gather_keeps_its_gradient(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Stops the gradient of every block that came from another member."""
+    """Stops the gradient of every block that came from another participant."""
     held = passed(x, axis_name, lax.axis_size(axis_name) - 1)
     return pieces.join(placed([held[0], *map(lax.stop_gradient, held[1:])], axis_name), axis, tiled)
 
@@ -140,7 +140,7 @@ def ring_reduce_without_padding(x: Array, axis_name: AxisName, *, op: str = "sum
 
 @mutant("all_reduce", smallest=(2,))
 def ring_reduce_counts_the_opposite_twice(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Adds what comes from both sides in floor(p/2) steps, and so, for even p, the opposite member's block twice."""
+    """Adds what comes from both sides in floor(p/2) steps, and so, for even p, the opposite block twice."""
     if op != "sum":
         return collectives.all_reduce(x, axis_name, op=op)
     steps = lax.axis_size(axis_name) // 2

@@ -11,7 +11,7 @@ from shardproof.properties.mutants.gradients import with_gradient
 
 
 def first_only(x: Array, changed: Array, axis_name: AxisName) -> Array:
-    """`changed` on the first member, and `x` on all others."""
+    """`changed` on the first participant, and `x` on all others."""
     return jnp.where(lax.axis_index(names(axis_name)) == 0, changed, x)
 
 
@@ -30,7 +30,7 @@ def sum_of_bfloat16_in_float16(x: Array, axis_name: AxisName, *, op: str = "sum"
 
 @mutant("all_reduce", smallest=(1,))
 def sum_with_one_block_in_bfloat16(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Rounds the block of the first member to bfloat16."""
+    """Rounds the block of the first participant to bfloat16."""
     return collectives.all_reduce(
         first_only(x, through(x, jnp.bfloat16), axis_name) if op == "sum" else x, axis_name, op=op
     )
@@ -57,7 +57,7 @@ def reduce_with_a_gradient_in_bfloat16(x: Array, axis_name: AxisName, *, op: str
 def scatter_one_piece_through_float16(
     x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
 ) -> Array:
-    """Sends the sum of the first member in float16."""
+    """Sends the sum of the first participant in float16."""
     total = collectives.reduce_scatter(x, axis_name, scatter_dimension=scatter_dimension, tiled=tiled)
     return first_only(total, through(total, jnp.float16), axis_name)
 
@@ -72,14 +72,14 @@ def rows_in_two_halves_rounded(lhs: Array, rhs: Array, axis_name: AxisName) -> A
 
 @mutant("all_gather_matmul_rhs", smallest=(1,))
 def product_rounded_through_bfloat16(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Rounds what the first member computes to bfloat16 before it is rounded to float16 or float32."""
+    """Rounds what the first participant computes to bfloat16 before it is rounded to float16 or float32."""
     result = multiply(lhs, collectives.all_gather(rhs, axis_name, tiled=True)).astype(lhs.dtype)
     return first_only(result, through(result, jnp.bfloat16), axis_name)
 
 
 @mutant("matmul_all_reduce", smallest=(1,))
 def partial_product_of_one_in_bfloat16(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Sends the first member's partial sum in bfloat16."""
+    """Sends the first participant's partial sum in bfloat16."""
     part = collectives.cast_varying(multiply(lhs, rhs), names(axis_name))
     sent = part if lhs.dtype == jnp.bfloat16 else first_only(part, through(part, jnp.bfloat16), axis_name)
     return collectives.all_reduce(sent, axis_name).astype(lhs.dtype)

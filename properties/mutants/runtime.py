@@ -15,7 +15,7 @@ from shardproof.properties.mutants.catalogue import mutant
 
 @mutant("ring_shift", smallest=(2,), runs="isolated")
 def shift_hangs(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
-    """Enters the permute on member 0 only, which waits for the others for ever."""
+    """Enters the permute on participant 0 only, which waits for the others for ever."""
     x = collectives.cast_varying(x, (axis_name,) if isinstance(axis_name, str) else axis_name)
     return lax.cond(
         lax.axis_index(axis_name) == 0,

@@ -19,7 +19,7 @@ def scatter_of_the_next_dimension(
 
 @mutant("reduce_scatter", smallest=(2, 2))
 def scatter_in_mesh_order(x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False) -> Array:
-    """Deals the pieces out to a tuple's members in mesh order."""
+    """Deals the pieces out to a tuple's participants in mesh order."""
     return collectives.reduce_scatter(x, in_mesh_order(axis_name), scatter_dimension=scatter_dimension, tiled=tiled)
 
 
@@ -27,7 +27,7 @@ def scatter_in_mesh_order(x: Array, axis_name: AxisName, *, scatter_dimension: i
 def scatter_to_the_neighbour(
     x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
 ) -> Array:
-    """Leaves every piece one member too far, as a ring with one step too many does."""
+    """Leaves every piece one participant too far, as a ring with one step too many does."""
     piece = collectives.reduce_scatter(x, axis_name, scatter_dimension=scatter_dimension, tiled=tiled)
     return collectives.ring_shift(piece, axis_name)
 
@@ -44,7 +44,7 @@ def scatter_keeps_the_dimension(
 def scatter_without_reducing(
     x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
 ) -> Array:
-    """Gives every member the piece of its own block, not of the sum."""
+    """Gives every participant the piece of its own block, not of the sum."""
     p = lax.axis_size(axis_name)
     pieces = jnp.stack(jnp.split(x, p, axis=scatter_dimension))
     own = lax.dynamic_index_in_dim(pieces, lax.axis_index(axis_name), keepdims=False)
@@ -55,7 +55,7 @@ def scatter_without_reducing(
 def scatter_without_the_last_term(
     x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
 ) -> Array:
-    """Leaves the last member's block out of the sum."""
+    """Leaves the last participant's block out of the sum."""
     p = lax.axis_size(axis_name)
     x = jnp.where((lax.axis_index(axis_name) == p - 1) & (p > 1), jnp.zeros_like(x), x)
     return collectives.reduce_scatter(x, axis_name, scatter_dimension=scatter_dimension, tiled=tiled)
@@ -76,7 +76,7 @@ def scatter_wrong_in_the_last_dimension(
 def scatter_of_every_pth_row(
     x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
 ) -> Array:
-    """Gives member i the rows i, i + p, …, not a contiguous piece."""
+    """Gives participant i the rows i, i + p, …, not a contiguous piece."""
     p, at = lax.axis_size(axis_name), scatter_dimension
     dealt = jnp.concatenate([jnp.take(x, jnp.arange(i, x.shape[at], p), axis=at) for i in range(p)], axis=at)
     return collectives.reduce_scatter(dealt, axis_name, scatter_dimension=at, tiled=tiled)

@@ -14,7 +14,7 @@ Pairs = Sequence[tuple[int, int]]
 
 @mutant("ring_shift", smallest=(2, 2))
 def shift_in_mesh_order(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
-    """Numbers the members of a tuple in mesh order, as `lax.ppermute` did up to JAX 0.10."""
+    """Numbers the participants of a tuple in mesh order, as `lax.ppermute` did up to JAX 0.10."""
     return collectives.ring_shift(x, in_mesh_order(axis_name), offset=offset)
 
 
@@ -26,7 +26,7 @@ def shift_one_too_far(x: Array, axis_name: AxisName, *, offset: int = 1) -> Arra
 
 @mutant("ring_shift", smallest=(3,))
 def shift_reversed(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
-    """Shifts the other way round, which two members cannot tell apart."""
+    """Shifts the other way round, which two participants cannot tell apart."""
     return collectives.ring_shift(x, axis_name, offset=-offset)
 
 
@@ -60,7 +60,7 @@ def shift_ignores_negative_offsets(x: Array, axis_name: AxisName, *, offset: int
 
 @mutant("ring_shift", smallest=(2,))
 def shift_clamps_offsets_beyond_p(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
-    """Takes an offset beyond the number of members for that number."""
+    """Takes an offset beyond the number of participants for that number."""
     return collectives.ring_shift(x, axis_name, offset=min(offset, lax.axis_size(axis_name)))
 
 
@@ -73,7 +73,7 @@ def shift_without_wrapping(x: Array, axis_name: AxisName, *, offset: int = 1) ->
 
 @mutant("ring_shift", smallest=(3,))
 def shift_for_powers_of_two(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
-    """Wraps with a bit mask, which is right only where the number of members is a power of two."""
+    """Wraps with a bit mask, which is right only where the number of participants is a power of two."""
     p = lax.axis_size(axis_name)
     pairs = {(i + offset) & (p - 1): i for i in range(p)}
     return collectives.permute(x, axis_name, perm=[(source, target) for target, source in pairs.items()])
@@ -108,7 +108,7 @@ def shift_in_tiles_of_eight(x: Array, axis_name: AxisName, *, offset: int = 1) -
 
 @mutant("permute", smallest=(1,))
 def permute_keeps_stale_blocks(x: Array, axis_name: AxisName, *, perm: Pairs) -> Array:
-    """Leaves a member's own block, rather than zeros, where nothing arrives."""
+    """Leaves a participant's own block, rather than zeros, where nothing arrives."""
     receives = jnp.array([i in {target for _, target in perm} for i in range(lax.axis_size(axis_name))])
     moved = collectives.permute(x, axis_name, perm=perm)
     return jnp.where(receives[lax.axis_index(axis_name)], moved, x)
@@ -122,7 +122,7 @@ def permute_drops_identity_pairs(x: Array, axis_name: AxisName, *, perm: Pairs) 
 
 @mutant("permute", smallest=(3,))
 def permute_inverts_full_permutations(x: Array, axis_name: AxisName, *, perm: Pairs) -> Array:
-    """Applies the inverse where the permutation is full; of two members each is its own inverse."""
+    """Applies the inverse where the permutation is full; of two participants each is its own inverse."""
     full = len(perm) == lax.axis_size(axis_name)
     return collectives.permute(x, axis_name, perm=[(t, s) for s, t in perm] if full else perm)
 
@@ -141,19 +141,19 @@ def permute_drops_the_last_pair(x: Array, axis_name: AxisName, *, perm: Pairs) -
 
 @mutant("permute", smallest=(2, 2))
 def permute_in_mesh_order(x: Array, axis_name: AxisName, *, perm: Pairs) -> Array:
-    """Numbers the members of a tuple in mesh order."""
+    """Numbers the participants of a tuple in mesh order."""
     return collectives.permute(x, in_mesh_order(axis_name), perm=perm)
 
 
 @mutant("broadcast", smallest=(2,))
 def broadcast_from_zero(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
-    """Ignores the root and sends the block of member 0."""
+    """Ignores the root and sends the block of participant 0."""
     return collectives.broadcast(x, axis_name, root=0)
 
 
 @mutant("broadcast", smallest=(2,))
 def broadcast_not_from_the_last(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
-    """Takes the member before the last for the last."""
+    """Takes the participant before the last for the last."""
     last = max(lax.axis_size(axis_name) - 2, 0)
     return collectives.broadcast(x, axis_name, root=min(root, last))
 
@@ -175,7 +175,7 @@ def broadcast_by_multiplication(x: Array, axis_name: AxisName, *, root: int = 0)
 
 @mutant("broadcast", smallest=(3,))
 def broadcast_one_way(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
-    """Passes the block on p - 2 times along the ring, so that of three or more members one gets none."""
+    """Passes the block on p - 2 times along the ring, so that of three or more participants one gets none."""
     p = lax.axis_size(axis_name)
     result = jnp.where(lax.axis_index(axis_name) == root, x, jnp.zeros_like(x))
     moving = result

@@ -16,7 +16,7 @@ Pairs = list[tuple[int, int]]
 
 @mutant("ring_shift", law="type", smallest=(2,))
 def shift_typed_invariant_by_groups(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
-    """Ends in a maximum over groups of one member each, which types the result invariant."""
+    """Ends in a maximum over groups of one participant each, which types the result invariant."""
     moved = collectives.ring_shift(x, axis_name, offset=offset)
     if x.dtype != jnp.float32:
         return moved

@@ -26,7 +26,7 @@ class Leaf:
 
     Arguments:
         block: the shape of its blocks.
-        piece: the shape of what one member contributes or receives.
+        piece: the shape of what one participant contributes or receives.
         bits: the bits of an element while it travels.
     """
 
@@ -107,7 +107,7 @@ def gathered_again(way: str, case: Case) -> Cost:
     if case.contract == "transformer_block":
         x = case.operands[0]
         return matmul_costs.all_gather_matmul(
-            way, case.members, math.prod(x.block), rows=x.block[-1], bits=width(x.numpy_dtype)
+            way, case.participants, math.prod(x.block), rows=x.block[-1], bits=width(x.numpy_dtype)
         )
     return _product(way, case, backward=False)
 
@@ -115,7 +115,7 @@ def gathered_again(way: str, case: Case) -> Cost:
 def product_flops(case: Case) -> int:
     """The multiplications and additions of a device's part of a collective matrix product, as one or two products."""
     *batch, m, k = case.operands[0].block
-    many, p, last = math.prod(batch), case.members, case.operands[-1].block
+    many, p, last = math.prod(batch), case.participants, case.operands[-1].block
     if case.contract == "transformer_block":
         return 2 * matmul_costs.flops(many, m, k * p, last[0])
     rows = m * p if case.contract == "all_gather_matmul_lhs" else m
@@ -124,7 +124,7 @@ def product_flops(case: Case) -> int:
 
 
 def _product(way: str, case: Case, *, backward: bool) -> Cost:
-    p, contract = case.members, CONTRACTS[case.contract]
+    p, contract = case.participants, CONTRACTS[case.contract]
     *batch, m, k = case.operands[0].block
     rows, last = math.prod(batch) * m, case.operands[-1].block
     dtype = case.operands[0].numpy_dtype

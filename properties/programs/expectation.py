@@ -89,7 +89,7 @@ class Expectation:
     def parse(cls, text: str, names: Sequence[str] = NAMES, said: str = "communication") -> "Expectation":
         """Reads `KIND=EXPRESSION,…,bytes=EXPRESSION,steps=EXPRESSION`, and after `;grad:` the same of the gradient.
 
-        An expression is made of numbers, p (the number of members), n (the bytes of the full vector, as
+        An expression is made of numbers, p (the number of participants), n (the bytes of the full vector, as
         in `shardproof.oracles.communication`), the bytes of a device's block of an operand or of the result (`lhs`,
         `rhs`, `x`, `out`, …), + - * / // **, parentheses, ceil(…) and log2(…). `exactly:` in front of all asks
         for just as much where nothing must move.

@@ -89,5 +89,5 @@ def _has_room(case: Case, contract: Contract) -> bool:
         return True
     uneven = 8 if contract.divides(case) and not contract.even(case) else 1
     dtypes = [case.operands[i].numpy_dtype for i in contract.moving(case)]
-    wanted = terms**case.calls * (case.mesh.size // case.members) * uneven
+    wanted = terms**case.calls * (case.mesh.size // case.participants) * uneven
     return all(exact_limit(dtype) >= wanted for dtype in dtypes if is_float(dtype))

@@ -48,7 +48,7 @@ def exposed_by(way: str, contract: str) -> Limit:
 def one_tile(case: Case) -> Fraction:
     """A tile's part of the columns."""
     columns = case.operands[1].block[-1]
-    return Fraction(max(1, math.ceil(columns / case.members)), max(1, columns))
+    return Fraction(max(1, math.ceil(columns / case.participants)), max(1, columns))
 
 
 def in_turns(case: Case) -> Fraction:
@@ -57,7 +57,7 @@ def in_turns(case: Case) -> Fraction:
     A link takes as long for the larger half as all of a step's products do.
     """
     dimension = case.keywords["scatter_dimension"]
-    rows = (case.operands[0].block[-2], case.operands[1].block[-1])[dimension] // case.members
+    rows = (case.operands[0].block[-2], case.operands[1].block[-1])[dimension] // case.participants
     larger, smaller = rows - rows // 2, rows // 2
     return larger / max(Fraction(rows), smaller * (1 + Fraction(rows, larger))) if smaller else Fraction(0)
 

@@ -96,8 +96,8 @@ def _built_in(contract: str, *features: str) -> Implementation:
 
 
 def over_a_power_of_two(case: Case) -> bool:
-    """Whether the members are a power of two."""
-    return case.members & (case.members - 1) == 0
+    """Whether the participants are a power of two."""
+    return case.participants & (case.participants - 1) == 0
 
 
 def over_two_axes(case: Case) -> bool:

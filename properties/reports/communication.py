@@ -30,7 +30,7 @@ CAPTION = (
 
 @dataclass(frozen=True)
 class Row:
-    """One implementation with one number of members."""
+    """One implementation with one number of participants."""
 
     implementation: str
     p: int
@@ -69,7 +69,7 @@ def _row(implementation: Implementation, p: int) -> Row | None:
     if found.cost is None:
         return None
     bound = needed(case)
-    cost, passed = found.cost, moved(found.members)
+    cost, passed = found.cost, moved(found.participants)
     steps = _steps(implementation.communication(case, False) if implementation.communication else cost)
     optimal = ("steps",) * (steps == bound.steps) + ("bytes",) * (passed == Fraction(bound.bytes))
     return Row(str(implementation), p, cost, bound, optimal)

@@ -38,13 +38,13 @@ def _stacked_dimension(case: Case, value: int) -> bool:
 
 def _permutation(case: Case, value: tuple[tuple[int, ...], ...]) -> bool:
     sides = list(zip(*value, strict=False))
-    return all(len(pair) == 2 and min(pair) >= 0 and max(pair) < case.members for pair in value) and all(
+    return all(len(pair) == 2 and min(pair) >= 0 and max(pair) < case.participants for pair in value) and all(
         len(set(side)) == len(side) for side in sides
     )
 
 
 def _partition(case: Case, value: tuple[tuple[int, ...], ...]) -> bool:
-    return all(value) and sorted(i for group in value for i in group) == list(range(case.members))
+    return all(value) and sorted(i for group in value for i in group) == list(range(case.participants))
 
 
 PARAMETERS: dict[str, Option] = {
@@ -55,7 +55,7 @@ PARAMETERS: dict[str, Option] = {
     "split_axis": Option(of_type(int), _dimension),
     "concat_axis": Option(of_type(int), _dimension),
     "offset": Option(of_type(int)),
-    "root": Option(of_type(int), lambda case, value: 0 <= value < case.members),
+    "root": Option(of_type(int), lambda case, value: 0 <= value < case.participants),
     "perm": Option(_are_numbers, _permutation),
     "axis_index_groups": Option(_are_numbers, _partition),
 }

@@ -131,7 +131,7 @@ class Tally:
 
     def note(self, verdict: Verdict, case: Case) -> None:
         """Counts the verdict on one structure."""
-        if set(case.axes) <= set(case.mesh.axis_names) and case.members > 1:
+        if set(case.axes) <= set(case.mesh.axis_names) and case.participants > 1:
             for kind in (verdict.kind, *([DECLINED] if verdict.declined else [])):
                 self.exchanging[kind] = self.exchanging.get(kind, 0) + 1
         self.declined += verdict.declined

@@ -40,7 +40,7 @@ def traffic(case: Case) -> Traffic:
     Raises:
         ValueError: of a contract for which nothing is known that must be sent.
     """
-    p = case.members
+    p = case.participants
     if case.contract in SHARDED:
         bus = received(case)
         of_one = Fraction(2 if case.contract == "matmul_all_reduce" else 1) * Fraction(p - 1, p)

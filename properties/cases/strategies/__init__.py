@@ -7,7 +7,12 @@ Hypothesis reaches the smallest mesh on which something fails.
 """
 
 from shardproof.properties.cases.strategies.arrays import arrays, data_sets
-from shardproof.properties.cases.strategies.axes import axis_names, axis_tuples, index_groups, permutations_of_members
+from shardproof.properties.cases.strategies.axes import (
+    axis_names,
+    axis_tuples,
+    index_groups,
+    permutations_of_participants,
+)
 from shardproof.properties.cases.strategies.chains import PLAIN, Chains, chains
 from shardproof.properties.cases.strategies.dtypes import dtypes
 from shardproof.properties.cases.strategies.meshes import AXIS_NAMES, factorisations, large_meshes, meshes
@@ -29,7 +34,7 @@ __all__ = [
     "index_groups",
     "large_meshes",
     "meshes",
-    "permutations_of_members",
+    "permutations_of_participants",
     "shapes",
     "specs",
     "trials",

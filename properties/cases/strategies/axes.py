@@ -1,4 +1,4 @@
-"""Axis tuples, and what refers to their members: permutations and groups of logical indices."""
+"""Axis tuples, and what refers to their participants: permutations and groups of logical indices."""
 
 from collections.abc import Hashable, Sequence
 from functools import lru_cache
@@ -41,7 +41,7 @@ def in_some_order(draw: st.DrawFn, names: Sequence[str]) -> list[str]:
 def axis_tuples(draw: st.DrawFn, mesh: MeshCase) -> tuple[str, ...]:
     """Non-empty subsets of the mesh's axes, in any order.
 
-    Nearly half skip an axis in the middle of the mesh, where there is one: its members are then no slice of
+    Nearly half skip an axis in the middle of the mesh, where there is one: its participants are then no slice of
     the mesh's devices. Three of four that would connect a device with itself alone get a longer axis instead.
     Shrinks to the mesh's first axis. On `(dp=2, tp=4)` draws `("dp",)`, `("tp",)`, `("dp", "tp")`
     and `("tp", "dp")`.
@@ -53,7 +53,7 @@ def axis_tuples(draw: st.DrawFn, mesh: MeshCase) -> tuple[str, ...]:
     skipped = draw(SKIPPED, label="skipped axis")
     if skipped and count > 1 and len(names) > 2:  # two axes without a third are still two where there is none
         chosen = [name for name in order if name != names[1 + skipped % (len(names) - 2)]]
-    alone = draw(st.integers(0, 3), label="one member") == 3
+    alone = draw(st.integers(0, 3), label="one participant") == 3
     longer = [name for name in names if mesh.shape[name] > 1]
     if longer and not alone and mesh.axis_size(chosen) == 1:
         chosen[0] = longer[0]
@@ -72,11 +72,11 @@ def axis_names(draw: st.DrawFn, mesh: MeshCase) -> str | tuple[str, ...]:
 
 
 @st.composite
-def permutations_of_members(draw: st.DrawFn, size: int) -> tuple[tuple[int, int], ...]:
+def permutations_of_participants(draw: st.DrawFn, size: int) -> tuple[tuple[int, int], ...]:
     """Partial permutations of `range(size)` as (source, destination) pairs, empty and complete ones among them.
 
-    One in sixteen may leave every block where it is. Shrinks to no pair at all. For 4 members draws `()`, `((0, 1),)`,
-    `((0, 2), (1, 0), (3, 3))`.
+    One in sixteen may leave every block where it is. Shrinks to no pair at all. For 4 participants draws `()`,
+    `((0, 1),)`, `((0, 2), (1, 0), (3, 3))`.
     """
     moves = draw(st.integers(0, 15), label="moves") > 0 and size > 1
     index = st.integers(0, size - 1)
@@ -100,14 +100,14 @@ def permutations_of_members(draw: st.DrawFn, size: int) -> tuple[tuple[int, int]
 
 @st.composite
 def index_groups(draw: st.DrawFn, size: int, *, uneven: bool = False) -> tuple[tuple[int, ...], ...]:
-    """Partitions of `range(size)` into groups of equal length, or of any if `uneven`, members in any order.
+    """Partitions of `range(size)` into groups of equal length, or of any if `uneven`, participants in any order.
 
-    Groups of one member each are rare, since they exchange nothing. Shrinks to one group in order. For 4 members draws
-    `((0, 1, 2, 3),)`, `((0, 1), (2, 3))`, `((3, 0), (1, 2))`, and if `uneven` `((2,), (0, 1, 3))`.
+    Groups of one participant each are rare, since they exchange nothing. Shrinks to one group in order. For 4
+    participants draws `((0, 1, 2, 3),)`, `((0, 1), (2, 3))`, `((3, 0), (1, 2))`, and if `uneven` `((2,), (0, 1, 3))`.
     """
     counts = [d for d in range(1, size + 1) if size % d == 0]
     count = draw(st.sampled_from([*counts, *6 * counts[:-1]]), label="number of groups")
-    order = draw(orders(range(size)), label="members")
+    order = draw(orders(range(size)), label="participants")
     if uneven and draw(st.booleans(), label="uneven"):
         cuts = sorted(draw(st.sets(st.integers(1, max(size - 1, 1)), max_size=3), label="cuts") - {size})
         return tuple(tuple(order[a:b]) for a, b in zip([0, *cuts], [*cuts, size], strict=True))

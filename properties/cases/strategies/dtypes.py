@@ -82,7 +82,7 @@ def dtypes(
     ]
     families = [[name for name in family if name in chosen] for family in FAMILIES]
     chosen_family = st.sampled_from([family for family in families if family])
-    # two choices for every family: with one for those of a single member, that would be the simplest
+    # two choices for every family: with one for those of a single participant, that would be the simplest
     usual = st.tuples(chosen_family, st.integers(0, 59)).map(lambda drawn: drawn[0][drawn[1] % len(drawn[0])])
     rare = [name for name in WIDE if name in chosen]
     if not (wide and rare):

@@ -56,7 +56,7 @@ def connected(env: Env, x: np.ndarray, axes: Sequence[str]) -> tuple[np.ndarray,
 
 
 def same_for_all(env: Env, result: np.ndarray, axes: Sequence[str], groups: Groups) -> np.ndarray:
-    """A result that all members hold alike, held once."""
+    """A result that all participants hold alike, held once."""
     if groups is not None:
         return result
     once = tuple(slice(1) if name in axes else slice(None) for name in env.mesh.axis_names)
@@ -87,25 +87,25 @@ def all_reduce(env: Env, equation: Any, operands: Sequence[np.ndarray], op: str)
 
 @rule("psum", "psum_invariant", "unreduced_psum")
 def psum(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
-    """The sum over the members."""
+    """The sum over the participants."""
     return all_reduce(env, equation, operands, "sum")
 
 
 @rule("pmax")
 def pmax(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
-    """The maximum over the members."""
+    """The maximum over the participants."""
     return all_reduce(env, equation, operands, "max")
 
 
 @rule("pmin")
 def pmin(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
-    """The minimum over the members."""
+    """The minimum over the participants."""
     return all_reduce(env, equation, operands, "min")
 
 
 @rule("all_gather", "all_gather_invariant", "all_gather_reduced")
 def all_gather(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
-    """All members' blocks in logical order."""
+    """All participants' blocks in logical order."""
     axes, groups = executed(env, equation)
     parameters = {
         "axis": equation.params["all_gather_dimension"],
@@ -118,7 +118,7 @@ def all_gather(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarra
 
 @rule("reduce_scatter", "unreduced_reduce_scatter")
 def reduce_scatter(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
-    """Each member's piece of the sum."""
+    """Each participant's piece of the sum."""
     axes, groups = executed(env, equation)
     parameters = {
         "scatter_dimension": equation.params["scatter_dimension"],
@@ -130,7 +130,7 @@ def reduce_scatter(env: Env, equation: Any, *operands: np.ndarray) -> list[np.nd
 
 @rule("all_to_all")
 def all_to_all(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
-    """Piece i of every member's block, on member i.
+    """Piece i of every participant's block, on participant i.
 
     Where `lax.all_to_all` is not tiled, it gives the primitive a new dimension to concatenate along.
     """
@@ -148,16 +148,16 @@ def all_to_all(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarra
 def ppermute(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
     """Each source's block, on its destination; zeros where nothing arrives.
 
-    The pairs number the members in mesh order, whatever the order of the tuple: so does JAX 0.10,
+    The pairs number the participants in mesh order, whatever the order of the tuple: so does JAX 0.10,
     and later versions refuse any other tuple.
 
     Raises:
-        SimulationError: for a tuple whose members are not in mesh order, where JAX refuses it.
+        SimulationError: for a tuple whose participants are not in mesh order, where JAX refuses it.
     """
     axes = axes_of(equation)
     ordered = env.mesh.in_mesh_order(axes)
     longer, sorted_ = ([name for name in names if env.mesh.shape[name] > 1] for names in (axes, ordered))
-    if longer != sorted_ and jax.__version_info__ >= (0, 11):  # members are in another order than devices
+    if longer != sorted_ and jax.__version_info__ >= (0, 11):  # participants are in another order than devices
         raise SimulationError(
             f"ppermute over {axes} on the mesh {env.mesh}: this version of JAX lowers no axis tuple that is not in "
             f"mesh order, {ordered}, at {location(equation)}"
@@ -168,7 +168,7 @@ def ppermute(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]
 
 @rule("pbroadcast")
 def pbroadcast(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
-    """The block of one member, on all of them."""
+    """The block of one participant, on all of them."""
     axes, groups = executed(env, equation)
     root = equation.params["source"]
     results = [through(env, x, axes, collectives.broadcast, root=root) for x in operands]
@@ -196,7 +196,7 @@ def ragged_all_to_all(env: Env, equation: Any, *operands: np.ndarray) -> np.ndar
     """Rows to where each sender says that they go in the receiver's output.
 
     Raises:
-        RaggedMismatch: if the members' offsets and sizes contradict each other.
+        RaggedMismatch: if the participants' offsets and sizes contradict each other.
     """
     axes, groups = axes_of(equation), equation.params["axis_index_groups"]
     check_agreement(env, equation, axes, groups)

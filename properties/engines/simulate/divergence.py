@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from shardproof.oracles.collectives import Groups, among_members
+from shardproof.oracles.collectives import Groups, among_participants
 from shardproof.oracles.layout import device_name
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.simulate.env import Env
@@ -44,12 +44,12 @@ def collectives_in(jaxpr: Any) -> Iterator[Any]:
 
 
 def whole_groups(active: np.ndarray, mesh: MeshCase, axes: tuple[str, ...], groups: Groups) -> np.ndarray:
-    """Whether the members of each device's process group are all in `active`, or none: bool `[*mesh.sizes]`."""
+    """Whether the participants of each device's process group are all in `active`, or none: bool `[*mesh.sizes]`."""
 
-    def exchange(members: np.ndarray) -> np.ndarray:
-        return np.broadcast_to(members.all(axis=0) | ~members.any(axis=0), members.shape)
+    def exchange(participants: np.ndarray) -> np.ndarray:
+        return np.broadcast_to(participants.all(axis=0) | ~participants.any(axis=0), participants.shape)
 
-    return among_members(active, mesh, axes, groups, exchange)
+    return among_participants(active, mesh, axes, groups, exchange)
 
 
 def check_agreement(env: Env, equation: Any, axes: tuple[str, ...], groups: Groups) -> None:
@@ -77,8 +77,8 @@ def partner(env: Env, device: tuple[int, ...], axes: tuple[str, ...], groups: Gr
     """The first device of the same process group that does not execute what `device` does."""
     mark = np.zeros(env.mesh.sizes, bool)
     mark[device] = True
-    group = among_members(
-        mark, env.mesh, axes, groups, lambda members: np.broadcast_to(members.any(axis=0), members.shape)
+    group = among_participants(
+        mark, env.mesh, axes, groups, lambda participants: np.broadcast_to(participants.any(axis=0), participants.shape)
     )
     return tuple(int(i) for i in np.argwhere(group & ~np.asarray(env.active))[0])
 

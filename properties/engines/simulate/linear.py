@@ -55,8 +55,8 @@ def ragged_dot_general(
     numbers = equation.params["ragged_dot_dimension_numbers"]
     (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = numbers.dot_dimension_numbers
     (ragged,) = numbers.lhs_ragged_dimensions
-    members = in_group(env, lhs, sizes, ragged, lhs_batch)
-    by_group = np.expand_dims(lhs, env.lead) * members.astype(lhs.dtype)  # [*lead, group, *lhs]
+    participants = in_group(env, lhs, sizes, ragged, lhs_batch)
+    by_group = np.expand_dims(lhs, env.lead) * participants.astype(lhs.dtype)  # [*lead, group, *lhs]
 
     def after(dimensions: Dimensions) -> list[int]:
         return [int(d) + 1 for d in dimensions]

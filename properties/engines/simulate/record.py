@@ -51,7 +51,7 @@ class Collective:
     round: int = field(default=1, compare=False)
 
     @property
-    def members(self) -> int:
+    def participants(self) -> int:
         """The number of devices in each process group."""
         return len(self.groups[0]) if self.groups else self.mesh.axis_size(self.axes)
 
@@ -69,9 +69,9 @@ class Collective:
             position = np.arange(self.mesh.size).reshape(self.mesh.sizes)
             order = [self.mesh.axis_names.index(name) for name in self.axes]
             rest = [i for i in range(len(self.mesh.sizes)) if i not in order]
-            members = position.transpose(*order, *rest).reshape(self.mesh.axis_size(self.axes), -1)
+            participants = position.transpose(*order, *rest).reshape(self.mesh.axis_size(self.axes), -1)
             for source, destination in self.perm:
-                for pair in zip(members[source].tolist(), members[destination].tolist(), strict=True):
+                for pair in zip(participants[source].tolist(), participants[destination].tolist(), strict=True):
                     result[pair] += self.operand_bytes * self.count
         return dict(result)
 

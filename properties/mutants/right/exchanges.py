@@ -95,7 +95,7 @@ def exchange_in_a_scan(
     def step(moving: Array, _: None) -> tuple[Array, Array]:
         return collectives.ring_shift(moving, axis_name), lax.dynamic_index_in_dim(moving, index, keepdims=False)
 
-    _, kept = lax.scan(step, start, None, length=p)  # kept[i] came from i members before
+    _, kept = lax.scan(step, start, None, length=p)  # kept[i] came from i participants before
     return join(kept[(index - jnp.arange(p)) % p], concat_axis, tiled)
 
 

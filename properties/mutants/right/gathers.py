@@ -190,7 +190,7 @@ def gather_over_the_reversed_tuple(x: Array, axis_name: AxisName, *, axis: int =
 
 @right("all_gather")
 def gather_from_everyone_in_turn(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Broadcasts every member's block, one after the other."""
+    """Broadcasts every participant's block, one after the other."""
     blocks = [collectives.broadcast(x, axis_name, root=root) for root in range(lax.axis_size(axis_name))]
     return join(jnp.stack(blocks), axis, tiled)
 

@@ -56,12 +56,12 @@ def own(pieces: Array, axis_name: AxisName) -> Array:
 
 
 def power_of_two(axis_name: AxisName) -> int:
-    """The number of members.
+    """The number of participants.
 
     Raises:
         NotImplementedError: unless it is a power of two.
     """
     p = lax.axis_size(axis_name)
     if p & (p - 1):
-        raise NotImplementedError(f"{p} members: expected a power of two")
+        raise NotImplementedError(f"{p} participants: expected a power of two")
     return p

@@ -18,7 +18,7 @@ def multiplied(spec: str, lhs: Array, rhs: Array) -> Array:
 
 @right("all_gather_matmul_lhs_contracting")
 def contract_stacked_blocks(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Stacks the blocks, and contracts members and columns in one einsum."""
+    """Stacks the blocks, and contracts participants and columns in one einsum."""
     stacked = collectives.all_gather(lhs, axis_name)
     return multiplied("pmk,pkn->mn", stacked, rhs.reshape(*stacked.shape[::2], rhs.shape[1])).astype(lhs.dtype)
 
@@ -50,7 +50,7 @@ def contract_padded_blocks(lhs: Array, rhs: Array, axis_name: AxisName) -> Array
 
 @right("all_gather_matmul_lhs")
 def gather_the_products(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Multiplies every row by all columns of all members, so that each can pick its own ones later."""
+    """Multiplies every row by all columns of all participants, so that each can pick its own ones later."""
     axes = names(axis_name)
     rows = multiplied("mk,pkn->pmn", lhs, collectives.all_gather(rhs, axes)).astype(lhs.dtype)
     return collectives.all_to_all(rows, axes, split_axis=0, concat_axis=0, tiled=True).reshape(-1, rhs.shape[1])
@@ -65,7 +65,7 @@ def multiply_row_by_row(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
 
 @right("all_gather_matmul_lhs")
 def gather_padded_rows(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Adds up blocks that have zeros in place of the others' rows, so that all members get the same rows."""
+    """Adds up blocks that have zeros in place of the others' rows, so that all participants get the same rows."""
     axes, m = names(axis_name), lhs.shape[0]
     empty = collectives.cast_varying(jnp.zeros((m * lax.axis_size(axes), lhs.shape[1]), lhs.dtype), axes)
     rows = lax.psum(lax.dynamic_update_slice_in_dim(empty, lhs, lax.axis_index(axes) * m, 0), axes)
@@ -92,7 +92,7 @@ def scan_over_the_rows_of_weights(lhs: Array, rhs: Array, axis_name: AxisName) -
 
 @right("matmul_reduce_scatter")
 def exchange_and_add(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
-    """Sends every member the terms of its piece, and adds them up there."""
+    """Sends every participant the terms of its piece, and adds them up there."""
     axes, p = names(axis_name), lax.axis_size(axis_name)
     product = collectives.cast_varying(multiplied("mk,kn->mn", lhs, rhs), axes)
     pieces = jnp.stack(jnp.split(product, p, axis=scatter_dimension))

@@ -93,7 +93,7 @@ def reduce_by_doubling(x: Array, axis_name: AxisName, *, op: str = "sum") -> Arr
 
 @right("all_reduce")
 def reduce_down_and_up_a_tree(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Reduces to member 0 along a binomial tree, from where it is broadcast."""
+    """Reduces to participant 0 along a binomial tree, from where it is broadcast."""
     p, result, distance = lax.axis_size(axis_name), spread(whole(x, op), axis_name), 1
     index = lax.axis_index(axis_name)
     while distance < p:
@@ -130,7 +130,7 @@ def mean_of_quotients(x: Array, axis_name: AxisName, *, op: str = "sum") -> Arra
 
 @right("all_reduce")
 def mean_by_the_reciprocal(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Multiplies with the reciprocal of a number of members that it counts with a psum."""
+    """Multiplies with the reciprocal of a number of participants that it counts with a psum."""
     if op != "mean":
         return collectives.all_reduce(x, axis_name, op=op)
     x = x.astype(jnp.float32) if jnp.issubdtype(x.dtype, jnp.integer) else x
@@ -149,7 +149,7 @@ def min_of_opposites(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array
 
 @right("all_reduce")
 def reduce_by_scatter_and_gather(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Pads the flat block to a multiple of the members, scatters its sum and gathers it again."""
+    """Pads the flat block to a multiple of the participants, scatters its sum and gathers it again."""
     if op in ("max", "min"):
         return collectives.all_reduce(x, axis_name, op=op)
     p, flat = lax.axis_size(axis_name), jnp.ravel(whole(x, op))
@@ -172,7 +172,7 @@ def reduce_with_its_own_tangent(x: Array, axis_name: AxisName, *, op: str = "sum
 
 @right("all_reduce")
 def reduce_with_its_own_gradient(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """A custom_vjp: the cotangent of an invariant sum is every member's own."""
+    """A custom_vjp: the cotangent of an invariant sum is every participant's own."""
     if op != "sum":
         return collectives.all_reduce(x, axis_name, op=op)
     axes = collectives.varying(x)

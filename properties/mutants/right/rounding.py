@@ -11,7 +11,7 @@ from shardproof.properties.mutants.right.pieces import accumulator, divided, spr
 
 
 def reduced(x: Array, axis_name: AxisName, op: str, add: object) -> Array:
-    """What `add` makes of all members' blocks `[p, …]`, for a sum or mean; another reduction by `jax.lax`."""
+    """What `add` makes of all participants' blocks `[p, …]`, for a sum or mean; another reduction by `jax.lax`."""
     assert callable(add)
     if op not in ("sum", "mean") or x.dtype == bool:
         return collectives.all_reduce(x, axis_name, op=op)
@@ -99,7 +99,7 @@ def rows_round_a_ring_of_wide_sums(lhs: Array, rhs: Array, axis_name: AxisName) 
 
 @right("matmul_all_reduce")
 def partial_sums_sent_in_the_operands_dtype(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Rounds every member's partial sum once, where it is sent, and adds those up in the accumulator's dtype."""
+    """Rounds every participant's partial sum once, where it is sent, and adds those up in the accumulator's dtype."""
     part = collectives.cast_varying(multiply(lhs, rhs), names(axis_name))
     sent = part.astype(lhs.dtype).astype(part.dtype)
     return collectives.all_reduce(sent, axis_name).astype(lhs.dtype)

@@ -151,7 +151,7 @@ def broadcast_by_a_masked_sum(x: Array, axis_name: AxisName, *, root: int = 0) -
 
 @right("broadcast")
 def broadcast_down_a_tree(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
-    """Doubles the number of members that have it in every round, along a binomial tree."""
+    """Doubles the number of participants that have it in every round, along a binomial tree."""
     p = lax.axis_size(axis_name)
     rank, x, have = (lax.axis_index(axis_name) - root) % p, spread(x, axis_name), 1
     while have < p:

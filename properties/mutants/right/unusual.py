@@ -61,7 +61,7 @@ def gather_bit_patterns(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: 
 
 @right("all_gather")
 def gather_by_recursion(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Calls itself for the lower and the upper half of the members whose blocks it broadcasts."""
+    """Calls itself for the lower and the upper half of the participants whose blocks it broadcasts."""
 
     def between(low: int, high: int) -> list[Array]:
         if high - low == 1:
@@ -154,8 +154,8 @@ def scatter_by_masking(x: Array, axis_name: AxisName, *, scatter_dimension: int 
     pieces = cut(collectives.all_reduce(x, axis_name, op="sum"), p, scatter_dimension, tiled)
     index = lax.axis_index(axis_name)
     kept = pieces[0]
-    for member in range(1, p):
-        kept = jnp.where(index == member, pieces[member], kept)
+    for participant in range(1, p):
+        kept = jnp.where(index == participant, pieces[participant], kept)
     return spread(kept, axis_name)
 
 
@@ -198,7 +198,7 @@ def permute_through_a_switch(x: Array, axis_name: AxisName, *, perm: Pairs) -> A
     blocks, source = collectives.all_gather(x, axis_name), {target: source for source, target in perm}
     branches: list[Any] = [lambda blocks: jnp.zeros_like(blocks[0])]
     branches += [lambda blocks, at=at: blocks[at] for at in range(lax.axis_size(axis_name))]
-    chosen = np.array([source.get(member, -1) + 1 for member in range(lax.axis_size(axis_name))])
+    chosen = np.array([source.get(participant, -1) + 1 for participant in range(lax.axis_size(axis_name))])
     return lax.switch(jnp.asarray(chosen)[lax.axis_index(axis_name)], branches, blocks)
 
 

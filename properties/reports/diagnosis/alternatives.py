@@ -107,7 +107,7 @@ def replaced(scene: Scene) -> Iterator[tuple[str, Made]]:
             if is_integer(x.dtype) and not is_integer(y.dtype):
                 lead = leads[other]
                 for i in {0, y.ndim - lead - 1} if y.ndim > lead else ():
-                    size = y.shape[lead + i] * case.members
+                    size = y.shape[lead + i] * case.participants
                     if is_signed(x.dtype) and size <= np.iinfo(x.dtype).max:
                         turned = np.where(x < 0, x + size, x).astype(x.dtype)
                         text = f"are the right ones if negative {name} count from the back of dimension {i} of {other}"

@@ -15,9 +15,9 @@ from shardproof.properties.reports.diagnosis.equations import (
     MOST_OWNERS,
     blocks_of,
     is_finite,
-    members_of,
     moving,
     names_of,
+    participants_of,
     remembered,
     result_of,
     solution,
@@ -39,8 +39,8 @@ def contributions(scenes: Sequence[Scene], device: int) -> str | None:
         return _extreme(scenes, device, str(case.keywords["op"]))
     if case.mesh.size < 2 or not first.held(device).size or case.mesh.size * first.actual.size > MOST_NUMBERS:
         return None
-    members = members_of(first, device)
-    strangers = [d for d in range(case.mesh.size) if d not in members]
+    participants = participants_of(first, device)
+    strangers = [d for d in range(case.mesh.size) if d not in participants]
     finite = [s for s in scenes if is_finite(s, device)]
     exact = [s for s in finite if not s.tolerance] or finite
     if not exact:
@@ -50,29 +50,29 @@ def contributions(scenes: Sequence[Scene], device: int) -> str | None:
     own = [p[:, device] for p in parts]
     held = [s.held(device).astype(wide(s.actual.dtype)) for s in exact]
     rest = [h - s.right(device).astype(h.dtype) for h, s in zip(held, exact, strict=True)]
-    lacks = solution(own, members, rest, slack)
+    lacks = solution(own, participants, rest, slack)
     if lacks is not None:
-        return _counted(first, members, lacks + 1)
+        return _counted(first, participants, lacks + 1)
     if strangers:
         placed = [_placed(scene, device) for scene in exact]
         found = solution([np.concatenate(pair) for pair in zip(own, placed, strict=True)],
-                          [*members, *(len(p) + d for p in parts[:1] for d in strangers)], rest)  # fmt: skip
+                          [*participants, *(len(p) + d for p in parts[:1] for d in strangers)], rest)  # fmt: skip
         if found is not None:
-            counted = _counted(first, members, found[: len(members)] + 1)
-            words = [counted] if counted and found[: len(members)].any() else []
-            extra = [d for d, c in zip(strangers, found[len(members) :], strict=True) if c == 1]
-            if len(extra) == np.count_nonzero(found[len(members) :]):
+            counted = _counted(first, participants, found[: len(participants)] + 1)
+            words = [counted] if counted and found[: len(participants)].any() else []
+            extra = [d for d, c in zip(strangers, found[len(participants) :], strict=True) if c == 1]
+            if len(extra) == np.count_nonzero(found[len(participants) :]):
                 return " and ".join([*words, f"has the {blocks_of(first, extra)} as well, which takes no part"])
     if case.contract in PARTS:
-        return met(exact, device, members, rest) or sides(exact, device, members, rest)
+        return met(exact, device, participants, rest) or sides(exact, device, participants, rest)
     moved = first.went_in == "block" and CONTRACTS[case.contract].terms(case) == 1
-    return _added(exact, device, held) if moved else _misplaced(exact, device, members, parts, held)
+    return _added(exact, device, held) if moved else _misplaced(exact, device, participants, parts, held)
 
 
-def _counted(scene: Scene, members: Sequence[int], counts: np.ndarray) -> str | None:
+def _counted(scene: Scene, participants: Sequence[int], counts: np.ndarray) -> str | None:
     """How often each block is in the sum, where that is not once."""
     groups: dict[int, list[int]] = {}
-    for d, c in zip(members, counts, strict=True):
+    for d, c in zip(participants, counts, strict=True):
         groups.setdefault(int(c), []).append(d)
     right = groups.pop(1, [])
     if set(groups) == {0}:
@@ -101,29 +101,29 @@ def _added(scenes: Sequence[Scene], device: int, held: Sequence[np.ndarray]) -> 
 def _misplaced(
     scenes: Sequence[Scene],
     device: int,
-    members: Sequence[int],
+    participants: Sequence[int],
     parts: Sequence[np.ndarray],
     held: Sequence[np.ndarray],
 ) -> str | None:
     """Terms of the right devices that belong into the results of others: a wrong piece of a block."""
-    p = len(members)
+    p = len(participants)
     sizes = sum(h.size for h in held)
     if sizes < p * p or p < 2:
         return None
-    columns = [x[np.ix_(members, members)].reshape(p * p, *x.shape[2:]) for x in parts]
+    columns = [x[np.ix_(participants, participants)].reshape(p * p, *x.shape[2:]) for x in parts]
     found = solution(columns, list(range(p * p)), held)
     if found is None:
         return None
     counts = found.reshape(p, p)
-    at = members.index(device)
+    at = participants.index(device)
     if np.count_nonzero(counts) > 2 * p:
         return None
     told = []
     scene = scenes[0]
     for owner in np.flatnonzero(counts.any(axis=0)):
         if owner != at:
-            whose = [members[int(i)] for i in np.flatnonzero(counts[:, owner])]
-            told.append(f"of {names_of(scene, whose)} those that belong to {scene.name(members[int(owner)])}")
+            whose = [participants[int(i)] for i in np.flatnonzero(counts[:, owner])]
+            told.append(f"of {names_of(scene, whose)} those that belong to {scene.name(participants[int(owner)])}")
     more = f" and {len(told) - MOST_OWNERS} more" if len(told) > MOST_OWNERS else ""
     return f"adds up the wrong terms: {', '.join(told[:MOST_OWNERS])}{more}" if told else None
 
@@ -153,8 +153,8 @@ def _placed(scene: Scene, device: int) -> np.ndarray:
 
 
 def _extreme(scenes: Sequence[Scene], device: int, op: str) -> str | None:
-    """The largest set of members whose extreme this is: all of those that do not exceed it anywhere."""
-    members = within = members_of(scenes[0], device)
+    """The largest set of participants whose extreme this is: all of those that do not exceed it anywhere."""
+    participants = within = participants_of(scenes[0], device)
     reduce, exceeds = (np.max, np.greater) if op == "max" else (np.min, np.less)
     views = []
     for scene in scenes:
@@ -165,9 +165,9 @@ def _extreme(scenes: Sequence[Scene], device: int, op: str) -> str | None:
         within = [d for d in within if not exceeds(values[d], held).any()]
         views.append((values, held))
     few = len(scenes) < 2 and views[0][1].size < 4
-    if few or not within or len(within) == len(members):
+    if few or not within or len(within) == len(participants):
         return None
     if not all(np.array_equal(reduce(values[within], axis=0), held, equal_nan=True) for values, held in views):
         return None
-    counts = np.array([float(d in within) for d in members])
-    return _counted(scenes[0], members, counts)
+    counts = np.array([float(d in within) for d in participants])
+    return _counted(scenes[0], participants, counts)

@@ -70,7 +70,7 @@ def remembered(scene: Scene, key: str, make: Callable[[Scene], np.ndarray]) -> n
     return scene.memory[key]
 
 
-def members_of(scene: Scene, device: int) -> list[int]:
+def participants_of(scene: Scene, device: int) -> list[int]:
     """The devices that exchange with this one, in logical order."""
     mesh, case = scene.case.mesh, scene.case
     fixed = [i for i, name in enumerate(mesh.axis_names) if name not in case.axes]

@@ -89,7 +89,7 @@ def _multiple(scene: Scene, device: int) -> Iterable[str]:
     if expected.dtype == bool or (not expected.any() and held.any()):
         return
     right, exact = expected.astype(wide(expected.dtype)), held.astype(wide(held.dtype))
-    mesh, p = scene.case.mesh, scene.case.members
+    mesh, p = scene.case.mesh, scene.case.participants
     sizes = sorted({*range(2, 17), *mesh.sizes, mesh.size, p} - {1})
     candidates: list[tuple[str, float, float]] = [("minus", -1, 1)]
     candidates += [(f"{k} times", k, 1) for k in sizes] + [(f"1/{k} of", 1, k) for k in sizes]
@@ -143,7 +143,7 @@ def _size(scene: Scene, factor: float) -> str:
     axes = [name for name, size in scene.case.mesh.shape.items() if size == factor > 1]
     if axes:
         return f" ({' or '.join(axes)} {'has' if len(axes) == 1 else 'have'} that size)"
-    return " (as many devices take part)" if factor == scene.case.members > 1 else ""
+    return " (as many devices take part)" if factor == scene.case.participants > 1 else ""
 
 
 def _complex(scene: Scene, device: int) -> Iterable[str]:

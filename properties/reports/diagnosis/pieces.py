@@ -21,7 +21,7 @@ def pieces(scenes: Sequence[Scene], device: int) -> str | None:
 
     Where a part of it is looked at, that may be all pieces but the device's own.
     """
-    p = scenes[0].case.members
+    p = scenes[0].case.participants
     others = (p - 1,) if device in scenes[0].boxes else ()
     return _explained(scenes, device, lambda size: (p, 2, 2 * p, *others))
 

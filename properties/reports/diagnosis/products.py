@@ -28,9 +28,9 @@ MOST_SIDES = 256
 """Of how many rows or columns it is looked for how often each is added up: a system of so many unknowns is solved."""
 
 
-def met(scenes: Sequence[Scene], device: int, members: Sequence[int], rest: Sequence[np.ndarray]) -> str | None:
+def met(scenes: Sequence[Scene], device: int, participants: Sequence[int], rest: Sequence[np.ndarray]) -> str | None:
     """Says which block of a product met which part of the operand that stays, where that is not its own."""
-    case, p = scenes[0].case, len(members)
+    case, p = scenes[0].case, len(participants)
     if case.contract not in PARTS or scenes[0].went_in != "block" or p * p > sum(r.size for r in rest) or p < 2:
         return None
     if p * p * scenes[0].actual.size > MOST_NUMBERS:
@@ -55,9 +55,9 @@ def met(scenes: Sequence[Scene], device: int, members: Sequence[int], rest: Sequ
     return f"multiplies the wrong parts of {stays}: {', '.join(told[:MOST_OWNERS])}{more}"
 
 
-def sides(scenes: Sequence[Scene], device: int, members: Sequence[int], rest: Sequence[np.ndarray]) -> str | None:
+def sides(scenes: Sequence[Scene], device: int, participants: Sequence[int], rest: Sequence[np.ndarray]) -> str | None:
     """Says which rows or columns of blocks that a product adds up are left out, or there too often."""
-    shape, p = scenes[0].actual.shape, len(members)
+    shape, p = scenes[0].actual.shape, len(participants)
     alike = [(s, r) for s, r in zip(scenes, rest, strict=True) if s.actual.shape == shape]
     index = moving(scenes[0])
     kind = "column" if index == 0 else "row"
@@ -75,14 +75,14 @@ def sides(scenes: Sequence[Scene], device: int, members: Sequence[int], rest: Se
     told = []
     for k, count in sorted({(int(k), int(counts[j, k])) for j, k in np.argwhere(counts != 1)}):
         words = {0: "lacks {}", 2: "has {} twice"}.get(count, f"has {{}} {count} times")
-        whose = [members[int(j)] for j in np.flatnonzero(counts[:, k] == count)]
+        whose = [participants[int(j)] for j in np.flatnonzero(counts[:, k] == count)]
         told.append(f"{words.format(f'{kind} {k}')} of the {blocks_of(scenes[0], whose)}")
     return ", ".join(told[:MOST_OWNERS])
 
 
 def _all_met(scene: Scene) -> np.ndarray:
     """What block j alone gives if it meets part k of what stays: `[p * p, devices, *block]`."""
-    case, p = scene.case, scene.case.members
+    case, p = scene.case, scene.case.participants
     _, position, _, _, dimension = PARTS[case.contract]
     index, found = moving(scene), []
     parts = np.split(scene.inputs[position], p, axis=dimension)
@@ -94,7 +94,7 @@ def _all_met(scene: Scene) -> np.ndarray:
 
 def _all_sides(scene: Scene) -> np.ndarray:
     """What a row or column of block j gives alone: `[p * sides, devices, *block]`."""
-    index, p = moving(scene), scene.case.members
+    index, p = moving(scene), scene.case.participants
     found = []
     for j, k in np.ndindex(p, scene.inputs[index].shape[_side(index)]):
         alone = np.moveaxis(_alone(scene, index, j), _side(index), 0)
@@ -110,8 +110,8 @@ def _side(index: int) -> int:
 
 
 def _alone(scene: Scene, index: int, j: int) -> np.ndarray:
-    """The blocks of an operand, with zeros in place of all but those of member j."""
+    """The blocks of an operand, with zeros in place of all but those of participant j."""
     blocks = scene.inputs[index]
-    members = axis_index(scene.case.mesh, scene.case.axes)
-    mask = (members == j).reshape(*members.shape, *[1] * (blocks.ndim - members.ndim))
+    participants = axis_index(scene.case.mesh, scene.case.axes)
+    mask = (participants == j).reshape(*participants.shape, *[1] * (blocks.ndim - participants.ndim))
     return np.where(mask, blocks, np.zeros((), blocks.dtype))

@@ -33,7 +33,7 @@ MISTAKEN: dict[str, Callable[[int, int], int]] = {
     "i": lambda i, j: i,
     "0": lambda i, j: 0,
 }
-"""Which part may have met block j on member i, instead of part j."""
+"""Which part may have met block j on participant i, instead of part j."""
 
 
 MOST_CAUSES = 3
@@ -158,16 +158,19 @@ def meetings(scene: Scene) -> Iterator[tuple[str, list[np.ndarray]]]:
     if case.contract not in PARTS:
         return
     moving, position, kind, stays, dimension = PARTS[case.contract]
-    p, operand = case.members, scene.inputs[position]
-    members = axis_index(case.mesh, case.axes)
+    p, operand = case.participants, scene.inputs[position]
+    participants = axis_index(case.mesh, case.axes)
     for text, part in MISTAKEN.items():
         taken = operand.copy()
         for device in np.ndindex(case.mesh.sizes):
             parts = np.split(operand[device], p, axis=dimension)
-            order = [part(int(members[device]), j) % p for j in range(p)]
+            order = [part(int(participants[device]), j) % p for j in range(p)]
             taken[device] = np.concatenate([parts[j] for j in order], axis=dimension)
         inputs = [taken if i == position else x for i, x in enumerate(scene.inputs)]
-        yield f"block j of {moving} met {kind} ({text}) mod {p} of {stays} on member i, instead of {kind} j", inputs
+        yield (
+            f"block j of {moving} met {kind} ({text}) mod {p} of {stays} on participant i, instead of {kind} j",
+            inputs,
+        )
 
 
 def variants(case: Case) -> Iterator[tuple[str, Case]]:
@@ -214,14 +217,14 @@ def _other_values(case: Case) -> Iterator[tuple[str, object]]:
     rank = len(case.operands[0].block)
     for name, value in case.params:
         if name == "offset":
-            others = {other % case.members: other for other in (1, value - 1, value + 1, 0, -value)}
-            yield from ((name, other) for rest, other in reversed(others.items()) if rest != value % case.members)
+            others = {other % case.participants: other for other in (1, value - 1, value + 1, 0, -value)}
+            yield from ((name, other) for rest, other in reversed(others.items()) if rest != value % case.participants)
         elif name in ("axis", "scatter_dimension", "split_axis", "concat_axis"):
             sides = rank + (name == "axis" and not case.keywords.get("tiled", True))
             yield from ((name, other) for other in range(sides) if other != value % max(sides, 1))
         elif name == "root":
-            yield from ((name, other) for other in range(case.members) if other != value)
-        elif name == "op" and case.members > 1:
+            yield from ((name, other) for other in range(case.participants) if other != value)
+        elif name == "op" and case.participants > 1:
             yield from ((name, other) for other in ("sum", "mean", "max", "min") if other != value)
         elif type(value) is bool:
             yield name, not value

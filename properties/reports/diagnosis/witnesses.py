@@ -121,7 +121,7 @@ def enlarged(case: Case) -> Case | None:
         tuple(n * factor if side is None else side for n, side in zip(o.block, sides, strict=True))
         for o, sides in zip(case.operands, scaled, strict=True)
     ]
-    if max(map(math.prod, blocks)) * case.mesh.size * case.members > 2_000_000:
+    if max(map(math.prod, blocks)) * case.mesh.size * case.participants > 2_000_000:
         return None
     larger = tuple(dataclasses.replace(o, block=b) for o, b in zip(case.operands, blocks, strict=True))
     return dataclasses.replace(case, operands=larger)

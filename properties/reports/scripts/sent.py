@@ -48,11 +48,11 @@ def sent(jaxpr: Any, shape: Any, begun: Any = ()) -> Any:
         bodies = [getattr(v, "jaxpr", v) for v in values if hasattr(v, "eqns")]
         if name in KINDS and axes:
             groups = params.get("axis_index_groups")
-            members = max(map(len, groups)) if groups else math.prod(shape[a] for a in axes)
+            participants = max(map(len, groups)) if groups else math.prod(shape[a] for a in axes)
             avals = [v.aval for v in equation.invars[: len(equation.outvars)]]
             bits = [NARROW.get(str(a.dtype), 8 * a.dtype.itemsize) for a in avals]
             size = sum(math.ceil(math.prod(a.shape) * b / 8) for a, b in zip(avals, bits, strict=True))
-            found[KINDS[name], members, size] += 1
+            found[KINDS[name], participants, size] += 1
             after = [n + 1 for n in after]
         elif name == "scan":
             inside, chains = sent(bodies[0], shape)

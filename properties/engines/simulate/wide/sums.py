@@ -85,7 +85,7 @@ def _along(env: Env, equation: Any) -> int:
     return int(equation.invars[0].aval.shape[equation.params["axis"]])
 
 
-def _members(env: Env, equation: Any) -> int:
+def _participants(env: Env, equation: Any) -> int:
     groups = equation.params.get("axis_index_groups")
     count = max(map(len, groups)) if groups else env.mesh.axis_size(axes_of(equation))
     shape = equation.invars[0].aval.shape
@@ -94,7 +94,7 @@ def _members(env: Env, equation: Any) -> int:
 
 wide_rule("reduce_sum")(linear(_reduced))
 wide_rule("cumsum")(linear(_along))
-wide_rule(*ACROSS_DEVICES)(linear(_members))
+wide_rule(*ACROSS_DEVICES)(linear(_participants))
 
 
 @wide_rule("dot_general", "ragged_dot_general")

@@ -18,7 +18,7 @@ from shardproof.properties.contracts.contract import Scope
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.contracts.drawing import beside, meshes_with_room
 
-LONG = (7, 16, 33)
+LONG = (7, 16, 33, 65)
 """Factors of a side that is longer than the others."""
 
 AxisName = str | tuple[str, ...]
@@ -144,7 +144,8 @@ def roles_of_layouts(draw: st.DrawFn, mesh: MeshCase, chain: Chain, layouts: Seq
         entries = draw(specs(mesh, len(layout), allowed=allowed))
         like = draw(st.integers(0, 7), label="like the one before")
         if len(layout) == len(before) == 2 and like > 3:
-            turned = tuple(entry[::-1] for entry in before)
+            by = draw(st.integers(0, 2), label="turned by")  # 0: the other way round
+            turned = tuple((*entry[by:], *entry[:by]) if by else entry[::-1] for entry in before)
             entries = (before, before[::-1], turned, turned[::-1])[like - 4]
         as_tuples = draw(st.tuples(*[st.integers(0, 3)] * len(layout)), label="one axis as a tuple")
         for name, entry, as_tuple in zip(layout, entries, as_tuples, strict=True):

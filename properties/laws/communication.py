@@ -21,7 +21,7 @@ from shardproof.properties.laws.violation import Broken, NothingToCompare, NotRu
 from shardproof.properties.programs.derivatives import pullback
 from shardproof.properties.programs.expectation import Terms
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.program import Seen, forward
+from shardproof.properties.programs.program import Seen, answering, forward
 
 KEPT = 64
 WIDER = {"bfloat16": 2, "float8_e4m3fn": 4, "float8_e5m2": 4, "int4": 2, "uint4": 2}
@@ -54,7 +54,8 @@ def communication_of(implementation: Implementation, case: Case, engine: Engine,
             given = operands(case, COUNTED, case.mesh.size)
             rest = program.arguments[len(given) :]  # the cotangents, of a gradient
             arrays = [*given, *(generate(COUNTED, a.shape, np.dtype(a.dtype), terms=case.mesh.size) for a in rest)]
-            found = count(engine, program, case.mesh, arrays)
+            with answering():  # the rules of derivatives as well
+                found = count(engine, program, case.mesh, arrays)
         check_results(case, seen)
         if not backward:
             remember(implementation, case, seen)

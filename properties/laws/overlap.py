@@ -15,7 +15,7 @@ from shardproof.properties.laws.violation import Broken, NotRun
 from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.overlap import Overlap, limit
-from shardproof.properties.programs.program import Seen, forward
+from shardproof.properties.programs.program import Seen, answering, forward
 
 MACHINE = "on a machine whose busiest link needs as long as p-1 of p products"
 
@@ -41,7 +41,8 @@ def check_overlap(implementation: Implementation, case: Case, engine: Engine) ->
     sizes = sizes_of(case)
     program = forward(case, implementation, seen)
     try:
-        ahead = operations_of(program, case.mesh)
+        with answering():
+            ahead = operations_of(program, case.mesh)
         check_results(case, seen)
         if products_in(ahead) and not flops_in(ahead):  # of empty blocks, beside which nothing can be hidden
             return 1
@@ -52,7 +53,7 @@ def check_overlap(implementation: Implementation, case: Case, engine: Engine) ->
         if not has_own_gradient(case):
             return 1
         try:
-            with differentiating():
+            with differentiating(), answering():
                 both = operations_of(derivatives(case, implementation, seen, forward_mode=False)[0], case.mesh)
         except NotImplementedError:  # a function without a gradient has none that could wait
             return 1

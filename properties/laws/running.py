@@ -122,7 +122,8 @@ def _make(kind: str, implementation: Implementation, case: Case, engine: Engine)
     check_results(case, seen)
     program, placements = derivatives(case, implementation, seen, forward_mode=forward_mode, reverse_mode=reverse_mode)
     with differentiating():
-        prepared = engine.prepare(program, case.mesh)
+        with answering():  # the rules of derivatives
+            prepared = engine.prepare(program, case.mesh)
         # jvp of a custom_vjp is traced all the same, to a primitive that nothing can run
         jaxpr = traced(program, case, engine) if prepared.jaxpr is None else prepared.jaxpr
         if forward_mode and contains(jaxpr, "custom_lin"):

@@ -89,7 +89,7 @@ def test_the_table_has_a_row_per_implementation(checked: Run) -> None:
     assert [row[:2] for row in checked.table] == [[contract, "lax"] for contract in CONTRACTS]
     for row in checked.table:
         cells = dict(zip(checked.headings, row, strict=True))
-        assert int(cells["cases"]) >= 10
+        assert int(cells["cases"]) >= 5  # the data sets of one structure
         assert 1 <= int(cells["compilations"]) <= int(cells["cases"])
         assert 2 <= int(cells["largest mesh"]) <= 8
 

@@ -27,7 +27,7 @@ def notes(tallies: Iterable[Tally]) -> list[str]:
     broken = {
         (t.contract, t.implementation): t.failure.get("headline", "")
         for t in by_law
-        if t.law == "communication" and t.outcome != "passed"
+        if t.law == "communication" and t.outcome == "failed"
     }
     tallies = merge(by_law)
     met: dict[str, int] = {}

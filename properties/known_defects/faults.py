@@ -17,6 +17,7 @@ from shardproof.properties.engines.simulate.liveness import equations, opened, s
 SUMS = ("psum", "psum_invariant", "reduce_scatter")
 ALL_REDUCES = ("psum", "psum_invariant", "pmax", "pmin")
 REDUCTIONS = (*ALL_REDUCES, "reduce_scatter")
+CALLS = ("jit", "pjit")
 GATHERS = ("all_gather", "all_gather_invariant")
 MANY = 4096
 """The elements from which XLA:CPU takes a maximum in another way (`reduce_max_loses_nan.py`)."""
@@ -108,6 +109,11 @@ def relaid_in_front(case: Case, program: Any) -> Any:
 def custom_vmap(case: Case, program: Any) -> Any:
     """A function with a rule of its own for vmap."""
     return first(program, lambda e: e.primitive.name == "custom_vmap_call")
+
+
+def search(case: Case, program: Any) -> Any:
+    """JAX's search in a sorted array, which calls a primitive that is not left in a program."""
+    return first(program, lambda e: e.primitive.name in CALLS and e.params.get("name") == "searchsorted")
 
 
 def cast_in_a_branch(case: Case, program: Any) -> Any:

@@ -4,6 +4,11 @@ from shardproof.properties.known_defects.defect import Defect
 
 RECORDED = (
     Defect(
+        "x64_constant",
+        "A NumPy constant keeps the dtype of its first trace while a program holds it: jit fails after enable_x64.",
+        ("0.10.2", "0.12.0.1"),
+    ),
+    Defect(
         "nested_shard_map_gradient",
         "The gradient of a shard_map inside of another raises, or hangs: residuals name axes of the outer one.",
         ("0.10.2", "0.12.0.1"),

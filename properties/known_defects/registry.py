@@ -107,6 +107,16 @@ DEFECTS: dict[str, Defect] = {
             repair=repairs.cast_again,
         ),
         Defect(
+            "searchsorted_partial_manual",
+            "searchsorted in an array that varies fails an assertion beside an axis that is not manual.",
+            ("0.10.2", "0.12.0.1"),
+            at_fault=faults.search,
+            shows=lambda case, error: (
+                bool(case.manual) and type(error) is AssertionError and str(error).startswith("ManualAxisType(")
+            ),
+            repair=repairs.search_typed,
+        ),
+        Defect(
             "nested_shard_map_eager",
             "Without jit, a shard_map inside of another raises where it is replicated along an axis of the outer one.",
             ("0.10.2", "0.12.0.1"),

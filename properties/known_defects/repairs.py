@@ -6,6 +6,7 @@ derived by the one or the other is forgotten on the way in and out.
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -111,6 +112,26 @@ def cast_again(primitive: Any) -> Iterator[None]:
 
     with _bound({primitive: bind}):
         yield
+
+
+@contextmanager
+def search_typed(primitive: Any) -> Iterator[None]:
+    """What a search in a sorted array returns is on the mesh that it is traced on, and not on none."""
+    module = getattr(jnp.searchsorted, "__wrapped__").__globals__["hijax"]  # noqa: B009
+    original = module.core
+
+    def typed(x: Any) -> Any:
+        if not isinstance(x, jax.ShapeDtypeStruct):
+            return original.typeof(x)
+        return original.typeof(cast_varying(jnp.zeros(x.shape, x.dtype), x.manual_axis_type.varying))
+
+    forget()
+    module.core = SimpleNamespace(**{**vars(original), "typeof": typed})
+    try:
+        yield
+    finally:
+        module.core = original
+        forget()
 
 
 @contextmanager

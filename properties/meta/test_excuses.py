@@ -147,6 +147,13 @@ def by_branches(table: Array, ids: Array, axis_name: Any) -> Array:
     return lax.psum(lax.map(row, ids), axis_name)
 
 
+def searching(x: Array, axis_name: Any, *, offset: int = 1, extra: int = 0) -> Array:
+    """A ring shift by a participant that looks for its own number."""
+    me = lax.axis_index(axis_name)
+    found = jnp.searchsorted(jnp.arange(4096), me)  # as far as it is
+    return jnp.where(found == me, collectives.ring_shift(x, axis_name, offset=offset + extra), x)
+
+
 @dataclass(frozen=True)
 class Pair:
     """A right function that meets a defect, and the same with a bug of its own.
@@ -186,6 +193,9 @@ PAIRS = {
     ),
     "vmap_varying_branch": Pair(
         "embedding_lookup", by_branches, after(by_branches, doubled), "transformation", "simulate"
+    ),
+    "searchsorted_partial_manual": Pair(
+        "ring_shift", searching, partial(searching, extra=1), "transformation", "simulate", ("partial_manual",)
     ),
     "nested_shard_map_eager": Pair("all_reduce", reduce, after(reduce, doubled), "eager", "xla", ("eager", "nested")),
     "empty_all_gather": Pair("all_gather", gather, after(gather, in_another_dtype), "value", "xla"),

@@ -27,7 +27,9 @@ from shardproof.properties.cases.chain import MOST_LINKS
 from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.whole import KINDS
-from shardproof.properties.engines.references import MOST_DIFFERENCES, JaxReference, NumpyReference
+from shardproof.properties.engines.references import NumpyReference
+from shardproof.properties.engines.references.evaluated import MOST_DIFFERENCES
+from shardproof.properties.engines.references.traced import DOUBT, DOUBT_OF_TABLES
 from shardproof.properties.laws.doubles import DIGITS
 from shardproof.properties.meta.test_scheduled import MICRO, saved
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS
@@ -125,10 +127,11 @@ def test_what_tox_leaves_out_the_workflow_has() -> None:
         (r"up to (\d+) elements of each argument", MOST_DIFFERENCES),
         (
             r"must equal its reference to (\d+) digits of an",
-            -math.log10(max(JaxReference.doubt[0], NumpyReference.doubt[0])),
+            -math.log10(max(DOUBT[0], NumpyReference.doubt[0])),
         ),
         (r"in values and to (\d+) in derivatives of a NumPy reference", -math.log10(NumpyReference.doubt[1])),
         (r"must equal its reference to (\d+) digits, and", -math.log10(DIGITS)),
+        (r"traced on float32, and precise to (\d+) digits", -math.log10(max(DOUBT_OF_TABLES))),
         (r"grow with the mesh is interpreted on at most (\d+) devices", LARGEST),
         (r"and others, at most (\d+) around a call", MOST_LINKS),
     ],

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from jax import lax
 from shardproof.properties.contracts import Scope
 from shardproof.properties.contracts.described import Array, Signature, indices
 from shardproof.properties.contracts.roles import Conditions, sizes_of_dimensions
-from shardproof.properties.engines.references import JaxReference, NumpyReference, differences, reference_of
+from shardproof.properties.engines.references import JaxReference, NumpyReference, reference_of
+from shardproof.properties.engines.references.kinks import differences
 from shardproof.properties.meta.drawn import drawn, smallest
 
 BLOCK = Signature.of(("x", "w"), ("b@data k", "k n"), {"y": "b@data n", "total": ""})
@@ -160,3 +162,87 @@ def test_listed_sizes_are_all_drawn() -> None:
     strategy = sizes_of_dimensions(signature, conditions, {"data": 2}, Scope())
     assert {sizes["b"] for sizes in drawn(strategy, 200)} == {2, 4, 8, 16, 32, 64}
     assert smallest(strategy) == {"b": 2}
+
+
+ROWS = Signature.of(("x",), ("b k",), "b k")
+BFLOAT16 = [np.dtype("bfloat16")]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_constants_are_what_the_source_says(dtype: str) -> None:
+    """Numbers are doubles, whatever the case's dtype is; arrays of numbers are of float32 at least."""
+    table = np.sin(np.arange(1.0, 4.0))
+    x = np.array([[1.0, 2.0, 3.0]])
+    for factor, digits in ((np.sqrt(2 / np.pi), 1e-15), (table, 1e-7)):
+        reference = reference_of(lambda x, factor=factor: 0.1 * x * factor, ROWS, {"b": 1, "k": 3}, {})
+        (value,) = reference.value([x], [np.dtype(dtype)], {})
+        (pulled,) = reference.pullback([x], [np.ones_like(x)], (0,), [np.dtype(dtype)], {})
+        (pushed,) = reference.pushforward([x], {0: np.ones_like(x)}, [np.dtype(dtype)], {})
+        for found, expected in ((value, 0.1 * x * factor), (pulled, 0.1 * factor), (pushed, 0.1 * factor)):
+            np.testing.assert_allclose(found, np.broadcast_to(expected, x.shape), rtol=digits)
+        assert reference.doubt[0] >= digits
+
+
+def test_a_table_of_a_reference_is_that_of_the_function_too() -> None:
+    """What was traced for the reference leaves no doubles in a program that is compiled without them."""
+    table = np.sin(np.arange(1.0, 4.0))
+    reference = reference_of(lambda x: x * table, ROWS, {"b": 1, "k": 3}, {})
+    x = np.array([[1.0, 2.0, 3.0]])
+    reference.value([x], FLOATS[:1], {})
+    np.testing.assert_allclose(jax.jit(lambda x: x * table)(x.astype(np.float32)), x * table, rtol=1e-6)
+
+
+def test_what_depends_on_the_dtype_is_traced_in_it() -> None:
+    """The end of a dtype, random bits, and what has a dtype of its own are those of the case."""
+    ends = JaxReference(lambda x: jnp.where(x > 1, x, jnp.finfo(x.dtype).min), ROWS)
+    drawn_bits = JaxReference(lambda x: jnp.where(jax.random.bernoulli(jax.random.key(0), 0.5, x.shape), x, 0), ROWS)
+    carried = JaxReference(lambda x: lax.scan(lambda c, row: (c + row, c), jnp.zeros(64, x.dtype), x)[1], ROWS)
+    bound = JaxReference(lambda x: lax.scan(lambda c, row: (c + row, c), jnp.zeros(64, "float32"), x)[1], ROWS)
+    x = np.ones((2, 64))
+    end = float(jnp.finfo("float32").min)
+    assert ends.value([x], FLOATS[:1], {})[0].tolist() == np.full((2, 64), end).tolist()
+    kept = jax.random.bernoulli(jax.random.key(0), 0.5, (2, 64))
+    assert drawn_bits.value([x], FLOATS[:1], {})[0].tolist() == np.where(kept, x, 0).tolist()
+    runs = {r: r.run_program("value", r.called, [x.shape], FLOATS[:1], {}) for r in (ends, drawn_bits, carried, bound)}
+    assert [doubles for _, doubles in runs.values()] == [False, False, True, False]
+    assert bound.value([x], FLOATS[:1], {})[0].tolist() == carried.value([x], FLOATS[:1], {})[0].tolist()
+
+
+def test_the_dtype_is_not_that_of_a_constant_of_numpy() -> None:
+    """Where NumPy would compute in doubles anyway; what casts, and what is made in JAX, says what it is."""
+    of_table = JaxReference(lambda x: x * np.sqrt(2 / np.pi), ROWS)
+    cast = JaxReference(lambda x: (x * np.sqrt(2 / np.pi)).astype(np.float32), ROWS)
+    of_jax = JaxReference(lambda x: jnp.tanh(x) * jnp.ones(x.shape), ROWS)
+    found = [r.result_dtypes([(2, 3)], BFLOAT16, {}) for r in (of_table, cast, of_jax)]
+    assert found == [[np.dtype("bfloat16")], [np.dtype("float32")], [np.dtype("float32")]]
+
+
+KINKS: dict[str, tuple[Any, Any, list[bool]]] = {
+    "relu": (jnp.abs, [[0.0, 1.0, -2.0]], [True, False, False]),
+    "tie": (lambda x: jnp.max(x, axis=1, keepdims=True) + 0 * x, [[2.0, 2.0, 1.0]], [True, True, False]),
+    "sorted": (lambda x: jnp.sort(x, axis=1) * jnp.arange(3.0), [[1.0, 5.0, 5.0]], [False, True, True]),
+    "smooth": (lambda x: jnp.exp(10 * x) * x**2, [[0.0, 1.0, -1.0]], [False, False, False]),
+}
+
+
+@pytest.mark.parametrize("name", KINKS)
+def test_derivatives_are_not_known_at_a_kink(name: str) -> None:
+    """Each program has its own there; all others are known."""
+    function, at, unknown = KINKS[name]
+    x = np.array(at)
+    (pulled,) = JaxReference(function, ROWS).pullback([x], [np.ones_like(x)], (0,), FLOATS[:1], {})
+    assert np.isnan(pulled[0]).tolist() == unknown
+
+
+def test_a_reference_may_work_in_place() -> None:
+    """It gets arrays of its own."""
+
+    def in_place(x: Any) -> Any:
+        x[...] = np.sort(x, axis=1)
+        return x
+
+    x = np.array([[3.0, 1.0, 2.0]])
+    x.flags.writeable = False
+    found = reference_of(in_place, ROWS, {"b": 1, "k": 3}, {})
+    assert isinstance(found, NumpyReference)
+    assert found.value([x], FLOATS[:1], {})[0].tolist() == [[1.0, 2.0, 3.0]]

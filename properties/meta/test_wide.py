@@ -415,7 +415,16 @@ def test_a_constant_is_off_by_its_own_rounding(number: float, dtype: str) -> Non
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_constant_of_few_digits_is_what_the_source_has(dtype: str) -> None:
     """Nobody writes 0.1 and finds 0.5."""
-    assert (literal_error(np.array([0, 0.5, 1, -2, 3, 1.25, np.inf]), np.dtype(dtype)) == 0).all()
+    error = literal_error(np.array([0, 0.5, 1, -2, 3, 1.25, np.inf]), np.dtype(dtype))
+    assert (error[[0, -1]] == 0).all()
+    assert (error[1:-1] == 0).all() == (exact_limit(np.dtype(dtype)) > 2**8)  # 0.999 is 1 in bfloat16
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_an_array_of_constants_is_rounded_as_a_whole(dtype: str) -> None:
+    """Where one has many digits, those that have few may have had more; zero is zero."""
+    error = literal_error(np.array([0, 0.1, 0.5]).astype(dtype).astype(np.float64), np.dtype(dtype))
+    assert ((error > 0) == [False, True, True]).all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -18,6 +18,9 @@ from shardproof.oracles.dtypes import (
 )
 from shardproof.properties.engines.simulate.wide.held import Numbers
 
+NO_DIGITS = 2**8
+"""In a dtype that holds whole numbers up to here, and no further, having few digits says nothing of a number."""
+
 DOUBLE = unit_roundoff(np.dtype(np.float64))
 FLOAT = np.dtype(np.float32)
 
@@ -103,13 +106,14 @@ def limits(rounding: Rounding, dtype: np.dtype, primitive: str) -> Limits:
 def literal_error(value: Numbers, dtype: np.dtype) -> Numbers:
     """How far a constant may be from the number that the source has: one rounding, unless its digits are few.
 
-    Half of the digits of its dtype are few: one number in thousands is rounded to such a one. Below the normal range
-    all numbers have few; and where not every whole number is one of the dtype, any may be what a count was rounded to:
-    the size of an axis of 257 devices is 256 in bfloat16.
+    Half of the digits of its dtype are few: one number in thousands of float32 is rounded to such a one. Of an array
+    all elements must have no more: where one was rounded, others may have few by chance. In bfloat16 and below that
+    says nothing, since 0.999 is 1. Below the normal range all numbers have few; and where not every whole number is one
+    of the dtype, any may be what a count was rounded to: the size of an axis of 257 devices is 256 in bfloat16.
     """
     size = np.asarray(np.abs(value), np.float64)
     digits, _ = np.frexp(size)
     few = 2.0 ** (math.log2(exact_limit(dtype)) // 2)
     certain = (size >= smallest_normal(dtype)) & (size < exact_limit(dtype)) | (size == 0)
-    short = (digits * few == np.rint(digits * few)) & certain
-    return np.where(short | ~np.isfinite(value), 0.0, half_spacing(size, dtype))
+    short = (exact_limit(dtype) > NO_DIGITS) & (digits * few == np.rint(digits * few)) & certain | ~np.isfinite(value)
+    return np.where(short.all() | (size == 0) | ~np.isfinite(value), 0.0, half_spacing(size, dtype))

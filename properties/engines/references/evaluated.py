@@ -1,0 +1,81 @@
+"""References that are called with doubles: in NumPy, or in JAX with branches in Python."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from shardproof.properties.contracts.described import Signature
+from shardproof.properties.contracts.trees import refilled
+from shardproof.properties.engines.references.kinks import differences
+from shardproof.properties.engines.references.leaves import Arrays, Dtypes, Options, leaves_of, together_of
+
+STEP = 2.0**-9
+"""The larger step of central differences, relative to arrays of the size of 1."""
+
+MOST_DIFFERENCES = 64
+"""Of so many elements of an argument, central differences give the derivative; of the others it is not known."""
+
+
+class NumpyReference:
+    """A reference in NumPy, or in JAX where it cannot be traced: what it returns is what its results are described as.
+
+    Arguments:
+        function: takes and returns whole arrays, in trees; floats are doubles, in JAX as well.
+        signature: these trees.
+    """
+
+    doubt = (1e-11, 1e-7)
+    """How far off it may be, of values and of derivatives (see `Contract`)."""
+
+    def __init__(self, function: Callable[..., Any], signature: Signature) -> None:
+        self.function, self.signature = function, signature
+
+    def value(self, arrays: Arrays, dtypes: Dtypes, options: Options) -> list[np.ndarray]:
+        """The results."""
+        with np.errstate(all="ignore"), jax.enable_x64(True):
+            own = [np.array(a) for a in arrays]  # which it may write to
+            found = leaves_of(self.signature, self.function(*refilled(self.signature.tree, own), **options))
+        return [
+            np.asarray(leaf, np.float64 if array.dtype == "float" else None)
+            for leaf, array in zip(found, self.signature.results, strict=True)
+        ]
+
+    def pushforward(
+        self, arrays: Arrays, tangents: Mapping[int, np.ndarray], dtypes: Dtypes, options: Options
+    ) -> list[np.ndarray]:
+        """Their tangents, given those of some leaves; NaN where they are not known."""
+
+        def at(step: float) -> list[np.ndarray]:
+            moved = [a + step * tangents[i] if i in tangents else a for i, a in enumerate(arrays)]
+            return self.value(moved, dtypes, options)
+
+        size = max((float(np.abs(t).max(initial=0)) for t in tangents.values()), default=0.0)
+        return differences(at, STEP / max(size, 1.0))
+
+    def pullback(
+        self, arrays: Arrays, cotangents: Arrays, moving: Sequence[int], dtypes: Dtypes, options: Options
+    ) -> list[np.ndarray]:
+        """The cotangents of some leaves, given those of the results; NaN where they are not known."""
+        found = []
+        for i in moving:
+            gradient = np.full(arrays[i].size, np.nan)
+            # spread over all elements
+            for k in np.unique(np.linspace(0, arrays[i].size - 1, min(arrays[i].size, MOST_DIFFERENCES)).astype(int)):
+
+                def at(step: float, i: int = i, k: int = int(k)) -> list[np.ndarray]:
+                    moved = arrays[i].astype(np.float64)  # a copy
+                    moved.flat[k] += step
+                    results = self.value([*arrays[:i], moved, *arrays[i + 1 :]], dtypes, options)
+                    with np.errstate(invalid="ignore"):
+                        return [np.asarray(sum(np.sum(y * ct) for y, ct in zip(results, cotangents, strict=True)))]
+
+                gradient[k] = differences(at, STEP)[0]
+            found.append(gradient.reshape(arrays[i].shape))
+        return found
+
+    def result_dtypes(self, shapes: Sequence[tuple[int, ...]], dtypes: Dtypes, options: Options) -> list[np.dtype]:
+        """The dtypes of the results: as described, and of floats that of the arguments together."""
+        together = together_of(self.signature, dtypes)
+        return [together if a.dtype == "float" else np.dtype(a.dtype) for a in self.signature.results]

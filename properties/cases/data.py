@@ -14,6 +14,7 @@
   near the smallest with all its digits: sums and products are exact where the dtype has their range.
 - *partial*: integers as large as one participant's own sum of products permits: that is exact in the dtype,
   and the whole sum only in a wider accumulator, so that a dtype which is too narrow shows in one rounding.
+- *zeros*: nothing else in every second data set, and among real numbers in the others. No derivative is asked for.
 """
 
 import math
@@ -32,7 +33,7 @@ from shardproof.oracles.dtypes import (
     smallest_normal,
 )
 
-KINDS = ("exact", "distinct", "real", "special", "nan", "scaled", "partial")
+KINDS = ("exact", "distinct", "real", "special", "nan", "scaled", "partial", "zeros")
 """In this order, which is part of what seeds a generator: a new kind comes last, and old data stay what they are."""
 
 
@@ -74,6 +75,9 @@ def _generated(data: Data, shape: tuple[int, ...], dtype: np.dtype, terms: int, 
     if data.kind in ("special", "nan"):
         share = 0.5 / max(terms, 1) if degree > 1 and is_float(dtype) else 0.3
         return _special(rng, shape, dtype, largest, data, share)
+    if data.kind == "zeros":
+        kept = rng.random(shape) < 0.5 * (data.seed % 2)
+        return np.where(kept, generate(Data("real", data.seed), shape, dtype), np.zeros((), dtype))
     if data.kind == "distinct":
         return _distinct(data.seed, shape, dtype)
     if data.kind == "partial":

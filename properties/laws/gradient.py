@@ -65,11 +65,12 @@ def check_gradient(implementation: Implementation, case: Case, engine: Engine) -
 def derives_at(case: Case, data: Data) -> bool:
     """Whether derivatives at such data are defined.
 
-    A product of infinity and zero is not, but whatever is only moved or added up may be infinite.
+    A product of infinity and zero is not, but whatever is only moved or added up may be infinite; nor is that of a root
+    at zero.
     """
     if CONTRACTS[case.contract].generic:
         return data.kind == "real"
-    return CONTRACTS[case.contract].degree == 1 or data.kind not in ("special", "nan")
+    return CONTRACTS[case.contract].degree == 1 or data.kind not in ("special", "nan", "zeros")
 
 
 def along(case: Case, data: Data) -> str:

@@ -57,7 +57,7 @@ def operands(case: Case, data: Data, terms: int | None = None) -> list[np.ndarra
     count = terms_of(case) if terms is None else terms
     count = contract.partial(case) if data.kind == "partial" else count
     arrays = [case.global_array(i, data, terms=count, degree=contract.degree) for i in range(len(case.operands))]
-    return contract.adapt(case, arrays)
+    return arrays if data.kind == "zeros" else contract.adapt(case, arrays)
 
 
 def magnitude(array: np.ndarray) -> np.ndarray:

@@ -66,6 +66,29 @@ def norm_without_its_half(x: Array, axis_name: AxisName) -> Array:
     return 2 * norm - lax.stop_gradient(norm)
 
 
+@mutant("global_norm", smallest=(1,))
+def norm_by_a_reciprocal_root(x: Array, axis_name: AxisName) -> Array:
+    """Multiplies the sum of squares by its reciprocal root, which is NaN where all of x is zero."""
+    squares = lax.psum(cast_varying(jnp.sum(jnp.square(_wide(x))), names(axis_name)), axis_name)
+    return (squares * lax.rsqrt(squares)).astype(x.dtype)
+
+
+@mutant("rms_norm", smallest=(1,))
+def rms_with_an_epsilon_of_its_own(x: Array, scale: Array, axis_name: AxisName, *, epsilon: float) -> Array:
+    """Adds a thousandth of a millionth at least, and so normalises small features to less than 1."""
+    return norms.rms_norm(x, scale, axis_name, epsilon=max(epsilon, 1e-9))
+
+
+@mutant("rms_norm", smallest=(1,), law="gradient")
+def rms_that_is_stuck_at_zero(x: Array, scale: Array, axis_name: AxisName, *, epsilon: float) -> Array:
+    """Takes the root of zero where a token is zero, whose derivative is NaN in the branch that is not chosen."""
+    axes = names(axis_name)
+    wide = _wide(cast_varying(x, axes))
+    mean = lax.psum(jnp.sum(jnp.square(wide), axis=-1, keepdims=True), axes) / (x.shape[-1] * lax.axis_size(axes))
+    root = jnp.where(mean > 0, jnp.sqrt(mean) * jnp.sqrt(1 + epsilon / mean), epsilon**0.5)
+    return (wide / root * _wide(scale)).astype(x.dtype)
+
+
 @mutant("rms_norm", smallest=(2,))
 def rms_of_the_own_features(x: Array, scale: Array, axis_name: AxisName, *, epsilon: float) -> Array:
     """Normalises by the features that are here, and not by those of all participants."""

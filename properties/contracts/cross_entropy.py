@@ -10,12 +10,13 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
 from shardproof.properties.contracts.costs import bits, elements, replicas, something, sum_bits
+from shardproof.properties.contracts.drawing import further_dimensions, integers_below
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.mistakes import cross_entropy as mistakes
 from shardproof.properties.contracts.operation import APART, Described, Drawn, operation
 
-FEATURES = frozenset({"explained_errors", "invalid_indices", APART, "replicated_operands", "x64"})
+FEATURES = frozenset({"any_rank", "explained_errors", "invalid_indices", APART, "replicated_operands", "x64"})
 
 MOST_MEMBERS = 256
 """The largest mesh: every participant has a gradient for all classes, of which there are as many as participants."""
@@ -34,13 +35,14 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     if not scope.large and draw(st.integers(0, 9), label="long") == 9:
         size = draw(st.sampled_from(LONG), label="long side")
         tokens, classes = (size, classes) if draw(st.booleans(), label="which") else (tokens, size)
-    integers = draw(st.sampled_from(("int32", "int32", "uint16", "int16")), label="dtype of the labels")
+    integers = integers_below(draw, participants * classes)
     indices = st.one_of(st.sampled_from(ELSEWHERE), st.integers(0, participants * classes - 1))
     params = {
         "label_smoothing": draw(st.sampled_from(SMOOTHINGS), label="label_smoothing"),
         "ignore_index": draw(indices, label="ignore_index"),
     }
-    return [Described((tokens, classes)), Described((tokens,), integers, varies=False)], params
+    more = further_dimensions(draw, scope)
+    return [Described((*more, tokens, classes)), Described((*more, tokens), integers, varies=False)], params
 
 
 def _kinds(scope: Scope) -> tuple[str, ...]:
@@ -59,11 +61,20 @@ def _some_large(logits: np.ndarray) -> np.ndarray:
 
 
 def _labelled(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """Labels of all classes; logits are finite, or NaN."""
+    """Labels of all classes; logits are finite, or NaN. Of half of the data sets with NaN, all tokens are ignored."""
     logits, labels = arrays
-    classes = case.participants * case.operands[0].block[1]
-    extremes = not np.isnan(logits.astype(np.float64)).any()  # beside NaN extremes are those of any data
-    return [_some_large(logits), labels_of(case, labels, classes, extremes=extremes)]
+    classes = case.participants * case.operands[0].block[-1]
+    spoilt = bool(np.isnan(logits.astype(np.float64)).any())  # beside NaN extremes are those of any data
+    chosen = labels_of(case, labels, classes, extremes=not spoilt)
+    if spoilt and np.signbit(logits).sum() % 2:
+        chosen = all_ignored(case, chosen)
+    return [_some_large(logits), chosen]
+
+
+def all_ignored(case: Case, labels: np.ndarray) -> np.ndarray:
+    """The `ignore_index` for all labels, if their dtype has it."""
+    index, info = case.keywords["ignore_index"], np.iinfo(labels.dtype)
+    return np.full_like(labels, index) if info.min <= index <= info.max else labels
 
 
 def labels_of(case: Case, labels: np.ndarray, classes: int, *, extremes: bool) -> np.ndarray:
@@ -96,7 +107,8 @@ def _numbers(case: Case) -> st.SearchStrategy[Case]:
 
 
 def _more_labels(case: Case) -> st.SearchStrategy[Case]:
-    return st.just(changed(case, 1, block=(case.operands[1].block[0] + 1,)))
+    *more, tokens = case.operands[1].block
+    return st.just(changed(case, 1, block=(*more, tokens + 1)))
 
 
 def _smoother(case: Case) -> st.SearchStrategy[Case]:
@@ -110,7 +122,7 @@ def _numbers_of_tokens(case: Case, backward: bool) -> Cost:
 
 def _by_chunks(case: Case, backward: bool) -> Cost:
     own = _sums(case, backward)
-    tokens, classes = case.operands[0].block
+    tokens, classes = elements(case, 1), case.operands[0].block[-1]
     count, size = cross_entropy.chunks(classes, implementations.CHUNK)
     # every chunk is cast by itself, once it is wide
     return own + count * replicas(case, 0, tokens * size, sum_bits(case)) if backward else own
@@ -148,8 +160,8 @@ CONTRACT: Contract = operation(
     adapt=_labelled,
     weighs=True,
     most=MOST_MEMBERS,
-    terms=lambda case: case.operands[0].block[1] * case.participants,
-    reads=lambda case: max(case.operands[0].block),
+    terms=lambda case: case.operands[0].block[-1] * case.participants,
+    reads=lambda case: max(elements(case, 1), case.operands[0].block[-1]),
     accumulator=float32_accumulator,
     nonlinear=True,
     mistakes=mistakes.MISTAKES,

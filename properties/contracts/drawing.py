@@ -57,6 +57,20 @@ def meshes_with_room(draw: st.DrawFn, scope: Scope, chain: Chain, most: int) -> 
     return draw(drawn), has_room
 
 
+def further_dimensions(draw: st.DrawFn, scope: Scope) -> tuple[int, ...]:
+    """Leading dimensions of tokens, of one in four cases of those who claim `any_rank`; mostly there are none."""
+    if "any_rank" not in scope.features or draw(st.integers(0, 3), label="further dimensions") < 3:
+        return ()
+    return draw(st.sampled_from(((1,), (2,), (3,), (2, 1))), label="leading")
+
+
+def integers_below(draw: st.DrawFn, largest: int, *, signed: bool = True) -> str:
+    """A dtype of integers that number so many things, and one more."""
+    narrow = [name for name, most in (("uint8", 255), ("int8", 127)) if largest < most]
+    possible = ["int32", "int32", "uint16", "int16", *narrow]
+    return draw(st.sampled_from([name for name in possible if signed or name[0] == "u" or name == "int32"]))
+
+
 def beside(mesh: MeshCase, chain: Chain, taken: Sequence[str]) -> MeshCase:
     """The mesh, with an axis of two devices more, unless one that is not `taken` serves the links of the chain."""
     kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))

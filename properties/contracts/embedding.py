@@ -10,12 +10,13 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
 from shardproof.properties.contracts.costs import bits, elements, replicas, something, sum_bits
+from shardproof.properties.contracts.drawing import further_dimensions, integers_below
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.mistakes import embedding as mistakes
 from shardproof.properties.contracts.operation import APART, Described, Drawn, operation
 
-FEATURES = frozenset({"explained_errors", "invalid_indices", APART, "replicated_operands", "x64"})
+FEATURES = frozenset({"any_rank", "explained_errors", "invalid_indices", APART, "replicated_operands", "x64"})
 
 MOST_MEMBERS = 256
 """The largest mesh: a table has as many rows as there are participants, and every one of them a gradient for each."""
@@ -28,8 +29,11 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
         size = draw(st.sampled_from(LONG), label="long side")
         at = draw(st.integers(0, 2), label="which")
         rows, columns, count = (size if i == at else n for i, n in enumerate((rows, columns, count)))
-    integers = draw(st.sampled_from(("int32", "int32", "uint16", "int16")), label="dtype of the ids")
-    return [Described((rows, columns)), Described((count,), integers, varies=False)], {}
+    integers = integers_below(draw, participants * rows)
+    if np.dtype(integers).itemsize == 1 and draw(st.integers(0, 3), label="elements beyond the ids' dtype") == 3:
+        columns = draw(st.sampled_from((65, 129)), label="columns")
+    ids = (*further_dimensions(draw, scope), count)
+    return [Described((rows, columns)), Described(ids, integers, varies=False)], {}
 
 
 def _kinds(scope: Scope) -> tuple[str, ...]:
@@ -92,7 +96,7 @@ CONTRACT: Contract = operation(
     adapt=_in_range,
     weighs=True,
     most=MOST_MEMBERS,
-    reads=lambda case: max(1, case.operands[1].block[0]),
+    reads=lambda case: max(1, elements(case, 1)),
     accumulator=float32_accumulator,
     mistakes=mistakes.MISTAKES,
     shapes=(((32768, 1024), 0, ""), ((2048,), None, "int32")),

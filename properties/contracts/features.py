@@ -1,6 +1,7 @@
 """What an implementation may claim beyond its contract's signature."""
 
 FEATURES: dict[str, str] = {
+    "any_rank": "Tokens, ids and values to be averaged may have further leading dimensions: `[B, T, V_Y]`.",
     "batch_dimensions": "The left operand has further leading dimensions.",
     "bool_sum": "Sums and means of bool count in int32, and in float32.",
     "empty_blocks": "Blocks may have no element.",

@@ -10,19 +10,21 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
 from shardproof.properties.contracts.costs import bits, elements, something, sum_bits
+from shardproof.properties.contracts.drawing import further_dimensions
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.mistakes import masked_mean as mistakes
 from shardproof.properties.contracts.operation import APART, Described, Drawn, operation
 
-FEATURES = frozenset({APART, "explained_errors", "replicated_operands", "x64"})
+FEATURES = frozenset({"any_rank", APART, "explained_errors", "replicated_operands", "x64"})
 
 
 def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     usual = st.integers(1, 2 if scope.large else 6)
     long = not scope.large and draw(st.integers(0, 9), label="long") == 9
     size = draw(st.sampled_from(LONG) if long else usual, label="elements")
-    return [Described((size,)), Described((size,), "bool", like=0)], {}
+    block = (*further_dimensions(draw, scope), size)
+    return [Described(block), Described(block, "bool", like=0)], {}
 
 
 def _masked(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
@@ -46,8 +48,8 @@ def _masked(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def _taller(case: Case) -> st.SearchStrategy[Case]:
-    (size,) = case.operands[1].block
-    return st.just(changed(case, 1, block=(size + 1,)))
+    *more, size = case.operands[1].block
+    return st.just(changed(case, 1, block=(*more, size + 1)))
 
 
 def _numbers(case: Case) -> st.SearchStrategy[Case]:
@@ -74,7 +76,7 @@ CONTRACT: Contract = operation(
     violations=(Violation("mask", _taller), Violation("mask", _numbers)),
     adapt=_masked,
     weighs=True,
-    terms=lambda case: case.operands[0].block[0] * case.participants,
+    terms=lambda case: elements(case) * case.participants,
     divides=lambda case: True,
     even=lambda case: False,  # it divides by how many count, which only the mask tells
     accumulator=float32_accumulator,

@@ -11,7 +11,8 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
 from shardproof.properties.contracts.costs import elements, replicas, something, sum_bits
-from shardproof.properties.contracts.cross_entropy import ELSEWHERE, SMOOTHINGS, labels_of
+from shardproof.properties.contracts.cross_entropy import ELSEWHERE, SMOOTHINGS, all_ignored, labels_of
+from shardproof.properties.contracts.drawing import integers_below
 from shardproof.properties.contracts.floats import float32_accumulator, scaled_to
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.operation import Described, Drawn, operation
@@ -30,7 +31,7 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     tokens, features, classes = draw(st.tuples(small, small, small), label="tokens, features, classes")
     if not scope.large and draw(st.integers(0, 9), label="long") == 9:
         classes = draw(st.sampled_from(LONG), label="long side")
-    integers = draw(st.sampled_from(("int32", "int32", "uint16")), label="dtype of the labels")
+    integers = integers_below(draw, participants * classes, signed=False)
     indices = st.one_of(st.sampled_from(ELSEWHERE), st.integers(0, participants * classes - 1))
     params = {
         "label_smoothing": draw(st.sampled_from(SMOOTHINGS), label="label_smoothing"),
@@ -62,9 +63,8 @@ def _in_reach(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     classes = case.participants * case.operands[1].block[1]
     spoilt = bool(np.isnan(x.astype(np.float64)).any())
     chosen = labels_of(case, labels, classes, extremes=not spoilt)  # beside NaN extremes are those of any data
-    index, info = case.keywords["ignore_index"], np.iinfo(labels.dtype)
-    if spoilt and info.min <= index <= info.max and np.signbit(w).sum() % 2:
-        chosen = np.full_like(chosen, index)
+    if spoilt and np.signbit(w).sum() % 2:
+        chosen = all_ignored(case, chosen)
     return [scaled_to(x, most), scaled_to(w, most), chosen]
 
 

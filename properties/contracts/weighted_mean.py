@@ -10,11 +10,12 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
 from shardproof.properties.contracts.costs import bits, elements, something, sum_bits
+from shardproof.properties.contracts.drawing import further_dimensions
 from shardproof.properties.contracts.floats import float32_accumulator, scaled_to
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.operation import Described, Drawn, operation
 
-FEATURES = frozenset({"explained_errors", "replicated_operands", "x64"})
+FEATURES = frozenset({"any_rank", "explained_errors", "replicated_operands", "x64"})
 
 LARGEST = 8.0
 """About the largest weight."""
@@ -24,7 +25,8 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     usual = st.integers(1, 2 if scope.large else 6)
     long = not scope.large and draw(st.integers(0, 9), label="long") == 9
     size = draw(st.sampled_from(LONG) if long else usual, label="elements")
-    return [Described((size,)), Described((size,), like=0)], {}
+    block = (*further_dimensions(draw, scope), size)
+    return [Described(block), Described(block, like=0)], {}
 
 
 def _weighted(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
@@ -51,8 +53,8 @@ def _weighted(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def _taller(case: Case) -> st.SearchStrategy[Case]:
-    (size,) = case.operands[1].block
-    return st.just(changed(case, 1, block=(size + 1,)))
+    *more, size = case.operands[1].block
+    return st.just(changed(case, 1, block=(*more, size + 1)))
 
 
 def _integers(case: Case) -> st.SearchStrategy[Case]:
@@ -79,7 +81,7 @@ CONTRACT: Contract = operation(
     violations=(Violation("weights", _taller), Violation("weights", _integers)),
     adapt=_weighted,
     weighs=True,
-    terms=lambda case: case.operands[0].block[0] * case.participants,
+    terms=lambda case: elements(case) * case.participants,
     accumulator=float32_accumulator,
     nonlinear=True,
     budget="fused",

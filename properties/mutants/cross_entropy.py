@@ -222,3 +222,15 @@ def cross_entropy_of_gathered_logits(
     return cross_entropy.gathered_cross_entropy(
         logits, labels, axis_name, label_smoothing=label_smoothing, ignore_index=ignore_index
     )
+
+
+@mutant("vocab_parallel_cross_entropy", smallest=(1,), claims=("any_rank",))
+def loss_of_turned_tokens(
+    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
+) -> Array:
+    """Numbers the tokens of several dimensions from the last one on: right of one dimension alone."""
+    rows = logits.reshape(-1, logits.shape[-1])
+    loss = cross_entropy.vocab_parallel_cross_entropy(
+        rows, labels.reshape(-1), axis_name, label_smoothing=label_smoothing, ignore_index=ignore_index
+    )
+    return loss.reshape(labels.shape[::-1]).T

@@ -81,3 +81,14 @@ def embedding_with_wide_sums(table: Array, ids: Array, axis_name: AxisName) -> A
 def lookup_in_a_table_of_any_rank(table: Array, ids: Array, axis_name: AxisName) -> Array:
     """Takes a table of more than two dimensions, and of these further ones the first element alone."""
     return embedding.embedding_lookup(table[(..., *(0,) * (table.ndim - 2))], ids, axis_name)
+
+
+@mutant("embedding_lookup", smallest=(1,))
+def lookup_by_narrow_positions(table: Array, ids: Array, axis_name: AxisName) -> Array:
+    """Numbers the elements of the table in the dtype of the ids, which is too narrow for all of them."""
+    axes = names(axis_name)
+    whole = lax.all_gather(cast_varying(table, axes), axes, tiled=True)
+    columns = table.shape[1]
+    places = ids[..., None] * jnp.asarray(columns).astype(ids.dtype) + jnp.arange(columns).astype(ids.dtype)
+    here = lax.axis_index(axes) == 0
+    return lax.psum(jnp.where(here, whole.reshape(-1)[places.astype(jnp.int32)], 0), axes)

@@ -72,3 +72,13 @@ def masked_mean_of_summed_arrays(values: Array, mask: Array, axis_name: AxisName
     kept = jnp.where(mask, values.astype(accumulator(values)), 0)
     total, count = jnp.sum(lax.psum(kept, axes)), lax.psum(jnp.sum(mask, dtype=jnp.int32), axes)
     return (total / jnp.maximum(count, 1).astype(total.dtype)).astype(values.dtype)
+
+
+@mutant("masked_mean", smallest=(1,), claims=("any_rank",))
+def mean_of_the_means_of_rows(values: Array, mask: Array, axis_name: AxisName) -> Array:
+    """Takes the mean of the means of rows, which count different numbers of elements: right of one row."""
+    axes = names(axis_name)
+    kept = jnp.where(mask, values.astype(jnp.promote_types(values.dtype, jnp.float32)), 0)
+    total = lax.psum(cast_varying(kept.sum(axis=-1), axes), axes)
+    count = lax.psum(cast_varying(mask.sum(axis=-1), axes), axes)
+    return (total / jnp.maximum(count, 1)).mean().astype(values.dtype)

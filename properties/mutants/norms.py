@@ -233,3 +233,13 @@ def rms_norm_with_a_wasteful_gradient(x: Array, scale: Array, axis_name: AxisNam
     function = jax.custom_vjp(forward)
     function.defvjp(lambda x, scale: (forward(x, scale), (x, scale)), backward)
     return function(*cast_varying((x, scale), along))
+
+
+@mutant("rms_norm", smallest=(1,), claims=("any_rank",))
+def rms_along_the_second_dimension(x: Array, scale: Array, axis_name: AxisName, *, epsilon: float) -> Array:
+    """Takes the mean along dimension 1, which is that of the features of a matrix alone."""
+    axes = names(axis_name)
+    wide = _wide(cast_varying(x, axes))
+    total = lax.psum(jnp.sum(jnp.square(wide), axis=1, keepdims=True), axes)
+    root = jnp.sqrt(total / (x.shape[1] * lax.axis_size(axes)) + epsilon)
+    return (wide / root * _wide(scale)).astype(x.dtype)

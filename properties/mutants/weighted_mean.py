@@ -96,3 +96,13 @@ def weighted_mean_of_summed_arrays(values: Array, weights: Array, axis_name: Axi
     kept, factors = _parts(values, weights, axis_name)
     total, by = (jnp.sum(x) for x in lax.psum((kept * factors, factors), names(axis_name)))
     return _divided(total, by, values)
+
+
+@mutant("weighted_mean", smallest=(1,), claims=("any_rank",))
+def weighted_mean_of_rows(values: Array, weights: Array, axis_name: AxisName) -> Array:
+    """Takes the mean of the weighted means of rows, whatever these weigh together: right of one row."""
+    axes = names(axis_name)
+    factors = weights.astype(jnp.promote_types(weights.dtype, jnp.float32))
+    products = jnp.where(factors > 0, values, 0).astype(factors.dtype) * factors
+    total, weight = (lax.psum(cast_varying(x.sum(axis=-1), axes), axes) for x in (products, factors))
+    return jnp.where(weight > 0, total / jnp.where(weight > 0, weight, 1), 0).mean().astype(values.dtype)

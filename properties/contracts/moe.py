@@ -29,6 +29,9 @@ OF_ALL = frozenset({"empty_blocks", "explained_errors", "nan_logits", "nan_token
 FEATURES = OF_ALL | {"first_senders", "gates_of_all", "sender_capacity"}
 """Those of layers in which tokens choose."""
 
+MANY = 520
+"""The tokens of all participants, where there are many: too many to be counted in 8 bits, or in bfloat16."""
+
 MOST_MEMBERS = 64
 """The largest mesh: there are as many experts as participants, and a token has a logit for each of them."""
 
@@ -41,8 +44,11 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
         tokens = draw(st.integers(least, 0 if least == 0 else 5), label="tokens")
         held = draw(st.sampled_from((1, 2, 3)), label="experts of each")
         features, outputs = draw(st.tuples(st.integers(1, 4), st.integers(1, 2)), label="features, outputs")
+    many = tokens > 0 and not scope.large and draw(st.integers(0, 11), label="many tokens") == 11
+    if many:
+        tokens, held, features, outputs = MANY // participants, 1, 2, 1
     experts = participants * held
-    top_k = min(experts, draw(st.sampled_from((1, 2, 2, 3, 8)), label="top_k"))
+    top_k = min(experts, draw(st.sampled_from((1, 2) if many else (1, 2, 2, 3, 8)), label="top_k"))
     share = math.ceil(tokens * participants * top_k / experts)
     capacities = st.sampled_from((None, share, 1, max(1, share // 2), share, 1, share + 1, 0, tokens * participants))
     policies = POLICIES if "first_senders" in scope.features else tuple(p for p in POLICIES if p != "sender")

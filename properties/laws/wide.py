@@ -39,8 +39,8 @@ ACCUMULATED_BY_JAX = frozenset(
 ANY_FINITE = float(np.finfo(np.float64).max) / 4
 """How far off a result may be of which nothing is known, but that it is finite."""
 
-SMALLEST = float(np.finfo(np.float64).tiny)
-"""Below this doubles have fewer digits, down to none: which of them a result has there says nothing."""
+SMALLEST = float(np.finfo(np.float64).tiny) * 2.0**64
+"""Down here doubles have fewer digits, or none, or are multiples of such: which of them a result has says nothing."""
 
 Both = tuple[Wide, Wide, np.ndarray]
 """A result in double precision: with what the program's own may be off by, and what the doubles may be; and where it

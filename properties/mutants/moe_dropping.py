@@ -232,3 +232,16 @@ def moe_short_for_one_pair(*operands: Any, **options: Any) -> Array:
 def moe_for_32_experts(*operands: Any, **options: Any) -> Array:
     """Keeps the numbers of experts in five bits."""
     return Layer(choose=lambda logits, top_k: lax.top_k(lax.stop_gradient(logits), top_k)[1] % 32)(*operands, **options)
+
+
+def kept_by_narrow_counts(pairs: Pairs, capacity: int | None, policy: str) -> Array:
+    """Counts who comes before in 8 bits, and so from the 128th on anew."""
+    if capacity is None or policy == "sender":
+        return keep(pairs, capacity, policy)
+    return places(pairs.expert, order(pairs, policy)).astype(jnp.int8) < capacity
+
+
+@mutant("moe_layer", smallest=(1,))
+def moe_of_narrow_counts(*operands: Any, **options: Any) -> Array:
+    """Counts the tokens before one in 8 bits, so that an expert takes too many of very many."""
+    return Layer(keep=kept_by_narrow_counts)(*operands, **options)

@@ -26,8 +26,9 @@ MOST_MEMBERS = 64
 LONGEST = 272
 """The longest whole sequence, for the same reason."""
 
-REACHES = (2.0, 20.0, 200.0)
-"""About the largest logits of a data set: nearly a mean; a choice; and one that overflows in float32 as a power."""
+REACHES = (2.0, 20.0, 200.0, 2.0, 20.0, 20_000.0)
+"""About the largest logits of a data set: nearly a mean; a choice; one that overflows in float32 as a power; and one
+that is lower than what takes the place of infinity in half of all code."""
 
 
 def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:

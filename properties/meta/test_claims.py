@@ -43,6 +43,7 @@ def negative(case: Case) -> bool:
 
 
 SHOWN: dict[str, tuple[str, str, Callable[[Case], bool]]] = {
+    "any_rank": ("masked_mean", "value", lambda case: len(case.operands[0].block) > 1),
     "batch_dimensions": ("all_gather_matmul_lhs", "value", lambda case: len(case.operands[0].block) > 2),
     "bool_sum": ("all_reduce", "value", lambda c: c.operands[0].dtype == "bool" and c.keywords["op"] == "sum"),
     "empty_blocks": ("all_to_all", "value", lambda case: 0 in case.operands[0].block),

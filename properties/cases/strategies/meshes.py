@@ -60,7 +60,8 @@ def axis_sizes(draw: st.DrawFn, *, min_devices: int, max_devices: int, max_axes:
     # one device is rare, since nothing moves there; what has several axes, in some order, is more frequent than primes
     several = [n for n in counts if len(factorisations(n, max_axes=max_axes)) > 1]
     n = draw(st.sampled_from([*counts, *counts[1:], *2 * several, *4 * counts[-1:]]), label="devices")
-    ways = factorisations(n, max_axes=max_axes)
+    shortest, *others = factorisations(n, max_axes=max_axes)
+    ways = [shortest, *others, *others]  # the order of axes tells where there are several
     sizes = list(ways[draw(st.integers(0, MOST_WAYS - 1), label="factorisation") % len(ways)])
     spare = min(max_axes, len(AXIS_NAMES)) - len(sizes)
     ones = draw(ONES, label="size-1 axes")

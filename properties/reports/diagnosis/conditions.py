@@ -59,7 +59,11 @@ def another_formula(scenes: Sequence[Scene]) -> str:
     at = int(np.argmax(off))
     told = f"another formula: off by up to {off[at]:.2g} where {right[at]:.3g} is right, in double precision as well"
     factor = _factor(scenes)
-    return told if factor is None else f"{told}; all wrong values are about {factor:.5g} times the right ones"
+    if factor is None:
+        return told
+    sign, more = "+-"[factor < 1], abs(factor - 1)
+    times = f"(1 {sign} {more:.2g})" if more < 1e-3 else f"{factor:.5g}"
+    return f"{told}; all wrong values are about {times} times the right ones"
 
 
 def _factor(scenes: Sequence[Scene]) -> float | None:

@@ -1,7 +1,7 @@
 """References that JAX can trace: run in wide arithmetic, as are their derivatives, which are JAX's."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -27,8 +27,8 @@ from shardproof.properties.engines.references.leaves import (
 from shardproof.properties.engines.simulate import InterpreterLimit, interpret_wide
 from shardproof.properties.engines.simulate.liveness import equations, opened, subjaxprs
 
-KEPT = 256
-"""How many traced references are kept."""
+KEPT = 512
+"""How many traced programs are kept."""
 
 DOUBT = (1e-11, 1e-10)
 """How far off a reference is that is run in doubles."""
@@ -55,7 +55,7 @@ class JaxReference:
 
     def __init__(self, function: Callable[..., Any], signature: Signature, doubt: tuple[float, float] = DOUBT) -> None:
         self.function, self.signature, self.doubt = function, signature, doubt
-        self._traced: OrderedDict[Any, Any] = OrderedDict()
+        self._known: OrderedDict[Hashable, Any] = OrderedDict()
 
     def value(self, arrays: Arrays, dtypes: Dtypes, options: Options) -> list[np.ndarray]:
         """The results."""
@@ -135,30 +135,41 @@ class JaxReference:
         self, key: Any, function: Any, shapes: Sequence[tuple[int, ...]], dtypes: Dtypes, options: Options
     ) -> Any:
         """The traced program, kept."""
-        known = (key, tuple(shapes), tuple(map(str, dtypes)), tuple(sorted(options.items())))
-        if known not in self._traced:
+
+        def traced() -> Any:
             avals = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
-            self._traced[known] = jax.make_jaxpr(lambda *leaves: function(options, *leaves))(*avals)
-            if len(self._traced) > KEPT:
-                self._traced.popitem(last=False)
-        return self._traced[known]
+            return jax.make_jaxpr(lambda *leaves: function(options, *leaves))(*avals)
+
+        return self._kept(("traced", key, *described(shapes, dtypes, options)), traced)
 
     def run_program(
         self, key: Any, function: Any, shapes: Sequence[tuple[int, ...]], dtypes: Dtypes, options: Options
     ) -> tuple[Any, bool]:
-        """The traced program that is run, and whether it is one that rounds nothing, unless it casts."""
-        count = len(self.signature.arrays)
-        own = self.program("value", self.called, shapes[:count], dtypes[:count], options)
-        tables = has_tables(own)
-        wide = [(as_single if tables else as_double)(dtype) for dtype in dtypes]
-        try:
-            with nullcontext() if tables else jax.enable_x64(True):
-                value = self.program("value", self.called, shapes[:count], wide[:count], options)
-                if is_the_same(own, value):
-                    return self.program(key, function, shapes, wide, options), True
-        except Exception:  # in whatever way it is bound to other dtypes; if it is wrong, it is so on these as well
-            pass
-        return self.program(key, function, shapes, dtypes, options), False
+        """The traced program that is run, and whether it is one that rounds nothing, unless it casts; kept."""
+
+        def chosen() -> tuple[Any, bool]:
+            count = len(self.signature.arrays)
+            own = self.program("value", self.called, shapes[:count], dtypes[:count], options)
+            tables = has_tables(own)
+            wide = [(as_single if tables else as_double)(dtype) for dtype in dtypes]
+            try:
+                with nullcontext() if tables else jax.enable_x64(True):
+                    value = self.program("value", self.called, shapes[:count], wide[:count], options)
+                    if is_the_same(own, value):
+                        return self.program(key, function, shapes, wide, options), True
+            except Exception:  # in whatever way it is bound to other dtypes; if it is wrong, it is so on these as well
+                pass
+            return self.program(key, function, shapes, dtypes, options), False
+
+        known: tuple[Any, bool] = self._kept(("run", key, *described(shapes, dtypes, options)), chosen)
+        return known
+
+    def _kept(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        if key not in self._known:
+            self._known[key] = make()
+            if len(self._known) > KEPT:
+                self._known.popitem(last=False)
+        return self._known[key]
 
     def _run(self, key: Any, function: Any, arrays: Arrays, dtypes: Dtypes, options: Options) -> list[np.ndarray]:
         """The results of a traced program in double precision; what the interpreter lacks, JAX computes in doubles."""
@@ -170,6 +181,11 @@ class JaxReference:
                 raise
             with jax.enable_x64(True):
                 return [np.asarray(x) for x in jax.jit(lambda *leaves: function(options, *leaves))(*arrays)]
+
+
+def described(shapes: Sequence[tuple[int, ...]], dtypes: Dtypes, options: Options) -> tuple[Hashable, ...]:
+    """What a program is traced for."""
+    return tuple(shapes), tuple(map(str, dtypes)), tuple(sorted(options.items()))
 
 
 def has_tables(program: Any) -> bool:

@@ -111,6 +111,11 @@ def custom_vmap(case: Case, program: Any) -> Any:
     return first(program, lambda e: e.primitive.name == "custom_vmap_call")
 
 
+def error_function(case: Case, program: Any) -> Any:
+    """An error function, or its complement."""
+    return first(program, lambda e: e.primitive.name in ("erf", "erfc"))
+
+
 def search(case: Case, program: Any) -> Any:
     """JAX's search in a sorted array, which calls a primitive that is not left in a program."""
     return first(program, lambda e: e.primitive.name in CALLS and e.params.get("name") == "searchsorted")

@@ -4,6 +4,16 @@ from shardproof.properties.known_defects.defect import Defect
 
 RECORDED = (
     Defect(
+        "special_loops_type",
+        "expi and random.binomial raise where an operand varies: their loops begin with constants.",
+        ("0.10.2", "0.12.0.1"),
+    ),
+    Defect(
+        "random_parameters_type",
+        "random.gamma and random.beta raise where a parameter varies and the key does not.",
+        ("0.10.2", "0.12.0.1"),
+    ),
+    Defect(
         "x64_constant",
         "A NumPy constant keeps the dtype of its first trace while a program holds it: jit fails after enable_x64.",
         ("0.10.2", "0.12.0.1"),

@@ -117,6 +117,16 @@ DEFECTS: dict[str, Defect] = {
             repair=repairs.search_typed,
         ),
         Defect(
+            "erf_gradient",
+            "The gradient of erf and erfc, and so of an exact GELU, raises where the operand varies.",
+            ("0.12.0.1",),
+            at_fault=faults.error_function,
+            shows=lambda case, error: (
+                type(error) is ValueError and str(error).startswith("Primitive polynomial requires varying manual axes")
+            ),
+            repair=repairs.error_function,
+        ),
+        Defect(
             "nested_shard_map_eager",
             "Without jit, a shard_map inside of another raises where it is replicated along an axis of the outer one.",
             ("0.10.2", "0.12.0.1"),

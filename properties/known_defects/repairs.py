@@ -4,6 +4,7 @@ What is put in place of a rule of JAX's is the rule as it should be, for that pr
 derived by the one or the other is forgotten on the way in and out.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -111,6 +112,24 @@ def cast_again(primitive: Any) -> Iterator[None]:
         return original(x, axes=missing, **params) if missing else x
 
     with _bound({primitive: bind}):
+        yield
+
+
+@contextmanager
+def error_function(primitive: Any) -> Iterator[None]:
+    """The slope of erf is 2 / sqrt(pi) exp(-x^2), and that of its complement the same, falling."""
+
+    def rule(of: Any, sign: int) -> Callable[..., Any]:
+        def derived(primals: Any, tangents: Any, **params: Any) -> Any:
+            (x,), (tangent,) = primals, tangents
+            return of.bind(x, **params), tangent * (sign * 2 / math.sqrt(math.pi) * jnp.exp(-x * x)).astype(x.dtype)
+
+        return derived
+
+    with (
+        _in_place(ad.primitive_jvps, lax.erf_p, rule(lax.erf_p, 1)),
+        _in_place(ad.primitive_jvps, lax.erfc_p, rule(lax.erfc_p, -1)),
+    ):
         yield
 
 

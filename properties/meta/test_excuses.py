@@ -147,6 +147,11 @@ def by_branches(table: Array, ids: Array, axis_name: Any) -> Array:
     return lax.psum(lax.map(row, ids), axis_name)
 
 
+def with_an_error_function(x: Array, axis_name: Any) -> Array:
+    """The norm of x with nothing of its error function."""
+    return norms.global_norm(x + 0 * lax.erf(x), axis_name)
+
+
 def searching(x: Array, axis_name: Any, *, offset: int = 1, extra: int = 0) -> Array:
     """A ring shift by a participant that looks for its own number."""
     me = lax.axis_index(axis_name)
@@ -193,6 +198,9 @@ PAIRS = {
     ),
     "vmap_varying_branch": Pair(
         "embedding_lookup", by_branches, after(by_branches, doubled), "transformation", "simulate"
+    ),
+    "erf_gradient": Pair(
+        "global_norm", with_an_error_function, after(with_an_error_function, twice_the_gradient), "gradient", "simulate"
     ),
     "searchsorted_partial_manual": Pair(
         "ring_shift", searching, partial(searching, extra=1), "transformation", "simulate", ("partial_manual",)
@@ -286,7 +294,8 @@ def test_a_defect_excuses_the_right_one_and_not_the_wrong_one(of: str) -> None:
     implementation = pair.made(pair.right)
     engine = engine_named(pair.engine)
     reported = False
-    for case in chain.from_iterable(drawn(pair, examples) for examples in (40, 400)):  # mostly the first tell
+    tries = (40, 400) if defect.in_version(jax.__version__) else (40,)  # mostly the first tell
+    for case in chain.from_iterable(drawn(pair, examples) for examples in tries):
         if at_fault(defect, LAWS[pair.law], implementation, case, engine) is None:
             continue
         tally, violation = judged(pair, pair.right, case)

@@ -147,6 +147,7 @@ class Contract:
         differentiable: whether there are such derivatives in this case.
         terms: how many terms a result element adds up in this case; 1 if data is only moved.
         divides: whether a division follows the sum (a mean).
+        quotient: whether it is by a sum of operands: derivatives are asked for where results are finite.
         degree: of how many operands' elements each term is the product.
         partial: how many terms each participant adds up by itself, before the sums are sent.
         stages: how often a result is rounded to the operands' dtype on its way.
@@ -161,8 +162,7 @@ class Contract:
         local: whether every device computes its own result: then only a function of global arrays gets `axis_name`.
         keyword_axis: whether `axis_name` is passed by keyword, as some functions of `jax.lax` take it.
         options: what its keyword arguments may be, where they are not listed elsewhere.
-        weighs: whether terms are weighed by factors that are no arguments, so that what is infinite may become NaN:
-            derivatives are taken along finite directions only.
+        weighs: whether terms are weighed by factors that are no arguments: derivatives are along finite directions.
         nonlinear: whether it is no sum of products: its implementations are run in double precision, and nothing is
             compared bit for bit; then `degree` is how many factors the data leaves room for.
         doubt: of one that is nonlinear, how far off the oracle may be itself, in results and derivatives, relative to
@@ -199,6 +199,7 @@ class Contract:
     differentiable: Callable[[Case], bool] = lambda case: True
     terms: Callable[[Case], int] = lambda case: 1
     divides: Callable[[Case], bool] = lambda case: False
+    quotient: bool = False
     degree: int = 1
     partial: Callable[[Case], int] = lambda case: 1
     stages: int = 1

@@ -78,6 +78,7 @@ CONTRACT: Contract = operation(
     weighs=True,
     terms=lambda case: elements(case) * case.participants,
     divides=lambda case: True,
+    quotient=True,
     even=lambda case: False,  # it divides by how many count, which only the mask tells
     accumulator=float32_accumulator,
     mistakes=mistakes.MISTAKES,

@@ -82,6 +82,7 @@ CONTRACT: Contract = operation(
     adapt=_weighted,
     weighs=True,
     terms=lambda case: elements(case) * case.participants,
+    quotient=True,
     accumulator=float32_accumulator,
     nonlinear=True,
     budget="fused",

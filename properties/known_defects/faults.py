@@ -111,6 +111,11 @@ def custom_vmap(case: Case, program: Any) -> Any:
     return first(program, lambda e: e.primitive.name == "custom_vmap_call")
 
 
+def largest(case: Case, program: Any) -> Any:
+    """The largest of some floats, in order."""
+    return first(program, lambda e: e.primitive.name == "top_k" and _dtype(e).kind not in "iub")
+
+
 def error_function(case: Case, program: Any) -> Any:
     """An error function, or its complement."""
     return first(program, lambda e: e.primitive.name in ("erf", "erfc"))

@@ -65,6 +65,14 @@ DEFECTS: dict[str, Defect] = {
             repair=repairs.maximum_of_gathered,
         ),
         Defect(
+            "top_k_negative_zero",
+            "XLA:CPU: top_k takes -0 for less than 0, and so not the first of equal elements, as JAX promises.",
+            ("0.10.2", "0.12.0.1"),
+            platform="cpu",
+            at_fault=faults.largest,
+            shows=lambda case, error: isinstance(error, Broken) and error.kind == "values",
+        ),
+        Defect(
             "reduce_max_loses_nan",
             "XLA:CPU: the maximum or minimum of an array of 4,096 elements or more ignores NaN.",
             ("0.10.2", "0.12.0.1"),

@@ -28,7 +28,7 @@ from shardproof.properties.laws.numbers import (
     pulled_terms,
     pushed_terms,
 )
-from shardproof.properties.laws.references import Reference, derivative
+from shardproof.properties.laws.references import Reference, derivative, references
 from shardproof.properties.laws.running import MODES, Ready, placed_blocks, ready
 from shardproof.properties.laws.violation import Broken
 from shardproof.properties.laws.wide import both, check_mathematics, gradients_held, tangents_held
@@ -66,10 +66,14 @@ def derives_at(case: Case, data: Data) -> bool:
     """Whether derivatives at such data are defined.
 
     A product of infinity and zero is not, but whatever is only moved or added up may be infinite; nor is that of a root
-    at zero.
+    at zero, nor that of a quotient, by the rule for quotients, where it is NaN.
     """
-    if CONTRACTS[case.contract].generic:
+    contract = CONTRACTS[case.contract]
+    if contract.generic:
         return data.kind == "real"
+    if contract.quotient and data.kind in ("special", "nan"):
+        results = references(case, operands(case, data))
+        return all(np.isfinite(result.exact).all() for result in results)
     return CONTRACTS[case.contract].degree == 1 or data.kind not in ("special", "nan", "zeros")
 
 

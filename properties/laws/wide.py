@@ -13,7 +13,7 @@ from itertools import repeat
 
 import numpy as np
 
-from shardproof.oracles.dtypes import half_spacing, is_float, largest_finite
+from shardproof.oracles.dtypes import half_spacing, is_float, largest_finite, unit_roundoff
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS, Contract
@@ -112,7 +112,8 @@ def permitted(implementation: Implementation, case: Case, *, derivative: bool) -
     moving = contract.moving(case)
     if not moving:
         return OWN
-    held = contract.accumulator(case.operands[moving[0]].numpy_dtype)
+    floats = [case.operands[i].numpy_dtype for i in (range(len(case.operands)) if contract.generic else moving[:1])]
+    held = contract.accumulator(max(filter(is_float, floats), key=unit_roundoff))  # of a user's own, the narrowest
     between_calls = frozenset({"optimization_barrier"} if case.calls > 1 else ())
     return Rounding(held.name, between_calls | (ACCUMULATED_BY_JAX if derivative else frozenset()))
 

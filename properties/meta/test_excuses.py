@@ -147,6 +147,15 @@ def by_branches(table: Array, ids: Array, axis_name: Any) -> Array:
     return lax.psum(lax.map(row, ids), axis_name)
 
 
+def in_order_of_zeros(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
+    """A ring shift of floats, in the order of the largest of as many zeros with their signs: as they stand."""
+    y = collectives.ring_shift(x, axis_name, offset=offset)
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        return y
+    zeros = jnp.where(jnp.signbit(x), -0.0, 0.0).ravel()
+    return y.ravel()[lax.top_k(zeros, zeros.size)[1]].reshape(y.shape)
+
+
 def with_an_error_function(x: Array, axis_name: Any) -> Array:
     """The norm of x with nothing of its error function."""
     return norms.global_norm(x + 0 * lax.erf(x), axis_name)
@@ -199,6 +208,7 @@ PAIRS = {
     "vmap_varying_branch": Pair(
         "embedding_lookup", by_branches, after(by_branches, doubled), "transformation", "simulate"
     ),
+    "top_k_negative_zero": Pair("ring_shift", in_order_of_zeros, after(in_order_of_zeros, doubled), "value", "xla"),
     "erf_gradient": Pair(
         "global_norm", with_an_error_function, after(with_an_error_function, twice_the_gradient), "gradient", "simulate"
     ),

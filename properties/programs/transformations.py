@@ -114,13 +114,29 @@ def _branches_apart(number: int) -> Callable[[Local, str], Local]:
 
         def choose(*xs: jax.Array) -> list[jax.Array]:
             index = lax.axis_index(axis)
-            branches = [branch(i) for i in range(number)]
-            chosen: list[jax.Array] = lax.switch(index % number, branches, *cast_varying(xs, varying(index)))
+            branches, operands = [branch(i) for i in range(number)], cast_varying(xs, varying(index))
+            chosen: list[jax.Array] = _with_carries(fn, xs, lambda: lax.switch(index % number, branches, *operands))
             return chosen
 
         return choose
 
     return divergent
+
+
+def _with_carries(fn: Local, xs: Sequence[jax.Array], traced: Callable[[], Any]) -> Any:
+    """What is traced with operands that vary along more axes.
+
+    Raises:
+        NotImplementedError: if the function has a loop that begins with a constant, whose type fits operands as they
+            come, and none that vary along more axes.
+    """
+    try:
+        return traced()
+    except TypeError as error:
+        if "carry input and carry output must have equal types" not in str(error):
+            raise
+        result_types(fn, *xs)  # whose error it is if that fails as well
+        raise NotImplementedError("a loop begins with what does not vary as the operands do") from error
 
 
 def _steps_apart(fn: Local, axis: str) -> Local:
@@ -129,7 +145,7 @@ def _steps_apart(fn: Local, axis: str) -> Local:
     def loop(*xs: jax.Array) -> list[jax.Array]:
         steps = 1 + lax.axis_index(axis) % 2
         operands = cast_varying(xs, varying(steps))
-        nothing = [zeros_of_type(t) for t in result_types(fn, *operands)]
+        nothing = [zeros_of_type(t) for t in _with_carries(fn, xs, lambda: result_types(fn, *operands))]
 
         def step(state: tuple[jax.Array, Any, Any]) -> tuple[jax.Array, Any, Any]:
             i, blocks, _ = state

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
+from itertools import islice, product
 from keyword import iskeyword
 from typing import Any
 
@@ -20,6 +21,9 @@ from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.overlap import Overlap
 from shardproof.properties.runner.stated import check_call, check_conditions, names_in
+
+MOST_TIMES, MOST_TRIED = 6, 20_000
+"""How many times as long a dimension may be that a reference is tried with, and how many sizes are looked at."""
 
 Described = str | Array | Mapping[str, Any] | Sequence[Any]
 
@@ -139,7 +143,8 @@ class Program:
             ValueError: if the reference cannot be called with arrays as they are described.
         """
         options = {name: values[0] for name, values in self.conditions.options.items()}
-        known = reference_of(self.reference, self.signature, _small(self.signature, self.conditions), options)
+        sizes = self._sizes_served(_small(self.signature, self.conditions), options)
+        known = reference_of(self.reference, self.signature, sizes, options)
         return whole_contract(self.name, self.signature, known, conditions=self.conditions, listed=False)
 
     @cached_property
@@ -202,6 +207,19 @@ class Program:
         except Exception as error:
             told = ", ".join(f"{name}={value!r}" for name, value in given.items())
             raise ValueError(f"serves({told}) raises {type(error).__name__}: {error}") from error
+
+    def _sizes_served(self, sizes: Mapping[str, int], options: Mapping[str, Any]) -> Mapping[str, int]:
+        """Sizes that the function serves on one device: these, or multiples of some, or of those that are listed."""
+        if self.serves is None:
+            return sizes
+        names, listed = _parameters(self.serves), self.conditions.sizes
+        given = {**dict.fromkeys(self.signature.roles, 1), **options}
+        possible = [listed.get(name) or [n * size for n in range(1, MOST_TIMES + 1)] for name, size in sizes.items()]
+        for chosen in islice(product(*possible), MOST_TRIED):
+            tried = dict(zip(sizes, chosen, strict=True))
+            if self.serves(**{name: (tried | given)[name] for name in names}):
+                return tried
+        return sizes
 
     def _check_serves(self, serves: Callable[..., bool]) -> None:
         sizes = {d.name for a in self.signature.arrays for d in a.dimensions if d.name and not d.name.isdigit()}

@@ -1,0 +1,137 @@
+"""Right programs in the styles of those who write them, none of which is reported: each was once."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import Array as JaxArray
+from jax import lax
+
+from shardproof import Array, Program, check, check_program
+from shardproof.impl.collectives import cast_varying
+from shardproof.oracles.mesh import as_axes
+
+ROWS: dict[str, Any] = {"arguments": ["n@data k"], "results": "n@data k"}
+TABLE = np.sin(np.arange(1.0, 6.0))
+
+
+def sorted_in_place(x: Any) -> Any:
+    """NumPy's way."""
+    x[...] = np.sort(x, axis=1)
+    return x
+
+
+def grouped(q: Any, k: Any, *, model: Any) -> Any:
+    """Several queries for each key."""
+    return q.reshape(*k.shape, q.shape[1] // k.shape[1]).sum(-1) * k
+
+
+def grouped_one_by_one(q: Any, k: Any) -> Any:
+    """The same, which fails where there are fewer queries than keys."""
+    times = q.shape[1] // k.shape[1]
+    return np.stack(
+        [q[:, i * times : (i + 1) * times].sum(1) * k[:, i // (1 // min(times, 1))] for i in range(k.shape[1])], 1
+    )
+
+
+def powers(x: Any, *, data: Any) -> Any:
+    """The iteration of a loop that begins with a constant."""
+
+    def body(_: Any, v: Any) -> Any:
+        u = lax.psum(x.T @ (x @ v), data) + v
+        return u / jnp.linalg.norm(u)
+
+    return lax.fori_loop(0, 3, body, jnp.ones(x.shape[1], x.dtype))
+
+
+def powers_one_by_one(x: Any) -> Any:
+    """The same."""
+    v = jnp.ones(x.shape[1], x.dtype)
+    for _ in range(3):
+        u = x.T @ (x @ v) + v
+        v = u / jnp.sqrt((u * u).sum())
+    return v
+
+
+def squares(w: Any, x: Any, *, data: Any) -> Any:
+    """Mixed precision."""
+    return lax.psum(jnp.sum(jnp.square((x @ w.astype(x.dtype)).astype(jnp.float32))), data)
+
+
+PROGRAMS = {
+    "a tenth": Program(lambda x, *, data: x / 10, lambda x: 0.1 * x, **ROWS),
+    "a number of NumPy": Program(
+        lambda x, *, data: jnp.asarray(np.sqrt(2 / np.pi), x.dtype) * x, lambda x: np.sqrt(2 / np.pi) * x, **ROWS
+    ),
+    "a table of NumPy": Program(
+        lambda x, *, data: x * jnp.asarray(TABLE, x.dtype),
+        lambda x: x * TABLE,
+        arguments=["n@data 5"],
+        results="n@data 5",
+    ),
+    "an end of a dtype": Program(
+        lambda x, *, data: jnp.where(x > 0, x, jnp.finfo(x.dtype).min),
+        lambda x: jnp.where(x > 0, x, jnp.finfo(x.dtype).min),
+        **ROWS,
+    ),
+    "ties": Program(
+        lambda x, *, data: jnp.sort(x, axis=1)[:, -1], lambda x: x.max(axis=1), arguments=["n@data k"], results="n@data"
+    ),
+    "zeros in order": Program(
+        lambda x, *, data: lax.top_k(0 * x, 1)[1],
+        lambda x: lax.top_k(0 * x, 1)[1],
+        arguments=["n@data k"],
+        results=Array("n@data 1", "int32"),
+    ),
+    "in place": Program(lambda x, *, data: jnp.sort(x, axis=1), sorted_in_place, **ROWS),
+    "no gradient": Program(
+        lambda x, *, data: abs(x) / 127.0,
+        lambda x: np.abs(x) / 127.0,
+        arguments=[Array("n@data k", gradient=False)],
+        results="n@data k",
+    ),
+    "sizes that go together": Program(
+        grouped,
+        grouped_one_by_one,
+        arguments=["t h@model", "t kv@model"],
+        results="t kv@model",
+        serves=lambda h, kv: h % kv == 0,
+    ),
+    "a constant carry": Program(powers, powers_one_by_one, arguments=["n@data k"], results="k"),
+    "mixed precision": Program(
+        squares,
+        lambda w, x: ((x @ w) ** 2).sum(),
+        arguments=[Array("k n", "float32"), "b@data k"],
+        results=Array("", "float32"),
+    ),
+    "an exact GELU": Program(
+        lambda x, *, data: jax.nn.gelu(x, approximate=False), lambda x: jax.nn.gelu(x, approximate=False), **ROWS
+    ),
+    "numbers in order": Program(
+        lambda x, t, *, data: jnp.searchsorted(jnp.sort(t), x),
+        lambda x, t: np.searchsorted(np.sort(t), x),
+        arguments=["n@data", "k"],
+        results=Array("n@data", "int32"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_right_program_is_not_reported(name: str) -> None:
+    """In values and gradients, on both engines."""
+    laws = [law for law in ("value", "gradient") if law == "value" or PROGRAMS[name].contract.has_gradient]
+    check_program(PROGRAMS[name], max_examples=20, laws=laws)
+
+
+def test_a_mean_may_travel_with_its_count() -> None:
+    """Where the mean is NaN the rule for quotients makes NaN of its derivative, if both are one array."""
+
+    def packed(values: JaxArray, mask: JaxArray, axis_name: Any) -> JaxArray:
+        wide = jnp.promote_types(values.dtype, jnp.float32)
+        pair = jnp.stack([jnp.where(mask, values, 0).astype(wide).sum(), mask.sum().astype(wide)])
+        total, count = lax.psum(cast_varying(pair, as_axes(axis_name)), axis_name)
+        return (total / jnp.maximum(count, 1)).astype(values.dtype)
+
+    check("masked_mean", packed, laws=["value", "gradient"], max_examples=20)

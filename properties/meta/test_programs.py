@@ -333,3 +333,14 @@ def test_a_kernel_that_the_interpreter_cannot_run_is_held_in_doubles() -> None:
     summary = checked(written, written.right, laws="value", max_examples=3)
     assert "the interpreter cannot run pallas_call" in str(summary)
     assert all(tally.structures > 0 for tally in summary.tallies)
+
+
+def test_what_is_sharded_is_no_replica() -> None:
+    """Blocks that are equal by chance are not said to have to be."""
+
+    def marked(x: Any, *, data: Any) -> Any:
+        return 0 * x + 3 * (lax.axis_index(data) == 1).astype(x.dtype)
+
+    with pytest.raises(AssertionError) as caught:
+        check_program(marked, lambda x: 0 * x, arguments=["n@data"], results="n@data", laws=["value"], max_examples=20)
+    assert "replica" not in str(caught.value)

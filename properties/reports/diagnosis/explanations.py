@@ -224,6 +224,7 @@ def _replicas(scene: Scene, device: int) -> Iterable[str]:
     blocks = scene.part(device, scene.expected)
     # replicas are the same to the bit, whatever the tolerance
     alike = nan_equal(blocks, np.broadcast_to(right, blocks.shape)).reshape(len(blocks), -1).all(axis=1)
+    alike &= _may_hold_the_same(scene, device)
     held = np.asarray(scene.part(device, scene.wrong).reshape(len(blocks), -1).any(axis=1))
     if held[device]:
         for other in np.flatnonzero(alike & ~held):
@@ -232,6 +233,17 @@ def _replicas(scene: Scene, device: int) -> Iterable[str]:
         yield from (
             f"should hold the same as {scene.name(d)}, which is right, and does not" for d in range(len(blocks))
         )
+
+
+def _may_hold_the_same(scene: Scene, device: int) -> np.ndarray:
+    """Of each device, whether it may be a replica: not where the layout of the result says otherwise."""
+    placed = CONTRACTS[scene.case.contract].placed
+    if placed is None or scene.went_in == "cotangent":
+        return np.ones(len(scene.expected), bool)
+    sharding = placed(scene.case)[scene.leaf].axes
+    along = [i for i, name in enumerate(scene.case.mesh.axis_names) if name in sharding]
+    places = np.array([scene.coordinates(d) for d in range(len(scene.expected))])
+    return np.asarray((places[:, along] == places[device, along]).all(axis=1))
 
 
 EXPLANATIONS = (

@@ -4,7 +4,7 @@ Each takes a case and its traced program, and gives the primitive if it is there
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,9 @@ ALL_REDUCES = ("psum", "psum_invariant", "pmax", "pmin")
 REDUCTIONS = (*ALL_REDUCES, "reduce_scatter")
 CALLS = ("jit", "pjit")
 GATHERS = ("all_gather", "all_gather_invariant")
+UPDATES = {"dynamic_update_slice": 1, "scatter": 2}
+"""What writes to a part of an array, and where what it writes is among its operands."""
+
 MANY = 4096
 """The elements from which XLA:CPU takes a maximum in another way (`reduce_max_loses_nan.py`)."""
 
@@ -109,6 +112,30 @@ def relaid_in_front(case: Case, program: Any) -> Any:
 def custom_vmap(case: Case, program: Any) -> Any:
     """A function with a rule of its own for vmap."""
     return first(program, lambda e: e.primitive.name == "custom_vmap_call")
+
+
+def update_of_itself(case: Case, program: Any) -> Any:
+    """An update of an array by what was made of the same values."""
+    bodies = [program, *(inner for equation in equations(program) for inner in subjaxprs(equation))]
+    for body in map(opened, bodies):
+        made = {out: equation for equation in body[0].eqns for out in equation.outvars}
+        for equation in body[0].eqns:
+            update = UPDATES.get(equation.primitive.name)
+            if update and _made_of(equation.invars[0], made) & _made_of(equation.invars[update], made):
+                return equation.primitive
+    return None
+
+
+def _made_of(variable: Any, made: Mapping[Any, Any]) -> set[Any]:
+    """The variable, and those in its body that it depends on."""
+    found: set[Any] = set()
+    waiting = [variable]
+    while waiting:
+        one = waiting.pop()
+        if not isinstance(one, core.Literal) and one not in found:
+            found.add(one)
+            waiting += made[one].invars if one in made else ()
+    return found
 
 
 def largest(case: Case, program: Any) -> Any:

@@ -65,6 +65,14 @@ DEFECTS: dict[str, Defect] = {
             repair=repairs.maximum_of_gathered,
         ),
         Defect(
+            "overlapping_update",
+            "XLA:CPU: an array updated by an overlapping part of itself reads what was written, if `[None]` follows.",
+            ("0.10.2", "0.12.0.1"),
+            platform="cpu",
+            at_fault=faults.update_of_itself,
+            shows=lambda case, error: isinstance(error, Broken) and error.kind == "values",
+        ),
+        Defect(
             "top_k_negative_zero",
             "XLA:CPU: top_k takes -0 for less than 0, and so not the first of equal elements, as JAX promises.",
             ("0.10.2", "0.12.0.1"),

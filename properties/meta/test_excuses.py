@@ -147,6 +147,14 @@ def by_branches(table: Array, ids: Array, axis_name: Any) -> Array:
     return lax.psum(lax.map(row, ids), axis_name)
 
 
+def written_further(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
+    """A ring shift whose result is written to the next of three rows, each of which moves one further."""
+    y = collectives.ring_shift(x, axis_name, offset=offset)
+    rows = lax.optimization_barrier(jnp.stack([y, jnp.zeros_like(y), jnp.zeros_like(y)]))
+    moved = lax.optimization_barrier(lax.dynamic_update_slice(rows, rows[:-1], (1, *[0] * y.ndim))[None])
+    return jnp.where(moved[0, 2] == 0, moved[0, 1], jnp.zeros_like(y))
+
+
 def in_order_of_zeros(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
     """A ring shift of floats, in the order of the largest of as many zeros with their signs: as they stand."""
     y = collectives.ring_shift(x, axis_name, offset=offset)
@@ -208,6 +216,7 @@ PAIRS = {
     "vmap_varying_branch": Pair(
         "embedding_lookup", by_branches, after(by_branches, doubled), "transformation", "simulate"
     ),
+    "overlapping_update": Pair("ring_shift", written_further, after(written_further, doubled), "value", "xla"),
     "top_k_negative_zero": Pair("ring_shift", in_order_of_zeros, after(in_order_of_zeros, doubled), "value", "xla"),
     "erf_gradient": Pair(
         "global_norm", with_an_error_function, after(with_an_error_function, twice_the_gradient), "gradient", "simulate"

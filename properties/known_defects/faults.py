@@ -19,7 +19,8 @@ ALL_REDUCES = ("psum", "psum_invariant", "pmax", "pmin")
 REDUCTIONS = (*ALL_REDUCES, "reduce_scatter")
 CALLS = ("jit", "pjit")
 GATHERS = ("all_gather", "all_gather_invariant")
-UPDATES = {"dynamic_update_slice": 1, "scatter": 2}
+SCATTERS = ("scatter", "scatter-add", "scatter-sub", "scatter-mul", "scatter-min", "scatter-max")
+UPDATES = {"dynamic_update_slice": 1, **dict.fromkeys(SCATTERS, 2)}
 """What writes to a part of an array, and where what it writes is among its operands."""
 
 MANY = 4096

@@ -1,4 +1,4 @@
-"""XLA:CPU: an update of an array by an overlapping part of itself reads what it has written, if `[None]` follows."""
+"""XLA:CPU: an update of x by an overlapping part of x, under jit with `[None]` behind it, reads what it has written."""
 
 import sys
 

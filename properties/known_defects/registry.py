@@ -66,7 +66,7 @@ DEFECTS: dict[str, Defect] = {
         ),
         Defect(
             "overlapping_update",
-            "XLA:CPU: an array updated by an overlapping part of itself reads what was written, if `[None]` follows.",
+            "XLA:CPU: `x.at[1:].set(x[:-1])[None]`, or add, under jit reads of x what it has written already.",
             ("0.10.2", "0.12.0.1"),
             platform="cpu",
             at_fault=faults.update_of_itself,

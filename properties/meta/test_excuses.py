@@ -226,9 +226,15 @@ PAIRS = {
     ),
     "nested_shard_map_eager": Pair("all_reduce", reduce, after(reduce, doubled), "eager", "xla", ("eager", "nested")),
     "empty_all_gather": Pair("all_gather", gather, after(gather, in_another_dtype), "value", "xla"),
-    "psum_scatter_partial_explicit": Pair("reduce_scatter", scatter, after(scatter, doubled), "transformation", "xla"),
-    "bf16_reduction_partial_manual": Pair("all_reduce", reduce, after(reduce, doubled), "transformation", "xla"),
-    "all_reduce_of_one_partial_manual": Pair("all_reduce", reduce, after(reduce, doubled), "transformation", "xla"),
+    "psum_scatter_partial_explicit": Pair(
+        "reduce_scatter", scatter, after(scatter, doubled), "transformation", "xla", ("partial_manual",)
+    ),
+    "bf16_reduction_partial_manual": Pair(
+        "all_reduce", reduce, after(reduce, doubled), "transformation", "xla", ("partial_manual",)
+    ),
+    "all_reduce_of_one_partial_manual": Pair(
+        "all_reduce", reduce, after(reduce, doubled), "transformation", "xla", ("partial_manual",)
+    ),
     "nested_partial_manual_order": Pair(
         "all_reduce", reduce, after(reduce, doubled), "transformation", "xla", ("partial_manual", "nested")
     ),

@@ -116,13 +116,16 @@ def custom_vmap(case: Case, program: Any) -> Any:
 
 
 def update_of_itself(case: Case, program: Any) -> Any:
-    """An update of an array by what was made of the same values."""
+    """An update of an array by what was made of the same values: of as many, which it may write over."""
     bodies = [program, *(inner for equation in equations(program) for inner in subjaxprs(equation))]
     for body in map(opened, bodies):
         made = {out: equation for equation in body[0].eqns for out in equation.outvars}
         for equation in body[0].eqns:
-            update = UPDATES.get(equation.primitive.name)
-            if update and _made_of(equation.invars[0], made) & _made_of(equation.invars[update], made):
+            if (update := UPDATES.get(equation.primitive.name)) is None:
+                continue
+            array, written = equation.invars[0], equation.invars[update]
+            both = _made_of(array, made) & _made_of(written, made)
+            if any(_elements(variable) == _elements(array) for variable in both):
                 return equation.primitive
     return None
 

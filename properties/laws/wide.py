@@ -40,7 +40,7 @@ ANY_FINITE = float(np.finfo(np.float64).max) / 4
 """How far off a result may be of which nothing is known, but that it is finite."""
 
 SMALLEST = float(np.finfo(np.float64).tiny) * 2.0**64
-"""Down here doubles have fewer digits, or none, or are multiples of such: which of them a result has says nothing."""
+"""What the oracle may be off by itself: what is below the range of normal doubles, by factors of 2^64 at most."""
 
 Both = tuple[Wide, Wide, np.ndarray]
 """A result in double precision: with what the program's own may be off by, and what the doubles may be; and where it

@@ -115,6 +115,7 @@ SHOWN = {
     ),
     "masked_mean: values are multiplied by the mask, which keeps a masked NaN": (("nan",), SEEDS),
     "masked_mean: the sum is divided by how many elements count where none does": (("exact",), range(20)),
+    "masked_mean: the sum is divided by how many elements count on each participant alone": (("exact",), SEEDS),
 }
 """On which kinds of data a mistake shows, and of which seeds, where it does not on any."""
 

@@ -82,3 +82,12 @@ def mean_of_the_means_of_rows(values: Array, mask: Array, axis_name: AxisName) -
     total = lax.psum(cast_varying(kept.sum(axis=-1), axes), axes)
     count = lax.psum(cast_varying(mask.sum(axis=-1), axes), axes)
     return (total / jnp.maximum(count, 1)).mean().astype(values.dtype)
+
+
+@mutant("masked_mean", smallest=(2,))
+def mean_by_the_own_number(values: Array, mask: Array, axis_name: AxisName) -> Array:
+    """Divides the sum over all participants by how many elements count here."""
+    axes = names(axis_name)
+    kept = jnp.where(mask, values.astype(jnp.promote_types(values.dtype, jnp.float32)), 0)
+    total = lax.psum(cast_varying(jnp.sum(kept), axes), axes)
+    return (total / jnp.maximum(cast_varying(jnp.sum(mask), axes), 1)).astype(values.dtype)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardproof.oracles import masked_mean
-from shardproof.oracles.collectives import Axes, Blocks
+from shardproof.oracles.collectives import Axes, Blocks, all_reduce
 from shardproof.oracles.dtypes import wide
 from shardproof.oracles.mesh import MeshCase
 
@@ -33,7 +33,20 @@ class ByNone(masked_mean.MaskedMean):
         return [np.where(counted > 0, mean, np.nan)]
 
 
+class ByOwn(masked_mean.MaskedMean):
+    """Divides by how many elements count on each participant alone."""
+
+    def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> list[Blocks]:
+        """The sum over all participants, on each by its own number."""
+        values, mask = operands
+        kept = np.where(mask, values.astype(wide(values.dtype)), 0)
+        with np.errstate(invalid="ignore"):
+            total = all_reduce(masked_mean.per_device(kept, mesh).sum(axis=-1), mesh, axes)
+        return [total / np.maximum(masked_mean.per_device(mask, mesh).sum(axis=-1), 1)]
+
+
 MISTAKES = {
     "values are multiplied by the mask, which keeps a masked NaN": Multiplied(),
     "the sum is divided by how many elements count where none does": ByNone(),
+    "the sum is divided by how many elements count on each participant alone": ByOwn(),
 }

@@ -42,6 +42,7 @@ SAID = {
     "max_ignores_nan": "NaN: wrong only where the right value or an input is NaN",
     "max_of_magnitudes": "with its magnitude in place of each number that goes in",
     "mean_of_integers_is_whole": "the blocks hold the whole number below in place of the right value",
+    "mean_by_the_own_number": "the sum is divided by how many elements count on each participant alone",
     "mean_of_means": r"the mean over \(.*\) of what each participant has alone",
     "mean_of_the_masked": "the opposite of mask",
     "mean_over_all_elements": "zeros in values where mask is False, which count",

@@ -68,7 +68,8 @@ def integers_below(draw: st.DrawFn, largest: int, *, signed: bool = True) -> str
     """A dtype of integers that number so many things, and one more."""
     narrow = [name for name, most in (("uint8", 255), ("int8", 127)) if largest < most]
     possible = ["int32", "int32", "uint16", "int16", *narrow]
-    return draw(st.sampled_from([name for name in possible if signed or name[0] == "u" or name == "int32"]))
+    usable = [name for name in possible if signed or name[0] == "u" or name == "int32"]
+    return draw(st.sampled_from(usable), label="integers")
 
 
 def beside(mesh: MeshCase, chain: Chain, taken: Sequence[str]) -> MeshCase:

@@ -19,10 +19,10 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Shaped
 
-from shardproof.impl.arguments import AxisName
-from shardproof.impl.losses.layout import as_axes, placed
+from shardproof.impl.arguments import AxisName, as_axes
 from shardproof.impl.losses.parallelisation import Parallelisation
 from shardproof.impl.model import Params, activated
+from shardproof.impl.placing import placed
 from shardproof.impl.training import Step, Stepped, Tree, check_placed, numbers, shown
 
 Indices: TypeAlias = tuple[tuple[int, int], ...]

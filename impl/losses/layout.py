@@ -1,14 +1,13 @@
 """How devices share the parameters and the batch of a model, in terms of what axes are for."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 import jax
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from shardproof.impl.arguments import AxisName
+from shardproof.impl.arguments import AxisName, as_axes
 
 Axes = tuple[str, ...]
 Roles = tuple[Axes, ...]
@@ -52,32 +51,6 @@ class Layout:
         return jax.tree.map(lambda s: NamedSharding(mesh, s), specs, is_leaf=lambda s: isinstance(s, PartitionSpec))
 
 
-def as_axes(name: AxisName) -> Axes:
-    """An axis name, or several in a tuple or list, as a tuple; it may be of none."""
-    return (name,) if isinstance(name, str) else tuple(name)
-
-
 def spec(roles: Roles, axes: Mapping[str, Axes]) -> PartitionSpec:
     """The PartitionSpec of dimensions that are sharded by these roles."""
     return PartitionSpec(*(tuple(a for role in some for a in axes[role]) or None for some in roles))
-
-
-def parts(entry: Any, mesh: Mesh | AbstractMesh) -> int:
-    """Into how many parts an entry of a PartitionSpec divides a dimension."""
-    return math.prod(mesh.shape[name] for name in as_axes(entry or ()))
-
-
-def placed(tree: Any, specs: Any, mesh: Mesh | AbstractMesh) -> Any:
-    """Reshards arrays on Explicit mesh axes to what `shard_map`'s in_specs require; on Auto axes it does nothing."""
-    explicit = {name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Explicit}
-    if not explicit:
-        return tree
-
-    def moved(x: Any, s: PartitionSpec) -> Any:
-        return jax.reshard(x, NamedSharding(mesh, PartitionSpec(*(_among(entry, explicit) for entry in s))))
-
-    return jax.tree.map(moved, tree, specs)
-
-
-def _among(entry: Any, names: set[str]) -> Sequence[str] | None:
-    return tuple(name for name in as_axes(entry or ()) if name in names) or None

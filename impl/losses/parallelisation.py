@@ -17,10 +17,11 @@ from jax import lax
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 from jaxtyping import Array, Float, Shaped
 
-from shardproof.impl.arguments import AxisName, refuse
+from shardproof.impl.arguments import AxisName, as_axes, refuse
 from shardproof.impl.losses.blocks import saves_all_but_gathers
-from shardproof.impl.losses.layout import Axes, Layout, as_axes, parts, placed
+from shardproof.impl.losses.layout import Axes, Layout
 from shardproof.impl.model import Batch, Params, activated, squared_errors
+from shardproof.impl.placing import check_parts, check_roles, parts, placed
 
 Linear = Callable[[Array, Array, Array, Axes, Axes], Array]
 """Blocks of x, W and b, the axes of `data` and of `model`, to the block of `x W + b`, in the accumulator's dtype."""
@@ -120,7 +121,7 @@ class Parallelisation:
                 are not the mesh's, or are in both roles.
         """
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh if isinstance(mesh, Mesh) else mesh):
-            self._check_roles(function, mesh, data, model)
+            check_roles(function, mesh, data=data, model=model)
             width = self._check_sizes(function, params, inputs)
             if targets is not None and targets.shape != (inputs.shape[0], width):
                 shapes = f"inputs {list(inputs.shape)}, targets {list(targets.shape)}"
@@ -131,14 +132,7 @@ class Parallelisation:
                 *(("batch", x, s) for x, s in zip((inputs, targets), of_batch, strict=True) if x is not None),
             ]
             for argument, x, layout in arrays:
-                _check_divides(function, argument, x, layout, mesh)
-
-    def _check_roles(self, function: str, mesh: Mesh | AbstractMesh, data: Axes, model: Axes) -> None:
-        for role, axes in (("data", data), ("model", model)):
-            if not {*axes} <= {*mesh.axis_names} or len({*axes}) != len(axes):
-                refuse(function, role, axes, f"distinct axes out of {', '.join(mesh.axis_names)}")
-        if {*data} & {*model}:
-            refuse(function, "model", model, f"none of the axes of data={data!r}")
+                check_parts(function, argument, x, layout, mesh)
 
     def _check_sizes(self, function: str, params: Params, inputs: Array) -> int:
         """How many outputs there are."""
@@ -153,10 +147,3 @@ class Parallelisation:
         if inputs.ndim != 2:
             refuse(function, "batch", f"inputs {list(inputs.shape)}", f"inputs [B, {params[0][0].shape[0]}]")
         return int(width[0])
-
-
-def _check_divides(function: str, argument: str, x: Array, layout: PartitionSpec, mesh: Mesh | AbstractMesh) -> None:
-    for size, entry in zip(x.shape, layout, strict=True):
-        if size % parts(entry, mesh):
-            text = f"a size that the {parts(entry, mesh)} parts of {entry!r} divide ({size} is not)"
-            refuse(function, argument, f"{x.dtype}{list(x.shape)}", text)

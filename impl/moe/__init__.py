@@ -9,6 +9,7 @@ from shardproof.impl.moe.dispatch.dense import dense_moe
 from shardproof.impl.moe.dispatch.local import scanned_moe, sorted_moe
 from shardproof.impl.moe.dispatch.ragged import Dispatcher, gathered_ragged_moe, ragged_moe
 from shardproof.impl.moe.dispatch.ring import ring_moe
+from shardproof.impl.moe.on_mesh import global_all_to_all_moe, global_layer, global_ring_moe, global_sorted_moe
 from shardproof.impl.moe.routing import Routing, expert_choice, route
 
 __all__ = [
@@ -27,6 +28,10 @@ __all__ = [
     "expert_choice_moe",
     "gathered_expert_choice_moe",
     "gathered_ragged_moe",
+    "global_all_to_all_moe",
+    "global_layer",
+    "global_ring_moe",
+    "global_sorted_moe",
     "kept",
     "ragged_moe",
     "ring_moe",

@@ -18,7 +18,7 @@ from shardproof.impl.collective_matmul.operands import accumulator
 from shardproof.impl.collectives import Block, axis_index, cast_varying, varying
 from shardproof.impl.moe.capacity import Room, kept
 from shardproof.impl.moe.experts import Weights
-from shardproof.impl.moe.routing import Routing, route
+from shardproof.impl.moe.routing import route
 
 Axes = tuple[str, ...]
 ExpertWeights = Block | Sequence[Block]
@@ -135,8 +135,20 @@ def planned(
     expert_weights: ExpertWeights,
     axis_name: AxisName,
     settings: Settings,
+    *,
+    sharing: Axes | None = None,
 ) -> Plan:
     """The plan of a layer's call: operands checked and widened, tokens routed, and who is kept.
+
+    Arguments:
+        function: what messages call the function that was called.
+        tokens: as in `dense_moe`, and so are the others.
+        router_weights: see there.
+        expert_weights: see there.
+        axis_name: see there.
+        settings: see there.
+        sharing: the axis tuple of all whose tokens share the capacity, in whose order they are numbered: those of
+            `axis_name`, and others along which experts are the same, if the policy is not "sender". None: `axis_name`.
 
     Raises:
         ValueError: for an unknown axis; operands that are not floating, or of another rank or shape; experts that are
@@ -146,24 +158,25 @@ def planned(
     room = Room(settings.capacity, settings.policy, settings.capacity_per_sender)
     room.check(function)
     wide = accumulator(tokens, router_weights, *weights)
-    along = {*axes, *(name for x in (tokens, router_weights, *weights) for name in varying(x))}
+    along = {*(sharing or axes), *(name for x in (tokens, router_weights, *weights) for name in varying(x))}
     ordered = [name for name in jax.sharding.get_abstract_mesh().axis_names if name in along]
     # widened before they are cast varying: what is summed over participants in a derivative is wide
     rows, router, *own = (cast_varying(x.astype(wide), ordered) for x in (tokens, router_weights, *weights))
     routing = route(rows, router, settings.top_k, over=settings.over, function=function)
-    types = tokens.dtype, jnp.result_type(*weights), jnp.result_type(tokens, router_weights, *weights)
-    return plan_of(rows, routing, own, axes, room, *types)
-
-
-def plan_of(
-    tokens: Block, routing: Routing, weights: Weights, axes: Axes, room: Room, sent: Any, weighed: Any, dtype: Any
-) -> Plan:
-    """The plan of a routing, whoever made it."""
-    count = weights[0].shape[0] * lax.axis_size(axes)
-    keeps = kept(routing.experts, routing.gates, count, room, axes)
-    pairs = (routing.experts.ravel(), routing.gates.ravel(), keeps.ravel())
-    settings = (axes, routing.experts.shape[1], room, jnp.dtype(sent), jnp.dtype(weighed), jnp.dtype(dtype))
-    return Plan(tokens, weights, *pairs, *settings)
+    keeps = kept(routing.experts, routing.gates, own[0].shape[0] * lax.axis_size(axes), room, sharing or axes)
+    return Plan(
+        tokens=rows,
+        weights=own,
+        experts=routing.experts.ravel(),
+        gates=routing.gates.ravel(),
+        kept=keeps.ravel(),
+        axes=axes,
+        top_k=settings.top_k,
+        room=room,
+        sent=jnp.dtype(tokens.dtype),
+        weighed=jnp.result_type(*weights),
+        dtype=jnp.result_type(tokens, router_weights, *weights),
+    )
 
 
 def _checked(

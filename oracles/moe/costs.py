@@ -8,7 +8,7 @@ participants have, and of whatever else is the same along an axis, is not in her
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -75,6 +75,10 @@ class Sizes:
     def nothing(self) -> bool:
         """Whether no pair can be kept."""
         return self.room == 0
+
+
+Formula = Callable[[Sizes, bool], Cost]
+"""Of a layer's sizes, and of its gradient alone or not."""
 
 
 def agreement(sizes: Sizes) -> Cost:

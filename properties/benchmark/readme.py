@@ -48,6 +48,7 @@ HOMES: Mapping[str, Path] = {
     "survivors": IMPL_PAGE,
     "products": IMPL_PAGE,
     "moe": IMPL_PAGE,
+    "global-moe": IMPL_PAGE,
     "losses": IMPL_PAGE,
     "distillation": IMPL_PAGE,
     "failure": REPORTS_PAGE,

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from shardproof.impl import moe as implementations
 from shardproof.oracles import moe
-from shardproof.oracles.communication import Cost
 from shardproof.oracles.moe import costs
 from shardproof.oracles.moe.dropping import POLICIES
 from shardproof.oracles.moe.expert_choice import expert_choice
@@ -128,7 +127,7 @@ def _integers(case: Case) -> st.SearchStrategy[Case]:
 
 def _claim(
     function: Callable[..., object],
-    formula: Callable[[costs.Sizes, bool], Cost],
+    formula: costs.Formula,
     features: frozenset[str] = FEATURES,
 ) -> Claim:
     """One of this project's own."""

@@ -1,6 +1,5 @@
 """What layers of experts send, from a case to the numbers that the formulas are in."""
 
-from collections.abc import Callable
 from fractions import Fraction
 
 from shardproof.oracles.communication import Cost
@@ -49,7 +48,7 @@ def with_casts(communication: Communication) -> Communication:
     return cost
 
 
-def of_sizes(formula: Callable[[costs.Sizes, bool], Cost]) -> Communication:
+def of_sizes(formula: costs.Formula) -> Communication:
     """The cost by a formula of sizes alone."""
     return with_casts(lambda case, backward: formula(sizes_of(case), backward))
 

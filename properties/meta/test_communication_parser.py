@@ -297,6 +297,7 @@ def one_after_the_other(x: Any) -> Any:
         (lambda x: ring(ring(x)), [1, 2]),
         (one_after_the_other, [1, 2]),
         (in_a_loop, [1, 1, 2, 2, 3]),
+        (lambda x: ring(lax.scan(lambda state, _: (state, None), (x, ring(x)), length=0)[0][0]), [1, 1]),
         (lambda x: jax.jit(lambda x, y: (ring(x), ring(y)))(x, ring(x)), [1, 1, 2]),
         (lambda x: lax.fori_loop(0, 2, lambda _, y: ring(y), x), [1, 2]),
         (lambda x: lax.cond(lax.psum(x, ("a", "b")).sum() > 0, ring, lambda x: x, x), [1, 2]),

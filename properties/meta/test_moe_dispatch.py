@@ -263,3 +263,53 @@ def test_messages_name_what_was_called() -> None:
     with pytest.raises(ValueError, match=r"^ring_moe: top_k=0: expected"):
         run(moe.ring_moe, top_k=0)
     assert run(moe.ring_moe, top_k=np.int64(2), capacity=np.int32(3)).shape == (4, 2)
+
+
+WRONG_ON_MESH: dict[str, tuple[dict[str, Any], str]] = {
+    "unknown axis": ({"data": "nope"}, r"data=\('nope',\): expected distinct axes out of dp, ep"),
+    "repeated axis": ({"expert": ("ep", "ep")}, r"expert=\('ep', 'ep'\): expected distinct axes out of dp, ep"),
+    "both roles": ({"expert": ("dp", "ep")}, r"expert=\('dp', 'ep'\): expected none of the axes of data=\('dp',\)"),
+    "no axis": ({"expert": ()}, r"expert=\(\): expected one axis at least"),
+    "of participants": ({"policy": "sender"}, r"policy='sender': expected one that does not depend on the mesh"),
+    "tokens": ({"tokens": (6, 3)}, r"tokens='float32\[6, 3\]': expected a size that the 4 parts of"),
+    "rank": ({"tokens": (8,)}, r"tokens='float32\[8\]': expected an array of 2 dimensions"),
+    "experts": ({"experts": (7, 3, 2)}, r"expert_weights='float32\[7, 3, 2\]': expected a size that the 2 parts of"),
+    "columns": (
+        {"router": (3, 9)},
+        r"router_weights='float32\[3,9\].*': expected a number of experts that is a multiple",
+    ),
+    "choices": ({"top_k": 9}, r"top_k=9: expected an integer in \[1, 8\]"),
+    "room": ({"capacity": -1}, r"capacity=-1: expected an integer of at least 0"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_ON_MESH)
+def test_messages_on_global_arrays(wrong: str) -> None:
+    """They name the function of global arrays, and what is wrong with these."""
+    changes, text = WRONG_ON_MESH[wrong]
+    shapes = {"tokens": (8, 3), "router": (3, 8), "experts": (8, 3, 2)}
+    operands = [np.zeros(changes.get(name, shape), np.float32) for name, shape in shapes.items()]
+    options: Any = {"data": "dp", "expert": "ep", "top_k": 2} | {k: v for k, v in changes.items() if k not in shapes}
+    mesh = AbstractMesh((2, 2), ("dp", "ep"), axis_types=(AxisType.Auto,) * 2)
+    with pytest.raises(ValueError, match=rf"^global_ring_moe: {text}.*, on the mesh \(dp=2, ep=2\)"):
+        simulate(lambda *xs: moe.global_ring_moe(*xs, mesh=mesh, **options), *operands)
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_gated_experts_on_any_axes(kind: AxisType) -> None:
+    """Experts may be three arrays, and axes Explicit: results are those of one device."""
+    rng = np.random.default_rng(0)
+    tokens, router = rng.normal(size=(8, 3)).astype(np.float32), rng.normal(size=(3, 4)).astype(np.float32)
+    experts = [rng.normal(size=shape).astype(np.float32) for shape in ((4, 3, 5), (4, 3, 5), (4, 5, 2))]
+
+    def on(sizes: tuple[int, int]) -> np.ndarray:
+        mesh = AbstractMesh(sizes, ("dp", "ep"), axis_types=(kind,) * 2)
+        options: Any = {"mesh": mesh, "data": "dp", "expert": "ep", "top_k": 2, "capacity": 3}
+
+        def layer(tokens: Any, router: Any, *experts: Any) -> Any:
+            return moe.global_ring_moe(tokens, router, experts, **options)
+
+        with jax.sharding.use_abstract_mesh(mesh):
+            return np.asarray(simulate(layer, tokens, router, *experts))
+
+    np.testing.assert_allclose(on((2, 2)), on((1, 1)), rtol=0, atol=1e-5)

@@ -254,6 +254,19 @@ COSTS = {
         "all_gather=1 (32 bytes), permute=12 (252 bytes)",
         "all_gather=1 (32 bytes), all_reduce=1 (64 bytes), permute=18 (396 bytes)",
     ),
+    # as those of moe_layer, and each participant's 8 weights are added up over `dp`
+    "global_moe_layer[all_to_all]": (
+        "all_gather=1 (32 bytes), all_to_all=2 (192 bytes)",
+        "all_gather=1 (32 bytes), all_reduce=2 (96 bytes), all_to_all=4 (448 bytes)",
+    ),
+    "global_moe_layer[ring]": (
+        "all_gather=1 (32 bytes), permute=12 (252 bytes)",
+        "all_gather=1 (32 bytes), all_reduce=2 (96 bytes), permute=18 (396 bytes)",
+    ),
+    "global_moe_layer[sorted]": (
+        "all_gather=2 (48 bytes)",
+        "all_gather=2 (48 bytes), all_reduce=2 (96 bytes), reduce_scatter=1 (128 bytes)",
+    ),
     "shard_mean[mean]": ("no communication", "no communication"),
     "shard_mean[product]": ("no communication", "no communication"),
     "shard_roll[roll]": ("no communication", "no communication"),
@@ -276,6 +289,8 @@ def case_of(implementation: Implementation) -> Case:
         return case_of_matrices(implementation.contract)
     if implementation.contract == "mlp_loss":
         return case_of_loss(implementation)
+    if implementation.contract == "global_moe_layer":
+        return case_of_global_moe()
     described, params = OPERANDS[implementation.contract]
     operands = tuple(
         Operand(block, dtype, Placement(((),) * len(block), tuple(axes.split()))) for block, dtype, axes in described
@@ -294,6 +309,15 @@ def case_of_loss(implementation: Implementation) -> Case:
         block = tuple(n // MESH.axis_size(entry) for n, entry in zip(shape, placement.spec, strict=True))
         operands.append(Operand(block, "bfloat16", placement))
     return Case("mlp_loss", MESH, ("dp", "tp"), tuple(operands), roles=(("data", "dp"), ("model", "tp")))
+
+
+def case_of_global_moe() -> Case:
+    """The layer of `ROUTED`, whose tokens are shared over `dp` as well."""
+    rows, experts = (("dp", "tp"), ()), (("tp",), (), ())
+    described = (((3, 2), rows), ((2, 8), ((), ())), ((2, 2, 2), experts))
+    operands = tuple(Operand(block, "bfloat16", Placement(spec)) for block, spec in described)
+    params = (("top_k", 2), ("capacity", 2), ("policy", "position"))
+    return Case("global_moe_layer", MESH, ("dp", "tp"), operands, params, roles=(("data", "dp"), ("expert", "tp")))
 
 
 def case_of_matrices(contract: str) -> Case:
@@ -331,13 +355,13 @@ def test_formula_and_interpreter_count_the_same(name: str, backward: bool) -> No
 def test_every_operation_has_a_formula() -> None:
     """None is checked against the lower bound alone, but for those whose communication is the compiler's.
 
-    Of functions of global arrays the losses send everything in a `shard_map` of their own, and what shards compute by
-    themselves sends nothing.
+    Of functions of global arrays, losses and layers of experts send everything in a `shard_map` of their own, and what
+    shards compute by themselves sends nothing.
     """
-    alone = {"mlp_loss", "shard_mean", "shard_roll"}
+    alone = {"global_moe_layer", "mlp_loss", "shard_mean", "shard_roll"}
     told = {i: i.communication is not None for i in OPERATIONS}
     assert all(known == (not i.whole or i.contract in alone) for i, known in told.items())
-    assert {*OPERANDS, *MATRICES, "mlp_loss"} == {
+    assert {*OPERANDS, *MATRICES, "global_moe_layer", "mlp_loss"} == {
         name for name, contract in CONTRACTS.items() if contract.implementations
     }
 

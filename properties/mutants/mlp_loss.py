@@ -10,12 +10,13 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.sharding import PartitionSpec
 
+from shardproof.impl.arguments import as_axes
 from shardproof.impl.collective_matmul.operands import multiply
 from shardproof.impl.collectives import all_gather_invariant, cast_varying
 from shardproof.impl.losses import data_parallel, fsdp_2d, fsdp_rows, fsdp_tensor_parallel, tensor_parallel
 from shardproof.impl.losses.blocks import assembled, scattered_sum
 from shardproof.impl.losses.data_parallel import linear_of_examples
-from shardproof.impl.losses.layout import Axes, Layout, as_axes
+from shardproof.impl.losses.layout import Axes, Layout
 from shardproof.impl.losses.parallelisation import Linear
 from shardproof.impl.losses.tensor_parallel import linear_of_features, linear_of_gathered_features
 from shardproof.impl.model import activated, forward, squared_errors, wide

@@ -9,11 +9,12 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.sharding import PartitionSpec
 
+from shardproof.impl.arguments import as_axes
 from shardproof.impl.collective_matmul.operands import multiply
 from shardproof.impl.losses import data_parallel, fsdp_rows, tensor_parallel
 from shardproof.impl.losses.blocks import assembled
 from shardproof.impl.losses.fully_sharded import linear_of_rows
-from shardproof.impl.losses.layout import Axes, as_axes
+from shardproof.impl.losses.layout import Axes
 from shardproof.impl.losses.parallelisation import Linear
 from shardproof.impl.losses.tensor_parallel import linear_of_features
 from shardproof.impl.model import forward, squared_errors, wide

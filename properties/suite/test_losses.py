@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardproof.impl.arguments import as_axes
 from shardproof.impl.losses import PARALLELISATIONS, Parallelisation
-from shardproof.impl.losses.layout import as_axes
 from shardproof.impl.model import initialise, random_batch, unsharded_loss
 from shardproof.oracles import mlp, mlp_costs
 from shardproof.oracles.mesh import MeshCase

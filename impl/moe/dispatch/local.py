@@ -25,6 +25,11 @@ def sorted_moe(plan: Plan) -> Block:
         ValueError: as `dense_moe`.
         NotImplementedError: under `jax.vmap`.
     """
+    return dispatched(plan)
+
+
+def dispatched(plan: Plan) -> Block:
+    """The result of a plan by sorting: `[T, F]`."""
     experts = jnp.where(plan.kept, plan.experts, -1)
     return plan.combined(sorted_by_expert(plan.tokens[plan.token], experts, _all_weights(plan)))
 

@@ -28,6 +28,11 @@ def ring_moe(plan: Plan) -> Block:
     Raises:
         ValueError: as `dense_moe`.
     """
+    return dispatched(plan)
+
+
+def dispatched(plan: Plan) -> Block:
+    """The result of a plan: `[T, F]`."""
 
     def onward(visitors: Visitors) -> Visitors:
         rows, at, gates = visitors

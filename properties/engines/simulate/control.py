@@ -81,6 +81,8 @@ def scan(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
     before: tuple[Any, ...] = (slice(None),) * env.lead
     outputs: list[list[np.ndarray]] = [[] for _ in equation.outvars[carried:]]
     rounds, latest = env.operand_rounds, [0] * len(outputs)
+    if env.recorder is not None and rounds is not None:
+        env.recorder.results = [*rounds[consts : consts + carried], *latest]  # of a scan that takes no step
     for i in steps:
         results = evaluate(env, jaxpr, [*constants, *state, *(np.asarray(x[*before, i]) for x in inputs)], rounds)
         state = results[:carried]

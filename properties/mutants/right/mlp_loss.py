@@ -8,11 +8,12 @@ from jax import Array, lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from shardproof.impl.algorithms import ring_all_gather, ring_all_reduce
+from shardproof.impl.arguments import as_axes
 from shardproof.impl.collective_matmul.operands import multiply
 from shardproof.impl.collectives import all_gather_invariant, axis_index, cast_varying
 from shardproof.impl.losses import data_parallel, fsdp_rows, tensor_parallel
 from shardproof.impl.losses.blocks import assembled
-from shardproof.impl.losses.layout import Axes, Layout, as_axes
+from shardproof.impl.losses.layout import Axes, Layout
 from shardproof.impl.model import forward, linear, squared_errors, unsharded_loss, wide
 from shardproof.properties.mutants.mlp_loss import added_up, devices, errors, of_layers, on_blocks
 from shardproof.properties.mutants.mlp_loss_gradients import with_gradients_inside

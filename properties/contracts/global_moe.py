@@ -1,0 +1,131 @@
+"""The contract of global_moe_layer: a mixture of experts on whole arrays, whatever shares them.
+
+Tokens are shared over data and expert axes, experts over the latter alone, and a capacity is that of all tokens: what
+comes of it does not depend on the mesh.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from shardproof.impl import moe as implementations
+from shardproof.oracles.communication import Cost
+from shardproof.oracles.moe import costs, moe_layer
+from shardproof.oracles.moe.whole import whole_moe_layer
+from shardproof.properties.cases.case import Case
+from shardproof.properties.contracts import moe, moe_costs
+from shardproof.properties.contracts.contract import (
+    Claim,
+    Communication,
+    Contract,
+    Mistake,
+    Option,
+    Results,
+    of_type,
+)
+from shardproof.properties.contracts.described import Signature
+from shardproof.properties.contracts.floats import float32_accumulator, floats
+from shardproof.properties.contracts.roles import Conditions, axes_of
+from shardproof.properties.contracts.token_classes import clear
+from shardproof.properties.contracts.whole import whole_contract
+
+FEATURES = frozenset({"explained_errors", "x64"})
+
+SIGNATURE = Signature.of(
+    ["tokens", "router_weights", "expert_weights"],
+    ["tokens@data@expert features", "features experts", "experts@expert features outputs"],
+    "tokens@data@expert outputs",
+    more=("data", "expert"),
+)
+POLICIES = ("probability", "position", "choice")
+"""Those that do not depend on the mesh."""
+
+PARAMETERS = ("top_k", "capacity", "policy")
+
+
+def _sizes(case: Case) -> costs.Sizes:
+    participants = case.mesh.axis_size(axes_of(case.roles)["expert"])
+    return dataclasses.replace(moe_costs.sizes_of(case), participants=participants)
+
+
+def _claim(name: str) -> Claim:
+    layer = implementations.__dict__[f"global_{name}_moe"]
+    return Claim(layer, FEATURES, communication=_costs(FORMULAS[name]), whole=True)
+
+
+def _costs(formula: costs.Formula) -> Communication:
+    def cost(case: Case, backward: bool) -> Cost:
+        return formula(_sizes(case), backward)
+
+    return moe_costs.with_casts(cost)
+
+
+FORMULAS: dict[str, costs.Formula] = {
+    "all_to_all": costs.buffers_cost,
+    "ring": costs.ring_cost,
+    "sorted": costs.weights_cost,
+}
+"""One for each way on which something travels: to fixed places, one after the other, and no token at all."""
+
+
+def _possible(case: Case) -> Case:
+    """No more choices than there are experts."""
+    return case.with_params(top_k=min(case.keywords["top_k"], case.operands[1].block[1]))
+
+
+WHOLE = whole_contract(
+    "global_moe_layer",
+    SIGNATURE,
+    whole_moe_layer,
+    conditions=Conditions(
+        most=moe.MOST_MEMBERS,
+        optional=frozenset({"data"}),
+        options={"top_k": (1, 2, 2, 3), "capacity": (None, 1, 2, 3, 1, 6, 0), "policy": POLICIES},
+    ),
+    dtypes=floats,
+    kinds=("real", "distinct"),
+    features=FEATURES,
+    violations=tuple(v for v in moe.SHARED["violations"] if v.argument not in ("over", "capacity_per_sender")),
+    shapes=(*moe.USUAL, ((64, 1024, 1024), 0, "")),
+    usual=moe.OPTIONS,
+    degree=moe_costs.DEGREE,
+    terms=lambda case: case.operands[0].block[1],
+    accumulator=float32_accumulator,
+    finite=True,
+    decided=True,
+    generic=False,
+)
+
+
+def _of_groups(case: Case, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The results if devices that share the experts had a capacity of their own."""
+    return moe_layer.value(blocks, case.mesh, axes_of(case.roles)["expert"], **case.keywords)
+
+
+def _mistake(oracle: Results) -> Mistake:
+    """Of values alone."""
+    return Mistake(oracle, WHOLE.pushforward, WHOLE.pullback)
+
+
+def _undropped(case: Case, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The results if there were room for all."""
+    return list(WHOLE.oracle(case.with_params(capacity=None), blocks))
+
+
+CONTRACT: Contract = dataclasses.replace(
+    WHOLE,
+    cases=lambda scope: WHOLE.cases(scope).map(_possible),
+    adapt=clear,
+    parameters=PARAMETERS,
+    options={
+        "top_k": Option(of_type(int), lambda case, value: 1 <= value <= case.operands[1].block[1]),
+        "capacity": moe.SHARED["options"]["capacity"],
+        "policy": Option(of_type(str), lambda case, value: value in POLICIES),
+    },
+    mistakes={
+        "the capacity was that of each group of devices that share the experts": _mistake(_of_groups),
+        "nothing was dropped": _mistake(_undropped),
+    },
+    implementations={name: _claim(name) for name in FORMULAS},
+)

@@ -1,0 +1,141 @@
+"""Planted bugs of global_moe_layer: in whose tokens share a capacity, in how they are numbered, in their gradients."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.sharding import PartitionSpec
+
+from shardproof.impl.arguments import as_axes
+from shardproof.impl.collectives import all_gather, cast_varying
+from shardproof.impl.moe import all_gather_moe
+from shardproof.impl.moe.dispatch.all_to_all import dispatched
+from shardproof.impl.moe.plan import Settings, planned
+from shardproof.properties.mutants.catalogue import formula_of, mutant
+
+Axes = tuple[str, ...]
+Local = Callable[[Any, Axes, Axes], Array]
+"""Blocks of tokens, router and experts, and the axes of data and of experts, to the result's block."""
+
+
+def on_blocks(
+    local: Local, operands: Any, *, mesh: Any, data: Any, expert: Any, rows: Callable[[Axes, Axes], Axes] | None = None
+) -> Array:
+    """A function of blocks, on global arrays; `rows` are the axes of tokens, if not those of results."""
+    of_data, of_experts = as_axes(data), as_axes(expert)
+    every = (*of_data, *of_experts)
+    specs = (
+        PartitionSpec(every if rows is None else rows(of_data, of_experts)),
+        PartitionSpec(),
+        PartitionSpec(of_experts),
+    )
+    function: Any = jax.shard_map(
+        lambda *blocks: local(blocks, of_data, of_experts), mesh=mesh, in_specs=specs, out_specs=PartitionSpec(every)
+    )
+    result: Array = function(*operands)
+    return result
+
+
+def layer(blocks: Any, expert: Axes, sharing: Axes, **options: Any) -> Array:
+    """A right layer, if `sharing` is."""
+    tokens, router, weights = blocks
+    plan = planned("moe", tokens, router, weights, expert, Settings(**options), sharing=sharing)
+    return plan.zeros() if plan.empty else dispatched(plan)
+
+
+def groups(data: Axes) -> int:
+    """How many groups of experts there are."""
+    return lax.axis_size(data) if data else 1
+
+
+@mutant("global_moe_layer", smallest=(1, 2), whole=True)
+def global_moe_of_groups(*operands: Any, mesh: Any, data: Any, expert: Any, **options: Any) -> Array:
+    """The capacity is that of the tokens of each group of devices that share the experts."""
+
+    def local(blocks: Any, data: Axes, expert: Axes) -> Array:
+        tokens, router, weights = blocks
+        return all_gather_moe(tokens, router, weights, expert, **options)
+
+    return on_blocks(local, operands, mesh=mesh, data=data, expert=expert)
+
+
+@mutant("global_moe_layer", smallest=(1, 2), whole=True)
+def global_moe_of_shared_capacity(
+    *operands: Any, mesh: Any, data: Any, expert: Any, capacity: int | None, **options: Any
+) -> Array:
+    """The capacity is divided among the groups of devices that share the experts."""
+
+    def local(blocks: Any, data: Axes, expert: Axes) -> Array:
+        tokens, router, weights = blocks
+        share = None if capacity is None else -(-capacity // groups(data))
+        return all_gather_moe(tokens, router, weights, expert, capacity=share, **options)
+
+    return on_blocks(local, operands, mesh=mesh, data=data, expert=expert)
+
+
+@mutant("global_moe_layer", smallest=(2, 2), whole=True)
+def global_moe_numbering_experts_first(*operands: Any, mesh: Any, data: Any, expert: Any, **options: Any) -> Array:
+    """Tokens are numbered as if they were shared over the axes of experts, and then over those of data."""
+
+    def local(blocks: Any, data: Axes, expert: Axes) -> Array:
+        return layer(blocks, expert, (*expert, *data), **options)
+
+    return on_blocks(local, operands, mesh=mesh, data=data, expert=expert)
+
+
+@mutant("global_moe_layer", smallest=(2, 2), whole=True)
+def global_moe_of_tokens_in_another_order(*operands: Any, mesh: Any, data: Any, expert: Any, **options: Any) -> Array:
+    """Shares tokens over experts and data, and returns results as if they were shared over data and experts."""
+
+    def local(blocks: Any, data: Axes, expert: Axes) -> Array:
+        return layer(blocks, expert, (*expert, *data), **options)
+
+    return on_blocks(local, operands, mesh=mesh, data=data, expert=expert, rows=lambda data, expert: (*expert, *data))
+
+
+@mutant("global_moe_layer", smallest=(2, 2), whole=True)
+def global_moe_in_mesh_order(*operands: Any, mesh: Any, data: Any, expert: Any, **options: Any) -> Array:
+    """Tokens are numbered in the order of the mesh."""
+
+    def local(blocks: Any, data: Axes, expert: Axes) -> Array:
+        every = tuple(name for name in mesh.axis_names if name in (*data, *expert))
+        return layer(blocks, expert, every, **options)
+
+    return on_blocks(local, operands, mesh=mesh, data=data, expert=expert)
+
+
+@mutant("global_moe_layer", law="gradient", smallest=(1, 2), whole=True)
+def global_moe_of_mean_gradients(*operands: Any, mesh: Any, data: Any, expert: Any, **options: Any) -> Array:
+    """The gradient of an expert is the mean over the groups, not the sum."""
+
+    def local(blocks: Any, data: Axes, expert: Axes) -> Array:
+        @jax.custom_vjp
+        def same(x: Array) -> Array:
+            return x
+
+        same.defvjp(lambda x: (x, None), lambda _, ct: (ct / groups(data),))
+        tokens, router, weights = blocks
+        return layer((tokens, router, same(weights)), expert, (*data, *expert), **options)
+
+    return on_blocks(local, operands, mesh=mesh, data=data, expert=expert)
+
+
+@mutant(
+    "global_moe_layer",
+    law="communication",
+    smallest=(1, 1),
+    communication=formula_of("global_moe_layer", "all_to_all"),
+    whole=True,
+)
+def global_moe_gathering_tokens(*operands: Any, mesh: Any, data: Any, expert: Any, **options: Any) -> Array:
+    """Gathers the tokens of all devices, for nothing."""
+
+    def local(blocks: Any, data: Axes, expert: Axes) -> Array:
+        every = (*data, *expert)
+        right = layer(blocks, expert, every, **options)
+        unused = jnp.max(all_gather(cast_varying(blocks[0], every), every, tiled=True), initial=0) * 0
+        return right + unused.astype(right.dtype)
+
+    return on_blocks(local, operands, mesh=mesh, data=data, expert=expert)

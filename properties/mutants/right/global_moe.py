@@ -1,0 +1,59 @@
+"""Right forms of global_moe_layer: of other dispatches, on other layouts, and without any."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.sharding import PartitionSpec
+
+from shardproof.impl.arguments import as_axes
+from shardproof.impl.moe import global_layer
+from shardproof.impl.moe.dispatch import all_gather, chunked
+from shardproof.properties.mutants import moe
+from shardproof.properties.mutants.global_moe import layer
+from shardproof.properties.mutants.right.catalogue import right
+
+
+@right("global_moe_layer", whole=True)
+def global_moe_on_whole_arrays(
+    tokens: Array, router_weights: Array, expert_weights: Array, *, mesh: Any, data: Any, expert: Any, **options: Any
+) -> Array:
+    """Leaves everything to the compiler."""
+    top_k, capacity, policy = options["top_k"], options["capacity"], options["policy"]
+    rows, router, weights = (
+        x.astype(jnp.promote_types(x.dtype, jnp.float32)) for x in (tokens, router_weights, expert_weights)
+    )
+    logits = moe.known(rows @ router)
+    chosen = moe.choose(logits, top_k)
+    gates = moe.weigh(logits, chosen)
+    kept = moe.keep(moe.pairs_of(chosen, gates, len(weights), len(rows)), capacity, policy).reshape(chosen.shape)
+    shares = jnp.sum(jnp.where(chosen[..., None] == jnp.arange(len(weights)), moe.count(gates, kept)[..., None], 0), 1)
+    return jnp.einsum("ne,nef->nf", shares, moe.serve(rows, weights)).astype(tokens.dtype)
+
+
+@right("global_moe_layer", whole=True)
+def global_moe_in_chunks(*operands: Any, **options: Any) -> Array:
+    """Tokens travel in chunks, until no participant has any left."""
+    return global_layer("in_chunks", chunked.dispatched)(*operands, **options)
+
+
+@right("global_moe_layer", whole=True)
+def global_moe_of_gathered_tokens(*operands: Any, **options: Any) -> Array:
+    """Gathers the tokens of each group of devices that share the experts."""
+    return global_layer("gathered", all_gather.dispatched)(*operands, **options)
+
+
+@right("global_moe_layer", whole=True)
+def global_moe_in_another_layout(*operands: Any, mesh: Any, data: Any, expert: Any, **options: Any) -> Array:
+    """Shares tokens over experts and then over data, and numbers them so."""
+    of_experts = as_axes(expert)
+    every = (*of_experts, *as_axes(data))
+    rows = PartitionSpec(every)
+
+    def local(*blocks: Array) -> Array:
+        return layer(blocks, of_experts, every, **options)
+
+    specs = (rows, PartitionSpec(), PartitionSpec(of_experts))
+    result: Array = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=rows)(*operands)
+    return result

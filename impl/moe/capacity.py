@@ -6,11 +6,13 @@ win, all gates. Those travel; tokens do not.
 """
 
 import math
+import numbers
 from dataclasses import dataclass
 from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Int
 
@@ -38,14 +40,15 @@ def capacity_of(tokens: int, experts: int, top_k: int, factor: float | Fraction)
         factor: 1 for just enough if routing were even.
 
     Raises:
-        ValueError: unless experts are positive, and everything else is at least 0.
+        ValueError: unless numbers are integers, of which experts are positive, and everything is at least 0.
     """
     for name, value, least in (("tokens", tokens, 0), ("experts", experts, 1), ("top_k", top_k, 0)):
-        if value < least:
-            raise ValueError(f"capacity_of: {name}={value!r}: expected at least {least}")
-    if not factor >= 0 or not math.isfinite(factor):
+        if not is_integer(value) or value < least:
+            raise ValueError(f"capacity_of: {name}={value!r}: expected an integer of at least {least}")
+    real = isinstance(factor, numbers.Real | np.floating) and not isinstance(factor, bool)
+    if not real or not factor >= 0 or not math.isfinite(factor):
         raise ValueError(f"capacity_of: factor={factor!r}: expected a finite number of at least 0")
-    return math.ceil(Fraction(str(factor)) * tokens * top_k / experts)
+    return math.ceil(Fraction(str(factor)) * int(tokens) * int(top_k) / int(experts))
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,11 @@ def kept(experts: Int[Array, "t k"], gates: Block, count: int, room: Room, axes:
         count: how many experts all participants have.
         room: what is kept.
         axes: the axis tuple of the participants.
+
+    Raises:
+        ValueError: for a room that is none.
     """
+    room.check("kept")
     sent = _sent(experts, gates, count, room)
     if room.capacity is None or not experts.size:
         return sent
@@ -181,18 +188,23 @@ class Counters:
 
 
 def count_drops(experts: Int[Array, "t k"], gates: Block, count: int, room: Room, axes: Axes) -> Counters:
-    """The drop counters of what `kept` says: kept and dropped ones are all pairs. Arguments are those of `kept`."""
+    """The drop counters of what `kept` says: kept and dropped ones are all pairs. Arguments are those of `kept`.
+
+    Raises:
+        ValueError: for a room that is none.
+    """
+    room.check("count_drops")
     chosen = experts.ravel()
     keeps = kept(experts, gates, count, room, axes).ravel()
     sent = _sent(experts, gates, count, room).ravel()
-    numbers = (
+    told = (
         counted(chosen, count),
         counted(jnp.where(sent, chosen, count), count),
         counted(jnp.where(sent, count, chosen), count),
         counted(jnp.where(sent & ~keeps, chosen, count), count),
         counted(jnp.where(keeps, chosen, count), count),
     )
-    every, leaving, unsent, refused, full = lax.psum(cast_varying(numbers, axes), axes)
+    every, leaving, unsent, refused, full = lax.psum(cast_varying(told, axes), axes)
     held = count // lax.axis_size(axes)
     most = 0 if room.capacity is None else room.capacity * held
     padded = jnp.maximum(most - jnp.sum(full.reshape(-1, held), axis=1, dtype=jnp.int32), 0)

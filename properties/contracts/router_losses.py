@@ -24,8 +24,14 @@ SHIFTS = (0, 0, 96, -96)
 Those of the second kind are 1, -1 or 0, and often tie."""
 
 
+MANY = 1500
+"""The tokens of a participant, where there are many: more for an expert than bfloat16 counts."""
+
+
 def _logits(draw: st.DrawFn, scope: Scope) -> Described:
     tokens = 1 if scope.large else draw(st.integers(1, 4), label="tokens")
+    if not scope.large and draw(st.integers(0, 3), label="many tokens") == 3:
+        tokens = MANY
     return Described((tokens, draw(st.integers(2, 2 if scope.large else 5), label="experts")))
 
 

@@ -4,7 +4,7 @@ Which logits are the highest, and whose gates, must not depend on them: a right 
 differently. So a token's logits are those of its *class*: a row of the router, which holds small integers, by a small
 factor, so that they are exact in every dtype, in whatever order they are added up. All further features of a token are
 free, and the router has zeros for them. Where the highest gates win, tokens are of the same class, or their gates are
-clearly apart.
+clearly apart, or of two logits that are the same for both, so that equal gates are some of any token's choices.
 
 A token that is drawn with infinities is NaN in their place, and so are all its logits: a class of its own.
 """
@@ -29,10 +29,14 @@ LEVELS = 4
 OFFSETS = (0, 0, 96, -96)
 """What is added to all logits of a row, and is in no gate: its powers overflow in float32, or vanish."""
 
-TIED, FAVOURITE, SKEWED = range(3)
+FAR = 4096
+"""The same in dtypes that have it: beside it a logit is no other than the next in 16 bits."""
+
+TIED, FAVOURITE, SKEWED, PAIRED = range(4)
 STYLES = 6
-"""What routers are like: all numbers are the same, one expert has the highest, those of a low number often have. Most
-are like none of these."""
+"""What routers are like: all numbers are the same, one expert has the highest, those of a low number often have, or in
+each row two have. Most are like none of these; the last are made where the highest of two gates wins, in every second
+one."""
 
 Class = tuple[int, int]
 """A row of the router, and the factor."""
@@ -44,7 +48,8 @@ CLEAR = 1 / 64
 def clear(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     """Tokens of classes, some of them NaN, a router of small integers, and experts that are finite."""
     tokens, router, *experts = arrays
-    rows, style = (case.operands[0].block[-1] + 1) // 2, zlib.crc32(router.tobytes()) % STYLES
+    rows, drawn = (case.operands[0].block[-1] + 1) // 2, zlib.crc32(router.tobytes())
+    style = PAIRED if _pairs_win(case) and drawn // STYLES % 2 else drawn % STYLES
     unknown = bool(np.isnan(router.astype(np.float64)).any())
     levels = _of_blocks(case, 1, router, lambda rng, x: _router(rng, x, rows, style, unknown))
     factors, lost = FACTORS[:2] if style == FAVOURITE else FACTORS, bool(np.isinf(tokens.astype(np.float64)).any())
@@ -78,11 +83,15 @@ def _router(rng: np.random.Generator, x: np.ndarray, rows: int, style: int, unkn
         levels[...] = 1
     elif style == FAVOURITE:
         levels[:, rng.integers(experts)] = LEVELS + 1
+    elif style == PAIRED:
+        levels[...] = 1
+        first = rng.integers(experts) + (np.arange(rows) + rng.integers(2)) % 2  # so that rows have one in common
+        np.put_along_axis(levels, (first[:, None] + np.arange(2)) % experts, LEVELS + 1, axis=1)
     elif style == SKEWED:
-        first = rng.random((rows, experts)) < 1 / (1 + np.arange(experts))
-        levels = np.where(first, LEVELS + 1, levels)
+        levels[rng.random((rows, experts)) < 1 / (1 + np.arange(experts))] = LEVELS + 1
     result = np.zeros_like(x)
-    result[:rows] = levels + rng.choice(OFFSETS, (rows, 1))
+    offsets = (*OFFSETS, FAR) if x.dtype.itemsize >= 4 else OFFSETS
+    result[:rows] = levels + rng.choice(offsets, (1 if style == PAIRED else rows, 1))
     return np.where(unknown & (rng.random(experts) < 1 / 3), np.full_like(x, np.nan), result)
 
 
@@ -118,12 +127,30 @@ def _classes(case: Case, router: np.ndarray, rows: int, factors: Sequence[int], 
     kept: list[Class] = []
     unknown = _gates(np.full(block[1], np.nan), top_k, over)
     gates: list[np.ndarray] = [np.stack([unknown] * len(routers))] if lost else []
+    logits = [np.full((len(routers), 2), np.nan) for _ in gates]
     for row, factor in every:
         own = np.stack([_gates(factor * r.reshape(block)[row], top_k, over) for r in routers])
-        if all(_apart(own, other) for other in gates):
+        told = np.stack([_two_logits(factor * r.reshape(block)[row], top_k, over) for r in routers])
+        if all(
+            _apart(own, other) or np.array_equal(told, of_other) for other, of_other in zip(gates, logits, strict=True)
+        ):
             kept.append((row, factor))
             gates.append(own)
+            logits.append(told)
     return kept
+
+
+def _pairs_win(case: Case) -> bool:
+    """Whether of all tokens' two gates the highest are kept, and some may not be."""
+    options = case.keywords
+    known = options.get("top_k") == 2 and options["policy"] == "probability" and options.get("over") != "all"
+    return known and options["capacity"] is not None
+
+
+def _two_logits(logits: np.ndarray, top_k: int, over: str) -> np.ndarray:
+    """Two logits that are chosen, in order, if all gates are a function of these; NaN, which equals nothing, if not."""
+    alone = top_k == 2 and over == "chosen"
+    return np.sort(logits)[-2:] if alone else np.full(2, np.nan)
 
 
 def _gates(logits: np.ndarray, top_k: int, over: str) -> np.ndarray:

@@ -265,6 +265,61 @@ def test_messages_name_what_was_called() -> None:
     assert run(moe.ring_moe, top_k=np.int64(2), capacity=np.int32(3)).shape == (4, 2)
 
 
+WRONG_ROOMS: dict[str, tuple[moe.Room, str]] = {
+    "policy": (moe.Room(1, "POSITION"), "policy='POSITION': expected one of"),
+    "capacity": (moe.Room(-1, "position"), "capacity=-1: expected an integer of at least 0"),
+    "senders": (moe.Room(1, "position", -2), "capacity_per_sender=-2: expected an integer of at least 0"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_ROOMS)
+@pytest.mark.parametrize("name", ["kept", "count_drops"])
+def test_what_is_no_room_is_refused(name: str, wrong: str) -> None:
+    """Wherever it is used."""
+    room, text = WRONG_ROOMS[wrong]
+    experts, gates = np.zeros((PLACES, 1), np.int32), np.ones((PLACES, 1), np.float32)
+    with pytest.raises(ValueError, match=rf"^{name}: {text}"):
+        simulate(
+            over(lambda e, g: getattr(moe, name)(e, g, PLACES, room, ("ep",)), P("ep"), P("ep"), P("ep")),
+            experts,
+            gates,
+        )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((10.5, 8, 2, 1.0), "tokens=10.5: expected an integer of at least 0"),
+        ((10, 0, 2, 1.0), "experts=0: expected an integer of at least 1"),
+        ((10, 8, True, 1.0), "top_k=True: expected an integer of at least 0"),
+        ((10, 8, 2, "1.2"), "factor='1.2': expected a finite number of at least 0"),
+        ((10, 8, 2, float("nan")), "factor=nan: expected a finite number of at least 0"),
+    ],
+)
+def test_what_is_no_capacity_is_refused(arguments: tuple[Any, ...], text: str) -> None:
+    """Numbers of tokens, experts and choices are integers, and the factor is finite."""
+    with pytest.raises(ValueError, match=f"^capacity_of: {text}"):
+        moe.capacity_of(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("lists", "room", "text"),
+    [
+        ((np.zeros(3, np.int32),) * 2, 4, r"of: offsets='int32\[3\].*expected .*\(4,\), one for each participant"),
+        ((np.zeros(4, np.float32),) * 2, 4, r"of: offsets='float32\[4\]'.*expected an array of integers"),
+        ((np.zeros(4, np.int32),) * 2, -1, r"there: room=-1: expected an integer of at least 0, known before tracing"),
+    ],
+)
+def test_what_dispatchers_refuse(lists: Any, room: int, text: str) -> None:
+    """Lists of another length or kind, and a buffer that is none."""
+
+    def there(rows: Any) -> Any:
+        return moe.Dispatcher.of(jnp.asarray(lists[0]), jnp.asarray(lists[1]), ("ep",)).there(rows, room)
+
+    with pytest.raises(ValueError, match=rf"^Dispatcher\.{text}"):
+        simulate(over(there, P("ep"), P("ep")), np.zeros((PLACES, 2), np.float32))
+
+
 WRONG_ON_MESH: dict[str, tuple[dict[str, Any], str]] = {
     "unknown axis": ({"data": "nope"}, r"data=\('nope',\): expected distinct axes out of dp, ep"),
     "repeated axis": ({"expert": ("ep", "ep")}, r"expert=\('ep', 'ep'\): expected distinct axes out of dp, ep"),

@@ -201,6 +201,16 @@ def moe_of_highest_expert(*operands: Any, **options: Any) -> Array:
 
 
 @mutant("moe_layer", smallest=(1,))
+def moe_of_bfloat16_logits(*operands: Any, **options: Any) -> Array:
+    """Chooses by logits that are rounded to bfloat16."""
+
+    def rounded(logits: Array, top_k: int) -> Array:
+        return choose(logits.astype(jnp.bfloat16), top_k)
+
+    return Layer(choose=rounded)(*operands, **options)
+
+
+@mutant("moe_layer", smallest=(1,))
 def moe_of_ascending_gates(*operands: Any, **options: Any) -> Array:
     """The best choice gets the smallest gate: choices are combined in the wrong order."""
     return Layer(weigh=lambda logits, chosen: weigh(logits, chosen)[:, ::-1])(*operands, **options)

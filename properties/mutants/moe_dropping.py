@@ -52,6 +52,17 @@ def moe_of_last_ties(*operands: Any, **options: Any) -> Array:
     return Layer(keep=last)(*operands, **options)
 
 
+@mutant("moe_layer", smallest=(1,), form="user")
+def moe_of_first_choices_of_ties(*operands: Any, **options: Any) -> Array:
+    """Of equal gates those of first choices are kept, and only then those of the first tokens."""
+
+    def first(pairs: Pairs, capacity: int | None, policy: str) -> Array:
+        keys = (-pairs.gate, pairs.choice, pairs.token) if policy == "probability" else order(pairs, policy)
+        return _kept(pairs, capacity, policy, keys)
+
+    return Layer(keep=first)(*operands, **options)
+
+
 @mutant("moe_layer", smallest=(1,))
 def moe_of_last_tokens(*operands: Any, **options: Any) -> Array:
     """By position the last tokens are kept."""

@@ -56,6 +56,16 @@ def balance_of_each_participant(logits: Array, axis_name: AxisName, *, top_k: in
     return (added_up(own, axis_name) * scale).astype(logits.dtype)
 
 
+@mutant("load_balancing_loss", smallest=(1,), form="user")
+def balance_of_bfloat16_counts(logits: Array, axis_name: AxisName, *, top_k: int) -> Array:
+    """Choices are counted in bfloat16, which has no odd number above 256."""
+
+    def counts(logits: Array, top_k: int) -> Array:
+        return choices(logits, top_k).astype(jnp.bfloat16)
+
+    return Balance(counts=counts)(logits, axis_name, top_k=top_k)
+
+
 @mutant("load_balancing_loss", smallest=(1,))
 def balance_of_first_choices(logits: Array, axis_name: AxisName, *, top_k: int) -> Array:
     """Counts first choices alone, k times each."""

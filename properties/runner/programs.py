@@ -199,8 +199,11 @@ class Program:
         Raises:
             ValueError: if `serves` raises.
         """
+        return self._serves({**sizes_in(self.signature, case), **participants(case), **case.keywords})
+
+    def _serves(self, known: Mapping[str, Any]) -> bool:
+        """What `serves` says of sizes, participants and options."""
         assert self.serves is not None
-        known = {**sizes_in(self.signature, case), **participants(case), **case.keywords}
         given = {name: known[name] for name in _parameters(self.serves)}
         try:
             return bool(self.serves(**given))
@@ -212,12 +215,12 @@ class Program:
         """Sizes that the function serves on one device: these, or multiples of some, or of those that are listed."""
         if self.serves is None:
             return sizes
-        names, listed = _parameters(self.serves), self.conditions.sizes
+        listed = self.conditions.sizes
         given = {**dict.fromkeys(self.signature.roles, 1), **options}
         possible = [listed.get(name) or [n * size for n in range(1, MOST_TIMES + 1)] for name, size in sizes.items()]
         for chosen in islice(product(*possible), MOST_TRIED):
             tried = dict(zip(sizes, chosen, strict=True))
-            if self.serves(**{name: (tried | given)[name] for name in names}):
+            if self._serves(tried | given):
                 return tried
         return sizes
 

@@ -6,8 +6,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Bool, Int
 
+from shardproof.impl.arguments import check_axes, check_kind, check_shape, is_integer, refuse
 from shardproof.impl.collectives import Block, all_to_all
 from shardproof.impl.moe.experts import in_turn
 from shardproof.impl.moe.layer import moe_layer
@@ -55,7 +57,15 @@ class Dispatcher:
 
     @classmethod
     def of(cls, offsets: Each, sizes: Each, axes: Axes, exchange: Exchange = ragged_all_to_all) -> "Dispatcher":
-        """The dispatcher of rows that begin at `offsets`, so many for each participant. Two all-to-alls of integers."""
+        """The dispatcher of rows that begin at `offsets`, so many for each participant. Two all-to-alls of integers.
+
+        Raises:
+            ValueError: for lists that are no integers, one for each participant.
+        """
+        participants = lax.axis_size(check_axes("Dispatcher.of", axes))
+        for name, x in (("offsets", offsets), ("sizes", sizes)):
+            check_kind("Dispatcher.of", name, x, jnp.integer, "integers")
+            check_shape("Dispatcher.of", name, x, (participants,), "one for each participant")
         offsets, sizes = offsets.astype(jnp.int32), sizes.astype(jnp.int32)
         home, received = all_to_all(jnp.stack([offsets, sizes]), axes, split_axis=1, concat_axis=1, tiled=True)
         begin = (jnp.cumsum(received) - received).astype(jnp.int32)
@@ -63,13 +73,23 @@ class Dispatcher:
         return cls(offsets, sizes, there, begin, received, home, axes, exchange)
 
     def there(self, rows: Block, room: int) -> Block:
-        """`[N, …]` to `[room, …]`: what all participants send to this one; zeros where nothing arrives."""
+        """`[N, …]` to `[room, …]`: what all participants send to this one; zeros where nothing arrives.
+
+        Raises:
+            ValueError: for a room that is no integer of at least 0.
+        """
+        _check_rows("Dispatcher.there", "room", room)
         buffer = jnp.zeros((room, *rows.shape[1:]), rows.dtype)
         lists = (self.send_offsets, self.send_sizes, self.buffer_offsets, self.recv_sizes)
         return self.exchange(rows, buffer, *lists, axis_name=self.axes)
 
     def back(self, rows: Block, count: int) -> Block:
-        """`[room, …]` to `[count, …]`: each row to where it was sent from; zeros where none was."""
+        """`[room, …]` to `[count, …]`: each row to where it was sent from; zeros where none was.
+
+        Raises:
+            ValueError: for a count that is no integer of at least 0.
+        """
+        _check_rows("Dispatcher.back", "count", count)
         blank = jnp.zeros((count, *rows.shape[1:]), rows.dtype)
         lists = (self.recv_offsets, self.recv_sizes, self.home_offsets, self.send_sizes)
         return self.exchange(rows, blank, *lists, axis_name=self.axes)
@@ -82,6 +102,11 @@ class Dispatcher:
         """Which of its own rows come back to a participant: not those in the holes."""
         at = jnp.arange(count)[:, None]
         return jnp.any((at >= self.send_offsets) & (at < self.send_offsets + self.send_sizes), axis=1)
+
+
+def _check_rows(function: str, argument: str, rows: int) -> None:
+    if not is_integer(rows) or rows < 0:
+        refuse(function, argument, rows, "an integer of at least 0, known before tracing")
 
 
 @moe_layer("ragged_moe")

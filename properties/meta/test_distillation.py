@@ -24,6 +24,7 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.optimisers import Adam, GradientDescent, Optimiser
 from shardproof.properties.engines.xla import device_mesh
 from shardproof.properties.laws.training import check_replicas, close
+from shardproof.properties.laws.violation import Broken
 
 EXAMPLES, TEACHER, STUDENT = 12, (12, 12, 12), (12, 24, 12)
 """How many examples, and the sizes of two models that every mesh here divides."""
@@ -193,6 +194,32 @@ def test_teacher_untouched(meshes: tuple[MeshCase, MeshCase]) -> None:
         np.testing.assert_array_equal(found, right, strict=True)
     numbers = {device.id for x in jax.tree.leaves((lesson.params, lesson.state)) for device in x.sharding.device_set}
     assert numbers == {jax.devices()[number].id for number in meshes[1].devices}
+
+
+class Wrong(Lesson):
+    """A lesson with a planted bug."""
+
+    def __init__(self, bug: str) -> None:
+        super().__init__(SPLITS["4+4"], "data_parallel", optimisers.adam(0.01))
+        self.bug, self.before = bug, self.inputs()
+
+    def learn(self, inputs: np.ndarray) -> Any:
+        """A step, by mistake."""
+        if self.bug == "the teacher learns":
+            self.teacher_params = jax.tree.map(lambda x: x * 0.999, self.teacher_params)
+        elif self.bug == "the teacher is donated":
+            jax.tree.map(lambda x: x.delete(), self.teacher_params)
+        if self.bug == "inputs of the batch before":
+            inputs, self.before = self.before, inputs
+        return super().learn(inputs)
+
+
+@pytest.mark.parametrize("bug", ["the teacher learns", "the teacher is donated", "inputs of the batch before"])
+def test_planted_bugs_are_caught(bug: str) -> None:
+    """What the tests above compare is another, or what is gone is refused."""
+    lesson = Wrong(bug)
+    with pytest.raises((AssertionError, Broken, ValueError), match=r"parameter|loss|deleted"):
+        check_lesson(lesson, Adam(0.01), [lesson.inputs() for _ in range(2)])
 
 
 @split

@@ -75,8 +75,8 @@ def test_optimisers_are_those_of_optax(name: str, engine: str) -> None:
         "momentum": lambda: optax.sgd(0.02, momentum=0.9),
         "adam": lambda: optax.adam(0.01),
     }[name]
-    trial = replace(TRIAL, mesh=MeshCase(("dp",), (1 if engine == "xla" else 2,)), data=("dp",), model=())
-    for one in ("data_parallel", "zero"):
+    trial = replace(TRIAL, mesh=MeshCase(("dp",), (2,)), data=("dp",), model=())
+    for one in ("data_parallel", "fsdp_rows", "zero"):
         check_steps(trial, FORMS[one], (made, OPTIMISERS[name][1]), engine)
 
 

@@ -126,6 +126,22 @@ def rms_with_a_constant_root(x: Array, scale: Array, axis_name: AxisName, *, eps
     return (wide / root * _wide(scale)).astype(x.dtype)
 
 
+@mutant("rms_norm", smallest=(1, 2), law="gradient", form="user")
+def rms_whose_scale_hears_no_other(x: Array, scale: Array, axis_name: AxisName, *, epsilon: float) -> Array:
+    """The gradient of the scale is that of the first of those that have it as well, and not the sum of all."""
+    beside = tuple(name for name in mesh_names() if name not in names(axis_name) and name in varying(x))
+
+    @jax.custom_vjp
+    def alone(scale: Array) -> Array:
+        return scale
+
+    def first(_: None, ct: Array) -> tuple[Array]:
+        return (jnp.where(lax.axis_index(beside) == 0, ct, 0) if beside else ct,)
+
+    alone.defvjp(lambda scale: (scale, None), first)
+    return norms.rms_norm(x, alone(cast_varying(scale, {*names(axis_name), *varying(x)})), axis_name, epsilon=epsilon)
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def _rms(x: Array, scale: Array, axis_name: AxisName, epsilon: float) -> Array:
     return norms.rms_norm(x, scale, axis_name, epsilon=epsilon)

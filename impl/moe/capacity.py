@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Int
 
-from shardproof.impl.arguments import is_integer, refuse
+from shardproof.impl.arguments import check_axes, is_integer, refuse
 from shardproof.impl.collectives import Block, all_gather, axis_index, cast_varying
 from shardproof.impl.moe.ranks import counted, places, places_of_all
 
@@ -103,9 +103,10 @@ def kept(experts: Int[Array, "t k"], gates: Block, count: int, room: Room, axes:
         axes: the axis tuple of the participants.
 
     Raises:
-        ValueError: for a room that is none.
+        ValueError: for a room that is none, or an unknown axis.
     """
     room.check("kept")
+    axes = check_axes("kept", axes)
     sent = _sent(experts, gates, count, room)
     if room.capacity is None or not experts.size:
         return sent
@@ -191,9 +192,10 @@ def count_drops(experts: Int[Array, "t k"], gates: Block, count: int, room: Room
     """The drop counters of what `kept` says: kept and dropped ones are all pairs. Arguments are those of `kept`.
 
     Raises:
-        ValueError: for a room that is none.
+        ValueError: for a room that is none, or an unknown axis.
     """
     room.check("count_drops")
+    axes = check_axes("count_drops", axes)
     chosen = experts.ravel()
     keeps = kept(experts, gates, count, room, axes).ravel()
     sent = _sent(experts, gates, count, room).ravel()

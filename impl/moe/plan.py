@@ -183,7 +183,7 @@ def _checked(
     function: str, tokens: Block, router_weights: Block, expert_weights: ExpertWeights, axis_name: AxisName
 ) -> tuple[Axes, Weights]:
     axes = check_axes(function, axis_name)
-    weights = [expert_weights] if isinstance(expert_weights, jax.Array) else list(expert_weights)
+    weights: list[Any] = [*expert_weights] if isinstance(expert_weights, list | tuple) else [expert_weights]
     if len(weights) not in (1, 3):
         refuse(function, "expert_weights", f"{len(weights)} arrays", "one array, or the three of gated MLPs")
     check_rank(function, "tokens", tokens, 2)

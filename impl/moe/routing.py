@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from shardproof.impl.arguments import is_integer, refuse
+from shardproof.impl.arguments import check_kind, check_rank, is_integer, refuse
 from shardproof.impl.collective_matmul.operands import accumulator
 from shardproof.impl.collectives import Block
 
@@ -50,8 +50,10 @@ def route(
         function: what messages call the function that was called.
 
     Raises:
-        ValueError: for a `top_k` that is not in [1, E], or another `over`.
+        ValueError: for operands that are not floating, or of another rank or shape; a `top_k` that is not in [1, E], or
+            another `over`.
     """
+    _check_operands(function, tokens, router_weights)
     experts = router_weights.shape[1]
     if not is_integer(top_k) or not 1 <= top_k <= experts:
         refuse(function, "top_k", top_k, f"an integer in [1, {experts}], the number of experts")
@@ -71,11 +73,24 @@ def expert_choice(tokens: Block, router_weights: Block) -> Routing:
     Every token asks every expert, by the softmax over all its logits; a capacity under the policy `"probability"`
     then leaves each expert the tokens that suit it best, of all participants (Zhou et al., Mixture-of-Experts with
     Expert Choice Routing, 2022, section 3). No expert is ever short of tokens, but a token may have none.
+
+    Raises:
+        ValueError: for operands that are not floating, or of another rank or shape.
     """
+    _check_operands("expert_choice", tokens, router_weights)
     logits = router_logits(tokens, router_weights)
     rows, experts = logits.shape
     every = jnp.broadcast_to(jnp.arange(experts, dtype=jnp.int32), (rows, experts))
     return Routing(every, softmax(logits), logits)
+
+
+def _check_operands(function: str, tokens: Block, router_weights: Block) -> None:
+    for name, x in (("tokens", tokens), ("router_weights", router_weights)):
+        check_rank(function, name, x, 2)
+        check_kind(function, name, x, jnp.floating, "real floating-point numbers")
+    if router_weights.shape[0] != tokens.shape[1]:
+        shape = str(jax.typeof(router_weights))
+        refuse(function, "router_weights", shape, f"{tokens.shape[1]} rows, as tokens have")
 
 
 def router_logits(tokens: Block, router_weights: Block) -> Float[Array, "t e"]:

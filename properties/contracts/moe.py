@@ -1,5 +1,7 @@
 """The contracts of moe_layer, gated_moe_layer and expert_choice_layer: tokens and experts sharded over one axis tuple.
 
+That of global_moe_layer, on whole arrays, is made of the same (`moe_global.py`).
+
 What experts do in the first is a product with a matrix, in the second a gated MLP; in the third they choose tokens.
 """
 

@@ -20,8 +20,9 @@ FEATURES = frozenset({"explained_errors", "replicated_operands", "x64"})
 KINDS = ("real", "exact", "real")
 
 SHIFTS = (0, 0, 96, -96)
-"""What is added to all logits of a data set: powers overflow in float32, or vanish, although probabilities do not.
-Those of the second kind are 1, -1 or 0, and often tie."""
+"""What is added to all logits of a data set, and in every second one of any kind to those of each token by itself:
+powers overflow in float32, or vanish, although probabilities do not. Those of the second kind are 1, -1 or 0, and often
+tie."""
 
 
 MANY = 1500
@@ -47,9 +48,11 @@ def _small(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
 
 def _shifted(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     (logits,) = arrays
-    style = zlib.crc32(logits.tobytes()) % len(SHIFTS)
+    drawn = zlib.crc32(logits.tobytes())
+    style, apart = drawn % len(SHIFTS), drawn // len(SHIFTS) % 2
     levels = np.sign(logits) if style == 1 else logits
-    return [levels + np.asarray(SHIFTS[style]).astype(logits.dtype)]
+    each = np.random.default_rng(drawn).choice(SHIFTS, (*logits.shape[:-1], 1))
+    return [levels + np.asarray(each if apart else SHIFTS[style]).astype(logits.dtype)]
 
 
 def _too_many(case: Case) -> st.SearchStrategy[Case]:

@@ -7,6 +7,7 @@ from fractions import Fraction
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.requests import RequestError
+from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.counting.chips import Chip, chip, in_words
 from shardproof.properties.counting.operations import Operation, operations_of
 from shardproof.properties.counting.products import SHARDED, received
@@ -175,7 +176,7 @@ class Forms:
 def forms(case: Case, *, gradient: bool = False) -> Forms:
     """Every form of a case's operation, traced: what it is on one machine or another is `choice`."""
     found, unsupported = [], []
-    for one in [i for i in IMPLEMENTATIONS if i.contract == case.contract and (not i.whole or i.layouts)]:
+    for one in [i for i in IMPLEMENTATIONS if i.contract == case.contract and _sends_by_itself(i)]:
         if one.serves is not None and not one.serves(case):
             unsupported.append((one, f"it is not meant for {case.mesh}"))
             continue
@@ -184,6 +185,11 @@ def forms(case: Case, *, gradient: bool = False) -> Forms:
         except (NotImplementedError, Untold) as error:
             unsupported.append((one, str(error)))
     return Forms(case, tuple(found), tuple(unsupported), gradient)
+
+
+def _sends_by_itself(one: Implementation) -> bool:
+    """Whether the traced program has what is sent: of global arrays, if it is not left to the compiler."""
+    return not one.whole or bool(one.layouts) or (bool(CONTRACTS[one.contract].roles) and one.communication is not None)
 
 
 def choice(traced: Forms, machine: Chip) -> Choice:

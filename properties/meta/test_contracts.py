@@ -29,6 +29,10 @@ MADE_OF_OTHERS = ("moe", "moe.py")
 """Folders and files of what is made of such a primitive."""
 
 
+SEVERAL = (("properties", "contracts"), ("properties", "mutants"))
+"""Where what belongs together may be several modules, whose names begin alike."""
+
+
 def own_files(name: str) -> set[str]:
     """The files that may name a contract: one of the same name in each room, and in the folder of planted bugs."""
     return {
@@ -50,12 +54,11 @@ def own_modules(name: str) -> set[str]:
 
 
 def is_part(name: str, path: Path) -> bool:
-    """Whether a file is in a package of a contract's own, or is one of several modules of its planted bugs."""
+    """Whether a file is in a package of a contract's own, or is one of several of it, or of its planted bugs."""
     if path.parts[:2] in {("impl", package) for package in own_packages(name)}:
         return True
     return any(
-        path.parts[:2] == ("oracles", module)
-        or (path.parts[:2] == ("properties", "mutants") and path.stem.startswith(f"{module}_"))
+        path.parts[:2] == ("oracles", module) or (path.parts[:2] in SEVERAL and path.stem.startswith(f"{module}_"))
         for module in own_modules(name)
     )
 

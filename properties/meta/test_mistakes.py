@@ -82,6 +82,18 @@ CASES = {
             capacity=2,
             policy="position",
         ),
+        dataclasses.replace(
+            a_case(
+                "global_moe_layer",
+                ((4, 3), "float32", (("dp", "tp"), ())),
+                ((3, 6), "float32", ((), ())),
+                ((2, 3, 2), "float32", (("tp",), (), ())),
+                top_k=2,
+                capacity=2,
+                policy="position",
+            ),
+            roles=(("data", "dp"), ("expert", "tp")),
+        ),
         a_case("load_balancing_loss", ((3, 6), "float32", (AXES, ())), top_k=2),
         a_case("pipeline", ((2, 2), "float32", (AXES, ())), ((3, 1, 2), "float32", ((), (), ()))),
         a_case("router_z_loss", ((3, 6), "float32", (AXES, ()))),

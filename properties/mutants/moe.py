@@ -1,6 +1,6 @@
 """Planted bugs of moe_layer that route wrongly, and the right layer that planted bugs change in one thing.
 
-Those of gated_moe_layer and expert_choice_layer are made of the same.
+Those of gated_moe_layer, global_moe_layer and expert_choice_layer are made of the same.
 
 In that layer everything is gathered: all participants know all pairs of a token and its choice, and count who comes
 before whom; the experts of each look at all tokens.
@@ -198,16 +198,6 @@ def moe_of_highest_expert(*operands: Any, **options: Any) -> Array:
         return logits.shape[1] - 1 - choose(logits[:, ::-1], top_k)
 
     return Layer(choose=from_behind)(*operands, **options)
-
-
-@mutant("moe_layer", smallest=(1,))
-def moe_of_bfloat16_logits(*operands: Any, **options: Any) -> Array:
-    """Chooses by logits that are rounded to bfloat16."""
-
-    def rounded(logits: Array, top_k: int) -> Array:
-        return choose(logits.astype(jnp.bfloat16), top_k)
-
-    return Layer(choose=rounded)(*operands, **options)
 
 
 @mutant("moe_layer", smallest=(1,))

@@ -13,7 +13,7 @@ from shardproof.impl.moe.dispatch.chunked import dispatched
 from shardproof.impl.moe.dispatch.dense import dense_moe
 from shardproof.impl.moe.plan import Plan
 from shardproof.properties.mutants.catalogue import mutant
-from shardproof.properties.mutants.moe import Layer
+from shardproof.properties.mutants.moe import Layer, choose
 from shardproof.properties.mutants.moe_travel import plan_for
 
 
@@ -96,3 +96,13 @@ def moe_of_one_hot_products(*operands: Any, **options: Any) -> Array:
 def moe_of_gates_of_zero(*operands: Any, **options: Any) -> Array:
     """A dropped choice is weighed by zero, instead of being left out: of a token that is NaN it is NaN."""
     return Layer()(*operands, **options)
+
+
+@mutant("moe_layer", smallest=(1,))
+def moe_of_bfloat16_logits(*operands: Any, **options: Any) -> Array:
+    """Chooses by logits that are rounded to bfloat16."""
+
+    def rounded(logits: Array, top_k: int) -> Array:
+        return choose(logits.astype(jnp.bfloat16), top_k)
+
+    return Layer(choose=rounded)(*operands, **options)

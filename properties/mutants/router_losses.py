@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import router_losses
-from shardproof.impl.collectives import cast_varying
+from shardproof.impl.collectives import cast_varying, varying
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 
@@ -64,6 +64,28 @@ def balance_of_bfloat16_counts(logits: Array, axis_name: AxisName, *, top_k: int
         return choices(logits, top_k).astype(jnp.bfloat16)
 
     return Balance(counts=counts)(logits, axis_name, top_k=top_k)
+
+
+@mutant("load_balancing_loss", smallest=(1,), form="user")
+def balance_below_one_maximum(logits: Array, axis_name: AxisName, *, top_k: int) -> Array:
+    """Subtracts the largest logit of all tokens, so that of a token whose logits are low all powers vanish."""
+
+    def probabilities_below(logits: Array, top_k: int) -> Array:
+        powers = jnp.exp(logits - lax.stop_gradient(jnp.max(logits)))
+        return jnp.sum(powers / jnp.sum(powers, axis=1, keepdims=True), axis=0)
+
+    return Balance(totals=probabilities_below)(logits, axis_name, top_k=top_k)
+
+
+@mutant("router_z_loss", smallest=(1,), form="user")
+def z_below_one_maximum(logits: Array, axis_name: AxisName) -> Array:
+    """Subtracts the largest logit of all tokens of a participant before powers are taken."""
+    wide = cast_varying(
+        logits.astype(jnp.promote_types(logits.dtype, jnp.float32)), {*names(axis_name), *varying(logits)}
+    )
+    most = lax.stop_gradient(jnp.max(wide))
+    own = jnp.mean(jnp.square(jnp.log(jnp.sum(jnp.exp(wide - most), axis=1)) + most))
+    return lax.pmean(own, axis_name).astype(logits.dtype)
 
 
 @mutant("load_balancing_loss", smallest=(1,))

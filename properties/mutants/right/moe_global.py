@@ -11,7 +11,7 @@ from shardproof.impl.arguments import as_axes
 from shardproof.impl.moe import global_layer
 from shardproof.impl.moe.dispatch import all_gather, chunked
 from shardproof.properties.mutants import moe
-from shardproof.properties.mutants.global_moe import layer
+from shardproof.properties.mutants.moe_global import layer
 from shardproof.properties.mutants.right.catalogue import right
 
 

@@ -117,6 +117,7 @@ CONTRACT: Contract = dataclasses.replace(
     WHOLE,
     cases=lambda scope: WHOLE.cases(scope).map(_possible),
     adapt=clear,
+    roles=("expert", "data"),  # one axis alone is that of experts
     parameters=PARAMETERS,
     options={
         "top_k": Option(of_type(int), lambda case, value: 1 <= value <= case.operands[1].block[1]),

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_rank, refuse
+from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_rank, is_integer, refuse
 from shardproof.impl.collective_matmul.operands import accumulator
 from shardproof.impl.collectives import Block, all_gather_invariant, cast_varying
 
@@ -105,6 +105,6 @@ def _checked(function: str, logits: Block, axis_name: AxisName, top_k: int = 1) 
     check_rank(function, "logits", logits, 2)
     check_kind(function, "logits", logits, jnp.floating, "real floating-point numbers")
     experts = logits.shape[1]
-    if type(top_k) is not int or not 1 <= top_k <= experts:
+    if not is_integer(top_k) or not 1 <= top_k <= experts:
         refuse(function, "top_k", top_k, f"an integer in [1, {experts}], the number of experts")
     return axes, logits.astype(accumulator(logits))

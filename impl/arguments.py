@@ -37,7 +37,7 @@ def raise_unsupported(function: str, argument: str, value: object, expected: str
     raise NotImplementedError(f"{function}: {argument}={value!r}: expected {expected}, on the mesh {mesh_text()}")
 
 
-def check_axes(function: str, axis_name: AxisName) -> Axes:
+def check_axes(function: str, axis_name: AxisName, *, argument: str = "axis_name") -> Axes:
     """The axis tuple that `axis_name` names.
 
     Raises:
@@ -45,14 +45,14 @@ def check_axes(function: str, axis_name: AxisName) -> Axes:
     """
     axes = as_axes(axis_name)
     if not axes:
-        refuse(function, "axis_name", axis_name, "at least one mesh axis")
+        refuse(function, argument, axis_name, "at least one mesh axis")
     if len(set(axes)) != len(axes):
-        refuse(function, "axis_name", axis_name, "each mesh axis at most once")
+        refuse(function, argument, axis_name, "each mesh axis at most once")
     for name in axes:
         try:
             lax.axis_size(name)
         except NameError:
-            refuse(function, "axis_name", axis_name, f"bound axis names ({name!r} is not one)")
+            refuse(function, argument, axis_name, f"bound axis names ({name!r} is not one)")
     return axes
 
 

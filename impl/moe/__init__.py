@@ -9,13 +9,14 @@ from shardproof.impl.moe.dispatch.dense import dense_moe
 from shardproof.impl.moe.dispatch.local import scanned_moe, sorted_moe
 from shardproof.impl.moe.dispatch.ragged import Dispatcher, gathered_ragged_moe, ragged_moe
 from shardproof.impl.moe.dispatch.ring import ring_moe
-from shardproof.impl.moe.on_mesh import global_all_to_all_moe, global_layer, global_ring_moe, global_sorted_moe
-from shardproof.impl.moe.routing import Routing, expert_choice, route
+from shardproof.impl.moe.on_mesh import GlobalMoeLayer, global_all_to_all_moe, global_ring_moe, global_sorted_moe
+from shardproof.impl.moe.routing import Routing, route
 
 __all__ = [
     "POLICIES",
     "Counters",
     "Dispatcher",
+    "GlobalMoeLayer",
     "Room",
     "Routing",
     "all_gather_moe",
@@ -24,12 +25,10 @@ __all__ = [
     "chunked_moe",
     "count_drops",
     "dense_moe",
-    "expert_choice",
     "expert_choice_moe",
     "gathered_expert_choice_moe",
     "gathered_ragged_moe",
     "global_all_to_all_moe",
-    "global_layer",
     "global_ring_moe",
     "global_sorted_moe",
     "kept",

@@ -1,7 +1,8 @@
 """Expert choice: experts choose tokens, and not tokens experts (Zhou et al., 2022, section 3).
 
 Every token asks every expert, by the softmax over all its logits; of all participants' tokens an expert keeps those
-that suit it best, as many as it has room for. No expert is ever short of tokens, but a token may have none.
+that suit it best, as many as it has room for. No expert is short of tokens while there are as many, but a token may
+have none.
 """
 
 from collections.abc import Callable
@@ -66,4 +67,4 @@ def _chosen(
         refuse(function, "capacity", capacity, "an integer of at least 0, known before tracing")
     settings = Settings(router_weights.shape[1], capacity, "probability", "all")
     plan = planned(function, tokens, router_weights, expert_weights, axis_name, settings)
-    return plan.zeros() if plan.empty else dispatched(plan)
+    return plan.result(dispatched)

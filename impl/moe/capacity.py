@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Int
 
-from shardproof.impl.arguments import check_axes, is_integer, refuse
+from shardproof.impl.arguments import Axes, check_axes, is_integer, refuse
 from shardproof.impl.collectives import Block, all_gather, axis_index, cast_varying
 from shardproof.impl.moe.ranks import counted, places, places_of_all
 
@@ -24,8 +24,6 @@ POLICIES = ("probability", "position", "choice", "sender")
 """Who is kept, of an expert's pairs: those of the highest gates, ties by token; the first tokens; all first choices
 before second ones, each by token. By "sender" the experts of a participant share one buffer, of that much room for
 each of them, which the first participant fills first, and of its pairs those of the lowest expert, each by token."""
-
-Axes = tuple[str, ...]
 
 
 def capacity_of(tokens: int, experts: int, top_k: int, factor: float | Fraction) -> int:
@@ -56,7 +54,8 @@ class Room:
     """What is kept, as static settings.
 
     Arguments:
-        capacity: the most pairs that an expert keeps, of all participants; None: all.
+        capacity: the most pairs that an expert keeps, of all participants; by "sender" so many for each of the experts
+            of a buffer that they share. None: all.
         policy: one of `POLICIES`.
         capacity_per_sender: the most pairs that one participant sends to an expert, by the policy's order; it drops
             the others itself. None: all.
@@ -65,6 +64,11 @@ class Room:
     capacity: int | None
     policy: str
     capacity_per_sender: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("capacity", "capacity_per_sender"):  # NumPy's integers are of few bits
+            if is_integer(getattr(self, name)):
+                object.__setattr__(self, name, int(getattr(self, name)))
 
     def check(self, function: str) -> None:
         """Raises ValueError for what is no static integer of at least 0, and for an unknown policy."""
@@ -103,24 +107,25 @@ def kept(experts: Int[Array, "t k"], gates: Block, count: int, room: Room, axes:
         axes: the axis tuple of the participants.
 
     Raises:
-        ValueError: for a room that is none, or an unknown axis.
+        ValueError: for an invalid room, or an unknown axis.
     """
     room.check("kept")
-    axes = check_axes("kept", axes)
+    axes = check_axes("kept", axes, argument="axes")
     sent = _sent(experts, gates, count, room)
     if room.capacity is None or not experts.size:
         return sent
     if not room.capacity:
         return jnp.zeros_like(sent)
     queues = jnp.where(sent, experts, count)  # what is not sent waits in no queue
+    capacity = min(room.capacity, lax.axis_size(axes) * experts.size)  # more is no other, and need not be an int32
     if room.policy == "probability":
-        return sent & (_by_gates(queues, gates, count, axes) < room.capacity)
+        return sent & (_by_gates(queues, gates, count, axes) < capacity)
     if room.policy == "choice":
-        return sent & (_by_choices(queues, count, axes) < room.capacity)
+        return sent & (_by_choices(queues, count, axes) < capacity)
     if room.policy == "position":
-        return sent & (places_of_all(queues.ravel(), count, axes).reshape(queues.shape) < room.capacity)
+        return sent & (places_of_all(queues.ravel(), count, axes).reshape(queues.shape) < capacity)
     held = count // lax.axis_size(axes)
-    return sent & (_by_senders(queues, count, held, axes) < room.capacity * held)
+    return sent & (_by_senders(queues, count, held, axes) < capacity * held)
 
 
 def _sent(experts: Block, gates: Block, count: int, room: Room) -> Bool[Array, "t k"]:
@@ -132,7 +137,7 @@ def _sent(experts: Block, gates: Block, count: int, room: Room) -> Bool[Array, "
     else:
         first = [-lax.stop_gradient(gates).ravel()] if room.policy == "probability" else []
         place = places(experts.ravel(), count, first).reshape(experts.shape)
-    return place < room.capacity_per_sender
+    return place < min(room.capacity_per_sender, experts.size)
 
 
 def _by_gates(queues: Block, gates: Block, count: int, axes: Axes) -> Block:
@@ -176,8 +181,8 @@ class Counters:
         dropped_by_sender: how many it did.
         dropped_by_receiver: how many the expert had no room for.
         kept: how many it kept.
-        padded: of each participant `[p]`, how many rows of its buffer, of `capacity` for each of its experts, are left
-            empty; 0 without a capacity.
+        padded: of each participant that holds experts `[p]`, how many rows of its buffer, of `capacity` for each of its
+            experts, are left empty; 0 without a capacity.
     """
 
     chosen: Int[Array, "e"]
@@ -188,14 +193,24 @@ class Counters:
     padded: Int[Array, "p"]
 
 
-def count_drops(experts: Int[Array, "t k"], gates: Block, count: int, room: Room, axes: Axes) -> Counters:
+def count_drops(
+    experts: Int[Array, "t k"], gates: Block, count: int, room: Room, axes: Axes, *, holders: Axes | None = None
+) -> Counters:
     """The drop counters of what `kept` says: kept and dropped ones are all pairs. Arguments are those of `kept`.
 
+    Arguments:
+        experts: see there, and so for the others.
+        gates: see there.
+        count: see there.
+        room: see there.
+        axes: see there.
+        holders: those of the axes over which experts are shared; None: all of them.
+
     Raises:
-        ValueError: for a room that is none, or an unknown axis.
+        ValueError: for an invalid room, or an unknown axis.
     """
     room.check("count_drops")
-    axes = check_axes("count_drops", axes)
+    axes = check_axes("count_drops", axes, argument="axes")
     chosen = experts.ravel()
     keeps = kept(experts, gates, count, room, axes).ravel()
     sent = _sent(experts, gates, count, room).ravel()
@@ -207,7 +222,7 @@ def count_drops(experts: Int[Array, "t k"], gates: Block, count: int, room: Room
         counted(jnp.where(keeps, chosen, count), count),
     )
     every, leaving, unsent, refused, full = lax.psum(cast_varying(told, axes), axes)
-    held = count // lax.axis_size(axes)
-    most = 0 if room.capacity is None else room.capacity * held
+    held = count // lax.axis_size(axes if holders is None else check_axes("count_drops", holders, argument="holders"))
+    most = 0 if room.capacity is None else min(room.capacity * held, np.iinfo(np.int32).max)
     padded = jnp.maximum(most - jnp.sum(full.reshape(-1, held), axis=1, dtype=jnp.int32), 0)
     return Counters(every, leaving, unsent, refused, full, padded)

@@ -31,7 +31,7 @@ class MoeLayer(Protocol):
 def moe_layer(function: str) -> Callable[[Callable[[Plan], Block]], MoeLayer]:
     """A decorator of what makes the result of a plan: the layer with that docstring, under this name.
 
-    Where nothing can be kept the result is zero, and the plan is not asked for.
+    Where nothing can be kept the result is zero, and nothing is dispatched.
     """
 
     def layer_of(dispatched: Callable[[Plan], Block]) -> MoeLayer:
@@ -49,7 +49,7 @@ def moe_layer(function: str) -> Callable[[Callable[[Plan], Block]], MoeLayer]:
         ) -> Block:
             settings = Settings(top_k, capacity, policy, over, capacity_per_sender)
             plan = planned(function, tokens, router_weights, expert_weights, axis_name, settings)
-            return plan.zeros() if plan.empty else dispatched(plan)
+            return plan.result(dispatched)
 
         layer.__name__ = layer.__qualname__ = function
         layer.__module__, layer.__doc__ = dispatched.__module__, dispatched.__doc__

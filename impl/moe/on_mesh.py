@@ -4,7 +4,8 @@ What they give does not depend on the mesh: it is that of one device, which has 
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
@@ -17,9 +18,21 @@ from shardproof.impl.moe.plan import ExpertWeights, Plan, Settings, planned
 from shardproof.impl.placing import check_parts, check_roles, placed
 
 
-@runtime_checkable
-class GlobalMoeLayer(Protocol):
-    """A mixture of experts of global arrays; see `global_layer`."""
+@dataclass(frozen=True)
+class GlobalMoeLayer:
+    """A mixture of experts of global arrays.
+
+    Arguments:
+        name: what messages call it.
+        dispatched: what makes the result of a plan, as modules of `dispatch` have it.
+    """
+
+    name: str
+    dispatched: Callable[[Plan], Block]
+
+    @property
+    def __name__(self) -> str:
+        return self.name
 
     def __call__(
         self,
@@ -35,76 +48,57 @@ class GlobalMoeLayer(Protocol):
         policy: str = "probability",
         over: str = "chosen",
     ) -> Float[Array, "t f"]:
-        """`tokens [T_XY, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_XY, F]`, with data X and expert Y."""
+        """`tokens [T_XY, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_XY, F]`, with data X and expert Y.
 
+        Experts are the same along X, and the gradient of one is that of all tokens. Arrays that are laid out in another
+        way are moved to that. On axes of type Explicit call it under `jax.jit`, or `jax.set_mesh`.
 
-def global_layer(function: str, dispatched: Callable[[Plan], Block]) -> GlobalMoeLayer:
-    """The layer of global arrays under this name, by what makes the result of a plan (see `dispatch`).
+        Arguments:
+            tokens: as in `dense_moe`, and so are `router_weights`, `expert_weights`, `top_k` and `over`.
+            router_weights: see there.
+            expert_weights: see there.
+            mesh: the mesh.
+            data: the axis or axis tuple, in any order, over which tokens alone are shared; it may be of none, `()`.
+            expert: the same over which experts are shared, and tokens as well; of one axis at least.
+            top_k: see there.
+            capacity: the most pairs that an expert keeps, of all tokens of the array; None: all.
+            policy: as in `dense_moe`, but for `"sender"`, whose buffers are those of a participant.
+            over: see there.
 
-    `tokens [T_XY, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_XY, F]`, with data X and expert Y: experts are the
-    same along X. Arrays that are laid out in another way are moved to that. The gradient of an expert is that of all
-    tokens. On axes of type Explicit call it under `jax.jit`, or `jax.set_mesh`.
-
-    The arguments of what it returns are those of `dense_moe`, but for these:
-
-    Arguments:
-        mesh: the mesh.
-        data: the axis or axis tuple, in any order, over which tokens alone are shared; it may be of none, `()`.
-        expert: the same over which experts are shared, and tokens as well; of one axis at least.
-        capacity: the most pairs that an expert keeps, of all tokens of the array.
-        policy: as in `dense_moe`, but for `"sender"`, whose buffers are those of a participant.
-
-    Raises:
-        ValueError: as `dense_moe`; and for axes that are not the mesh's, or are in both roles; for tokens or experts
-            that these do not divide.
-    """
-
-    def whole(
-        tokens: Float[Array, "t d"],
-        router_weights: Float[Array, "d e"],
-        expert_weights: ExpertWeights,
-        *,
-        mesh: Mesh | AbstractMesh,
-        data: AxisName,
-        expert: AxisName,
-        top_k: int,
-        capacity: int | None = None,
-        policy: str = "probability",
-        over: str = "chosen",
-    ) -> Float[Array, "t f"]:
+        Raises:
+            ValueError: as `dense_moe`; and for axes that are not the mesh's, or are in both roles; for tokens or
+                experts that these do not divide.
+        """
         of_data, of_experts = as_axes(data), as_axes(expert)
         every = (*of_data, *of_experts)
         rows, of_expert = PartitionSpec(every, None), PartitionSpec(of_experts, None, None)
         weights: list[Any] = [*expert_weights] if isinstance(expert_weights, list | tuple) else [expert_weights]
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh if isinstance(mesh, Mesh) else mesh):
-            check_roles(function, mesh, data=of_data, expert=of_experts)
+            check_roles(self.name, mesh, data=of_data, expert=of_experts)
             if not of_experts:
-                refuse(function, "expert", expert, "one axis at least")
+                refuse(self.name, "expert", expert, "one axis at least")
             if policy == "sender":
-                refuse(function, "policy", policy, "one that does not depend on the mesh, as others do not")
+                refuse(self.name, "policy", policy, "one that does not depend on the mesh, as others do not")
             arrays: list[tuple[str, Any, PartitionSpec]] = [
                 ("tokens", tokens, rows),
                 *(("expert_weights", w, of_expert) for w in weights),
             ]
             for name, x, layout in arrays:
-                check_rank(function, name, x, len(layout))
-                check_parts(function, name, x, layout, mesh)
+                check_rank(self.name, name, x, len(layout))
+                check_parts(self.name, name, x, layout, mesh)
         specs = rows, PartitionSpec(None, None), [of_expert] * len(weights)
         settings = Settings(top_k, capacity, policy, over)
 
         def blocks(tokens: Block, router: Block, weights: Any) -> Block:
             own = weights[0] if len(weights) == 1 else weights
-            plan = planned(function, tokens, router, own, of_experts, settings, sharing=every)
-            return plan.zeros() if plan.empty else dispatched(plan)
+            plan = planned(self.name, tokens, router, own, of_experts, settings, sharing=every)
+            return plan.result(self.dispatched)
 
         laid_out = placed((tokens, router_weights, weights), specs, mesh)
         result: Array = jax.shard_map(blocks, mesh=mesh, in_specs=specs, out_specs=rows)(*laid_out)
         return result
 
-    whole.__name__ = whole.__qualname__ = function
-    return whole
 
-
-global_all_to_all_moe = global_layer("global_all_to_all_moe", all_to_all.dispatched)
-global_ring_moe = global_layer("global_ring_moe", ring.dispatched)
-global_sorted_moe = global_layer("global_sorted_moe", local.dispatched)
+global_all_to_all_moe = GlobalMoeLayer("global_all_to_all_moe", all_to_all.dispatched)
+global_ring_moe = GlobalMoeLayer("global_ring_moe", ring.dispatched)
+global_sorted_moe = GlobalMoeLayer("global_sorted_moe", local.dispatched)

@@ -4,7 +4,7 @@ The meaning of a layer is here, the way on which rows travel in `dispatch`. Ever
 floats: operands are widened as they come in, their gradients are added up wide, and the result is rounded once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,14 +13,13 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_rank, refuse
+from shardproof.impl.arguments import Axes, AxisName, check_axes, check_kind, check_rank, refuse
 from shardproof.impl.collective_matmul.operands import accumulator
 from shardproof.impl.collectives import Block, axis_index, cast_varying, varying
 from shardproof.impl.moe.capacity import Room, kept
 from shardproof.impl.moe.experts import Weights
 from shardproof.impl.moe.routing import route
 
-Axes = tuple[str, ...]
 ExpertWeights = Block | Sequence[Block]
 """One array `[E_Y, D, F]`, or the three of gated MLPs."""
 
@@ -100,6 +99,10 @@ class Plan:
         """The result where nothing is kept."""
         blank = jnp.zeros((self.tokens.shape[0], self.features), self.dtype)
         return cast_varying(blank, varying(self.tokens))
+
+    def result(self, dispatched: Callable[["Plan"], Block]) -> Float[Array, "t f"]:
+        """What a dispatch makes of the plan; zeros where nothing can be kept."""
+        return self.zeros() if self.empty else dispatched(self)
 
     @property
     def choices(self) -> Int[Array, "t k"]:
@@ -205,8 +208,10 @@ def _checked(
         )
     hidden = weights[0].shape[2]
     shapes = [(held, features, hidden)] if len(weights) == 1 else [(held, features, hidden)] * 2 + [(held, hidden, -1)]
-    for w, shape in zip(weights, shapes, strict=True):
+    for at, (w, shape) in enumerate(zip(weights, shapes, strict=True)):
         if held * p != experts or any(a not in (b, -1) for a, b in zip(shape, w.shape, strict=True)):
-            expected = f"{experts // p} of the {experts} experts on each of {p} participants, of {features} features"
-            refuse(function, "expert_weights", str(jax.typeof(w)), expected)
+            sides = ", ".join("F" if side == -1 else str(side) for side in (experts // p, *shape[1:]))
+            expected = f"[{sides}], {experts // p} of the {experts} experts on each of {p} participants"
+            name = "expert_weights" if len(weights) == 1 else f"expert_weights[{at}]"
+            refuse(function, name, str(jax.typeof(w)), expected)
     return axes, weights

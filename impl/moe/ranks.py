@@ -28,7 +28,7 @@ def places(queues: Numbers, count: int, first: Sequence[Block] = ()) -> Numbers:
     *_, order = lax.sort((queues, *first, jnp.arange(queues.size)), num_keys=1 + len(first))
     sizes = counted(queues, count + 1)
     ranked = jnp.arange(queues.size) - (jnp.cumsum(sizes) - sizes)[queues[order]]
-    return ranked[jnp.argsort(order)].astype(jnp.int32)
+    return jnp.zeros_like(ranked).at[order].set(ranked).astype(jnp.int32)
 
 
 def places_of_all(queues: Numbers, count: int, axes: tuple[str, ...]) -> Numbers:

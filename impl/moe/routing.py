@@ -1,7 +1,8 @@
 """Which experts each token chooses, and how much each of them counts: the router of a mixture of experts.
 
 Logits are products of tokens and the router's columns, carried in float32 or wider at the highest precision, since a
-choice is no matter of rounding. A NaN logit counts as minus infinity, without a gradient. Equal logits have equal
+choice is no matter of rounding. A NaN logit counts as minus infinity. Its cotangent is zero, which NaN in the product
+makes NaN: a NaN token is in the gradient of the router, whatever the dispatch. Equal logits have equal
 gates, infinite ones as well: plus infinity leaves nothing for what is finite.
 """
 
@@ -65,23 +66,6 @@ def route(
     if over == "chosen":
         return Routing(chosen, softmax(best, ordered=True), logits)
     return Routing(chosen, jnp.take_along_axis(softmax(logits), chosen, axis=1), logits)
-
-
-def expert_choice(tokens: Block, router_weights: Block) -> Routing:
-    """`tokens [T, D]`, `router_weights [D, E]`: what experts choose from, so that they, and not tokens, choose.
-
-    Every token asks every expert, by the softmax over all its logits; a capacity under the policy `"probability"`
-    then leaves each expert the tokens that suit it best, of all participants (Zhou et al., Mixture-of-Experts with
-    Expert Choice Routing, 2022, section 3). No expert is ever short of tokens, but a token may have none.
-
-    Raises:
-        ValueError: for operands that are not floating, or of another rank or shape.
-    """
-    _check_operands("expert_choice", tokens, router_weights)
-    logits = router_logits(tokens, router_weights)
-    rows, experts = logits.shape
-    every = jnp.broadcast_to(jnp.arange(experts, dtype=jnp.int32), (rows, experts))
-    return Routing(every, softmax(logits), logits)
 
 
 def _check_operands(function: str, tokens: Block, router_weights: Block) -> None:

@@ -77,8 +77,9 @@ def _gated(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
 
 def _asked(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     described, params = _arguments(draw, participants, scope)
-    capacity = draw(st.sampled_from((1, 2, 1, 3, 0)), label="capacity") if params["capacity"] is None else 1
-    return described, {"capacity": capacity}
+    drawn = draw(st.sampled_from((1, 2, 1, 3, 0)), label="capacity")
+    every = described[0].block[0] * participants
+    return described, {"capacity": every + 1 if params["capacity"] == every else drawn}
 
 
 def _kinds(scope: Scope) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
 from shardproof.impl import moe, router_losses
+from shardproof.impl.moe.routing import softmax
 from shardproof.impl.ragged import ragged_all_to_all
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.moe.layer import MoeLayer
@@ -113,8 +114,10 @@ def test_experts_choose() -> None:
     tokens, router = rng.normal(size=(12, 5)).astype(np.float32), rng.normal(size=(5, 8)).astype(np.float32)
 
     def kept(x: Any, weights: Any) -> Any:
-        routing = moe.expert_choice(x, weights)
-        return moe.kept(routing.experts, routing.gates, 8, moe.Room(3, "probability"), ("ep",)), routing.gates
+        routing = moe.route(x, weights, weights.shape[1], over="all")
+        keeps = moe.kept(routing.experts, routing.gates, 8, moe.Room(3, "probability"), ("ep",))
+        columns = jnp.argsort(routing.experts, axis=1)  # they come by their gates
+        return [jnp.take_along_axis(x, columns, axis=1) for x in (keeps, routing.gates)]
 
     found, gates = (np.asarray(x) for x in simulate(over(kept, P("ep"), P("ep"), P()), tokens, router))
     for expert in range(8):
@@ -225,7 +228,10 @@ MESSAGES: dict[str, tuple[dict[str, Any], str]] = {
     "chunk": ({"chunk": 0}, r"chunk=0: expected an integer of at least 1, known before tracing, or None"),
     "tokens": ({"tokens": (4, 3, 1)}, r"tokens=.*float32\[1,3,1\].*"),
     "rows": ({"router": (4, 8)}, r"router_weights=.*float32\[4,8\].*: expected 3 rows, as tokens have"),
-    "experts": ({"experts": (8, 2, 2)}, r"expert_weights=.*float32\[2,2,2\].*: expected 2 of the 8 experts on each .*"),
+    "experts": (
+        {"experts": (8, 2, 2)},
+        r"expert_weights=.*float32\[2,2,2\].*: expected \[2, 3, 2\], 2 of the 8 experts on .*",
+    ),
     "axis": ({"axis_name": "tp"}, r"axis_name='tp': expected bound axis names \('tp' is not one\)"),
 }
 """What is wrong in a call, and what the message says between the function and the mesh."""
@@ -263,6 +269,77 @@ def test_messages_name_what_was_called() -> None:
     with pytest.raises(ValueError, match=r"^ring_moe: top_k=0: expected"):
         run(moe.ring_moe, top_k=0)
     assert run(moe.ring_moe, top_k=np.int64(2), capacity=np.int32(3)).shape == (4, 2)
+
+
+INFINITE: dict[tuple[float, ...], tuple[list[int], list[float]]] = {
+    (np.inf, 1.0, np.inf): ([0, 2], [0.5, 0.5]),
+    (np.inf, 1.0, 0.0): ([0, 1], [1, 0]),
+    (-np.inf, -np.inf, -np.inf): ([0, 1], [0.5, 0.5]),
+    (-np.inf, np.nan, 3.0): ([2, 0], [1, 0]),
+    (1.0, -np.inf, 1.0): ([0, 2], [0.5, 0.5]),
+}
+"""Logits, the two experts that are chosen, and their gates."""
+
+
+@pytest.mark.parametrize("logits", INFINITE, ids=str)
+def test_infinite_logits_have_a_meaning(logits: tuple[float, ...]) -> None:
+    """Plus infinity leaves nothing for what is finite, NaN is minus infinity, and what is equal has equal gates."""
+    experts, gates = INFINITE[logits]
+    routing = moe.route(jnp.ones((1, 1), jnp.float32), jnp.asarray([logits], jnp.float32), 2)
+    assert routing.experts[0].tolist() == experts
+    assert routing.gates[0].tolist() == gates
+
+
+def test_equal_logits_in_another_order_have_equal_gates() -> None:
+    """To the last bit, since who is kept may depend on it; the order of other sums shows in some."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(200, 16)).astype(np.float32)
+    order = rng.permutation(16)
+    found, turned = (np.asarray(softmax(jnp.asarray(x))) for x in (logits, logits[:, order]))
+    np.testing.assert_array_equal(found[:, order], turned, strict=True)
+    powers = np.exp(logits)
+    assert (powers.sum(axis=1) != powers[:, order].sum(axis=1)).any()
+
+
+@pytest.mark.parametrize("capacity", [np.int8(100), np.int32(2**31 - 1), 2**40])
+def test_capacities_of_any_width(capacity: int) -> None:
+    """A capacity that is larger than all there are is none, whatever integer it is."""
+    rng = np.random.default_rng(0)
+    operands = [rng.normal(size=shape).astype(np.float32) for shape in ((8, 3), (3, 8), (8, 3, 2))]
+
+    def run(layer: Any, capacity: int | None) -> Any:
+        call = over(lambda *xs: layer(*xs, "ep", top_k=2, capacity=capacity), P("ep"), P("ep"), P(), P("ep"))
+        return np.asarray(simulate(call, *operands))
+
+    for layer in (moe.all_to_all_moe, moe.gathered_ragged_moe):
+        np.testing.assert_allclose(run(layer, capacity), run(layer, None), rtol=0, atol=1e-5)
+
+
+def test_drops_are_counted_of_all_tokens_of_a_mesh() -> None:
+    """Along axes of which some share no experts: numbers are those of one device, and rows those of who holds them."""
+    rng = np.random.default_rng(0)
+    experts = np.argsort(rng.random((16, 4)), axis=1)[:, :2].astype(np.int32)
+    gates = rng.random((16, 2)).astype(np.float32)
+    room = moe.Room(5, "probability")
+
+    def counted(sizes: tuple[int, int]) -> moe.Counters:
+        mesh = AbstractMesh(sizes, ("dp", "ep"), axis_types=(AxisType.Auto,) * 2)
+
+        def local(experts: Any, gates: Any) -> Any:
+            return moe.count_drops(experts, gates, 4, room, ("dp", "ep"), holders=("ep",))
+
+        mapped: Any = jax.shard_map(local, mesh=mesh, in_specs=P(("dp", "ep")), out_specs=P())
+        found: moe.Counters = simulate(mapped, experts, gates)
+        return found
+
+    alone = counted((1, 1))
+    for sizes in ((8, 2), (2, 4), (4, 1)):
+        told = counted(sizes)
+        for name in ("chosen", "sent", "dropped_by_sender", "dropped_by_receiver", "kept"):
+            assert getattr(told, name).tolist() == getattr(alone, name).tolist(), name
+        held = np.asarray(alone.kept).reshape(sizes[1], -1)
+        assert told.padded.tolist() == (5 * held.shape[1] - held.sum(axis=1)).tolist()
+    assert np.sum(alone.dropped_by_receiver) > 0
 
 
 WRONG_ROOMS: dict[str, tuple[moe.Room, str]] = {

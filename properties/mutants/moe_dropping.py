@@ -227,14 +227,15 @@ def moe_of_lowest_experts_first(*operands: Any, **options: Any) -> Array:
 
 @mutant("moe_layer", smallest=(2,))
 def moe_short_for_one_pair(*operands: Any, **options: Any) -> Array:
-    """The last participant sends the first one a pair less than it may."""
+    """The last participant has room for a pair less than it may need, for one expert: it shows where all is needed."""
 
     def short(pairs: Pairs, capacity: int | None, policy: str) -> Array:
-        kept = keep(pairs, capacity, policy)
-        last = jnp.max(pairs.sender)
-        between = kept & (pairs.sender == last) & (pairs.receiver == 0) & (last > 0)
-        first = jnp.arange(kept.size) == jnp.argmax(between)
-        return kept & ~(between & first)
+        kept, last = keep(pairs, capacity, policy), jnp.max(pairs.sender)
+        between = kept & (pairs.sender == last) & (pairs.expert == 0) & (last > 0)
+        most = pairs.tokens if capacity is None else min(pairs.tokens, capacity)
+        behind = kept.size - 1 - jnp.argmax(between[::-1])
+        full = jnp.sum(between) == most
+        return kept & ~(full & between & (jnp.arange(kept.size) == behind))
 
     return Layer(keep=short)(*operands, **options)
 

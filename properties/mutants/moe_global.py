@@ -8,14 +8,13 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.sharding import PartitionSpec
 
-from shardproof.impl.arguments import as_axes
+from shardproof.impl.arguments import Axes, as_axes
 from shardproof.impl.collectives import all_gather, cast_varying
 from shardproof.impl.moe import all_gather_moe
 from shardproof.impl.moe.dispatch.all_to_all import dispatched
 from shardproof.impl.moe.plan import Settings, planned
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 
-Axes = tuple[str, ...]
 Local = Callable[[Any, Axes, Axes], Array]
 """Blocks of tokens, router and experts, and the axes of data and of experts, to the result's block."""
 
@@ -42,7 +41,7 @@ def layer(blocks: Any, expert: Axes, sharing: Axes, **options: Any) -> Array:
     """A right layer, if `sharing` is."""
     tokens, router, weights = blocks
     plan = planned("moe", tokens, router, weights, expert, Settings(**options), sharing=sharing)
-    return plan.zeros() if plan.empty else dispatched(plan)
+    return plan.result(dispatched)
 
 
 def groups(data: Axes) -> int:

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from typing import TypeVar
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,6 +18,8 @@ from shardproof.properties.runner.budgets import structures
 from shardproof.properties.runner.judging import verify
 from shardproof.properties.runner.reach import LARGEST
 from shardproof.properties.runner.tally import Tally
+
+Drawn = TypeVar("Drawn")
 
 ENOUGH = ("agreement", "communication")
 """With the laws in the interpreter, what implies them on XLA."""
@@ -78,12 +81,16 @@ def law_test(
 def _but_the_simplest(
     law: Law, implementation: Implementation, scope: Scope, excluded: Callable[[Case], None]
 ) -> st.SearchStrategy[Case]:
-    """The cases of a law, made once for a test, without the one that Hypothesis tries first, on which nothing moves.
+    """The cases of a law, made once for a test; see `but_the_simplest`."""
+    return but_the_simplest(law.cases(implementation, scope, excluded))
+
+
+def but_the_simplest(drawn: st.SearchStrategy[Drawn]) -> st.SearchStrategy[Drawn]:
+    """What is drawn without what Hypothesis tries first, on which nothing moves.
 
     With a few structures for a law and an implementation, that would be one of a few, and the same in every run.
     """
-    cases = law.cases(implementation, scope, excluded)
-    return st.integers(0, 15).filter(lambda number: number > 0).flatmap(lambda number: cases)
+    return st.integers(0, 15).filter(lambda number: number > 0).flatmap(lambda number: drawn)
 
 
 def law_tests(implementations: Sequence[Implementation], *, derived: bool = False) -> dict[str, Callable[..., None]]:

@@ -1,1 +1,1 @@
-"""Ways on which tokens travel to experts and back. Each is a small module with a function `dispatched(plan)`."""
+"""Ways on which tokens travel to experts and back, and what several of them are made of."""

@@ -39,7 +39,7 @@ def chunked_moe(
 
     Pairs are sorted by expert. In each step a participant sends the next `chunk` pairs to each other one, and gets back
     what their experts make of them. The loop ends when nobody has anything left, on which all participants agree before
-    it starts: after one step if routing is even, and after p if all pairs go to one participant. Never has an array of
+    it starts: by default after one step if routing is even, and after at most p. Never has an array of
     experts by tokens by features, but rows of p chunks, whatever the routing.
 
     Its derivative is a loop of the same number of steps, in which experts compute again (a `custom_vjp`, as JAX has no
@@ -57,13 +57,11 @@ def chunked_moe(
     plan = planned("chunked_moe", tokens, router_weights, expert_weights, axis_name, settings)
     if chunk is not None and (not is_integer(chunk) or chunk < 1):
         refuse("chunked_moe", "chunk", chunk, "an integer of at least 1, known before tracing, or None")
-    return dispatched(plan, chunk)
+    return plan.result(lambda plan: dispatched(plan, chunk))
 
 
 def dispatched(plan: Plan, chunk: int | None = None) -> Block:
     """The result of a plan: `[T, F]`."""
-    if plan.empty:
-        return plan.zeros()
     p, pairs = plan.participants, plan.experts.size
     size = chunk or -(-pairs // p)
     queues = jnp.where(plan.kept, plan.experts, plan.count)

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Int
 
-from shardproof.impl.arguments import check_axes, check_kind, check_shape, is_integer, refuse
+from shardproof.impl.arguments import Axes, check_axes, check_kind, check_shape, is_integer, refuse
 from shardproof.impl.collectives import Block, all_to_all
 from shardproof.impl.moe.experts import in_turn
 from shardproof.impl.moe.layer import moe_layer
-from shardproof.impl.moe.plan import Axes, Plan
+from shardproof.impl.moe.plan import Plan
 from shardproof.impl.moe.ranks import counted
 from shardproof.impl.moe.travel import narrowly
 from shardproof.impl.ragged import gathered_ragged_all_to_all, ragged_all_to_all
@@ -62,7 +62,7 @@ class Dispatcher:
         Raises:
             ValueError: for lists that are no integers, one for each participant.
         """
-        participants = lax.axis_size(check_axes("Dispatcher.of", axes))
+        participants = lax.axis_size(check_axes("Dispatcher.of", axes, argument="axes"))
         for name, x in (("offsets", offsets), ("sizes", sizes)):
             check_kind("Dispatcher.of", name, x, jnp.integer, "integers")
             check_shape("Dispatcher.of", name, x, (participants,), "one for each participant")

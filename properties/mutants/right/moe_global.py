@@ -8,7 +8,7 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from shardproof.impl.arguments import as_axes
-from shardproof.impl.moe import global_layer
+from shardproof.impl.moe import GlobalMoeLayer
 from shardproof.impl.moe.dispatch import all_gather, chunked
 from shardproof.properties.mutants import moe
 from shardproof.properties.mutants.moe_global import layer
@@ -35,13 +35,13 @@ def global_moe_on_whole_arrays(
 @right("global_moe_layer", whole=True)
 def global_moe_in_chunks(*operands: Any, **options: Any) -> Array:
     """Tokens travel in chunks, until no participant has any left."""
-    return global_layer("in_chunks", chunked.dispatched)(*operands, **options)
+    return GlobalMoeLayer("in_chunks", chunked.dispatched)(*operands, **options)
 
 
 @right("global_moe_layer", whole=True)
 def global_moe_of_gathered_tokens(*operands: Any, **options: Any) -> Array:
     """Gathers the tokens of each group of devices that share the experts."""
-    return global_layer("gathered", all_gather.dispatched)(*operands, **options)
+    return GlobalMoeLayer("gathered", all_gather.dispatched)(*operands, **options)
 
 
 @right("global_moe_layer", whole=True)

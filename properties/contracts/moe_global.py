@@ -11,6 +11,7 @@ import numpy as np
 
 from shardproof.impl import moe as implementations
 from shardproof.oracles.communication import Cost
+from shardproof.oracles.layout import shard, unshard
 from shardproof.oracles.moe import costs, moe_layer
 from shardproof.oracles.moe.whole import whole_moe_layer
 from shardproof.properties.cases.case import Case
@@ -28,7 +29,7 @@ from shardproof.properties.contracts.described import Signature
 from shardproof.properties.contracts.floats import float32_accumulator, floats
 from shardproof.properties.contracts.roles import Conditions, axes_of
 from shardproof.properties.contracts.token_classes import clear
-from shardproof.properties.contracts.whole import whole_contract
+from shardproof.properties.contracts.whole import first_replicas, whole_contract
 
 FEATURES = frozenset({"explained_errors", "x64"})
 
@@ -103,6 +104,17 @@ def _of_groups(case: Case, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
     return moe_layer.value(blocks, case.mesh, axes_of(case.roles)["expert"], **case.keywords)
 
 
+def _numbered_otherwise(case: Case, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The results if tokens were numbered over the axes of experts first."""
+    axes = axes_of(case.roles)
+    rows = ((*axes["expert"], *axes["data"]), ())
+    specs = [rows, *(operand.placement.spec for operand in case.operands[1:])]
+    held = [first_replicas(b, case.mesh, spec) for b, spec in zip(blocks, specs, strict=True)]
+    wholes = [unshard(b, case.mesh, spec) for b, spec in zip(held, specs, strict=True)]
+    results = whole_moe_layer.value(wholes, [o.numpy_dtype for o in case.operands], case.keywords)
+    return [shard(y, case.mesh, rows) for y in results]
+
+
 def _mistake(oracle: Results) -> Mistake:
     """Of values alone."""
     return Mistake(oracle, WHOLE.pushforward, WHOLE.pullback)
@@ -126,6 +138,9 @@ CONTRACT: Contract = dataclasses.replace(
     },
     mistakes={
         "the capacity was that of each group of devices that share the experts": _mistake(_of_groups),
+        "tokens were numbered over the axes of experts first, and then over those of data": _mistake(
+            _numbered_otherwise
+        ),
         "nothing was dropped": _mistake(_undropped),
     },
     implementations={name: _claim(name) for name in FORMULAS},

@@ -43,6 +43,14 @@ def policy_is(other: str, *policies: str) -> Mistaken:
     return Mistaken(lambda settings: replace(settings, policy=other) if settings.policy in policies else settings)
 
 
+class OfLowestGates(MoeLayer):
+    """A layer whose experts keep the lowest gates where the highest win."""
+
+    def dispatch(self, routing: Routing, part: Part, settings: Settings) -> Dispatch:
+        """Who is kept, by mistake."""
+        return super().dispatch(routing._replace(gates=-routing.gates), part, settings)
+
+
 class Swapped(MoeLayer):
     """A layer whose gated experts take the second matrix for that of the gate."""
 
@@ -58,6 +66,7 @@ MISTAKES = {
     "senders dropped nothing": given(capacity_per_sender=None),
     "nothing was dropped": given(capacity=None, capacity_per_sender=None),
     "the capacity was one more": Mistaken(lambda s: s if s.capacity is None else replace(s, capacity=s.capacity + 1)),
+    "the lowest gates of an expert were kept, not the highest": OfLowestGates(),
     "all policies were that by choice": policy_is("choice", "probability", "position", "sender"),
     "all policies were that by probability": policy_is("probability", "position", "choice", "sender"),
 }

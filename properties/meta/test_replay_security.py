@@ -34,7 +34,7 @@ from shardproof.properties.reports.scripts.script import script
 from shardproof.properties.runner.given import Given
 from shardproof.properties.runner.lookup import Lookup
 from shardproof.properties.runner.named import Named, NotAFailure
-from shardproof.properties.runner.preconditions import PARAMETERS, check_oracle
+from shardproof.properties.runner.preconditions import PARAMETERS, check_case, check_oracle
 from shardproof.properties.runner.violation import LawViolation
 
 pytestmark = pytest.mark.either_end
@@ -298,6 +298,17 @@ def test_what_a_law_draws_can_be_read_again(data: st.DataObject) -> None:
     assert parse(json.dumps(record(violation))).case == case
     if case.mesh.size < 64:
         check_oracle(law.name, case)
+
+
+def test_some_operands_may_vary_along_a_part_of_the_tuple() -> None:
+    """A pipeline's weights may, although its x may be wrong, and is so by name: in another way."""
+    weights = Operand((1, 1), "float32", Placement((("tp",), ())))
+    x = Operand((1, 1, 1), "float32", Placement(((), (), ())))
+    case = Case("pipeline", MeshCase(("dp", "tp"), (1, 1)), ("dp", "tp"), (weights, x), (), (Data("real", 0),))
+    check_case("value", case)
+    reduced = dataclasses.replace(case, contract="all_reduce", operands=(weights,)).with_params(op="sum")
+    with pytest.raises(ValueError, match=r"^x: not as the contract of all_reduce demands"):
+        check_case("value", reduced)
 
 
 @pytest.mark.lengthy

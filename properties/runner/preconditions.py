@@ -16,6 +16,7 @@ from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.collectives import is_divisible
 from shardproof.properties.contracts.contract import Option, of_type
 from shardproof.properties.contracts.features import KEYWORDS
+from shardproof.properties.contracts.forbidden import PARTLY
 from shardproof.properties.contracts.roles import axes_of
 from shardproof.properties.laws.drawing import fitted
 from shardproof.properties.laws.law import LAWS
@@ -156,11 +157,8 @@ def _broken(case: Case) -> Iterator[str]:
     for name, value in case.params:
         if not (contract.options.get(name) or PARAMETERS[name]).accepts(case, value):
             yield name
-    first = case.operands[0]
-    along = [name in first.placement.axes for name in axes]
-    mixed = not case.roles and len(set(along)) > 1  # arrays that roles lay out vary as these say
-    if mixed and any(violation.argument == "x" for violation in contract.violations):
-        yield "x"
+    if PARTLY in contract.violations and len({name in case.operands[0].placement.axes for name in axes}) > 1:
+        yield PARTLY.argument
     op, dtypes = case.keywords.get("op"), [operand.numpy_dtype for operand in case.operands]
     if (op in ("max", "min") and any(d.kind == "c" for d in dtypes)) or (
         op == "mean" and not all(d != np.bool_ and is_divisible(data, d) for d in dtypes for data in case.data)

@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
-from jaxtyping import Array, Float
 
 from shardproof.impl.arguments import AxisName, as_axes, check_rank, refuse
 from shardproof.impl.collectives import Block
@@ -36,8 +35,8 @@ class GlobalMoeLayer:
 
     def __call__(
         self,
-        tokens: Float[Array, "t d"],
-        router_weights: Float[Array, "d e"],
+        tokens: Block,
+        router_weights: Block,
         expert_weights: ExpertWeights,
         *,
         mesh: Mesh | AbstractMesh,
@@ -47,7 +46,7 @@ class GlobalMoeLayer:
         capacity: int | None = None,
         policy: str = "probability",
         over: str = "chosen",
-    ) -> Float[Array, "t f"]:
+    ) -> Block:
         """`tokens [T_XY, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_XY, F]`, with data X and expert Y.
 
         Experts are the same along X, and the gradient of one is that of all tokens. Arrays that are laid out in another
@@ -95,7 +94,7 @@ class GlobalMoeLayer:
             return plan.result(self.dispatched)
 
         laid_out = placed((tokens, router_weights, weights), specs, mesh)
-        result: Array = jax.shard_map(blocks, mesh=mesh, in_specs=specs, out_specs=rows)(*laid_out)
+        result: Block = jax.shard_map(blocks, mesh=mesh, in_specs=specs, out_specs=rows)(*laid_out)
         return result
 
 

@@ -212,6 +212,6 @@ def _checked(
         if held * p != experts or any(a not in (b, -1) for a, b in zip(shape, w.shape, strict=True)):
             sides = ", ".join("F" if side == -1 else str(side) for side in (experts // p, *shape[1:]))
             expected = f"[{sides}], {experts // p} of the {experts} experts on each of {p} participants"
-            name = "expert_weights" if len(weights) == 1 else f"expert_weights[{at}]"
-            refuse(function, name, str(jax.typeof(w)), expected)
+            which = f" of array {at}" if len(weights) > 1 else ""
+            refuse(function, "expert_weights", f"{jax.typeof(w)}{which}", expected)
     return axes, weights

@@ -170,3 +170,21 @@ def test_messages_on_global_arrays(wrong: str) -> None:
     mesh = AbstractMesh((2, 2), ("dp", "ep"), axis_types=(AxisType.Auto,) * 2)
     with pytest.raises(ValueError, match=rf"^global_ring_moe: {text}.*, on the mesh \(dp=2, ep=2\)"):
         simulate(lambda *xs: moe.global_ring_moe(*xs, mesh=mesh, **options), *operands)
+
+
+def test_the_array_of_gated_experts_that_is_wrong_is_named() -> None:
+    """With the shape that it must have, although its features are right."""
+    experts = [np.zeros(shape, np.float32) for shape in ((4, 3, 5), (4, 3, 5), (4, 6, 2))]
+
+    def layer(x: Any, r: Any, *own: Any) -> Any:
+        return moe.ring_moe(x, r, own, "ep", top_k=1)
+
+    with pytest.raises(
+        ValueError, match=r"^ring_moe: expert_weights='float32\[1,6,2\].* of array 2': expected \[1, 5, F\], 1 of the 4"
+    ):
+        simulate(
+            over(layer, P("ep"), P("ep"), P(), *[P("ep")] * 3),
+            np.zeros((4, 3), np.float32),
+            np.zeros((3, 4), np.float32),
+            *experts,
+        )

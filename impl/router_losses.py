@@ -1,8 +1,9 @@
 """Losses that keep a router in order: that which balances experts, and that which keeps logits small.
 
-Both run inside `jax.shard_map`, over one axis or a tuple of axes in any order (`Y`), and are of the tokens of *all*
+All run inside `jax.shard_map`. Over one axis or a tuple of axes in any order (`Y`) they are of the tokens of *all*
 participants. For the first one that is no mean of the participants' losses: experts that each serve one participant
-would look unbalanced to all of them. Logits of 16-bit floats are widened to float32, and the result is rounded once.
+would look unbalanced to all of them. Those of a shard (`shard_…`) are of its own tokens, name no axis, and send
+nothing. Logits of 16-bit floats are widened to float32, and the result is rounded once.
 """
 
 import jax
@@ -32,7 +33,7 @@ def load_balancing_loss(logits: Block, axis_name: AxisName, *, top_k: int) -> Bl
     Raises:
         ValueError: for an unknown axis, logits that are no floating-point matrix, or a `top_k` that is not in [1, E].
     """
-    axes, wide = _checked("load_balancing_loss", logits, axis_name, top_k)
+    axes, wide = check_axes("load_balancing_loss", axis_name), _checked("load_balancing_loss", logits, top_k)
     counts, totals = lax.psum(cast_varying(_balance(wide, top_k), axes), axes)
     return _unevenness(counts, totals, logits.shape[0] * lax.axis_size(axes), top_k).astype(logits.dtype)
 
@@ -45,7 +46,8 @@ def gathered_load_balancing_loss(logits: Block, axis_name: AxisName, *, top_k: i
     Raises:
         ValueError: as `load_balancing_loss`.
     """
-    axes, _ = _checked("gathered_load_balancing_loss", logits, axis_name, top_k)
+    axes = check_axes("gathered_load_balancing_loss", axis_name)
+    _checked("gathered_load_balancing_loss", logits, top_k)
     whole = all_gather_invariant(cast_varying(logits, axes), axes, tiled=True)
     balance = _balance(whole.astype(accumulator(logits)), top_k)
     return _unevenness(*balance, whole.shape[0], top_k).astype(logits.dtype)
@@ -66,7 +68,7 @@ def router_z_loss(logits: Block, axis_name: AxisName) -> Block:
     Raises:
         ValueError: for an unknown axis, or logits that are no floating-point matrix.
     """
-    axes, wide = _checked("router_z_loss", logits, axis_name)
+    axes, wide = check_axes("router_z_loss", axis_name), _checked("router_z_loss", logits)
     total = lax.psum(cast_varying(_squares(wide), axes), axes)
     return (total / max(1, logits.shape[0] * lax.axis_size(axes))).astype(logits.dtype)
 
@@ -79,9 +81,48 @@ def gathered_router_z_loss(logits: Block, axis_name: AxisName) -> Block:
     Raises:
         ValueError: as `router_z_loss`.
     """
-    axes, _ = _checked("gathered_router_z_loss", logits, axis_name)
+    axes = check_axes("gathered_router_z_loss", axis_name)
+    _checked("gathered_router_z_loss", logits)
     whole = all_gather_invariant(cast_varying(logits, axes), axes, tiled=True)
     return (_squares(whole.astype(accumulator(logits))) / max(1, whole.shape[0])).astype(logits.dtype)
+
+
+def shard_load_balancing_loss(logits: Block, *, top_k: int) -> Block:
+    """`logits [T_Y, E]` to `[]`, typed as they are: `load_balancing_loss` of a shard's own tokens.
+
+    It asks each shard to spread its own tokens over all experts, which is more than capacities of all tokens need, and
+    what capacities of each sender do.
+
+    Arguments:
+        logits: floating-point, finite, of this shard's tokens.
+        top_k: how many experts a token chooses.
+
+    Returns:
+        A scalar of the dtype of `logits`; 0 without tokens.
+
+    Raises:
+        ValueError: for logits that are no floating-point matrix, or a `top_k` that is not in [1, E].
+    """
+    wide = _checked("shard_load_balancing_loss", logits, top_k)
+    return _unevenness(*_balance(wide, top_k), logits.shape[0], top_k).astype(logits.dtype)
+
+
+def shard_router_z_loss(logits: Block) -> Block:
+    """`logits [T_Y, E]` to `[]`, typed as they are: `router_z_loss` of a shard's own tokens.
+
+    Shards have equally many, so that the mean of their losses is that of all tokens.
+
+    Arguments:
+        logits: floating-point, finite, of this shard's tokens.
+
+    Returns:
+        A scalar of the dtype of `logits`; 0 without tokens.
+
+    Raises:
+        ValueError: for logits that are no floating-point matrix.
+    """
+    wide = _checked("shard_router_z_loss", logits)
+    return (_squares(wide) / max(1, logits.shape[0])).astype(logits.dtype)
 
 
 def _balance(logits: Block, top_k: int) -> tuple[Block, Block]:
@@ -100,11 +141,11 @@ def _squares(logits: Block) -> Block:
     return jnp.sum(jnp.square(jax.nn.logsumexp(logits, axis=1)))
 
 
-def _checked(function: str, logits: Block, axis_name: AxisName, top_k: int = 1) -> tuple[tuple[str, ...], Block]:
-    axes = check_axes(function, axis_name)
+def _checked(function: str, logits: Block, top_k: int = 1) -> Block:
+    """The logits in the dtype of sums."""
     check_rank(function, "logits", logits, 2)
     check_kind(function, "logits", logits, jnp.floating, "real floating-point numbers")
     experts = logits.shape[1]
     if not is_integer(top_k) or not 1 <= top_k <= experts:
         refuse(function, "top_k", top_k, f"an integer in [1, {experts}], the number of experts")
-    return axes, logits.astype(accumulator(logits))
+    return logits.astype(accumulator(logits))

@@ -1,10 +1,13 @@
 """What the losses of a router mean: of the tokens of all participants together, and not a mean of each one's loss.
 
+Those of a shard are of its own tokens: the same, over no axis.
+
 Operands are blocks `logits [*mesh.sizes, T, E]`, results `[*mesh.sizes]`. Derivatives are exact, in `wide` floats, and
 their transpose is taken over all blocks of all devices: each has its own cotangent (see `oracles.transposes`).
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -121,6 +124,37 @@ class RouterZLoss:
         return max(1, own * mesh.axis_size(axes))
 
 
+@dataclass(frozen=True)
+class OfShards:
+    """A loss of each shard's own tokens: the same, over no axis.
+
+    Arguments:
+        loss: the loss of the tokens of all participants.
+    """
+
+    loss: LoadBalancingLoss | RouterZLoss
+
+    def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes, **options: int) -> list[Blocks]:
+        """Of each shard.
+
+        Raises:
+            ValueError: as that of the loss.
+        """
+        return self.loss.value(operands, mesh, (), **options)
+
+    def pushforward(
+        self, operands: Sequence[Blocks], tangents: Sequence[Blocks], mesh: MeshCase, axes: Axes, **options: int
+    ) -> list[Blocks]:
+        """Of each shard."""
+        return self.loss.pushforward(operands, tangents, mesh, (), **options)
+
+    def pullback(
+        self, operands: Sequence[Blocks], cotangents: Sequence[Blocks], mesh: MeshCase, axes: Axes, **options: int
+    ) -> list[Blocks]:
+        """Of each shard, whose cotangent is its own."""
+        return self.loss.pullback(operands, cotangents, mesh, (), **options)
+
+
 def check_floating(logits: Blocks) -> None:
     """Raises ValueError unless logits are floating-point numbers."""
     if not is_float(logits.dtype):
@@ -129,6 +163,8 @@ def check_floating(logits: Blocks) -> None:
 
 load_balancing_loss = LoadBalancingLoss()
 router_z_loss = RouterZLoss()
+shard_load_balancing_loss = OfShards(load_balancing_loss)
+shard_router_z_loss = OfShards(router_z_loss)
 
 
 def load_balancing_cost(experts: int, *, sum_bits: int = 32, backward: bool = False) -> Cost:

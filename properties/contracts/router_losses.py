@@ -1,13 +1,14 @@
-"""The contracts of load_balancing_loss and router_z_loss: of the tokens of all participants."""
+"""The contracts of load_balancing_loss and router_z_loss, of the tokens of all participants, and of each shard's."""
 
 import zlib
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
 from shardproof.impl import router_losses as implementations
 from shardproof.oracles import router_losses
-from shardproof.oracles.communication import Cost
+from shardproof.oracles.communication import NOTHING, Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
 from shardproof.properties.contracts.costs import bits, elements, something, sum_bits
@@ -72,59 +73,87 @@ def _one_number(case: Case, backward: bool) -> Cost:
     return router_losses.router_z_cost(sum_bits=sum_bits(case), backward=backward)
 
 
+def _nothing(case: Case, backward: bool) -> Cost:
+    return NOTHING
+
+
 def _all_logits(case: Case, backward: bool) -> Cost:
     return router_losses.gathered_cost(elements(case), bits=bits(case))
 
+
+SHARED: dict[str, Any] = {
+    "operands": ("logits",),
+    "kinds": KINDS,
+    "sets": 3,
+    "adapt": _shifted,
+    "terms": elements,
+    "degree": 2,
+    "accumulator": float32_accumulator,
+    "nonlinear": True,
+    "budget": "routers",
+    "shapes": (((8192, 64), 0, ""),),
+}
+"""What is the same of all of them."""
+
+OF_CHOICES: dict[str, Any] = {
+    "parameters": ("top_k",),
+    "options": {"top_k": Option(of_type(int), lambda case, value: 1 <= value <= case.operands[0].block[1])},
+    "usual": {"top_k": 2},
+}
+"""What goes with counting choices."""
+
+OF_ALL: dict[str, Any] = {"invariant": True, "features": FEATURES}
+"""What goes with the tokens of all participants."""
+
+OF_SHARD: dict[str, Any] = {"local": True, "features": frozenset({"explained_errors", "x64"}), "least": lambda case: 0}
+"""What goes with those of a shard."""
 
 CONTRACTS: tuple[Contract, ...] = (
     operation(
         "load_balancing_loss",
         router_losses.load_balancing_loss,
         _balanced,
-        operands=("logits",),
-        parameters=("top_k",),
-        options={"top_k": Option(of_type(int), lambda case, value: 1 <= value <= case.operands[0].block[1])},
-        invariant=True,
-        kinds=KINDS,
-        sets=3,
-        features=FEATURES,
         violations=(Violation("top_k", _too_many), Violation("logits", _integers)),
-        adapt=_shifted,
-        terms=elements,
-        degree=2,
-        accumulator=float32_accumulator,
-        nonlinear=True,
-        budget="routers",
         mistakes=mistakes.OF_LOAD_BALANCING,
-        shapes=(((8192, 64), 0, ""),),
-        usual={"top_k": 2},
         implementations={
             "sums": Claim(implementations.load_balancing_loss, FEATURES, communication=_two_sums),
             "gathered": Claim(implementations.gathered_load_balancing_loss, FEATURES, communication=_all_logits),
         },
+        **SHARED | OF_CHOICES | OF_ALL,
     ),
     operation(
         "router_z_loss",
         router_losses.router_z_loss,
         _small,
-        operands=("logits",),
-        invariant=True,
-        kinds=KINDS,
-        sets=3,
-        features=FEATURES,
         violations=(Violation("logits", _integers),),
-        adapt=_shifted,
-        terms=elements,
-        degree=2,
-        accumulator=float32_accumulator,
-        nonlinear=True,
-        budget="routers",
         mistakes=mistakes.OF_Z,
-        shapes=(((8192, 64), 0, ""),),
         least=something(0),
         implementations={
             "sums": Claim(implementations.router_z_loss, FEATURES, communication=_one_number),
             "gathered": Claim(implementations.gathered_router_z_loss, FEATURES, communication=_all_logits),
         },
+        **SHARED | OF_ALL,
+    ),
+    operation(
+        "shard_load_balancing_loss",
+        router_losses.shard_load_balancing_loss,
+        _balanced,
+        violations=(Violation("top_k", _too_many), Violation("logits", _integers)),
+        mistakes=mistakes.OF_SHARD_BALANCE,
+        implementations={
+            "sums": Claim(implementations.shard_load_balancing_loss, OF_SHARD["features"], communication=_nothing),
+        },
+        **SHARED | OF_CHOICES | OF_SHARD,
+    ),
+    operation(
+        "shard_router_z_loss",
+        router_losses.shard_router_z_loss,
+        _small,
+        violations=(Violation("logits", _integers),),
+        mistakes=mistakes.OF_SHARD_Z,
+        implementations={
+            "sums": Claim(implementations.shard_router_z_loss, OF_SHARD["features"], communication=_nothing),
+        },
+        **SHARED | OF_SHARD,
     ),
 )

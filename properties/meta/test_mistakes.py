@@ -103,6 +103,8 @@ CASES = {
             ((3, 2), "float32", ((), AXES)),
             ((2, 3), "float32", (AXES, ())),
         ),
+        a_case("shard_load_balancing_loss", ((3, 6), "float32", (AXES, ())), top_k=2),
+        a_case("shard_router_z_loss", ((3, 6), "float32", (AXES, ()))),
         a_case("shard_roll", ((5, 2), "float32", (AXES, ())), shift=2),
         a_case(
             "transformer_block",

@@ -51,8 +51,10 @@ OPERANDS: dict[str, tuple[Described, dict[str, Any]]] = {
     "rms_norm": ([((3, 2), "bfloat16", "dp tp"), ((2,), "bfloat16", "tp")], {"epsilon": 1e-6}),
     "router_z_loss": ([((3, 8), "bfloat16", "tp")], {}),
     "sequence_parallel_mlp": (SEQUENCE_BLOCKS, {}),
+    "shard_load_balancing_loss": ([((3, 8), "bfloat16", "tp")], {"top_k": 2}),
     "shard_mean": ([((3, 2), "bfloat16", "tp")], {}),
     "shard_roll": ([((3, 2), "bfloat16", "tp")], {"shift": 1}),
+    "shard_router_z_loss": ([((3, 8), "bfloat16", "tp")], {}),
     "weighted_mean": ([((5,), "bfloat16", "tp")] * 2, {}),
     "vocab_parallel_cross_entropy": (LOGITS, SMOOTHED),
 }
@@ -267,10 +269,12 @@ COSTS = {
         "all_gather=2 (48 bytes)",
         "all_gather=2 (48 bytes), all_reduce=2 (96 bytes), reduce_scatter=1 (128 bytes)",
     ),
+    "shard_load_balancing_loss[sums]": ("no communication", "no communication"),
     "shard_mean[mean]": ("no communication", "no communication"),
     "shard_mean[product]": ("no communication", "no communication"),
     "shard_roll[roll]": ("no communication", "no communication"),
     "shard_roll[slices]": ("no communication", "no communication"),
+    "shard_router_z_loss[sums]": ("no communication", "no communication"),
     "weighted_mean[sums]": ("all_reduce=2 (8 bytes)", "all_reduce=1 (4 bytes)"),
     "weighted_mean[gathered]": ("all_gather=2 (20 bytes)", "all_gather=1 (10 bytes)"),
     # 3 tokens of 70 logits, the same along dp: 210 are added up in float32, or 840, or two chunks of 192

@@ -1,4 +1,7 @@
-"""Planted bugs of load_balancing_loss and router_z_loss."""
+"""Planted bugs of load_balancing_loss and router_z_loss.
+
+Those of shard_load_balancing_loss and shard_router_z_loss are in `router_losses_of_shards.py`.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -135,10 +138,11 @@ def z_of(
     of_token: Callable[[Array], Array] = lambda z: z**2,
     tokens: Callable[[int, int], int] = lambda own, participants: own * participants,
     log_sum: Callable[[Array], Array] = lambda x: jax.nn.logsumexp(x, axis=1),
+    summed: Callable[[Array, AxisName], Array] = added_up,
 ) -> Array:
     """A right loss that keeps logits small, with one of its parts in place of another."""
     wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    total = added_up(jnp.sum(of_token(log_sum(wide))), axis_name)
+    total = summed(jnp.sum(of_token(log_sum(wide))), axis_name)
     return (total / tokens(len(logits), lax.axis_size(axis_name))).astype(logits.dtype)
 
 

@@ -50,6 +50,15 @@ class NotSquared(router_losses.RouterZLoss):
         return [self.mean(self.log_sums(np.asarray(operands[0])), mesh, axes)]
 
 
+class MeanOverParticipants(router_losses.OfShards):
+    """Takes the mean of all participants' losses where a shard's own is asked for."""
+
+    def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes, **options: int) -> list[Blocks]:
+        """The mean of what each has by itself."""
+        (own,) = super().value(operands, mesh, axes, **options)
+        return [all_reduce(own, mesh, axes) / mesh.axis_size(axes)]
+
+
 OF_LOAD_BALANCING = {
     "the loss was the mean of each participant's": MeanOfMeans(),
     "first choices alone were counted": FirstChoices(),
@@ -62,3 +71,17 @@ OF_Z = {
     "logarithms were not squared": NotSquared(),
 }
 """The mistakes of the loss that keeps logits small."""
+
+OF_SHARD_BALANCE = {
+    "the loss was of the tokens of all participants": router_losses.load_balancing_loss,
+    "the loss was the mean of each participant's": MeanOverParticipants(router_losses.load_balancing_loss),
+    "first choices alone were counted": router_losses.OfShards(FirstChoices()),
+    "the loss was not multiplied by the number of experts": router_losses.OfShards(NotScaled()),
+}
+"""The mistakes of a shard's loss that balances experts."""
+
+OF_SHARD_Z = {
+    "the loss was of the tokens of all participants": router_losses.router_z_loss,
+    "logarithms were not squared": router_losses.OfShards(NotSquared()),
+}
+"""The mistakes of a shard's loss that keeps logits small."""

@@ -1,4 +1,4 @@
-"""Right forms of load_balancing_loss and router_z_loss: other orders of the same sums."""
+"""Right forms of the losses of a router: other orders of the same sums."""
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +8,7 @@ from shardproof.impl.collectives import all_gather_invariant, cast_varying
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.right.catalogue import right
 from shardproof.properties.mutants.router_losses import Balance, z_of
+from shardproof.properties.mutants.router_losses_of_shards import alone
 
 
 @right("load_balancing_loss")
@@ -44,3 +45,31 @@ def z_of_gathered_logarithms(logits: Array, axis_name: AxisName) -> Array:
 def z_of_log_probabilities(logits: Array, axis_name: AxisName) -> Array:
     """Takes the logarithm of the sum as a logit less its log-probability, of the last expert."""
     return z_of(logits, axis_name, log_sum=lambda x: (x - jax.nn.log_softmax(x, axis=1))[:, -1])
+
+
+@right("shard_load_balancing_loss")
+def shard_balance_token_by_token(logits: Array, *, top_k: int) -> Array:
+    """Gives every token the shares of its shard, and takes the mean of what they weigh."""
+    wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    chosen = lax.top_k(lax.stop_gradient(jnp.where(wide == 0, 0, wide)), top_k)[1]
+    shares = jnp.mean(jax.nn.one_hot(chosen, wide.shape[1], dtype=wide.dtype), axis=(0, 1))
+    of_token = jax.vmap(lambda x: wide.shape[1] * jax.nn.softmax(x) @ shares)(wide)
+    return jnp.mean(of_token).astype(logits.dtype)
+
+
+@right("shard_router_z_loss")
+def shard_z_of_a_loop(logits: Array) -> Array:
+    """Adds up squares token by token, in a loop."""
+    wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+
+    def added(total: Array, x: Array) -> tuple[Array, None]:
+        return total + jax.nn.logsumexp(x) ** 2, None
+
+    total, _ = lax.scan(added, jnp.sum(wide[0]) * 0, wide)
+    return (total / len(logits)).astype(logits.dtype)
+
+
+@right("shard_router_z_loss")
+def shard_z_of_a_shard_of_one(logits: Array) -> Array:
+    """Takes it for that of all participants of no axis."""
+    return z_of(logits, (), summed=alone)

@@ -30,6 +30,9 @@ OF_ALL = frozenset({"empty_blocks", "explained_errors", "nan_logits", "nan_token
 FEATURES = OF_ALL | {"first_senders", "gates_of_all", "sender_capacity"}
 """Those of layers in which tokens choose."""
 
+IN_CHUNKS = FEATURES | {"chunks"}
+"""Those of a layer that sends some pairs at a time."""
+
 MANY = 520
 """The tokens of all participants, where there are many: too many to be counted in 8 bits, or in bfloat16."""
 
@@ -64,6 +67,9 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
         even = max(1, share // participants)
         sent = st.sampled_from((None, 1, even, None, 1, 2, 0))
         params["capacity_per_sender"] = draw(sent, label="capacity_per_sender")
+    if "chunks" in scope.features:
+        pairs = max(1, tokens * top_k)
+        params["chunk"] = draw(st.sampled_from((None, 1, max(1, pairs - 1), 2, pairs + 1)), label="chunk")
     router = Described((features, experts), varies=False)
     return [Described((tokens, features)), router, Described((held, features, outputs))], params
 
@@ -98,6 +104,11 @@ def _negative(case: Case) -> st.SearchStrategy[Case]:
 def _negative_of_senders(case: Case) -> st.SearchStrategy[Case]:
     claimed = "capacity_per_sender" in case.keywords
     return st.just(case.with_params(capacity_per_sender=-1)) if claimed else st.nothing()
+
+
+def _of_no_chunk(case: Case) -> st.SearchStrategy[Case]:
+    claimed = "chunk" in case.keywords
+    return st.sampled_from((0, -1)).map(lambda n: case.with_params(chunk=n)) if claimed else st.nothing()
 
 
 def _over_others(case: Case) -> st.SearchStrategy[Case]:
@@ -149,15 +160,17 @@ SHARED: dict[str, Any] = {
         "policy": Option(of_type(str), lambda case, value: value in POLICIES),
         "over": Option(of_type(str), lambda case, value: value in GATES),
         "capacity_per_sender": Option(_is_limit, lambda case, n: n is None or n >= 0),
+        "chunk": Option(_is_limit, lambda case, n: n is None or n >= 1),
     },
     "kinds": _kinds,
-    "features": FEATURES,
+    "features": IN_CHUNKS,
     "violations": (
         Violation("top_k", _too_many),
         Violation("capacity", _negative),
         Violation("policy", _unknown_policy),
         Violation("over", _over_others),
         Violation("capacity_per_sender", _negative_of_senders),
+        Violation("chunk", _of_no_chunk),
         Violation("router_weights", _more_columns),
         Violation("router_weights", _more_rows),
         Violation("expert_weights", _other_features),
@@ -179,8 +192,21 @@ OPTIONS: dict[str, Any] = {"top_k": 2, "capacity": 320, "policy": "probability"}
 """What timelines are drawn for: a quarter more room than even routing takes."""
 
 NAMES = ("tokens", "router_weights")
-OF_CHOICES = ("top_k", "policy", "over", "capacity_per_sender")
+OF_CHOICES = ("top_k", "policy", "over", "capacity_per_sender", "chunk")
 """What experts that choose have no use for."""
+
+DISPATCHES = {
+    "dense": _claim(implementations.dense_moe, costs.buffers_cost, FEATURES - {"nan_tokens"}),
+    "scanned": _claim(implementations.scanned_moe, costs.weights_cost),
+    "sorted": _claim(implementations.sorted_moe, costs.weights_cost),
+    "all_gather": _claim(implementations.all_gather_moe, costs.gathered_cost),
+    "all_to_all": _claim(implementations.all_to_all_moe, costs.buffers_cost),
+    "ragged": _claim(implementations.ragged_moe, costs.ragged_cost),
+    "gathered_ragged": _claim(implementations.gathered_ragged_moe, costs.gathered_ragged_cost),
+    "chunked": Claim(implementations.chunked_moe, IN_CHUNKS, communication=moe_costs.in_chunks),
+    "ring": _claim(implementations.ring_moe, costs.ring_cost),
+}
+"""What serves experts of either kind."""
 
 THREE = tuple(f"expert_weights[{i}]" for i in range(3))
 
@@ -194,17 +220,7 @@ CONTRACTS: tuple[Contract, ...] = (
         shapes=(*USUAL, ((64, 1024, 1024), 0, "")),
         usual=OPTIONS,
         mistakes=mistakes.MISTAKES,
-        implementations={
-            "dense": _claim(implementations.dense_moe, costs.buffers_cost, FEATURES - {"nan_tokens"}),
-            "scanned": _claim(implementations.scanned_moe, costs.weights_cost),
-            "sorted": _claim(implementations.sorted_moe, costs.weights_cost),
-            "all_gather": _claim(implementations.all_gather_moe, costs.gathered_cost),
-            "all_to_all": _claim(implementations.all_to_all_moe, costs.buffers_cost),
-            "ragged": _claim(implementations.ragged_moe, costs.ragged_cost),
-            "gathered_ragged": _claim(implementations.gathered_ragged_moe, costs.gathered_ragged_cost),
-            "chunked": Claim(implementations.chunked_moe, FEATURES, communication=moe_costs.in_chunks),
-            "ring": _claim(implementations.ring_moe, costs.ring_cost),
-        },
+        implementations=DISPATCHES,
         **SHARED,
     ),
     operation(
@@ -218,12 +234,7 @@ CONTRACTS: tuple[Contract, ...] = (
         usual=OPTIONS,
         budget="routers",
         mistakes=mistakes.OF_GATED,
-        # one for each way in which experts are applied: to buffers, one after the other, and to sorted rows
-        implementations={
-            "all_to_all": _claim(implementations.all_to_all_moe, costs.buffers_cost),
-            "all_gather": _claim(implementations.all_gather_moe, costs.gathered_cost),
-            "sorted": _claim(implementations.sorted_moe, costs.weights_cost),
-        },
+        implementations=DISPATCHES,
         **SHARED,
     ),
     operation(

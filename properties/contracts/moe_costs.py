@@ -60,7 +60,8 @@ def in_chunks(case: Case, backward: bool) -> Cost:
     Where process groups take different numbers of rounds, a device takes the mean; where that is no whole number, what
     is sent is not known of a device, and nothing is compared.
     """
-    sizes, chunk = sizes_of(case), max(costs.even_share(sizes_of(case)), 1)
+    sizes = sizes_of(case)
+    chunk = case.keywords.get("chunk") or max(costs.even_share(sizes), 1)
     drawn = [case.global_array(i, COUNTED, terms=case.mesh.size, degree=DEGREE) for i in range(len(case.operands))]
     operands = [case.blocks(i, array) for i, array in enumerate(clear(case, drawn))]
     groups = MoeLayer().dispatches(operands, case.mesh, case.axes, **case.keywords)

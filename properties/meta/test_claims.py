@@ -46,6 +46,7 @@ SHOWN: dict[str, tuple[str, str, Callable[[Case], bool]]] = {
     "any_rank": ("masked_mean", "value", lambda case: len(case.operands[0].block) > 1),
     "batch_dimensions": ("all_gather_matmul_lhs", "value", lambda case: len(case.operands[0].block) > 2),
     "bool_sum": ("all_reduce", "value", lambda c: c.operands[0].dtype == "bool" and c.keywords["op"] == "sum"),
+    "chunks": ("moe_layer", "value", lambda case: case.keywords.get("chunk") == 1),
     "empty_blocks": ("all_to_all", "value", lambda case: 0 in case.operands[0].block),
     "first_senders": ("moe_layer", "value", lambda case: case.keywords["policy"] == "sender"),
     "gates_of_all": ("moe_layer", "value", lambda case: case.keywords.get("over") == "all"),

@@ -65,6 +65,17 @@ def moe_without_its_last_chunk(*operands: Any, **options: Any) -> Array:
     return _chunked(operands, options, steps=one_less, size=lambda pairs, p: 1)
 
 
+@mutant("moe_layer", smallest=(1,), claims=("chunks",))
+def moe_of_so_many_rounds(*operands: Any, chunk: int | None, **options: Any) -> Array:
+    """There are at most as many rounds as participants, which is enough for chunks of an even share alone."""
+    return _chunked(
+        operands,
+        options,
+        steps=lambda plan, n: jnp.minimum(_agreed(plan, n), plan.participants),
+        size=lambda pairs, p: chunk or -(-pairs // p),
+    )
+
+
 @mutant("moe_layer", law="communication", smallest=(1,), communication=formula_of("moe_layer", "chunked"))
 def moe_with_an_empty_round(*operands: Any, **options: Any) -> Array:
     """After the last chunk there is a round in which nobody has anything to send."""

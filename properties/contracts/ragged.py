@@ -13,6 +13,7 @@ from shardproof.oracles.communication import Cost
 from shardproof.oracles.layout import unshard
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies import dtypes
+from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
 from shardproof.properties.contracts.costs import bits, elements, with_replicas
 from shardproof.properties.contracts.forbidden import changed
@@ -31,6 +32,9 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     small = st.integers(1, 3 if scope.large else 6)
     rows_in, rows_out = draw(st.tuples(small, small), label="rows of operand and output")
     row = tuple(draw(st.lists(st.integers(1, 2), max_size=2), label="row"))
+    if not scope.large and draw(st.integers(0, 7), label="long") == 7:
+        rows_in, rows_out = draw(st.tuples(*[st.sampled_from(LONG)] * 2), label="rows of operand and output")
+        row = row[:1]
     each = draw(st.sampled_from((1, 1, 2, 3)), label="slices for each participant")
     first = Described((each * participants,), "int32")
     rest = [Described((each * participants,), "int32", like=2) for _ in LISTS[1:]]

@@ -32,17 +32,23 @@ OFFSETS = (0, 0, 96, -96)
 FAR = 4096
 """The same in dtypes that have it: beside it a logit is no other than the next in 16 bits."""
 
-TIED, FAVOURITE, SKEWED, PAIRED = range(4)
-STYLES = 6
-"""What routers are like: all numbers are the same, one expert has the highest, those of a low number often have, or in
-each row two have. Most are like none of these; the last are made where the highest of two gates wins, in every second
-one."""
+NEAR = (8, 9)
+"""An expert's numbers where all others have 1, so that gates are near one another: not equal, but in 16 bits."""
+
+TIED, FAVOURITE, SKEWED, PAIRED, CLOSE = range(5)
+STYLES = 7
+"""What routers are like: all numbers are the same, one expert has the highest, those of a low number often have, in
+each row two have, or one is far above the others. Two in seven are like none of these. Those with two are made where
+the highest of two gates wins, in every second one; those far above, in dtypes of more than 16 bits."""
 
 Class = tuple[int, int]
 """A row of the router, and the factor."""
 
 CLEAR = 1 / 64
-"""Gates of different classes differ by this part of the larger one, at least, where they are compared."""
+"""Gates of different classes differ by this part of the larger one, at least, where they are compared in 16 bits."""
+
+DISTINCT = 1 / 4096
+"""The same where they are compared in more: far above what is rounded there, and below what 16 bits tell apart."""
 
 
 def clear(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
@@ -50,9 +56,13 @@ def clear(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     tokens, router, *experts = arrays
     rows, drawn = (case.operands[0].block[-1] + 1) // 2, zlib.crc32(router.tobytes())
     style = PAIRED if _pairs_win(case) and drawn // STYLES % 2 else drawn % STYLES
+    style = style if style != CLOSE or _wide(case) else FAVOURITE
     unknown = bool(np.isnan(router.astype(np.float64)).any())
     levels = _of_blocks(case, 1, router, lambda rng, x: _router(rng, x, rows, style, unknown))
-    factors, lost = FACTORS[:2] if style == FAVOURITE else FACTORS, bool(np.isinf(tokens.astype(np.float64)).any())
+    factors, lost = (
+        FACTORS[:2] if style in (FAVOURITE, CLOSE) else FACTORS,
+        bool(np.isinf(tokens.astype(np.float64)).any()),
+    )
     classes = _classes(case, levels, rows, factors, lost)
     if lost and not classes:  # none is clearly apart from NaN
         lost, classes = False, _classes(case, levels, rows, factors, False)
@@ -83,6 +93,9 @@ def _router(rng: np.random.Generator, x: np.ndarray, rows: int, style: int, unkn
         levels[...] = 1
     elif style == FAVOURITE:
         levels[:, rng.integers(experts)] = LEVELS + 1
+    elif style == CLOSE:
+        levels[...] = 1
+        levels[:, rng.integers(experts)] = rng.choice(NEAR, rows)
     elif style == PAIRED:
         levels[...] = 1
         first = rng.integers(experts) + (np.arange(rows) + rng.integers(2)) % 2  # so that rows have one in common
@@ -115,7 +128,7 @@ def _classes(case: Case, router: np.ndarray, rows: int, factors: Sequence[int], 
 
     They are so from those of NaN as well, if some tokens are `lost`.
     """
-    every = list(product(range(rows), factors))
+    every, least = list(product(range(rows), factors)), DISTINCT if _wide(case) else CLEAR
     block, options = case.operands[1].block, case.keywords
     by_experts = "top_k" not in options  # they choose by the probabilities of all of them
     top_k, over = (block[1], "all") if by_experts else (options["top_k"], options.get("over", "chosen"))
@@ -132,12 +145,18 @@ def _classes(case: Case, router: np.ndarray, rows: int, factors: Sequence[int], 
         own = np.stack([_gates(factor * r.reshape(block)[row], top_k, over) for r in routers])
         told = np.stack([_two_logits(factor * r.reshape(block)[row], top_k, over) for r in routers])
         if all(
-            _apart(own, other) or np.array_equal(told, of_other) for other, of_other in zip(gates, logits, strict=True)
+            _apart(own, other, least) or np.array_equal(told, of_other)
+            for other, of_other in zip(gates, logits, strict=True)
         ):
             kept.append((row, factor))
             gates.append(own)
             logits.append(told)
     return kept
+
+
+def _wide(case: Case) -> bool:
+    """Whether logits are of more than 16 bits."""
+    return case.operands[1].numpy_dtype.itemsize > 2
 
 
 def _pairs_win(case: Case) -> bool:
@@ -161,7 +180,7 @@ def _gates(logits: np.ndarray, top_k: int, over: str) -> np.ndarray:
     return gates
 
 
-def _apart(own: np.ndarray, other: np.ndarray) -> bool:
-    """Whether gates of two classes are clearly apart wherever both choose an expert, or certainly equal: 0, or 1."""
+def _apart(own: np.ndarray, other: np.ndarray, least: float) -> bool:
+    """Whether gates of two classes are apart wherever both choose an expert, or certainly equal: 0, or 1."""
     certain = (own == other) & ((own == 0) | (own == 1))
-    return not (np.abs(own - other) <= np.where(certain, -1, CLEAR * np.maximum(own, other))).any()
+    return not (np.abs(own - other) <= np.where(certain, -1, least * np.maximum(own, other))).any()

@@ -13,13 +13,24 @@ from shardproof.impl.moe.dispatch.chunked import dispatched
 from shardproof.impl.moe.dispatch.dense import dense_moe
 from shardproof.impl.moe.plan import Plan
 from shardproof.properties.mutants.catalogue import mutant
-from shardproof.properties.mutants.moe import Layer, choose
+from shardproof.properties.mutants.moe import Layer, Pairs, choose, keep
 from shardproof.properties.mutants.moe_travel import plan_for
 
 
 def _among_others(operands: Any, options: Any, **others: Any) -> Array:
     """A right layer with some options that are others."""
     return all_gather_moe(*operands, **{**options, **others})
+
+
+@mutant("moe_layer", smallest=(1,), form="user")
+def moe_ranking_in_bfloat16(*operands: Any, **options: Any) -> Array:
+    """Who comes first is decided by gates that are rounded to bfloat16."""
+
+    def rounded(pairs: Pairs, capacity: int | None, policy: str) -> Array:
+        gate = pairs.gate.astype(jnp.bfloat16).astype(pairs.gate.dtype)
+        return keep(replace(pairs, gate=gate), capacity, policy)
+
+    return Layer(keep=rounded)(*operands, **options)
 
 
 @mutant("moe_layer", smallest=(1,), claims=("gates_of_all",))

@@ -46,6 +46,13 @@ def ragged_one_row_short(operand: Array, output: Array, *lists: Array, axis_name
     return _sent(operand, output, begin, sent, target, arrives, axis_name=axis_name)
 
 
+@mutant("ragged_all_to_all", smallest=(1,))
+def ragged_with_lists_of_bytes(operand: Array, output: Array, *lists: Array, axis_name: AxisName) -> Array:
+    """Sends lengths and places in 8 bits, of which 127 is the largest."""
+    narrow = [jnp.minimum(one, 127).astype(jnp.int8).astype(one.dtype) for one in lists]
+    return _sent(operand, output, *narrow, axis_name=axis_name)
+
+
 @mutant("ragged_all_to_all", smallest=(2, 2))
 def ragged_in_mesh_order(operand: Array, output: Array, *lists: Array, axis_name: AxisName) -> Array:
     """Takes the entries of a tuple's participants for those in mesh order."""

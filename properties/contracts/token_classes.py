@@ -38,8 +38,8 @@ NEAR = (8, 9)
 TIED, FAVOURITE, SKEWED, PAIRED, CLOSE = range(5)
 STYLES = 7
 """What routers are like: all numbers are the same, one expert has the highest, those of a low number often have, in
-each row two have, or one is far above the others. Two in seven are like none of these. Those with two are made where
-the highest of two gates wins, in every second one; those far above, in dtypes of more than 16 bits."""
+each row two have, or one is far above the others. Others are like none of these. Those with two are made where the
+highest of two gates wins, in every second one; those far above, where gates win that have more than 16 bits."""
 
 Class = tuple[int, int]
 """A row of the router, and the factor."""
@@ -56,13 +56,11 @@ def clear(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     tokens, router, *experts = arrays
     rows, drawn = (case.operands[0].block[-1] + 1) // 2, zlib.crc32(router.tobytes())
     style = PAIRED if _pairs_win(case) and drawn // STYLES % 2 else drawn % STYLES
-    style = style if style != CLOSE or _wide(case) else FAVOURITE
+    style = style if style != CLOSE or (_wide(case) and _gates_win(case)) else STYLES
     unknown = bool(np.isnan(router.astype(np.float64)).any())
     levels = _of_blocks(case, 1, router, lambda rng, x: _router(rng, x, rows, style, unknown))
-    factors, lost = (
-        FACTORS[:2] if style in (FAVOURITE, CLOSE) else FACTORS,
-        bool(np.isinf(tokens.astype(np.float64)).any()),
-    )
+    factors = FACTORS[:2] if style in (FAVOURITE, CLOSE) else FACTORS
+    lost = bool(np.isinf(tokens.astype(np.float64)).any())
     classes = _classes(case, levels, rows, factors, lost)
     if lost and not classes:  # none is clearly apart from NaN
         lost, classes = False, _classes(case, levels, rows, factors, False)
@@ -130,11 +128,9 @@ def _classes(case: Case, router: np.ndarray, rows: int, factors: Sequence[int], 
     """
     every, least = list(product(range(rows), factors)), DISTINCT if _wide(case) else CLEAR
     block, options = case.operands[1].block, case.keywords
-    by_experts = "top_k" not in options  # they choose by the probabilities of all of them
-    top_k, over = (block[1], "all") if by_experts else (options["top_k"], options.get("over", "chosen"))
-    limits = (options["capacity"], options.get("capacity_per_sender"))
-    decides = by_experts or (options["policy"] == "probability" and limits != (None, None))
-    if (top_k == 1 and over == "chosen") or not decides:
+    # experts that choose do so by the probabilities of all of them
+    top_k, over = options.get("top_k", block[1]), options.get("over", "chosen" if "top_k" in options else "all")
+    if (top_k == 1 and over == "chosen") or not _gates_win(case):
         return every
     routers = np.unique(case.blocks(1, router).astype(np.float64).reshape(-1, math.prod(block)), axis=0)
     kept: list[Class] = []
@@ -157,6 +153,13 @@ def _classes(case: Case, router: np.ndarray, rows: int, factors: Sequence[int], 
 def _wide(case: Case) -> bool:
     """Whether logits are of more than 16 bits."""
     return case.operands[1].numpy_dtype.itemsize > 2
+
+
+def _gates_win(case: Case) -> bool:
+    """Whether the highest gates are kept, and some may not be: so experts choose that have no policy."""
+    options = case.keywords
+    limits = (options["capacity"], options.get("capacity_per_sender"))
+    return options.get("policy", "probability") == "probability" and limits != (None, None)
 
 
 def _pairs_win(case: Case) -> bool:

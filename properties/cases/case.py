@@ -80,6 +80,13 @@ class Case:
         return self.mesh.axis_size(self.axes)
 
     @property
+    def trivial(self) -> bool:
+        """Whether nothing can go wrong: one device or participant, a block of no element, a shift by whole turns."""
+        alone = self.mesh.size == 1 or (not self.roles and self.participants == 1)
+        empty = any(0 in operand.block for operand in self.operands)
+        return alone or empty or ("offset" in self.keywords and self.keywords["offset"] % self.participants == 0)
+
+    @property
     def group_size(self) -> int:
         """The most devices that exchange with one another: all participants, or those of the largest group."""
         groups = self.keywords.get("axis_index_groups")

@@ -17,7 +17,7 @@ from shardproof.properties.programs.implementations import IMPLEMENTATIONS, call
 from shardproof.properties.reports import communication as table
 from shardproof.properties.reports.failures.causes import by_cause, told
 from shardproof.properties.reports.summary import VERDICTS, notes, verdict_row, verdict_table
-from shardproof.properties.runner.tally import LINKS_OF_CHAIN, Tally, merge
+from shardproof.properties.runner.tally import LINKS_OF_CHAIN, TRIVIAL, Tally, merge
 
 FAILURE = pytest.StashKey[dict[str, str]]()
 """What a person needs of a test's failure: headline, text, and where script and case were written."""
@@ -83,12 +83,14 @@ def total(tallies: Sequence[Tally]) -> str:
     structures, lengths = sum(t.structures for t in tallies), Counter[int]()
     for tally in tallies:
         lengths.update({int(length): times for length, times in tally.drawn.get(LINKS_OF_CHAIN, {}).items()})
+    trivial = sum(tally.drawn.get(TRIVIAL, {}).get("yes", 0) for tally in tallies)
     transformed, chained = (sum(n for length, n in lengths.items() if length >= least) for least in (1, 2))
     return (
         f"{cases:,} cases checked on {structures:,} structures and {len(meshes):,} meshes, "
         f"{compiled:,} of them on XLA, with {compilations:,} compilations ({per_case}); "
         f"{transformed / max(structures, 1):.0%} of the structures under a transformation, "
-        f"{chained / max(structures, 1):.0%} under a chain of two or three"
+        f"{chained / max(structures, 1):.0%} under a chain of two or three, "
+        f"and {trivial / max(structures, 1):.0%} trivial"
     )
 
 

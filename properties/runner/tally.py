@@ -15,6 +15,9 @@ from shardproof.properties.runner.verdict import Enough, Verdict
 TRANSFORMATIONS, LINKS_OF_CHAIN = "transformations", "length of the chain"
 """The traits that say what is around the call."""
 
+TRIVIAL = "trivial"
+"""The trait that says whether nothing can go wrong."""
+
 ENOUGH = 1_000
 """So many draws that were excluded, and none that was not, end a search."""
 
@@ -35,6 +38,7 @@ def traits(case: Case) -> dict[str, str]:
         "dtype": first.dtype,
         "rank of a block": str(len(first.block)),
         "elements of a block": str(math.prod(first.block)),
+        TRIVIAL: "yes" if case.trivial else "no",
         "operand": "varies" if axes else "replicated",
         TRANSFORMATIONS: in_words(case.chain) if case.chain else "none",
         LINKS_OF_CHAIN: str(len(case.chain)),

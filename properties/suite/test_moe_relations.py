@@ -1,6 +1,7 @@
 """What holds of two calls of a mixture of experts, for every dispatch, and for layers of global arrays.
 
-In the interpreter every dispatch gets cases of every relation; compiled by XLA every relation gets some of any dispatch.
+In the interpreter every dispatch gets cases of every relation; compiled by XLA every relation gets some of any
+dispatch.
 """
 
 from collections.abc import Mapping

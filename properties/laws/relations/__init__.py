@@ -4,10 +4,6 @@ They need no reference. A relation is data: its name, the pairs of calls that it
 is wrong with their results. Of which policy it holds, and why, is said where its pairs are drawn.
 """
 
-from typing import Any
-
-import numpy as np
-
 from shardproof.properties.engines import Engine
 from shardproof.properties.laws.relations.call import Runs, run, run_backward
 from shardproof.properties.laws.relations.gradients import (
@@ -33,10 +29,9 @@ def _gradients(implementation: Implementation, engine: Engine, pair: Pair) -> Ru
     return run_backward(implementation, engine, pair.calls, pair.details["cotangents"])
 
 
-def _same(pair: Pair, runs: Any) -> Finding | None:
+def _same(pair: Pair, runs: Runs) -> Finding | None:
     """The first token whose result is another."""
-    results: list[np.ndarray] = [one[0] for one in runs]
-    return different_rows(pair, results)
+    return different_rows(pair, [run[0] for run in runs])
 
 
 RELATIONS = (

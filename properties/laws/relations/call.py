@@ -54,10 +54,8 @@ class Place:
         return self.mesh.axis_size(self.expert)
 
     def __str__(self) -> str:
-        data = "" if self.data is None else f", data={self.data!r}"
-        return f"mesh {self.mesh}, {'over' if self.data is None else 'expert='} {self.expert!r}{data}".replace(
-            "= ", "="
-        )
+        axes = f"over {self.expert!r}" if self.data is None else f"expert={self.expert!r}, data={self.data!r}"
+        return f"mesh {self.mesh}, {axes}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from shardproof.properties.contracts import Scope
-from shardproof.properties.laws.relations.call import Call
+from shardproof.properties.laws.relations.call import Call, Runs
 from shardproof.properties.laws.relations.operands import FAR, bound, experts_for, routers, tokens_for
 from shardproof.properties.laws.relations.relation import Finding, Pair, different_rows, numbers
 from shardproof.properties.laws.relations.settings import Setting, kinds, settings
@@ -62,7 +62,7 @@ def _all_keep(setting: Setting) -> bool:
     return not setting.limited or (0 not in limits and setting.options["policy"] != "sender")
 
 
-def learned(pair: Pair, results: list[list[np.ndarray]]) -> Finding | None:
+def learned(pair: Pair, results: Runs) -> Finding | None:
     """The first idle expert that has a gradient, or the first busy one that has none."""
     gradient = results[0][2]
     for expert in pair.details["idle"]:
@@ -100,7 +100,7 @@ def with_a_token_of_nan(draw: st.DrawFn, implementation: Implementation, scope: 
     return Pair((first, second), f"token {lost} is NaN, and not zero", (others, others), off, details)
 
 
-def spread(pair: Pair, results: list[list[np.ndarray]]) -> Finding | None:
+def spread(pair: Pair, results: Runs) -> Finding | None:
     """The first token whose result or gradient is another, or the first expert whose gradient should not be."""
     found = different_rows(pair, [run[0] for run in results])
     if found is not None:

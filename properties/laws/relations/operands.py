@@ -95,18 +95,18 @@ def clearly(router: np.ndarray, top_k: int, over: str, kind: Kind) -> Callable[[
         if not kind.tied and len({*logits.tolist()}) < experts:
             return False
         chosen, gates = (x[0] for x in route(logits[None], top_k, over=over))
-        if not only_gate and any(
-            _near(g, known.get(int(e), ()), kind.tied) for e, g in zip(chosen, gates, strict=True)
-        ):
+        pairs = [(int(e), float(g)) for e, g in zip(chosen, gates, strict=True)]
+        if not only_gate and any(_near(g, known.get(e, []), kind.tied) for e, g in pairs):
             return False
-        for e, g in zip(chosen, gates, strict=True):
-            known.setdefault(int(e), []).append(float(g))
+        for e, g in pairs:
+            known.setdefault(e, []).append(g)
         return True
 
     return is_clear
 
 
-def _near(gate: float, others: object, equal: bool) -> bool:
+def _near(gate: float, others: list[float], equal: bool) -> bool:
+    """Whether a gate is within roundings of another; an equal one is not, where `equal` ones are fine."""
     known = np.asarray(others, np.float64)
     near = np.abs(known - gate) <= APART * np.maximum(known, gate)
     return bool((near & (known != gate) if equal else near).any())

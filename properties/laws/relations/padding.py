@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from shardproof.properties.contracts import Scope
-from shardproof.properties.laws.relations.call import Call
+from shardproof.properties.laws.relations.call import Call, Runs
 from shardproof.properties.laws.relations.operands import FAR, Kind, bound, experts_for, routers, tokens_for
 from shardproof.properties.laws.relations.relation import Finding, Pair, different_rows, numbers
 from shardproof.properties.laws.relations.settings import Setting, kinds, roomy, settings
@@ -106,7 +106,7 @@ def _kept(setting: Setting, padding: np.ndarray, block: int) -> np.ndarray:
     return leaves if capacity is None else leaves & (np.cumsum(leaves) <= capacity)
 
 
-def counted(pair: Pair, results: list[list[np.ndarray]]) -> Finding | None:
+def counted(pair: Pair, results: Runs) -> Finding | None:
     """The first token that padding changes, or the first row of padding that should have been dropped, and is not."""
     found = different_rows(pair, [run[0] for run in results])
     if found is not None:

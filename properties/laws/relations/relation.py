@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -43,8 +44,12 @@ class Pair:
     bound: np.ndarray
     details: dict[str, np.ndarray] = field(default_factory=dict)
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         return f"{self.calls[0]}; {self.change}"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """What Hypothesis prints of it: no numbers."""
+        printer.text(str(self))
 
 
 class Differs(AssertionError):
@@ -61,7 +66,7 @@ class Relation:
     Arguments:
         name: its name.
         sentence: what holds.
-        pairs: what is drawn for an implementation.
+        drawn: what is drawn for an implementation.
         finding: what is wrong with the results, if anything is.
         run: what runs the calls: results, or gradients as well.
         serves: whether it holds of an implementation.
@@ -69,10 +74,15 @@ class Relation:
 
     name: str
     sentence: str
-    pairs: Callable[[Implementation, Scope], st.SearchStrategy[Pair]]
+    drawn: Callable[[Implementation, Scope], st.SearchStrategy[Pair]]
     finding: Finder
     run: Callable[[Implementation, Engine, Pair], Runs]
     serves: Callable[[Implementation], bool] = lambda implementation: True
+
+    def pairs(self, implementation: Implementation, scope: Scope) -> st.SearchStrategy[Pair]:
+        """The pairs for an implementation, none of which is made of parts of others (see `laws.drawing.unrelated`)."""
+        single = st.lists(self.drawn(implementation, scope), min_size=1, max_size=1, unique_by=str)
+        return single.map(lambda pairs: pairs[0])
 
     def check(self, implementation: Implementation, engine: Engine, pair: Pair) -> None:
         """The relation holds of a pair.

@@ -7,13 +7,12 @@ import numpy as np
 from hypothesis import strategies as st
 
 from shardproof.properties.contracts import Scope
-from shardproof.properties.laws.relations.call import Call
-from shardproof.properties.laws.relations.operands import bound
+from shardproof.properties.laws.relations.call import Call, Runs
+from shardproof.properties.laws.relations.operands import Kind, bound
 from shardproof.properties.laws.relations.relation import Finding, Pair, numbers
 from shardproof.properties.laws.relations.settings import (
     MOST_EXPERTS,
     MOST_TOKENS,
-    Kind,
     Setting,
     kinds,
     other_places,
@@ -131,7 +130,7 @@ def with_more_room(draw: st.DrawFn, implementation: Implementation, scope: Scope
     return pair_of(call, call.with_options(**{name: more}), f"{name}={more!r}")
 
 
-def lost(pair: Pair, results: list[list[np.ndarray]]) -> Finding | None:
+def lost(pair: Pair, results: Runs) -> Finding | None:
     """The first gate that is counted with less room, and is not, or is another one, with more."""
     less, more = (run[0].astype(np.float64) for run in results)
     wrong = (less != 0) & ~(np.abs(less - more) <= pair.bound)

@@ -96,11 +96,11 @@ class Relation:
 
 
 def _told(relation: Relation, implementation: Implementation, engine: Engine, pair: Pair, found: Finding) -> str:
-    lines = [f"{implementation}: {relation.name}: {found.what}", ""]
     width = max((len(name) for name, _ in found.shown), default=0)
-    lines += [f"  {name + ':':{width + 1}} {value}" for name, value in found.shown]
-    lines += ["", f"  expected: {relation.sentence}", f"  call: {pair.calls[0]}"]
-    lines += [f"  other call: {pair.change}"] if pair.change else []
+    shown = [f"  {name + ':':{width + 1}} {value}" for name, value in found.shown]
+    lines = [f"{implementation}: {relation.name}: {found.what}", "", *shown, *([""] if shown else [])]
+    lines += [f"  expected: {relation.sentence}", f"  call: {pair.calls[0]}"]
+    lines += [f"  {'other call' if len(pair.calls) > 1 else 'in it'}: {pair.change}"]
     return "\n".join([*lines, f"  engine: {engine.name}"])
 
 
@@ -113,7 +113,7 @@ def different_rows(pair: Pair, results: Sequence[np.ndarray]) -> Finding | None:
         return None
     at = int(np.flatnonzero(wrong)[0])
     return Finding(
-        f"token {first[at]} differs, as do {wrong.sum()} of {len(wrong)} that are compared",
+        f"token {first[at]} differs: {wrong.sum()} of {len(wrong)} do",
         (
             (f"token {first[at]}", numbers(one[at])),
             (f"in the other call, as token {second[at]}", numbers(other[at])),

@@ -99,8 +99,9 @@ def elsewhere(draw: st.DrawFn, implementation: Implementation, scope: Scope) -> 
     if setting.senders_matter:
         place = draw(places_alike(setting.place, scope))
     else:
-        place = draw(other_places(implementation, scope))
         own = setting.place
+        near = other_places(implementation, scope).filter(lambda p: math.lcm(own.shards, p.shards) <= MOST_TOKENS)
+        place = draw(near)
         rows, experts = math.lcm(own.shards, place.shards), math.lcm(own.participants, place.participants)
         each = max(1, min(setting.tokens * own.shards, MOST_TOKENS) // rows)
         held = max(1, min(setting.experts, MOST_EXPERTS) // experts)
@@ -137,7 +138,7 @@ def lost(pair: Pair, results: Runs) -> Finding | None:
     if wrong.any():
         token, expert = map(int, np.argwhere(wrong)[0])
         return Finding(
-            f"token {token} loses expert {expert} with more room, as do {wrong.sum()} pairs",
+            f"token {token} loses expert {expert} with more room, with {wrong.sum()} such pairs",
             (("its gate with less room", numbers(less[token, expert])), ("with more", numbers(more[token, expert]))),
         )
     for call, gates in zip(pair.calls, (less, more), strict=True):

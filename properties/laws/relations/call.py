@@ -53,6 +53,12 @@ class Place:
         """Into how many blocks experts are divided."""
         return self.mesh.axis_size(self.expert)
 
+    @property
+    def in_mesh_order(self) -> bool:
+        """Whether tokens are numbered in the order of the mesh."""
+        long = [name for name in self.rows if self.mesh.shape[name] > 1]
+        return tuple(long) == self.mesh.in_mesh_order(long)
+
     def __str__(self) -> str:
         axes = f"over {self.expert!r}" if self.data is None else f"expert={self.expert!r}, data={self.data!r}"
         return f"mesh {self.mesh}, {axes}"

@@ -53,9 +53,8 @@ def with_idle_experts(draw: st.DrawFn, implementation: Implementation, scope: Sc
     chosen = np.unique(np.argsort(-logits, axis=1, kind="stable")[:, :top_k])
     details = {"idle": idle, "busy": chosen if _all_keep(setting) else chosen[:0], "cotangents": _cotangents(call, rng)}
     every = np.arange(len(tokens))
-    return Pair(
-        (call,), f"nobody chooses the experts {' '.join(map(str, idle))}", (every, every), np.zeros(()), details
-    )
+    change = f"nobody chooses experts {' '.join(map(str, idle))}"
+    return Pair((call,), change, (every, every), np.zeros(()), details)
 
 
 def _all_keep(setting: Setting) -> bool:

@@ -101,7 +101,8 @@ def elsewhere(draw: st.DrawFn, implementation: Implementation, scope: Scope) -> 
     else:
         own = setting.place
         near = other_places(implementation, scope).filter(lambda p: math.lcm(own.shards, p.shards) <= MOST_TOKENS)
-        place = draw(near)
+        places = draw(st.tuples(near, near))
+        place = next((p for p in places if not p.in_mesh_order), places[0])
         rows, experts = math.lcm(own.shards, place.shards), math.lcm(own.participants, place.participants)
         each = max(1, min(setting.tokens * own.shards, MOST_TOKENS) // rows)
         held = max(1, min(setting.experts, MOST_EXPERTS) // experts)

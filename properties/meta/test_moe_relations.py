@@ -15,13 +15,14 @@ from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import Engine
 from shardproof.properties.laws.relations import RELATIONS, Differs, Relation
 from shardproof.properties.laws.relations.call import Call, Place
+from shardproof.properties.laws.relations.gradients import SPOILING
 from shardproof.properties.laws.relations.operands import APART, Kind, routers, tokens_for
 from shardproof.properties.laws.relations.relation import Pair
 from shardproof.properties.laws.relations.tokens import pair_of
 from shardproof.properties.mutants.moe import Layer
 from shardproof.properties.mutants.moe_dropping import moe_with_room_for_each_sender
 from shardproof.properties.mutants.moe_relations import PLANTED, SENDERS, Planted
-from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.implementations import OPERATIONS, Implementation
 
 BY_NAME = {relation.name: relation for relation in RELATIONS}
 SCOPE = Scope()
@@ -61,6 +62,14 @@ def test_every_relation_catches_something() -> None:
 def test_a_right_layer_is_not_reported(relation: Relation, engines: Mapping[str, Engine]) -> None:
     """The one that planted bugs change; it multiplies NaN by zero, which is one of them."""
     search(relation, RIGHT, engines["simulate"], 10)
+
+
+@pytest.mark.parametrize("name", SPOILING)
+def test_a_token_of_nan_spoils_others(name: str, engines: Mapping[str, Engine]) -> None:
+    """Those that are left out of that relation are the ones of which it does not hold."""
+    (implementation,) = (one for one in OPERATIONS if str(one) == name)
+    with pytest.raises(Differs, match="a token of NaN"):
+        search(BY_NAME["a token of NaN"], implementation, engines["simulate"])
 
 
 TEXT = """\

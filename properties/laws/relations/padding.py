@@ -25,8 +25,9 @@ def padded(draw: st.DrawFn, implementation: Implementation, scope: Scope) -> Pai
 
     Holds by "probability", "position" and "choice", by which no expert's queue depends on another's, wherever padding
     stands, and however many of the tokens each shard has: one has none in every second case. Where senders matter, by
-    "sender" and where they drop themselves, each keeps the tokens that it has; by "sender" the experts of padding are
-    all those of one participant, since those of one share their room.
+    "sender" and where they drop themselves, each keeps the tokens that it has, and if one has none the first call has
+    padding as well, but less; by "sender" the experts of padding are all those of one participant, since those of one
+    share their room.
 
     Rows of padding are all alike, so that their experts keep the first of them.
     """
@@ -42,18 +43,31 @@ def padded(draw: st.DrawFn, implementation: Implementation, scope: Scope) -> Pai
     rng = setting.rng()
     of_padding = _experts_of_padding(setting, rng)
     call = _among_others(setting, draw(kinds(repeated=True)), of_padding, rng)
-    counts = _counts(setting, rng, alone=alone and not setting.senders_matter, last=dropped)
-    block = int(counts.max()) + draw(st.integers(int(len({*counts}) == 1 or dropped), 2), label="rows of padding")
-    at = np.concatenate([i * block + np.sort(rng.permutation(block)[:n]) for i, n in enumerate(counts)])
-    rows = np.zeros((block * len(counts), call.tokens.shape[1]), np.float32)
-    rows[:, 0], rows[:, -1] = -1, 1
-    rows[at] = call.tokens
-    change = f"in {len(rows)} rows, its tokens at {' '.join(map(str, at))}"
-    off = bound(call.tokens, call.experts, setting.options["top_k"])
+    counts = _counts(setting, rng, alone=alone, last=dropped)
+    more = draw(st.integers(int(len({*counts}) == 1 or dropped or setting.senders_matter), 2), label="rows of padding")
+    block = int(counts.max()) + more
+    compact = np.arange(len(call.tokens))
+    first = compact, call.tokens
+    if setting.senders_matter and alone:  # whose tokens are whose is to stay
+        first = _among_padding(call.tokens, counts, block - more, rng)
+    at, rows = _among_padding(call.tokens, counts, block, rng)
+    one, other = (dataclasses.replace(call, tokens=tokens) for tokens in (first[1], rows))
     padding = np.setdiff1d(np.arange(len(rows)), at)
+    change = f"in {len(rows)} rows, its tokens at {' '.join(map(str, at))}"
+    off = bound(one.tokens, call.experts, setting.options["top_k"])
     details = {"padding": padding, "kept": _kept(setting, padding, block)}
-    second = dataclasses.replace(call, tokens=rows)
-    return Pair((call, second), change, (np.arange(len(at)), at), off, details)
+    return Pair((one, other), change, (first[0], at), off, details)
+
+
+def _among_padding(
+    tokens: np.ndarray, counts: np.ndarray, block: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where tokens stand among rows of padding, so many of them in each block, and all rows."""
+    at = np.concatenate([i * block + np.sort(rng.permutation(block)[:n]) for i, n in enumerate(counts)])
+    rows = np.zeros((block * len(counts), tokens.shape[1]), np.float32)
+    rows[:, 0], rows[:, -1] = -1, 1
+    rows[at] = tokens
+    return at, rows
 
 
 def _with_room_for_padding(setting: Setting) -> Setting:
@@ -85,9 +99,9 @@ def _among_others(setting: Setting, kind: Kind, others: np.ndarray, rng: np.rand
 
 
 def _counts(setting: Setting, rng: np.random.Generator, *, alone: bool, last: bool) -> np.ndarray:
-    """How many tokens each shard has: as many as before where senders matter, and in one shard none if `alone`."""
+    """How many tokens each shard has: all as many where senders matter, but for one that has none if `alone`."""
     shards = setting.place.shards
-    if setting.senders_matter:
+    if setting.senders_matter and not alone:
         return np.full(shards, setting.tokens)
     open_to = np.ones(shards)
     if alone:

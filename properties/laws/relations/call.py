@@ -1,7 +1,7 @@
 """One call of a mixture of experts on global arrays: where, with which options, and how an engine runs it."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,7 +117,9 @@ def run_backward(implementation: Implementation, engine: Engine, calls: Sequence
     )
 
 
-def _run(engine: Engine, calls: Sequence[Call], program: Any, sets: Sequence[list[np.ndarray]]) -> Runs:
+def _run(
+    engine: Engine, calls: Sequence[Call], program: Callable[[Call], Program], sets: Sequence[list[np.ndarray]]
+) -> Runs:
     if len({call.structure() for call in calls}) == 1:
         return [*engine.prepare(program(calls[0]), calls[0].place.mesh).each(sets)]
     return [engine.prepare(program(call), call.place.mesh)(arrays) for call, arrays in zip(calls, sets, strict=True)]

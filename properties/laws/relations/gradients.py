@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from shardproof.properties.contracts import Scope
 from shardproof.properties.laws.relations.call import Call, Runs
-from shardproof.properties.laws.relations.operands import FAR, bound, experts_for, routers, tokens_for
+from shardproof.properties.laws.relations.operands import bound
 from shardproof.properties.laws.relations.relation import Finding, Pair, different_rows, numbers
 from shardproof.properties.laws.relations.settings import Setting, kinds, settings
 from shardproof.properties.programs.implementations import Implementation
@@ -46,16 +46,11 @@ def with_idle_experts(draw: st.DrawFn, implementation: Implementation, scope: Sc
     setting = setting.having(top_k=min(setting.options["top_k"], setting.experts - 1))
     rng, top_k = setting.rng(), setting.options["top_k"]
     idle = np.sort(rng.permutation(setting.experts)[: rng.integers(1, setting.experts - top_k + 1)])
-    kind = draw(kinds(repeated=True))
-    router = routers(rng, setting.features, setting.experts)
-    router[0, idle] = -FAR
-    tokens = tokens_for(rng, router, setting.count, kind, top_k=top_k, over=setting.options.get("over", "chosen"))
-    experts = experts_for(rng, setting.features, setting.experts, setting.outputs, kind)
-    call = Call(setting.place, setting.options, tokens, router, experts)
-    logits = tokens.astype(np.float64) @ router
+    call = setting.call(draw(kinds(repeated=True)), rng, avoided=idle.tolist())
+    logits = call.tokens.astype(np.float64) @ call.router
     chosen = np.unique(np.argsort(-logits, axis=1, kind="stable")[:, :top_k])
     details = {"idle": idle, "busy": chosen if _all_keep(setting) else chosen[:0], "cotangents": _cotangents(call, rng)}
-    every = np.arange(len(tokens))
+    every = np.arange(setting.count)
     change = f"nobody chooses experts {' '.join(map(str, idle))}"
     return Pair((call,), change, (every, every), np.zeros(()), details)
 

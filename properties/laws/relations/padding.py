@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from shardproof.properties.contracts import Scope
-from shardproof.properties.laws.relations.call import Call, Runs
-from shardproof.properties.laws.relations.operands import FAR, Kind, bound, experts_for, routers, tokens_for
+from shardproof.properties.laws.relations.call import Runs
+from shardproof.properties.laws.relations.operands import bound
 from shardproof.properties.laws.relations.relation import Finding, Pair, different_rows, numbers
 from shardproof.properties.laws.relations.settings import Setting, kinds, roomy, settings
 from shardproof.properties.programs.implementations import Implementation
@@ -41,8 +41,8 @@ def padded(draw: st.DrawFn, implementation: Implementation, scope: Scope) -> Pai
     if dropped:
         setting = setting.having(capacity=1, capacity_per_sender=None)
     rng = setting.rng()
-    of_padding = _experts_of_padding(setting, rng)
-    call = _among_others(setting, draw(kinds(repeated=True)), of_padding, rng)
+    others = _experts_of_padding(setting, rng)
+    call = setting.call(draw(kinds(repeated=True)), rng, avoided=others.tolist())
     counts = _counts(setting, rng, alone=alone, last=dropped)
     more = draw(st.integers(int(len({*counts}) == 1 or dropped or setting.senders_matter), 2), label="rows of padding")
     block = int(counts.max()) + more
@@ -53,7 +53,8 @@ def padded(draw: st.DrawFn, implementation: Implementation, scope: Scope) -> Pai
     at, rows = _among_padding(call.tokens, counts, block, rng)
     one, other = (dataclasses.replace(call, tokens=tokens) for tokens in (first[1], rows))
     padding = np.setdiff1d(np.arange(len(rows)), at)
-    change = f"in {len(rows)} rows, its tokens at {' '.join(map(str, at))}"
+    here, there = (" ".join(map(str, places)) for places in (first[0], at))
+    change = f"in {len(rows)} rows, with those at {here} at {there}, and padding elsewhere"
     off = bound(one.tokens, call.experts, setting.options["top_k"])
     details = {"padding": padding, "kept": _kept(setting, padding, block)}
     return Pair((one, other), change, (first[0], at), off, details)
@@ -86,16 +87,6 @@ def _experts_of_padding(setting: Setting, rng: np.random.Generator) -> np.ndarra
         return rng.integers(setting.place.participants) * setting.held + np.arange(setting.held)
     most = setting.experts - setting.options["top_k"]
     return rng.permutation(setting.experts)[: rng.integers(setting.options["top_k"], most + 1)]
-
-
-def _among_others(setting: Setting, kind: Kind, others: np.ndarray, rng: np.random.Generator) -> Call:
-    """A call in which no token chooses some experts."""
-    router = routers(rng, setting.features, setting.experts)
-    router[0, others] = -FAR
-    top_k, over = setting.options["top_k"], setting.options.get("over", "chosen")
-    tokens = tokens_for(rng, router, setting.count, kind, top_k=top_k, over=over)
-    experts = experts_for(rng, setting.features, setting.experts, setting.outputs, kind)
-    return Call(setting.place, setting.options, tokens, router, experts)
 
 
 def _counts(setting: Setting, rng: np.random.Generator, *, alone: bool, last: bool) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from shardproof.properties.cases.strategies.axes import in_some_order
 from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.contracts.drawing import beside
 from shardproof.properties.laws.relations.call import Call, Place
-from shardproof.properties.laws.relations.operands import Kind, experts_for, routers, tokens_for
+from shardproof.properties.laws.relations.operands import FAR, Kind, experts_for, routers, tokens_for
 from shardproof.properties.programs.implementations import Implementation
 
 OPTIONAL = frozenset({"first_senders", "gates_of_all", "sender_capacity"})
@@ -86,10 +87,11 @@ class Setting:
         """What all numbers come from."""
         return np.random.default_rng(self.seed)
 
-    def call(self, kind: Kind, rng: np.random.Generator | None = None) -> Call:
-        """A call of it."""
+    def call(self, kind: Kind, rng: np.random.Generator | None = None, *, avoided: Sequence[int] = ()) -> Call:
+        """A call of it, in which no token chooses the experts that are `avoided`."""
         rng = self.rng() if rng is None else rng
         router = routers(rng, self.features, self.experts, tied=kind.tied)
+        router[0, [*avoided]] = -FAR
         top_k, over = self.options["top_k"], self.options.get("over", "chosen")
         tokens = tokens_for(rng, router, self.count, kind, top_k=top_k, over=over)
         experts = experts_for(rng, self.features, self.experts, self.outputs, kind)

@@ -15,7 +15,6 @@ from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import Engine
 from shardproof.properties.laws.relations import RELATIONS, Differs, Relation
 from shardproof.properties.laws.relations.call import Call, Place
-from shardproof.properties.laws.relations.gradients import SPOILING
 from shardproof.properties.laws.relations.operands import APART, Kind, routers, tokens_for
 from shardproof.properties.laws.relations.relation import Pair
 from shardproof.properties.laws.relations.tokens import pair_of
@@ -23,6 +22,7 @@ from shardproof.properties.mutants.moe import Layer
 from shardproof.properties.mutants.moe_dropping import moe_with_room_for_each_sender
 from shardproof.properties.mutants.moe_relations import PLANTED, SENDERS, Planted
 from shardproof.properties.programs.implementations import OPERATIONS, Implementation
+from shardproof.properties.suite.test_moe_relations import SPOILING
 
 BY_NAME = {relation.name: relation for relation in RELATIONS}
 SCOPE = Scope()

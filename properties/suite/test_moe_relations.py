@@ -18,6 +18,13 @@ from shardproof.properties.runner.law_tests import but_the_simplest
 
 ROUTED = [one for one in OPERATIONS if one.form == "routed"]
 GLOBAL = [one for one in OPERATIONS if one.contract == "global_moe_layer"]
+SPOILING = {
+    "moe_layer[dense]": "zeros multiply tokens",
+    "moe_layer[sorted]": "zeros multiply them in `ragged_dot`'s rule",
+    "global_moe_layer[sorted]": "as in the one of blocks",
+}
+"""Dispatches in whose gradient of experts a token that is NaN is in others' as well, and why."""
+
 COMPILED = [one for one in [*ROUTED, *GLOBAL] if one.name != "ragged"]
 """XLA:CPU compiles no `ragged_all_to_all` (see `known_defects/ragged_all_to_all_cpu.py`)."""
 
@@ -35,11 +42,16 @@ def budget(engine: str) -> settings:
     return settings(max_examples=count, suppress_health_check=dropped, report_multiple_bugs=False)
 
 
+def is_served(relation: Relation, implementation: Implementation) -> bool:
+    """Whether a relation holds of an implementation."""
+    return relation.name != "a token of NaN" or str(implementation) not in SPOILING
+
+
 SERVED = [
     pytest.param(relation, one, id=f"{relation.name.replace(' ', '_')}-{one}")
     for relation in RELATIONS
     for one in [*ROUTED, *GLOBAL]
-    if relation.serves(one)
+    if is_served(relation, one)
 ]
 
 
@@ -61,7 +73,7 @@ def test_relation_compiled(
     relation: Relation, scope: Scope, engines: Mapping[str, Engine], data: st.DataObject
 ) -> None:
     """A relation holds of a dispatch, compiled."""
-    served = [one for one in COMPILED if relation.serves(one)]
+    served = [one for one in COMPILED if is_served(relation, one)]
     implementation = data.draw(st.sampled_from(served), label="dispatch")
     pair = data.draw(but_the_simplest(relation.pairs(implementation, scope)), label=relation.name)
     relation.check(implementation, engines["xla"], pair)

@@ -7,7 +7,6 @@ is wrong with their results. Of which policy it holds, and why, is said where it
 from shardproof.properties.engines import Engine
 from shardproof.properties.laws.relations.call import Runs, run, run_backward
 from shardproof.properties.laws.relations.gradients import (
-    keeps_apart,
     learned,
     spread,
     with_a_token_of_nan,
@@ -47,6 +46,5 @@ RELATIONS = (
         with_a_token_of_nan,
         spread,
         _gradients,
-        serves=keeps_apart,
     ),
 )

@@ -12,18 +12,6 @@ from shardproof.properties.laws.relations.relation import Finding, Pair, differe
 from shardproof.properties.laws.relations.settings import Setting, kinds, settings
 from shardproof.properties.programs.implementations import Implementation
 
-SPOILING = {
-    "moe_layer[dense]": "zeros multiply tokens",
-    "moe_layer[sorted]": "zeros multiply them in `ragged_dot`'s rule",
-    "global_moe_layer[sorted]": "as in the one of blocks",
-}
-"""Dispatches in whose gradient of experts a token that is NaN is in others' as well, and why."""
-
-
-def keeps_apart(implementation: Implementation) -> bool:
-    """Whether a token of NaN is in no other gradient of it."""
-    return str(implementation) not in SPOILING
-
 
 def _cotangents(call: Call, rng: np.random.Generator) -> np.ndarray:
     """Numbers of which none is zero, and no sums of a few are."""

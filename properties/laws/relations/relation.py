@@ -69,7 +69,6 @@ class Relation:
         drawn: what is drawn for an implementation.
         finding: what is wrong with the results, if anything is.
         run: what runs the calls: results, or gradients as well.
-        serves: whether it holds of an implementation.
     """
 
     name: str
@@ -77,7 +76,6 @@ class Relation:
     drawn: Callable[[Implementation, Scope], st.SearchStrategy[Pair]]
     finding: Finder
     run: Callable[[Implementation, Engine, Pair], Runs]
-    serves: Callable[[Implementation], bool] = lambda implementation: True
 
     def pairs(self, implementation: Implementation, scope: Scope) -> st.SearchStrategy[Pair]:
         """The pairs for an implementation, none of which is made of parts of others (see `laws.drawing.unrelated`)."""

@@ -1,8 +1,8 @@
 """Dispatches of a mixture of experts: what each sends, holds and hides, for even routing, and for skewed routing.
 
 `python -m shardproof.properties.benchmark moe`. These figures are the interpreter's, and the same on every run. With
-`--growth` follow those of 8, 64 and 256 devices, and with `--clock` the time that compiled ones take on CPU devices, and
-how many drawn cases are checked in a second.
+`--growth` follow those of 8, 64 and 256 devices, and with `--clock` the time that compiled ones take on CPU devices,
+and how many drawn cases are checked in a second.
 """
 
 from collections.abc import Callable
@@ -43,18 +43,19 @@ COLUMNS = (
     "collectives",
     "sent, even",
     "sent, skewed",
-    "times the ideal",
+    "sent / ideal",
     "peak bytes",
-    "times its tokens",
+    "peak / tokens",
     "exposed",
-    "sent, gradient",
-    "peak bytes, gradient",
-    "times its tokens",
-    "exposed, gradient",
+    "gradient sent",
+    "gradient peak bytes",
+    "gradient peak / tokens",
+    "gradient exposed",
 )
+"""Ideal is each kept token once there and back, for even routing; tokens are the bytes of a device's tokens."""
 
-IN_SHORT = (0, 2, 4, 6, 7, 8, 10, 11)
-"""The columns that `impl/README.md` has: those that are ratios, and bytes for even routing."""
+IN_SHORT = (0, 2, 3, 4, 6, 7, 8, 10, 11)
+"""The columns that `impl/README.md` has."""
 
 
 @dataclass(frozen=True)
@@ -257,10 +258,10 @@ def title(layer: Layer) -> str:
 
 def markdown() -> str:
     """The tables of both layers, as `impl/README.md` has them."""
-    parts = []
+    parts = [f"As JAX {jax.__version__} traces them."]
     for layer in LAYERS:
         columns, *lines = [tuple(line[i] for i in IN_SHORT) for line in (COLUMNS, *rows(layer))]
-        parts.append(f"{title(layer).capitalize()}:\n\n{tables.markdown(columns, lines, left=1)}")
+        parts.append(f"{title(layer).replace('per', 'Per', 1)}:\n\n{tables.markdown(columns, lines, left=1)}")
     return "\n\n".join(parts)
 
 

@@ -10,9 +10,10 @@ from rich.table import Table
 from shardproof.properties.benchmark.measured.medians import medians
 from shardproof.properties.benchmark.moe import Layer, names_of
 from shardproof.properties.benchmark.tables import table
-from shardproof.properties.contracts import CONTRACTS, Scope
+from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.laws.law import LAWS
+from shardproof.properties.programs.implementations import OPERATIONS
 from shardproof.properties.runner.search import find_violation
 
 AGAINST = "all_to_all"
@@ -58,7 +59,7 @@ def _run(layer: Layer, name: str, mesh: jax.sharding.Mesh, *, gradient: bool, sk
 def cases() -> Table:
     """How many drawn cases of each dispatch are checked in a second, drawing, tracing and the oracle among it."""
     lines = []
-    for one in CONTRACTS["moe_layer"].implementations:
+    for one in (each for each in OPERATIONS if each.form == "routed"):
         found = {
             law: find_violation(LAWS[law], one, SimulateEngine(), Scope(), max_examples=examples)
             for law, examples in EXAMPLES.items()

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+import jax
 import numpy as np
 from rich.console import Console
 from rich.table import Table
@@ -50,7 +51,7 @@ Measure = Callable[[Layer, Record], str]
 
 SENT: dict[str, Measure] = {"sent": lambda _, record: f"{float(sent(record)):,.0f}"}
 PEAK: dict[str, Measure] = {
-    "peak, in tokens": lambda layer, record: f"{record.peak_bytes / layer.tokens_bytes:,.1f}",
+    "peak / tokens": lambda layer, record: f"{record.peak_bytes / layer.tokens_bytes:,.1f}",
 }
 MEASURES: dict[str, Measure] = {
     **SENT,
@@ -72,9 +73,9 @@ def cells(
     return tuple("" if r is None else shown(layer, r) for shown in measures.values() for layer, r in pairs)
 
 
-def columns(layers: Iterable[Growing], measures: Iterable[str], suffix: str = "") -> tuple[str, ...]:
+def columns(layers: Sequence[Growing], measures: Iterable[str], of: str = "") -> tuple[str, ...]:
     """Those of `cells`."""
-    return tuple(f"{measure}{suffix}, {layer.participants}" for measure in measures for layer in layers)
+    return tuple(f"{of}{measure}, {layer.participants}" for measure in measures for layer in layers)
 
 
 def title(layers: Sequence[Growing]) -> str:
@@ -117,8 +118,9 @@ def markdown(devices: Iterable[int] = DEVICES) -> str:
         each = [Growing(p) for p in devices] if name == PER_SENDER else layers
         lines.append((name, *(cell for way in (False, True) for cell in cells(each, name, short, gradient=way))))
     lines.append(("ideal", *ideals(layers), *[""] * 3 * len(layers)))
-    heading = ("dispatch", *columns(layers, short), *columns(layers, short, " of the gradient"))
-    return f"{title(layers).capitalize()}:\n\n{tables.markdown(heading, lines, left=1)}"
+    heading = ("dispatch", *columns(layers, short), *columns(layers, short, "gradient "))
+    above = f"{title(layers).replace('per', 'Per', 1)}, as JAX {jax.__version__} traces them:"
+    return f"{above}\n\n{tables.markdown(heading, lines, left=1)}"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -133,7 +135,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace) -> None:
     """Prints the tables of what dispatches send and hold, and those that are asked for."""
     moe.measure()
-    console = Console(width=190)
+    console = Console(width=230)
     if options.growth:
         for factor in (Layer.factor, None):
             for gradient in (False, True):

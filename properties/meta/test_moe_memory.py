@@ -165,6 +165,31 @@ def test_what_is_said_to_be_there_is() -> None:
     assert (PLACES * T, D) not in shapes
 
 
+def begun(starts: Any, rows: int) -> Any:
+    """How many of `starts` are at a row or before it, by an array of rows by starts."""
+    return jnp.sum(starts <= jnp.arange(rows)[:, None], axis=1)
+
+
+def slices(starts: Any, sizes: Any, rows: int) -> tuple[Any, Any, Any]:
+    """The slices that rows are in, by an array of rows by slices."""
+    at = jnp.arange(rows)[:, None]
+    within = (at >= starts) & (at < starts + sizes)
+    entry = jnp.argmax(within, axis=1)
+    return within.any(axis=1), entry, at[:, 0] - starts[entry]
+
+
+@pytest.mark.parametrize(
+    ("place", "planted"), [("moe.dispatch.ragged._begun", begun), ("ragged._slices", slices)], ids=["begun", "slices"]
+)
+def test_no_rows_by_participants(place: str, planted: Form, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ragged exchanges, whose rows are as many for each participant, such an array would grow with their square."""
+    many = 32
+    bound = many * PAIRS * many
+    assert largest(moe.ragged_moe, places=many) < bound
+    monkeypatch.setattr(f"shardproof.impl.{place}", planted)
+    assert largest(moe.ragged_moe, places=many) >= bound
+
+
 @moe_layer("overlapping_moe")
 def overlapping(plan: Plan) -> Any:
     """`ragged_moe` with an exchange that has room for slices that overlap."""

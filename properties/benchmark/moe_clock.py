@@ -1,6 +1,7 @@
 """How long dispatches of a mixture of experts take: compiled for CPU devices, and per drawn case of the suite."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -20,7 +21,7 @@ AGAINST = "all_to_all"
 NOT_COMPILED = ("ragged",)
 """What XLA compiles for no CPU."""
 
-EXAMPLES = {"value": 20, "gradient": 4}
+EXAMPLES: Mapping[str, int] = MappingProxyType({"value": 20, "gradient": 4})
 """How many examples of a law are drawn; each is a few cases."""
 
 
@@ -56,16 +57,20 @@ def _run(layer: Layer, name: str, mesh: jax.sharding.Mesh, *, gradient: bool, sk
     return lambda: function(*arrays)
 
 
-def cases() -> Table:
-    """How many drawn cases of each dispatch are checked in a second, drawing, tracing and the oracle among it."""
+def cases(examples: Mapping[str, int] = EXAMPLES) -> Table:
+    """How many drawn cases of each dispatch are checked in a second, drawing, tracing and the oracle among it.
+
+    Arguments:
+        examples: how many are drawn, by law.
+    """
     lines = []
     for one in (each for each in OPERATIONS if each.form == "routed"):
         found = {
-            law: find_violation(LAWS[law], one, SimulateEngine(), Scope(), max_examples=examples)
-            for law, examples in EXAMPLES.items()
+            law: find_violation(LAWS[law], one, SimulateEngine(), Scope(), max_examples=number)
+            for law, number in examples.items()
         }
         for finding in found.values():
             if finding.violation is not None:
                 raise finding.violation
         lines.append((one.name, *(f"{finding.tally.cases / finding.seconds:.1f}" for finding in found.values())))
-    return table("drawn cases per second, interpreted, in one process", ("dispatch", *EXAMPLES), lines)
+    return table("drawn cases per second, interpreted, in one process", ("dispatch", *examples), lines)

@@ -84,6 +84,7 @@ def numbers(text: str) -> np.ndarray:
     return np.array([float(found.replace(",", "")) for found in re.findall(r"\d[\d,]*(?:\.\d+)?", text)])
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(("name", "computed"), TRACED.items(), ids=TRACED)
 def test_traced_tables_are_those_of_the_suite(name: str, computed: Callable[[], str]) -> None:
     """To the letter by the JAX that they name; by another, all rows are there, and no figure is off by a quarter."""

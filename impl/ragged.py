@@ -33,11 +33,13 @@ def ragged_all_to_all(
     recv_sizes: Block,
     *,
     axis_name: AxisName,
+    disjoint: bool = False,
 ) -> Block:
     """`operand [N, …]`, `output [M, …]` to `[M, …]`, typed varying: the collective of XLA, of which CPU has none.
 
     The derivatives are its own, as JAX's are wrong where slices of the operand overlap, and where an empty slice
-    begins where another one does. Backward, cotangents arrive in a buffer of min(K N, p M) rows.
+    begins where another one does. Backward, cotangents arrive in a buffer of min(K N, p M) rows, as any row may have
+    been sent K times; in one of N rows if slices are `disjoint`.
 
     Arguments:
         operand: rows to send, of any dtype.
@@ -47,6 +49,7 @@ def ragged_all_to_all(
         output_offsets: integers [K].
         recv_sizes: integers [K].
         axis_name: the axis or axis tuple over which rows are exchanged.
+        disjoint: that no slices of an operand overlap, on any participant. Where they do, the gradient is undefined.
 
     Raises:
         ValueError: for an unknown axis, rows of two shapes or dtypes, or lists that are no integers, differ in
@@ -59,7 +62,7 @@ def ragged_all_to_all(
     operand, output, lists = _aligned(operand, output, lists, axes)
     if not (operand.size and output.size and lists[0].size):
         return output
-    return _differentiable(axes)(operand, output, lists)
+    return _differentiable(axes, disjoint)(operand, output, lists)
 
 
 def gathered_ragged_all_to_all(
@@ -128,11 +131,18 @@ def _aligned(operand: Block, output: Block, lists: Lists, axes: Axes) -> tuple[B
 
 
 def _slices(starts: Block, sizes: Block, rows: int) -> tuple[Block, Block, Block]:
-    """Of so many rows: whether a slice has them, which one (the first), and how far from its start. Each `[rows]`."""
-    at = jnp.arange(rows)[:, None]
-    inside = (at >= starts) & (at < starts + sizes)
-    entry = jnp.argmax(inside, axis=1)
-    return inside.any(axis=1), entry, at[:, 0] - starts[entry]
+    """Of so many rows: whether a slice has them, which one, and how far from its start; each `[rows]`.
+
+    Slices do not overlap. What begins at a row is written there, and found from the rows behind it: an array of rows by
+    slices would grow with the square of the participants.
+    """
+    at = jnp.arange(rows)
+    begins = jnp.where(sizes > 0, starts, rows)  # an empty slice has no row, wherever it begins
+    marks = jnp.full(rows, -1).at[begins].set(jnp.arange(starts.size), mode="drop")
+    start = lax.cummax(jnp.where(marks >= 0, at, -1))
+    entry = jnp.maximum(marks[jnp.maximum(start, 0)], 0)
+    within = at - start
+    return (start >= 0) & (within < sizes[entry]), entry, within
 
 
 def _beside(mask: Block, rows: Block) -> Block:
@@ -140,7 +150,7 @@ def _beside(mask: Block, rows: Block) -> Block:
     return mask.reshape(mask.shape + (1,) * (rows.ndim - 1))
 
 
-def _differentiable(axes: Axes) -> "jax.custom_jvp[Block]":
+def _differentiable(axes: Axes, disjoint: bool) -> "jax.custom_jvp[Block]":
     """The exchange with derivatives of its own: linear in operand and output, with the transpose of `_returned`."""
 
     @jax.custom_jvp
@@ -164,7 +174,7 @@ def _differentiable(axes: Axes) -> "jax.custom_jvp[Block]":
             return _exchange(rows, into, *lists, axes=axes)
 
         def backward(lists: Lists, ct: Block) -> list[Block]:
-            both = _returned(ct, lists, operand.shape[0], axes)
+            both = _returned(ct, lists, operand.shape[0], axes, disjoint)
             return [both[i] for i in moving]
 
         tangent = jax.custom_derivatives.linear_call(forward, backward, lists, [tangents[i] for i in moving])
@@ -174,19 +184,20 @@ def _differentiable(axes: Axes) -> "jax.custom_jvp[Block]":
     return exchange
 
 
-def _returned(ct: Block, lists: Lists, rows: int, axes: Axes) -> tuple[Block, Block]:
+def _returned(ct: Block, lists: Lists, rows: int, axes: Axes, disjoint: bool) -> tuple[Block, Block]:
     """The cotangents of operand and output: those of written rows go back, and add up where slices overlap."""
     begin, sent, target, received = lists
-    p = lax.axis_size(axes)
     # where slices overlap they cannot be written to the operand's rows: they are packed one behind the other
-    packed = jnp.cumsum(sent) - sent
+    packed = begin if disjoint else jnp.cumsum(sent) - sent
     back, places = all_to_all(jnp.stack([target, packed]), axes, split_axis=1, concat_axis=1, tiled=True)
-    buffer = jnp.zeros((min(sent.size * rows, p * ct.shape[0]), *ct.shape[1:]), ct.dtype)
-    arrived = _exchange(ct, cast_varying(buffer, varying(ct)), back, received, places, sent, axes=axes)
-    used, entry, within = _slices(packed, sent, buffer.shape[0])
-    origin = jnp.where(used, begin[entry] + within, rows)
-    total = cast_varying(jnp.zeros((rows, *ct.shape[1:]), accumulator(ct)), varying(ct))
-    operand = total.at[origin].add(arrived.astype(total.dtype), mode="drop").astype(ct.dtype)
+    room = rows if disjoint else min(sent.size * rows, lax.axis_size(axes) * ct.shape[0])
+    buffer = cast_varying(jnp.zeros((room, *ct.shape[1:]), ct.dtype), varying(ct))
+    operand = _exchange(ct, buffer, back, received, places, sent, axes=axes)
+    if not disjoint:
+        used, entry, within = _slices(packed, sent, room)
+        origin = jnp.where(used, begin[entry] + within, rows)
+        total = cast_varying(jnp.zeros((rows, *ct.shape[1:]), accumulator(ct)), varying(ct))
+        operand = total.at[origin].add(operand.astype(total.dtype), mode="drop").astype(ct.dtype)
     written, _, _ = _slices(back, received, ct.shape[0])
     return operand, jnp.where(_beside(written, ct), 0, ct)
 

@@ -73,6 +73,8 @@ def in_turn(
 def sorted_by_expert(rows: Float[Array, "n d"], experts: Int[Array, "n"], weights: Weights) -> Float[Array, "n f"]:
     """`[N, D]` to `[N, F]`: rows are sorted by their expert, and `jax.lax.ragged_dot` multiplies each group by its own.
 
+    XLA:CPU expands that to a product with an array `[e, N, D]`.
+
     Arguments:
         rows: in any order.
         experts: of each row, the expert's number among those in `weights`; others: no expert, and a result of zeros.

@@ -1,7 +1,8 @@
 """Dispatches of a mixture of experts: what each sends, holds and hides, for even routing, and for skewed routing.
 
 `python -m shardproof.properties.benchmark moe`. These figures are the interpreter's, and the same on every run. With
-`--growth` follow those of 8, 64 and 256 devices, and with `--clock` the time that compiled ones take on CPU devices.
+`--growth` follow those of 8, 64 and 256 devices, and with `--clock` the time that compiled ones take on CPU devices,
+and how many drawn cases are checked in a second.
 """
 
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.moe.costs import kept_bytes
 from shardproof.oracles.moe.dropping import dispatch
 from shardproof.oracles.moe.routing import route
-from shardproof.properties.benchmark.tables import table
+from shardproof.properties.benchmark import tables
 from shardproof.properties.counting.bounds import moved
 from shardproof.properties.counting.machines import Balanced
 from shardproof.properties.counting.operations import operations_of
@@ -42,12 +43,19 @@ COLUMNS = (
     "collectives",
     "sent, even",
     "sent, skewed",
-    "times the ideal",
-    "sent, gradient",
+    "sent / ideal",
     "peak bytes",
-    "with the gradient",
+    "peak / tokens",
     "exposed",
+    "gradient sent",
+    "gradient peak bytes",
+    "gradient peak / tokens",
+    "gradient exposed",
 )
+"""Ideal is each kept token once there and back, for even routing; tokens are the bytes of a device's tokens."""
+
+IN_SHORT = (0, 2, 3, 4, 6, 7, 8, 10, 11)
+"""The columns that `impl/README.md` has."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +89,11 @@ class Layer:
         if self.factor is None:
             return None
         return moe.capacity_of(self.participants * self.tokens, self.experts, self.top_k, self.factor)
+
+    @property
+    def tokens_bytes(self) -> int:
+        """Of the tokens of one participant: T D float32."""
+        return 4 * self.tokens * self.features
 
     @property
     def mesh(self) -> MeshCase:
@@ -173,41 +186,87 @@ def exposed(layer: Layer, program: Program) -> str:
     return f"{float(share):.0%}"
 
 
-def rows(layer: Layer) -> list[tuple[str, ...]]:
-    """Every dispatch's figures per device."""
-    found: list[tuple[str, ...]] = []
-    for name in DISPATCHES:
-        if name == PER_SENDER and layer.capacity is None:
-            continue
-        program, derived = layer.program(name), layer.program(name, gradient=True)
-        even, uneven = (layer.arrays(skewed=skewed) for skewed in (False, True))
-        record = recorded(program, layer.mesh, even)
-        skewed, gradient = recorded(program, layer.mesh, uneven), recorded(derived, layer.mesh, even)
+@dataclass(frozen=True)
+class Figures:
+    """What a device does for the forward pass or the gradient alone, with even routing.
+
+    Arguments:
+        sent: bytes.
+        peak: the most bytes at one time.
+        exposed: the part of its communication behind which nothing is computed.
+        collectives: how many of each kind.
+    """
+
+    sent: Fraction
+    peak: int
+    exposed: str
+    collectives: str
+
+    @classmethod
+    def of(cls, layer: Layer, name: str, *, gradient: bool) -> "Figures":
+        """Those of one of `DISPATCHES`."""
+        program = layer.program(name, gradient=gradient)
+        record = recorded(program, layer.mesh, layer.arrays(skewed=False))
         kinds = sorted({c.kind for c in record.collectives})
+        counts = ", ".join(f"{record.count(kind)} {kind}" for kind in kinds)
+        return cls(sent(record), record.peak_bytes, exposed(layer, program), counts)
+
+
+def names_of(layer: Layer) -> list[str]:
+    """The dispatches that a layer has: without a capacity there is none to divide among senders."""
+    return [name for name in DISPATCHES if name != PER_SENDER or layer.capacity is not None]
+
+
+def rows(layer: Layer) -> list[tuple[str, ...]]:
+    """Every dispatch's figures per device, of `COLUMNS`."""
+    found: list[tuple[str, ...]] = []
+    for name in names_of(layer):
+        forward, gradient = (Figures.of(layer, name, gradient=each) for each in (False, True))
+        skewed = recorded(layer.program(name), layer.mesh, layer.arrays(skewed=True))
         found.append(
             (
                 name,
-                ", ".join(f"{record.count(kind)} {kind}" for kind in kinds),
-                f"{float(sent(record)):,.0f}",
+                forward.collectives,
+                f"{float(forward.sent):,.0f}",
                 f"{float(sent(skewed)):,.0f}",
-                f"{float(sent(record) / layer.ideal(skewed=False)):.2f}",
-                f"{float(sent(gradient)):,.0f}",
-                f"{record.peak_bytes:,}",
-                f"{gradient.peak_bytes:,}",
-                exposed(layer, program),
+                f"{float(forward.sent / layer.ideal(skewed=False)):.2f}",
+                f"{forward.peak:,}",
+                f"{forward.peak / layer.tokens_bytes:.1f}",
+                forward.exposed,
+                f"{float(gradient.sent):,.0f}",
+                f"{gradient.peak:,}",
+                f"{gradient.peak / layer.tokens_bytes:.1f}",
+                gradient.exposed,
             )
         )
     return found
 
 
+LAYERS = (Layer(), Layer(factor=None))
+"""With a capacity of 1.25 times the even share, and without one."""
+
+
+def title(layer: Layer) -> str:
+    """The sizes of a layer."""
+    room = "dropless" if layer.factor is None else f"capacity factor {layer.factor}"
+    even, skewed = (float(layer.ideal(skewed=skewed)) for skewed in (False, True))
+    return (
+        f"per device, of {layer.participants}; {layer.tokens} tokens of {layer.features} float32 features each, "
+        f"{layer.experts} experts, top {layer.top_k}, {room}: ideal {even:,.0f} bytes, skewed {skewed:,.0f}"
+    )
+
+
+def markdown() -> str:
+    """The tables of both layers, as `impl/README.md` has them."""
+    parts = [f"As JAX {jax.__version__} traces them."]
+    for layer in LAYERS:
+        columns, *lines = [tuple(line[i] for i in IN_SHORT) for line in (COLUMNS, *rows(layer))]
+        parts.append(f"{title(layer).replace('per', 'Per', 1)}:\n\n{tables.markdown(columns, lines, left=1)}")
+    return "\n\n".join(parts)
+
+
 def measure() -> None:
-    """Prints a table for a capacity of 1.25 times the even share, and one without a capacity."""
-    console = Console(width=170)
-    for layer in (Layer(), Layer(factor=None)):
-        room = "dropless" if layer.factor is None else f"capacity factor {layer.factor}"
-        even, skewed = (float(layer.ideal(skewed=skewed)) for skewed in (False, True))
-        title = (
-            f"per device, of {layer.participants}; {layer.tokens} tokens of {layer.features} float32 features each, "
-            f"{layer.experts} experts, top {layer.top_k}, {room}: ideal {even:,.0f} bytes, skewed {skewed:,.0f}"
-        )
-        console.print(table(title, COLUMNS, rows(layer)))
+    """Prints the tables of both layers."""
+    console = Console(width=190)
+    for layer in LAYERS:
+        console.print(tables.table(title(layer), COLUMNS, rows(layer)))

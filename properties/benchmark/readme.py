@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
-from shardproof.properties.benchmark import examples, option_table, products, survivors, tpu
+from shardproof.properties.benchmark import examples, moe, moe_growth, option_table, products, survivors, tpu
 from shardproof.properties.benchmark.tables import markdown
 from shardproof.properties.cases.chain import LINKS
 from shardproof.properties.contracts import CONTRACTS
@@ -48,6 +48,8 @@ HOMES: Mapping[str, Path] = {
     "survivors": IMPL_PAGE,
     "products": IMPL_PAGE,
     "moe": IMPL_PAGE,
+    "moe-dispatches": IMPL_PAGE,
+    "moe-growth": IMPL_PAGE,
     "global-moe": IMPL_PAGE,
     "losses": IMPL_PAGE,
     "distillation": IMPL_PAGE,
@@ -176,6 +178,9 @@ COMPUTED = {
 }
 """The sections that follow from the suite alone."""
 
+TRACED = {"moe-dispatches": moe.markdown, "moe-growth": moe_growth.markdown}
+"""Those that follow from it and from the order in which a version of JAX, which they name, traces equations."""
+
 
 def section(name: str) -> str:
     """What stands between the marks of a section."""
@@ -219,7 +224,7 @@ def main() -> None:
     parser.add_argument("failure", nargs="?", type=Path, help="the failure of ring_shift as it was printed")
     parser.add_argument("--run", action="store_true", help="run the programs and commands whose output is printed")
     arguments = parser.parse_args()
-    for name, computed in COMPUTED.items():
+    for name, computed in (COMPUTED | TRACED).items():
         write(name, computed())
     if arguments.report:
         write("verified-in-full", verified(arguments.report.read_text(encoding="utf-8")))

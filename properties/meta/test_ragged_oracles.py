@@ -157,6 +157,36 @@ def test_forms_have_the_derivatives_of_the_oracle(form: Any, case: Any) -> None:
     check_derivatives(form, *case, interpreted=True)
 
 
+def apart(arguments: Arrays) -> Arrays:
+    """The same exchange of an operand whose slices do not overlap: one behind the other, the last of them first."""
+    operand, output, _, sent, *others = arguments
+    ends = np.cumsum(sent[..., ::-1] + 1, axis=-1)[..., ::-1]
+    rows = int(ends.max()) + 1
+    operand = np.arange(1, 2 * rows * operand[..., 0, 0].size + 1).reshape(*operand.shape[:-2], rows, 2)
+    return [operand, output, (ends - sent).astype(sent.dtype), sent, *others]
+
+
+@settings(max_examples=10)
+@given(case=exchanges())
+def test_the_derivatives_of_disjoint_slices(case: Any) -> None:
+    """Where no slices of an operand overlap, they are those of any slices."""
+    mesh, axes, arguments = case
+    check_derivatives(
+        functools.partial(ragged_all_to_all, disjoint=True), mesh, axes, apart(arguments), interpreted=True
+    )
+
+
+def test_slices_that_are_not_disjoint_are_refused_backward() -> None:
+    """Two cotangents of one row have two places in the buffer of those that overlap, and one in that of others."""
+    mesh, axes = MeshCase(("x",), (2,)), ("x",)
+    lists = [np.array(one, np.int32).reshape(2, 2) for one in ([0, 0] * 2, [1] * 4, [0, 0, 1, 1], [1] * 4)]
+    arguments = [np.arange(4).reshape(2, 2, 1), np.zeros((2, 2, 1), int), *lists]
+    check_derivatives(ragged_all_to_all, mesh, axes, arguments, interpreted=True)
+    claimed = functools.partial(ragged_all_to_all, disjoint=True)
+    with pytest.raises(RaggedMismatch, match="both write row 0"):
+        check_derivatives(claimed, mesh, axes, arguments, interpreted=True)
+
+
 @pytest.mark.parametrize("checked", [True, False])
 def test_the_gathered_form_on_devices(checked: bool) -> None:
     """What can run on CPU gives the oracle's rows and derivatives, over a tuple in the reverse of mesh order."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from configparser import ConfigParser
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -17,6 +18,7 @@ from shardproof.properties.benchmark.readme import (
     PAGES,
     README,
     ROOT,
+    TRACED,
     cells,
     in_short,
     section,
@@ -75,6 +77,24 @@ def test_every_section_is_in_its_home() -> None:
 def test_tables_are_those_of_the_suite(name: str, computed: Callable[[], str]) -> None:
     """Laws, signatures, claims, transformations, defects and costs are listed as they are."""
     assert section(name) == computed()
+
+
+def numbers(text: str) -> np.ndarray:
+    """All numbers of a text, in order."""
+    return np.array([float(found.replace(",", "")) for found in re.findall(r"\d[\d,]*(?:\.\d+)?", text)])
+
+
+@pytest.mark.lengthy
+@pytest.mark.parametrize(("name", "computed"), TRACED.items(), ids=TRACED)
+def test_traced_tables_are_those_of_the_suite(name: str, computed: Callable[[], str]) -> None:
+    """To the letter by the JAX that they name; by another, all rows are there, and no figure is off by a quarter."""
+    written, found = section(name), computed()
+    if f"JAX {jax.__version__} traces" in written:
+        assert written == found
+        return
+    texts = [re.sub(r"JAX [\w.]+ traces", "JAX", text) for text in (written, found)]
+    assert re.sub(r"[\d,.]+", "#", texts[0]) == re.sub(r"[\d,.]+", "#", texts[1])
+    np.testing.assert_allclose(numbers(texts[1]), numbers(texts[0]), rtol=0.25)
 
 
 def test_a_section_is_replaced_where_it_stands() -> None:

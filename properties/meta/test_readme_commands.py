@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -151,7 +152,9 @@ def test_the_pages_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         f"## What was verified\n\n{section('verified-in-full')}\n\n## By implementation\n", encoding="utf-8"
     )
     failure.write_text(block("failure", "text"), encoding="utf-8")
-    written = (*readme.COMPUTED, "verified", "verified-in-full", "failure")
+    # what another version of JAX traces is another text, which test_readme compares
+    monkeypatch.setattr(readme, "TRACED", {name: partial(str, section(name)) for name in readme.TRACED})
+    written = (*readme.COMPUTED, *readme.TRACED, "verified", "verified-in-full", "failure")
     homes = {name: tmp_path / f"{PAGES.index(page)}.md" for name, page in HOMES.items()}
     for page in set(HOMES.values()):
         text = page.read_text(encoding="utf-8")

@@ -16,8 +16,9 @@ from shardproof.impl.moe.travel import narrowly
 def sorted_moe(plan: Plan) -> Block:
     """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`, typed varying: sorts by expert.
 
-    Pairs are sorted by their expert, and each group is multiplied by its own matrix by `jax.lax.ragged_dot`. Never has
-    an array of tokens by features by features.
+    Pairs are sorted by their expert, and each group is multiplied by its own matrix by `jax.lax.ragged_dot`. As traced,
+    it never has an array of pairs by features by features; compiled for CPU it has one of experts by pairs by features,
+    `[E, T k, D]`, into which XLA expands `ragged_dot`.
 
     Arguments and result are those of `dense_moe`.
 

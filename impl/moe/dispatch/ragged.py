@@ -1,5 +1,6 @@
 """Dispatch by ragged all-to-alls: just the pairs that are kept travel, and nothing else."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,9 @@ from shardproof.impl.ragged import gathered_ragged_all_to_all, ragged_all_to_all
 Exchange = Callable[..., Block]
 """`ragged_all_to_all`, or what has its signature."""
 
+NATIVE: Exchange = functools.partial(ragged_all_to_all, disjoint=True)
+"""The collective for a `Dispatcher`, which sends no row to two participants: its gradient needs no more room."""
+
 Each = Int[Array, "p"]
 """A number for every participant."""
 
@@ -30,8 +34,9 @@ Each = Int[Array, "p"]
 class Dispatcher:
     """How rows go to other participants, and how as many come back to where they were.
 
-    A participant's rows that go to one other stand one behind the other; between those that go to different ones there
-    may be others that go nowhere (holes). What arrives stands in a buffer without holes, by sender.
+    A participant's rows that go to one other stand one behind the other, and none goes to two. Between those that go
+    to different ones there may be others that go nowhere (holes). What arrives stands in a buffer without holes, by
+    sender.
 
     Arguments:
         send_offsets: where the rows begin that this participant sends to each.
@@ -41,7 +46,7 @@ class Dispatcher:
         recv_sizes: how many they are.
         home_offsets: where they began on the participant that sent them.
         axes: the axis tuple of the participants.
-        exchange: `ragged_all_to_all`, or what has its signature.
+        exchange: `NATIVE`, or what has its signature.
 
     The lists are integers `[p]`; JAX rebuilds the tree with what stands for their derivatives, too.
     """
@@ -56,7 +61,7 @@ class Dispatcher:
     exchange: Exchange = field(metadata={"static": True})
 
     @classmethod
-    def of(cls, offsets: Each, sizes: Each, axes: Axes, exchange: Exchange = ragged_all_to_all) -> "Dispatcher":
+    def of(cls, offsets: Each, sizes: Each, axes: Axes, exchange: Exchange = NATIVE) -> "Dispatcher":
         """The dispatcher of rows that begin at `offsets`, so many for each participant. Two all-to-alls of integers.
 
         Raises:
@@ -100,8 +105,12 @@ class Dispatcher:
 
     def returned(self, count: int) -> Bool[Array, "n"]:
         """Which of its own rows come back to a participant: not those in the holes."""
-        at = jnp.arange(count)[:, None]
-        return jnp.any((at >= self.send_offsets) & (at < self.send_offsets + self.send_sizes), axis=1)
+        return _begun(self.send_offsets, count) > _begun(self.send_offsets + self.send_sizes, count)
+
+
+def _begun(starts: Int[Array, "k"], rows: int) -> Int[Array, "n"]:
+    """Of each row, how many of `starts` are at it or before it, without an array of rows by starts."""
+    return jnp.cumsum(jnp.zeros(rows, jnp.int32).at[starts].add(1, mode="drop"))
 
 
 def _check_rows(function: str, argument: str, rows: int) -> None:
@@ -122,7 +131,7 @@ def ragged_moe(plan: Plan) -> Block:
         ValueError: as `dense_moe`.
         NotImplementedError: for a derivative under `jax.vmap`, as `ragged_all_to_all`.
     """
-    return dispatched(plan, ragged_all_to_all)
+    return dispatched(plan, NATIVE)
 
 
 @moe_layer("gathered_ragged_moe")
@@ -149,8 +158,7 @@ def dispatched(plan: Plan, exchange: Exchange) -> Block:
     rows = narrowly(lambda x, d: d.there(x, room), tokens, plan.sent, dispatcher, own_derivative=True)
     # of each sender's rows, those of the lowest expert come first: how many they are says whose each row is
     received = all_to_all(sent, plan.axes, split_axis=0, concat_axis=0, tiled=True).ravel()
-    behind = jnp.sum(jnp.cumsum(received) <= jnp.arange(room)[:, None], axis=1)
-    own = jnp.where(dispatcher.arrived(room), behind % plan.held, -1)
+    own = jnp.where(dispatcher.arrived(room), _begun(jnp.cumsum(received), room) % plan.held, -1)
     outputs = in_turn(rows, own[:, None], jnp.ones((room, 1), rows.dtype), plan.weights)
     home = jnp.where(dispatcher.returned(pairs)[:, None], dispatcher.back(outputs, pairs), 0)
     return plan.combined(home[jnp.argsort(order)])

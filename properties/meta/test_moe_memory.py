@@ -1,0 +1,215 @@
+"""What dispatches of a mixture of experts are said never to hold is in no equation, forward or backward."""
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from shardproof.impl import moe
+from shardproof.impl.moe import dispatch
+from shardproof.impl.moe.layer import moe_layer
+from shardproof.impl.moe.plan import Plan
+from shardproof.impl.ragged import ragged_all_to_all
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.benchmark.moe import DISPATCHES, Layer
+from shardproof.properties.counting.operations import peak_of
+from shardproof.properties.engines.simulate.control import scan_counts
+from shardproof.properties.engines.simulate.liveness import equations
+from shardproof.properties.engines.xla import abstract_mesh, device_mesh
+
+T, D, F, HELD, TOP_K, PLACES = 30, 7, 11, 3, 2, 4
+E, PAIRS, CHUNK = HELD * PLACES, T * TOP_K, 15
+"""Sizes of which no product is another: what is counted by itself is far below what is said never to be there."""
+
+Form = Callable[..., Any]
+
+
+def program(form: Form, mesh: Any, *, gradient: bool, **options: Any) -> tuple[Form, list[jax.ShapeDtypeStruct]]:
+    """A dropless layer over one axis of a mesh, or its gradient alone, and the shapes of its arguments."""
+    specs, places = (P("ep"), P(), P("ep")), mesh.shape["ep"]
+    layer = jax.shard_map(
+        lambda *xs: form(*xs, "ep", top_k=TOP_K, **options), mesh=mesh, in_specs=specs, out_specs=P("ep")
+    )
+
+    def derived(*xs: Any) -> Any:
+        result, pull = jax.vjp(layer, *xs)
+        return pull(jnp.ones_like(result))
+
+    shapes = ((T * places, D), (D, HELD * places), (HELD * places, D, F))
+    return derived if gradient else layer, [jax.ShapeDtypeStruct(s, jnp.float32) for s in shapes]
+
+
+def inside(form: Form, *, gradient: bool, places: int = PLACES, **options: Any) -> Iterator[Any]:
+    """The equations on one of so many participants, those of inner programs among them."""
+    function, shapes = program(form, abstract_mesh(MeshCase(("ep",), (places,))), gradient=gradient, **options)
+    for equation in equations(jax.make_jaxpr(function)(*shapes)):
+        if equation.primitive.name == "shard_map":
+            yield from equations(equation.params["jaxpr"])
+
+
+def largest(form: Form, **options: Any) -> int:
+    """The elements of the largest array that an equation of a layer, or of its gradient, makes."""
+    return max(
+        math.prod(getattr(v.aval, "shape", ()))
+        for gradient in (False, True)
+        for equation in inside(form, gradient=gradient, **options)
+        for v in equation.outvars
+    )
+
+
+def at_once(rows: Any, chosen: Any, gates: Any, weights: Any) -> Any:
+    """`in_turn`, with an array of rows by experts by features."""
+    (weight,) = weights
+    outputs = jnp.einsum("nd,edf->nef", rows, weight)
+    counted = jnp.sum(jnp.where(chosen[:, :, None] == jnp.arange(len(weight)), gates[:, :, None], 0), axis=1)
+    return jnp.sum(outputs * counted[:, :, None], axis=1)
+
+
+def each_its_own(rows: Any, chosen: Any, weights: Any) -> Any:
+    """`sorted_by_expert`, with a matrix for every row."""
+    return jnp.einsum("nd,ndf->nf", rows, weights[0][chosen])
+
+
+IN_TURN: dict[str, tuple[str, int]] = {
+    "scanned_moe": ("local", T * E),
+    "all_gather_moe": ("all_gather", PLACES * T * HELD),
+    "chunked_moe": ("chunked", PLACES * CHUNK * HELD),
+    "ragged_moe": ("ragged", PLACES * PAIRS * HELD),
+}
+"""The forms that take one expert after the other: where, and how many rows by experts that would be at once."""
+
+
+@pytest.mark.parametrize("name", IN_TURN)
+def test_no_rows_by_experts_by_features(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One expert after the other never has them, nor has a derivative: it would if products were not computed again."""
+    module, rows = IN_TURN[name]
+    form, bound = getattr(moe, name), rows * min(D, F)
+    assert largest(form) < bound
+    with monkeypatch.context() as patched:
+        patched.setattr(f"{dispatch.__name__}.{module}.in_turn", at_once)
+        assert largest(form) >= bound
+    if name != "chunked_moe":  # which computes its steps again by itself, but keeps what one step needs
+        monkeypatch.setattr(jax, "checkpoint", lambda function: function)
+        assert largest(form) >= bound
+
+
+def test_no_rows_by_features_by_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that are sorted by their expert share its matrix."""
+    bound = PAIRS * D * F
+    assert largest(moe.sorted_moe) < bound
+    monkeypatch.setattr(f"{dispatch.__name__}.local.sorted_by_expert", each_its_own)
+    assert largest(moe.sorted_moe) >= bound
+
+
+def test_what_is_compiled_for_cpu_of_sorted_rows() -> None:
+    """XLA:CPU expands `ragged_dot`, and has an array of experts by rows by features; of one in turn it has none."""
+
+    def compiled(form: Form) -> set[tuple[int, ...]]:
+        function, shapes = program(form, device_mesh(MeshCase(("ep",), (PLACES,))), gradient=False)
+        text = str(jax.jit(function).lower(*shapes).compile().as_text())
+        return {tuple(map(int, dims.split(","))) for dims in re.findall(r"f32\[([\d,]+)\]", text)}
+
+    assert (E, PAIRS, D) in compiled(moe.sorted_moe)
+    assert max(map(math.prod, compiled(moe.scanned_moe))) < E * PAIRS * D
+
+
+def test_no_experts_by_tokens_by_features_in_chunks() -> None:
+    """Chunks have rows for p of them, and nothing in the loop is larger than that, a result, or weights."""
+    bound = E * T * min(D, F)
+    assert largest(moe.chunked_moe) < bound <= largest(moe.all_to_all_moe)
+    for chunk in (1, 2, CHUNK, 2 * CHUNK):
+        rows = max(T, PLACES * chunk)
+        for gradient in (False, True):
+            loops = [e for e in inside(moe.chunked_moe, gradient=gradient, chunk=chunk) if e.primitive.name == "while"]
+            assert loops
+            sizes = [
+                math.prod(v.aval.shape) for e in loops for one in equations(e.params["body_jaxpr"]) for v in one.outvars
+            ]
+            assert max(sizes) <= max(rows * max(D, F), HELD * D * F, rows * HELD)
+
+
+@pytest.mark.parametrize("name", ["ring_moe", "all_to_all_moe"])
+def test_no_pairs_by_queues_by_features(name: str) -> None:
+    """Places in queues are found by sorting, and slots by numbers; one-hot products have such arrays."""
+    bound = PAIRS * E * min(D, F)
+    for policy in moe.POLICIES:
+        assert largest(getattr(moe, name), capacity=T, policy=policy) < bound
+    assert largest(moe.dense_moe) >= bound
+
+
+def kept_round_a_ring(places: int) -> float:
+    """The elements that a step of a ring keeps for its derivative."""
+    scans = [e for e in inside(moe.ring_moe, gradient=True, places=places) if e.primitive.name == "scan"]
+    return max(sum(math.prod(v.aval.shape) for v in e.outvars[scan_counts(e)[1] :]) / e.params["length"] for e in scans)
+
+
+def test_no_products_round_a_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a ring keeps for a derivative are visitors: tokens, slots and gates; unless products are kept as well."""
+    visitors = T * (D + 2 * TOP_K)
+    assert kept_round_a_ring(6) <= visitors
+    monkeypatch.setattr(jax, "checkpoint", lambda function: function)
+    assert kept_round_a_ring(6) > visitors
+
+
+def test_what_is_said_to_be_there_is() -> None:
+    """All tokens where they are gathered, and one-hot pairs in the dense form."""
+    for form, shape in ((moe.all_gather_moe, (PLACES * T, D)), (moe.dense_moe, (T, TOP_K, E * T))):
+        shapes = {getattr(v.aval, "shape", ()) for e in inside(form, gradient=False) for v in e.outvars}
+        assert shape in shapes
+    shapes = {getattr(v.aval, "shape", ()) for e in inside(moe.ring_moe, gradient=False) for v in e.outvars}
+    assert (PLACES * T, D) not in shapes
+
+
+def begun(starts: Any, rows: int) -> Any:
+    """How many of `starts` are at a row or before it, by an array of rows by starts."""
+    return jnp.sum(starts <= jnp.arange(rows)[:, None], axis=1)
+
+
+def slices(starts: Any, sizes: Any, rows: int) -> tuple[Any, Any, Any]:
+    """The slices that rows are in, by an array of rows by slices."""
+    at = jnp.arange(rows)[:, None]
+    within = (at >= starts) & (at < starts + sizes)
+    entry = jnp.argmax(within, axis=1)
+    return within.any(axis=1), entry, at[:, 0] - starts[entry]
+
+
+@pytest.mark.parametrize(
+    ("place", "planted"), [("moe.dispatch.ragged._begun", begun), ("ragged._slices", slices)], ids=["begun", "slices"]
+)
+def test_no_rows_by_participants(place: str, planted: Form, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ragged exchanges, whose rows are as many for each participant, such an array would grow with their square."""
+    many = 32
+    bound = many * PAIRS * many
+    assert largest(moe.ragged_moe, places=many) < bound
+    monkeypatch.setattr(f"shardproof.impl.{place}", planted)
+    assert largest(moe.ragged_moe, places=many) >= bound
+
+
+@moe_layer("overlapping_moe")
+def overlapping(plan: Plan) -> Any:
+    """`ragged_moe` with an exchange that has room for slices that overlap."""
+    return dispatch.ragged.dispatched(plan, ragged_all_to_all)
+
+
+def peaks(places: int, factor: float | None) -> tuple[int, int]:
+    """The peaks of `DISPATCHES["ragged"]` forward and of its gradient, in bytes of a device."""
+    layer = Layer(places, held=1, features=64, factor=factor)
+    forward, gradient = (peak_of(layer.program("ragged", gradient=each), layer.mesh) for each in (False, True))
+    return forward, gradient
+
+
+@pytest.mark.parametrize("factor", [1.25, None])
+def test_ragged_gradients_do_not_grow_with_participants(factor: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The peak of a gradient is at most 2.5 times that of the forward pass on 8 and on 64 devices."""
+    for places in (8, 64):
+        forward, gradient = peaks(places, factor)
+        assert gradient <= 2.5 * forward
+    if factor:
+        monkeypatch.setitem(DISPATCHES, "ragged", overlapping)
+        forward, gradient = peaks(64, factor)
+        assert gradient > 10 * forward

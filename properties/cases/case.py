@@ -81,7 +81,12 @@ class Case:
 
     @property
     def trivial(self) -> bool:
-        """Whether nothing can go wrong: one device or participant, a block of no element, a shift by whole turns."""
+        """Whether nothing can go wrong: one device or participant, a block of no element, a shift by whole turns.
+
+        What is forbidden is not: it must be refused.
+        """
+        if self.forbidden:
+            return False
         alone = self.mesh.size == 1 or (not self.roles and self.participants == 1)
         empty = any(0 in operand.block for operand in self.operands)
         return alone or empty or ("offset" in self.keywords and self.keywords["offset"] % self.participants == 0)

@@ -1,5 +1,7 @@
 """What is drawn says something: few cases are such that nothing can go wrong in them, and a run says how many."""
 
+import dataclasses
+
 import pytest
 
 from shardproof.oracles.mesh import MeshCase
@@ -34,8 +36,9 @@ def shift(sizes: tuple[int, int], rows: int, offset: int, over: str | tuple[str,
         (shift((2, 3), 0, 1), True),
         (shift((2, 1), 2, 1), True),
         (shift((2, 1), 2, 1, ("tp", "dp")), False),
+        (dataclasses.replace(shift((2, 3), 2, 1, "ep"), forbidden="axis_name"), False),
     ],
-    ids=["moved", "moved_back", "whole_turns", "empty", "alone", "alone_on_one_axis"],
+    ids=["moved", "moved_back", "whole_turns", "empty", "alone", "alone_on_one_axis", "forbidden"],
 )
 def test_what_is_trivial(case: Case, trivial: bool) -> None:
     """A shift by whole turns, of an empty block, or along one device; no other."""

@@ -33,7 +33,7 @@ LONG: dict[str, int] = {
 }
 """Of rows, contracted size and columns on a device, the one on which what is sent does not depend."""
 
-KNOWN = (*LONG, sequence_parallel.CONTRACT.name)
+KNOWN = (*LONG, sequence_parallel.MLP.name)
 
 
 def longest(chip: Chip, element: int = 4) -> int:

@@ -56,7 +56,7 @@ class SplitByDeviceNumber(Distillation):
     def logits(self, teacher_params: Any, inputs: Any) -> Any:
         """Parts of the right sizes, of which some are on each other's devices."""
         whole = super().logits(teacher_params, inputs)
-        held = whole.sharding.devices_indices_map(whole.shape)
+        held: dict[Any, Any] = dict(whole.sharding.devices_indices_map(whole.shape))
         wanted = sorted(held, key=lambda device: device.id)
         owner = {str(part.index): part.data for part in whole.addressable_shards}
         parts = [owner[str(index)] for index in held.values()]
@@ -106,7 +106,8 @@ class Copies(Distillation):
 
     def __call__(self, teacher_params: Any, params: Any, state: Any, inputs: Any) -> Any:
         """The right values, from memory of their own."""
-        return super().__call__(teacher_params, *jax.tree.map(jnp.copy, (params, state)), inputs)
+        params, state = jax.tree.map(jnp.copy, (params, state))
+        return super().__call__(teacher_params, params, state, inputs)
 
 
 class OwnExamplesAlone(TrainingStep):

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from shardproof.impl import norms
 from shardproof.impl import sequence_parallel as forms
 from shardproof.impl.collectives import all_gather, cast_varying, varying
 from shardproof.properties.mutants.axes import AxisName, names
@@ -84,8 +83,10 @@ def norm_of_all_participants_positions(
     x: Array, scale: Array, w_in: Array, w_out: Array, axis_name: AxisName, *, epsilon: float
 ) -> Array:
     """Adds up squares over the participants, as if they shared the features of a position."""
-    normalised = norms.rms_norm(x, scale, axis_name, epsilon=epsilon)
-    return forms.sequence_parallel_mlp(normalised, w_in, w_out, axis_name)
+    axes = names(axis_name)
+    squares = lax.psum(jnp.sum(jnp.square(_wide(cast_varying(x, axes))), axis=-1, keepdims=True), axes)
+    roots = jnp.sqrt(squares / (x.shape[-1] * lax.axis_size(axes)) + epsilon)
+    return _behind(roots, x, scale, w_in, w_out, axis_name)
 
 
 @mutant("normalised_sequence_parallel_mlp", smallest=(1,))
@@ -111,7 +112,8 @@ def norm_before_and_after_the_gather(
     x: Array, scale: Array, w_in: Array, w_out: Array, axis_name: AxisName, *, epsilon: float
 ) -> Array:
     """Normalises the own positions, and once more what was gathered."""
-    once = norms.rms_norm_of_whole(x, scale, epsilon).astype(x.dtype)
+    root = jnp.sqrt(jnp.mean(jnp.square(_wide(x)), axis=-1, keepdims=True) + epsilon)
+    once = (_wide(x) / root * _wide(scale)).astype(x.dtype)
     return forms.normalised_sequence_parallel_mlp(once, scale, w_in, w_out, axis_name, epsilon=epsilon)
 
 
@@ -149,11 +151,3 @@ def norm_whose_roots_travel(
     every = all_gather(cast_varying(root, axes), axes, tiled=True)
     roots = lax.dynamic_slice_in_dim(every, lax.axis_index(axes) * own, own)
     return _behind(roots, x, scale, w_in, w_out, axis_name)
-
-
-@mutant("normalised_sequence_parallel_mlp", smallest=(2,), law="overlap", overlap="exposed<=1/6")
-def normalised_mlp_that_hides_nothing(
-    x: Array, scale: Array, w_in: Array, w_out: Array, axis_name: AxisName, *, epsilon: float
-) -> Array:
-    """Gathers before it multiplies, and multiplies before it scatters."""
-    return forms.normalised_sequence_parallel_mlp(x, scale, w_in, w_out, axis_name, epsilon=epsilon)

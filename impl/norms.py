@@ -85,6 +85,34 @@ def gathered_rms_norm(x: Block, scale: Block, axis_name: AxisName, *, epsilon: S
     return _normalised(x, squares, scale, added, axes)
 
 
+def rms_norm_of_whole(x: Block, scale: Block, epsilon: float) -> Block:
+    """`x [T, D]`, `scale [D]` to `[T, D]`, in the accumulator's dtype: of tokens that have all features on one device.
+
+    Nothing is sent. The operands are those that `check_rms_norm` accepts.
+    """
+    wide = accumulator(x, scale)
+    x, scale = x.astype(wide), scale.astype(wide)
+    return x / jnp.sqrt(_squares(x) / max(1, x.shape[-1]) + epsilon) * scale
+
+
+def check_rms_norm(function: str, x: Block, scale: Block, epsilon: SupportsFloat) -> float:
+    """The epsilon of a norm of features.
+
+    Raises:
+        ValueError: for operands that are not floating, a scale that is not one number per feature, or an epsilon that
+            is negative or infinite.
+    """
+    for name, array in (("x", x), ("scale", scale)):
+        check_kind(function, name, array, jnp.floating, "real floating-point numbers")
+    if not x.ndim:
+        refuse(function, "x", str(jax.typeof(x)), "an array of at least 1 dimension, the last of them the features")
+    check_shape(function, "scale", scale, x.shape[-1:], "one number for each feature of x")
+    added = float(epsilon)
+    if not 0 <= added < math.inf:
+        refuse(function, "epsilon", epsilon, "a finite number of at least 0")
+    return added
+
+
 def _checked(function: str, x: Block, axis_name: AxisName) -> tuple[str, ...]:
     axes = check_axes(function, axis_name)
     check_kind(function, "x", x, jnp.floating, "real floating-point numbers")
@@ -94,14 +122,8 @@ def _checked(function: str, x: Block, axis_name: AxisName) -> tuple[str, ...]:
 def _operands(
     function: str, x: Block, scale: Block, axis_name: AxisName, epsilon: SupportsFloat
 ) -> tuple[tuple[str, ...], Block, Block, float]:
-    axes = _checked(function, x, axis_name)
-    check_kind(function, "scale", scale, jnp.floating, "real floating-point numbers")
-    if not x.ndim:
-        refuse(function, "x", str(jax.typeof(x)), "an array of at least 1 dimension, the last of them the features")
-    check_shape(function, "scale", scale, x.shape[-1:], "one number for each feature of x")
-    added = float(epsilon)
-    if not 0 <= added < math.inf:
-        refuse(function, "epsilon", epsilon, "a finite number of at least 0")
+    axes = check_axes(function, axis_name)
+    added = check_rms_norm(function, x, scale, epsilon)
     return axes, cast_varying(x, axes), cast_varying(scale, axes), added
 
 

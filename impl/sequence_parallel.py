@@ -1,5 +1,7 @@
 """A multilayer perceptron of tensor parallelism whose activations are sharded by sequence where it does not need them.
 
+The normalised forms begin with an RMS norm, of which every participant takes that of its own positions.
+
 All forms run inside `jax.shard_map`, over one axis or a tuple of axes in any order (`Y`, in logical order):
 `X[S_Y, B, D] -> gathered -> W_in[D, F_Y] -> relu -> W_out[F_Y, D] -> [S_Y, B, D]`, typed varying: the sum of all
 participants' products is scattered as X was (Korthikanti et al., Reducing Activation Recomputation in Large Transformer
@@ -11,6 +13,7 @@ scatters them are the forms of `shardproof.impl.collective_matmul`.
 """
 
 from collections.abc import Callable
+from typing import SupportsFloat
 
 import jax
 import jax.numpy as jnp
@@ -18,10 +21,14 @@ from jaxtyping import Array, Shaped
 
 from shardproof.impl.arguments import AxisName, check_axes, check_rank
 from shardproof.impl.collective_matmul import all_gather_matmul_lhs, gathered, matmul_reduce_scatter, reduced
-from shardproof.impl.collective_matmul.operands import Axes, Result, Right, check_contraction
+from shardproof.impl.collective_matmul.operands import Axes, Result, Right, accumulator, check_contraction
+from shardproof.impl.collectives import cast_varying, varying
+from shardproof.impl.norms import check_rms_norm, rms_norm_of_whole
 
 Sequence = Shaped[Array, "s b d"]
 Rows = Shaped[Array, "n d"]
+Scale = Shaped[Array, " _"]
+Form = Callable[[Rows, Right, Right, Axes], Result]
 
 
 def sequence_parallel_mlp(x: Sequence, w_in: Right, w_out: Right, axis_name: AxisName) -> Sequence:
@@ -39,12 +46,7 @@ def sequence_parallel_mlp(x: Sequence, w_in: Right, w_out: Right, axis_name: Axi
     Raises:
         ValueError: for an unknown axis, x of other than 3 dimensions, or operands whose contracted sizes differ.
     """
-
-    def naive(rows: Rows, w_in: Right, w_out: Right, axes: Axes) -> Result:
-        hidden = jax.nn.relu(all_gather_matmul_lhs(rows, w_in, axes))
-        return matmul_reduce_scatter(hidden, w_out, axes, scatter_dimension=0)
-
-    return _of_rows("sequence_parallel_mlp", naive, x, w_in, w_out, axis_name)
+    return _of_rows("sequence_parallel_mlp", _naive, x, w_in, w_out, axis_name)
 
 
 def overlapped_sequence_parallel_mlp(x: Sequence, w_in: Right, w_out: Right, axis_name: AxisName) -> Sequence:
@@ -71,9 +73,85 @@ def bidirectional_sequence_parallel_mlp(x: Sequence, w_in: Right, w_out: Right, 
     return _of_rows(name, _rings(gathered.bidirectional, reduced.bidirectional), x, w_in, w_out, axis_name)
 
 
+def normalised_sequence_parallel_mlp(
+    x: Sequence, scale: Scale, w_in: Right, w_out: Right, axis_name: AxisName, *, epsilon: SupportsFloat
+) -> Sequence:
+    """`sequence_parallel_mlp` of `x / sqrt(mean(x^2) + epsilon) * scale`, the mean over D: the norm sends nothing.
+
+    The scale is the same on all participants, each of which normalises its own positions: its gradient is the sum of
+    theirs, one all-reduce more.
+
+    Arguments:
+        x: blocks of S positions, of B sequences each, with D features; floating-point numbers.
+        scale: one number per feature.
+        w_in: blocks of F columns.
+        w_out: blocks of as many rows.
+        axis_name: the axis or axis tuple over which positions are sharded, and hidden values within.
+        epsilon: added to the mean of the squares; a number of at least 0, with which a position of zeros gives NaN.
+
+    Returns:
+        Blocks of the shape of `x`, in the dtype that all operands promote to. What is normalised is rounded to that
+        of x and scale, and sent in it.
+
+    Raises:
+        ValueError: as `sequence_parallel_mlp`, for x or a scale that is not floating, a scale that is not one number
+            per feature, or a negative epsilon.
+    """
+    return _normalised("normalised_sequence_parallel_mlp", _naive, x, scale, w_in, w_out, axis_name, epsilon)
+
+
+def overlapped_normalised_sequence_parallel_mlp(
+    x: Sequence, scale: Scale, w_in: Right, w_out: Right, axis_name: AxisName, *, epsilon: SupportsFloat
+) -> Sequence:
+    """One ring after the other, of normalised blocks of X and of sums.
+
+    Arguments and result are those of `normalised_sequence_parallel_mlp`.
+
+    Raises:
+        ValueError: as `normalised_sequence_parallel_mlp`.
+    """
+    name, form = "overlapped_normalised_sequence_parallel_mlp", _rings(gathered.ring, reduced.ring)
+    return _normalised(name, form, x, scale, w_in, w_out, axis_name, epsilon)
+
+
+def bidirectional_normalised_sequence_parallel_mlp(
+    x: Sequence, scale: Scale, w_in: Right, w_out: Right, axis_name: AxisName, *, epsilon: SupportsFloat
+) -> Sequence:
+    """Both ways round the rings, half of every normalised block and of every sum each way.
+
+    Arguments and result are those of `normalised_sequence_parallel_mlp`.
+
+    Raises:
+        ValueError: as `normalised_sequence_parallel_mlp`.
+    """
+    name = "bidirectional_normalised_sequence_parallel_mlp"
+    form = _rings(gathered.bidirectional, reduced.bidirectional)
+    return _normalised(name, form, x, scale, w_in, w_out, axis_name, epsilon)
+
+
+def _normalised(
+    function: str,
+    form: Form,
+    x: Sequence,
+    scale: Scale,
+    w_in: Right,
+    w_out: Right,
+    axis_name: AxisName,
+    epsilon: SupportsFloat,
+) -> Sequence:
+    """A form of what is normalised."""
+    axes = check_axes(function, axis_name)
+    check_rank(function, "x", x, 3)
+    added, dtype, wide = check_rms_norm(function, x, scale, epsilon), jnp.result_type(x, scale), accumulator(x, scale)
+    along = {*axes}.union(*map(varying, (x, scale, w_in, w_out)))
+    # cast once and while wide: the transpose of a cast is a sum over the axes that were missing
+    of_x, of_scale = cast_varying((x.astype(wide), scale.astype(wide)), along)
+    return _of_rows(function, form, rms_norm_of_whole(of_x, of_scale, added).astype(dtype), w_in, w_out, axis_name)
+
+
 def _of_rows(
     function: str,
-    form: Callable[[Rows, Right, Right, Axes], Result],
+    form: Form,
     x: Sequence,
     w_in: Right,
     w_out: Right,
@@ -89,9 +167,15 @@ def _of_rows(
     return result.reshape(positions, batch, w_out.shape[-1])
 
 
+def _naive(rows: Rows, w_in: Right, w_out: Right, axes: Axes) -> Result:
+    """One collective before the products, and one behind."""
+    hidden = jax.nn.relu(all_gather_matmul_lhs(rows, w_in, axes))
+    return matmul_reduce_scatter(hidden, w_out, axes, scatter_dimension=0)
+
+
 def _rings(
     gather: Callable[[gathered.Gathering, Axes], Result], scatter: Callable[[reduced.Reducing, Axes], Result]
-) -> Callable[[Rows, Right, Right, Axes], Result]:
+) -> Form:
     """A ring that gathers and multiplies, relu, and a ring that multiplies and reduces."""
 
     def form(rows: Rows, w_in: Right, w_out: Right, axes: Axes) -> Result:

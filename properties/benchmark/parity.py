@@ -3,12 +3,13 @@
 `python -m shardproof.properties.benchmark parity`. Loss and gradients are those of small integers in float64, of which
 all sums are exact: they are the same bits, or they are not. The gradients are what a step of gradient descent at the
 rate 1 takes from the parameters, so that those of ZeRO, which no device ever holds, are among them. The steps of Adam
-are of real numbers in float64. What is sent and held is that of a step of Adam in float32.
+are of real numbers in float64. What is sent and held is that of a step of Adam in float32. Forms that take microbatches
+take two.
 """
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
@@ -19,18 +20,17 @@ from rich.table import Table
 
 from shardproof.impl import optimisers
 from shardproof.impl.losses import PARALLELISATIONS
-from shardproof.oracles import mlp_costs, training_costs
 from shardproof.oracles import optimisers as oracle
 from shardproof.oracles.communication import Cost
 from shardproof.oracles.layout import block_shape
 from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.benchmark import tables
 from shardproof.properties.benchmark.losses import counts
-from shardproof.properties.benchmark.tables import table
 from shardproof.properties.cases.training import Masked, Trial
 from shardproof.properties.counting.counted import of_compiled, of_record
-from shardproof.properties.laws.training import compiled, expected, simulated
+from shardproof.properties.laws.training import TOLERANCE, compiled, expected, setting_of, simulated
 from shardproof.properties.programs.losses import shapes
-from shardproof.properties.programs.training import FORMS, Axes, Form, of_loss
+from shardproof.properties.programs.training import FORMS, Form, of_loss
 
 ENGINES: dict[str, Callable[..., Any]] = {"simulate": simulated, "xla": compiled}
 MESH, DATA, MODEL = MeshCase(("dp", "tp"), (4, 2)), ("dp",), ("tp",)
@@ -56,8 +56,14 @@ NAMES = (
     "tensor_parallel",
     "fsdp_tensor_parallel",
     "fsdp_tensor_parallel_remat",
+    "accumulated",
+    "accumulated_fsdp",
+    "accumulated_tensor_parallel",
     "zero",
+    "zero_tensor_parallel",
 )
+OF_EXAMPLES_ALONE = ("accumulated", "accumulated_fsdp", "zero")
+"""Those that share nothing over the axes of model, and so take them for data, as data parallelism does."""
 
 
 @dataclass(frozen=True)
@@ -88,66 +94,70 @@ class Parity:
 
     Arguments:
         name: of the parallelisation.
-        same: by engine, whether the loss and all gradients are the same bits.
-        adam: by engine, the most that a loss or parameter is off by in any of the steps of Adam, as a part of the
-            largest number of its array, or of 1.
-        traced: what a step sends, as it is traced.
-        compiled: as it is compiled.
-        formula: by the oracle.
+        same: by engine, whether the loss, and the parameters after a step of gradient descent, are the same bits.
+        adam: by engine, the most that a loss or parameter is off by in each step of Adam, as a part of the largest
+            number of its array, or of 1.
+        sent: by engine, what a step sends.
+        formula: the same by the oracle.
     """
 
     name: str
     same: dict[str, bool]
-    adam: dict[str, float]
-    traced: Cost
-    compiled: Cost
+    adam: dict[str, list[float]]
+    sent: dict[str, Cost]
     formula: Cost
 
+    def most(self, engine: str, steps: int) -> float:
+        """The most that anything is off by in so many steps of Adam."""
+        return max(self.adam[engine][:steps])
 
-def roles(name: str, data: Axes, model: Axes) -> tuple[Axes, Axes]:
-    """The axes of data and of model: ZeRO shares over all of them what data parallelism has everywhere."""
-    return ((*data, *model), ()) if name == "zero" else (data, model)
+
+def placed(one: Form, trial: Steps) -> Steps:
+    """The trial with the roles of axes that the form has, in two microbatches if it takes any."""
+    if one.name in OF_EXAMPLES_ALONE:
+        trial = replace(trial, data=(*trial.data, *trial.model), model=())
+    return replace(trial, microbatches=2 if one.masked else 1)
 
 
-def parity(one: Form, trial: Steps) -> Parity:
-    """One row: both engines take the steps of the trial.
+def parity(one: Form, trial: Steps, engines: Collection[str] = tuple(ENGINES)) -> Parity:
+    """One row: the engines take the steps of the trial.
 
     Arguments:
         one: the step, of one of `NAMES`.
-        trial: steps of real numbers; `data` and `model` as all but ZeRO have them.
+        trial: steps of real numbers; `data` and `model` as most forms have them.
+        engines: the names of the engines.
     """
-    data, model = roles(one.name, trial.data, trial.model)
-    trial = replace(trial, data=data, model=model)
+    trial = placed(one, trial)
     exact = replace(trial, exact=True, steps=1)
+    counted = replace(trial, dtype="float32", steps=1)
     same: dict[str, bool] = {}
-    adam: dict[str, float] = {}
-    costs: dict[str, Cost | None] = {}
+    adam: dict[str, list[float]] = {}
+    sent: dict[str, Cost] = {}
     with jax.enable_x64(True):
-        for engine, run in ENGINES.items():
+        for engine in engines:
+            run = ENGINES[engine]
             _, found = run(exact, one, optimisers.sgd(1.0))
-            same[engine] = all(
-                itertools.starmap(np.array_equal, _pairs(found, exact, one, oracle.GradientDescent(1.0)))
-            )
+            descended = _pairs(found, exact, one, oracle.GradientDescent(1.0))
+            same[engine] = all(itertools.starmap(np.array_equal, *descended))
             _, found = run(trial, one, optimisers.adam(0.01))
-            adam[engine] = max(itertools.starmap(_off_by, _pairs(found, trial, one, oracle.Adam(0.01))))
-            evidence, _ = run(replace(trial, dtype="float32", steps=1), one, optimisers.adam(0.01))
-            costs[engine] = (of_record(evidence) if engine == "simulate" else of_compiled(evidence)).cost
-    traced, sent = costs["simulate"], costs["xla"]
-    assert traced is not None
-    assert sent is not None
-    at = mlp_costs.Setting(trial.mesh, data, model, trial.examples, trial.sizes, of_inputs=False)
-    of_zero = one.name == "zero"
-    formula = training_costs.zero(at, 1) if of_zero else mlp_costs.of_step(mlp_costs.formula_of(one.name), at)
-    return Parity(one.name, same, adam, traced, sent, formula)
+            adam[engine] = [
+                max(itertools.starmap(_off_by, step)) for step in _pairs(found, trial, one, oracle.Adam(0.01))
+            ]
+            evidence, _ = run(counted, one, optimisers.adam(0.01))
+            cost = (of_record(evidence) if engine == "simulate" else of_compiled(evidence)).cost
+            assert cost is not None
+            sent[engine] = cost
+    assert one.cost is not None
+    at = setting_of(counted, trial.data, trial.model)
+    return Parity(one.name, same, adam, sent, one.cost(at, trial.microbatches))
 
 
-def _pairs(found: Any, trial: Steps, one: Form, of: oracle.Optimiser) -> list[tuple[Any, Any]]:
-    """What was found after every step beside what is right: the loss, and all parameters."""
+def _pairs(found: Any, trial: Steps, one: Form, of: oracle.Optimiser) -> list[list[tuple[Any, Any]]]:
+    """What was found after each step beside what is right: the loss, and all parameters."""
     losses, after = expected(trial, one, of)
     return [
-        pair
+        [(loss, right_loss), *zip(leaves, right, strict=True)]
         for (loss, leaves), right_loss, right in zip(found, losses, after, strict=True)
-        for pair in [(loss, right_loss), *zip(leaves, right, strict=True)]
     ]
 
 
@@ -177,19 +187,22 @@ def held(name: str, trial: Steps) -> Held:
     donated, takes the place of what it updates.
     """
     one = form(name)
-    data, model = roles(name, trial.data, trial.model)
-    trial = replace(trial, data=data, model=model, dtype="float32", steps=1)
+    trial = replace(placed(one, trial), dtype="float32", steps=1)
     depth = len(trial.sizes) - 1
     record, _ = simulated(trial, one, optimisers.adam(0.01))
-    wholes, specs = shapes(trial.sizes, trial.examples)[0], one.specs(depth, data, model)[0]
+    wholes, specs = shapes(trial.sizes, trial.examples)[0], one.specs(depth, trial.data, trial.model)[0]
     blocks = [
         math.prod(block_shape(shape, trial.mesh, spec))
         for layer, layouts in zip(wholes, specs, strict=True)
         for shape, spec in zip(layer, layouts, strict=True)
     ]
-    if name == "zero":  # its state is among the arguments of its `shard_map`
-        return Held(4 * sum(blocks), 8 * sum(-(-n // trial.mesh.axis_size(data)) for n in blocks), record.peak_bytes)
+    if name.startswith("zero"):  # its state is among the arguments of its `shard_map`
+        shards = (-(-n // trial.mesh.axis_size(trial.data)) for n in blocks)
+        return Held(4 * sum(blocks), 8 * sum(shards), record.peak_bytes)
     return Held(4 * sum(blocks), 8 * sum(blocks), record.peak_bytes + 8 * sum(blocks))
+
+
+TRIAL, TRIAL_OF_DEEP = (Steps(MESH, DATA, MODEL, sizes, EXAMPLES, steps=STEPS) for sizes in (SIZES, DEEP))
 
 
 def measure() -> None:
@@ -197,9 +210,8 @@ def measure() -> None:
     console = Console(width=180)
     sizes = ", ".join(map(str, SIZES))
     title = f"layers of {sizes}, {EXAMPLES} examples, mesh {MESH}, against one device; bytes of a step in float32"
-    trial = Steps(MESH, DATA, MODEL, SIZES, EXAMPLES, steps=STEPS)
-    console.print(table(title, COLUMNS, [row(parity(form(name), trial)) for name in NAMES]))
-    console.print(memory(Steps(MESH, DATA, MODEL, DEEP, EXAMPLES)))
+    console.print(tables.table(title, COLUMNS, [row(parity(form(name), TRIAL)) for name in NAMES]))
+    console.print(memory(TRIAL_OF_DEEP))
 
 
 COLUMNS = (
@@ -208,8 +220,8 @@ COLUMNS = (
     f"{STEPS} steps of Adam: simulate",
     "XLA:CPU",
     "collectives of a step",
-    "bytes",
     "formula",
+    "bytes",
     "XLA:CPU sends",
 )
 
@@ -218,14 +230,53 @@ def row(of: Parity) -> tuple[str, ...]:
     """A row as it is printed."""
     return (
         of.name,
-        "the same bits" if all(of.same.values()) else ", ".join(f"{k}: {v}" for k, v in of.same.items()),
-        f"{of.adam['simulate']:.0e}",
-        f"{of.adam['xla']:.0e}",
-        counts(of.traced),
-        f"{of.traced.total_bytes:,}",
-        "the same" if str(of.traced) == str(of.formula) else str(of.formula),
-        counts(of.compiled),
+        bits(of),
+        *(f"{of.most(engine, STEPS):.0e}" for engine in ENGINES),
+        *sent(of),
+        counts(of.sent["xla"]),
     )
+
+
+def bits(of: Parity) -> str:
+    """Whether all engines find the same bits, or which do."""
+    return "the same bits" if all(of.same.values()) else ", ".join(f"{k}: {v}" for k, v in of.same.items())
+
+
+def sent(of: Parity) -> tuple[str, str, str]:
+    """What is sent as it is traced: collectives, whether the formula says so, and bytes."""
+    traced = of.sent["simulate"]
+    same = "the same" if str(traced) == str(of.formula) else str(of.formula)
+    return counts(traced), same, f"{traced.total_bytes:,}"
+
+
+IN_MARKDOWN = (
+    "parallelisation",
+    "loss and gradients",
+    "one step of Adam",
+    "ten",
+    "collectives of a step",
+    "formula",
+    "bytes",
+    "peak bytes",
+    "times p, of data parallelism's",
+)
+
+
+def markdown() -> str:
+    """What the interpreter says of every parallelisation, as `impl/README.md` has it."""
+    every = {name: held(name, TRIAL_OF_DEEP) for name in NAMES}
+    lines = []
+    for name in NAMES:
+        found, peak = parity(form(name), TRIAL, ("simulate",)), every[name].peak
+        adam = (within(found.most("simulate", steps)) for steps in (1, STEPS))
+        of_the_least = peak * MESH.size / every[AGAINST].peak
+        lines.append((name, bits(found), *adam, *sent(found), f"{peak:,}", f"{of_the_least:.2f}"))
+    return tables.markdown(IN_MARKDOWN, lines, left=6)
+
+
+def within(off: float) -> str:
+    """Whether what is off by so much is one device's."""
+    return f"{-math.log10(TOLERANCE):.0f} digits" if off < TOLERANCE else f"off by {off:.0e}"
 
 
 def memory(trial: Steps) -> Table:
@@ -238,4 +289,4 @@ def memory(trial: Steps) -> Table:
         for name, of in every.items()
     ]
     columns = ("parallelisation", "peak bytes", "parameters", "state", "peak")
-    return table(f"{title}; 1/p = {1 / trial.mesh.size}", columns, lines)
+    return tables.table(f"{title}; 1/p = {1 / trial.mesh.size}", columns, lines)

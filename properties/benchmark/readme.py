@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
-from shardproof.properties.benchmark import examples, moe, moe_growth, option_table, products, survivors, tpu
+from shardproof.properties.benchmark import examples, moe, moe_growth, option_table, parity, products, survivors, tpu
 from shardproof.properties.benchmark.tables import markdown
 from shardproof.properties.cases.chain import LINKS
 from shardproof.properties.contracts import CONTRACTS
@@ -52,6 +52,7 @@ HOMES: Mapping[str, Path] = {
     "moe-growth": IMPL_PAGE,
     "global-moe": IMPL_PAGE,
     "losses": IMPL_PAGE,
+    "parity": IMPL_PAGE,
     "distillation": IMPL_PAGE,
     "failure": REPORTS_PAGE,
     "options": REPORTS_PAGE,
@@ -175,6 +176,7 @@ COMPUTED = {
     "without-timelines": without_timelines,
     "compiled": tpu.recorded,
     "products": products.markdown,
+    "parity": parity.markdown,
 }
 """The sections that follow from the suite alone."""
 

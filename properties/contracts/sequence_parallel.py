@@ -1,5 +1,6 @@
-"""The contract of a multilayer perceptron over a sequence whose positions are sharded."""
+"""The contracts of a multilayer perceptron over a sequence whose positions are sharded, alone and behind a norm."""
 
+import numpy as np
 from hypothesis import strategies as st
 
 from shardproof.impl import sequence_parallel as implementations
@@ -7,12 +8,21 @@ from shardproof.oracles import sequence_parallel
 from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.shapes import LONG
-from shardproof.properties.contracts.contract import Claim, Communication, Contract, Scope, Violation
-from shardproof.properties.contracts.costs import bits, something, sum_bits, with_replicas
+from shardproof.properties.contracts.contract import (
+    Claim,
+    Communication,
+    Contract,
+    Option,
+    Scope,
+    Violation,
+    of_type,
+)
+from shardproof.properties.contracts.costs import bits, elements, replicas, something, sum_bits, with_replicas
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.matmul import signed
 from shardproof.properties.contracts.mistakes import sequence_parallel as mistakes
+from shardproof.properties.contracts.norms import EPSILONS
 from shardproof.properties.contracts.operation import APART, Described, Drawn, operation
 
 OWN = frozenset({"empty_blocks", APART, "explained_errors", "x64"})
@@ -39,23 +49,60 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     ], {}
 
 
+def _arguments_of_norm(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
+    (x, *weights), _ = _arguments(draw, participants, scope)
+    epsilon = draw(st.sampled_from(EPSILONS), label="epsilon")
+    return [x, Described(x.block[-1:], sharding=("whole",)), *weights], {"epsilon": epsilon}
+
+
+def _clear_of_zero(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """Hidden values that are far from zero, as in `signed`: a scale is above zero, so that features keep their signs.
+
+    No position is all zeros, where without epsilon it would be NaN.
+    """
+    x, scale, w_in, w_out = arrays
+    sizes = np.abs(scale.astype(np.float64))
+    scale = np.where(sizes > 0, sizes, 1).astype(scale.dtype)
+    # what is turned beside that depends on how large features are, and the norm changes that
+    x, w_in = (_signs(array, axis) for array, axis in ((x, -2), (w_in, -1)))
+    return [x, scale, w_in, w_out]
+
+
+def _signs(array: np.ndarray, axis: int) -> np.ndarray:
+    sizes = np.abs(array.astype(np.float64))
+    shape = [1] * array.ndim
+    shape[axis] = -1
+    signs = np.where(np.arange(array.shape[axis]) % 3 == 1, -1.0, 1.0).reshape(shape)
+    return (np.where(sizes > 0, sizes, 1) * signs).astype(array.dtype)
+
+
 def _mismatched(case: Case) -> st.SearchStrategy[Case]:
-    features, hidden = case.operands[1].block
-    return st.just(changed(case, 1, block=(features + 1, hidden)))
+    at = len(case.operands) - 2
+    features, hidden = case.operands[at].block
+    return st.just(changed(case, at, block=(features + 1, hidden)))
 
 
 def _more_rows(case: Case) -> st.SearchStrategy[Case]:
-    hidden, features = case.operands[2].block
-    return st.just(changed(case, 2, block=(hidden + 1, features)))
+    at = len(case.operands) - 1
+    hidden, features = case.operands[at].block
+    return st.just(changed(case, at, block=(hidden + 1, features)))
+
+
+def _another_scale(case: Case) -> st.SearchStrategy[Case]:
+    return st.just(changed(case, 1, block=(case.operands[1].block[0] + 1,)))
+
+
+def _negative(case: Case) -> st.SearchStrategy[Case]:
+    return st.just(case.with_params(epsilon=-1.0))
 
 
 def _terms(case: Case) -> int:
     """D products for every hidden element, F hidden elements for every result."""
-    _, w_in, w_out = case.operands
+    *_, w_in, w_out = case.operands
     return max(w_in.block[0], 1) * max(w_out.block[0] * case.participants, 1)
 
 
-def _sends(way: str) -> Communication:
+def _own(way: str) -> Communication:
     def cost(case: Case, backward: bool) -> Cost:
         positions, batch, features = case.operands[0].block
         return sequence_parallel.mlp_cost(
@@ -68,13 +115,30 @@ def _sends(way: str) -> Communication:
             backward=backward,
         )
 
-    return with_replicas(cost, 0, 1, 2)
+    return cost
+
+
+def _sends(way: str) -> Communication:
+    return with_replicas(_own(way), 0, 1, 2)
+
+
+def _sends_with_norm(way: str) -> Communication:
+    """The same, and the sum of the gradients of the scale, which is added up in the accumulator's dtype as x is."""
+    of_mlp = with_replicas(_own(way), 2, 3)
+
+    def cost(case: Case, backward: bool) -> Cost:
+        own = of_mlp(case, backward)
+        for place in (0, 1) if backward else ():
+            own += replicas(case, place, elements(case, place), sum_bits(case))
+        return own
+
+    return cost
 
 
 HIDDEN = "1/6"
 """What is exposed: of 16-bit floats, sums have twice the bytes of what is gathered, and products are as long."""
 
-CONTRACT: Contract = operation(
+MLP: Contract = operation(
     "sequence_parallel_mlp",
     sequence_parallel.sequence_parallel_mlp,
     _arguments,
@@ -108,3 +172,51 @@ CONTRACT: Contract = operation(
         ),
     },
 )
+
+NORMALISED: Contract = operation(
+    "normalised_sequence_parallel_mlp",
+    sequence_parallel.normalised_sequence_parallel_mlp,
+    _arguments_of_norm,
+    operands=("x", "scale", "w_in", "w_out"),
+    parameters=("epsilon",),
+    options={"epsilon": Option(of_type(float), lambda case, value: value >= 0)},
+    alike=frozenset({"scale"}),
+    kinds=("real", "exact", "distinct", "real"),
+    sets=4,
+    budget="layers",
+    features=OWN,
+    violations=(
+        Violation("scale", _another_scale),
+        Violation("epsilon", _negative),
+        Violation("w_in", _mismatched),
+        Violation("w_out", _more_rows),
+    ),
+    most=MOST_MEMBERS,
+    terms=_terms,
+    degree=6,  # in a derivative, a product of as many does not overflow
+    adapt=_clear_of_zero,
+    nonlinear=True,  # what is normalised, and what is hidden, is rounded: the accumulator is that of each step
+    shapes=(((2048, 4, 2048), 0, ""), ((2048,), None, ""), ((2048, 8192), 1, ""), ((8192, 2048), 0, "")),
+    usual={"epsilon": 1e-6},
+    mistakes=mistakes.OF_NORMALISED,
+    leading=0,
+    least=something(0, 2, 3),
+    implementations={
+        "naive": Claim(implementations.normalised_sequence_parallel_mlp, OWN, communication=_sends_with_norm("naive")),
+        "overlapped": Claim(
+            implementations.overlapped_normalised_sequence_parallel_mlp,
+            OWN,
+            communication=_sends_with_norm("ring"),
+            exposed=HIDDEN,
+        ),
+        "bidirectional": Claim(
+            implementations.bidirectional_normalised_sequence_parallel_mlp,
+            OWN,
+            communication=_sends_with_norm("bidirectional"),
+            exposed=HIDDEN,
+            directions=2,
+        ),
+    },
+)
+
+CONTRACTS: tuple[Contract, ...] = (MLP, NORMALISED)

@@ -33,7 +33,8 @@ LONG: dict[str, int] = {
 }
 """Of rows, contracted size and columns on a device, the one on which what is sent does not depend."""
 
-KNOWN = (*LONG, sequence_parallel.CONTRACT.name)
+NORMALISED = sequence_parallel.NORMALISED
+KNOWN = (*LONG, sequence_parallel.MLP.name, NORMALISED.name)
 
 
 def longest(chip: Chip, element: int = 4) -> int:
@@ -61,12 +62,14 @@ def roomy(contract: str, mesh: MeshCase, axis_name: str | tuple[str, ...], chip:
         m_k_n[LONG[contract]] = long
         return product_case(contract, mesh, axis_name, (m_k_n[0], m_k_n[1], m_k_n[2]), dtype="bfloat16")
     axes = (axis_name,) if isinstance(axis_name, str) else axis_name
-    blocks: list[tuple[tuple[int, ...], int]] = [((SIDE // 8, 8, SIDE), 0), ((SIDE, long), 1), ((long, SIDE), 0)]
+    normalised = contract == NORMALISED.name
+    weights: list[tuple[tuple[int, ...], int | None]] = [((SIDE, long), 1), ((long, SIDE), 0)]
+    blocks = [((SIDE // 8, 8, SIDE), 0), *([((SIDE,), None)] if normalised else []), *weights]
     operands = tuple(
         Operand(block, "bfloat16", Placement(tuple(axes if i == at else () for i in range(len(block)))))
         for block, at in blocks
     )
-    return Case(contract, mesh, axis_name, operands)
+    return Case(contract, mesh, axis_name, operands, tuple(NORMALISED.usual.items()) if normalised else ())
 
 
 def place(topology: Topology, axes: int = 1) -> tuple[MeshCase, str | tuple[str, ...]]:

@@ -31,6 +31,7 @@ LOGITS: Described = [((3, 70), "bfloat16", "tp"), ((3,), "int32", "dp")]
 PROJECTED: Described = [((3, 2), "bfloat16", "dp"), ((2, 70), "bfloat16", "tp"), ((3,), "int32", "dp")]
 SEQUENCE: Described = [((2, 4, 3), "bfloat16", axes) for axes in ("dp tp", "tp", "tp")]
 SEQUENCE_BLOCKS: Described = [((2, 1, 3), "bfloat16", "dp tp"), ((3, 2), "bfloat16", "tp"), ((2, 3), "bfloat16", "tp")]
+NORMALISED_BLOCKS: Described = [SEQUENCE_BLOCKS[0], ((3,), "bfloat16", ""), *SEQUENCE_BLOCKS[1:]]
 ROUTED: Described = [((3, 2), "bfloat16", "tp"), ((2, 8), "bfloat16", ""), ((2, 2, 2), "bfloat16", "tp")]
 GATED: Described = [*ROUTED[:2], *[((2, 2, 3), "bfloat16", "tp")] * 2, ((2, 3, 2), "bfloat16", "tp")]
 SMOOTHED = {"label_smoothing": 0.1, "ignore_index": -1}
@@ -50,6 +51,7 @@ OPERANDS: dict[str, tuple[Described, dict[str, Any]]] = {
     "ragged_all_to_all": ([((3, 2), "bfloat16", "tp"), ((5, 2), "bfloat16", "dp tp"), *LISTS], {}),
     "rms_norm": ([((3, 2), "bfloat16", "dp tp"), ((2,), "bfloat16", "tp")], {"epsilon": 1e-6}),
     "router_z_loss": ([((3, 8), "bfloat16", "tp")], {}),
+    "normalised_sequence_parallel_mlp": (NORMALISED_BLOCKS, {"epsilon": 1e-6}),
     "sequence_parallel_mlp": (SEQUENCE_BLOCKS, {}),
     "shard_load_balancing_loss": ([((3, 8), "bfloat16", "tp")], {"top_k": 2}),
     "shard_mean": ([((3, 2), "bfloat16", "tp")], {}),
@@ -131,6 +133,19 @@ COSTS = {
     "sequence_parallel_mlp[bidirectional]": (
         "permute=12 (108 bytes)",
         "all_reduce=2 (24 bytes), permute=18 (144 bytes)",
+    ),
+    # the same, and the gradient of a scale of 3 numbers, added up in float32
+    "normalised_sequence_parallel_mlp[naive]": (
+        "all_gather=1 (12 bytes), reduce_scatter=1 (96 bytes)",
+        "all_gather=2 (36 bytes), all_reduce=3 (36 bytes), reduce_scatter=1 (48 bytes)",
+    ),
+    "normalised_sequence_parallel_mlp[overlapped]": (
+        "permute=6 (108 bytes)",
+        "all_reduce=3 (36 bytes), permute=9 (144 bytes)",
+    ),
+    "normalised_sequence_parallel_mlp[bidirectional]": (
+        "permute=12 (108 bytes)",
+        "all_reduce=3 (36 bytes), permute=18 (144 bytes)",
     ),
     # rows of 2, to be 8; 2 by 6 of 8 by 12, whose rows come together, then the columns, of which 3 are kept
     "sharded_matmul[gathered]": (

@@ -12,24 +12,31 @@ from shardproof.impl.losses import PARALLELISATIONS
 from shardproof.impl.losses.data_parallel import linear_alone
 from shardproof.impl.training import TrainingStep
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.benchmark.parity import NAMES, Steps, form, held, parity, row
+from shardproof.properties.benchmark.parity import NAMES, Steps, form, held, parity, row, within
 from shardproof.properties.laws.training import OPTIMISERS, TOLERANCE, check_steps
 from shardproof.properties.programs.training import FORMS, Axes
 
 MESH = MeshCase(("dp", "tp"), (2, 2))
 TRIAL = Steps(MESH, ("dp",), ("tp",), (8, 12, 4), 8, steps=10)
-DEEP = replace(TRIAL, sizes=(16,) * 13, examples=4)
+DEEP = replace(TRIAL, sizes=(16,) * 13)
 
 
 @pytest.mark.needs_devices(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_parity(name: str) -> None:
-    """Loss and gradients are one device's bits, ten steps of Adam its parameters, and what is sent is the formula."""
+    """One device's loss, gradients and step of SGD bit for bit, one and ten steps of Adam, and the formula's bytes."""
     found = parity(form(name), TRIAL)
     assert found.same == {"simulate": True, "xla": True}
-    assert max(found.adam.values()) < TOLERANCE
-    assert str(found.traced) == str(found.formula)
+    for engine in ("simulate", "xla"):
+        assert len(found.adam[engine]) == 10
+        assert max(found.adam[engine]) < TOLERANCE
+    assert str(found.sent["simulate"]) == str(found.formula)
     assert row(found)[1] == "the same bits"
+
+
+def test_every_form_is_in_the_table() -> None:
+    """Of all losses, and of all steps that accumulate or share the optimiser's state."""
+    assert set(NAMES) == {*PARALLELISATIONS, *FORMS}
 
 
 @pytest.mark.needs_devices(4)
@@ -46,21 +53,24 @@ def test_a_wrong_parallelisation_is_seen() -> None:
 
     found = parity(replace(FORMS["one_device"], step=step), replace(TRIAL, steps=2))
     assert found.same == {"simulate": False, "xla": False}
-    assert min(found.adam.values()) > 1e-3
+    assert min(found.most(engine, steps) for engine in ("simulate", "xla") for steps in (1, 2)) > 1e-3
+    assert within(found.most("simulate", 2)).startswith("off by ")
     assert row(found)[1] == "simulate: False, xla: False"
 
 
 def test_what_is_held() -> None:
     """Fully sharded, a device holds 1/p of parameters and state but for biases; under ZeRO of the state alone."""
     p = MESH.size
-    every = {name: held(name, DEEP) for name in ("data_parallel", "fsdp_rows", "fsdp_rows_remat", "zero")}
+    names = ("data_parallel", "fsdp_rows", "fsdp_rows_remat", "zero", "zero_tensor_parallel")
+    every = {name: held(name, DEEP) for name in names}
     against = every["data_parallel"]
     assert against.state == 2 * against.parameters == 2 * 4 * 12 * (16 * 16 + 16)
     for name in ("fsdp_rows", "fsdp_rows_remat"):
         assert every[name].parameters * p == against.parameters + 4 * 12 * 16  # biases are whole along `data`
         assert every[name].state == 2 * every[name].parameters
     assert every["zero"].parameters == against.parameters
-    assert every["zero"].state * p == against.state
+    assert every["zero"].state * p == against.state == every["zero_tensor_parallel"].state * p
+    assert every["zero_tensor_parallel"].parameters * MESH.shape["tp"] == against.parameters
     assert every["fsdp_rows_remat"].peak < every["fsdp_rows"].peak < every["zero"].peak < against.peak
     assert every["fsdp_rows_remat"].peak < 1.6 * against.peak / p
 

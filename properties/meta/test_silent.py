@@ -46,6 +46,7 @@ SILENT: dict[str, Callable[..., Array]] = {
     "matmul_all_reduce": lambda a, w, axis_name: jnp.zeros((a.shape[0], w.shape[1]), a.dtype),
     "transformer_block": lambda x, w_in, w_out, axis_name: jnp.zeros_like(x),
     "sequence_parallel_mlp": lambda x, w_in, w_out, axis_name: jnp.zeros_like(x),
+    "normalised_sequence_parallel_mlp": lambda x, scale, w_in, w_out, axis_name, *, epsilon: jnp.zeros_like(x),
     "attention": lambda q, k, v, axis_name, *, causal=False: jnp.zeros_like(q),
     "embedding_lookup": lambda table, ids, axis_name: jnp.zeros((len(ids), table.shape[1]), table.dtype),
     "global_norm": lambda x, axis_name: jnp.zeros((), x.dtype),

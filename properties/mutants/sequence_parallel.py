@@ -1,4 +1,4 @@
-"""Planted bugs of a multilayer perceptron over a sharded sequence."""
+"""Planted bugs of a multilayer perceptron over a sharded sequence; those of a norm before it have a module beside."""
 
 import jax
 import jax.numpy as jnp
@@ -82,3 +82,11 @@ def mlp_that_adds_up_everywhere(x: Array, w_in: Array, w_out: Array, axis_name: 
 def mlp_that_hides_nothing(x: Array, w_in: Array, w_out: Array, axis_name: AxisName) -> Array:
     """Gathers before it multiplies, and multiplies before it scatters."""
     return forms.sequence_parallel_mlp(x, w_in, w_out, axis_name)
+
+
+@mutant("normalised_sequence_parallel_mlp", smallest=(2,), law="overlap", overlap="exposed<=1/6")
+def normalised_mlp_that_hides_nothing(
+    x: Array, scale: Array, w_in: Array, w_out: Array, axis_name: AxisName, *, epsilon: float
+) -> Array:
+    """Gathers before it multiplies, and multiplies before it scatters."""
+    return forms.normalised_sequence_parallel_mlp(x, scale, w_in, w_out, axis_name, epsilon=epsilon)

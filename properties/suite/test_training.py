@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.strategies import trials
+from shardproof.properties.cases.training import Trial
 from shardproof.properties.contracts import Scope
 from shardproof.properties.laws.training import OPTIMISERS, check_steps
 from shardproof.properties.programs.training import FORMS, Form
@@ -43,3 +45,14 @@ def steps_of(engine: str) -> object:
 
 test_steps_simulate = steps_of("simulate")
 test_steps_xla = steps_of("xla")
+
+
+@pytest.mark.law("value", "simulate")
+@pytest.mark.parametrize(("optimiser", "steps"), [("sgd", 1), ("adam", 10)])
+@pytest.mark.parametrize("form", FORMS.values(), ids=str)
+def test_one_step_and_ten(form: Form, optimiser: str, steps: int) -> None:
+    """A step of gradient descent, and each of the first ten of Adam, are one device's under all forms."""
+    mesh = MeshCase(("dp", "tp"), (2, 2))
+    microbatches = 2 if form.masked else 1
+    trial = Trial(mesh, ("dp",), ("tp",), (8, 12, 4), 8, microbatches=microbatches, steps=steps)
+    check_steps(trial, form, OPTIMISERS[optimiser], "simulate")

@@ -1,0 +1,153 @@
+"""Planted bugs of the norm before a multilayer perceptron over a sharded sequence."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from shardproof.impl import sequence_parallel as forms
+from shardproof.impl.collectives import all_gather, cast_varying, varying
+from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.properties.mutants.catalogue import formula_of, mutant
+
+NAIVE = formula_of("normalised_sequence_parallel_mlp", "naive")
+
+
+def _wide(x: Array) -> Array:
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def _along(axis_name: AxisName, *arrays: Array) -> set[str]:
+    return {*names(axis_name)}.union(*map(varying, arrays))
+
+
+def _behind(roots: Array, x: Array, scale: Array, w_in: Array, w_out: Array, axis_name: AxisName) -> Array:
+    """The perceptron of positions by these roots."""
+    normalised = (_wide(x) / roots * _wide(scale)).astype(x.dtype)
+    return forms.sequence_parallel_mlp(normalised, w_in, w_out, axis_name)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _heard_by_the_first(scale: Array, axes: tuple[str, ...]) -> Array:
+    return scale
+
+
+def _first_alone(axes: tuple[str, ...], _: None, ct: Array) -> tuple[Array]:
+    return (jnp.where(lax.axis_index(axes) == 0, ct, 0),)
+
+
+_heard_by_the_first.defvjp(lambda scale, axes: (scale, None), _first_alone)
+
+
+@mutant("normalised_sequence_parallel_mlp", smallest=(2,), law="gradient")
+def scale_gradient_not_reduced(
+    x: Array, scale: Array, w_in: Array, w_out: Array, axis_name: AxisName, *, epsilon: float
+) -> Array:
+    """The gradient of the scale is what the first participant's positions say, and not the sum of all."""
+    own = _heard_by_the_first(cast_varying(scale, _along(axis_name, x, scale, w_in, w_out)), names(axis_name))
+    return forms.normalised_sequence_parallel_mlp(x, own, w_in, w_out, axis_name, epsilon=epsilon)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _times(x: Array, by: float) -> Array:
+    return x
+
+
+@_times.defjvp
+def _(by: float, primals: Any, tangents: Any) -> tuple[Array, Array]:
+    return primals[0], tangents[0] * jnp.asarray(by, tangents[0].dtype)
+
+
+@mutant("normalised_sequence_parallel_mlp", smallest=(2,), law="gradient")
+def scale_gradient_is_a_mean(
+    x: Array, scale: Array, w_in: Array, w_out: Array, axis_name: AxisName, *, epsilon: float
+) -> Array:
+    """The gradient of the scale is the mean of what all participants' positions say, as in data parallelism."""
+    learning = _times(scale, 1 / lax.axis_size(names(axis_name)))
+    return forms.normalised_sequence_parallel_mlp(x, learning, w_in, w_out, axis_name, epsilon=epsilon)
+
+
+@mutant("normalised_sequence_parallel_mlp", smallest=(2,), law="gradient")
+def scale_gradient_counted_by_all(
+    x: Array, scale: Array, w_in: Array, w_out: Array, axis_name: AxisName, *, epsilon: float
+) -> Array:
+    """The gradient of the scale counts every position as often as there are participants, as if all normalised all."""
+    learning = _times(scale, float(lax.axis_size(names(axis_name))))
+    return forms.normalised_sequence_parallel_mlp(x, learning, w_in, w_out, axis_name, epsilon=epsilon)
+
+
+@mutant("normalised_sequence_parallel_mlp", smallest=(2,))
+def norm_of_all_participants_positions(
+    x: Array, scale: Array, w_in: Array, w_out: Array, axis_name: AxisName, *, epsilon: float
+) -> Array:
+    """Adds up squares over the participants, as if they shared the features of a position."""
+    axes = names(axis_name)
+    squares = lax.psum(jnp.sum(jnp.square(_wide(cast_varying(x, axes))), axis=-1, keepdims=True), axes)
+    roots = jnp.sqrt(squares / (x.shape[-1] * lax.axis_size(axes)) + epsilon)
+    return _behind(roots, x, scale, w_in, w_out, axis_name)
+
+
+@mutant("normalised_sequence_parallel_mlp", smallest=(1,))
+def norm_along_the_positions(
+    x: Array, scale: Array, w_in: Array, w_out: Array, axis_name: AxisName, *, epsilon: float
+) -> Array:
+    """Takes the mean of the squares of a feature over the positions that are here."""
+    squares = jnp.mean(jnp.square(_wide(x)), axis=0, keepdims=True)
+    return _behind(jnp.sqrt(squares + epsilon), x, scale, w_in, w_out, axis_name)
+
+
+@mutant("normalised_sequence_parallel_mlp", smallest=(1,))
+def norm_of_the_sequences_together(
+    x: Array, scale: Array, w_in: Array, w_out: Array, axis_name: AxisName, *, epsilon: float
+) -> Array:
+    """Takes the mean over the sequences of a position as well as over its features."""
+    squares = jnp.mean(jnp.square(_wide(x)), axis=(1, 2), keepdims=True)
+    return _behind(jnp.sqrt(squares + epsilon), x, scale, w_in, w_out, axis_name)
+
+
+@mutant("normalised_sequence_parallel_mlp", smallest=(1,))
+def norm_before_and_after_the_gather(
+    x: Array, scale: Array, w_in: Array, w_out: Array, axis_name: AxisName, *, epsilon: float
+) -> Array:
+    """Normalises the own positions, and once more what was gathered."""
+    root = jnp.sqrt(jnp.mean(jnp.square(_wide(x)), axis=-1, keepdims=True) + epsilon)
+    once = (_wide(x) / root * _wide(scale)).astype(x.dtype)
+    return forms.normalised_sequence_parallel_mlp(once, scale, w_in, w_out, axis_name, epsilon=epsilon)
+
+
+@mutant("normalised_sequence_parallel_mlp", smallest=(1,))
+def scale_left_out(x: Array, scale: Array, w_in: Array, w_out: Array, axis_name: AxisName, *, epsilon: float) -> Array:
+    """Normalises, and multiplies by no scale."""
+    return forms.normalised_sequence_parallel_mlp(x, jnp.ones_like(scale), w_in, w_out, axis_name, epsilon=epsilon)
+
+
+@mutant("normalised_sequence_parallel_mlp", smallest=(1,))
+def perceptron_with_epsilon_outside(
+    x: Array, scale: Array, w_in: Array, w_out: Array, axis_name: AxisName, *, epsilon: float
+) -> Array:
+    """Adds epsilon to the root, and not to the mean under it."""
+    root = jnp.sqrt(jnp.mean(jnp.square(_wide(x)), axis=-1, keepdims=True)) + epsilon
+    return _behind(root, x, scale, w_in, w_out, axis_name)
+
+
+@mutant("normalised_sequence_parallel_mlp", smallest=(1,), law="gradient")
+def perceptron_with_a_constant_root(
+    x: Array, scale: Array, w_in: Array, w_out: Array, axis_name: AxisName, *, epsilon: float
+) -> Array:
+    """Takes the root for a constant in the gradient."""
+    root = jnp.sqrt(jnp.mean(jnp.square(_wide(x)), axis=-1, keepdims=True) + epsilon)
+    return _behind(lax.stop_gradient(root), x, scale, w_in, w_out, axis_name)
+
+
+@mutant("normalised_sequence_parallel_mlp", smallest=(1,), law="communication", communication=NAIVE)
+def norm_whose_roots_travel(
+    x: Array, scale: Array, w_in: Array, w_out: Array, axis_name: AxisName, *, epsilon: float
+) -> Array:
+    """Gathers all positions' roots besides, and takes its own out of them."""
+    axes, own = names(axis_name), x.shape[0]
+    root = jnp.sqrt(jnp.mean(jnp.square(_wide(x)), axis=-1, keepdims=True) + epsilon)
+    every = all_gather(cast_varying(root, axes), axes, tiled=True)
+    roots = lax.dynamic_slice_in_dim(every, lax.axis_index(axes) * own, own)
+    return _behind(roots, x, scale, w_in, w_out, axis_name)

@@ -142,11 +142,13 @@ SHOWN = {
 """On which kinds of data a mistake shows, and of which seeds, where it does not on any."""
 
 
-OPTIONS = {
-    "moe_layer: the lowest gates of an expert were kept, not the highest": {
-        "policy": "probability",
-        "capacity_per_sender": None,
-    },
+OF_GATES: dict[str, Any] = {"policy": "probability", "capacity_per_sender": None, "over": "all", "capacity": 1}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "moe_layer: the lowest gates of an expert were kept, not the highest": OF_GATES,
+    "moe_layer: all policies were that by position": {"policy": "choice"},
+    "gated_moe_layer: the lowest gates of an expert were kept, not the highest": OF_GATES,
+    "gated_moe_layer: all policies were that by position": {"policy": "choice"},
+    "gated_moe_layer: senders dropped nothing": {"capacity_per_sender": 1},
 }
 """The options on which a mistake shows, where it does not on the case's own."""
 

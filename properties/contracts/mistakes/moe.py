@@ -4,12 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from shardproof.oracles.collectives import Axes, Blocks
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.moe.dropping import Dispatch
 from shardproof.oracles.moe.expert_choice import ExpertChoice
 from shardproof.oracles.moe.layer import MoeLayer, Part, Settings
-from shardproof.oracles.moe.routing import Routing
+from shardproof.oracles.moe.routing import Routing, route
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,39 @@ def policy_is(other: str, *policies: str) -> Mistaken:
     return Mistaken(lambda settings: replace(settings, policy=other) if settings.policy in policies else settings)
 
 
+class Renormalised(MoeLayer):
+    """A layer whose tokens divide their gates by the sum of those that are kept; of values alone."""
+
+    def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes, **options: Any) -> list[Blocks]:
+        """Of gates that add up to one for every token of which something is kept."""
+        return OfKeptGates().value(operands, mesh, axes, **options)
+
+
+class OfKeptGates(MoeLayer):
+    """What renormalised layers compute."""
+
+    def routing(self, part: Part, settings: Settings) -> Routing:
+        """What tokens choose, and their gates, divided by the sum of those that are kept."""
+        right = super().routing(part, settings)
+        total = np.zeros(len(right.gates), right.gates.dtype)
+        for pair in super().dispatch(right, part, settings).kept:
+            total[pair.token] += right.gates[pair.token, pair.choice]
+        return right._replace(gates=right.gates / np.where(total == 0, 1, total)[:, None])
+
+    def dispatch(self, routing: Routing, part: Part, settings: Settings) -> Dispatch:
+        """Who is kept, by the gates as they are."""
+        return super().dispatch(super().routing(part, settings), part, settings)
+
+
+class TiesToTheHighest(MoeLayer):
+    """A layer in which of equal logits that of the highest expert is chosen first."""
+
+    def routing(self, part: Part, settings: Settings) -> Routing:
+        """What tokens choose if experts are numbered from behind."""
+        last = route(part.logits[:, ::-1], settings.top_k, over=settings.over)
+        return last._replace(experts=part.experts - 1 - last.experts)
+
+
 class OfLowestGates(MoeLayer):
     """A layer whose experts keep the lowest gates where the highest win."""
 
@@ -67,16 +102,15 @@ MISTAKES = {
     "nothing was dropped": given(capacity=None, capacity_per_sender=None),
     "the capacity was one more": Mistaken(lambda s: s if s.capacity is None else replace(s, capacity=s.capacity + 1)),
     "the lowest gates of an expert were kept, not the highest": OfLowestGates(),
+    "gates were divided by the sum of those that are kept": Renormalised(),
+    "ties went to the highest expert": TiesToTheHighest(),
+    "all policies were that by position": policy_is("position", "probability", "choice", "sender"),
     "all policies were that by choice": policy_is("choice", "probability", "position", "sender"),
     "all policies were that by probability": policy_is("probability", "position", "choice", "sender"),
 }
 """The mistakes, each by a clause that says so."""
 
-OF_GATED = {
-    "the matrices of gate and up were swapped": Swapped(),
-    "gates were the softmax over all logits": MISTAKES["gates were the softmax over all logits"],
-    "nothing was dropped": MISTAKES["nothing was dropped"],
-}
+OF_GATED = {"the matrices of gate and up were swapped": Swapped(), **MISTAKES}
 """Those of gated experts."""
 
 OF_CHOICE = {

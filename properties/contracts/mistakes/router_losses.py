@@ -34,6 +34,22 @@ class NotScaled(router_losses.LoadBalancingLoss):
         return super().weights(logits, mesh, axes, top_k) / logits.shape[-1]
 
 
+class NotByChoices(router_losses.LoadBalancingLoss):
+    """Takes choices by the number of tokens for shares."""
+
+    def weights(self, logits: Blocks, mesh: MeshCase, axes: Axes, top_k: int) -> Blocks:
+        """As often as a token chooses."""
+        return super().weights(logits, mesh, axes, top_k) * top_k
+
+
+class ChosenAlone(router_losses.LoadBalancingLoss):
+    """Counts probabilities of chosen experts alone."""
+
+    def weighted(self, p: Blocks, logits: Blocks, mesh: MeshCase, axes: Axes, top_k: int) -> Blocks:
+        """Without those of others."""
+        return super().weighted(p * self.chosen(logits, top_k), logits, mesh, axes, top_k)
+
+
 class OwnTokens(router_losses.RouterZLoss):
     """Divides by the number of a participant's own tokens."""
 
@@ -50,6 +66,14 @@ class NotSquared(router_losses.RouterZLoss):
         return [self.mean(self.log_sums(np.asarray(operands[0])), mesh, axes)]
 
 
+class SquareOfTheMean(router_losses.RouterZLoss):
+    """Squares the mean of the logarithms."""
+
+    def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> list[Blocks]:
+        """The square of one number."""
+        return [self.mean(self.log_sums(np.asarray(operands[0])), mesh, axes) ** 2]
+
+
 class MeanOverParticipants(router_losses.OfShards):
     """Takes the mean of all participants' losses where a shard's own is asked for."""
 
@@ -63,12 +87,15 @@ OF_LOAD_BALANCING = {
     "the loss was the mean of each participant's": MeanOfMeans(),
     "first choices alone were counted": FirstChoices(),
     "the loss was not multiplied by the number of experts": NotScaled(),
+    "choices were not divided by top_k": NotByChoices(),
+    "probabilities of chosen experts alone were counted": ChosenAlone(),
 }
 """The mistakes of the loss that balances experts, each by a clause that says so."""
 
 OF_Z = {
     "the sum was divided by how many tokens a participant has": OwnTokens(),
     "logarithms were not squared": NotSquared(),
+    "the mean of the logarithms was squared": SquareOfTheMean(),
 }
 """The mistakes of the loss that keeps logits small."""
 
@@ -77,11 +104,14 @@ OF_SHARD_BALANCE = {
     "the loss was the mean of each participant's": MeanOverParticipants(router_losses.load_balancing_loss),
     "first choices alone were counted": router_losses.OfShards(FirstChoices()),
     "the loss was not multiplied by the number of experts": router_losses.OfShards(NotScaled()),
+    "choices were not divided by top_k": router_losses.OfShards(NotByChoices()),
+    "probabilities of chosen experts alone were counted": router_losses.OfShards(ChosenAlone()),
 }
 """The mistakes of a shard's loss that balances experts."""
 
 OF_SHARD_Z = {
     "the loss was of the tokens of all participants": router_losses.router_z_loss,
     "logarithms were not squared": router_losses.OfShards(NotSquared()),
+    "the mean of the logarithms was squared": router_losses.OfShards(SquareOfTheMean()),
 }
 """The mistakes of a shard's loss that keeps logits small."""

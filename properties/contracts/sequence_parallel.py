@@ -1,5 +1,8 @@
 """The contracts of a multilayer perceptron over a sequence whose positions are sharded, alone and behind a norm."""
 
+from collections.abc import Callable
+from fractions import Fraction
+
 import numpy as np
 from hypothesis import strategies as st
 
@@ -138,6 +141,22 @@ def _sends_with_norm(way: str) -> Communication:
 HIDDEN = "1/6"
 """What is exposed: of 16-bit floats, sums have twice the bytes of what is gathered, and products are as long."""
 
+
+def _all_but_sums(way: str, directions: int) -> Callable[[Case], Fraction]:
+    """What is exposed of the normed one: besides, the sum of the scale's gradient, behind which nothing is left to do.
+
+    It is 2 (p - 1) / p of its bytes, less than twice, beside what permutes send, each way round.
+    """
+    sends = _sends_with_norm(way)
+
+    def exposed(case: Case) -> Fraction:
+        both = [sends(case, backward) for backward in (False, True)]
+        summed, sent = (sum(cost.bytes_in(kind) for cost in both) for kind in ("all_reduce", "permute"))
+        return min(Fraction(1), Fraction(HIDDEN) + Fraction(2 * summed, max(1, 2 * summed + sent // directions)))
+
+    return exposed
+
+
 MLP: Contract = operation(
     "sequence_parallel_mlp",
     sequence_parallel.sequence_parallel_mlp,
@@ -207,13 +226,13 @@ NORMALISED: Contract = operation(
             implementations.overlapped_normalised_sequence_parallel_mlp,
             OWN,
             communication=_sends_with_norm("ring"),
-            exposed=HIDDEN,
+            exposed=_all_but_sums("ring", 1),
         ),
         "bidirectional": Claim(
             implementations.bidirectional_normalised_sequence_parallel_mlp,
             OWN,
             communication=_sends_with_norm("bidirectional"),
-            exposed=HIDDEN,
+            exposed=_all_but_sums("bidirectional", 2),
             directions=2,
         ),
     },

@@ -13,7 +13,7 @@ from itertools import repeat
 
 import numpy as np
 
-from shardproof.oracles.dtypes import half_spacing, is_float, largest_finite, unit_roundoff
+from shardproof.oracles.dtypes import half_spacing, is_float, largest_finite, real_of, unit_roundoff
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS, Contract
@@ -115,7 +115,12 @@ def permitted(implementation: Implementation, case: Case, *, derivative: bool) -
     floats = [case.operands[i].numpy_dtype for i in (range(len(case.operands)) if contract.generic else moving[:1])]
     held = contract.accumulator(max(filter(is_float, floats), key=unit_roundoff))  # of a user's own, the narrowest
     between_calls = frozenset({"optimization_barrier"} if case.calls > 1 else ())
-    return Rounding(held.name, between_calls | (ACCUMULATED_BY_JAX if derivative else frozenset()))
+    if not derivative:
+        return Rounding(held.name, between_calls)
+    # JAX adds up in dtypes of the case: what is narrower was written
+    every = [operand.numpy_dtype for operand in case.operands]
+    known = map(real_of, filter(is_float, [*every, *contract.result_dtypes(case, every)]))
+    return Rounding(held.name, between_calls | ACCUMULATED_BY_JAX, max(known, key=unit_roundoff).name)
 
 
 def value_references(implementation: Implementation, case: Case, sets: Sets) -> Iterator[list[Reference]]:

@@ -58,6 +58,7 @@ class Rounding:
     Arguments:
         least: floats that are narrower count as this one; empty: every operation is charged by its own dtype.
         own: the primitives that are charged by their own dtype in spite of that.
+        floor: floats that are narrower than this one count as it even there; empty: none do.
         literals: whether a constant may be what a number of the source was rounded to, and is off by that.
         split: whether a compiler may divide any sum over devices, as in a program of global arrays: its parts are then
             sent in the dtype of the sum.
@@ -67,6 +68,7 @@ class Rounding:
 
     least: str = ""
     own: frozenset[str] = frozenset()
+    floor: str = ""
     literals: bool = False
     split: bool = False
     leeway: float = 1.0
@@ -74,10 +76,8 @@ class Rounding:
 
     def charged(self, dtype: np.dtype, primitive: str) -> np.dtype:
         """The dtype by which a result of a traced one is charged."""
-        real = real_of(dtype)
-        if not self.least or primitive in self.own or unit_roundoff(real) <= unit_roundoff(np.dtype(self.least)):
-            return real
-        return np.dtype(self.least)
+        real, least = real_of(dtype), self.floor if primitive in self.own else self.least
+        return np.dtype(least) if least and unit_roundoff(real) > unit_roundoff(np.dtype(least)) else real
 
 
 OWN = Rounding()

@@ -11,7 +11,8 @@
   Of the terms of a product few are special or NaN, so that most sums have none, and next to one that is not finite
   there is one that is.
 - *scaled*: exact data times a power of two, up to near the largest finite number of the dtype or down to
-  near the smallest with all its digits: sums and products are exact where the dtype has their range.
+  near the smallest with all its digits: sums and products are exact where the dtype has their range. Of integers they
+  are up to near the largest, and never wrap around.
 - *partial*: integers as large as one participant's own sum of products permits: that is exact in the dtype,
   and the whole sum only in a wider accumulator, so that a dtype which is too narrow shows in one rounding.
 - *zeros*: nothing else in every second data set, and among real numbers in the others. No derivative is asked for.
@@ -63,6 +64,11 @@ def _generated(data: Data, shape: tuple[int, ...], dtype: np.dtype, terms: int, 
     if data.kind == "scaled" and is_float(dtype):
         exact = generate(Data("exact", data.seed), shape, dtype, terms=terms, degree=degree)
         return (exact * np.exp2(_exponent(rng, dtype, terms, degree)).astype(dtype)).astype(dtype)
+    if data.kind == "scaled" and is_integer(dtype):
+        small, total = largest_exact(dtype, terms, degree), max(terms, 1)
+        power = max(0, int(math.log2(ml_dtypes.iinfo(dtype).max / (total * small**degree)) / degree))
+        exact = generate(Data("exact", data.seed), shape, dtype, terms=terms, degree=degree)
+        return (exact * np.asarray(2 ** rng.choice((power, power, 0)), dtype)).astype(dtype)
     if dtype.kind == "c":
         parts = [Data(data.kind, 2 * data.seed + i) for i in (0, 1)]
         result = np.empty(shape, dtype)

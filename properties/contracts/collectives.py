@@ -77,7 +77,10 @@ def collective_cases(draw: st.DrawFn, name: str, scope: Scope, arguments: Argume
         leaves.append(Operand(block, "float32" if scope.floating or op == "mean" else "int32", placement))
     data = draw(data_sets(dtype, count=2 if scope.large else 6))
     if op == "mean":
-        data = tuple(d if is_divisible(d, as_dtype(dtype)) else Data("exact", d.seed) for d in data)
+        defined = ("exact", "scaled") if is_integer(as_dtype(dtype)) else ("exact",)
+        data = tuple(
+            d if is_divisible(d, as_dtype(dtype)) else Data(defined[d.seed % len(defined)], d.seed) for d in data
+        )
     manual, operands = draw(made_manual(chain, mesh, axes, leaves))
     return Case(
         contract=name,
@@ -95,7 +98,7 @@ def collective_cases(draw: st.DrawFn, name: str, scope: Scope, arguments: Argume
 def is_divisible(data: Data, dtype: np.dtype) -> bool:
     """Whether a mean of such data is defined: not of sums that wrap around, nor of infinite or huge complex numbers."""
     if is_integer(dtype):
-        return data.kind == "exact"
+        return data.kind in ("exact", "scaled")
     return dtype.kind != "c" or data.kind not in ("special", "nan", "scaled")
 
 

@@ -20,6 +20,9 @@ FEATURES = OF_ONE_LAYER | {"several_layers"}
 MOST_MEMBERS = 32
 """The largest mesh: a tanh of a tanh, and so on, is a constant in the end."""
 
+MANY = (4, 5, 6, 7, 8, 9, 12, 16)
+"""How many microbatches, rows or features there are now and then, and few of the others."""
+
 REACH = 1.5
 """About the largest weight, and the largest element of x: at larger ones tanh has no slope, at smaller ones no bend."""
 
@@ -28,6 +31,10 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     most = 2 if scope.large else 3
     microbatches = draw(st.integers(1, 2 if scope.large else 4), label="microbatches")
     rows, features = draw(st.tuples(st.integers(1, 2), st.integers(1, most)), label="rows, features")
+    if not scope.large and draw(st.integers(0, 5), label="many") == 5:
+        many = draw(st.sampled_from(MANY), label="how many")
+        at = draw(st.integers(0, 2), label="which")
+        microbatches, rows, features = (many if i == at else n for i, n in enumerate((microbatches, rows, features)))
     layers = 1
     if "several_layers" in scope.features:
         layers = draw(st.integers(1, 2), label="layers of each participant")

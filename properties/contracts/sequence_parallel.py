@@ -43,8 +43,9 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
         positions = 0
     elif kind == "long" and not scope.large:
         size = draw(st.sampled_from(LONG), label="long side")
-        at = draw(st.integers(0, 2), label="which")
-        positions, features, hidden = (size if i == at else n for i, n in enumerate((positions, features, hidden)))
+        at = draw(st.integers(0, 3), label="which")
+        sides = (positions, features, hidden, batch)
+        positions, features, hidden, batch = (size if i == at else n for i, n in enumerate(sides))
     return [
         Described((positions, batch, features), sharding=("over", "free", "whole")),
         Described((features, hidden), sharding=("whole", "over")),

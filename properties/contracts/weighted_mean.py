@@ -20,6 +20,9 @@ FEATURES = frozenset({"any_rank", "explained_errors", "replicated_operands", "x6
 LARGEST = 8.0
 """About the largest weight."""
 
+SMALL = 2.0**-40
+"""What all weights are multiplied by now and then, of more than 16 bits: the mean is the same."""
+
 
 def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     usual = st.integers(1, 2 if scope.large else 6)
@@ -30,7 +33,7 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
 
 
 def _weighted(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """Weights of a part of the elements, of all, or of none; what is not finite has none half of the time.
+    """Weights of a part of the elements, of all, or of none; NaN has one now and then, and what is infinite none.
 
     Where only the first elements have weights, those of one participant add up to more than those of another.
     """
@@ -45,10 +48,14 @@ def _weighted(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
         counts = np.arange(weights.size).reshape(weights.shape) <= weights.size // 3
     elif style == 2:
         counts = np.signbit(drawn)
-    if style != 3:
-        known = case.aligned(0, np.isfinite(values.astype(np.float64))) & np.ones_like(case.aligned(1, counts))
-        shared = tuple(len(case.operands[1].placement.stacked) + at for at in case.shared_dimensions(1))
-        counts = counts & known.all(axis=shared).reshape(counts.shape)
+    wide = values.astype(np.float64)
+    known = case.aligned(0, ~np.isinf(wide) if style == 3 else np.isfinite(wide)) & np.ones_like(
+        case.aligned(1, counts)
+    )
+    shared = tuple(len(case.operands[1].placement.stacked) + at for at in case.shared_dimensions(1))
+    counts = counts & known.all(axis=shared).reshape(counts.shape)
+    if weights.dtype.itemsize > 2 and int(np.signbit(drawn).sum()) % 3 == 2:
+        weights = weights * np.asarray(SMALL, weights.dtype)
     return [values, np.where(counts, weights, np.zeros((), weights.dtype))]
 
 
@@ -76,7 +83,7 @@ CONTRACT: Contract = operation(
     operands=("values", "weights"),
     auxiliary=frozenset({"weights"}),
     invariant=True,
-    kinds=("exact", "real", "nan", "distinct", "real"),
+    kinds=("exact", "real", "nan", "special", "distinct", "real"),
     features=FEATURES,
     violations=(Violation("weights", _taller), Violation("weights", _integers)),
     adapt=_weighted,

@@ -170,7 +170,8 @@ def held_to(
 
     A result that is too near to the end of its dtype may be infinite. One that is not, and that a run in doubles knows,
     must be finite even where something on its way may overflow in the program's dtypes, so that nothing else is known:
-    unless that is what JAX adds up in the operands' dtype. Of what the oracle itself does not know, nothing is asked.
+    unless that is what JAX adds up in the operands' dtype. So must one of fewer bits than a double's that the oracle
+    knows, if the doubles themselves overflow. Of what the oracle itself does not know, nothing is asked.
     """
     if own.value.shape != right.exact.shape:  # the comparison of shapes says so
         return right
@@ -188,7 +189,10 @@ def held_to(
     size = magnitude(exact).astype(np.float64)
     bound = reach + half_spacing(np.asarray(size + reach), right.dtype)
     bound = np.where(size + bound <= largest_finite(right.dtype), bound, -bound)
-    bound = np.where(finite & np.isinf(reach) & np.isfinite(leeway), ANY_FINITE, bound)
+    overflows = (
+        np.isfinite(exact) & ~np.isfinite(double.value) & (not of_derivative and real_of(right.dtype).itemsize < 8)
+    )
+    bound = np.where(finite & (np.isinf(reach) & np.isfinite(leeway) | overflows), ANY_FINITE, bound)
     return Reference(exact, right.dtype, bound, double.value, leeway)
 
 

@@ -67,6 +67,19 @@ def loss_with_maxima_of_its_own(
     return loss_with(logits, labels, axis_name, label_smoothing, ignore_index, largest=lambda wide, own: own)
 
 
+@mutant("vocab_parallel_cross_entropy", smallest=(1,))
+def loss_below_a_capped_maximum(
+    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
+) -> Array:
+    """Subtracts at most 10,000, beyond which powers overflow, of doubles as well."""
+    axes = names(axis_name)
+
+    def capped(wide: Array, own: Array) -> Array:
+        return jnp.minimum(lax.pmax(own, axes), 1e4)
+
+    return loss_with(logits, labels, axis_name, label_smoothing, ignore_index, largest=capped)
+
+
 @mutant("vocab_parallel_cross_entropy", smallest=(2,))
 def loss_of_every_shards_label(
     logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1

@@ -259,3 +259,31 @@ def rms_along_the_second_dimension(x: Array, scale: Array, axis_name: AxisName, 
     total = lax.psum(jnp.sum(jnp.square(wide), axis=1, keepdims=True), axes)
     root = jnp.sqrt(total / (x.shape[1] * lax.axis_size(axes)) + epsilon)
     return (wide / root * _wide(scale)).astype(x.dtype)
+
+
+@jax.custom_vjp
+def _times(wide: Array, root: Array) -> Array:
+    return wide * root
+
+
+def _times_forward(wide: Array, root: Array) -> tuple[Array, tuple[Array, Array]]:
+    return wide * root, (wide, root.astype(jnp.bfloat16))
+
+
+def _times_backward(kept: tuple[Array, Array], ct: Array) -> tuple[Array, Array]:
+    wide, root = kept
+    return ct * root.astype(ct.dtype), jnp.sum(ct * wide, axis=-1, keepdims=True)
+
+
+_times.defvjp(_times_forward, _times_backward)
+
+
+@mutant("rms_norm", smallest=(1,), law="gradient")
+def rms_of_a_narrow_residual(x: Array, scale: Array, axis_name: AxisName, *, epsilon: float) -> Array:
+    """Keeps the root for the gradient in bfloat16."""
+    axes = names(axis_name)
+    wide = _wide(cast_varying(x, axes))
+    total = lax.psum(jnp.sum(jnp.square(wide), axis=-1, keepdims=True), axes)
+    root = lax.rsqrt(total / (x.shape[-1] * lax.axis_size(axes)) + epsilon)
+    normed = _times(wide, cast_varying(root, varying(wide)))
+    return (normed * _wide(scale)).astype(jnp.result_type(x, scale))

@@ -244,3 +244,9 @@ def stages_that_send_everything(weights: Array, x: Array, axis_name: AxisName) -
         x = lax.psum(jnp.where(lax.axis_index(axes) == stage, y, jnp.zeros_like(y)), axes)
         x = cast_varying(x, axes)
     return x
+
+
+@mutant("pipeline", smallest=(1,), form="user")
+def stages_with_four_buffers(weights: Array, x: Array, axis_name: AxisName) -> Array:
+    """Keeps the results of four microbatches, in turn."""
+    return forms.pipeline(weights, x, axis_name)[jnp.arange(x.shape[0]) % 4]

@@ -196,3 +196,19 @@ def sum_beside_two_other_axes(x: Array, axis_name: AxisName, *, op: str = "sum")
     others = other_names(axis_name)
     size = mesh_size(others[-1:])
     return result * size if op == "sum" and len(others) > 1 and size > 1 else result
+
+
+@mutant("all_reduce", smallest=(1,), form="user")
+def mean_of_unsigned_as_signed(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Takes the mean of unsigned integers as that of signed ones, so that the highest bit is a sign."""
+    if op == "mean" and jnp.issubdtype(x.dtype, jnp.unsignedinteger):
+        x = lax.bitcast_convert_type(x, jnp.dtype(f"int{8 * x.dtype.itemsize}"))
+    return collectives.all_reduce(x, axis_name, op=op)
+
+
+@mutant("all_reduce", smallest=(1,), form="user")
+def mean_of_integers_in_sixteen_bits(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Takes the mean of integers as float16, in which large ones are infinite."""
+    if op == "mean" and jnp.issubdtype(x.dtype, jnp.integer):
+        x = x.astype(jnp.float16).astype(jnp.float32)
+    return collectives.all_reduce(x, axis_name, op=op)

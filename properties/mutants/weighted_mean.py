@@ -106,3 +106,20 @@ def weighted_mean_of_rows(values: Array, weights: Array, axis_name: AxisName) ->
     products = jnp.where(factors > 0, values, 0).astype(factors.dtype) * factors
     total, weight = (lax.psum(cast_varying(x.sum(axis=-1), axes), axes) for x in (products, factors))
     return jnp.where(weight > 0, total / jnp.where(weight > 0, weight, 1), 0).mean().astype(values.dtype)
+
+
+@mutant("weighted_mean", smallest=(1,))
+def weighted_mean_of_a_least_weight(values: Array, weights: Array, axis_name: AxisName) -> Array:
+    """Divides by at least a millionth, although all weights may be smaller."""
+    kept, factors = _parts(values, weights, axis_name)
+    total, by = lax.psum((jnp.sum(kept * factors), jnp.sum(factors)), names(axis_name))
+    return (total / jnp.maximum(by, 1e-6)).astype(values.dtype)
+
+
+@mutant("weighted_mean", smallest=(1,))
+def weighted_mean_times_infinity(values: Array, weights: Array, axis_name: AxisName) -> Array:
+    """Leaves out NaN, and multiplies what is infinite by a weight of zero."""
+    _, factors = _parts(values, weights, axis_name)
+    wide = cast_varying(_wide(values), names(axis_name))
+    kept = jnp.where((factors == 0) & jnp.isnan(wide), 0, wide)
+    return _quotient(lax.psum((jnp.sum(kept * factors), jnp.sum(factors)), names(axis_name)), values)

@@ -201,7 +201,7 @@ def test_a_file_is_data_and_its_program_is_imported_from_below_only(project: Pat
         "'path' is not a Program of a module": {"implementation": {"module": "os", "qualname": "path"}},
         "program=1: expected": {"implementation": {"program": 1}},
         "expected a program, of which a file says no more": {"implementation": {"expectation": "bytes=n"}},
-        "no contract of the list: a program that no module holds": {"implementation": {"program": False}},
+        "no contract; if it is a program, no module holds it by a name": {"implementation": {"program": False}},
     }
     (project / "changed").mkdir()
     for number, changes in enumerate(refused.values()):

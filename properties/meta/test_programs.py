@@ -127,6 +127,8 @@ def test_the_script_of_a_program_runs_alone(tmp_path: Any, monkeypatch: pytest.M
             {"options": {"scale": (0.5, [1])}},
             "options: scale=[1]: expected None, a bool, a finite number, a short text",
         ),
+        ({"options": {"causal": True}}, "options: causal=True: expected the values to draw from, such as (True,)"),
+        ({"options": {"op": "sum"}}, "options: op='sum': expected the values to draw from, such as ('sum',)"),
         ({"options": {"scale": (jnp.float32,)}}, "options: scale=<class 'jax.numpy.float32'>: expected None, a bool"),
         ({"optional": ["expert"]}, "optional: 'expert': expected some of data, model"),
         ({"optional": ["model"], "one_axis": ["model"]}, "optional: 'model': expected none of one_axis"),

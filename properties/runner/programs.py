@@ -118,7 +118,7 @@ class Program:
             {name: (size,) if isinstance(size, int) else tuple(size) for name, size in (self.sizes or {}).items()},
             dict(self.multiples or {}),
             tuple(as_dtype(name).name for name in ((self.dtypes,) if isinstance(self.dtypes, str) else self.dtypes)),
-            {name: tuple(values) for name, values in (self.options or {}).items()},
+            {name: _choices(name, values) for name, values in (self.options or {}).items()},
             self.most_devices,
             self.differentiates,
             names_in("powers_of_two", self.powers_of_two),
@@ -273,3 +273,15 @@ def _small(signature: Signature, conditions: Conditions) -> dict[str, int]:
     for i, name in enumerate(signature.parts(dict.fromkeys(signature.roles, 1)), start=2):
         found[name] = conditions.sizes[name][0] if name in conditions.sizes else i * conditions.multiples.get(name, 1)
     return found
+
+
+def _choices(name: str, values: Any) -> tuple[Any, ...]:
+    """The values that an option is drawn from.
+
+    Raises:
+        ValueError: for none, or for one value by itself.
+    """
+    choices = () if isinstance(values, str) or not isinstance(values, Iterable) else tuple(values)
+    if not choices:
+        raise ValueError(f"options: {name}={values!r}: expected the values to draw from, such as ({values!r},)")
+    return choices

@@ -103,6 +103,8 @@ def parse(text: str) -> Recorded:
         raise NotAFailure(f"format={found}: expected at most {FORMAT}; a newer version wrote this")
     try:
         return _recorded(content)
+    except NotAFailure:
+        raise
     except ValueError as error:
         reason = reading.one_line(str(error))
         raise NotAFailure(f"damaged: {reason[:MOST_REASON]}") from error
@@ -164,8 +166,10 @@ def _function(content: Any) -> Named:
     if program and (features or expectation or overlap or (contract in CONTRACTS and CONTRACTS[contract].listed)):
         raise ValueError(f"implementation contract={contract!r}: expected a program, of which a file says no more")
     if not program and contract not in CONTRACTS:
-        told = "no contract of the list: a program that no module holds by a name is replayed by the script beside it"
-        raise ValueError(f"implementation contract={contract!r}: {told}")
+        told = (
+            "no contract; if it is a program, no module holds it by a name, and the script beside it shows the failure"
+        )
+        raise NotAFailure(f"implementation contract={contract!r}: {told}")
     if expectation:
         Expectation.parse(expectation, names_of(contract))
     if overlap:

@@ -78,11 +78,11 @@ def totals(closed: Any, shape: Any) -> Any:
     result: Any = Counter({"steps": max(chains, default=0)})
     for (kind, p, size), count in found.items():
         shares = {"permute": 1, "broadcast": 1, "all_gather": p - 1, "all_reduce": 2 * Fraction(p - 1, p)}
-        passed = shares.get(kind, Fraction(p - 1, p)) * size
+        received = shares.get(kind, Fraction(p - 1, p)) * size
         for what, number in (("count", 1), ("bytes", size)):
             result[f"{kind} {what}"] += count * number
             result[what] += count * number
-        result["passed"] += count * passed
+        result["bytes received"] += count * received
     return result
 
 
@@ -141,7 +141,7 @@ def right(violation: LawViolation, *, backward: bool) -> Limits:
     limits: Limits = {}
     bound = needed(case)
     if bound != NOTHING and not backward:
-        limits["passed"] = (bound.bytes, math.inf)
+        limits["bytes received"] = (bound.bytes, math.inf)
     if implementation.communication is not None:
         cost = implementation.communication(case, backward)
         steps = cost.steps if set(dict(cost.counts)) == {"permute"} else None

@@ -87,9 +87,12 @@ class Case:
         """
         if self.forbidden:
             return False
-        alone = self.mesh.size == 1 or (not self.roles and self.participants == 1)
         empty = any(0 in operand.block for operand in self.operands)
-        return alone or empty or ("offset" in self.keywords and self.keywords["offset"] % self.participants == 0)
+        return (
+            self.participants == 1
+            or empty
+            or ("offset" in self.keywords and self.keywords["offset"] % self.participants == 0)
+        )
 
     @property
     def group_size(self) -> int:

@@ -229,7 +229,7 @@ CONTRACTS: tuple[Contract, ...] = (
         _gated,
         operands=(*NAMES, *THREE),
         tree=(*NAMES, THREE),
-        degree=5,
+        degree=moe_costs.DEGREE_OF_GATED,
         shapes=(*USUAL, *[((64, 1024, 1024), 0, "")] * 3),
         usual=OPTIONS,
         budget="routers",

@@ -9,8 +9,8 @@ from shardproof.properties.contracts.contract import Communication
 from shardproof.properties.contracts.costs import COUNTED, bits, elements, replicas, sum_bits
 from shardproof.properties.contracts.token_classes import clear
 
-DEGREE = 3
-"""A term of a result is a product of a token, a router and an expert, of one number each."""
+DEGREE, DEGREE_OF_GATED = 3, 5
+"""A term of a result is a product of a token, a router and an expert, of one number each, or of three."""
 
 
 def sizes_of(case: Case) -> costs.Sizes:
@@ -62,7 +62,9 @@ def in_chunks(case: Case, backward: bool) -> Cost:
     """
     sizes = sizes_of(case)
     chunk = case.keywords.get("chunk") or max(costs.even_share(sizes), 1)
-    drawn = [case.global_array(i, COUNTED, terms=case.mesh.size, degree=DEGREE) for i in range(len(case.operands))]
+    places = range(len(case.operands))
+    degree = DEGREE if len(places) == len(("tokens", "router", "experts")) else DEGREE_OF_GATED
+    drawn = [case.global_array(i, COUNTED, terms=case.mesh.size, degree=degree) for i in places]
     operands = [case.blocks(i, array) for i, array in enumerate(clear(case, drawn))]
     groups = MoeLayer().dispatches(operands, case.mesh, case.axes, **case.keywords)
     rounds = [costs.rounds_of(group.kept, chunk) for group in groups]

@@ -6,13 +6,15 @@ from hypothesis import strategies as st
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
+from shardproof.properties.contracts import Scope
 from shardproof.properties.counting.examples import example
 from shardproof.properties.laws.law import LAWS
+from shardproof.properties.meta.drawn import drawn
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.programs.implementations import ALGORITHMS, IMPLEMENTATIONS, OVERLAPPED
 from shardproof.properties.reports.report import COLUMNS, by_contract, by_implementation
 from shardproof.properties.runner.budgets import LEAST, SHARES, structures
-from shardproof.properties.runner.law_tests import but_the_simplest
+from shardproof.properties.runner.law_tests import _that_tell, but_the_simplest
 from shardproof.properties.runner.tally import Tally
 
 
@@ -67,3 +69,12 @@ def test_the_simplest_is_no_part_of_a_budget(number: int) -> None:
     collect()
     assert len(seen) == 3
     assert 0 not in seen
+
+
+def test_of_few_structures_all_can_fail() -> None:
+    """With several devices, none has one participant or nothing to send; with one device there is nothing else."""
+    (one,) = (i for i in IMPLEMENTATIONS if str(i) == "ring_shift[lax]")
+    for available, few in ((8, True), (8, False), (1, True)):
+        scope = Scope(max_devices=available, available=available)
+        cases = drawn(_that_tell(LAWS["value"], one, scope, lambda case: None, few), 60)
+        assert any(case.trivial for case in cases) != (few and available > 1)

@@ -14,7 +14,7 @@ class Unchecked(ragged.RaggedAllToAll):
     """An exchange of slices other than the lists say, which need not agree: as the receiver gathers them.
 
     A slice has as many rows as its receiver was told. Behind the rows of an operand are those of the next participant;
-    rows beyond an output are left out, and of two slices that write the same row the first one does.
+    rows beyond an output are left out, and where slices overlap a row is of the one that begins last.
 
     Arguments:
         taken: slices, given all that there are, how many each participant sends to each, and the rows of an operand.
@@ -40,11 +40,16 @@ class Unchecked(ragged.RaggedAllToAll):
             for place, device in enumerate(group)
         }
         found = [*ragged.slices(*lists, mesh=mesh, axes=over)]
-        for s in reversed(self.taken(found, lists[0].shape[-1] // mesh.axis_size(axes), rows.shape[1])):
+        taken = self.taken(found, lists[0].shape[-1] // mesh.axis_size(axes), rows.shape[1])
+        begun: dict[tuple[int, int], ragged.Slice] = {}
+        for s in sorted(filter(lambda s: s.announced, taken), key=lambda s: s.target):
+            for row in range(s.target, result.shape[1]):
+                begun[s.destination, row] = s
+        for (destination, row), s in begun.items():
             whole, first = wholes[s.source]
-            for row in range(s.announced):
-                if 0 <= s.target + row < result.shape[1]:
-                    result[s.destination, s.target + row] = whole[np.clip(first + s.start + row, 0, len(whole) - 1)]
+            if 0 <= row < s.target + s.announced:
+                at = np.clip(first + s.start + row - s.target, 0, len(whole) - 1)
+                result[destination, row] = whole[at]
         return [result.reshape(output.shape)]
 
 

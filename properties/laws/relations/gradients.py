@@ -1,6 +1,7 @@
 """Relations of gradients: an expert that nobody chooses has none, and a token that is NaN is in no other's."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ def _cotangents(call: Call, rng: np.random.Generator) -> np.ndarray:
 
 
 @st.composite
-def with_idle_experts(draw: st.DrawFn, implementation: Implementation, scope: Scope) -> Pair:
+def with_idle_experts(draw: Any, implementation: Implementation, scope: Scope) -> Pair:
     """Some experts that no token chooses; a single call.
 
     Holds by every policy, and whatever is dropped. That all others learn holds where each keeps a token: by all
@@ -63,7 +64,7 @@ def learned(pair: Pair, results: Runs) -> Finding | None:
 
 
 @st.composite
-def with_a_token_of_nan(draw: st.DrawFn, implementation: Implementation, scope: Scope) -> Pair:
+def with_a_token_of_nan(draw: Any, implementation: Implementation, scope: Scope) -> Pair:
     """One token that is zero, and NaN in the second call: all its logits are equal, and it chooses the first experts.
 
     Holds by every policy, since it is kept, or dropped, by the same experts in both. In half of the cases nothing is

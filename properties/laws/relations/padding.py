@@ -4,6 +4,7 @@ With them a shard may have no token at all, and all that it has may be dropped.
 """
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ MOST_CHOICES = 3
 
 
 @st.composite
-def padded(draw: st.DrawFn, implementation: Implementation, scope: Scope) -> Pair:
+def padded(draw: Any, implementation: Implementation, scope: Scope) -> Pair:
     """The same tokens in the same order, among rows of padding that choose other experts.
 
     Holds by "probability", "position" and "choice", by which no expert's queue depends on another's, wherever padding

@@ -111,7 +111,7 @@ def asked(implementation: Implementation, scope: Scope) -> Scope:
 
 
 @st.composite
-def settings(draw: st.DrawFn, implementation: Implementation, scope: Scope) -> Setting:
+def settings(draw: Any, implementation: Implementation, scope: Scope) -> Setting:
     """Settings of an implementation: meshes, axis tuples, sizes and options are those of its contract's cases.
 
     Shrinks as these do: to one device, one token and one expert.
@@ -130,7 +130,7 @@ def settings(draw: st.DrawFn, implementation: Implementation, scope: Scope) -> S
 
 
 @st.composite
-def roomy(draw: st.DrawFn, setting: Setting) -> Setting:
+def roomy(draw: Any, setting: Setting) -> Setting:
     """The setting with a capacity that its even share makes interesting, if it has one."""
     if setting.options["capacity"] is None:
         return setting
@@ -140,7 +140,7 @@ def roomy(draw: st.DrawFn, setting: Setting) -> Setting:
 
 
 @st.composite
-def kinds(draw: st.DrawFn, *, repeated: bool = False, tied: bool = False) -> Kind:
+def kinds(draw: Any, *, repeated: bool = False, tied: bool = False) -> Kind:
     """Kinds of operands; several tokens, or experts, may have the same logits where that is asked for.
 
     Shrinks to random experts, and different logits.
@@ -153,13 +153,13 @@ def kinds(draw: st.DrawFn, *, repeated: bool = False, tied: bool = False) -> Kin
 
 
 @st.composite
-def other_places(draw: st.DrawFn, implementation: Implementation, scope: Scope) -> Place:
+def other_places(draw: Any, implementation: Implementation, scope: Scope) -> Place:
     """Places of an implementation: those of its contract's cases. Shrinks to one device."""
     return Place.of(draw(CONTRACTS[implementation.contract].cases(asked(implementation, scope))))
 
 
 @st.composite
-def places_alike(draw: st.DrawFn, place: Place, scope: Scope) -> Place:
+def places_alike(draw: Any, place: Place, scope: Scope) -> Place:
     """Places of as many participants, over all axes of a mesh, or all but one of two devices. For layers of blocks."""
     p, pool = place.participants, scope.available
     mesh = draw(meshes(min_devices=p, max_devices=p, available=pool, explicit=scope.explicit))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -31,7 +32,7 @@ def pair_of(first: Call, second: Call, change: str, rows: tuple[np.ndarray, np.n
 
 
 @st.composite
-def permuted(draw: st.DrawFn, implementation: Implementation, scope: Scope) -> Pair:
+def permuted(draw: Any, implementation: Implementation, scope: Scope) -> Pair:
     """The same tokens in another order.
 
     Holds by "probability", where gates alone say who is kept, if none are equal; by every policy where nothing is
@@ -68,7 +69,7 @@ def with_different_gates(setting: Setting) -> Setting:
 
 
 @st.composite
-def relabelled(draw: st.DrawFn, implementation: Implementation, scope: Scope) -> Pair:
+def relabelled(draw: Any, implementation: Implementation, scope: Scope) -> Pair:
     """The same experts under other numbers, with their columns of the router.
 
     Holds by "probability", "position" and "choice", each of which fills every expert's room by itself, so long as no
@@ -87,7 +88,7 @@ def relabelled(draw: st.DrawFn, implementation: Implementation, scope: Scope) ->
 
 
 @st.composite
-def elsewhere(draw: st.DrawFn, implementation: Implementation, scope: Scope) -> Pair:
+def elsewhere(draw: Any, implementation: Implementation, scope: Scope) -> Pair:
     """The same arrays on another mesh, over axes of its own.
 
     Holds by "probability", "position" and "choice", whose capacity counts over all participants, with equal gates and
@@ -115,7 +116,7 @@ def elsewhere(draw: st.DrawFn, implementation: Implementation, scope: Scope) -> 
 
 
 @st.composite
-def with_more_room(draw: st.DrawFn, implementation: Implementation, scope: Scope) -> Pair:
+def with_more_room(draw: Any, implementation: Implementation, scope: Scope) -> Pair:
     """The same with a larger capacity, or none; experts tell who they are.
 
     Holds by every policy, whose order does not depend on the capacity. What senders may send grows only where

@@ -80,19 +80,23 @@ def fatal(case: Case, words: bytes) -> Defect | None:
 def spared(defect: Defect, law: Law, implementation: Implementation, case: Case) -> Verdict:
     """The verdict on a case that is not run because a defect would end the process: the interpreter's, if it has one.
 
+    What a compiler is left to send is in no traced program.
+
     Raises:
         Exception: whatever the law raises there: then it does not hold, and the defect is not what is wrong.
     """
+    if law.script == "communication" and INTERPRETER.name not in law.engines_for(implementation):
+        return _undecided(defect, "what a compiler sends")
     try:
         in_the_interpreter(law)(implementation, case, INTERPRETER)
     except InterpreterLimit as limit:
-        return _undecided(defect, limit)
+        return _undecided(defect, limit.lacks)
     return Verdict("excused", defect.name)
 
 
-def _undecided(defect: Defect, limit: InterpreterLimit) -> Verdict:
+def _undecided(defect: Defect, lacks: str) -> Verdict:
     what = f"known defect {defect.name}: {defect.sentence.rstrip('.')}"
-    return Verdict("not run", f"{what}; and the interpreter cannot run {limit.lacks}")
+    return Verdict("not run", f"{what}; and the interpreter cannot run {lacks}")
 
 
 def at_fault(
@@ -141,14 +145,14 @@ def _without(
                     check(implementation, case, INTERPRETER)
                 except InterpreterLimit as limit:
                     if engine.name == INTERPRETER.name:
-                        return _undecided(defect, limit)
+                        return _undecided(defect, limit.lacks)
                     check(implementation, case, engine)
             return Verdict("excused", defect.name)
         try:
             check(implementation, case, INTERPRETER)
         except InterpreterLimit as limit:
             if repaired is None:  # the compiler refuses the program, which is nothing that a function does
-                return _undecided(defect, limit)
+                return _undecided(defect, limit.lacks)
             with repaired:
                 check(implementation, case, engine)
     except SuiteError:

@@ -93,7 +93,7 @@ def nested_out_of_order(case: Case, program: Any) -> Any:
 
 
 def relaid_in_front(case: Case, program: Any) -> Any:
-    """A change of layout that takes an axis of one dimension to another one, in front of an axis that is there.
+    """A change of layout that takes an axis of one dimension to another in front of an axis there, or away from there.
 
     On automatic axes the layout before is any that an operand of as many dimensions has.
     """
@@ -105,7 +105,8 @@ def relaid_in_front(case: Case, program: Any) -> Any:
         wanted = _entries(getattr(params["dst_sharding" if name == "reshard" else "sharding"], "spec", ()))
         typed = _entries(equation.invars[0].aval.sharding.spec)
         layouts = [typed] if any(typed) else [operand.placement.spec for operand in case.operands]
-        return any(_goes_in_front(held, wanted) for held in layouts if len(held) == len(wanted))
+        ends = [[_long(spec, case) for spec in (held, wanted)] for held in layouts if len(held) == len(wanted)]
+        return any(_goes_in_front(*both) or _goes_in_front(*reversed(both)) for both in ends)
 
     return first(program, in_front)
 
@@ -272,6 +273,11 @@ def _elements(variable: Any) -> int:
 def _entries(spec: Any) -> tuple[tuple[str, ...], ...]:
     """The axes of every dimension; none of one that is left to the compiler."""
     return tuple((e,) if isinstance(e, str) else tuple(e) if isinstance(e, tuple) else () for e in spec)
+
+
+def _long(spec: Sequence[Sequence[str]], case: Case) -> list[list[str]]:
+    """The axes of every dimension that are longer than one."""
+    return [[name for name in axes if case.mesh.shape.get(name) != 1] for axes in spec]
 
 
 def _goes_in_front(held: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]]) -> bool:

@@ -193,7 +193,7 @@ DEFECTS: dict[str, Defect] = {
         ),
         Defect(
             "reshard_after_another",
-            "XLA aborts where an axis goes to another dimension, in front of one of a different size that is there.",
+            "XLA aborts where an axis goes to another dimension, in front of one of a different size, or away from it.",
             ("0.12.0.1",),
             engine="xla",
             at_fault=faults.relaid_in_front,

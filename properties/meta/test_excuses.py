@@ -19,17 +19,17 @@ from jax import Array, P, lax
 from shardproof.impl import collectives, norms
 from shardproof.impl.reshard import constrained_reshard
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.chain import Chain
 from shardproof.properties.cases.manual import levels
 from shardproof.properties.cases.strategies import Chains
-from shardproof.properties.contracts import Scope
+from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.engines import engine_named
-from shardproof.properties.known_defects import DEFECTS, at_fault, excused
+from shardproof.properties.known_defects import DEFECTS, at_fault, excused, spared
 from shardproof.properties.known_defects.faults import sum_of_complex_constant
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.laws.violation import NotRun, SuiteError
-from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
 from shardproof.properties.reports.checking import user_implementation
 from shardproof.properties.runner.given import Given
 from shardproof.properties.runner.isolation import check_isolated
@@ -506,3 +506,24 @@ def test_what_a_loop_leaves_constant_is_constant(start: float, constant: bool) -
     traced = jax.make_jaxpr(program)(jax.ShapeDtypeStruct((4, 2), np.complex64))
     case = Case("all_reduce", MeshCase(("dp",), (2,)), "dp", ())
     assert (sum_of_complex_constant(case, traced) is not None) == constant
+
+
+def test_what_a_compiler_sends_is_in_no_traced_program() -> None:
+    """Of a case that would end the process, the interpreter has no verdict on what it cannot see."""
+    (one,) = (i for i in IMPLEMENTATIONS if str(i) == "sharded_matmul[automatic]")
+    operands = (
+        Operand((1, 2), "float32", Placement(((), ()))),
+        Operand((1, 2), "float32", Placement((("tp",), ("dp",)))),
+    )
+    axes: dict[str, str | tuple[str, ...]] = dict.fromkeys(("lhs_rows", "lhs_columns", "rows"), ())
+    axes |= {"rhs_rows": "tp", "rhs_columns": "dp", "columns": ("tp", "dp")}
+    mesh = MeshCase(("dp", "tp"), (1, 2))
+    case = Case(
+        "sharded_matmul",
+        mesh,
+        ("tp", "dp"),
+        operands,
+        roles=tuple((role, axes[role]) for role in CONTRACTS["sharded_matmul"].roles),
+    )
+    verdict = spared(DEFECTS["reshard_after_another"], LAWS["communication"], one, case)
+    assert verdict.kind == "not run"

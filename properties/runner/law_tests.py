@@ -24,8 +24,9 @@ Drawn = TypeVar("Drawn")
 ENOUGH = ("agreement", "communication")
 """With the laws in the interpreter, what implies them on XLA."""
 
-INEXACT = frozenset({"fused", "layers", "nonlinear", "routed", "whole"})
-"""The forms of which no gradient is exact, so that the law of agreement compares none: their gradients are compiled."""
+INEXACT = frozenset({"fused", "layers", "nonlinear", "whole"})
+"""Forms of which no gradient is exact, so that the law of agreement compares none: their gradients are compiled. Those of
+mixtures of experts are too, in layers of global arrays."""
 
 FEW_CASES = 8
 """Fewer structures than this are for what tells right from wrong alone."""

@@ -42,10 +42,13 @@ def meshes_and_axes(
 
 
 @st.composite
-def meshes_with_room(draw: st.DrawFn, scope: Scope, chain: Chain, most: int) -> tuple[MeshCase, bool]:
+def meshes_with_room(
+    draw: st.DrawFn, scope: Scope, chain: Chain, most: int, *, roles: int = 1
+) -> tuple[MeshCase, bool]:
     """Meshes within a scope, of at most `most` devices, and whether there is room for an axis of two beside.
 
-    There mostly is under a link that needs one. Shrinks to one device, and to no room.
+    There mostly is under a link that needs one. Of several roles, two thirds of the meshes have several axes of more
+    than one device, if there can be. Shrinks to one device, and to no room.
     """
     needed = leaves_an_axis(chain) and not scope.sizes and most > 1
     has_room = needed and draw(st.integers(0, 3), label="room beside") > 0
@@ -53,7 +56,10 @@ def meshes_with_room(draw: st.DrawFn, scope: Scope, chain: Chain, most: int) -> 
     if scope.large and most > 8:
         return draw(large_meshes(max_devices=most, max_axes=axes)), has_room
     pool = max(most, scope.available)
-    drawn = meshes(max_devices=most, max_axes=axes, available=pool, explicit=scope.explicit, sizes=scope.sizes)
+    several = roles > 1 and draw(st.integers(0, 2), label="several axes") > 0
+    drawn = meshes(
+        max_devices=most, max_axes=axes, available=pool, explicit=scope.explicit, sizes=scope.sizes, several=several
+    )
     return draw(drawn), has_room
 
 

@@ -74,7 +74,7 @@ def meshes_and_roles(
     roles in the order of the mesh's axes.
     """
     most = min(scope.large or scope.max_devices, conditions.most or scope.large or scope.max_devices)
-    mesh, has_room = draw(meshes_with_room(scope, chain, most))
+    mesh, has_room = draw(meshes_with_room(scope, chain, most, roles=len(names)))
     if has_room:
         mesh = beside(mesh, chain, mesh.axis_names[: None if conditions.layouts else len(names)])
     if conditions.layouts:
@@ -91,15 +91,17 @@ def meshes_and_roles(
     ordered = draw(in_some_order(mesh.axis_names))
     if leaves_an_axis(chain):
         ordered.remove(left_over(mesh, ordered))
+    if draw(st.integers(0, 3), label="axes of several devices first"):  # else roles of one participant are the most
+        ordered.sort(key=lambda name: mesh.shape[name] == 1)
     chosen = {name: [axis] for name, axis in zip(names, ordered, strict=False)}
     spare = ordered[len(names) :]
     wide = [name for name in names if name not in conditions.one_axis]
     for axis, at in zip(spare, draw(st.tuples(*[st.integers(0, 7)] * MAX_AXES), label="roles of axes"), strict=False):
         if wide and at < 6:  # one in four is of no role
             chosen[wide[at % len(wide)]].append(axis)
-    missing = draw(st.tuples(*[st.integers(0, 2)] * max(MAX_AXES, len(names))), label="roles of no axis")
+    missing = draw(st.tuples(*[st.integers(0, 3)] * max(MAX_AXES, len(names))), label="roles of no axis")
     for name, at in zip(names, missing, strict=False):
-        if name in conditions.optional and at == 2:
+        if name in conditions.optional and at == 3:
             chosen[name] = []
     as_tuples = draw(st.tuples(*[st.integers(0, 3)] * max(MAX_AXES, len(names))), label="one axis as a tuple")
     roles: list[tuple[str, AxisName]] = []
@@ -132,7 +134,7 @@ def with_powers_of_two(mesh: MeshCase, axes: Collection[str]) -> MeshCase:
 def roles_of_layouts(draw: st.DrawFn, mesh: MeshCase, chain: Chain, layouts: Sequence[Sequence[str]]) -> Roles:
     """Axes for the roles of arrays that are laid out each in its own way.
 
-    Half of those of two dimensions are as the one before, or as that transposed, with its axes in the same order or in
+    Most of those of two dimensions are as the one before, or as that transposed, with its axes in the same order or in
     another one: what goes together, and what seems to. Under a link that needs one, an axis of a mesh that has several
     is in no role. Shrinks to arrays that nothing shards.
     """
@@ -142,11 +144,11 @@ def roles_of_layouts(draw: st.DrawFn, mesh: MeshCase, chain: Chain, layouts: Seq
     before: tuple[tuple[str, ...], ...] = ()
     for layout in layouts:
         entries = draw(specs(mesh, len(layout), allowed=allowed))
-        like = draw(st.integers(0, 7), label="like the one before")
+        like = draw(st.integers(0, 9), label="like the one before")
         if len(layout) == len(before) == 2 and like > 3:
             by = draw(st.integers(0, 2), label="turned by")  # 0: the other way round
             turned = tuple((*entry[by:], *entry[:by]) if by else entry[::-1] for entry in before)
-            entries = (before, before[::-1], turned, turned[::-1])[like - 4]
+            entries = (before, before[::-1], before[::-1], turned, turned[::-1], turned[::-1])[like - 4]
         as_tuples = draw(st.tuples(*[st.integers(0, 3)] * len(layout)), label="one axis as a tuple")
         for name, entry, as_tuple in zip(layout, entries, as_tuples, strict=True):
             roles.append((name, entry[0] if len(entry) == 1 and as_tuple < 3 else entry))
@@ -160,9 +162,11 @@ def sizes_of_dimensions(
 ) -> dict[str, int]:
     """Global sizes of all dimensions that have names, such that every role divides what it shards.
 
-    Shrinks to the smallest ones; of those that have no listed sizes, one in ten draws has one that is long.
+    Of those that have no listed sizes, one in ten draws has one that is long, and in one in six all are the same, which
+    only tells them apart by their names. Shrinks to the smallest ones.
     """
     parts = signature.parts(sizes_of_roles)
+    same = draw(st.integers(0, 5), label="the same") == 5 and not scope.large
     long = draw(st.integers(0, 9), label="long") == 9 and not scope.large
     at = draw(st.integers(0, max(len(parts) - 1, 0)), label="which is long")
     found = {}
@@ -180,4 +184,8 @@ def sizes_of_dimensions(
             continue
         step = part * conditions.multiples.get(name, 1)
         found[name] = step * (LONG[factor % len(LONG)] if long and i == at else factor)
+    if same:
+        free = [name for name in found if name not in conditions.sizes]
+        whole = math.lcm(*(parts[name] * conditions.multiples.get(name, 1) for name in free))
+        found |= dict.fromkeys(free, whole)
     return found

@@ -50,7 +50,14 @@ def _twice(fn: Local) -> Local:
     return one_by_one
 
 
+def _traced_once(fn: Local) -> Local:
+    """The function as a body of control flow: whoever asks for its types has traced it already."""
+    return jax.jit(fn, inline=True)
+
+
 def _switch(fn: Local) -> Local:
+    fn = _traced_once(fn)
+
     def choose(*xs: jax.Array) -> list[jax.Array]:
         types = result_types(fn, *xs)
 
@@ -109,6 +116,8 @@ def _branches_apart(number: int) -> Callable[[Local, str], Local]:
     """
 
     def divergent(fn: Local, axis: str) -> Local:
+        fn = _traced_once(fn)
+
         def branch(i: int) -> Local:  # they differ, or a compiler makes one of all
             return lambda *xs: list(fn(*(xs if i == 0 else map(lax.optimization_barrier, xs))))
 
@@ -141,6 +150,7 @@ def _with_carries(fn: Local, xs: Sequence[jax.Array], traced: Callable[[], Any])
 
 def _steps_apart(fn: Local, axis: str) -> Local:
     """In every step of a `while_loop`, of which devices along an axis make one or two by turns."""
+    fn = _traced_once(fn)
 
     def loop(*xs: jax.Array) -> list[jax.Array]:
         steps = 1 + lax.axis_index(axis) % 2
@@ -175,6 +185,8 @@ def result_types(fn: Local, *xs: jax.Array) -> list[Any]:
 
 
 def _while(fn: Local) -> Local:
+    fn = _traced_once(fn)
+
     def loop(*xs: jax.Array) -> list[jax.Array]:
         types = result_types(fn, *[x[0] for x in xs])
         buffers = [jnp.broadcast_to(zeros_of_type(t), (len(xs[0]), *t.shape)) for t in types]
@@ -190,6 +202,8 @@ def _while(fn: Local) -> Local:
 
 
 def _cond(fn: Local) -> Local:
+    fn = _traced_once(fn)
+
     def choose(*xs: jax.Array) -> list[jax.Array]:
         types = result_types(fn, *[x[0] for x in xs])
 

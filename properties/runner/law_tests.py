@@ -25,8 +25,12 @@ ENOUGH = ("agreement", "communication")
 """With the laws in the interpreter, what implies them on XLA."""
 
 INEXACT = frozenset({"fused", "layers", "nonlinear", "whole"})
-"""Forms of which no gradient is exact, so that the law of agreement compares none: their gradients are compiled. Those of
-mixtures of experts are too, in layers of global arrays."""
+"""Forms of which no gradient is exact, so that the law of agreement compares none: their gradients are compiled.
+
+Those of mixtures of experts are too, in layers of global arrays."""
+
+SENT_BY_OTHERS = frozenset({"routers"})
+"""The forms of what is sent by what other forms are checked for, of which XLA's part is not compiled once more."""
 
 FEW_CASES = 8
 """Fewer structures than this are for what tells right from wrong alone."""
@@ -117,9 +121,10 @@ def law_tests(implementations: Sequence[Implementation], *, derived: bool = Fals
     examples = settings().max_examples
     few = derived and examples < 1000  # without `jit`, a scan is compiled anew for every call
     skipped = {"eager"} if examples < FEW else set()
+    forms = {one.form for one in implementations}
     if few:
-        skipped |= set(LAWS) - set(ENOUGH[:1] if examples < FEW else ENOUGH)
-    if few and examples >= FEW and any(one.form in INEXACT for one in implementations):
+        skipped |= set(LAWS) - set(ENOUGH[:1] if examples < FEW or forms <= SENT_BY_OTHERS else ENOUGH)
+    if few and examples >= FEW and forms & INEXACT:
         skipped -= {"gradient"}
     tests = [
         law_test(law.name, engine, asked, largest=LARGEST if few else None)

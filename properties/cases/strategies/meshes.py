@@ -50,18 +50,24 @@ def factorisations(n: int, *, max_axes: int) -> tuple[tuple[int, ...], ...]:
 
 
 @st.composite
-def axis_sizes(draw: st.DrawFn, *, min_devices: int, max_devices: int, max_axes: int) -> tuple[int, ...]:
+def axis_sizes(
+    draw: st.DrawFn, *, min_devices: int, max_devices: int, max_axes: int, several: bool = False
+) -> tuple[int, ...]:
     """Sizes of the axes of a mesh: any factorisation of any number of devices, with up to two axes of size 1 in it.
+
+    If `several`, more than one axis is longer than 1, where that can be.
 
     Shrinks to `(min_devices,)`. Always draws the same number of choices, so that what is drawn
     afterwards stays what it is when the mesh gets smaller.
     """
     counts = [n for n in range(min_devices, max_devices + 1) if factorisations(n, max_axes=max_axes)]
     # one device is rare, since nothing moves there; what has several axes, in some order, is more frequent than primes
-    several = [n for n in counts if len(factorisations(n, max_axes=max_axes)) > 1]
-    n = draw(st.sampled_from([*counts, *counts[1:], *2 * several, *4 * counts[-1:]]), label="devices")
+    composite = [n for n in counts if len(factorisations(n, max_axes=max_axes)) > 1]
+    any_count = [*counts, *counts[1:], *2 * composite, *4 * counts[-1:]]
+    n = draw(st.sampled_from(composite if several and composite else any_count), label="devices")
     shortest, *others = factorisations(n, max_axes=max_axes)
-    ways = [shortest, *others, *others]  # the order of axes tells where there are several
+    # the order of axes tells where there are several
+    ways = others if several and others else [shortest, *others, *others]
     sizes = list(ways[draw(st.integers(0, MOST_WAYS - 1), label="factorisation") % len(ways)])
     spare = min(max_axes, len(AXIS_NAMES)) - len(sizes)
     ones = draw(ONES, label="size-1 axes")
@@ -80,6 +86,7 @@ def meshes(
     available: int | None = None,
     explicit: bool = True,
     sizes: tuple[int, ...] = (),
+    several: bool = False,
 ) -> MeshCase:
     """Meshes of `min_devices` to `max_devices` devices in one to `max_axes` axes, some of size 1.
 
@@ -91,6 +98,7 @@ def meshes(
             use fewer, in any order.
         explicit: whether axes may be of the explicit type.
         sizes: the sizes of the axes, if they are not to be drawn.
+        several: whether more than one axis is longer than 1, where that can be.
 
     Shrinks to `(dp=min_devices)`, devices in order, automatic. Draws such as `(dp=2)`,
     `(tp=2, dp=4)`, `(dp=1, tp=2) [devices 3,0]`, `(sp=2, ep=3) [explicit sp]`.
@@ -104,7 +112,8 @@ def meshes(
             f"meshes: {min_devices=}, {max_devices=}, {max_axes=}, available={pool}: expected "
             "1 <= min_devices <= max_devices <= available and at least one axis"
         )
-    sizes = sizes or draw(axis_sizes(min_devices=min_devices, max_devices=max_devices, max_axes=max_axes))
+    drawn = axis_sizes(min_devices=min_devices, max_devices=max_devices, max_axes=max_axes, several=several)
+    sizes = sizes or draw(drawn)
     n = math.prod(sizes)
     names = tuple(draw(orders(known_names(len(sizes))), label="names")[: len(sizes)])
     devices: tuple[int, ...] = tuple(range(n))

@@ -10,6 +10,8 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.strategies.axes import MAX_AXES, in_some_order
 
 DIMENSIONS = st.lists(st.integers(0, 5), min_size=MAX_AXES, max_size=MAX_AXES)
+TOGETHER = st.sampled_from((False, False, False, True))
+"""Whether all axes that split anything split one dimension: what takes them in another order is wrong there."""
 
 
 @st.composite
@@ -39,6 +41,8 @@ def specs(
         raise InvalidArgument(f"specs: {rank=}, {required=}: expected a dimension to shard")
     candidates = [name for name in mesh.axis_names if allowed is None or name in allowed or name in required]
     places = draw(DIMENSIONS, label="dimensions of axes")
+    if draw(TOGETHER, label="axes together"):
+        places = (max(places),) * len(places)
     place_of = dict(zip(mesh.axis_names, places, strict=False))
     entries: list[list[str]] = [[] for _ in range(rank)]
     for name in draw(in_some_order(candidates)):

@@ -32,6 +32,7 @@ from shardproof.properties.laws.references import Reference, derivative, referen
 from shardproof.properties.laws.running import MODES, Ready, placed_blocks, ready
 from shardproof.properties.laws.violation import Broken
 from shardproof.properties.laws.wide import both, check_mathematics, gradients_held, tangents_held
+from shardproof.properties.programs.derivatives import with_derivative
 from shardproof.properties.programs.implementations import Implementation
 
 TANGENT_SEED = 104729
@@ -88,7 +89,7 @@ def cotangents(case: Case, program: Ready, data: Data) -> list[np.ndarray]:
         generate(
             Data(along(case, data), data.seed + 7919 * (i + 1)),
             (*(case.mesh.shape[n] for n in placement.stacked), *shape),
-            np.dtype(dtype),
+            np.dtype(with_derivative(dtype)),
             terms=pulled_terms(case),
             degree=CONTRACTS[case.contract].degree,
         )
@@ -162,7 +163,7 @@ def tangent_references(case: Case, primal: Sequence[np.ndarray], tangents: Seque
     contract = CONTRACTS[case.contract]
     moving = [primal[i] for i in contract.moving(case)]
     exact = _pushed(case, primal, tangents)
-    dtypes = contract.result_dtypes(case, [array.dtype for array in primal])[: len(exact)]
+    dtypes = [with_derivative(d) for d in contract.result_dtypes(case, [array.dtype for array in primal])[: len(exact)]]
     if contract.nonlinear:
         return [Reference(e, dtype, None) for e, dtype in zip(exact, dtypes, strict=True)]
     if is_moved(case) or is_exact(case, primal, pushed_terms(case), tangents):

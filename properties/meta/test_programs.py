@@ -28,7 +28,7 @@ MLP: dict[str, Any] = {
 }
 
 
-BRIEF = ("mlp", "softmax", "whole")
+BRIEF = ("mlp", "softmax", "whole", "counted")
 """Those that are tried in every run."""
 
 
@@ -346,3 +346,23 @@ def test_what_is_sharded_is_no_replica() -> None:
     with pytest.raises(AssertionError) as caught:
         check_program(marked, lambda x: 0 * x, arguments=["n@data"], results="n@data", laws=["value"], max_examples=20)
     assert "replica" not in str(caught.value)
+
+
+def test_a_law_that_has_nothing_to_ask_is_said() -> None:
+    """Of a program without floats among its results there is no gradient to check: whoever asks for it is told."""
+    written = PROGRAMS["truth"]
+    summary = checked(written, written.right, max_examples=3, laws=("value", "gradient"))
+    assert "not checked, since there is nothing to ask: gradient" in str(summary)
+
+
+def test_the_derivative_of_a_numpy_reference_knows_constants() -> None:
+    """Results that are no floats have no derivative in NumPy either."""
+
+    def in_numpy(x: Any, w: Any, mask: Any) -> Any:
+        return {"loss": np.sum(((x @ w) ** 2)[mask]), "count": np.sum(mask).astype(np.int32)}
+
+    written = dataclasses.replace(PROGRAMS["counted"], reference=in_numpy)
+    laws = ("gradient", "transformed gradient")
+    assert {tally.outcome for tally in checked(written, written.right, max_examples=5, laws=laws).tallies} == {"passed"}
+    with pytest.raises(AssertionError, match=r"tangent|gradient"):
+        checked(written, written.wrong, max_examples=5, laws=laws)

@@ -304,6 +304,24 @@ def whole_counts(ids: Any) -> Any:
     return np.bincount(ids, minlength=5).astype(np.int32)
 
 
+def counted_loss(x: Any, w: Any, mask: Any, *, data: Any) -> Any:
+    """A loss, and beside it how many examples it is of, which is no float and has no derivative."""
+    terms = jnp.where(mask[:, None], (x @ w) ** 2, 0)
+    loss, count = lax.psum((jnp.sum(terms), jnp.sum(mask, dtype=jnp.int32)), data)
+    return {"loss": loss, "count": count}
+
+
+def counted_loss_of_constant_weights(x: Any, w: Any, mask: Any, *, data: Any) -> Any:
+    """Wrong in a gradient alone."""
+    return counted_loss(x, lax.stop_gradient(w), mask, data=data)
+
+
+def whole_counted_loss(x: Any, w: Any, mask: Any) -> Any:
+    """In JAX."""
+    terms = jnp.where(mask[:, None], (x @ w) ** 2, 0)
+    return {"loss": jnp.sum(terms), "count": jnp.sum(mask, dtype=jnp.int32)}
+
+
 def some_positive(x: Any, *, data: Any) -> Any:
     """Which columns have a positive number: of results, the truth."""
     return lax.pmax((x > 0).any(0).astype(jnp.int32), data) > 0
@@ -395,6 +413,11 @@ PROGRAMS: dict[str, Written] = {
     ),
     "counts": Written(
         counts, counts_on_each, whole_counts, (Array("n@data", "int32", below=5),), Array("5", "int32"),
+    ),
+    "counted": Written(
+        counted_loss, counted_loss_of_constant_weights, whole_counted_loss,
+        ("batch@data i", "i o", Array("batch@data", "bool")), {"loss": "", "count": Array("", "int32")},
+        law="gradient",
     ),
     "truth": Written(
         some_positive, some_positive_everywhere, lambda x: (x > 0).any(0), ("b@data n",), Array("n", "bool"),

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.chain import Chain
@@ -25,15 +26,15 @@ def derivatives(
 ) -> tuple[Program, list[Placement]]:
     """The program `(operands, tangents, cotangents) -> (results, tangents, gradients)`, and the results' placements.
 
-    Operands that have no gradient have no tangent either. Of a mode that is not asked for there are no tangents, or no
-    gradients. `seen` must come from a trace of `forward`: results leave by type, so that cotangents of invariant
-    results are invariant.
+    Results that are no floats are constants, as float32. Operands that have no gradient have no tangent either. Of a
+    mode that is not asked for there are no tangents, or no gradients. `seen` must come from a trace of `forward`:
+    results leave by type, so that cotangents of invariant results are invariant.
     """
     operands = arguments(case)
     axes = [case.mesh.in_mesh_order(varying) for varying in seen.varying]
     placements = [Placement(((),) * len(shape), a) for shape, a in zip(seen.shapes, axes, strict=True)]
     cotangents = tuple(
-        Argument((*(case.mesh.shape[n] for n in a), *shape), dtype, tuple((n,) for n in a))
+        Argument((*(case.mesh.shape[n] for n in a), *shape), with_derivative(dtype), tuple((n,) for n in a))
         for a, shape, dtype in zip(axes, seen.shapes, seen.dtypes, strict=True)
     )
     moving = CONTRACTS[case.contract].moving(case)
@@ -43,7 +44,7 @@ def derivatives(
     def derived(function: Global) -> Global:
         def run(*arrays: jax.Array) -> list[jax.Array]:
             xs, tangents, cts = arrays[:count], arrays[count:][: len(moving)], arrays[count + len(moving) :]
-            of_moving, primal = of_some(function, xs, moving)
+            of_moving, primal = of_some(lambda *xs: as_floats(function(*xs)), xs, moving)
             if not reverse_mode:
                 return [*of_moving(*primal), *push_of(case.chain, of_moving, primal)(*tangents)]
             ys, pull = pullback_of(case.chain, of_moving, primal)
@@ -66,6 +67,16 @@ def derivatives(
         return inside, placements
     program = forward(case, implementation, own, out="by type")
     return Program(lambda mesh: derived(program.build(mesh)), given, compiled(case)), placements
+
+
+def with_derivative(dtype: Any) -> Any:
+    """The dtype of a result's tangents: its own, or float32 if it has none, and counts as a constant."""
+    return dtype if jnp.issubdtype(dtype, jnp.inexact) else np.dtype(np.float32)
+
+
+def as_floats(results: Sequence[jax.Array]) -> list[jax.Array]:
+    """Results of which all have tangents."""
+    return [y.astype(with_derivative(y.dtype)) for y in results]
 
 
 Derivative = Callable[..., Sequence[jax.Array]]

@@ -45,6 +45,11 @@ def asked(implementation: Implementation, laws: str | Iterable[str] | None) -> S
     return wanted
 
 
+def idle_of(implementation: Implementation, laws: str | Iterable[str] | None) -> list[str]:
+    """The laws that are asked for by name and have nothing to ask of it."""
+    return [name for name in named("laws", laws, LAWS) if not LAWS[name].engines_for(implementation)] if laws else []
+
+
 def ask(
     law: Law,
     engine: str,

@@ -14,7 +14,7 @@ from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.overlap import Overlap
 from shardproof.properties.reports import failures
-from shardproof.properties.reports.asking import ask, asked
+from shardproof.properties.reports.asking import ask, asked, idle_of
 from shardproof.properties.reports.failures.causes import Told, by_cause, told
 from shardproof.properties.reports.progress import Progress, devices_note
 from shardproof.properties.reports.summary import Summary
@@ -128,6 +128,8 @@ def checked(
     if not reports and not empty and not any(t.verifies and not LAWS[t.law].partial for t in tallies):
         empty += [reason for t in tallies if t.outcome == "skipped" for reason in t.findings]
     notes = [f"not checked, since the values are wrong: {', '.join(left_out)}"] if left_out else []
+    if idle := idle_of(implementation, laws):
+        notes.append(f"not checked, since there is nothing to ask: {', '.join(idle)}")
     summary = Summary(implementation, tuple(tallies), (*notes, *devices_note(devices)))
     if reports or empty:
         texts = [*map(told, by_cause(reports)), *empty, str(summary)]

@@ -42,6 +42,11 @@ class NumpyReference:
             for leaf, array in zip(found, self.signature.results, strict=True)
         ]
 
+    def floats(self, arrays: Arrays, dtypes: Dtypes, options: Options) -> list[np.ndarray]:
+        """The results, of which those that are no floats are constants: zeros."""
+        found = zip(self.value(arrays, dtypes, options), self.signature.results, strict=True)
+        return [y if result.floating else np.zeros(y.shape) for y, result in found]
+
     def pushforward(
         self, arrays: Arrays, tangents: Mapping[int, np.ndarray], dtypes: Dtypes, options: Options
     ) -> list[np.ndarray]:
@@ -49,7 +54,7 @@ class NumpyReference:
 
         def at(step: float) -> list[np.ndarray]:
             moved = [a + step * tangents[i] if i in tangents else a for i, a in enumerate(arrays)]
-            return self.value(moved, dtypes, options)
+            return self.floats(moved, dtypes, options)
 
         size = max((float(np.abs(t).max(initial=0)) for t in tangents.values()), default=0.0)
         return differences(at, STEP / max(size, 1.0))
@@ -67,7 +72,7 @@ class NumpyReference:
                 def at(step: float, i: int = i, k: int = int(k)) -> list[np.ndarray]:
                     moved = arrays[i].astype(np.float64)  # a copy
                     moved.flat[k] += step
-                    results = self.value([*arrays[:i], moved, *arrays[i + 1 :]], dtypes, options)
+                    results = self.floats([*arrays[:i], moved, *arrays[i + 1 :]], dtypes, options)
                     with np.errstate(invalid="ignore"):
                         return [np.asarray(sum(np.sum(y * ct) for y, ct in zip(results, cotangents, strict=True)))]
 

@@ -88,7 +88,8 @@ class JaxReference:
             results, pull = jax.vjp(self._of(tuple(moving), given[:count], options), *[given[i] for i in moving])
             return list(pull([ct.astype(y.dtype) for ct, y in zip(given[count:], results, strict=True)]))
 
-        more = self.result_dtypes([a.shape for a in arrays], dtypes, options)
+        found = self.result_dtypes([a.shape for a in arrays], dtypes, options)
+        more = [d if is_float(d) else np.dtype(np.float32) for d in found]
 
         def at(arrays: Arrays) -> list[np.ndarray]:
             return self._run(("pulled", *moving), pulled, [*arrays, *cotangents], [*dtypes, *more], options)
@@ -125,9 +126,12 @@ class JaxReference:
         return leaves_of(self.signature, self.function(*refilled(self.signature.tree, leaves), **options))
 
     def _of(self, moving: Sequence[int], leaves: Sequence[Any], options: Options) -> Callable[..., list[Any]]:
+        """The function of some leaves alone, its results as floats: others are constants."""
+
         def of_moving(*chosen: Any) -> list[Any]:
             whole = dict(enumerate(leaves)) | dict(zip(moving, chosen, strict=True))
-            return self.called(options, *whole.values())
+            found = zip(self.called(options, *whole.values()), self.signature.results, strict=True)
+            return [y if result.floating else jax.numpy.asarray(y, "float32") for y, result in found]
 
         return of_moving
 

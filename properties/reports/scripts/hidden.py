@@ -16,6 +16,7 @@ from shardproof.properties.counting.sizes import sizes_of
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.engines.simulate.divergence import COLLECTIVE_KINDS as KINDS
 from shardproof.properties.laws.running import traced
+from shardproof.properties.programs.derivatives import as_floats
 from shardproof.properties.programs.overlap import limit
 from shardproof.properties.programs.program import Seen, forward
 from shardproof.properties.reports.scripts.checks import operands
@@ -231,7 +232,7 @@ def check_that_it_shows(violation: LawViolation, most: Fraction, *, backward: bo
         function = program.build(mesh)
 
         def run(*xs: Any) -> Any:
-            y, pull = jax.vjp(function, *xs)
+            y, pull = jax.vjp(lambda *xs: as_floats(function(*xs)), *xs)
             return y, pull(jax.tree.map(jnp.ones_like, y))
 
         return run

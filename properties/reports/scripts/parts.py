@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jax
 
+from shardproof.oracles.dtypes import is_float
 from shardproof.oracles.layout import Entries
 from shardproof.properties.cases.manual import along, levels, outside, spread_axis, stacked_axes, without_outside
 from shardproof.properties.contracts import CONTRACTS
@@ -186,12 +187,23 @@ class Script:
             lines.append(
                 "    varying.extend(set(jax.typeof(leaf).manual_axis_type.varying) for leaf in jax.tree.leaves(y))"
             )
+        if self._constants:
+            lines += [
+                "    # what is no float is a constant",
+                "    y = [leaf if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf.astype(jnp.float32) for leaf in y]",
+            ]
         indices = ["[" + ", ".join(["None"] * len(a)) + "]" if a else "" for a in axes]
         if not self.several:
             return [*lines, f"    return y{indices[0]}", "", ""]
         if len(set(indices)) == 1:
             return [*lines, f"    return [leaf{indices[0]} for leaf in y]" if indices[0] else "    return y", "", ""]
         return [*lines, f"    return [{', '.join(f'y[{i}]{index}' for i, index in enumerate(indices))}]", "", ""]
+
+    @property
+    def _constants(self) -> bool:
+        """Whether it differentiates a function of which some results have no derivative."""
+        dtypes = self.contract.result_dtypes(self.case, [o.numpy_dtype for o in self.case.operands])
+        return self.violation.broken.of_derivative and not all(is_float(dtype) for dtype in dtypes)
 
     @property
     def stacked(self) -> Entries:

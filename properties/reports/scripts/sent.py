@@ -22,6 +22,7 @@ from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.engines.simulate.divergence import COLLECTIVE_KINDS as KINDS
 from shardproof.properties.laws.communication import communication_of, has_half_bytes
 from shardproof.properties.laws.running import traced
+from shardproof.properties.programs.derivatives import as_floats
 from shardproof.properties.programs.program import Seen, forward
 from shardproof.properties.reports.scripts.checks import operands
 from shardproof.properties.reports.scripts.expectations import result_values
@@ -195,7 +196,7 @@ def check_that_it_shows(violation: LawViolation, limits: Limits, *, backward: bo
         function = program.build(mesh)
 
         def reverse(*xs: Any) -> Any:
-            y, pull = jax.vjp(function, *xs)
+            y, pull = jax.vjp(lambda *xs: as_floats(function(*xs)), *xs)
             return pull(jax.tree.map(jnp.ones_like, y))
 
         return reverse

@@ -18,8 +18,8 @@ from shardproof.properties.contracts.contract import Scope
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.contracts.drawing import beside, meshes_with_room
 
-LONG = (7, 16, 33, 65)
-"""Factors of a side that is longer than the others."""
+LONG = (7, 16, 33, 65, 130)
+"""Factors of a side that is longer than the others, the last one than the lanes of a TPU."""
 
 AxisName = str | tuple[str, ...]
 Roles = tuple[tuple[str, AxisName], ...]
@@ -169,21 +169,23 @@ def sizes_of_dimensions(
     same = draw(st.integers(0, 5), label="the same") == 5 and not scope.large
     long = draw(st.integers(0, 9), label="long") == 9 and not scope.large
     at = draw(st.integers(0, max(len(parts) - 1, 0)), label="which is long")
+    factors = [draw(st.integers(1, 2 if scope.large else 4), label=name) for name in parts]
+    if long and factors:
+        factors[at] = draw(st.sampled_from(LONG), label="how long")
+        if factors[at] == LONG[-1]:
+            factors = [factor if i == at else 1 for i, factor in enumerate(factors)]
     found = {}
-    for i, (name, part) in enumerate(parts.items()):
-        factor = draw(st.integers(1, 2 if scope.large else 4), label=name)
+    for (name, part), factor in zip(parts.items(), factors, strict=True):
         if name.isdigit():
             if int(name) % part:  # this mesh cannot share a dimension of that size
                 reject()
-            continue
-        if name in conditions.sizes:
+        elif name in conditions.sizes:
             possible = sorted(size for size in conditions.sizes[name] if size % part == 0)
             if not possible:
                 reject()
             found[name] = draw(st.sampled_from(possible), label=f"size of {name}")
-            continue
-        step = part * conditions.multiples.get(name, 1)
-        found[name] = step * (LONG[factor % len(LONG)] if long and i == at else factor)
+        else:
+            found[name] = part * conditions.multiples.get(name, 1) * factor
     if same:
         free = [name for name in found if name not in conditions.sizes]
         whole = math.lcm(*(parts[name] * conditions.multiples.get(name, 1) for name in free))

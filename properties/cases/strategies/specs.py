@@ -42,7 +42,7 @@ def specs(
     candidates = [name for name in mesh.axis_names if allowed is None or name in allowed or name in required]
     places = draw(DIMENSIONS, label="dimensions of axes")
     if draw(TOGETHER, label="axes together"):
-        places = (max(places),) * len(places)
+        places = [max(places)] * len(places)
     place_of = dict(zip(mesh.axis_names, places, strict=False))
     entries: list[list[str]] = [[] for _ in range(rank)]
     for name in draw(in_some_order(candidates)):

@@ -26,7 +26,7 @@ def shift(x, axis_name, *, offset=1):
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("--hypothesis-profile=nosuch", "expected one of dev, ci, matrix, nightly, debug"),
+        ("--hypothesis-profile=nosuch", "expected one of dev, ci, matrix, few, nightly, debug"),
         ("--claims=x64", "expected --impl as well, whose function it is said of"),
         ("--expect-communication=permute=1", "expected --impl as well, whose function it is said of"),
     ],

@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
-NAMES = ("dev", "ci", "matrix", "nightly", "debug")
+NAMES = ("dev", "ci", "matrix", "few", "nightly", "debug")
 """The profiles of this project."""
 
 
@@ -39,6 +39,8 @@ def register(devices: int) -> None:
     settings.register_profile("ci", slow, max_examples=200, derandomize=True, database=None, print_blob=True)
     # the same for every number of devices in turn, where one number has already run in full
     settings.register_profile("matrix", slow, max_examples=40, derandomize=True, database=None, print_blob=True)
+    # the fewest of everything, for what every case meets, such as annotations that are checked
+    settings.register_profile("few", slow, max_examples=10, derandomize=True, database=None, print_blob=True)
     # at night: new cases every time, and those that failed before come first
     settings.register_profile("nightly", slow, max_examples=5000, database=database, print_blob=True)
     # while looking for the cause of a failure: few cases, no shrinking, everything said

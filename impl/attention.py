@@ -18,7 +18,16 @@ from jaxtyping import Array, Float, Int
 from shardproof.impl.algorithms.pieces import shift
 from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_rank, check_shape, raise_unsupported
 from shardproof.impl.collective_matmul.operands import accumulator
-from shardproof.impl.collectives import Block, all_gather, all_to_all, axis_index, cast_varying, permute, varying
+from shardproof.impl.collectives import (
+    Block,
+    all_gather,
+    all_to_all,
+    axis_index,
+    cast_varying,
+    permute,
+    remainder,
+    varying,
+)
 
 Heads: TypeAlias = Float[Array, "h s d"]
 """Queries, keys, values or results, heads first: of every head, positions and features."""
@@ -174,14 +183,14 @@ def _early_and_late(x: Block, axes: tuple[str, ...]) -> Halves:
     if p == 1:
         return halves
     moved = jnp.stack([permute(half, axes, perm=perm) for half, perm in zip(halves, _half_pieces(p), strict=True)])
-    return jnp.where(axis_index(axes) % 2 == 0, moved, moved[::-1])
+    return jnp.where(remainder(axis_index(axes), 2) == 0, moved, moved[::-1])
 
 
 def _contiguous(halves: Halves, axes: tuple[str, ...]) -> Block:
     """The way back: `[2, H, S / 2, D]` to `[S, H, D]`."""
     p = lax.axis_size(axes)
     if p > 1:
-        halves = jnp.where(axis_index(axes) % 2 == 0, halves, halves[::-1])
+        halves = jnp.where(remainder(axis_index(axes), 2) == 0, halves, halves[::-1])
         back = [[(to, here) for here, to in perm] for perm in _half_pieces(p)]
         halves = jnp.stack([permute(half, axes, perm=perm) for half, perm in zip(halves, back, strict=True)])
     return jnp.swapaxes(jnp.concatenate([*halves], axis=1), 0, 1)

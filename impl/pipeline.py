@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, Int
 from shardproof.impl.algorithms.pieces import send
 from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_rank, raise_unsupported, refuse
 from shardproof.impl.collective_matmul.operands import multiply
-from shardproof.impl.collectives import Block, all_gather_invariant, axis_index, cast_varying, varying
+from shardproof.impl.collectives import Block, all_gather_invariant, axis_index, cast_varying, quotient, varying
 
 Layer = Float[Array, "d d"]
 Microbatch = Float[Array, "b d"]
@@ -104,7 +104,7 @@ def circular_pipeline(weights: Block, x: Block, axis_name: AxisName) -> Block:
     span = max(count, p)  # steps from one round of a participant to its next
     steps = np.arange((v - 1) * span + count + p - 1)
     # participant i is at step t in its own step t - i; what comes round at step t was begun at t - p
-    numbers = jnp.clip((jnp.asarray(steps, jnp.int32) - index) // span, 0, v - 1)
+    numbers = jnp.clip(quotient(jnp.asarray(steps, jnp.int32) - index, span), 0, v - 1)
 
     def applied(y: Microbatch, number: Int[Array, ""]) -> Microbatch:
         return _applied(layers[0] if v == 1 else _at(layers, number), y, dtype)

@@ -19,7 +19,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from shardproof.impl.arguments import Axes, AxisName, check_axes, check_kind, check_shape, raise_unsupported, refuse
 from shardproof.impl.collective_matmul.operands import accumulator
-from shardproof.impl.collectives import Block, all_gather, all_to_all, cast_varying, varying
+from shardproof.impl.collectives import Block, all_gather, all_to_all, cast_varying, quotient, varying
 
 Lists = tuple[Block, Block, Block, Block]
 
@@ -89,7 +89,7 @@ def gathered_ragged_all_to_all(
         return output
     rows = operand.shape[0]
     starts, targets = all_to_all(jnp.stack([begin, target]), axes, split_axis=1, concat_axis=1, tiled=True)
-    sender = jnp.arange(starts.size) // (starts.size // lax.axis_size(axes))
+    sender = quotient(jnp.arange(starts.size), starts.size // lax.axis_size(axes))
     written, entry, within = _slices(targets, sizes, output.shape[0])
     source = jnp.where(written, (sender * rows + starts)[entry] + within, 0)
     whole = all_gather(operand, axes, tiled=True)

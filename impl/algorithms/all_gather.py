@@ -30,7 +30,7 @@ from shardproof.impl.algorithms.pieces import (
     swap,
 )
 from shardproof.impl.arguments import AxisName, check_axes, check_dimension, check_power_of_two
-from shardproof.impl.collectives import Block, Blocks, axis_index, cast_varying
+from shardproof.impl.collectives import Block, Blocks, around, axis_index, cast_varying
 
 Gathered = Shaped[Array, "p ..."]
 Algorithm = Callable[[Block, Axes], Gathered]
@@ -140,7 +140,7 @@ def _passed(parts: list[Block], axes: Axes, steps: int) -> tuple[list[Block], li
 def _by_index(held: Gathered, axes: Axes, way: int) -> Gathered:
     """Blocks in logical order, of which `held[i]` came i participants far, going `way`."""
     p = lax.axis_size(axes)
-    return reorder(held, way * (axis_index(axes) - jnp.arange(p)) % p)
+    return reorder(held, around(way * (axis_index(axes) - jnp.arange(p)), p))
 
 
 def _gather(

@@ -20,7 +20,7 @@ from jax import lax
 from shardproof.impl.algorithms import all_gather, broadcast, reduce_scatter
 from shardproof.impl.algorithms.pieces import Axes, Combine, Requirement, anywhere, cut, distances, send, swap, uncut
 from shardproof.impl.arguments import AxisName, check_axes, check_axis_count, check_op, check_power_of_two, check_varies
-from shardproof.impl.collectives import Block, Blocks, axis_index, cast_varying
+from shardproof.impl.collectives import Block, Blocks, axis_index, cast_varying, remainder
 
 Algorithm = Callable[[Block, Axes, Combine], Block]
 
@@ -122,7 +122,7 @@ def tree(block: Block, axes: Axes, combine: Combine) -> Block:
     p, index = lax.axis_size(axes), axis_index(axes)
     for distance in distances(p):
         arrived = send(block, axes, [(i, i - distance) for i in range(distance, p, 2 * distance)])
-        receives = (index % (2 * distance) == 0) & (index + distance < p)
+        receives = (remainder(index, 2 * distance) == 0) & (index + distance < p)
         block = jnp.where(receives, combine(block, arrived), block)
     return broadcast.tree(block, axes, 0)
 

@@ -18,7 +18,7 @@ from jaxtyping import Array, Shaped
 
 from shardproof.impl.algorithms.pieces import Axes, Requirement, anywhere, distances, join, reorder, shift, split
 from shardproof.impl.arguments import AxisName, check_axes, check_axis_count, check_dimension, check_divides
-from shardproof.impl.collectives import Block, Blocks, axis_index, cast_varying
+from shardproof.impl.collectives import Block, Blocks, around, axis_index, cast_varying
 
 Pieces = Shaped[Array, "p ..."]
 Algorithm = Callable[[Pieces, Axes], Pieces]
@@ -62,19 +62,19 @@ def two_phase_all_to_all(
 def pairwise(pieces: Pieces, axes: Axes) -> Pieces:
     """`[p, …]` by destination to `[p, …]` by source, one permute for every distance."""
     p, index = lax.axis_size(axes), axis_index(axes)
-    to_go = reorder(pieces, (index + jnp.arange(p)) % p)
+    to_go = reorder(pieces, around(index + jnp.arange(p), p))
     arrived = [to_go[0], *(shift(to_go[distance], axes, distance) for distance in range(1, p))]
-    return reorder(jnp.stack(arrived), (index - jnp.arange(p)) % p)
+    return reorder(jnp.stack(arrived), around(index - jnp.arange(p), p))
 
 
 def bruck(pieces: Pieces, axes: Axes) -> Pieces:
     """`[p, …]` by destination to `[p, …]` by source; `held[j]` is j participants away from where it starts."""
     p, index = lax.axis_size(axes), axis_index(axes)
-    held = reorder(pieces, (index + jnp.arange(p)) % p)
+    held = reorder(pieces, around(index + jnp.arange(p), p))
     for distance in distances(p):
         moving = np.flatnonzero(np.arange(p) & distance)
         held = held.at[moving].set(shift(held[moving], axes, distance), unique_indices=True)
-    return reorder(held, (index - jnp.arange(p)) % p)
+    return reorder(held, around(index - jnp.arange(p), p))
 
 
 def two_phase(pieces: Pieces, axes: Axes) -> Pieces:

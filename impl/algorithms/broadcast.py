@@ -17,7 +17,7 @@ from jaxtyping import Array, Int
 from shardproof.impl.algorithms import all_gather
 from shardproof.impl.algorithms.pieces import Axes, cut, distances, send, uncut
 from shardproof.impl.arguments import AxisName, check_axes, check_index
-from shardproof.impl.collectives import Block, Blocks, axis_index, cast_varying
+from shardproof.impl.collectives import Block, Blocks, around, axis_index, cast_varying, remainder
 
 Algorithm = Callable[[Block, Axes, int], Block]
 
@@ -65,13 +65,13 @@ def scattered_and_gathered(block: Block, axes: Axes, root: int) -> Block:
         senders = range(0, p - distance, 2 * distance)
         arrived = send(held[distance:], axes, [((root + i) % p, (root + i + distance) % p) for i in senders])
         filled = jnp.pad(arrived, ((0, distance - len(arrived)), (0, 0)))
-        held = jnp.where(_rank(axes, root) % (2 * distance) == distance, filled, held[:distance])
+        held = jnp.where(remainder(_rank(axes, root), 2 * distance) == distance, filled, held[:distance])
     return uncut(all_gather.ring(held[0], axes), block.shape)
 
 
 def _rank(axes: Axes, root: int) -> Int[Array, ""]:
     """How many participants this one comes after the root."""
-    return (axis_index(axes) - root) % lax.axis_size(axes)
+    return around(axis_index(axes) - root, lax.axis_size(axes))
 
 
 def _broadcast(function: str, algorithm: Algorithm, x: Blocks, axis_name: AxisName, root: int) -> Blocks:

@@ -37,7 +37,7 @@ from shardproof.impl.arguments import (
     check_power_of_two,
     check_varies,
 )
-from shardproof.impl.collectives import Block, Blocks, axis_index, cast_varying
+from shardproof.impl.collectives import Block, Blocks, around, axis_index, cast_varying
 
 Pieces = Shaped[Array, "p ..."]
 Algorithm = Callable[[Pieces, Axes, Combine], Block]
@@ -113,7 +113,7 @@ def _rings(parts: list[Pieces], axes: Axes, combine: Combine) -> list[Block]:
 def _as_met(pieces: Pieces, axes: Axes, way: int) -> Pieces:
     """Pieces in the order in which their totals come by, going `way`: the neighbour's first, the own one last."""
     p = lax.axis_size(axes)
-    return reorder(pieces, (axis_index(axes) - way * jnp.arange(1, p + 1)) % p)
+    return reorder(pieces, around(axis_index(axes) - way * jnp.arange(1, p + 1), p))
 
 
 def _scatter(

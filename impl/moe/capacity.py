@@ -17,7 +17,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Int
 
 from shardproof.impl.arguments import Axes, check_axes, is_integer, refuse
-from shardproof.impl.collectives import Block, all_gather, axis_index, cast_varying
+from shardproof.impl.collectives import Block, all_gather, axis_index, cast_varying, quotient
 from shardproof.impl.moe.ranks import counted, places, places_of_all
 
 POLICIES = ("probability", "position", "choice", "sender")
@@ -161,7 +161,7 @@ def _by_choices(queues: Block, count: int, axes: Axes) -> Block:
 
 def _by_senders(queues: Block, count: int, held: int, axes: Axes) -> Block:
     """Places in the buffers of all participants: the first sender's pairs first, and of each by expert and token."""
-    destination, participants = queues.ravel() // held, count // held
+    destination, participants = quotient(queues.ravel(), held), count // held
     lengths = all_gather(counted(destination, participants), axes)
     lower = jnp.arange(participants)[:, None] < axis_index(axes)
     before = jnp.sum(jnp.where(lower, lengths, 0), axis=0)

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from shardproof.impl.arguments import Axes, AxisName, check_axes, check_kind, check_rank, refuse
 from shardproof.impl.collective_matmul.operands import accumulator
-from shardproof.impl.collectives import Block, axis_index, cast_varying, varying
+from shardproof.impl.collectives import Block, axis_index, cast_varying, quotient, varying
 from shardproof.impl.moe.capacity import Room, kept
 from shardproof.impl.moe.experts import Weights
 from shardproof.impl.moe.routing import route
@@ -78,7 +78,7 @@ class Plan:
     @property
     def token(self) -> Int[Array, "n"]:
         """The token of each pair."""
-        return jnp.arange(self.experts.size) // self.top_k
+        return quotient(jnp.arange(self.experts.size), self.top_k)
 
     @property
     def most_sent(self) -> int:

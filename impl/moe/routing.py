@@ -62,10 +62,10 @@ def route(
         refuse(function, "over", over, f"one of {', '.join(OVER)}")
     logits = router_logits(tokens, router_weights)
     chosen = highest(logits, top_k)
-    best = jnp.take_along_axis(logits, chosen, axis=1)
+    best = jnp.take_along_axis(logits, chosen, axis=1, mode="promise_in_bounds")
     if over == "chosen":
         return Routing(chosen, softmax(best, ordered=True), logits)
-    return Routing(chosen, jnp.take_along_axis(softmax(logits), chosen, axis=1), logits)
+    return Routing(chosen, jnp.take_along_axis(softmax(logits), chosen, axis=1, mode="promise_in_bounds"), logits)
 
 
 def _check_operands(function: str, tokens: Block, router_weights: Block) -> None:

@@ -8,7 +8,7 @@ from jax import lax
 from jaxtyping import Array, Int
 
 from shardproof.impl.arguments import AxisName, is_integer, refuse
-from shardproof.impl.collectives import Block, all_to_all, cast_varying, varying
+from shardproof.impl.collectives import Block, all_to_all, cast_varying, quotient, varying
 from shardproof.impl.moe.experts import Weights, in_turn
 from shardproof.impl.moe.plan import ExpertWeights, Plan, Settings, planned
 from shardproof.impl.moe.ranks import counted
@@ -66,8 +66,9 @@ def dispatched(plan: Plan, chunk: int | None = None) -> Block:
     size = chunk or -(-pairs // p)
     queues = jnp.where(plan.kept, plan.experts, plan.count)
     order = jnp.argsort(queues)
-    sizes = counted(queues // plan.held, p)
-    steps = lax.pmax(jnp.max(-(-sizes // size)), plan.axes)  # the same on all participants: no one leaves early
+    sizes = counted(quotient(queues, plan.held), p)
+    # the same on all participants: no one leaves early
+    steps = lax.pmax(jnp.max(quotient(sizes + (size - 1), size)), plan.axes)
     numbers = (plan.token[order], plan.experts[order], jnp.cumsum(sizes) - sizes, sizes)
     operands = (plan.tokens, plan.gates[order], plan.weights)
     along = varying(plan.tokens)

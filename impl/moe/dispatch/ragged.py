@@ -11,7 +11,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Int
 
 from shardproof.impl.arguments import Axes, check_axes, check_kind, check_shape, is_integer, refuse
-from shardproof.impl.collectives import Block, all_to_all
+from shardproof.impl.collectives import Block, all_to_all, quotient, remainder
 from shardproof.impl.moe.experts import in_turn
 from shardproof.impl.moe.layer import moe_layer
 from shardproof.impl.moe.plan import Plan
@@ -147,7 +147,7 @@ def gathered_ragged_moe(plan: Plan) -> Block:
 def dispatched(plan: Plan, exchange: Exchange) -> Block:
     """The result of a plan: `[T, F]`."""
     p, pairs, room = plan.participants, plan.experts.size, plan.most_received
-    destination = plan.experts // plan.held
+    destination = quotient(plan.experts, plan.held)
     # dropped pairs stay where they are, behind the others of their destination: holes in what is sent
     order = jnp.lexsort((plan.experts, ~plan.kept, destination))
     loads = counted(destination, p)
@@ -158,7 +158,7 @@ def dispatched(plan: Plan, exchange: Exchange) -> Block:
     rows = narrowly(lambda x, d: d.there(x, room), tokens, plan.sent, dispatcher, own_derivative=True)
     # of each sender's rows, those of the lowest expert come first: how many they are says whose each row is
     received = all_to_all(sent, plan.axes, split_axis=0, concat_axis=0, tiled=True).ravel()
-    own = jnp.where(dispatcher.arrived(room), _begun(jnp.cumsum(received), room) % plan.held, -1)
+    own = jnp.where(dispatcher.arrived(room), remainder(_begun(jnp.cumsum(received), room), plan.held), -1)
     outputs = in_turn(rows, own[:, None], jnp.ones((room, 1), rows.dtype), plan.weights)
     home = jnp.where(dispatcher.returned(pairs)[:, None], dispatcher.back(outputs, pairs), 0)
     return plan.combined(home[jnp.argsort(order)])

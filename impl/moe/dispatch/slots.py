@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from shardproof.impl.collectives import quotient
 from shardproof.impl.moe.experts import Weights, in_buffers
 from shardproof.impl.moe.plan import Plan
 from shardproof.impl.moe.ranks import places
@@ -21,7 +22,7 @@ def slots(plan: Plan) -> Slots:
 def filled(tokens: Float[Array, "t d"], at: Slots, count: int) -> Float[Array, "n d"]:
     """Buffers of `count` rows in all, each the token that has it; zeros where none has."""
     rows = jnp.where((at >= 0) & (at < count), at, count).ravel()
-    source = jnp.full(count, -1).at[rows].set(jnp.arange(at.size) // at.shape[1], mode="drop")
+    source = jnp.full(count, -1).at[rows].set(quotient(jnp.arange(at.size), at.shape[1]), mode="drop")
     return jnp.where(source[:, None] >= 0, tokens[jnp.maximum(source, 0)], 0)
 
 

@@ -1,5 +1,6 @@
 """Chains of transformations: how they are drawn and shrink, which there may be, and what is right under one."""
 
+import dataclasses
 import math
 from collections import Counter
 from itertools import combinations, product
@@ -241,6 +242,24 @@ def shift_of_two(chain: Chain) -> Case:
     operand = Operand((2,), "float32", Placement(((),), ("dp",)))
     data = (Data("distinct", 0), Data("exact", 1))
     return Case("ring_shift", MeshCase(("dp",), (2,)), "dp", (operand,), (("offset", 1),), data, in_order(chain))
+
+
+@pytest.mark.parametrize("link", ["switch", "while_loop", "cond", "divergent_cond", "divergent_while"])
+def test_a_body_is_traced_once(link: str) -> None:
+    """Whoever must know its types before its loop or branch is traced."""
+    calls = []
+
+    def shift(x: jax.Array, axis_name: Any, *, offset: int = 1) -> jax.Array:
+        calls.append(x)
+        return collectives.ring_shift(x, axis_name, offset=offset)
+
+    case, sizes = shift_of_two((link,)), (2, 2)
+    case = dataclasses.replace(case, mesh=MeshCase(("dp", "tp"), sizes))
+    mine = user_implementation("ring_shift", shift)
+    assert (
+        verify(LAW, mine, case, engine_named("simulate"), Tally("ring_shift", "", LAW.name, "simulate")).kind == "held"
+    )
+    assert len(calls) == 1
 
 
 @pytest.mark.parametrize(("link", "rounds"), [("twice", 1), ("in_turn", 2), ("fed", 2)])

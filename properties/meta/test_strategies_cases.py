@@ -62,6 +62,14 @@ def test_what_is_trivial_is_rare_and_what_skips_an_axis_is_not() -> None:
         assert kind
 
 
+@pytest.mark.parametrize("contract", ["mlp_loss", "global_moe_layer"])
+def test_most_cases_of_several_roles_are_on_several_participants_of_two(contract: str) -> None:
+    """Half of them at least: what a function takes one role for another in does not show on one participant."""
+    cases = drawn(LAWS["value"].cases(user_implementation(contract, print, ["all"]), Scope()), 200)
+    several = [sum(case.mesh.axis_size(axes) > 1 for axes in axes_of(case.roles).values()) > 1 for case in cases]
+    assert sum(several) / len(several) > 0.45
+
+
 def is_trivial(case: Case) -> bool:
     """Whether nothing must move although operands vary along the axis tuple."""
     return nothing_must_move(case) and any(set(case.axes) & o.placement.axes for o in case.operands)

@@ -34,7 +34,7 @@ def in_doubles(
 
     Raises:
         InterpreterLimit: `limit`, where it is no program of a user's own, there are too few devices, or it cannot be
-            traced in doubles.
+            traced or compiled in doubles.
     """
     if implementation.program is None or max(case.mesh.devices) >= len(jax.devices()):
         raise limit
@@ -46,7 +46,12 @@ def in_doubles(
             program = ready(kind, implementation, wide, COMPILER)
         except Exception as error:  # as it was not written for doubles: in its own dtypes it was traced
             raise limit from error
-        results = program.prepared([array.astype(_doubles(array.dtype)) for array in arrays])
+        try:
+            results = program.prepared([array.astype(_doubles(array.dtype)) for array in arrays])
+        except (
+            jax.errors.JaxRuntimeError
+        ) as error:  # the compiler's own, which the law meets where it compiles the case
+            raise limit from error
     own = max((_half(o.numpy_dtype) for o in case.operands if is_float(o.numpy_dtype)), default=0.0)
     return [(_within(np.asarray(x), max(own, coarsest)), _within(np.asarray(x), coarsest)) for x in results]
 

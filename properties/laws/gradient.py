@@ -31,7 +31,7 @@ from shardproof.properties.laws.numbers import (
 from shardproof.properties.laws.references import Reference, derivative, references
 from shardproof.properties.laws.running import MODES, Ready, placed_blocks, ready
 from shardproof.properties.laws.violation import Broken
-from shardproof.properties.laws.wide import both, check_mathematics, gradients_held, tangents_held
+from shardproof.properties.laws.wide import both, check_mathematics, gradients_held, is_a_number, tangents_held
 from shardproof.properties.programs.derivatives import with_derivative
 from shardproof.properties.programs.implementations import Implementation
 
@@ -71,7 +71,7 @@ def derives_at(case: Case, data: Data) -> bool:
     """
     contract = CONTRACTS[case.contract]
     if contract.generic:
-        return data.kind == "real"
+        return data.kind in ("real", "exact")
     if contract.quotient and data.kind in ("special", "nan"):
         results = references(case, operands(case, data))
         return all(np.isfinite(result.exact).all() for result in results)
@@ -221,10 +221,12 @@ def _check(kind: str, implementation: Implementation, case: Case, program: Ready
     given = [(operands(case, data, terms), tangents_of(case, data), cotangents(case, program, data)) for data in chosen]
     runs = program.prepared.each([[*primal, *tangents, *cts] for primal, tangents, cts in given])
     right = held(kind, implementation, case, program.placements, given)
-    return [
-        _check_one(kind, case, data, program.placements, arrays, outputs, *references)
-        for data, arrays, outputs, references in zip(chosen, given, runs, right, strict=True)
-    ]
+    told = []
+    for data, arrays, outputs, (pushed, pulled) in zip(chosen, given, runs, right, strict=True):
+        if CONTRACTS[case.contract].generic and data.kind == "exact":
+            pushed, pulled = list(map(is_a_number, pushed)), list(map(is_a_number, pulled))
+        told.append(_check_one(kind, case, data, program.placements, arrays, outputs, pushed, pulled))
+    return told
 
 
 def _check_one(

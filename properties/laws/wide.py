@@ -39,6 +39,9 @@ ACCUMULATED_BY_JAX = frozenset(
 ANY_FINITE = float(np.finfo(np.float64).max) / 4
 """How far off a result may be of which nothing is known, but that it is finite."""
 
+LARGE = 1e30
+"""What a dtype must reach so that small numbers do not overflow on their way."""
+
 SMALLEST = float(np.finfo(np.float64).tiny) * 2.0**64
 """What the oracle may be off by itself: what is below the range of normal doubles, by factors of 2^64 at most."""
 
@@ -106,21 +109,21 @@ def permitted(implementation: Implementation, case: Case, *, derivative: bool) -
     """By which dtype the operations of an implementation are charged."""
     if "narrow_accumulation" in implementation.features:
         return OWN
-    if implementation.whole:
-        return Rounding(split=True)
-    contract = CONTRACTS[case.contract]
+    contract, whole = CONTRACTS[case.contract], implementation.whole
     moving = contract.moving(case)
     if not moving:
-        return OWN
+        return Rounding(split=whole)
     floats = [case.operands[i].numpy_dtype for i in (range(len(case.operands)) if contract.generic else moving[:1])]
-    held = contract.accumulator(max(filter(is_float, floats), key=unit_roundoff))  # of a user's own, the narrowest
+    held = max(filter(is_float, floats), key=unit_roundoff)
+    if not whole:  # of global arrays a compiler may send parts of sums in their dtype
+        held = contract.accumulator(held)  # of a user's own, the narrowest
     between_calls = frozenset({"optimization_barrier"} if case.calls > 1 else ())
     if not derivative:
-        return Rounding(held.name, between_calls)
+        return Rounding(held.name, between_calls, split=whole)
     # JAX adds up in dtypes of the case: what is narrower was written
     every = [operand.numpy_dtype for operand in case.operands]
     known = map(real_of, filter(is_float, [*every, *contract.result_dtypes(case, every)]))
-    return Rounding(held.name, between_calls | ACCUMULATED_BY_JAX, max(known, key=unit_roundoff).name)
+    return Rounding(held.name, between_calls | ACCUMULATED_BY_JAX, max(known, key=unit_roundoff).name, split=whole)
 
 
 def value_references(implementation: Implementation, case: Case, sets: Sets) -> Iterator[list[Reference]]:
@@ -194,6 +197,16 @@ def held_to(
     )
     bound = np.where(finite & (np.isinf(reach) & np.isfinite(leeway) | overflows), ANY_FINITE, bound)
     return Reference(exact, right.dtype, bound, double.value, leeway)
+
+
+def is_a_number(right: Reference) -> Reference:
+    """A reference of which only that is asked, where it is one itself, and far from the end of its dtype.
+
+    At a kink there may be several derivatives, and programs add up theirs from different ones; but none is NaN.
+    """
+    finite, largest = np.isfinite(right.exact), largest_finite(right.dtype)
+    far = largest > LARGE and magnitude(right.exact).max(initial=0, where=finite) < largest**0.5
+    return Reference(np.where(finite, right.exact, 0), right.dtype, np.where(finite & far, ANY_FINITE, -np.inf))
 
 
 def check_mathematics(

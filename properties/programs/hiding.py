@@ -7,14 +7,14 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts.costs import along_the_first_axis, along_the_first_axis_and_more
 from shardproof.properties.programs.overlap import Limit, Overlap
 
-BOTH_WAYS = ("bidirectional", "joined", "alternating", "shorter_way")
+BOTH_WAYS = ("bidirectional", "joined", "alternating", "shorter_way", "paired")
 MOVING = {
     "all_gather_matmul_lhs_contracting": "lhs",
     "all_gather_matmul_lhs": "lhs",
     "all_gather_matmul_rhs": "rhs",
     "matmul_reduce_scatter": "out",
 }
-BLOCKS = {"ring": 2, "bidirectional": 2, "joined": 3, "alternating": 2, "nested": 4, "shorter_way": 4}
+BLOCKS = {"ring": 2, "bidirectional": 2, "joined": 3, "alternating": 2, "nested": 4, "shorter_way": 4, "paired": 4}
 """For how many moving blocks there is room: one comes and one goes, on each ring; and two halves joined."""
 
 
@@ -40,6 +40,8 @@ def exposed_by(way: str, contract: str) -> Limit:
         return along_the_first_axis_and_more if contract == "transformer_block" else along_the_first_axis
     if way == "alternating":
         return in_turns
+    if way == "paired":
+        return "1/2" if contract == "matmul_reduce_scatter" else "2/p"
     if way == "shorter_way":
         return "3/p" if contract == "matmul_reduce_scatter" else "2/p"
     return "1/6" if contract == "transformer_block" else "0"

@@ -22,7 +22,10 @@ WAYS = ("naive", "ring", "bidirectional", "shorter_way", "joined", "alternating"
 """How the pieces come together."""
 
 PARTS = 8
-"""Into how many parts a `paired` sum is cut, if it has as many rows; the first ones have a row more."""
+"""Into how many parts a `paired` sum is cut, the first ones of a row more; if it has fewer rows, into halves."""
+
+MOST_IN_PARTS = 8
+"""Among how many participants; among more of them it is cut into halves."""
 
 
 def all_gather_matmul(way: str, p: int, piece: int, *, rows: int, bits: int = 8, backward: bool = False) -> Cost:
@@ -37,8 +40,9 @@ def matmul_reduce_scatter(way: str, p: int, piece: int, *, rows: int, bits: int 
     if way == "naive":
         return _built_in("reduce_scatter", p, p * piece, bits, backward)
     if way == "paired" and not backward:
-        count = max(1, min(PARTS, rows))
-        parts = [(rows // count + (i < rows % count)) * (piece // max(1, rows)) for i in range(count)]
+        if rows < PARTS or p > MOST_IN_PARTS:
+            return passed("alternating", p, piece, rows=rows, bits=bits)
+        parts = [(rows // PARTS + (i < rows % PARTS)) * (piece // rows) for i in range(PARTS)]
         return algorithms.messages(parts * (p - 1), bits, steps=p - 1)
     return passed(way, p, piece, rows=rows, bits=bits)
 

@@ -10,7 +10,6 @@ product with a reduce-scatter, hop by hop, and that of the operand that stays re
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
@@ -48,13 +47,12 @@ class Gathering:
     Arguments:
         moving: this participant's block of that operand.
         dimension: the dimension in which it is gathered, and cut in two where both ways are used.
-        absorb: multiplies what arrived, in one product, and adds it to the state (None: there is none yet): a block, or
-            blocks in a tuple.
+        absorb: multiplies what arrived, in one product, and adds it to the state (None: there is none yet).
     """
 
     moving: Block
     dimension: int
-    absorb: Callable[[Any, Arrivals], Any]
+    absorb: Callable[[Block | None, Arrivals], Block]
 
     @property
     def rows(self) -> int:
@@ -177,21 +175,15 @@ def bidirectional(gathering: Gathering, axes: Axes, *, at_once: bool = False) ->
     return travel.all_along(gathering.halves(), lax.axis_size(axes) - 1, travel.own())
 
 
-def shorter_way(gathering: Gathering, axes: Axes, *, opposite_at_once: bool = False) -> Any:
-    """Every whole block comes the shorter way; the one from the participant opposite, for even p, comes last.
-
-    It is passed on by a neighbour; or, `opposite_at_once`, of four participants it is sent by its owner: over the same
-    two links, but begun before anything has arrived.
-    """
+def shorter_way(gathering: Gathering, axes: Axes) -> Result:
+    """Every whole block comes the shorter way; the one from the participant opposite, for even p, comes last."""
     p, travel = lax.axis_size(axes), Travel(gathering, axes, _round(axes))
     both, state = [gathering.moving, gathering.moving], travel.own()
     if p % 2:
         return travel.all_along(both, (p - 1) // 2, state)
     before = p // 2 - 1
-    at_once = opposite_at_once and p == 4
-    last = shift(gathering.moving, axes, p // 2) if at_once else None
     parts, state = travel.along(both, before, state)
-    last = shift(parts[0], axes, 1) if last is None else last
+    last = shift(parts[0], axes, 1)
     if before:
         state = travel.absorbed(state, parts, jnp.asarray(before))
     return travel.absorbed(state, [last], jnp.asarray(p // 2))

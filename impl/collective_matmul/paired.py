@@ -3,9 +3,10 @@
 The gradient of a ring adds up p small products. Here blocks come the shorter way round once, and what needs all of them
 is one product, if it adds them up:
 
-- of an operand that is gathered, that operand's gradient is a sum over participants. Its terms come first, the farthest
-  participant's before the others', and their sums come the shorter way round, from two sides. Beside them the operand is
-  gathered again, and the other one's gradient computed. A participant's own term, with the sums that arrived, is last;
+- of an operand that is gathered, that operand's gradient is a sum over participants. Its terms come first, that of the
+  farthest participant before the others, and their sums come the shorter way round, from two sides. Beside them the
+  operand is gathered again, and the other one's gradient computed. A participant's own term, with the sums that
+  arrived, is last;
 - of a sum that is scattered, the cotangent is gathered: each block gives a part of one operand's gradient as it
   arrives, and all together the other operand's.
 
@@ -13,18 +14,20 @@ What one product waits for is the index at which the next begins: a compiler tha
 behind the product that is to hide it.
 
 Sums of 16-bit floats travel in the operand's dtype, in which JAX adds up cotangents. What is kept for the gradient is
-the operands alone. A `custom_vjp` has no forward mode.
+the operands alone. A `custom_vjp` has no forward mode. Gradients are not looped: among more than `UNROLLED` participants
+these are `shorter_way` and `alternating`.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
 from shardproof.impl.algorithms.pieces import shift
 from shardproof.impl.collective_matmul import gathered, reduced
-from shardproof.impl.collective_matmul.gathered import Arrivals, Gathering
 from shardproof.impl.collective_matmul.operands import (
     UNROLLED,
     Axes,
@@ -33,7 +36,6 @@ from shardproof.impl.collective_matmul.operands import (
     Right,
     accumulator,
     aligned,
-    counted,
     unwritten,
     waiting,
 )
@@ -56,80 +58,101 @@ def rows_of_lhs(lhs: Left, rhs: Right, axes: Axes) -> Result:
         def term(start: Array) -> Block:
             return _times_transposed(lax.dynamic_slice_in_dim(ct, start, rows, dimension), rhs)
 
-        sums = _sums(term, rows, lhs.dtype, axes)
-        of_rhs = _transposed_times(_whole(lhs, dimension, axes), ct).astype(rhs.dtype)
+        arrived, sums = _arriving(lhs, rows, axes), _sums(term, rows, lhs.dtype, axes)
+        whole = None
+        for part, at in arrived:
+            whole = _written(whole, part, at, dimension, (*lhs.shape[:-2], ct.shape[-2], lhs.shape[-1]))
+        of_rhs = _transposed_times(whole, ct).astype(rhs.dtype)
         own = term(waiting(axis_index(axes) * rows, [of_rhs]))
         return _total(own, sums).astype(lhs.dtype), of_rhs
 
-    def forward(lhs: Left, rhs: Right) -> Result:
-        return gathered.shorter_way(gathered.rows_of_lhs(lhs, rhs, axes), axes)
-
-    return _with_gradient(forward, backward)(*aligned(lhs, rhs, axes))
+    return _paired(lambda a, w: gathered.shorter_way(gathered.rows_of_lhs(a, w, axes), axes), backward, lhs, rhs, axes)
 
 
 def columns_of_lhs(lhs: Left, rhs: Right, axes: Axes) -> Result:
     """`A[…, M, K_Y] W[K, N_Z]`: each block of A gives its rows of the gradient of W."""
 
     def backward(lhs: Left, rhs: Right, ct: Result) -> Gradients:
-        columns, dimension = lhs.shape[-1], lhs.ndim - 1
+        columns = lhs.shape[-1]
 
         def term(start: Array) -> Block:
             return _times_transposed(ct, lax.dynamic_slice_in_dim(rhs, start, columns, 0))
 
-        def absorb(of_rhs: Block | None, arrivals: Arrivals) -> Block:
-            ((part, at),) = arrivals
-            return _written(of_rhs, _transposed_times(part, ct).astype(rhs.dtype), at, 0, rhs.shape)
-
-        sums = _sums(term, columns, lhs.dtype, axes)
-        of_rhs = gathered.shorter_way(Gathering(lhs, dimension, absorb), axes, opposite_at_once=True)
+        arrived, sums = _arriving(lhs, columns, axes), _sums(term, columns, lhs.dtype, axes)
+        of_rhs = None
+        for part, at in arrived:
+            of_rhs = _written(of_rhs, _transposed_times(part, ct).astype(rhs.dtype), at, 0, rhs.shape)
         own = term(waiting(axis_index(axes) * columns, [of_rhs, *sums]))
         return _total(own, sums).astype(lhs.dtype), of_rhs
 
     def forward(lhs: Left, rhs: Right) -> Result:
         return gathered.shorter_way(gathered.columns_of_lhs(lhs, rhs, axes), axes)
 
-    return _with_gradient(forward, backward)(*aligned(lhs, rhs, axes))
+    return _paired(forward, backward, lhs, rhs, axes)
 
 
 def scattered(lhs: Left, rhs: Right, axes: Axes, scatter_dimension: int) -> Result:
     """`A[…, M, K_Y] W[K_Y, N]`, whose rows (dimension 0) or columns (dimension 1) are scattered."""
-    dimension = lhs.ndim - 2 + scatter_dimension
 
     def backward(lhs: Left, rhs: Right, ct: Result) -> Gradients:
-        def absorb(state: tuple[Block, Block] | None, arrivals: Arrivals) -> tuple[Block, Block]:
-            ((part, at),) = arrivals
-            whole, own = (None, None) if state is None else state
-            shape = [*lhs.shape[:-1], rhs.shape[1]]
-            whole = _written(whole, part, at, dimension, shape)
-            at = at if own is None else waiting(at, [own])
+        dimension = lhs.ndim - 2 + scatter_dimension
+        whole = parts = None
+        for one, at in _arriving(ct, ct.shape[dimension], axes):
+            whole = _written(whole, one, at, dimension, (*lhs.shape[:-1], rhs.shape[1]))
+            start = at if parts is None else waiting(at, [parts])
             if scatter_dimension == 0:
-                return whole, _written(own, _times_transposed(part, rhs).astype(lhs.dtype), at, dimension, lhs.shape)
-            return whole, _written(own, _transposed_times(lhs, part).astype(rhs.dtype), at, 1, rhs.shape)
-
-        whole, own = gathered.shorter_way(Gathering(ct, dimension, absorb), axes, opposite_at_once=True)
+                parts = _written(parts, _times_transposed(one, rhs).astype(lhs.dtype), start, dimension, lhs.shape)
+            else:
+                parts = _written(parts, _transposed_times(lhs, one).astype(rhs.dtype), start, 1, rhs.shape)
         if scatter_dimension == 0:
-            return own, _transposed_times(lhs, whole).astype(rhs.dtype)
-        return _times_transposed(whole, rhs).astype(lhs.dtype), own
+            return parts, _transposed_times(lhs, whole).astype(rhs.dtype)
+        return _times_transposed(whole, rhs).astype(lhs.dtype), parts
 
     def forward(lhs: Left, rhs: Right) -> Result:
-        return reduced.in_turns(reduced.scattered(lhs, rhs, axes, scatter_dimension, "operands"), axes, EACH_WAY)
+        reducing = reduced.scattered(lhs, rhs, axes, scatter_dimension, "operands")
+        if lax.axis_size(axes) > UNROLLED:
+            return reduced.alternating(reducing, axes)
+        return reduced.in_turns(reducing, axes, EACH_WAY)
 
-    return _with_gradient(forward, backward)(*aligned(lhs, rhs, axes))
-
-
-def _with_gradient(forward: Callable[[Left, Right], Result], backward: Rule) -> "jax.custom_vjp[Result]":
-    """A function of operands that are typed alike, rounded to their dtype."""
-
-    @jax.custom_vjp
-    def product(lhs: Left, rhs: Right) -> Result:
-        return forward(lhs, rhs).astype(jax.numpy.result_type(lhs, rhs))
-
-    product.defvjp(lambda lhs, rhs: (product(lhs, rhs), (lhs, rhs)), lambda known, ct: backward(*known, ct))
-    return product
+    return _paired(forward, backward, lhs, rhs, axes)
 
 
-def _sums(term: Callable[[Array], Block], rows: int, dtype: jax.typing.DTypeLike, axes: Axes) -> list[Block]:
-    """The sums of all other participants' terms that are this one's: one from each side, or from one of two alone.
+def _paired(forward: Callable[[Left, Right], Result], backward: Rule, lhs: Left, rhs: Right, axes: Axes) -> Result:
+    """A product, rounded to the operands' dtype, and its gradient: a rule for operands that are typed alike."""
+
+    def rounded(lhs: Left, rhs: Right) -> Result:
+        return forward(lhs, rhs).astype(jnp.result_type(lhs, rhs))
+
+    operands = aligned(lhs, rhs, axes)
+    if lax.axis_size(axes) > UNROLLED:
+        return rounded(*operands)
+    product = jax.custom_vjp(rounded)
+    product.defvjp(lambda lhs, rhs: (rounded(lhs, rhs), (lhs, rhs)), lambda known, ct: backward(*known, ct))
+    result: Result = product(*operands)
+    return result
+
+
+def _arriving(block: Block, rows: int, axes: Axes) -> list[tuple[Block, Array]]:
+    """All participants' blocks with the rows at which they start, this one's first and the farthest one's last.
+
+    The one opposite is passed on by a neighbour; but of four participants it is sent by its owner, over the same two
+    links, and so it can begin before anything has arrived.
+    """
+    p, index = lax.axis_size(axes), axis_index(axes)
+    rightward = leftward = block
+    found = [(block, index * rows)]
+    opposite = shift(block, axes, 2) if p == 4 else None
+    for away in range(1, (p - 1) // 2 + 1):
+        rightward, leftward = shift(rightward, axes, 1), shift(leftward, axes, -1)
+        found += [(rightward, (index - away) % p * rows), (leftward, (index + away) % p * rows)]
+    if p % 2 == 0:
+        opposite = shift(rightward, axes, 1) if opposite is None else opposite
+        found.append((opposite, (index + p // 2) % p * rows))
+    return found
+
+
+def _sums(term: Callable[[Array], Block], rows: int, dtype: Any, axes: Axes) -> list[Block]:
+    """The sums of all other participants' terms that are this one's: one from each side, or one alone.
 
     Arguments:
         term: the term of the participant whose rows begin at a row.
@@ -137,43 +160,26 @@ def _sums(term: Callable[[Array], Block], rows: int, dtype: jax.typing.DTypeLike
         dtype: in which sums travel.
         axes: of the ring.
     """
-    p, index, before = lax.axis_size(axes), axis_index(axes), []
+    p, index = lax.axis_size(axes), axis_index(axes)
+    before: list[Block] = []
 
-    def of(away: Array | int, *arrived: Block) -> Block:
+    def added(away: int, arrived: Sequence[Block]) -> Block:
         own = term(waiting((index + away) % p * rows, [*before, *arrived]))
         before[:] = [_total(own, arrived).astype(dtype)]
         return before[0]
 
-    def step(carry: tuple[Block, Block], away: Array) -> tuple[tuple[Block, Block], None]:
-        rightward, leftward = (shift(carry[0], axes, 1), shift(carry[1], axes, -1))
-        before[:] = []
-        return (of(away, rightward), of(-away, leftward)), None
-
-    opposite = [shift(of(p // 2), axes, -1)] if p % 2 == 0 else []
-    if p < 3:
-        return opposite
-    farthest = (p - 1) // 2
-    start = of(farthest), of(-farthest, *opposite)
-    rightward, leftward = lax.scan(step, start, counted(farthest - 1, 0, -1), unroll=p <= UNROLLED)[0]
-    return [shift(rightward, axes, 1), shift(leftward, axes, -1)]
+    rightward: list[Block] = []
+    leftward = [shift(added(p // 2, []), axes, -1)] if p % 2 == 0 else []
+    for away in range((p - 1) // 2, 0, -1):
+        rightward = [shift(added(away, rightward), axes, 1)]
+        leftward = [shift(added(-away, leftward), axes, -1)]
+    return [*rightward, *leftward]
 
 
 def _total(own: Block, arrived: Sequence[Block]) -> Block:
     for one in arrived:
         own = own + one.astype(own.dtype)
     return own
-
-
-def _whole(block: Block, dimension: int, axes: Axes) -> Block:
-    """All blocks, gathered in a dimension."""
-    shape = list(block.shape)
-    shape[dimension] *= lax.axis_size(axes)
-
-    def absorb(whole: Block | None, arrivals: Arrivals) -> Block:
-        ((part, at),) = arrivals
-        return _written(whole, part, at, dimension, shape)
-
-    return gathered.shorter_way(Gathering(block, dimension, absorb), axes, opposite_at_once=True)
 
 
 def _written(whole: Block | None, part: Block, at: Array, dimension: int, shape: Sequence[int]) -> Block:

@@ -152,8 +152,13 @@ def alternating(reducing: Reducing, axes: Axes) -> Result:
 
 
 def in_turns(reducing: Reducing, axes: Axes, each_way: int) -> Result:
-    """As `alternating`, in so many parts each way, one after the other: a part travels beside all the others' terms."""
+    """As `alternating`, in so many parts each way, one after the other: a part travels beside all the others' terms.
+
+    Of a piece with fewer rows than parts it is `alternating`.
+    """
     p, target, sizes = lax.axis_size(axes), _round(axes), reducing.parts(2 * each_way)
+    if len(sizes) < 2 * each_way:
+        return alternating(reducing, axes)
     ways, starts = [WAYS[i % 2] for i in range(len(sizes))], [sum(sizes[:i]) for i in range(len(sizes))]
 
     def term(i: int, away: Array, before: Sequence[Block]) -> Block:

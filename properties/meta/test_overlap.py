@@ -119,7 +119,11 @@ def test_two_derivations_agree(one: Implementation) -> None:
         assert share == exposed(jaxprs, case.mesh.shape, case.axes)
 
 
-@pytest.mark.parametrize("one", [one for one in OVERLAPPED if way_of(one) != "shorter_way"], ids=str)
+BOUNDS = ("shorter_way", "paired")
+"""Forms whose claim is one formula for any number of participants, and of `paired` for the gradient."""
+
+
+@pytest.mark.parametrize("one", [one for one in OVERLAPPED if way_of(one) not in BOUNDS], ids=str)
 def test_what_forms_claim_is_what_they_do(one: Implementation) -> None:
     """A claim that is wider than what is exposed would hide a bug: of float32 in even blocks there is no room."""
     sizes = (4, 2) if way_of(one) == "nested" else (8,)

@@ -14,8 +14,8 @@ What one product waits for is the index at which the next begins: a compiler tha
 behind the product that is to hide it.
 
 Sums of 16-bit floats travel in the operand's dtype, in which JAX adds up cotangents. What is kept for the gradient is
-the operands alone. A `custom_vjp` has no forward mode. Gradients are not looped: among more than `UNROLLED` participants
-these are `shorter_way` and `alternating`.
+the operands alone. A `custom_vjp` has no forward mode. Gradients are not looped: among more than `UNROLLED`
+participants these are `shorter_way` and `alternating`.
 """
 
 from collections.abc import Callable, Sequence
@@ -59,9 +59,7 @@ def rows_of_lhs(lhs: Left, rhs: Right, axes: Axes) -> Result:
             return _times_transposed(lax.dynamic_slice_in_dim(ct, start, rows, dimension), rhs)
 
         arrived, sums = _arriving(lhs, rows, axes), _sums(term, rows, lhs.dtype, axes)
-        whole = None
-        for part, at in arrived:
-            whole = _written(whole, part, at, dimension, (*lhs.shape[:-2], ct.shape[-2], lhs.shape[-1]))
+        whole = _assembled(arrived, dimension, (*ct.shape[:-1], lhs.shape[-1]))
         of_rhs = _transposed_times(whole, ct).astype(rhs.dtype)
         own = term(waiting(axis_index(axes) * rows, [of_rhs]))
         return _total(own, sums).astype(lhs.dtype), of_rhs
@@ -79,9 +77,7 @@ def columns_of_lhs(lhs: Left, rhs: Right, axes: Axes) -> Result:
             return _times_transposed(ct, lax.dynamic_slice_in_dim(rhs, start, columns, 0))
 
         arrived, sums = _arriving(lhs, columns, axes), _sums(term, columns, lhs.dtype, axes)
-        of_rhs = None
-        for part, at in arrived:
-            of_rhs = _written(of_rhs, _transposed_times(part, ct).astype(rhs.dtype), at, 0, rhs.shape)
+        of_rhs = _assembled([(_transposed_times(one, ct).astype(rhs.dtype), at) for one, at in arrived], 0, rhs.shape)
         own = term(waiting(axis_index(axes) * columns, [of_rhs, *sums]))
         return _total(own, sums).astype(lhs.dtype), of_rhs
 
@@ -96,17 +92,15 @@ def scattered(lhs: Left, rhs: Right, axes: Axes, scatter_dimension: int) -> Resu
 
     def backward(lhs: Left, rhs: Right, ct: Result) -> Gradients:
         dimension = lhs.ndim - 2 + scatter_dimension
-        whole = parts = None
-        for one, at in _arriving(ct, ct.shape[dimension], axes):
-            whole = _written(whole, one, at, dimension, (*lhs.shape[:-1], rhs.shape[1]))
-            start = at if parts is None else waiting(at, [parts])
-            if scatter_dimension == 0:
-                parts = _written(parts, _times_transposed(one, rhs).astype(lhs.dtype), start, dimension, lhs.shape)
-            else:
-                parts = _written(parts, _transposed_times(lhs, one).astype(rhs.dtype), start, 1, rhs.shape)
+        arrived = _arriving(ct, ct.shape[dimension], axes)
+        whole = _assembled(arrived, dimension, (*lhs.shape[:-1], rhs.shape[1]))
         if scatter_dimension == 0:
-            return parts, _transposed_times(lhs, whole).astype(rhs.dtype)
-        return _times_transposed(whole, rhs).astype(lhs.dtype), parts
+            of_lhs = _assembled(
+                arrived, dimension, lhs.shape, lambda one: _times_transposed(one, rhs).astype(lhs.dtype)
+            )
+            return of_lhs, _transposed_times(lhs, whole).astype(rhs.dtype)
+        of_rhs = _assembled(arrived, 1, rhs.shape, lambda one: _transposed_times(lhs, one).astype(rhs.dtype))
+        return _times_transposed(whole, rhs).astype(lhs.dtype), of_rhs
 
     def forward(lhs: Left, rhs: Right) -> Result:
         reducing = reduced.scattered(lhs, rhs, axes, scatter_dimension, "operands")
@@ -126,8 +120,15 @@ def _paired(forward: Callable[[Left, Right], Result], backward: Rule, lhs: Left,
     operands = aligned(lhs, rhs, axes)
     if lax.axis_size(axes) > UNROLLED:
         return rounded(*operands)
+
+    def kept(lhs: Left, rhs: Right) -> tuple[Result, tuple[Left, Right]]:
+        return rounded(lhs, rhs), (lhs, rhs)
+
+    def gradients(known: tuple[Left, Right], ct: Result) -> Gradients:
+        return backward(*known, ct)
+
     product = jax.custom_vjp(rounded)
-    product.defvjp(lambda lhs, rhs: (rounded(lhs, rhs), (lhs, rhs)), lambda known, ct: backward(*known, ct))
+    product.defvjp(kept, gradients)
     result: Result = product(*operands)
     return result
 
@@ -182,10 +183,20 @@ def _total(own: Block, arrived: Sequence[Block]) -> Block:
     return own
 
 
-def _written(whole: Block | None, part: Block, at: Array, dimension: int, shape: Sequence[int]) -> Block:
-    """An array of a shape with a part of it in its place; all of it is to be written."""
-    whole = unwritten(tuple(shape), part) if whole is None else whole
-    return lax.dynamic_update_slice_in_dim(whole, part, at, dimension)
+def _assembled(
+    parts: Sequence[tuple[Block, Array]],
+    dimension: int,
+    shape: Sequence[int],
+    product: Callable[[Block], Block] | None = None,
+) -> Block:
+    """An array of a shape, of parts that start at rows of a dimension; or of their products, one after the other."""
+    whole: list[Block] = []
+    for part, at in parts:
+        one = part if product is None else product(part)
+        start = waiting(at, whole) if product is not None else at
+        into = whole[0] if whole else unwritten(tuple(shape), one)
+        whole = [lax.dynamic_update_slice_in_dim(into, one, start, dimension)]
+    return whole[0]
 
 
 def _transposed_times(lhs: Left, ct: Result) -> Right:

@@ -172,20 +172,22 @@ def in_turns(reducing: Reducing, axes: Axes, each_way: int) -> Result:
             sent.append(shift(before, axes, ways[i]))
         return (sent, before), None
 
-    one, last, before, arrived = jnp.asarray(1), jnp.asarray(p), [], []
+    one, last = jnp.asarray(1), jnp.asarray(p)
+    before: list[Block] = []
+    arrived: list[Block] = []
     for i in range(len(sizes)):
         before = [term(i, one, before).astype(reducing.sums)]
         arrived.append(before[0] if p == 1 else shift(before[0], axes, ways[i]))
     if p == 1:
         return jnp.concatenate(arrived, reducing.dimension)
     arrived, _ = lax.scan(step, (arrived, before[0]), counted(2, p), unroll=p <= UNROLLED)[0]
-    whole = None
+    whole: list[Block] = []
     for i, part in enumerate(arrived):
-        own = term(i, last, [part] if whole is None else [part, whole])
+        own = term(i, last, [part, *whole])
         done = (part.astype(own.dtype) + own).astype(reducing.dtype)
-        whole = unwritten(reducing.shape, done) if whole is None else whole
-        whole = lax.dynamic_update_slice_in_dim(whole, done, starts[i], reducing.dimension)
-    return whole
+        into = whole[0] if whole else unwritten(reducing.shape, done)
+        whole = [lax.dynamic_update_slice_in_dim(into, done, starts[i], reducing.dimension)]
+    return whole[0]
 
 
 def shorter_way(reducing: Reducing, axes: Axes) -> Result:

@@ -31,8 +31,8 @@ def exposed_by(way: str, contract: str) -> Limit:
     what is finished; the last of several tiles is added up alone. A ring of rings sends along its first axis while a
     loop over its second begins, which is a barrier. A transformer block of 16-bit floats sends sums of twice the bytes
     of what it gathers: what is balanced in all is not in each. Where halves take turns, a half has the other half's
-    product beside it, and not all of a step's. What is `paired` exposes more in the gradient: rows that are gathered again
-    have the other gradient's terms beside them, and not the product that waits for all of them.
+    product beside it, and not all of a step's. What is `paired` exposes more in the gradient: rows that are gathered
+    again have the other gradient's terms beside them, and not the product that waits for all of them.
     """
     if way == "tiled":
         return one_tile
@@ -42,8 +42,10 @@ def exposed_by(way: str, contract: str) -> Limit:
         return along_the_first_axis_and_more if contract == "transformer_block" else along_the_first_axis
     if way == "alternating":
         return in_turns
+    if way == "paired" and contract == "matmul_reduce_scatter":
+        return in_eighths
     if way == "paired":
-        return {"all_gather_matmul_lhs": "1/2", "matmul_reduce_scatter": in_eighths}.get(contract, "2/p")
+        return "1/2" if contract == "all_gather_matmul_lhs" else "2/p"
     if way == "shorter_way":
         return "3/p" if contract == "matmul_reduce_scatter" else "2/p"
     return "1/6" if contract == "transformer_block" else "0"
@@ -67,7 +69,7 @@ def in_turns(case: Case) -> Fraction:
 
 
 def in_eighths(case: Case) -> Fraction:
-    """Half: among four, the cotangent's block from the opposite one takes two links, with one block's product beside it.
+    """Half: among four, the cotangent's block from the opposite one takes two links, beside one block's product.
 
     Of fewer than eight rows, and among more than eight participants, halves take turns.
     """

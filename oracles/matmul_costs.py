@@ -28,10 +28,18 @@ MOST_IN_PARTS = 8
 """Among how many participants; among more of them it is cut into halves."""
 
 
-def all_gather_matmul(way: str, p: int, piece: int, *, rows: int, bits: int = 8, backward: bool = False) -> Cost:
-    """The operand that is gathered moves: as one all-gather (backward: a reduce-scatter), or as p - 1 pieces."""
+def all_gather_matmul(
+    way: str, p: int, piece: int, *, rows: int, bits: int = 8, backward: bool = False, in_place: bool = False
+) -> Cost:
+    """The operand that is gathered moves: as one all-gather (backward: a reduce-scatter), or as p - 1 pieces.
+
+    Of pieces that are multiplied `in_place`, the shorter way, none of four waits for another: that of the participant
+    opposite comes from its owner.
+    """
     if way == "naive":
         return _built_in("all_gather", p, piece, bits, backward)
+    if in_place and p == 4 and way in ("shorter_way", "paired"):
+        return algorithms.messages([piece] * (p - 1), bits, steps=1)
     return passed(way, p, piece, rows=rows, bits=bits)
 
 

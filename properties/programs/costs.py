@@ -144,7 +144,8 @@ def _product(way: str, case: Case, *, backward: bool) -> Cost:
         "all_gather_matmul_lhs": (rows * k, m),
         "all_gather_matmul_rhs": (math.prod(last), last[0]),
     }[case.contract]
-    return matmul_costs.all_gather_matmul(way, p, piece, rows=cut, bits=bits, backward=backward)
+    in_place = case.contract == "all_gather_matmul_lhs"
+    return matmul_costs.all_gather_matmul(way, p, piece, rows=cut, bits=bits, backward=backward, in_place=in_place)
 
 
 def _in_all(case: Case, one: Callable[[Leaf], Cost], backward: bool) -> Cost:

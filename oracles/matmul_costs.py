@@ -18,14 +18,28 @@ from collections.abc import Callable
 from shardproof.oracles import algorithms
 from shardproof.oracles.communication import Cost, built_in, built_in_backward
 
-WAYS = ("naive", "ring", "bidirectional", "shorter_way", "joined", "alternating", "nested")
+WAYS = ("naive", "ring", "bidirectional", "shorter_way", "joined", "alternating", "paired", "nested")
 """How the pieces come together."""
 
+PARTS = 8
+"""Into how many parts a `paired` sum is cut, the first ones of a row more; if it has fewer rows, into halves."""
 
-def all_gather_matmul(way: str, p: int, piece: int, *, rows: int, bits: int = 8, backward: bool = False) -> Cost:
-    """The operand that is gathered moves: as one all-gather (backward: a reduce-scatter), or as p - 1 pieces."""
+MOST_IN_PARTS = 8
+"""Among how many participants; among more of them it is cut into halves."""
+
+
+def all_gather_matmul(
+    way: str, p: int, piece: int, *, rows: int, bits: int = 8, backward: bool = False, in_place: bool = False
+) -> Cost:
+    """The operand that is gathered moves: as one all-gather (backward: a reduce-scatter), or as p - 1 pieces.
+
+    Of pieces that are multiplied `in_place`, the shorter way, none of four waits for another: that of the participant
+    opposite comes from its owner.
+    """
     if way == "naive":
         return _built_in("all_gather", p, piece, bits, backward)
+    if in_place and p == 4 and way in ("shorter_way", "paired"):
+        return algorithms.messages([piece] * (p - 1), bits, steps=1)
     return passed(way, p, piece, rows=rows, bits=bits)
 
 
@@ -33,6 +47,11 @@ def matmul_reduce_scatter(way: str, p: int, piece: int, *, rows: int, bits: int 
     """The sum moves: as one reduce-scatter (backward: an all-gather), or as p - 1 pieces."""
     if way == "naive":
         return _built_in("reduce_scatter", p, p * piece, bits, backward)
+    if way == "paired" and not backward:
+        if rows < PARTS or p > MOST_IN_PARTS:
+            return passed("alternating", p, piece, rows=rows, bits=bits)
+        parts = [(rows // PARTS + (i < rows % PARTS)) * (piece // rows) for i in range(PARTS)]
+        return algorithms.messages(parts * (p - 1), bits, steps=p - 1)
     return passed(way, p, piece, rows=rows, bits=bits)
 
 
@@ -83,6 +102,7 @@ def passed(way: str, p: int, piece: int, *, rows: int, bits: int = 8) -> Cost:
         "joined": lambda: algorithms.bidirectional_all_gather(p, n, rows=rows, bits=bits),
         "alternating": lambda: algorithms.bidirectional_all_gather(p, n, rows=rows, bits=bits),
         "shorter_way": lambda: algorithms.shorter_way_all_gather(p, n, bits=bits),
+        "paired": lambda: algorithms.shorter_way_all_gather(p, n, bits=bits),
     }
     if way not in formulas:
         raise ValueError(f"way={way!r}: expected one of {', '.join(formulas)}")

@@ -13,6 +13,8 @@ from shardproof.impl.collective_matmul.all_gather import (
     nested_all_gather_matmul_lhs,
     nested_all_gather_matmul_lhs_contracting,
     nested_all_gather_matmul_rhs,
+    paired_all_gather_matmul_lhs,
+    paired_all_gather_matmul_lhs_contracting,
     ring_all_gather_matmul_lhs,
     ring_all_gather_matmul_lhs_contracting,
     ring_all_gather_matmul_rhs,
@@ -42,6 +44,7 @@ from shardproof.impl.collective_matmul.operands import accumulator, aligned, mul
 from shardproof.impl.collective_matmul.reduce_scatter import (
     alternating_matmul_reduce_scatter,
     nested_matmul_reduce_scatter,
+    paired_matmul_reduce_scatter,
     ring_matmul_reduce_scatter,
     shorter_way_matmul_reduce_scatter,
 )
@@ -68,6 +71,9 @@ __all__ = [
     "nested_matmul_reduce_scatter",
     "nested_transformer_block",
     "overlapped_transformer_block",
+    "paired_all_gather_matmul_lhs",
+    "paired_all_gather_matmul_lhs_contracting",
+    "paired_matmul_reduce_scatter",
     "ring_all_gather_matmul_lhs",
     "ring_all_gather_matmul_lhs_contracting",
     "ring_all_gather_matmul_rhs",

@@ -16,7 +16,7 @@ All raise ValueError for an unknown axis, and for operands whose contracted size
 """
 
 from shardproof.impl.arguments import AxisName
-from shardproof.impl.collective_matmul import gathered
+from shardproof.impl.collective_matmul import gathered, paired
 from shardproof.impl.collective_matmul.gathered import COLUMNS_OF_LHS, ROWS_OF_LHS, ROWS_OF_RHS
 from shardproof.impl.collective_matmul.operands import Left, Result, Right
 
@@ -49,6 +49,17 @@ def shorter_way_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_na
     Best where products take longer than transfers: the fastest at 8192x8192 by 8192x16384. The fewest steps.
     """
     return COLUMNS_OF_LHS.along("shorter_way", gathered.shorter_way, lhs, rhs, axis_name)
+
+
+def paired_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
+    """`A[…, M, K_Y] W[K, N_Z] -> [M, N_Z]`.
+
+    Forward as `shorter_way`; backward both gradients beside one another, as `paired` says. No forward mode.
+
+    Best in the gradient: at 8192x8192 by 8192x16384 1.04 times the unsharded products.
+    """
+    axes = COLUMNS_OF_LHS.check("paired_all_gather_matmul_lhs_contracting", lhs, rhs, axis_name)
+    return paired.columns_of_lhs(lhs, rhs, axes)
 
 
 def nested_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
@@ -102,6 +113,17 @@ def joined_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> 
     Best where the links are the limit and products are small: the fastest at 1024x2048 by 2048x8192 on v4.
     """
     return ROWS_OF_LHS.along("joined", gathered.joined, lhs, rhs, axis_name)
+
+
+def paired_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
+    """`A[…, M_Y, K] W[K, N_Z] -> [M, N_Z]`.
+
+    Forward as `shorter_way`; backward both gradients beside one another, as `paired` says. No forward mode.
+
+    Best in the gradient: at 8192x8192 by 8192x16384 1.06 times the unsharded products.
+    """
+    axes = ROWS_OF_LHS.check("paired_all_gather_matmul_lhs", lhs, rhs, axis_name)
+    return paired.rows_of_lhs(lhs, rhs, axes)
 
 
 def nested_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:

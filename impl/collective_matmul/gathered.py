@@ -48,11 +48,13 @@ class Gathering:
         moving: this participant's block of that operand.
         dimension: the dimension in which it is gathered, and cut in two where both ways are used.
         absorb: multiplies what arrived, in one product, and adds it to the state (None: there is none yet).
+        in_place: whether it does so by writing rows that nothing else is written to, in the order of arrival.
     """
 
     moving: Block
     dimension: int
     absorb: Callable[[Block | None, Arrivals], Block]
+    in_place: bool = False
 
     @property
     def rows(self) -> int:
@@ -160,7 +162,7 @@ def rows_of_lhs(lhs: Left, rhs: Right, axes: Axes) -> Gathering:
             start += part.shape[-2]
         return result
 
-    return Gathering(moving, lhs.ndim - 2, absorb)
+    return Gathering(moving, lhs.ndim - 2, absorb, in_place=True)
 
 
 def ring(gathering: Gathering, axes: Axes) -> Result:
@@ -176,14 +178,19 @@ def bidirectional(gathering: Gathering, axes: Axes, *, at_once: bool = False) ->
 
 
 def shorter_way(gathering: Gathering, axes: Axes) -> Result:
-    """Every whole block comes the shorter way; the one from the participant opposite, for even p, comes last."""
+    """Every whole block comes the shorter way; the one from the participant opposite, for even p, comes last.
+
+    It is passed on by a neighbour; but of four participants it is sent by its owner if the gathering is in place, over
+    the same two links, and so it can begin before anything has arrived.
+    """
     p, travel = lax.axis_size(axes), Travel(gathering, axes, _round(axes))
     both, state = [gathering.moving, gathering.moving], travel.own()
     if p % 2:
         return travel.all_along(both, (p - 1) // 2, state)
-    before = p // 2 - 1
+    before, at_once = p // 2 - 1, p == 4 and gathering.in_place
+    last = shift(gathering.moving, axes, 2) if at_once else gathering.moving
     parts, state = travel.along(both, before, state)
-    last = shift(parts[0], axes, 1)
+    last = last if at_once else shift(parts[0], axes, 1)
     if before:
         state = travel.absorbed(state, parts, jnp.asarray(before))
     return travel.absorbed(state, [last], jnp.asarray(p // 2))

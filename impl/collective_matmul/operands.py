@@ -1,5 +1,6 @@
 """What every form of a collective matrix product shares: its operands, their checks, and the product of two blocks."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -32,6 +33,12 @@ def unwritten(shape: tuple[int, ...], block: Array) -> Any:
     """An array of a shape, typed and laid out as a block that is to be written into it, as all of it must be."""
     empty = lax.empty(shape, block.dtype, out_sharding=jax.typeof(block).sharding)
     return cast_varying(empty, varying(block))
+
+
+def waiting(start: Array, before: Sequence[Array]) -> Array:
+    """The row at which something begins, which is known once other blocks are there; it has no derivative by them."""
+    ready: Array = lax.optimization_barrier((start, *map(lax.stop_gradient, before)))[0]
+    return ready
 
 
 def accumulator(*operands: Array) -> Any:

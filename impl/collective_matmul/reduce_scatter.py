@@ -19,7 +19,7 @@ from typing import get_args
 import jax.numpy as jnp
 
 from shardproof.impl.arguments import AxisName, check_axis_count, refuse
-from shardproof.impl.collective_matmul import reduced
+from shardproof.impl.collective_matmul import paired, reduced
 from shardproof.impl.collective_matmul.operands import Axes, Left, Result, Right, check_scattered
 from shardproof.impl.collective_matmul.reduced import Sums
 
@@ -45,14 +45,28 @@ def alternating_matmul_reduce_scatter(
 ) -> Result:
     """Half sums go each way, in turns: a half's product is computed, added and rounded while the other half travels.
 
-    Best in time on every chip that has a timeline, and as XLA:TPU schedules it, which makes one kernel of a product,
-    an addition and a rounding: at 8192x16384 by 16384x8192 over 4 participants of v5e 1.03 times the unsharded product
+    Best in time on every chip that has a timeline, and for small and wide products as XLA:TPU schedules it, which makes
+    one kernel of a product, an addition and a rounding: at 8192x16384 by 16384x8192 over 4 participants of v5e 1.03 times the unsharded product
     (1.42 with `sums="accumulator"`).
 
     Raises:
         ValueError: as `ring_matmul_reduce_scatter`.
     """
     return _scatter("alternating", reduced.alternating, lhs, rhs, axis_name, scatter_dimension, sums)
+
+
+def paired_matmul_reduce_scatter(lhs: Left, rhs: Right, axis_name: AxisName, *, scatter_dimension: int = 0) -> Result:
+    """Sums in four parts each way, in turns; backward the cotangent is gathered once. No forward mode.
+
+    Sums of 16-bit floats travel in 16 bits. Best where the links are the limit, and in the gradient: at 8192 cubed over 4
+    participants of v5e 1.12 times the unsharded product, as XLA:TPU schedules it, and the gradient 1.15 times its two.
+
+    Raises:
+        ValueError: for an unknown axis, operands whose contracted sizes differ, a dimension that is
+            neither 0 nor 1, or one that does not divide by the number of participants.
+    """
+    axes = check_scattered("paired_matmul_reduce_scatter", lhs, rhs, axis_name, scatter_dimension)
+    return paired.scattered(lhs, rhs, axes, scatter_dimension)
 
 
 def shorter_way_matmul_reduce_scatter(

@@ -27,6 +27,7 @@ from shardproof.impl.collective_matmul.operands import (
     counted,
     multiply,
     unwritten,
+    waiting,
 )
 from shardproof.impl.collectives import Block, axis_index
 
@@ -61,7 +62,12 @@ class Reducing:
 
     def halves(self) -> list[int]:
         """The sizes of the two halves of a piece, the first one row longer if the rows are odd; of one row, one."""
-        return [self.rows] if self.rows < 2 else [self.rows - self.rows // 2, self.rows // 2]
+        return self.parts(2)
+
+    def parts(self, most: int) -> list[int]:
+        """The sizes of as many parts of a piece, none of them empty unless it is; the first ones have a row more."""
+        count = max(1, min(most, self.rows))
+        return [self.rows // count + (i < self.rows % count) for i in range(count)]
 
 
 def scattered(lhs: Left, rhs: Right, axes: Axes, scatter_dimension: int, sums: Sums = "accumulator") -> Reducing:
@@ -75,8 +81,7 @@ def scattered(lhs: Left, rhs: Right, axes: Axes, scatter_dimension: int, sums: S
         return multiply(lhs, lax.dynamic_slice_in_dim(rhs, start, size, 1))
 
     def later(start: Array, size: int, before: Sequence[Block]) -> Block:
-        waiting = lax.optimization_barrier((start, *map(lax.stop_gradient, before)))[0]
-        return _late(lambda lhs, rhs, at: one(lhs, rhs, at, size))(lhs, rhs, start, waiting)
+        return _late(lambda lhs, rhs, at: one(lhs, rhs, at, size))(lhs, rhs, start, waiting(start, before))
 
     def product(start: Array, size: int) -> Block:
         return one(lhs, rhs, start, size)
@@ -146,6 +151,45 @@ def alternating(reducing: Reducing, axes: Axes) -> Result:
     return lax.dynamic_update_slice_in_dim(whole, done, sizes[0], reducing.dimension)
 
 
+def in_turns(reducing: Reducing, axes: Axes, each_way: int) -> Result:
+    """As `alternating`, in so many parts each way, one after the other: a part travels beside all the others' terms.
+
+    Of a piece with fewer rows than parts it is `alternating`.
+    """
+    p, target, sizes = lax.axis_size(axes), _round(axes), reducing.parts(2 * each_way)
+    if len(sizes) < 2 * each_way:
+        return alternating(reducing, axes)
+    ways, starts = [WAYS[i % 2] for i in range(len(sizes))], [sum(sizes[:i]) for i in range(len(sizes))]
+
+    def term(i: int, away: Array, before: Sequence[Block]) -> Block:
+        return reducing.later(target(ways[i] * away) * reducing.rows + starts[i], sizes[i], before)
+
+    def step(carry: tuple[list[Block], Block], away: Array) -> tuple[tuple[list[Block], Block], None]:
+        (arrived, before), sent = carry, []
+        for i, one in enumerate(arrived):
+            own = term(i, away, (one, before))
+            before = (one.astype(own.dtype) + own).astype(reducing.sums)
+            sent.append(shift(before, axes, ways[i]))
+        return (sent, before), None
+
+    one, last = jnp.asarray(1), jnp.asarray(p)
+    before: list[Block] = []
+    arrived: list[Block] = []
+    for i in range(len(sizes)):
+        before = [term(i, one, before).astype(reducing.sums)]
+        arrived.append(before[0] if p == 1 else shift(before[0], axes, ways[i]))
+    if p == 1:
+        return jnp.concatenate(arrived, reducing.dimension)
+    arrived, _ = lax.scan(step, (arrived, before[0]), counted(2, p), unroll=p <= UNROLLED)[0]
+    whole: list[Block] = []
+    for i, part in enumerate(arrived):
+        own = term(i, last, [part, *whole])
+        done = (part.astype(own.dtype) + own).astype(reducing.dtype)
+        into = whole[0] if whole else unwritten(reducing.shape, done)
+        whole = [lax.dynamic_update_slice_in_dim(into, done, starts[i], reducing.dimension)]
+    return whole[0]
+
+
 def shorter_way(reducing: Reducing, axes: Axes) -> Result:
     """Two whole sums for every participant meet at it, each of the terms of those on one side of it."""
     p, target = lax.axis_size(axes), _round(axes)
@@ -196,13 +240,13 @@ def _late(product: Callable[[Left, Right, Array], Block]) -> "jax.custom_jvp[Blo
     """`product(lhs, rhs, start)`, of a start that waits; its derivatives, which need not wait, are those at `start`."""
 
     @jax.custom_jvp
-    def late(lhs: Left, rhs: Right, start: Array, waiting: Array) -> Block:
-        return product(lhs, rhs, waiting)
+    def late(lhs: Left, rhs: Right, start: Array, later: Array) -> Block:
+        return product(lhs, rhs, later)
 
     @late.defjvp
     def _(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Block, Block]:
-        lhs, rhs, start, waiting = primals
-        return late(lhs, rhs, start, waiting), jax.jvp(lambda a, w: product(a, w, start), (lhs, rhs), tangents[:2])[1]
+        lhs, rhs, start, later = primals
+        return late(lhs, rhs, start, later), jax.jvp(lambda a, w: product(a, w, start), (lhs, rhs), tangents[:2])[1]
 
     return late
 

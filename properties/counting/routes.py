@@ -88,7 +88,10 @@ def loads_of(equation: Any, mesh: MeshCase) -> Loads:
 
 
 def permuted(sizes: list[int], axes: tuple[str, ...], pairs: Any, size: int) -> Loads:
-    """Blocks of `size` bytes, from participants to participants, numbered in mesh order."""
+    """Blocks of `size` bytes, from participants to participants, numbered in mesh order.
+
+    Each goes the shorter way round; where both are as long, every other goes either way, but between two devices.
+    """
     if not len(pairs):
         return Loads()
     at, to = (np.array(np.unravel_index([pair[i] for pair in pairs], sizes)) for i in (0, 1))
@@ -96,7 +99,8 @@ def permuted(sizes: list[int], axes: tuple[str, ...], pairs: Any, size: int) -> 
     hops = np.zeros(len(pairs), int)
     for d, (axis, n) in enumerate(zip(axes, sizes, strict=True)):
         ahead = (to[d] - at[d]) % n
-        for way, distance in ((1, np.where(2 * ahead <= n, ahead, 0)), (-1, np.where(2 * ahead > n, n - ahead, 0))):
+        back = (2 * ahead > n) | ((2 * ahead == n) & (at[d] % 2 == 1) & (n > 2))
+        for way, distance in ((1, np.where(back, 0, ahead)), (-1, np.where(back, n - ahead, 0))):
             crossed = np.zeros(sizes, int)
             for step in range(int(distance.max(initial=0))):
                 place = at.copy()

@@ -129,7 +129,7 @@ def _product(way: str, case: Case, *, backward: bool) -> Cost:
     rows, last = math.prod(batch) * m, case.operands[-1].block
     dtype = case.operands[0].numpy_dtype
     bits = width(dtype)
-    sum_bits = bits if way == "alternating" else width(contract.accumulator(dtype))
+    sum_bits = bits if way in ("alternating", "paired") else width(contract.accumulator(dtype))
     if case.contract == "matmul_all_reduce":
         return matmul_costs.matmul_all_reduce(way, p, rows, last[1], bits=sum_bits, result_bits=bits, backward=backward)
     if case.contract == "matmul_reduce_scatter":
@@ -144,7 +144,8 @@ def _product(way: str, case: Case, *, backward: bool) -> Cost:
         "all_gather_matmul_lhs": (rows * k, m),
         "all_gather_matmul_rhs": (math.prod(last), last[0]),
     }[case.contract]
-    return matmul_costs.all_gather_matmul(way, p, piece, rows=cut, bits=bits, backward=backward)
+    in_place = case.contract == "all_gather_matmul_lhs"
+    return matmul_costs.all_gather_matmul(way, p, piece, rows=cut, bits=bits, backward=backward, in_place=in_place)
 
 
 def _in_all(case: Case, one: Callable[[Leaf], Cost], backward: bool) -> Cost:

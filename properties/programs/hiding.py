@@ -3,18 +3,19 @@
 import math
 from fractions import Fraction
 
+from shardproof.oracles.matmul_costs import MOST_IN_PARTS, PARTS
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts.costs import along_the_first_axis, along_the_first_axis_and_more
 from shardproof.properties.programs.overlap import Limit, Overlap
 
-BOTH_WAYS = ("bidirectional", "joined", "alternating", "shorter_way")
+BOTH_WAYS = ("bidirectional", "joined", "alternating", "shorter_way", "paired")
 MOVING = {
     "all_gather_matmul_lhs_contracting": "lhs",
     "all_gather_matmul_lhs": "lhs",
     "all_gather_matmul_rhs": "rhs",
     "matmul_reduce_scatter": "out",
 }
-BLOCKS = {"ring": 2, "bidirectional": 2, "joined": 3, "alternating": 2, "nested": 4, "shorter_way": 4}
+BLOCKS = {"ring": 2, "bidirectional": 2, "joined": 3, "alternating": 2, "nested": 4, "shorter_way": 4, "paired": 4}
 """For how many moving blocks there is room: one comes and one goes, on each ring; and two halves joined."""
 
 
@@ -30,7 +31,8 @@ def exposed_by(way: str, contract: str) -> Limit:
     what is finished; the last of several tiles is added up alone. A ring of rings sends along its first axis while a
     loop over its second begins, which is a barrier. A transformer block of 16-bit floats sends sums of twice the bytes
     of what it gathers: what is balanced in all is not in each. Where halves take turns, a half has the other half's
-    product beside it, and not all of a step's.
+    product beside it, and not all of a step's. What is `paired` exposes more in the gradient: rows that are gathered
+    again have the other gradient's terms beside them, and not the product that waits for all of them.
     """
     if way == "tiled":
         return one_tile
@@ -40,6 +42,10 @@ def exposed_by(way: str, contract: str) -> Limit:
         return along_the_first_axis_and_more if contract == "transformer_block" else along_the_first_axis
     if way == "alternating":
         return in_turns
+    if way == "paired" and contract == "matmul_reduce_scatter":
+        return in_eighths
+    if way == "paired":
+        return "1/2" if contract == "all_gather_matmul_lhs" else "2/p"
     if way == "shorter_way":
         return "3/p" if contract == "matmul_reduce_scatter" else "2/p"
     return "1/6" if contract == "transformer_block" else "0"
@@ -60,6 +66,18 @@ def in_turns(case: Case) -> Fraction:
     rows = (case.operands[0].block[-2], case.operands[1].block[-1])[dimension] // case.participants
     larger, smaller = rows - rows // 2, rows // 2
     return larger / max(Fraction(rows), smaller * (1 + Fraction(rows, larger))) if smaller else Fraction(0)
+
+
+def in_eighths(case: Case) -> Fraction:
+    """Half: among four, the cotangent's block from the opposite one takes two links, beside one block's product.
+
+    Of fewer than eight rows, and among more than eight participants, halves take turns.
+    """
+    dimension = case.keywords["scatter_dimension"]
+    rows = (case.operands[0].block[-2], case.operands[1].block[-1])[dimension] // case.participants
+    if case.participants > MOST_IN_PARTS:
+        return in_turns(case)
+    return Fraction(1, 2) if rows >= PARTS else max(Fraction(1, 2), in_turns(case))
 
 
 def held_by(way: str, contract: str) -> str | None:

@@ -82,6 +82,9 @@ PRODUCT_EXTRAS = frozenset({"batch_dimensions", "empty_blocks", "explained_error
 NARROW = frozenset({"narrow_accumulation"})
 """Of those whose sums travel in the operands' dtype."""
 
+NARROW_WAYS = ("alternating", "paired")
+"""Forms of a product with a reduce-scatter whose sums do."""
+
 
 def _built_in(contract: str, *features: str) -> Implementation:
     return Implementation(
@@ -145,7 +148,7 @@ def _overlapped(way: str, contract: str, *, invariant: bool = False) -> Implemen
         contract,
         name,
         getattr(collective_matmul, name),
-        PRODUCT_EXTRAS | (NARROW if way == "alternating" else frozenset()),
+        PRODUCT_EXTRAS | (NARROW if contract == "matmul_reduce_scatter" and way in NARROW_WAYS else frozenset()),
         invariant=invariant,
         communication=of_product("ring" if way == "overlapped" else way),
         overlap=hidden_by(way, contract),
@@ -191,10 +194,10 @@ ALGORITHMS: tuple[Implementation, ...] = (
 PRODUCTS: tuple[Implementation, ...] = tuple(_product(contract.name) for contract in matmul.CONTRACTS)
 
 FORMS: dict[str, tuple[str, ...]] = {
-    "all_gather_matmul_lhs_contracting": ("ring", "bidirectional", "shorter_way", "nested"),
-    "all_gather_matmul_lhs": ("ring", "bidirectional", "shorter_way", "joined", "nested"),
+    "all_gather_matmul_lhs_contracting": ("ring", "bidirectional", "shorter_way", "paired", "nested"),
+    "all_gather_matmul_lhs": ("ring", "bidirectional", "shorter_way", "joined", "paired", "nested"),
     "all_gather_matmul_rhs": ("ring", "joined", "shorter_way", "nested"),
-    "matmul_reduce_scatter": ("ring", "shorter_way", "alternating", "nested"),
+    "matmul_reduce_scatter": ("ring", "shorter_way", "alternating", "paired", "nested"),
     "matmul_all_reduce": ("tiled", "ring", "bidirectional"),
     "transformer_block": ("overlapped", "bidirectional", "nested"),
 }

@@ -45,7 +45,8 @@ def loads(equation: Any, shape: Any) -> Any:
         at = list(places[source])
         for i, a in enumerate(axes):
             ahead = (places[target][i] - at[i]) % shape[a]
-            way = 1 if 2 * ahead <= shape[a] else -1
+            either = 2 * ahead == shape[a] > 2 and at[i] % 2  # every other goes either way
+            way = -1 if either or 2 * ahead > shape[a] else 1
             while at[i] != places[target][i]:
                 crossed[a, way, tuple(at)] += size
                 at[i] = (at[i] + way) % shape[a]

@@ -9,7 +9,8 @@ gathered or receives of what is scattered; `rows`, its size in the dimension tha
 in which a piece is cut in half; and `bits`, those of an element while it travels: of the operand that is
 gathered, of the dtype in which a sum travels. The gradient of a permute is a permute of as much, so that of each
 form made of permutes costs what the form does: `backward` is its own cost, beside a forward pass. A
-gradient that is computed alone needs the gathered operand as well, which costs what gathering it does.
+gradient that is computed alone needs the gathered operand as well, which costs what gathering it does; that of a
+`paired` form always does, since it keeps the operands alone.
 """
 
 import math

@@ -13,6 +13,8 @@ is one product, if it adds them up:
 What one product waits for is the index at which the next begins: a compiler that has the choice would put a transfer
 behind the product that is to hide it.
 
+So both gradients of a product with a gathered operand are computed, even if one alone is asked for.
+
 Sums of 16-bit floats travel in the operand's dtype, in which JAX adds up cotangents. What is kept for the gradient is
 the operands alone. A `custom_vjp` has no forward mode. Gradients are not looped: among more than `UNROLLED`
 participants these are `shorter_way` and `alternating`.

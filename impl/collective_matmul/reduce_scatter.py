@@ -46,8 +46,8 @@ def alternating_matmul_reduce_scatter(
     """Half sums go each way, in turns: a half's product is computed, added and rounded while the other half travels.
 
     Best in time on every chip that has a timeline, and for small and wide products as XLA:TPU schedules it, which makes
-    one kernel of a product, an addition and a rounding: at 8192x16384 by 16384x8192 over 4 participants of v5e 1.03 times the unsharded product
-    (1.42 with `sums="accumulator"`).
+    one kernel of a product, an addition and a rounding: at 8192x16384 by 16384x8192 over 4 participants of v5e 1.03
+    times the unsharded product (1.42 with `sums="accumulator"`).
 
     Raises:
         ValueError: as `ring_matmul_reduce_scatter`.

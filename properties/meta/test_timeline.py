@@ -248,7 +248,7 @@ def both_ways(x: Array, tp: str) -> list[Array]:
 
 
 def test_a_switch_knows_no_distance() -> None:
-    """Two places on are two hops on a ring, every other either way; both ways at a time are one after the other there."""
+    """Two places on are two hops on a ring, every other either way; both ways at once are one after the other there."""
     size, h100 = 512 * 2048 * 2, CHIPS["h100"]
     assert times(opposite, "2048@tpx2048").total == 2 * MICRO + Fraction(size, 45 * 10**9)
     assert times(opposite, "2048@tpx2048", h100).total == h100.latency + Fraction(size, 450 * 10**9)

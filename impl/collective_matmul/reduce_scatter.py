@@ -59,11 +59,7 @@ def paired_matmul_reduce_scatter(lhs: Left, rhs: Right, axis_name: AxisName, *, 
     """Sums in four parts each way, in turns; backward the cotangent is gathered once. No forward mode.
 
     Sums of 16-bit floats travel in 16 bits. Best where the links are the limit, and in the gradient: at 8192 cubed over
-    <<<<<<< HEAD
     4 participants of v5e 1.12 times the unsharded product, as XLA:TPU schedules it, and its gradient 1.15 times two.
-    =======
-    4 participants of v5e 1.12 times the unsharded product, as XLA:TPU schedules it, and the gradient 1.15 times two.
-    >>>>>>> overlap-ratios
 
     Raises:
         ValueError: for an unknown axis, operands whose contracted sizes differ, a dimension that is

@@ -48,7 +48,7 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
         tokens = draw(st.integers(least, 0 if least == 0 else 5), label="tokens")
         held = draw(st.sampled_from((1, 2, 3)), label="experts of each")
         features, outputs = draw(st.tuples(st.integers(1, 4), st.integers(1, 2)), label="features, outputs")
-    many = tokens > 0 and not scope.large and draw(st.integers(0, 11), label="many tokens") == 11
+    many = tokens > 0 and not scope.large and draw(st.integers(0, 8), label="many tokens") == 8
     if many:
         tokens, held, features, outputs = MANY // participants, 1, 2, 1
     experts = participants * held

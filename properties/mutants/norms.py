@@ -216,7 +216,7 @@ def _narrow_backward(axis_name: AxisName, kept: tuple[Array, Array], ct: Array) 
 _narrow.defvjp(_narrow_forward, _narrow_backward)
 
 
-@mutant("global_norm", smallest=(1,), law="gradient")
+@mutant("global_norm", smallest=(1,), law="gradient", form="user")
 def norm_whose_gradient_is_sixteen_bits(x: Array, axis_name: AxisName) -> Array:
     """Computes its gradient in the operand's own 16 bits, and not in float32."""
     return _narrow(cast_varying(x, names(axis_name)), axis_name)

@@ -68,21 +68,6 @@ def axis_index(axis_name: AxisName) -> Int[Array, ""]:
     return lax.axis_index(check_axes("axis_index", axis_name))
 
 
-def around(index: Int[Array, "..."], p: int) -> Int[Array, "..."]:
-    """An index of one of p participants in a ring, at least -p, brought to [0, p)."""
-    return remainder(index + p, p)
-
-
-def remainder(index: Int[Array, "..."], k: int) -> Int[Array, "..."]:
-    """`index % k` of what is not negative, which `%` takes a hundred times as long to trace."""
-    return lax.rem(index, lax.full_like(index, k))
-
-
-def quotient(index: Int[Array, "..."], k: int) -> Int[Array, "..."]:
-    """`index // k` of what is not negative, as `remainder`; of what is, rounded towards 0."""
-    return lax.div(index, lax.full_like(index, k))
-
-
 def all_reduce(x: Blocks, axis_name: AxisName, *, op: str = "sum", axis_index_groups: Groups = None) -> Blocks:
     """The reduction of all participants' blocks, on every participant: `[…]` varying to `[…]` invariant.
 

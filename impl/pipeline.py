@@ -21,7 +21,8 @@ from jaxtyping import Array, Float, Int
 from shardproof.impl.algorithms.pieces import send
 from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_rank, raise_unsupported, refuse
 from shardproof.impl.collective_matmul.operands import multiply
-from shardproof.impl.collectives import Block, all_gather_invariant, axis_index, cast_varying, quotient, varying
+from shardproof.impl.collectives import Block, all_gather_invariant, axis_index, cast_varying, varying
+from shardproof.impl.indices import quotient
 
 Layer = Float[Array, "d d"]
 Microbatch = Float[Array, "b d"]

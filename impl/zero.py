@@ -1,8 +1,9 @@
-"""ZeRO: data parallelism whose optimiser is shared (Rajbhandari et al. 2020, stages 1 and 2).
+"""ZeRO stage 1: data parallelism whose optimiser's state is partitioned (P_os, Rajbhandari et al. 2020).
 
-Every device holds all parameters and differentiates the loss of its own examples. The gradients are reduce-scattered,
-so that a device adds up that of its shard alone; it keeps the optimiser's state of that shard alone, and updates it
-alone; then the parameters are gathered. Both together send what an all-reduce of the gradient sends.
+Every device holds all parameters and differentiates the loss of its own examples. The gradients are reduce-scattered as
+in stage 2, but whole before that, so that a device adds up that of its shard alone; it keeps the optimiser's state of
+that shard alone, and updates it alone; then the parameters are gathered. Both together send what an all-reduce of the
+gradient sends.
 
 A shard is a piece of a parameter's elements in a row. Where they do not divide by the participants, zeros are padded at
 the end: an optimiser has to work element by element, as SGD and Adam do, one that takes norms of a whole parameter

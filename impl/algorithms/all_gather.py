@@ -30,7 +30,8 @@ from shardproof.impl.algorithms.pieces import (
     swap,
 )
 from shardproof.impl.arguments import AxisName, check_axes, check_dimension, check_power_of_two
-from shardproof.impl.collectives import Block, Blocks, around, axis_index, cast_varying
+from shardproof.impl.collectives import Block, Blocks, axis_index, cast_varying
+from shardproof.impl.indices import around
 
 Gathered = Shaped[Array, "p ..."]
 Algorithm = Callable[[Block, Axes], Gathered]

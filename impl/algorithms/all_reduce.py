@@ -20,7 +20,8 @@ from jax import lax
 from shardproof.impl.algorithms import all_gather, broadcast, reduce_scatter
 from shardproof.impl.algorithms.pieces import Axes, Combine, Requirement, anywhere, cut, distances, send, swap, uncut
 from shardproof.impl.arguments import AxisName, check_axes, check_axis_count, check_op, check_power_of_two, check_varies
-from shardproof.impl.collectives import Block, Blocks, axis_index, cast_varying, remainder
+from shardproof.impl.collectives import Block, Blocks, axis_index, cast_varying
+from shardproof.impl.indices import remainder
 
 Algorithm = Callable[[Block, Axes, Combine], Block]
 

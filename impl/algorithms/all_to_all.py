@@ -18,7 +18,8 @@ from jaxtyping import Array, Shaped
 
 from shardproof.impl.algorithms.pieces import Axes, Requirement, anywhere, distances, join, reorder, shift, split
 from shardproof.impl.arguments import AxisName, check_axes, check_axis_count, check_dimension, check_divides
-from shardproof.impl.collectives import Block, Blocks, around, axis_index, cast_varying
+from shardproof.impl.collectives import Block, Blocks, axis_index, cast_varying
+from shardproof.impl.indices import around
 
 Pieces = Shaped[Array, "p ..."]
 Algorithm = Callable[[Pieces, Axes], Pieces]

@@ -17,7 +17,8 @@ from jaxtyping import Array, Int
 from shardproof.impl.algorithms import all_gather
 from shardproof.impl.algorithms.pieces import Axes, cut, distances, send, uncut
 from shardproof.impl.arguments import AxisName, check_axes, check_index
-from shardproof.impl.collectives import Block, Blocks, around, axis_index, cast_varying, remainder
+from shardproof.impl.collectives import Block, Blocks, axis_index, cast_varying
+from shardproof.impl.indices import around, remainder
 
 Algorithm = Callable[[Block, Axes, int], Block]
 

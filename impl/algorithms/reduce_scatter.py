@@ -37,7 +37,8 @@ from shardproof.impl.arguments import (
     check_power_of_two,
     check_varies,
 )
-from shardproof.impl.collectives import Block, Blocks, around, axis_index, cast_varying
+from shardproof.impl.collectives import Block, Blocks, axis_index, cast_varying
+from shardproof.impl.indices import around
 
 Pieces = Shaped[Array, "p ..."]
 Algorithm = Callable[[Pieces, Axes, Combine], Block]

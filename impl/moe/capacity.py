@@ -17,7 +17,8 @@ from jax import lax
 from jaxtyping import Array, Bool, Int
 
 from shardproof.impl.arguments import Axes, check_axes, is_integer, refuse
-from shardproof.impl.collectives import Block, all_gather, axis_index, cast_varying, quotient
+from shardproof.impl.collectives import Block, all_gather, axis_index, cast_varying
+from shardproof.impl.indices import quotient
 from shardproof.impl.moe.ranks import counted, places, places_of_all
 
 POLICIES = ("probability", "position", "choice", "sender")

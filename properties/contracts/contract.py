@@ -174,8 +174,7 @@ class Contract:
         deeper: the trees of cases with other numbers of leaves.
         results: what it returns, as a tree of names; None: an array.
         has_gradient: whether there are derivatives in any case.
-        generic: whether derivatives are asked for at real numbers alone, since there may be kinks at others: of those
-            at integers only that they are numbers, where the oracle's are.
+        generic: whether derivatives are compared at real numbers alone, since there may be kinks at others.
         listed: whether it is found by its name: not so what a program of a user's own means.
         placed: how its results are laid out, where functions of global arrays may satisfy it; None: as a law draws it.
         kept: of each result, the axis tuples along which one participant alone has it, with its number; None: of none.

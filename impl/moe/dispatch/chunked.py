@@ -8,7 +8,8 @@ from jax import lax
 from jaxtyping import Array, Int
 
 from shardproof.impl.arguments import AxisName, is_integer, refuse
-from shardproof.impl.collectives import Block, all_to_all, cast_varying, quotient, varying
+from shardproof.impl.collectives import Block, all_to_all, cast_varying, varying
+from shardproof.impl.indices import quotient
 from shardproof.impl.moe.experts import Weights, in_turn
 from shardproof.impl.moe.plan import ExpertWeights, Plan, Settings, planned
 from shardproof.impl.moe.ranks import counted

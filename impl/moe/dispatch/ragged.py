@@ -11,7 +11,8 @@ from jax import lax
 from jaxtyping import Array, Bool, Int
 
 from shardproof.impl.arguments import Axes, check_axes, check_kind, check_shape, is_integer, refuse
-from shardproof.impl.collectives import Block, all_to_all, quotient, remainder
+from shardproof.impl.collectives import Block, all_to_all
+from shardproof.impl.indices import quotient, remainder
 from shardproof.impl.moe.experts import in_turn
 from shardproof.impl.moe.layer import moe_layer
 from shardproof.impl.moe.plan import Plan

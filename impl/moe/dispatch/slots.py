@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from shardproof.impl.collectives import quotient
+from shardproof.impl.indices import quotient
 from shardproof.impl.moe.experts import Weights, in_buffers
 from shardproof.impl.moe.plan import Plan
 from shardproof.impl.moe.ranks import places

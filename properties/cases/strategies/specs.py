@@ -11,7 +11,7 @@ from shardproof.properties.cases.strategies.axes import MAX_AXES, in_some_order
 
 DIMENSIONS = st.lists(st.integers(0, 5), min_size=MAX_AXES, max_size=MAX_AXES)
 TOGETHER = st.sampled_from((False, False, False, True))
-"""Whether all axes that split anything split one dimension: what takes them in another order is wrong there."""
+"""Whether all axes split one dimension, if any does: what takes them in another order is wrong there."""
 
 
 @st.composite
@@ -47,7 +47,7 @@ def specs(
     entries: list[list[str]] = [[] for _ in range(rank)]
     for name in draw(in_some_order(candidates)):
         if name in required:
-            entries[place_of[name] % rank].append(name)
+            entries[max(place_of[name] - 1, 0) % rank].append(name)
         elif rank and place_of[name] > 0:
             entries[(place_of[name] - 1) % rank].append(name)
     return tuple(tuple(entry) for entry in entries)

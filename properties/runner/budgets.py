@@ -34,7 +34,7 @@ SHARES: Mapping[str, Mapping[str, float]] = {
     # one of loops, which the interpreter runs step by step, and compilers slowly
     "layers": {"simulate": 0.02, "xla": 0.02, "value": 0.05, "gradient": 0.03, "overlap": 0.1},
     # one that is meant on whole arrays, which a compiler may take to pieces
-    "whole": {"simulate": 0.02, "xla": 0.02, "value": 0.048, "gradient": 0.05, "communication": 0.04},
+    "whole": {"simulate": 0.02, "xla": 0.02, "value": 0.048, "gradient": 0.05},
     # twenty-six products that overlap: one pair of loops, and each compilation takes a second
     "overlapped": {"simulate": 0.02, "xla": 0.02, "value": 0.04, "communication": 0.04, "overlap": 0.1},
 }

@@ -4,7 +4,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-YOUNG = 400_000
+YOUNG = 2_000_000
 """How many objects more than were freed start a search for cycles: Python's own 700 or 2,000 are soon there."""
 
 

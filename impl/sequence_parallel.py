@@ -32,7 +32,9 @@ Form = Callable[[Rows, Right, Right, Axes], Result]
 
 
 def sequence_parallel_mlp(x: Sequence, w_in: Right, w_out: Right, axis_name: AxisName) -> Sequence:
-    """One all-gather of X, two products, and one reduce-scatter of their sums.
+    """`x [S_Y, B, D]`, `w_in [D, F_Y]`, `w_out [F_Y, D]` to `[S_Y, B, D]`: relu(x w_in) w_out.
+
+    One all-gather of X, two products, and one reduce-scatter of their sums.
 
     Arguments:
         x: blocks of S positions, of B sequences each, with D features.

@@ -1,7 +1,7 @@
 """Products whose gradient is not that of their rings: what both operands' gradients need moves beside whole products.
 
-The gradient of a ring adds up p small products. Here blocks come the shorter way round once, and what needs all of them
-is one product, if it adds them up:
+The gradient of a ring adds up p small products. Here blocks come the shorter way round once, and the gradient that is a
+sum over all of them is one product of full size:
 
 - of an operand that is gathered, that operand's gradient is a sum over participants. Its terms come first, that of the
   farthest participant before the others, and their sums come the shorter way round, from two sides. Beside them the
@@ -16,8 +16,8 @@ behind the product that is to hide it.
 So both gradients of a product with a gathered operand are computed, even if one alone is asked for.
 
 Sums of 16-bit floats travel in the operand's dtype, in which JAX adds up cotangents. What is kept for the gradient is
-the operands alone. A `custom_vjp` has no forward mode. Gradients are not looped: among more than `UNROLLED`
-participants these are `shorter_way` and `alternating`.
+the operands alone. Up to `UNROLLED` participants it is a `custom_vjp`, which has no forward mode. Gradients are not
+looped: among more these are `shorter_way` and `alternating`.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,8 +1,9 @@
-"""Tensor parallelism (Shoeybi et al. 2019): the features of all layers are shared, beside the examples.
+"""Tensor parallelism: the features of all layers are shared, beside the examples.
 
-Every layer is row-parallel: a device has some features of its examples, and the rows of W for them. The products are
-added up over `model`, and of the sum every device keeps the columns that are its features of the next layer, in one
-reduce-scatter. Devices along `data` hold replicas of parameters, or, fully sharded, a part of their rows each.
+Unlike those of Shoeybi et al. 2019, which are column- and row-parallel by turns, every layer is row-parallel: a device
+has some features of its examples, and the rows of W for them. The products are added up over `model`; of the sum every
+device keeps the columns that are its features of the next layer, in one reduce-scatter. Devices along `data` hold
+replicas of parameters, or, fully sharded, a part of their rows each.
 """
 
 from jaxtyping import Array, Float

@@ -29,7 +29,8 @@ def gathered_reshard(x: Given, *, x_rows: AxisName, x_columns: AxisName, rows: A
     """`[B_x_rows, D_x_columns] -> [B_rows, D_columns]`: gathers each dimension whose axes are others, then cuts it.
 
     Raises:
-        ValueError: unless x is a matrix, and the axis tuples divide the dimensions that they are to shard.
+        ValueError: unless x is a matrix, and the axis tuples are of distinct axes of the mesh that divide its
+            dimensions.
     """
     held, wanted = layout(x_rows, x_columns), layout(rows, columns)
     _check_block("gathered_reshard", x, held, wanted)
@@ -40,7 +41,8 @@ def exchanged_reshard(x: Given, *, x_rows: AxisName, x_columns: AxisName, rows: 
     """`[B_x_rows, D_x_columns] -> [B_rows, D_columns]`, with as little sent as one collective per dimension allows.
 
     Raises:
-        ValueError: unless x is a matrix, and the axis tuples divide the dimensions that they are to shard.
+        ValueError: unless x is a matrix, and the axis tuples are of distinct axes of the mesh that divide its
+            dimensions.
     """
     held, wanted = layout(x_rows, x_columns), layout(rows, columns)
     _check_block("exchanged_reshard", x, held, wanted)
@@ -53,7 +55,8 @@ def constrained_reshard(
     """`[B, D] -> [B_rows, D_columns]` on automatic axes, whatever the layout was.
 
     Raises:
-        ValueError: unless x is a matrix, and the axis tuples divide the dimensions that they are to shard.
+        ValueError: unless x is a matrix, and the axis tuples are of distinct axes of the mesh that divide its
+            dimensions.
     """
     wanted = layout(rows, columns)
     _check_whole("constrained_reshard", x, wanted, mesh)
@@ -72,7 +75,8 @@ def explicit_reshard(
     """`[B_x_rows, D_x_columns] -> [B_rows, D_columns]` on explicit axes, from type to type.
 
     Raises:
-        ValueError: unless x is a matrix, and the axis tuples divide the dimensions that they are to shard.
+        ValueError: unless x is a matrix, and the axis tuples are of distinct axes of the mesh that divide its
+            dimensions.
     """
     held, wanted = layout(x_rows, x_columns), layout(rows, columns)
     _check_whole("explicit_reshard", x, wanted, mesh)
@@ -82,6 +86,8 @@ def explicit_reshard(
 def _check_block(function: str, x: Given, held: Layout, wanted: Layout) -> None:
     check_rank(function, "x", x, 2)
     shape = dict(jax.sharding.get_abstract_mesh().shape)
+    _check_axes(function, ("x_rows", "x_columns"), held, shape)
+    _check_axes(function, ("rows", "columns"), wanted, shape)
     whole = [n * math.prod(shape[name] for name in axes) for n, axes in zip(x.shape, held, strict=True)]
     _check_divides(function, whole, wanted, shape)
 
@@ -89,7 +95,16 @@ def _check_block(function: str, x: Given, held: Layout, wanted: Layout) -> None:
 def _check_whole(function: str, x: Given, wanted: Layout, mesh: Mesh | AbstractMesh) -> None:
     with jax.sharding.use_abstract_mesh(abstract_of(mesh)):
         check_rank(function, "x", x, 2)
+        _check_axes(function, ("rows", "columns"), wanted, dict(mesh.shape))
         _check_divides(function, x.shape, wanted, dict(mesh.shape))
+
+
+def _check_axes(function: str, roles: Sequence[str], layout: Layout, sizes: dict[str, int]) -> None:
+    taken: list[str] = []
+    for role, axes in zip(roles, layout, strict=True):
+        taken += axes
+        if not {*axes} <= {*sizes} or len({*taken}) < len(taken):
+            refuse(function, role, axes, f"axes of the mesh, {', '.join(sizes)}, each once in {' and '.join(roles)}")
 
 
 def _check_divides(function: str, shape: Sequence[int], wanted: Layout, sizes: dict[str, int]) -> None:

@@ -1,14 +1,17 @@
 """What layers and losses in every mode refuse, and a teacher's outputs, in words that name what was called."""
 
+import re
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from shardproof.impl import modes
 from shardproof.impl.distillation import predictions
 from shardproof.impl.losses import tensor_parallel
 from shardproof.impl.modes import Layouts
+from shardproof.impl.reshard import constrained_reshard
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.xla import abstract_mesh
 
@@ -68,3 +71,19 @@ def test_predictions() -> None:
         predictions(tensor_parallel, params, few, mesh=mesh, **over)
     with pytest.raises(ValueError, match=r"^predictions: model=\('pp',\): expected distinct axes out of dp, tp"):
         predictions(tensor_parallel, params, inputs, mesh=mesh, data=(), model="pp")
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "told"),
+    [
+        ("sp", (), "rows=('sp',)"),
+        ("dp", ("tp", "dp"), "columns=('tp', 'dp')"),
+        (("tp", "tp"), (), "rows=('tp', 'tp')"),
+    ],
+)
+def test_a_layout_of_other_axes_is_refused(rows: Any, columns: Any, told: str) -> None:
+    """Of an axis that the mesh lacks, or that is named twice: the role and its axes are told, and those of the mesh."""
+    mesh = jax.sharding.AbstractMesh((2, 2), ("dp", "tp"))
+    with pytest.raises(ValueError, match=re.escape(told)) as raised:
+        constrained_reshard(jnp.zeros((4, 4)), mesh=mesh, rows=rows, columns=columns)
+    assert "expected axes of the mesh, dp, tp, each once in rows and columns" in str(raised.value)

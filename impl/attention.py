@@ -198,8 +198,7 @@ def _operands(
         check_kind(function, name, x, jnp.floating, "real floating-point numbers")
         check_shape(function, name, x, q.shape, "that of q: positions, heads, features")
     along = {*axes, *varying(q), *varying(k), *varying(v)}
-    ordered = [name for name in jax.sharding.get_abstract_mesh().axis_names if name in along]
-    return axes, *cast_varying((q, k, v), ordered)
+    return axes, *cast_varying((q, k, v), along)
 
 
 def _logits(q: Heads, k: Float[Array, "h t d"], first_query: Int[Array, ""] | int | None, wide: Any) -> Logits:

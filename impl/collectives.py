@@ -10,7 +10,7 @@ its first dimension.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -48,12 +48,16 @@ def types_are_checked(axes: tuple[str, ...]) -> bool:
     return bool(varying(lax.axis_index(axes[0])))
 
 
-def cast_varying(x: Blocks, axes: Iterable[str]) -> Blocks:
+def in_mesh_order(axes: Collection[str]) -> tuple[str, ...]:
+    """Axes in the order in which the mesh has them."""
+    return tuple(name for name in jax.sharding.get_abstract_mesh().axis_names if name in axes)
+
+
+def cast_varying(x: Blocks, axes: Collection[str]) -> Blocks:
     """`x`, typed varying along `axes` wherever it is not so already."""
-    axes = tuple(axes)
 
     def cast(leaf: Block) -> Block:
-        missing = tuple(name for name in axes if name not in varying(leaf))
+        missing = in_mesh_order({*axes} - varying(leaf))
         return lax.pcast(leaf, missing, to="varying") if missing else leaf
 
     return jax.tree.map(cast, x)
@@ -261,8 +265,8 @@ def permute(x: Blocks, axis_name: AxisName, *, perm: Iterable[tuple[int, int]]) 
     """
     axes = check_axes("permute", axis_name)
     pairs = check_permutation("permute", perm, lax.axis_size(axes))
-    mesh_order = [name for name in jax.sharding.get_abstract_mesh().axis_names if name in axes]
-    ordered = tuple(mesh_order) if len(mesh_order) == len(axes) else axes
+    ordered = in_mesh_order(axes)
+    ordered = ordered if len(ordered) == len(axes) else axes
     position = _mesh_indices(axes, ordered)
     return lax.ppermute(x, ordered, [(position[source], position[destination]) for source, destination in pairs])
 

@@ -146,8 +146,7 @@ def _aligned(weights: Block, x: Block, axes: tuple[str, ...]) -> tuple[Block, Bl
     """Both, typed varying along the axes and whatever the other one varies along, and the dtype of what travels."""
     dtype = jnp.result_type(weights, x)
     along = {*axes, *varying(weights), *varying(x)}
-    ordered = [name for name in jax.sharding.get_abstract_mesh().axis_names if name in along]
-    weights, x = cast_varying((weights, x), ordered)
+    weights, x = cast_varying((weights, x), along)
     return weights, x.astype(dtype), dtype
 
 

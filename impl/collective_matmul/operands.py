@@ -59,8 +59,7 @@ def aligned(lhs: Left, rhs: Right, axes: Axes = ()) -> tuple[Left, Right]:
     missing: here it is one sum of a block, in a loop it would be one in every step.
     """
     along = {*axes, *varying(lhs), *varying(rhs)}
-    ordered = [name for name in jax.sharding.get_abstract_mesh().axis_names if name in along]
-    return cast_varying(lhs, ordered), cast_varying(rhs, ordered)
+    return cast_varying(lhs, along), cast_varying(rhs, along)
 
 
 def check_contraction(function: str, argument: str, rows: int, columns: int) -> None:

@@ -163,9 +163,8 @@ def planned(
     room.check(function)
     wide = accumulator(tokens, router_weights, *weights)
     along = {*(sharing or axes), *(name for x in (tokens, router_weights, *weights) for name in varying(x))}
-    ordered = [name for name in jax.sharding.get_abstract_mesh().axis_names if name in along]
     # widened before they are cast varying: what is summed over participants in a derivative is wide
-    rows, router, *own = (cast_varying(x.astype(wide), ordered) for x in (tokens, router_weights, *weights))
+    rows, router, *own = (cast_varying(x.astype(wide), along) for x in (tokens, router_weights, *weights))
     routing = route(rows, router, settings.top_k, over=settings.over, function=function)
     keeps = kept(routing.experts, routing.gates, own[0].shape[0] * lax.axis_size(axes), room, sharing or axes)
     return Plan(

@@ -64,10 +64,10 @@ def test_what_is_trivial_is_rare_and_what_skips_an_axis_is_not() -> None:
 
 @pytest.mark.parametrize("contract", ["mlp_loss", "global_moe_layer"])
 def test_most_cases_of_several_roles_are_on_several_participants_of_two(contract: str) -> None:
-    """Half of them at least: what a function takes one role for another in does not show on one participant."""
+    """More than a third of them: what a function takes one role for another in does not show on one participant."""
     cases = drawn(LAWS["value"].cases(user_implementation(contract, print, ["all"]), Scope()), 200)
     several = [sum(case.mesh.axis_size(axes) > 1 for axes in axes_of(case.roles).values()) > 1 for case in cases]
-    assert sum(several) / len(several) > 0.45
+    assert sum(several) / len(several) > 0.35
 
 
 def is_trivial(case: Case) -> bool:

@@ -119,8 +119,8 @@ def gradient_references(
         derivative(
             case,
             exact[i],
-            Sums(sums[i] * divided, unit * (math.prod(units[:i] + units[i + 1 :]) if degree > 1 else 1)),
-            np.rint(counts[i] * divided),
+            Sums(np.asarray(sums[i] * divided), unit * (math.prod(units[:i] + units[i + 1 :]) if degree > 1 else 1)),
+            np.asarray(np.rint(counts[i] * divided)),
             x.dtype,
         )
         for i, x in enumerate(moving)
@@ -174,7 +174,7 @@ def tangent_references(case: Case, primal: Sequence[np.ndarray], tangents: Seque
     finer = [min(finest(x), finest(d)) for x, d in zip(moving, tangents, strict=True)]
     units = [math.prod(finer)] * len(exact) if contract.degree > 1 else [finest(d) for d in tangents]
     return [
-        derivative(case, e, Sums(s * divided, unit), np.rint(c * divided), dtype)
+        derivative(case, e, Sums(np.asarray(s * divided), unit), np.asarray(np.rint(c * divided)), dtype)
         for e, s, unit, c, dtype in zip(exact, sums, units, counts, dtypes, strict=True)
     ]
 

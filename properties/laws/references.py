@@ -119,7 +119,7 @@ def references(
     largest = max((largest_of(arrays[i]) for i in moving), default=0.0)
     found = []
     for i, (right, magnitudes, dtype) in enumerate(zip(exact, sums, dtypes, strict=True)):
-        known = Sums(magnitudes * parts_of(case), unit or finest(arrays[i]))
+        known = Sums(np.asarray(magnitudes * parts_of(case)), unit or finest(arrays[i]))
         held = dtype if "narrow_accumulation" in features else contract.accumulator(dtype)
         # as large as one participant's sum may be
         sent = math.prod(largest_of(arrays[i]) for i in moving) * contract.partial(case)

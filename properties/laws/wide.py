@@ -70,7 +70,10 @@ def both(kind: str, implementation: Implementation, case: Case, sets: Sets) -> I
             own, double = run.of(i, rounding), run.of(i, doubles)
             finite = [np.full(wide.error.shape, asked) for wide in own]
             if rounding.own and any(np.isinf(wide.error).any() for wide in own):
-                finite = [one & np.isfinite(wide.error) for one, wide in zip(finite, run.of(i, added_up), strict=True)]
+                finite = [
+                    np.asarray(one & np.isfinite(wide.error))
+                    for one, wide in zip(finite, run.of(i, added_up), strict=True)
+                ]
         except InterpreterLimit as limit:
             own, double = map(list, zip(*in_doubles(kind, implementation, case, arrays, limit), strict=True))
             finite = [np.zeros(wide.error.shape, bool) for wide in own]

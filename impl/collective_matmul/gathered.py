@@ -29,6 +29,7 @@ from shardproof.impl.collective_matmul.operands import (
     check_whole,
     counted,
     multiply,
+    places_back,
     unwritten,
 )
 from shardproof.impl.collectives import Block, axis_index
@@ -167,13 +168,13 @@ def rows_of_lhs(lhs: Left, rhs: Right, axes: Axes) -> Gathering:
 
 def ring(gathering: Gathering, axes: Axes) -> Result:
     """Every block goes round the ring, and is multiplied wherever it comes by."""
-    travel = Travel(gathering, axes, _round(axes))
+    travel = Travel(gathering, axes, places_back(axes))
     return travel.all_along([gathering.moving], lax.axis_size(axes) - 1, travel.own())
 
 
 def bidirectional(gathering: Gathering, axes: Axes, *, at_once: bool = False) -> Result:
     """Half of every block goes each way; a step multiplies two halves one by one, or joined `at_once`."""
-    travel = Travel(gathering, axes, _round(axes), at_once)
+    travel = Travel(gathering, axes, places_back(axes), at_once)
     return travel.all_along(gathering.halves(), lax.axis_size(axes) - 1, travel.own())
 
 
@@ -183,7 +184,7 @@ def shorter_way(gathering: Gathering, axes: Axes) -> Result:
     It is passed on by a neighbour; but of four participants it is sent by its owner if the gathering is in place, over
     the same two links, and so it can begin before anything has arrived.
     """
-    p, travel = lax.axis_size(axes), Travel(gathering, axes, _round(axes))
+    p, travel = lax.axis_size(axes), Travel(gathering, axes, places_back(axes))
     both, state = [gathering.moving, gathering.moving], travel.own()
     if p % 2:
         return travel.all_along(both, (p - 1) // 2, state)
@@ -255,11 +256,6 @@ class Product:
 COLUMNS_OF_LHS = Product("all_gather_matmul_lhs_contracting", check_gathered_columns, columns_of_lhs)
 ROWS_OF_LHS = Product("all_gather_matmul_lhs", check_whole, rows_of_lhs)
 ROWS_OF_RHS = Product("all_gather_matmul_rhs", check_gathered_rows, rows_of_rhs)
-
-
-def _round(axes: Axes) -> Origin:
-    p, index = lax.axis_size(axes), axis_index(axes)
-    return lambda away: (index - away) % p
 
 
 def _joined(parts: Sequence[Block], dimension: int) -> Block:

@@ -1,6 +1,6 @@
 """What every form of a collective matrix product shares: its operands, their checks, and the product of two blocks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -10,7 +10,7 @@ from jax import lax
 from jaxtyping import Array, Shaped
 
 from shardproof.impl.arguments import AxisName, check_axes, check_divides, refuse
-from shardproof.impl.collectives import cast_varying, varying
+from shardproof.impl.collectives import axis_index, cast_varying, varying
 
 Axes = tuple[str, ...]
 Left = Shaped[Array, "*batch _ _"]
@@ -33,6 +33,12 @@ def unwritten(shape: tuple[int, ...], block: Array) -> Any:
     """An array of a shape, typed and laid out as a block that is to be written into it, as all of it must be."""
     empty = lax.empty(shape, block.dtype, out_sharding=jax.typeof(block).sharding)
     return cast_varying(empty, varying(block))
+
+
+def places_back(axes: Axes) -> Callable[[Any], Array]:
+    """The participant that is so many places behind this one, round the ring; ahead of it, if they are negative."""
+    p, index = lax.axis_size(axes), axis_index(axes)
+    return lambda away: (index - away) % p
 
 
 def waiting(start: Array, before: Sequence[Array]) -> Array:

@@ -38,6 +38,7 @@ from shardproof.impl.collective_matmul.operands import (
     Right,
     accumulator,
     aligned,
+    places_back,
     unwritten,
     waiting,
 )
@@ -135,39 +136,44 @@ def _paired(forward: Callable[[Left, Right], Result], backward: Rule, lhs: Left,
     return result
 
 
-def _arriving(block: Block, rows: int, axes: Axes) -> list[tuple[Block, Array]]:
-    """All participants' blocks with the rows at which they start, this one's first and the farthest one's last.
+def _arriving(block: Block, size: int, axes: Axes) -> list[tuple[Block, Array]]:
+    """All participants' blocks, and where each starts in the whole, this one's first and the farthest one's last.
 
     The one opposite is passed on by a neighbour; but of four participants it is sent by its owner, over the same two
     links, and so it can begin before anything has arrived.
+
+    Arguments:
+        block: this participant's.
+        size: the rows, or columns, of a block.
+        axes: of the ring.
     """
-    p, index = lax.axis_size(axes), axis_index(axes)
+    p, back = lax.axis_size(axes), places_back(axes)
     rightward = leftward = block
-    found = [(block, index * rows)]
+    found = [(block, axis_index(axes) * size)]
     opposite = shift(block, axes, 2) if p == 4 else None
     for away in range(1, (p - 1) // 2 + 1):
         rightward, leftward = shift(rightward, axes, 1), shift(leftward, axes, -1)
-        found += [(rightward, (index - away) % p * rows), (leftward, (index + away) % p * rows)]
+        found += [(rightward, back(away) * size), (leftward, back(-away) * size)]
     if p % 2 == 0:
         opposite = shift(rightward, axes, 1) if opposite is None else opposite
-        found.append((opposite, (index + p // 2) % p * rows))
+        found.append((opposite, back(p // 2) * size))
     return found
 
 
-def _sums(term: Callable[[Array], Block], rows: int, dtype: Any, axes: Axes) -> list[Block]:
+def _sums(term: Callable[[Array], Block], size: int, dtype: Any, axes: Axes) -> list[Block]:
     """The sums of all other participants' terms that are this one's: one from each side, or one alone.
 
     Arguments:
-        term: the term of the participant whose rows begin at a row.
-        rows: of each participant.
+        term: what this participant adds to the sum of the one whose block starts there.
+        size: the rows, or columns, of a block.
         dtype: in which sums travel.
         axes: of the ring.
     """
-    p, index = lax.axis_size(axes), axis_index(axes)
+    p, back = lax.axis_size(axes), places_back(axes)
     before: list[Block] = []
 
     def added(away: int, arrived: Sequence[Block]) -> Block:
-        own = term(waiting((index + away) % p * rows, [*before, *arrived]))
+        own = term(waiting(back(-away) * size, [*before, *arrived]))
         before[:] = [_total(own, arrived).astype(dtype)]
         return before[0]
 

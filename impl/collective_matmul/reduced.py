@@ -26,6 +26,7 @@ from shardproof.impl.collective_matmul.operands import (
     aligned,
     counted,
     multiply,
+    places_back,
     unwritten,
     waiting,
 )
@@ -95,12 +96,12 @@ def scattered(lhs: Left, rhs: Right, axes: Axes, scatter_dimension: int, sums: S
 
 def ring(reducing: Reducing, axes: Axes) -> Result:
     """Every piece's sum goes round the ring once, from the neighbour of the participant that it is for."""
-    return _rings(reducing, axes, [reducing.rows], _round(axes))
+    return _rings(reducing, axes, [reducing.rows], places_back(axes))
 
 
 def bidirectional(reducing: Reducing, axes: Axes) -> Result:
     """Half of every sum goes each way; a step computes two halves' terms one by one."""
-    return _rings(reducing, axes, reducing.halves(), _round(axes))
+    return _rings(reducing, axes, reducing.halves(), places_back(axes))
 
 
 def alternating(reducing: Reducing, axes: Axes) -> Result:
@@ -111,7 +112,7 @@ def alternating(reducing: Reducing, axes: Axes) -> Result:
     the row at which a term begins. Each half travels beside the other half's term alone: where the links are the limit,
     a third is exposed. A piece of one row cannot take turns: it goes round as in `ring`.
     """
-    p, target, sizes = lax.axis_size(axes), _round(axes), reducing.halves()
+    p, target, sizes = lax.axis_size(axes), places_back(axes), reducing.halves()
     if len(sizes) == 1:
         return ring(reducing, axes)
 
@@ -156,7 +157,7 @@ def in_turns(reducing: Reducing, axes: Axes, each_way: int) -> Result:
 
     Of a piece with fewer rows than parts it is `alternating`.
     """
-    p, target, sizes = lax.axis_size(axes), _round(axes), reducing.parts(2 * each_way)
+    p, target, sizes = lax.axis_size(axes), places_back(axes), reducing.parts(2 * each_way)
     if len(sizes) < 2 * each_way:
         return alternating(reducing, axes)
     ways, starts = [WAYS[i % 2] for i in range(len(sizes))], [sum(sizes[:i]) for i in range(len(sizes))]
@@ -192,7 +193,7 @@ def in_turns(reducing: Reducing, axes: Axes, each_way: int) -> Result:
 
 def shorter_way(reducing: Reducing, axes: Axes) -> Result:
     """Two whole sums for every participant meet at it, each of the terms of those on one side of it."""
-    p, target = lax.axis_size(axes), _round(axes)
+    p, target = lax.axis_size(axes), places_back(axes)
 
     def term(away: Array) -> Block:
         return reducing.product(target(away) * reducing.rows, reducing.rows)
@@ -249,11 +250,6 @@ def _late(product: Callable[[Left, Right, Array], Block]) -> "jax.custom_jvp[Blo
         return late(lhs, rhs, start, later), jax.jvp(lambda a, w: product(a, w, start), (lhs, rhs), tangents[:2])[1]
 
     return late
-
-
-def _round(axes: Axes) -> Target:
-    p, index = lax.axis_size(axes), axis_index(axes)
-    return lambda away: (index - away) % p
 
 
 def _rings(reducing: Reducing, axes: Axes, sizes: list[int], target: Target) -> Result:

@@ -48,9 +48,7 @@ def in_doubles(
             raise limit from error
         try:
             results = program.prepared([array.astype(_doubles(array.dtype)) for array in arrays])
-        except (
-            jax.errors.JaxRuntimeError
-        ) as error:  # the compiler's own, which the law meets where it compiles the case
+        except jax.errors.JaxRuntimeError as error:  # the compiler's, which the law meets on XLA as well
             raise limit from error
     own = max((_half(o.numpy_dtype) for o in case.operands if is_float(o.numpy_dtype)), default=0.0)
     return [(_within(np.asarray(x), max(own, coarsest)), _within(np.asarray(x), coarsest)) for x in results]

@@ -97,8 +97,8 @@ def verdict_row(tally: Tally) -> tuple[str, ...]:
         f"{count:,} ({count / whole:.0%})" if count and tally.outcome != "failed" else f"{count:,}" for count in kinds
     ]
     excluded = f"{tally.excluded:,} ({tally.excluded_share:.0%} of all)" if tally.excluded else "0"
-    idle = tally.outcome == "passed" and kinds == (0, 0, 0, kinds[3])
-    return (tally.law, tally.engine, "not run" if idle else OUTCOMES[tally.outcome], *shares, excluded)
+    outcome = "not run" if tally.outcome == "passed" and not any(kinds[:3]) else OUTCOMES[tally.outcome]
+    return (tally.law, tally.engine, outcome, *shares, excluded)
 
 
 def verdict_table(tallies: Iterable[Tally]) -> str:

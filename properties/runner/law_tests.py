@@ -24,7 +24,7 @@ Drawn = TypeVar("Drawn")
 ENOUGH = ("agreement", "communication")
 """With the laws in the interpreter, what implies them on XLA."""
 
-INEXACT = frozenset({"fused", "nonlinear", "whole"})
+INEXACT = frozenset({"fused", "layers", "nonlinear", "whole"})
 """Forms of which no gradient is exact, so that the law of agreement compares none: their gradients are compiled.
 
 Those of mixtures of experts are too, in layers of global arrays."""

@@ -49,8 +49,9 @@ def types_are_checked(axes: tuple[str, ...]) -> bool:
 
 
 def in_mesh_order(axes: Collection[str]) -> tuple[str, ...]:
-    """Axes in the order in which the mesh has them."""
-    return tuple(name for name in jax.sharding.get_abstract_mesh().axis_names if name in axes)
+    """Axes in the order in which the mesh has them; any others last, for JAX to refuse."""
+    known = jax.sharding.get_abstract_mesh().axis_names
+    return (*(name for name in known if name in axes), *(name for name in axes if name not in known))
 
 
 def cast_varying(x: Blocks, axes: Collection[str]) -> Blocks:
@@ -266,7 +267,6 @@ def permute(x: Blocks, axis_name: AxisName, *, perm: Iterable[tuple[int, int]]) 
     axes = check_axes("permute", axis_name)
     pairs = check_permutation("permute", perm, lax.axis_size(axes))
     ordered = in_mesh_order(axes)
-    ordered = ordered if len(ordered) == len(axes) else axes
     position = _mesh_indices(axes, ordered)
     return lax.ppermute(x, ordered, [(position[source], position[destination]) for source, destination in pairs])
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardproof.impl.collectives import axis_index
+from shardproof.impl.collectives import axis_index, cast_varying
 from shardproof.oracles import collectives as oracle
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.strategies import axis_names, meshes
@@ -60,3 +60,12 @@ def test_axis_index_simulate(scope: Scope, engines: Mapping[str, Engine], data: 
 def test_axis_index_xla(scope: Scope, engines: Mapping[str, Engine], data: st.DataObject) -> None:
     """XLA's."""
     check_index(engines["xla"], scope, data)
+
+
+@pytest.mark.parametrize("axes", [("dp", "no_such_axis"), ("no_such_axis",)])
+def test_a_cast_along_an_axis_that_there_is_not_is_refused(axes: tuple[str, ...]) -> None:
+    """By JAX, without a word: it is not left out, or whoever misspells an axis would get a block of another type."""
+    mesh = jax.sharding.AbstractMesh((2,), ("dp",))
+    mapped = jax.shard_map(lambda: cast_varying(jax.numpy.zeros(1), axes), mesh=mesh, in_specs=(), out_specs=jax.P())
+    with pytest.raises(AssertionError):
+        jax.make_jaxpr(mapped)()

@@ -1,6 +1,7 @@
 """What XLA:TPU makes of every product: modelled time over the local product's, what is exposed, and what is held."""
 
 import argparse
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
@@ -10,9 +11,9 @@ from rich.console import Console
 from shardproof.properties.benchmark.compiled import MICRO, RECORDED, UNSHARDED, Figures, Key, Records, key_of, read
 from shardproof.properties.benchmark.products import form_of
 from shardproof.properties.benchmark.tables import markdown, table
-from shardproof.properties.counting.modelled import Place, Work
+from shardproof.properties.counting.modelled import Place, Work, modelled
 from shardproof.properties.counting.products import SHAPES
-from shardproof.properties.engines.tpu_compiler import NotCompiled, NoTpuCompiler, Topology, missing
+from shardproof.properties.engines.tpu_compiler import NotCompiled, NoTpuCompiler, Topology, TpuCompiler, missing
 from shardproof.properties.engines.tpu_compiler.request import COMPILER, WAYS
 from shardproof.properties.programs.implementations import OVERLAPPED, PRODUCTS, Implementation
 
@@ -160,19 +161,43 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--way", action="append", choices=WAYS, help="forward or backward (default: both)")
     group.add_argument("--contract", action="append", help="which product (default: all)")
     group.add_argument("--best", action="store_true", help="of the forms that overlap, the fastest alone")
+    group.add_argument("--steps", metavar="FORM", help="the schedule of one form instead, such as paired, step by step")
     group.add_argument("--recorded", action="store_true", help=f"from {RECORDED.name}, which gets what is new")
     group.add_argument("--markdown", action="store_true", help="print it as Markdown")
+
+
+def print_steps(console: Console, work: Work, form: str) -> None:
+    """Prints what a form of a product becomes, or why it cannot be compiled."""
+    one = next((one for one in forms_of(work.contract) if form_of(one) == form), None)
+    if one is None:
+        console.print(
+            f"{work.contract} has no form {form}: expected {', '.join(map(form_of, forms_of(work.contract)))}"
+        )
+        return
+    with TpuCompiler() as compiler:
+        try:
+            found = modelled(compiler, work.place, work.case(), str(one), work.way)
+        except (NotCompiled, ValueError) as error:
+            console.print(f"{one}: {error}")
+        else:
+            console.print(
+                f"{one}, {work.shape} {work.way}\n{found.schedule}", soft_wrap=True, highlight=False, markup=False
+            )
 
 
 def measure(options: argparse.Namespace) -> None:
     """Prints a table for every shape and way."""
     console = Console(width=140)
-    if (reason := missing()) and not options.recorded:
+    if (reason := missing()) and (options.steps or not options.recorded):
         console.print(reason)
         return
     topology = Topology.parse(options.topology)
     place = Place(topology, options.model)
     contracts = options.contract or [one.contract for one in PRODUCTS]
+    if options.steps:
+        for contract, shape, way in itertools.product(contracts, options.shape or SHAPES, options.way or WAYS):
+            print_steps(console, Work(contract, shape, place, way), options.steps)
+        return
     with Records(RECORDED if options.recorded else None) as records:
         for shape in options.shape or SHAPES:
             for way in options.way or WAYS:

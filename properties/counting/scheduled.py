@@ -11,6 +11,7 @@ and computation take from one another, scalar instructions, and what has no esti
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from shardproof.properties.counting.frames import Frames
 from shardproof.properties.counting.hlo import collectives
@@ -33,6 +34,13 @@ class Schedule(Exposure):
     sends: tuple[Sent, ...] = ()
     work: tuple[Work, ...] = ()
     unpriced: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """All in the order in which it begins: when, how long it takes, and how long a transfer is waited for."""
+        rows = [(one.start, one.end, one.name) for one in self.work]
+        rows += [(one.start, one.end, f"{one}, waited for {_micro(one.waited)} us") for one in self.sends]
+        lines = [f"{_micro(start):>9} {_micro(end - start):>9}  {what}" for start, end, what in sorted(rows)]
+        return "\n".join(["begins us  takes us", *lines, f"{_micro(self.total):>9}            over"])
 
     @property
     def permutes(self) -> int:
@@ -75,3 +83,7 @@ def schedule(text: str, topology: Topology, chips: Sequence[Coordinates]) -> Sch
         tuple(walk.work),
         tuple(dict.fromkeys(walk.unpriced)),
     )
+
+
+def _micro(seconds: Fraction) -> str:
+    return f"{float(seconds * 10**6):.1f}"

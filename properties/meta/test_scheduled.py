@@ -151,6 +151,16 @@ def test_wrapped_collectives_are_followed() -> None:
     assert all(sent.start >= gather.start for sent in permutes)
 
 
+def test_a_schedule_step_by_step() -> None:
+    """All that begins, in order, with how long it takes; of a transfer how long the device waits for it as well."""
+    found = schedule(by_hand(X, START, product("y", 940), DONE, more=NOTHING), V5E, RINGS)
+    told = [line.split() for line in str(found).splitlines()]
+    assert told[0] == ["begins", "us", "takes", "us"]
+    assert [line[0] for line in told[1:]] == ["0.0", "0.0", f"{float(found.total / MICRO):.1f}"]
+    assert {line[2] for line in told[1:-1]} == {"y", "permute"}
+    assert f"waited for {float((SENT - found.compute) / MICRO):.1f} us" in str(found)
+
+
 def test_what_is_not_scheduled_is_refused() -> None:
     """The order of the lines of another program says nothing."""
     with pytest.raises(HloError, match="not a scheduled program"):

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, Shaped
 
 from shardproof.impl.arguments import AxisName, as_axes
 from shardproof.impl.losses.parallelisation import Parallelisation
-from shardproof.impl.model import Params, activated
+from shardproof.impl.model import Params
 from shardproof.impl.placing import placed
 from shardproof.impl.training import Step, Stepped, Tree, check_placed, numbers, shown
 
@@ -57,11 +57,7 @@ def predictions(
     layers, (of_inputs, of_outputs) = parallelisation.layout.specs(len(params), data=over[0], model=over[1])
 
     def local(params: Any, x: Array) -> Array:
-        dtype = x.dtype
-        *hidden, (w_last, b_last) = params
-        for w, b in hidden:
-            x = activated(parallelisation.linear(x, w, b, *over), dtype)
-        return parallelisation.linear(x, w_last, b_last, *over).astype(dtype)
+        return parallelisation.outputs(params, x, *over).astype(x.dtype)
 
     specs = (layers, of_inputs)
     mapped: Any = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=of_outputs)

@@ -3,7 +3,7 @@
 Nothing here is sharded: how devices share parameters and batch is what `shardproof.impl.losses` is about.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -65,11 +65,19 @@ def activated(y: Float[Array, "b d"], dtype: Any) -> Float[Array, "b d"]:
     return jax.nn.relu(y).astype(dtype)
 
 
-def forward(params: Params, inputs: Float[Array, "b d_first"]) -> Float[Array, "b d_last"]:
-    """The outputs of the model, in the accumulator's dtype: no ReLU after the last layer."""
+def forward(
+    params: Params, inputs: Float[Array, "b d_first"], layer: Callable[[Array, Array, Array], Array] = linear
+) -> Float[Array, "b d_last"]:
+    """The outputs of the model, in the accumulator's dtype: no ReLU after the last layer.
+
+    Arguments:
+        params: layers `(W [D_in, D_out], b [D_out])`, or blocks of them.
+        inputs: `[B, D_0]`, or a block.
+        layer: `x W + b` in the accumulator's dtype, of whole arrays or of blocks.
+    """
     x = inputs
     for at, (w, b) in enumerate(params):
-        y = linear(x, w, b)
+        y = layer(x, w, b)
         x = activated(y, inputs.dtype) if at < len(params) - 1 else y
     return x
 

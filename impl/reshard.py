@@ -50,9 +50,17 @@ def exchanged_reshard(x: Given, *, x_rows: AxisName, x_columns: AxisName, rows: 
 
 
 def constrained_reshard(
-    x: Given, *, mesh: Mesh | AbstractMesh, rows: AxisName, columns: AxisName, **layouts: AxisName
+    x: Given,
+    *,
+    mesh: Mesh | AbstractMesh,
+    x_rows: AxisName = (),
+    x_columns: AxisName = (),
+    rows: AxisName,
+    columns: AxisName,
 ) -> Global:
     """`[B, D] -> [B_rows, D_columns]` on automatic axes, whatever the layout was.
+
+    `x_rows` and `x_columns` are taken as the other forms take them, and not read: the compiler knows where x is.
 
     Raises:
         ValueError: unless x is a matrix, and the axis tuples are of distinct axes of the mesh that divide its

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Shaped
 from shardproof.impl.arguments import AxisName, as_axes, refuse
 from shardproof.impl.losses.blocks import saves_all_but_gathers
 from shardproof.impl.losses.layout import Axes, Layout
-from shardproof.impl.model import Batch, Params, activated, squared_errors
+from shardproof.impl.model import Batch, Params, forward, squared_errors
 from shardproof.impl.placing import check_parts, check_roles, parts, placed
 
 Linear = Callable[[Array, Array, Array, Axes, Axes], Array]
@@ -82,16 +82,17 @@ class Parallelisation:
         linear: Any = jax.checkpoint(self.linear, policy=saves_all_but_gathers, static_argnums=(3, 4))
         return dataclasses.replace(self, name=name, linear=linear)
 
+    def outputs(self, params: Params, inputs: Array, data: Axes, model: Axes) -> Array:
+        """The block of the model's outputs that belongs to blocks of the layout, in the accumulator's dtype."""
+        return forward(params, inputs, lambda x, w, b: self.linear(x, w, b, data, model))
+
     def _local(self, params: Params, batch: Batch, examples: int, data: Axes, model: Axes) -> Array:
         """The loss, on blocks of the layout."""
         inputs, targets = batch
-        x = inputs
-        for at, (w, b) in enumerate(params):
-            y = self.linear(x, w, b, data, model)
-            x = activated(y, inputs.dtype) if at < len(params) - 1 else y
+        outputs = self.outputs(params, inputs, data, model)
         axes = {"data": data, "model": model}
         over = tuple(name for roles in self.layout.targets for role in roles for name in axes[role])
-        own = jnp.sum(squared_errors(x, targets)) / examples
+        own = jnp.sum(squared_errors(outputs, targets)) / examples
         return (lax.psum(own, over) if over else own).astype(inputs.dtype)
 
     def check(

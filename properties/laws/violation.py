@@ -33,6 +33,7 @@ Kind = Literal[
     "raises",
     "deadlock",
     "unwritten",
+    "order",
     "aborts",
     "ended",
     "unfinished",
@@ -42,11 +43,12 @@ Kind = Literal[
 
 A result's values, shape, dtype or tree; forward and reverse mode contradict each other; a result's type, replicas of
 one value that differ, what `out_specs` is accepted for; a forbidden argument is accepted, or refused without a reason;
-what is sent, or beside what; an exception, because devices wait for one another for ever, or read memory that was
-never written; a process that aborts, did so before on this very case, does not end, or takes all memory.
+what is sent, or beside what; an exception, because devices wait for one another for ever, or a result depends on memory
+that was never written or on the order of updates; a process that aborts, did so before on this very case, does not end,
+or takes all memory.
 """
 
-RAISED: tuple[Kind, ...] = ("raises", "deadlock", "unwritten")
+RAISED: tuple[Kind, ...] = ("raises", "deadlock", "unwritten", "order")
 """What is wrong where something was raised in the implementation's own code, or because of it."""
 
 DEATHS: tuple[Kind, ...] = ("aborts", "ended", "unfinished", "memory")

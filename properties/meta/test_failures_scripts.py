@@ -442,3 +442,26 @@ def test_a_script_about_unwritten_memory_gives_it_contents(law: str, tmp_path: P
         path.write_text(text)
         done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
         assert (done.returncode, "expected" in done.stdout) == (code, bool(code)), done.stdout + done.stderr
+
+
+@pytest.mark.lengthy
+@pytest.mark.parametrize("op", ["sum", "max"])
+def test_a_script_about_the_order_of_updates_tries_both(op: str, tmp_path: Path) -> None:
+    """It shows what XLA:CPU, which applies one after the other, does not; and it is content once none is lost."""
+    case = a_case("all_reduce", op=op)
+
+    def reduced(x: Any, axis_name: Any, *, op: str) -> Any:
+        blocks = jnp.sort(lax.all_gather(x, axis_name), axis=0)
+        place = jnp.full((1, *x.shape), -jnp.inf if op == "max" else 0, x.dtype).at[jnp.zeros(len(blocks), int)]
+        return lax.pmax((place.set(blocks) if op == "max" else place.add(blocks, unique_indices=True))[0], axis_name)
+
+    with pytest.raises(LawViolation, match="depends on which of two updates of one place") as caught:
+        verify(LAWS["value"], Implementation("all_reduce", "mine", reduced), case, SimulateEngine(), Tally("", "", ""))
+    path, wrong = tmp_path / "order.py", script(caught.value)
+    right = wrong.replace("place.set(blocks)", "place.max(blocks)").replace(
+        "unique_indices=True", "unique_indices=False"
+    )
+    for text, code in ((wrong, 1), (right, 0)):
+        path.write_text(text)
+        done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
+        assert (done.returncode, "expected" in done.stdout) == (code, bool(code)), done.stdout + done.stderr

@@ -132,7 +132,7 @@ PROGRAMS: dict[str, Function] = {
     ),
     "scatters": lambda x, y: (
         x.at[_indices(x)].add(y),
-        jnp.zeros_like(x).at[_indices(x)].set(y),
+        jnp.zeros_like(x).at[jnp.argsort(x[:, 0])].set(y),
         x.at[_indices(x)].subtract(y),
         x.at[jnp.argmax(y[0])].set(0),
     ),

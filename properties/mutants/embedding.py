@@ -53,6 +53,17 @@ def lookup_whose_duplicates_count_once(table: Array, ids: Array, axis_name: Axis
     return jnp.where(again.any(axis=1)[:, None], lax.stop_gradient(found), found)
 
 
+@mutant("embedding_lookup", smallest=(1,), law="gradient")
+def lookup_of_unique_ids(table: Array, ids: Array, axis_name: AxisName) -> Array:
+    """Promises that no id appears twice, by which two updates of a row in the gradient may become one."""
+    axes = names(axis_name)
+    rows = ids.astype(jnp.int32) - lax.axis_index(axes) * table.shape[0]
+    held = (rows >= 0) & (rows < table.shape[0])
+    wide = cast_varying(table, axes).astype(accumulator(table))
+    found = wide.at[jnp.where(held, rows, table.shape[0])].get(mode="fill", fill_value=0, unique_indices=True)
+    return lax.psum(found.astype(table.dtype), axes)
+
+
 @mutant("embedding_lookup", smallest=(1,), claims=("invalid_indices",))
 def lookup_that_wraps(table: Array, ids: Array, axis_name: AxisName) -> Array:
     """Counts negative ids from the back of the table, as NumPy does."""

@@ -54,13 +54,18 @@ def _buffers(
     returned: Step = _as_it_is,
     gates: Step = _as_it_is,
     masked: bool = True,
+    last: bool = False,
 ) -> Array:
-    """Buffers of a fixed size for every sender and expert."""
+    """Buffers of a fixed size for every sender and expert; `last`: dropped pairs stand in their last rows before."""
     plan = plan_for(operands, options)
     if plan.empty:
         return plan.zeros()
     place, rows = at(plan, _slots(plan)), plan.count * plan.most_sent
-    source = jnp.full(rows, -1).at[place].set(plan.token, mode="drop")
+    written, token = place, plan.token
+    if last:
+        before = jnp.where(plan.kept, rows, (plan.experts + 1) * plan.most_sent - 1)
+        written, token = jnp.concatenate([before, place]), jnp.concatenate([token, token])
+    source = jnp.full(rows, -1).at[written].set(token, mode="drop")
     filled = jnp.where(source[:, None] >= 0, plan.tokens[jnp.maximum(source, 0)], 0)
     arrived = exchanged(plan, filled.reshape(plan.count, plan.most_sent, -1))
     p, held = plan.participants, plan.held
@@ -72,6 +77,12 @@ def _buffers(
     plan = replace(plan, gates=gates(plan, plan.gates))
     plan = plan if masked else replace(plan, kept=jnp.full_like(plan.kept, True))
     return plan.combined(home[jnp.minimum(place, rows - 1)])
+
+
+@mutant("moe_layer", smallest=(1,))
+def moe_written_over(*operands: Any, **options: Any) -> Array:
+    """What is dropped is written to the last row, and what is kept over it: a scatter may do so the other way round."""
+    return _buffers(operands, options, last=True)
 
 
 @mutant("moe_layer", smallest=(1,))

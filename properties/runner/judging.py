@@ -16,6 +16,7 @@ from shardproof.properties.engines.simulate import (
     OF_THE_PROGRAM,
     CollectiveMismatch,
     InterpreterLimit,
+    OrderDependent,
     UnwrittenRead,
     raised_in,
 )
@@ -177,7 +178,11 @@ def _broken(law: Law, case: Case, error: Exception) -> Broken:
         raise SuiteError(f"{law.name} fails, which is an error of this suite: {told}, on {case}") from error
     if isinstance(error, WrongResult):
         return Broken("tree", first)
-    kinds: dict[type[Exception], Kind] = {CollectiveMismatch: "deadlock", UnwrittenRead: "unwritten"}
+    kinds: dict[type[Exception], Kind] = {
+        CollectiveMismatch: "deadlock",
+        OrderDependent: "order",
+        UnwrittenRead: "unwritten",
+    }
     kind: Kind = next((kind for of, kind in kinds.items() if isinstance(error, of)), "raises")
     return Broken(kind, f"raises {told}")
 

@@ -34,6 +34,10 @@ class UnwrittenRead(SimulationError):
     """A result depends on memory that was allocated and never written."""
 
 
+class OrderDependent(SimulationError):
+    """A result depends on the order in which a scatter applies two updates of one place."""
+
+
 class CollectiveMismatch(SimulationError):
     """Devices of one process group disagree about their next collective: a deadlock on hardware."""
 

@@ -13,6 +13,7 @@ from shardproof.oracles.dtypes import is_float, is_integer, is_signed, wide
 from shardproof.properties.engines.simulate.env import Env, common_lead, lead_index
 from shardproof.properties.engines.simulate.interpreter import evaluate
 from shardproof.properties.engines.simulate.rules import Dimensions, rule
+from shardproof.properties.engines.simulate.undetermined import repeated
 
 
 def windows(env: Env, x: np.ndarray, sizes: Dimensions, writeable: bool = False) -> np.ndarray:
@@ -176,14 +177,23 @@ def written(env: Env, x: np.ndarray, indices: np.ndarray, updates: np.ndarray) -
     return np.broadcast_to(x, lead + x.shape[env.lead :]).copy()
 
 
+def note(env: Env, equation: Any, at: Sequence[np.ndarray], view: np.ndarray) -> None:
+    """Writes down that a scatter updates a place of `view` twice, if it does and somebody asks."""
+    if env.found is not None and repeated(at, view.shape[: len(at)]):
+        env.found[id(equation)] = equation
+
+
 @rule("scatter")
 def scatter(env: Env, equation: Any, x: np.ndarray, indices: np.ndarray, updates: np.ndarray, *_: Any) -> np.ndarray:
-    """`x` with windows replaced, the last of equal ones winning; or a function applied where indices point."""
+    """`x` with windows replaced, or a function applied where indices point, of equal ones the last at last."""
     result = written(env, x, indices, updates)
     if 0 in updates.shape:
         return result
     at, contents, sizes = scatter_windows(env, equation, result, indices, updates)
     view = windows(env, result, sizes, writeable=True)
+    note(env, equation, at, view)
+    if env.other == "order":
+        at, contents = tuple(i[::-1].copy() for i in at), contents[::-1].copy()  # of views NumPy goes its own way
     jaxpr = equation.params["update_jaxpr"]
     if jaxpr is None or not jaxpr.eqns:
         view[at] = contents
@@ -203,7 +213,14 @@ def combining(ufunc: np.ufunc, exact: bool) -> Any:
         result = written(env, x.astype(dtype), indices, updates)
         if 0 not in updates.shape:
             at, contents, sizes = scatter_windows(env, equation, result, indices, updates.astype(dtype))
-            ufunc.at(windows(env, result, sizes, writeable=True), at, contents)
+            view = windows(env, result, sizes, writeable=True)
+            promised = equation.params["unique_indices"]
+            if promised:
+                note(env, equation, at, view)
+            if promised and env.other == "order":
+                view[at] = ufunc(view[at], contents)  # of several updates of one place, one is left
+            else:
+                ufunc.at(view, at, contents)
         return result.astype(x.dtype)
 
     return run

@@ -19,7 +19,7 @@ from shardproof.properties.engines.simulate.errors import UnknownPrimitive
 from shardproof.properties.engines.simulate.liveness import last_reads, opened
 from shardproof.properties.engines.simulate.location import location
 from shardproof.properties.engines.simulate.rules import RULES, Rule
-from shardproof.properties.engines.simulate.unwritten import ALLOCATES
+from shardproof.properties.engines.simulate.undetermined import ALLOCATES
 
 CALLS = frozenset({"jit", "eval_jaxpr", "remat2", "custom_jvp_call", "custom_vjp_call", "custom_vmap_call"}) | {
     "composite", "linear_call", "closed_call",

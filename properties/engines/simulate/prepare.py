@@ -18,7 +18,7 @@ from shardproof.properties.engines.simulate.env import SETS, Env
 from shardproof.properties.engines.simulate.interpreter import evaluate
 from shardproof.properties.engines.simulate.plans import as_value
 from shardproof.properties.engines.simulate.record import Record, Recorder
-from shardproof.properties.engines.simulate.unwritten import Left, allocates, check_written
+from shardproof.properties.engines.simulate.undetermined import Choice, Left, check_determined, choice_of
 from shardproof.properties.engines.simulate.wide import OWN, Rounding, Wide, WideArithmetic
 
 Meshes = jax.sharding.Mesh | jax.sharding.AbstractMesh
@@ -43,16 +43,22 @@ def interpret(closed_jaxpr: Any, *args: Any, record: Recorder | None = None, aro
         ReplicaMismatch: if a result that is typed invariant along a mesh axis differs along it.
         RaggedMismatch: if the metadata of a `ragged_all_to_all` contradicts itself.
         UnwrittenRead: if a result depends on memory that was allocated and never written.
+        OrderDependent: if it depends on the order in which a scatter applies two updates of one place.
     """
     values = [as_value(x) for x in args]
+
+    def left(other: Choice | None) -> Left:
+        blocks: Left = []
+        evaluate(dataclasses.replace(around, left=blocks, other=other), closed_jaxpr, values)
+        return blocks
+
     with np.errstate(all="ignore"):  # infinities and wrapping are the program's business, as they are XLA's
-        if not allocates(closed_jaxpr):
-            return evaluate(dataclasses.replace(around, recorder=record), closed_jaxpr, values)
-        one: Left = []
-        other: Left = []
-        results = evaluate(dataclasses.replace(around, recorder=record, left=one), closed_jaxpr, values)
-        again = evaluate(dataclasses.replace(around, left=other, other_contents=True), closed_jaxpr, values)
-        check_written(closed_jaxpr, results, again, (one, other))
+        found: dict[int, Any] = {}
+        results = evaluate(dataclasses.replace(around, recorder=record, found=found), closed_jaxpr, values)
+        for choice in dict.fromkeys(map(choice_of, found.values())):
+            again = evaluate(dataclasses.replace(around, other=choice), closed_jaxpr, values)
+            own = [equation for equation in found.values() if choice_of(equation) == choice]
+            check_determined(own, results, again, left)
         return results
 
 
@@ -67,7 +73,8 @@ def interpret_wide(closed_jaxpr: Any, *args: Any, rounding: Rounding = OWN, arou
 
     Raises:
         InterpreterLimit: if nothing says how far off a primitive's result may be, or rounding ends a loop.
-        Whatever `interpret` raises, but for `UnwrittenRead`: of unwritten memory nothing is claimed.
+        Whatever `interpret` raises, but for `UnwrittenRead` and `OrderDependent`: of what JAX leaves open nothing is
+            claimed.
     """
     arithmetic = WideArithmetic(rounding)
     with np.errstate(all="ignore"):

@@ -8,7 +8,7 @@ import numpy as np
 from shardproof.properties.engines.simulate.env import Env, common_lead
 from shardproof.properties.engines.simulate.plans import held_as
 from shardproof.properties.engines.simulate.rules import block_rank, result_dtype, rule, shifted
-from shardproof.properties.engines.simulate.unwritten import ALLOCATES, contents
+from shardproof.properties.engines.simulate.undetermined import ALLOCATES, contents
 
 
 def traced_shape(env: Env, equation: Any, lead: tuple[int, ...], index: int = 0) -> tuple[int, ...]:
@@ -136,7 +136,9 @@ def iota(env: Env, equation: Any, *_: np.ndarray) -> np.ndarray:
 @rule(*ALLOCATES)
 def empty(env: Env, equation: Any, *_: np.ndarray) -> np.ndarray:
     """Memory that nothing was written to."""
-    unwritten = contents(held_as(equation.outvars[0].aval), env.other_contents)
+    if env.found is not None:
+        env.found[id(equation)] = equation
+    unwritten = contents(held_as(equation.outvars[0].aval), env.other == "contents")
     return np.broadcast_to(unwritten, traced_shape(env, equation, (1,) * env.lead))
 
 

@@ -1,5 +1,6 @@
-"""How a script runs what may abort or hang, or what reads memory that was never written: in a process of its own."""
+"""How a script runs what may abort or hang, or what depends on what JAX leaves open: in processes of its own."""
 
+from shardproof.properties.laws.violation import Kind
 from shardproof.properties.runner.stuck import GAVE_UP, patience
 
 WAIT = (3, 6)
@@ -39,3 +40,50 @@ MEMORY = [
     "", "",
     "jax.lax.empty = jnp.empty = empty",
 ]  # fmt: skip
+ORDER = [
+    "if len(sys.argv) == 1:  # of two updates of one place either may be applied last: a child for each of two orders",
+    '    children = [subprocess.run([sys.executable, __file__, order], check=False) for order in ("last", "first")]',
+    "    sys.exit(1 if any(child.returncode for child in children) else 0)",
+    "", "",
+    "def first_alone(scatter, neutral):",
+    '    """The primitive, with the first of several updates of one place alone, where they may not be told apart."""',
+    "    bind = scatter.bind",
+    "",
+    "    def bound(operand, indices, updates, *, dimension_numbers, mode, unique_indices, **params):",
+    '        if scatter.name != "scatter" and not unique_indices:',
+    "            kept = dict(dimension_numbers=dimension_numbers, mode=mode, unique_indices=False)",
+    "            return bind(operand, indices, updates, **kept, **params)",
+    "        d, batch = dimension_numbers, indices.shape[:-1]",
+    "        gone = (*d.inserted_window_dims, *d.operand_batching_dims)",
+    "        sizes = iter([updates.shape[i] for i in d.update_window_dims])",
+    "        sizes = [1 if i in gone else next(sizes) for i in range(operand.ndim)]",
+    "        numbers = jax.lax.GatherDimensionNumbers(",
+    "            offset_dims=tuple(d.update_window_dims), collapsed_slice_dims=tuple(d.inserted_window_dims),",
+    "            start_index_map=tuple(d.scatter_dims_to_operand_dims),",
+    "            operand_batching_dims=tuple(d.operand_batching_dims),",
+    "            start_indices_batching_dims=tuple(d.scatter_indices_batching_dims),",
+    "        )",
+    "        order = jnp.arange(int(np.prod(batch))).reshape(batch)",
+    "        order = jnp.broadcast_to(jnp.expand_dims(order, tuple(d.update_window_dims)), updates.shape)",
+    "        least = jnp.full(operand.shape, order.size, order.dtype)",
+    "        least = jax.lax.scatter_min(least, indices, order, d, mode=mode)",
+    "        first = jax.lax.gather(least, indices, numbers, sizes, mode=mode) == order",
+    "        if neutral is not None:",
+    "            updates = jnp.where(first, updates, jnp.array(neutral, updates.dtype))",
+    "            kept = dict(dimension_numbers=d, mode=mode, unique_indices=False)",
+    "            return bind(operand, indices, updates, **kept, **params)",
+    "        zeros = jnp.zeros_like(operand)",
+    "        updates = jnp.where(first, updates, jnp.zeros_like(updates))",
+    "        total = jax.lax.scatter_add(zeros, indices, updates, d, mode=mode)",
+    "        return jnp.where(least < order.size, total, operand)",
+    "",
+    "    scatter.bind = bound",
+    "", "",
+    'if sys.argv[1] == "first":',
+    "    first_alone(jax.lax.scatter_p, None)",
+    "    first_alone(jax.lax.scatter_add_p, 0)",
+    "    first_alone(jax.lax.scatter_sub_p, 0)",
+    "    first_alone(jax.lax.scatter_mul_p, 1)",
+]  # fmt: skip
+OPEN: dict[Kind, list[str]] = {"unwritten": MEMORY, "order": ORDER}
+"""How a script decides both ways what JAX leaves open, by what is wrong."""

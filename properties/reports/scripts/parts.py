@@ -14,7 +14,7 @@ from shardproof.properties.laws.violation import DEATHS
 from shardproof.properties.programs.kept import as_text
 from shardproof.properties.programs.precision import is_wide
 from shardproof.properties.programs.program import compiled
-from shardproof.properties.reports.scripts.children import CHILD, MEMORY
+from shardproof.properties.reports.scripts.children import CHILD, OPEN
 from shardproof.properties.reports.scripts.literals import docstring, quoted, spec_text, tree_text, tuple_text
 from shardproof.properties.reports.scripts.source import Source, source_of
 from shardproof.properties.reports.scripts.transformations import LISTS, called, definitions
@@ -70,9 +70,9 @@ class Script:
         return self.violation.kind in (*DEATHS, "deadlock")
 
     @property
-    def unwritten(self) -> bool:
-        """Whether the bug is that the program reads memory that it never wrote."""
-        return self.violation.kind == "unwritten"
+    def open(self) -> list[str]:
+        """What decides both ways what JAX leaves open, if the bug is that a result depends on it."""
+        return OPEN.get(self.violation.kind, [])
 
     def whole(self, body: list[str]) -> str:
         """The text of the script, given what is specific to the law: the data, the run, and the comparison."""
@@ -88,7 +88,7 @@ class Script:
         counted = "partial_eval." in text
         imports = [*(["import base64"] if packed else []), *(["import os"] if child else [])]
         imports += ["import resource"] if child else []
-        imports += ["import subprocess"] if child or self.unwritten else []
+        imports += ["import subprocess"] if child or self.open else []
         library = [*(["import itertools"] if "itertools." in text else []), *(["import math"] if counted else [])]
         imports = [*imports[:packed], *library, *imports[packed:]]
         imports += ["import sys", *(["import zlib"] if packed else [])]
@@ -100,7 +100,7 @@ class Script:
             devices.append(f'jax.config.update("jax_num_cpu_devices", {max(mesh.devices) + 1})')
         if is_wide(case) or self.violation.in_doubles:
             devices.append('jax.config.update("jax_enable_x64", True)')
-        simulated = SIMULATED if self.violation.engine == "simulate" and not self.unwritten else []
+        simulated = SIMULATED if self.violation.engine == "simulate" and not self.open else []
         imported = [n + "  # noqa: E402" * n.startswith(("from ", "import ")) for n in self.source.lines]
         names = tuple_text([quoted(name) for name in mesh.axis_names])
         types = tuple_text([f"AxisType.{kind.title()}" for kind in mesh.axis_types])
@@ -108,13 +108,13 @@ class Script:
         return [
             *docstring([self.violation.headline, "", f"case: {case}", "", NEEDS, *simulated]),
             "", *imports, "", "import jax",
-            *(["import jax.numpy as jnp"] if "jnp." in text or self.unwritten else []),
+            *(["import jax.numpy as jnp"] if "jnp." in text or self.open else []),
             "import numpy as np",
             *(["from jax.interpreters import partial_eval"] if counted else []),
             *(["from jax import lax"] if "lax." in text else []),
             "from jax.sharding import AxisType, Mesh, NamedSharding",
             "from jax.sharding import PartitionSpec as P",
-            "", *devices, *(MEMORY if self.unwritten else []), *self.where(), *imported, "",
+            "", *devices, *self.open, *self.where(), *imported, "",
             f"devices = np.array(jax.devices())[{chosen}].reshape({mesh.sizes})",
             f"mesh = Mesh(devices, {names}, axis_types={types})",
             "", "",

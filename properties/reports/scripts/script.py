@@ -26,7 +26,7 @@ def _body(parts: Script) -> list[str]:
     kind = violation.law.script
     if kind == "values" and violation.broken.of_derivative:
         kind = "gradient"
-    if parts.unwritten and kind != "gradient":
+    if parts.open and kind != "gradient":
         kind = "values"
     match kind:
         case "error":  # whose case has no right values

@@ -7,7 +7,7 @@ import numpy as np
 from shardproof.properties.engines.simulate.env import Env
 from shardproof.properties.engines.simulate.indexing import filler
 from shardproof.properties.engines.simulate.rules import RULES, result_dtype
-from shardproof.properties.engines.simulate.unwritten import ALLOCATES
+from shardproof.properties.engines.simulate.undetermined import ALLOCATES
 from shardproof.properties.engines.simulate.wide.held import (
     UNKNOWN,
     Numbers,

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,17 +43,22 @@ class Array:
             dimension with one element for every participant of that role.
         dtype: `"float"`, which is drawn for each case and has a gradient; or `"int32"`, `"bool"`, or another dtype.
         below: of integers, a dimension or a number: they are indices from 0 up to it, and without it small numbers.
+        upto: the same with that number itself among them, such as lengths of what is padded to a dimension.
+        also: an integer, or several, that stand among the indices: what marks padding, or a label that is ignored.
         gradient: whether gradients are taken of it, if it is floating.
         only: of a result, the participants of roles that have it, by their number, from the back if it is negative:
             `{"stage": -1}` is what the last one returns; what the others return is ignored.
 
     Raises:
-        ValueError: for dimensions that cannot be read, an unknown dtype, or `below` of what is no integer.
+        ValueError: for dimensions that cannot be read, an unknown dtype, both of `below` and `upto`, or one of them for
+            what is no integer, or `also` without them or beyond the dtype.
     """
 
     dimensions: tuple[Dimension, ...]
     dtype: str
     below: str
+    last: int
+    also: tuple[int, ...]
     gradient: bool
     only: tuple[tuple[str, int], ...]
 
@@ -63,21 +68,41 @@ class Array:
         dtype: str = "float",
         *,
         below: str | int | None = None,
+        upto: str | int | None = None,
+        also: int | Sequence[int] = (),
         gradient: bool = True,
         only: Mapping[str, int] | None = None,
     ) -> None:
         object.__setattr__(self, "dimensions", _dimensions(dimensions))
         object.__setattr__(self, "dtype", dtype if dtype == "float" else as_dtype(dtype).name)
-        object.__setattr__(self, "below", "" if below is None else str(below))
+        bound = below if upto is None else upto
+        object.__setattr__(self, "below", "" if bound is None else str(bound))
+        object.__setattr__(self, "last", int(upto is not None))
+        object.__setattr__(self, "also", (also,) if isinstance(also, int) else tuple(also))
         object.__setattr__(self, "gradient", gradient and self.floating)
         object.__setattr__(self, "only", tuple(sorted((only or {}).items())))
-        if self.below and not (DIMENSION.fullmatch(self.below) and self.dtype.startswith(("int", "uint"))):
-            raise ValueError(f"below={below!r}: expected a dimension or a positive size, of integers, got {dtype}")
+        self._check_range(below, upto, dtype)
         roles = [role for dimension in self.dimensions for role in dimension.roles]
         if {*roles} & {role for role, _ in self.only}:
             raise ValueError(f"array {dimensions!r}: only={only!r}: expected roles that do not shard it")
         if len(set(roles)) != len(roles):
             raise ValueError(f"array {dimensions!r}: expected each role to shard one dimension at most")
+
+    def _check_range(self, below: str | int | None, upto: str | int | None, dtype: str) -> None:
+        integers = self.dtype.startswith(("int", "uint"))
+        if below is not None and upto is not None:
+            raise ValueError(f"below={below!r}, upto={upto!r}: expected one of them")
+        if self.below and not (DIMENSION.fullmatch(self.below) and integers):
+            raise ValueError(f"{self.told_range}: expected a dimension or a positive size, of integers, got {dtype}")
+        beyond = [value for value in self.also if integers and not _holds(self.dtype, value)]
+        if beyond or (self.also and not self.below):
+            wanted = f"integers of {dtype}" if beyond else "below= or upto= besides"
+            raise ValueError(f"also={self.also}: expected {wanted}")
+
+    @property
+    def told_range(self) -> str:
+        """How its description gives the range of its integers, for messages."""
+        return f"{'upto' if self.last else 'below'}={self.below!r}"
 
     @property
     def floating(self) -> bool:
@@ -170,7 +195,7 @@ class Signature:
             raise ValueError(f"only: {min(unknown)!r}: expected some of {', '.join(signature.roles) or 'none'}")
         for name, array in zip(signature.names, signature.arrays, strict=True):
             if array.below and not array.below.isdigit() and array.below not in known:
-                raise ValueError(f"{name}: below={array.below!r}: expected a dimension of an argument, or a size")
+                raise ValueError(f"{name}: {array.told_range}: expected a dimension of an argument, or a size")
         return signature
 
     @property
@@ -218,7 +243,15 @@ def _named(name: str, described: Any) -> tuple[Any, tuple[Array, ...]]:
     return name, (described,)
 
 
-def indices(array: np.ndarray, below: int) -> np.ndarray:
-    """Indices from 0 up to `below` in place of integers, spread over all of them."""
+def _holds(dtype: str, value: int) -> bool:
+    limits = np.iinfo(dtype)
+    return int(limits.min) <= value <= int(limits.max)
+
+
+def indices(array: np.ndarray, below: int, also: Sequence[int] = ()) -> np.ndarray:
+    """Indices from 0 up to `below` in place of integers, spread over all of them; one in four is one of `also`."""
     spread = array.astype(np.int64) * 7919 + np.arange(array.size).reshape(array.shape) * 31
-    return (spread % below).astype(array.dtype)
+    found = spread % below
+    if also:
+        found = np.where(spread // below % 4 == 0, np.array(also)[spread // below // 4 % len(also)], found)
+    return found.astype(array.dtype)

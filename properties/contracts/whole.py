@@ -219,7 +219,7 @@ def whole_contract(
         sizes = sizes_in(own, case)
         for array, x in zip(own.arrays, arrays, strict=True):
             below = int(array.below) if array.below.isdigit() else sizes.get(array.below, 0)
-            found.append(indices(x, below) if array.below else x)
+            found.append(indices(x, below + array.last, array.also) if array.below else x)
         return found
 
     auxiliary = {name for one in signatures for name, a in zip(one.names, one.arrays, strict=True) if not a.gradient}

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 
+from shardproof import check_program
 from shardproof.properties.contracts import Scope
 from shardproof.properties.contracts.described import Array, Signature, indices
 from shardproof.properties.contracts.roles import Conditions, sizes_of_dimensions
@@ -103,10 +104,48 @@ def test_what_describes_no_array_is_refused(described: str, message: str) -> Non
         Array(described)
 
 
-def test_only_integers_are_indices() -> None:
-    """`below` of floats is refused."""
-    with pytest.raises(ValueError, match="below='n': expected a dimension or a positive size, of integers"):
-        Array("n", below="n")
+@pytest.mark.parametrize(
+    ("dtype", "options", "message"),
+    [
+        ("float", {"below": "n"}, "below='n': expected a dimension or a positive size, of integers"),
+        ("float", {"upto": "n"}, "upto='n': expected a dimension or a positive size, of integers"),
+        ("int32", {"below": 3, "upto": "n"}, "below=3, upto='n': expected one of them"),
+        ("int32", {"also": -1}, r"also=\(-1,\): expected below= or upto= besides"),
+        ("uint8", {"below": 3, "also": (-1, 256)}, r"also=\(-1, 256\): expected integers of uint8"),
+    ],
+)
+def test_only_integers_are_indices(dtype: str, options: dict[str, Any], message: str) -> None:
+    """Ranges of floats are refused, and what no array of such a dtype can hold."""
+    with pytest.raises(ValueError, match=message):
+        Array("n", dtype, **options)
+
+
+@given(size=st.integers(60, 100), below=st.integers(1, 9), seed=st.integers(-9, 9))
+def test_what_marks_padding_is_met(size: int, below: int, seed: int) -> None:
+    """It is one in two to one in six of the integers, and each of several is met."""
+    found = indices(np.full((size,), seed, np.int32), below, (-1, -100))
+    assert set(found.tolist()) - {*range(below)} == {-1, -100}
+    assert size / 6 < np.sum(found < 0) < size / 2
+
+
+def test_a_length_may_be_that_of_the_whole_dimension() -> None:
+    """And a program that is wrong there alone is reported."""
+
+    def masked(x: Any, lengths: Any, *, data: Any) -> Any:
+        del data
+        within = jnp.arange(x.shape[1]) < lengths[:, None] % x.shape[1]
+        return jnp.where(within, x, 0)
+
+    def reference(x: Any, lengths: Any) -> Any:
+        return jnp.where(jnp.arange(x.shape[1]) < lengths[:, None], x, 0)
+
+    def checked(**options: Any) -> Any:
+        arguments = ("batch@data time", Array("batch@data", "int32", **options))
+        return check_program(masked, reference, arguments=arguments, results="batch@data time", laws=("value",))
+
+    checked(below="time")
+    with pytest.raises(AssertionError, match="1 of 1 blocks wrong"):
+        checked(upto="time")
 
 
 @given(size=st.integers(1, 50), below=st.integers(1, 9), seed=st.integers(-9, 9))

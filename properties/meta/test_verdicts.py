@@ -293,3 +293,19 @@ def test_a_law_that_ran_on_nothing_is_not_called_held() -> None:
     assert verdict_row(tally)[2] == "not run"
     tally.structures = 1
     assert verdict_row(tally)[2] == "held"
+
+
+def test_a_function_that_keeps_state_is_told() -> None:
+    """What it did once and does not do again on the same case is reported, and said to be no property of that case."""
+    seen = set()
+
+    def shift(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
+        key = x.shape, str(x.dtype), axis_name, offset
+        if key in seen or lax.axis_size(axis_name) == 1:
+            return collectives.ring_shift(x, axis_name, offset=offset)
+        seen.add(key)
+        return collectives.ring_shift(x, axis_name, offset=offset + 1)
+
+    with pytest.raises(AssertionError, match=r"value: mesh .*blocks wrong") as caught:
+        check("ring_shift", shift, laws=["value"], max_examples=20)
+    assert "not the same twice: called again on this case, the function does another thing" in str(caught.value)

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import pytest
 from hypothesis import Phase, is_hypothesis_test, seed, settings
-from hypothesis.errors import Unsatisfiable
+from hypothesis.errors import FlakyFailure, Unsatisfiable
 
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import ENGINES, Engine, engine_named
@@ -19,7 +19,7 @@ from shardproof.properties.runner.judging import require_held
 from shardproof.properties.runner.search import smallest
 from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.verdict import Enough
-from shardproof.properties.runner.violation import LawViolation
+from shardproof.properties.runner.violation import LawViolation, that_does_not_come_again
 
 pytest_plugins = (
     "shardproof.properties.reports.collecting",
@@ -130,6 +130,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Any:
         raise
     except Enough:
         result = None
+    except FlakyFailure as failure:
+        violation = that_does_not_come_again(failure)
+        raise violation from violation.__cause__
     except LawViolation as violation:
         drawn = is_hypothesis_test(pyfuncitem.obj) and pyfuncitem.get_closest_marker("law") is not None
         if not drawn or Phase.shrink not in settings().phases:

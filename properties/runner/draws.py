@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
-from hypothesis.errors import Unsatisfiable
+from hypothesis import strategies as st
+from hypothesis.errors import FlakyFailure, Unsatisfiable
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import Scope
@@ -18,7 +19,7 @@ from shardproof.properties.runner import budgets
 from shardproof.properties.runner.judging import ENOUGH, verify
 from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.verdict import Enough
-from shardproof.properties.runner.violation import LawViolation
+from shardproof.properties.runner.violation import LawViolation, that_does_not_come_again
 
 UNLIKE = 0.5
 """The part of what is run on a smaller mesh that may be unlike the case that was found."""
@@ -92,6 +93,14 @@ class Chosen:
         return left > 0
 
 
+def telling(
+    law: Law, implementation: Implementation, scope: Scope, excluded: Callable[[Case], None], count: int
+) -> st.SearchStrategy[Case]:
+    """The cases of a law; of a few structures those alone that may tell right from wrong, where there are others."""
+    cases = law.cases(implementation, scope, excluded)
+    return cases.filter(law.tells) if count <= law.few and scope.available > 1 else cases
+
+
 def on_data(case: Case, kind: str) -> Case:
     """The case on its data sets of one kind alone; as it is if it has none, or no kind is given."""
     return dataclasses.replace(case, data=tuple(data for data in case.data if data.kind == kind) or case.data)
@@ -136,7 +145,7 @@ def search(
         suppress_health_check=list(HealthCheck),
         print_blob=False,
     )
-    @given(case=law.cases(implementation, scope, tally.exclude))
+    @given(case=telling(law, implementation, scope, tally.exclude, max_examples))
     def holds(case: Case) -> None:
         nonlocal tried, caught, kind
         if chosen and not caught and not chosen.takes(case):
@@ -157,7 +166,8 @@ def search(
 
     try:
         (holds if random_seed is None else seed(random_seed)(holds))()
-    except LawViolation as violation:
+    except (LawViolation, FlakyFailure) as error:
+        violation = that_does_not_come_again(error) if isinstance(error, FlakyFailure) else error
         assert caught is not None
         return Finding(law.name, violation, tally, *caught, time.perf_counter() - start)
     except Told as again:

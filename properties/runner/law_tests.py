@@ -15,6 +15,7 @@ from shardproof.properties.engines import Engine
 from shardproof.properties.laws.law import LAWS, Law
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.runner.budgets import structures
+from shardproof.properties.runner.draws import telling
 from shardproof.properties.runner.judging import verify
 from shardproof.properties.runner.reach import LARGEST
 from shardproof.properties.runner.tally import Tally
@@ -31,9 +32,6 @@ Those of mixtures of experts are too, in layers of global arrays."""
 
 SENT_BY_OTHERS = frozenset({"routers"})
 """The forms of what is sent by what other forms are checked for, of which XLA's part is not compiled once more."""
-
-FEW_CASES = 8
-"""Fewer structures than this are for what tells right from wrong alone."""
 
 FEW = 100
 """Fewer examples than this are for what depends on the number of devices: without the costliest law, and of functions
@@ -70,7 +68,7 @@ def law_test(
     ) -> None:
         if largest is not None:
             scope = dataclasses.replace(scope, large=min(scope.large, largest))
-        case = data.draw(_that_tell(law, implementation, scope, tally.exclude, budget < FEW_CASES), label="case")
+        case = data.draw(_that_tell(law, implementation, scope, tally.exclude, budget), label="case")
         instead = structures(law, settings().max_examples, "xla", form)
         verify(law, implementation, case, engines[engine], tally, instead=instead)
 
@@ -87,15 +85,10 @@ def law_test(
 
 @lru_cache(maxsize=1)
 def _that_tell(
-    law: Law, implementation: Implementation, scope: Scope, excluded: Callable[[Case], None], few: bool
+    law: Law, implementation: Implementation, scope: Scope, excluded: Callable[[Case], None], count: int
 ) -> st.SearchStrategy[Case]:
-    """The cases of a law, made once for a test; of a few, none in which nothing can go wrong, if there are others."""
-    cases = law.cases(implementation, scope, excluded)
-    return but_the_simplest(cases.filter(_can_fail) if few and scope.available > 1 else cases)
-
-
-def _can_fail(case: Case) -> bool:
-    return not case.trivial
+    """The cases of a law, made once for a test."""
+    return but_the_simplest(telling(law, implementation, scope, excluded, count))
 
 
 @st.composite

@@ -71,7 +71,7 @@ def find_violation(
     if scope.large < asked:
         steps = f"its steps grow with the mesh: none of more than {scope.large:,} devices was interpreted"
         found.tally.finding(f"a mesh of {asked:,}", steps)
-    if found.violation is None or not shrink:
+    if found.violation is None or found.violation.diagnosis is not None or not shrink:
         return found
     least = smallest(found.violation, scope, engine, random_seed=random_seed, before=before)
     return dataclasses.replace(found, violation=least, seconds=time.perf_counter() - start)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import jax
+from hypothesis.errors import FlakyFailure
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
@@ -18,6 +19,10 @@ INNER = ("jax", "jaxlib", "jaxtyping", "beartype", "hypothesis", "_pytest", "plu
 
 MOST_FRAMES, MOST_LINES = 4, 6
 """How much of a traceback is told: its last frames, and the first lines of the message."""
+
+
+OTHER = "not the same twice: called again on this case, the function does another thing: it depends on earlier calls"
+"""What is wrong with a function that keeps state."""
 
 
 class LawViolation(AssertionError):
@@ -94,6 +99,23 @@ class LawViolation(AssertionError):
         roles = ", ".join(f"{role}={axes!r}" for role, axes in self.case.roles)
         where = f"mesh {self.case.mesh}, {roles or f'axis {self.case.axis_name!r}'}"
         return f"{self.implementation}: {self.title}: {where}: {self.finding}"
+
+
+def that_does_not_come_again(failure: FlakyFailure) -> LawViolation:
+    """What was found where Hypothesis ran the same case once more, and another thing happened.
+
+    Raises:
+        FlakyFailure: if no law was broken.
+    """
+    found = [error for error in failure.exceptions if isinstance(error, LawViolation)]
+    if not found:
+        raise failure
+    first = found[0]
+    again = LawViolation(
+        first.implementation, first.law, first.case, first.engine, first.broken, origin=first.origin, diagnosis=[OTHER]
+    )
+    again.__cause__ = first.__cause__
+    return again
 
 
 def origin_of(error: BaseException) -> list[str]:

@@ -31,6 +31,8 @@ def render(violation: LawViolation, *, colour: bool = False) -> str:
             lines.append("")
         lines += [f"  {line}" for line in diagnosed(violation)]
         lines += [f"  {line}" for line in first_wrong(violation)]
+    else:
+        lines += [f"  {line}" for line in violation.diagnosis or ()]
     lines.append(f"  case: {violation.case}")
     if violation.data is not None:
         lines.append(f"  data: {violation.data.kind}, seed {violation.data.seed}")

@@ -53,6 +53,10 @@ ENOUGH = 400
 """So many unsupported cases end a search: of a function that supports one percent, one that held is among them."""
 
 
+NOTHING = 20
+"""So many cases of which nothing can be told, whatever they are, end a search; the largest says what is sent."""
+
+
 def verify(
     law: Law,
     implementation: Implementation,
@@ -82,7 +86,8 @@ def verify(
     Raises:
         LawViolation: if the law does not hold.
         SuiteError: if the suite itself fails on it.
-        Enough: inside of a Hypothesis test, if so many cases were not supported that it is not worth drawing more.
+        Enough: inside of a Hypothesis test, if so many cases were not supported, or tell nothing, that it is not worth
+            drawing more.
     """
     drawn = currently_in_test_context()  # a replay draws nothing
     if drawn:
@@ -115,6 +120,8 @@ def verify(
         if added:
             compiler = f"XLA of jaxlib {version('jaxlib')} ({jax.default_backend()})"
             tally.finding(str(case), f"{compiler} adds {added}, of which nothing is needed")
+    if drawn and verdict.final and not tally.broken and sum(tally.not_run.values()) >= NOTHING:
+        raise Enough
     # the rest of the budget is drawn all the same where nothing can run any case, or no more may be compiled
     another = verdict.kind == "not run" and not (law.interpreted or spent or verdict.final)
     if drawn and (verdict.kind == "unsupported" or another):

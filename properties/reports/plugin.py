@@ -19,7 +19,7 @@ from shardproof.properties.runner.judging import require_held
 from shardproof.properties.runner.search import smallest
 from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.verdict import Enough
-from shardproof.properties.runner.violation import LawViolation, that_does_not_come_again
+from shardproof.properties.runner.violation import LawViolation, first_of
 
 pytest_plugins = (
     "shardproof.properties.reports.collecting",
@@ -131,7 +131,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Any:
     except Enough:
         result = None
     except FlakyFailure as failure:
-        violation = that_does_not_come_again(failure)
+        violation = first_of(failure)
         raise violation from violation.__cause__
     except LawViolation as violation:
         drawn = is_hypothesis_test(pyfuncitem.obj) and pyfuncitem.get_closest_marker("law") is not None

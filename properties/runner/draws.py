@@ -19,7 +19,7 @@ from shardproof.properties.runner import budgets
 from shardproof.properties.runner.judging import ENOUGH, verify
 from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.verdict import Enough
-from shardproof.properties.runner.violation import LawViolation, that_does_not_come_again
+from shardproof.properties.runner.violation import LawViolation, first_of
 
 UNLIKE = 0.5
 """The part of what is run on a smaller mesh that may be unlike the case that was found."""
@@ -167,7 +167,7 @@ def search(
     try:
         (holds if random_seed is None else seed(random_seed)(holds))()
     except (LawViolation, FlakyFailure) as error:
-        violation = that_does_not_come_again(error) if isinstance(error, FlakyFailure) else error
+        violation = first_of(error) if isinstance(error, FlakyFailure) else error
         assert caught is not None
         return Finding(law.name, violation, tally, *caught, time.perf_counter() - start)
     except Told as again:

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
@@ -11,12 +12,13 @@ from shardproof.properties.cases.strategies import Chains
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import Engine
 from shardproof.properties.laws.law import Law
+from shardproof.properties.laws.violation import DEATHS
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.runner.draws import Chosen, Finding, search
 from shardproof.properties.runner.judging import ENOUGH, verify
 from shardproof.properties.runner.reach import reach
 from shardproof.properties.runner.tally import Tally
-from shardproof.properties.runner.violation import LawViolation
+from shardproof.properties.runner.violation import LawViolation, once
 
 SMALLER = {"simulate": 30, "xla": 10}
 """How many cases on the next smaller mesh are run, per engine, before it is taken to be right there."""
@@ -87,7 +89,25 @@ def smallest(
 ) -> LawViolation:
     """The violation as it is reported: on the smallest mesh that can be found, with data that shows the mistake."""
     least = on_a_smaller_mesh(violation, scope, engine, random_seed=random_seed, before=before)
-    return on_telling_data(least, engine)
+    least = on_telling_data(least, engine)
+    return least if comes_again(least, engine) else once(least)
+
+
+def comes_again(violation: LawViolation, engine: Engine) -> bool:
+    """Whether the function breaks the law once more where it is traced anew, on the data on which it broke it.
+
+    What may end or stop the process, and what takes a large mesh, is not run again for that.
+    """
+    law, case, data = violation.law, violation.case, violation.data
+    if law.large or violation.kind in (*DEATHS, "deadlock"):
+        return True
+    anew = dataclasses.replace(violation.implementation, function=partial(violation.implementation.function))
+    case = case if data is None else dataclasses.replace(case, data=(data,))
+    try:
+        verify(law, anew, case, engine, Tally(case.contract, "", law.name, engine.name))
+    except LawViolation:
+        return True
+    return False
 
 
 def on_telling_data(violation: LawViolation, engine: Engine) -> LawViolation:

@@ -101,7 +101,22 @@ class LawViolation(AssertionError):
         return f"{self.implementation}: {self.title}: {where}: {self.finding}"
 
 
-def that_does_not_come_again(failure: FlakyFailure) -> LawViolation:
+def once(violation: LawViolation) -> LawViolation:
+    """The violation, of a case on which another thing happened when it was run again."""
+    found = LawViolation(
+        violation.implementation,
+        violation.law,
+        violation.case,
+        violation.engine,
+        violation.broken,
+        origin=violation.origin,
+        diagnosis=[OTHER],
+    )
+    found.__cause__ = violation.__cause__
+    return found
+
+
+def first_of(failure: FlakyFailure) -> LawViolation:
     """What was found where Hypothesis ran the same case once more, and another thing happened.
 
     Raises:
@@ -110,12 +125,7 @@ def that_does_not_come_again(failure: FlakyFailure) -> LawViolation:
     found = [error for error in failure.exceptions if isinstance(error, LawViolation)]
     if not found:
         raise failure
-    first = found[0]
-    again = LawViolation(
-        first.implementation, first.law, first.case, first.engine, first.broken, origin=first.origin, diagnosis=[OTHER]
-    )
-    again.__cause__ = first.__cause__
-    return again
+    return once(found[0])
 
 
 def origin_of(error: BaseException) -> list[str]:

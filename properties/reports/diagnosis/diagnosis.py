@@ -23,8 +23,8 @@ from shardproof.properties.reports.diagnosis.regions import boxes, words
 from shardproof.properties.reports.diagnosis.roles import partial_results
 from shardproof.properties.reports.diagnosis.scene import Scene
 from shardproof.properties.reports.diagnosis.variants import right_for, right_shape_for
-from shardproof.properties.reports.diagnosis.witnesses import comes_again, scenes_of
-from shardproof.properties.runner.violation import OTHER, LawViolation
+from shardproof.properties.reports.diagnosis.witnesses import scenes_of
+from shardproof.properties.runner.violation import LawViolation
 
 LISTED = 6
 """How many devices are named one by one."""
@@ -45,8 +45,6 @@ def diagnose(violation: LawViolation) -> list[str]:
     if difference.of == "array":  # one array that was put together, not one block per device
         wrong = int(difference.wrong[(0,) * len(violation.case.mesh.sizes)].sum())
         return [f"other values: the array that out_specs puts together is wrong at {wrong} places"]
-    if not comes_again(violation):
-        return [OTHER]
     scenes = scenes_of(violation)
     if violation.in_doubles:
         return right_for(scenes, numbers=False) or [_formula(difference)]

@@ -30,8 +30,6 @@ from shardproof.properties.laws.running import ready
 from shardproof.properties.laws.value import check_value
 from shardproof.properties.laws.violation import Broken, Difference
 from shardproof.properties.reports.diagnosis.scene import Oracle, Scene
-from shardproof.properties.runner.judging import verify
-from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.violation import LawViolation
 
 MOST = 64
@@ -61,17 +59,6 @@ def scenes_of(violation: LawViolation) -> list[Scene]:
         if scene is not None and (other is case or scene.devices):
             found.append(scene)
     return found
-
-
-def comes_again(violation: LawViolation) -> bool:
-    """Whether the law is broken once more by the same function, traced anew, on the same data."""
-    case = violation.case if violation.data is None else dataclasses.replace(violation.case, data=(violation.data,))
-    anew = dataclasses.replace(violation.implementation, function=partial(violation.implementation.function))
-    try:
-        verify(violation.law, anew, case, engine_named(violation.engine), Tally("", "", ""))
-    except LawViolation:
-        return True
-    return False
 
 
 def _engine(violation: LawViolation, own: Scene) -> Engine | None:

@@ -64,8 +64,8 @@ def _labelled(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     """Labels of all classes; logits are finite, or NaN. Of half of the data sets with NaN, all tokens are ignored."""
     logits, labels = arrays
     classes = case.participants * case.operands[0].block[-1]
-    spoilt = bool(np.isnan(logits.astype(np.float64)).any())  # beside NaN extremes are those of any data
-    chosen = labels_of(case, labels, classes, extremes=not spoilt)
+    spoilt = bool(np.isnan(logits.astype(np.float64)).any())
+    chosen = labels_of(case, labels, classes)
     if spoilt and np.signbit(logits).sum() % 2:
         chosen = all_ignored(case, chosen)
     return [_some_large(logits), chosen]
@@ -77,21 +77,20 @@ def all_ignored(case: Case, labels: np.ndarray) -> np.ndarray:
     return np.full_like(labels, index) if info.min <= index <= info.max else labels
 
 
-def labels_of(case: Case, labels: np.ndarray, classes: int, *, extremes: bool) -> np.ndarray:
+def labels_of(case: Case, labels: np.ndarray, classes: int) -> np.ndarray:
     """Labels of all classes, one in four of them ignored, or all.
 
-    Where there are extremes of their dtype in `special` data, labels are out of range: far out, or just so.
+    Where `special` data has extremes of their dtype, labels are out of range: far out, or just so.
 
     Arguments:
         case: the case, which has the `ignore_index`.
         labels: integers as they are drawn.
         classes: how many classes there are.
-        extremes: whether those of the dtype say so.
     """
     info, wide = np.iinfo(labels.dtype), labels.astype(np.int64)
     mixed = wide * 7919 + np.arange(labels.size).reshape(labels.shape) * 31
     chosen = mixed % classes
-    if extremes:
+    if case.data[0].kind == "special":
         far, before, behind = (labels == extreme for extreme in (info.max, info.min, info.max - 1))
         chosen = np.where(before & (info.min < 0), -1 - chosen, chosen)
         chosen = np.where(far, wide, np.where(behind, classes + chosen % 2, chosen))

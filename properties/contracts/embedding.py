@@ -44,12 +44,13 @@ def _kinds(scope: Scope) -> tuple[str, ...]:
 def _in_range(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     """Ids of rows of the whole table, all of them alike now and then, so that many gradients meet in one row.
 
-    Where there are extremes of their dtype, which only `special` data has, they are out of range: far out, or just so.
+    Where `special` data has extremes of their dtype, they are out of range: far out, or just so.
     Rows are finite: the product with a one-hot matrix is a right lookup, and makes NaN of another row's infinity.
     """
     table, ids = arrays
     info = np.iinfo(ids.dtype)
-    far, before, behind = (ids == extreme for extreme in (info.max, info.min, info.max - 1))
+    special = case.data[0].kind == "special"
+    far, before, behind = (special & (ids == extreme) for extreme in (info.max, info.min, info.max - 1))
     rows = case.participants * case.operands[0].block[0]
     style = int(np.abs(ids.astype(np.int64)).sum()) % 4
     # spread over all rows, whatever numbers were drawn

@@ -62,7 +62,7 @@ def _in_reach(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     most = np.sqrt(reach / np.sqrt(case.operands[0].block[1]))
     classes = case.participants * case.operands[1].block[1]
     spoilt = bool(np.isnan(x.astype(np.float64)).any())
-    chosen = labels_of(case, labels, classes, extremes=not spoilt)  # beside NaN extremes are those of any data
+    chosen = labels_of(case, labels, classes)
     if spoilt and np.signbit(w).sum() % 2:
         chosen = all_ignored(case, chosen)
     return [scaled_to(x, most), scaled_to(w, most), chosen]

@@ -1,5 +1,6 @@
 """The numbers of a case: its operands for a data set, and which sums of them every order of adding up gives exactly."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -57,7 +58,19 @@ def operands(case: Case, data: Data, terms: int | None = None) -> list[np.ndarra
     count = terms_of(case) if terms is None else terms
     count = contract.partial(case) if data.kind == "partial" else count
     arrays = [case.global_array(i, data, terms=count, degree=contract.degree) for i in range(len(case.operands))]
-    return arrays if data.kind == "zeros" else contract.adapt(case, arrays)
+    if data.kind == "special" and is_moved(case):
+        arrays = [_with_largest(array) for array in arrays]
+    return arrays if data.kind == "zeros" else contract.adapt(dataclasses.replace(case, data=(data,)), arrays)
+
+
+def _with_largest(array: np.ndarray) -> np.ndarray:
+    """The array with the largest finite numbers in place of every other infinity: nothing is added to them."""
+    if not is_float(array.dtype) or array.dtype.kind == "c":
+        return array
+    infinite = np.isinf(array.astype(np.float64))
+    every_other = infinite & (np.cumsum(infinite).reshape(array.shape) % 2 == 1)
+    largest = np.array(largest_finite(array.dtype)).astype(array.dtype)
+    return np.where(every_other, np.where(array < 0, -largest, largest), array).astype(array.dtype)
 
 
 def magnitude(array: np.ndarray) -> np.ndarray:

@@ -15,6 +15,7 @@ MAX_AXES = 4
 KINDS_OF_ORDER = st.sampled_from(("given", "reversed", "reversed", "reversed", "any"))
 COUNTS = st.sampled_from((1, 2, 2, 3, 4))
 SKIPPED = st.sampled_from((0, 0, 1, 1, 2))
+EVERY = st.one_of(st.just(()), st.permutations(range(MAX_AXES)))
 
 
 @lru_cache
@@ -43,7 +44,8 @@ def axis_tuples(draw: st.DrawFn, mesh: MeshCase) -> tuple[str, ...]:
     """Non-empty subsets of the mesh's axes, in any order.
 
     Nearly half skip an axis in the middle of the mesh, where there is one: its participants are then no slice of
-    the mesh's devices. Three of four that would connect a device with itself alone get a longer axis instead.
+    the mesh's devices. Where three axes have several devices, half are all axes in any order, since any order of two is
+    its own inverse. Three of four that would connect a device with itself alone get a longer axis instead.
     Shrinks to the mesh's first axis. On `(dp=2, tp=4)` draws `("dp",)`, `("tp",)`, `("dp", "tp")`
     and `("tp", "dp")`.
     """
@@ -58,6 +60,9 @@ def axis_tuples(draw: st.DrawFn, mesh: MeshCase) -> tuple[str, ...]:
     longer = [name for name in names if mesh.shape[name] > 1]
     if longer and not alone and mesh.axis_size(chosen) == 1:
         chosen[0] = longer[0]
+    every = draw(EVERY, label="every axis")
+    if len(longer) > 2 and len(names) <= MAX_AXES and every:
+        chosen = [names[i] for i in every if i < len(names)]
     return tuple(chosen)
 
 

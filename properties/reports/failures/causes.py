@@ -13,6 +13,9 @@ WRONG = "wrong values of the {}"
 RESULT, DERIVATIVES = "result", "derivatives"
 SITE = re.compile(r'File "([^"]*)", line (\d+)')
 
+LINE = 200
+"""How much of the headline of a further failure of one cause is told."""
+
 SHORTER = 4
 """Of a function that broke a law already, what part of their structures the other laws draw."""
 
@@ -25,8 +28,8 @@ def cause(violation: LawViolation) -> str:
 def _mistake(violation: LawViolation) -> str:
     finding, difference = violation.finding, violation.difference
     if violation.kind in RAISED:
-        sites = SITE.findall("\n".join(violation.origin))
-        return f"{finding.partition(':')[0]} at {':'.join(sites[-1]) if sites else violation.title}"
+        sites = SITE.findall("\n".join(violation.origin)) if violation.kind == "raises" else []
+        return f"{finding.partition(':')[0]} at {':'.join(sites[-1]) if sites else 'no place of its own'}"
     if violation.kind in DEATHS:
         return finding
     if difference is None:
@@ -68,10 +71,13 @@ class Told:
     causes: set[str] = field(default_factory=set)
     in_vain: bool = False
     """Whether a law held on nothing."""
+    stuck: bool = False
+    """Whether devices wait for one another for ever."""
 
     def add(self, violation: LawViolation) -> None:
         """Notes what is told."""
         self.causes.add(cause(violation))
+        self.stuck |= violation.kind == "deadlock"
 
     def before(self, violation: LawViolation) -> bool:
         """Whether the same was told, or what it follows from."""
@@ -112,5 +118,6 @@ def others(group: Sequence[Mapping[str, str]]) -> list[str]:
             lines += ["", f"  {heading.format(len(some))} check{'s' * (len(some) > 1)}:"]
         for one in some:
             script = f": {one['script']}" if "script" in one else ""
-            lines.append(f"    {one['headline'].partition(': ')[2]} [{one['engine']}]{script}")
+            line = one["headline"].partition(": ")[2]
+            lines.append(f"    {line if len(line) <= LINE else line[:LINE] + ' ...'} [{one['engine']}]{script}")
     return lines

@@ -8,6 +8,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.engines import simulate
 from shardproof.properties.engines.engine import Prepared
 from shardproof.properties.programs.program import Program
 
@@ -52,12 +53,18 @@ class XlaEngine:
         return abstract_mesh(mesh)
 
     def prepare(self, program: Program, mesh: MeshCase) -> Prepared:
-        """Traces and compiles a program for a mesh."""
+        """Traces and compiles a program for a mesh.
+
+        Run, it raises `CollectiveMismatch` where the interpreter says that devices would wait for one another.
+        """
         function, avals = self._built(program, mesh)
         # what tracing refuses is refused here; compiled at the first run
         jaxpr = function.trace(*avals).jaxpr if program.compiled else None
+        parts = jaxpr is not None and simulate.may_part(jaxpr)
 
         def run(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+            if parts:  # devices that wait for one another for ever would end the process
+                simulate.check_that_all_meet(jaxpr, arrays)
             placed: list[Any] = jax.device_put(list(arrays), [aval.sharding for aval in avals])
             return [to_numpy(result) for result in function(*placed)]
 

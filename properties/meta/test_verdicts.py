@@ -309,3 +309,29 @@ def test_a_function_that_keeps_state_is_told() -> None:
     with pytest.raises(AssertionError, match=r"value: mesh .*blocks wrong") as caught:
         check("ring_shift", shift, laws=["value"], max_examples=20)
     assert "not the same twice: called again on this case, the function does another thing" in str(caught.value)
+
+
+def first_waits(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
+    """The first participant waits for the others at a sum in which they have no part."""
+    y = collectives.ring_shift(x, axis_name, offset=offset)
+
+    def waits() -> Array:
+        return lax.optimization_barrier((y, lax.psum(jnp.zeros(()), axis_name)))[0]
+
+    return lax.cond(lax.axis_index(axis_name) == 0, waits, lambda: y)
+
+
+def test_what_the_interpreter_finds_stuck_is_not_run() -> None:
+    """Compiled, devices that wait for one another would end the process, and nothing would be told."""
+    with pytest.raises(AssertionError, match="CollectiveMismatch") as caught:
+        check("ring_shift", first_waits, max_examples=20, laws=["value", "type"])
+    table = str(caught.value).partition("\nlaw ")[2]
+    assert "not run, since devices would wait for one another for ever: value (xla), type (xla)" in table
+    assert not re.search(r"\n\w+ +xla ", table)
+
+
+def test_nothing_is_run_that_the_interpreter_finds_stuck() -> None:
+    """Asked for the compiled program alone, what is told is the same, and the process goes on."""
+    finding = found("ring_shift", first_waits, "value", "xla", 10)
+    assert finding.violation is not None
+    assert finding.violation.kind == "deadlock"

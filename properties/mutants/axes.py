@@ -32,6 +32,13 @@ def in_mesh_order(axis_name: AxisName) -> tuple[str, ...]:
     return tuple(known) if len(known) == len(axes) else axes
 
 
+def in_the_inverse_order(axis_name: AxisName) -> tuple[str, ...]:
+    """The axis tuple by the inverse of its order in the mesh, which is another one of three axes in a circle alone."""
+    axes = names(axis_name)
+    ordered = in_mesh_order(axes)
+    return tuple(ordered[axes.index(name)] for name in ordered)
+
+
 def other_names(axis_name: AxisName) -> tuple[str, ...]:
     """The axes of the mesh that are not in the tuple, in mesh order."""
     return tuple(name for name in mesh_names() if name not in names(axis_name))

@@ -6,7 +6,7 @@ from jax import Array, lax
 from shardproof.impl import embedding
 from shardproof.impl.collective_matmul.operands import accumulator
 from shardproof.impl.collectives import all_gather_invariant, cast_varying
-from shardproof.properties.mutants.axes import AxisName, in_mesh_order, names
+from shardproof.properties.mutants.axes import AxisName, in_mesh_order, in_the_inverse_order, names
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 
 
@@ -23,6 +23,12 @@ def lookup_without_the_base(table: Array, ids: Array, axis_name: AxisName) -> Ar
 def lookup_in_mesh_order(table: Array, ids: Array, axis_name: AxisName) -> Array:
     """Numbers the parts of the table in mesh order."""
     return embedding.embedding_lookup(table, ids, in_mesh_order(axis_name))
+
+
+@mutant("embedding_lookup", smallest=(2, 2, 2), form="user")
+def lookup_in_the_inverse_order(table: Array, ids: Array, axis_name: AxisName) -> Array:
+    """Numbers the parts of the table by the inverse of the order of the axes: wrong of three in a circle alone."""
+    return embedding.embedding_lookup(table, ids, in_the_inverse_order(axis_name))
 
 
 @mutant("embedding_lookup", smallest=(2,))

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import collectives
-from shardproof.properties.mutants.axes import AxisName, in_mesh_order, names
+from shardproof.properties.mutants.axes import AxisName, in_mesh_order, in_the_inverse_order, names
 from shardproof.properties.mutants.catalogue import mutant
 
 
@@ -12,6 +12,25 @@ from shardproof.properties.mutants.catalogue import mutant
 def gather_in_mesh_order(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
     """Orders the blocks of a tuple's participants by the mesh."""
     return collectives.all_gather(x, in_mesh_order(axis_name), axis=axis, tiled=tiled)
+
+
+@mutant("all_gather", smallest=(2, 2, 2), form="user")
+def gather_in_the_inverse_order(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Orders the blocks by the inverse of the order of the axes: wrong of three in a circle alone."""
+    return collectives.all_gather(x, in_the_inverse_order(axis_name), axis=axis, tiled=tiled)
+
+
+@mutant("all_gather", smallest=(1,))
+def gather_of_three_parts(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
+    """Sends float32 as three parts of bfloat16, the first of which the largest numbers round up to infinity."""
+    if x.dtype != jnp.float32:
+        return collectives.all_gather(x, axis_name, axis=axis, tiled=tiled)
+    left, parts = x, []
+    for _ in range(3):
+        parts.append(left.astype(jnp.bfloat16))
+        left = jnp.where(jnp.isfinite(x), left - parts[-1].astype(jnp.float32), 0)
+    high, middle, low = (collectives.all_gather(part, axis_name, axis=axis, tiled=tiled) for part in parts)
+    return high.astype(jnp.float32) + (middle.astype(jnp.float32) + low.astype(jnp.float32))
 
 
 @mutant("all_gather", smallest=(1,))

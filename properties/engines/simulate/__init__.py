@@ -18,6 +18,7 @@ from shardproof.properties.engines.simulate import (  # each module registers it
     sorting,
     wide,
 )
+from shardproof.properties.engines.simulate.divergence import may_part
 from shardproof.properties.engines.simulate.errors import (
     OF_THE_PROGRAM,
     CollectiveMismatch,
@@ -28,7 +29,14 @@ from shardproof.properties.engines.simulate.errors import (
     UnwrittenRead,
     raised_in,
 )
-from shardproof.properties.engines.simulate.prepare import Simulated, interpret, interpret_wide, prepare, simulate
+from shardproof.properties.engines.simulate.prepare import (
+    Simulated,
+    check_that_all_meet,
+    interpret,
+    interpret_wide,
+    prepare,
+    simulate,
+)
 from shardproof.properties.engines.simulate.record import Collective, Record, Recorder
 from shardproof.properties.engines.simulate.rules import RULES, Rule, rule
 from shardproof.properties.engines.simulate.wide import DOUBLES, OWN, Rounding, Wide
@@ -52,6 +60,7 @@ __all__ = [
     "UnwrittenRead",
     "Wide",
     "bits",
+    "check_that_all_meet",
     "collectives",
     "control",
     "elementwise",
@@ -59,6 +68,7 @@ __all__ = [
     "interpret",
     "interpret_wide",
     "linear",
+    "may_part",
     "prepare",
     "raised_in",
     "random_bits",

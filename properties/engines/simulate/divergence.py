@@ -10,7 +10,7 @@ from shardproof.oracles.layout import device_name
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.simulate.env import Env
 from shardproof.properties.engines.simulate.errors import CollectiveMismatch
-from shardproof.properties.engines.simulate.liveness import equations
+from shardproof.properties.engines.simulate.liveness import equations, subjaxprs
 from shardproof.properties.engines.simulate.location import location
 
 COLLECTIVE_KINDS: dict[str, str] = {
@@ -29,6 +29,13 @@ COLLECTIVE_KINDS: dict[str, str] = {
     "pbroadcast": "broadcast",
     "ragged_all_to_all": "ragged_all_to_all",
 }
+
+
+def may_part(jaxpr: Any) -> bool:
+    """Whether devices may take different ways to a collective: into a branch, or round a loop once more."""
+    ways = (equation for equation in equations(jaxpr) if equation.primitive.name in ("cond", "while"))
+    inner = (one for way in ways for body in subjaxprs(way) for one in equations(body))
+    return any(one.primitive.name in COLLECTIVE_KINDS for one in inner)
 
 
 def axes_of(equation: Any) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from jaxtyping import PyTree
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.simulate.env import SETS, Env
+from shardproof.properties.engines.simulate.errors import CollectiveMismatch
 from shardproof.properties.engines.simulate.interpreter import evaluate
 from shardproof.properties.engines.simulate.plans import as_value
 from shardproof.properties.engines.simulate.record import Record, Recorder
@@ -60,6 +61,20 @@ def interpret(closed_jaxpr: Any, *args: Any, record: Recorder | None = None, aro
             own = [equation for equation in found.values() if choice_of(equation) == choice]
             check_determined(own, results, again, left)
         return results
+
+
+def check_that_all_meet(closed_jaxpr: Any, arrays: Sequence[np.ndarray]) -> None:
+    """No device of a closed jaxpr waits for ever at a collective, as far as it can be interpreted.
+
+    Raises:
+        CollectiveMismatch: if one does.
+    """
+    try:
+        interpret(closed_jaxpr, *arrays)
+    except CollectiveMismatch:
+        raise
+    except Exception:  # whatever else is wrong with it, or with the interpreter, shows where it is run
+        return
 
 
 def interpret_wide(closed_jaxpr: Any, *args: Any, rounding: Rounding = OWN, around: Env = NOTHING) -> list[Wide]:

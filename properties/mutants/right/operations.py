@@ -18,10 +18,6 @@ def _root(total: Array) -> Array:
     return jnp.where(total == 0, 0, jnp.sqrt(jnp.where(total == 0, 1, total)))
 
 
-def _ids(ids: Array) -> Array:
-    return ids.astype(jnp.int64 if ids.dtype.itemsize > 4 else jnp.int32)
-
-
 @right("halo_exchange")
 def halo_row_by_row(x: Array, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Array:
     """Every missing row by a permute of its own."""
@@ -98,40 +94,6 @@ def masked_mean_pairs_gathered(values: Array, mask: Array, axis_name: AxisName) 
     totals = collectives.all_gather_invariant(jnp.sum(jnp.where(mask, _wide(values), 0)), axes)
     counts = collectives.all_gather_invariant(jnp.sum(mask, dtype=jnp.int32), axes)
     return (jnp.sum(totals) / jnp.maximum(jnp.sum(counts), 1)).astype(values.dtype)
-
-
-@right("embedding_lookup")
-def embedding_one_hot(table: Array, ids: Array, axis_name: AxisName) -> Array:
-    """Every row is compared with every id, selected and added up."""
-    table = collectives.cast_varying(table, names(axis_name))
-    mine = lax.axis_index(names(axis_name)) * table.shape[0] + jnp.arange(table.shape[0])
-    chosen = (_ids(ids)[..., None] == mine)[..., None]
-    rows = jnp.sum(jnp.where(chosen, _wide(table), 0), axis=-2).astype(table.dtype)
-    return lax.psum(rows, names(axis_name))
-
-
-@right("embedding_lookup")
-def embedding_filled(table: Array, ids: Array, axis_name: AxisName) -> Array:
-    """The gathered table gets a row of zeros behind its last one, to which all others are sent."""
-    whole = collectives.all_gather_invariant(
-        collectives.cast_varying(table, names(axis_name)), names(axis_name), tiled=True
-    )
-    longer = jnp.pad(_wide(whole), ((0, 1), (0, 0)))
-    ids, v = _ids(ids), whole.shape[0]
-    return longer[jnp.where((ids >= 0) & (ids < v), ids, v)].astype(table.dtype)
-
-
-@right("embedding_lookup")
-def embedding_from_the_owner(table: Array, ids: Array, axis_name: AxisName) -> Array:
-    """All look up modulo their rows; of the answers, that of the owner is taken."""
-    axes = names(axis_name)
-    table, ids = collectives.cast_varying(table, axes), _ids(ids)
-    n, p = table.shape[0], lax.axis_size(axes)
-    answers = jnp.take(_wide(table), ids % n, axis=0, mode="clip")
-    all_of_them = collectives.all_gather_invariant(answers, axes)
-    owner = jnp.where((ids >= 0) & (ids < p * n), ids // n, p)
-    mine = owner == jnp.arange(p).reshape(p, *(1,) * ids.ndim)
-    return jnp.sum(jnp.where(mine[..., None], all_of_them, 0), axis=0).astype(table.dtype)
 
 
 @right("global_norm")

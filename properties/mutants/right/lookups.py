@@ -37,7 +37,7 @@ def embedding_filled(table: Array, ids: Array, axis_name: AxisName) -> Array:
     whole = collectives.all_gather_invariant(
         collectives.cast_varying(table, names(axis_name)), names(axis_name), tiled=True
     )
-    longer = jnp.pad(_wide(whole), ((0, 1), (0, 0)))
+    longer = jnp.pad(whole.astype(accumulator(whole)), ((0, 1), (0, 0)))
     ids, v = _ids(ids), whole.shape[0]
     return longer[jnp.where((ids >= 0) & (ids < v), ids, v)].astype(table.dtype)
 

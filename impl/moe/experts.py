@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from shardproof.impl.arguments import raise_unsupported
 from shardproof.impl.collectives import Block, cast_varying, varying
+from shardproof.impl.moe.ranks import sorting
 
 Weights: TypeAlias = list[Float[Array, "e _ _"]]
 """One array, or three."""
@@ -86,14 +87,14 @@ def sorted_by_expert(rows: Float[Array, "n d"], experts: Int[Array, "n"], weight
     _refuse_batches(rows, experts)
     count = weights[0].shape[0]
     known = jnp.where((experts >= 0) & (experts < count), experts, count)
-    order = jnp.argsort(known)
+    order = sorting(known)
     sizes = jnp.sum(known[:, None] == jnp.arange(count), axis=0, dtype=jnp.int32)
     grouped = jnp.where((known < count)[order][:, None], rows[order], 0)
     along = varying(grouped) | varying(weights[0])
     sizes = cast_varying(sizes, along)
     result = _expert(grouped, weights, lambda x, w: lax.ragged_dot(x, w, sizes))
     held = jnp.where((known < count)[order][:, None], result, 0)  # what is behind the last group is not defined
-    return held[jnp.argsort(order)]
+    return held[sorting(order)]
 
 
 def _refuse_batches(rows: Block, experts: Block) -> None:

@@ -6,10 +6,15 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Int
 
-from shardproof.impl.collectives import Block, all_gather, axis_index
+from shardproof.impl.collectives import Block, all_gather, axis_index, cast_varying, varying
 
 Numbers = Int[Array, "n"]
 """A number for every pair."""
+
+
+def sorting(numbers: Numbers) -> Numbers:
+    """The order that sorts numbers, typed as they are: that of `jnp.argsort` is typed as the same everywhere."""
+    return cast_varying(jnp.argsort(numbers), varying(numbers))
 
 
 def counted(queues: Numbers, count: int) -> Int[Array, "q"]:

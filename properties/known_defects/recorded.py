@@ -9,6 +9,11 @@ RECORDED = (
         ("0.10.2", "0.12.0.1"),
     ),
     Defect(
+        "argsort_type",
+        "argsort of what varies is typed as the same everywhere: out_specs=P() is accepted, and residuals are wrong.",
+        ("0.10.2", "0.12.0.1"),
+    ),
+    Defect(
         "random_parameters_type",
         "random.gamma and random.beta raise where a parameter varies and the key does not.",
         ("0.10.2", "0.12.0.1"),

@@ -1,6 +1,7 @@
 """What a wrong result would be right for is told where it is so on all data, and nothing is told where it is not."""
 
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from jax import Array, lax
 
-from shardproof.impl import attention, embedding, halo, local, masked_mean, norms, ragged
+from shardproof.impl import attention, collectives, embedding, halo, local, masked_mean, norms, ragged
 from shardproof.impl.collectives import cast_varying
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
@@ -331,3 +332,38 @@ def test_numbers_of_both_signs_make_a_sign_a_condition() -> None:
 
     assert sign(5, 0, 6, 0) is None
     assert (sign(5, -4, 6, -7) or "").startswith("positive numbers")
+
+
+def through_large_numbers(x: Array, axis_name: Any, *, op: str = "sum") -> Array:
+    """Adds up multiples near the largest number, and divides them again."""
+    y = varying(x, axis_name)
+    if op != "sum" or not jnp.issubdtype(x.dtype, jnp.floating):
+        return collectives.all_reduce(x, axis_name, op=op)
+    large = 2.0 ** (jnp.finfo(x.dtype).maxexp - 3)
+    return (lax.psum(y * large, axis_name) / large).astype(x.dtype)
+
+
+def without_the_smallest(x: Array, axis_name: Any, *, axis: int, tiled: bool) -> Array:
+    """Takes what is below the smallest normal number for zero."""
+    y = collectives.all_gather(x, axis_name, axis=axis, tiled=tiled)
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        return y
+    return jnp.where(jnp.abs(y) < jnp.finfo(x.dtype).smallest_normal, jnp.zeros_like(y), y)
+
+
+@pytest.mark.parametrize(
+    ("contract", "function", "dtype", "kind", "words"),
+    [
+        ("all_reduce", through_large_numbers, "float16", "exact", "overflow: holds infinities, or NaN"),
+        ("all_gather", without_the_smallest, "float8_e4m3fn", "real", "flushed to zero: holds zero where numbers"),
+    ],
+)
+def test_numbers_that_leave_the_range_are_told(contract: str, function: Any, dtype: str, kind: str, words: str) -> None:
+    """Neither infinity nor zero is called a multiple of what is right, or a rounding of it."""
+    params = (("op", "sum"),) if contract == "all_reduce" else (("axis", 0), ("tiled", True))
+    case = Case(contract, MESH, AXES, (Operand((40, 3), dtype, Placement((AXES, ()))),), params, (Data(kind, 2),))
+    implementation = user_implementation(contract, function)
+    with pytest.raises(Broken) as caught:
+        check_value(implementation, case, engine_named("simulate"))
+    violation = LawViolation(implementation, LAWS["value"], case, "simulate", caught.value)
+    assert re.search(words, "\n".join(diagnose(violation)))

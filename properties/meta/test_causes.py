@@ -115,7 +115,7 @@ def test_failures_of_one_cause_are_together(tmp_path: Path, monkeypatch: pytest.
     assert [group[0]["cause"].partition(": ")[2] for group in groups] == [
         "wrong values of the result",
         "communication",
-        "raises ValueError at value",
+        "raises ValueError at no place of its own",
         "rounding of the derivatives",
     ]
     text = told(groups[0])

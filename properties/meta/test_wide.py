@@ -16,9 +16,10 @@ from shardproof.oracles.dtypes import exact_limit
 from shardproof.properties.engines import simulate
 from shardproof.properties.engines.simulate import DOUBLES, OWN, InterpreterLimit, Rounding, Wide
 from shardproof.properties.engines.simulate.liveness import equations
-from shardproof.properties.engines.simulate.wide import WIDE
+from shardproof.properties.engines.simulate.wide import WIDE, WideArithmetic
 from shardproof.properties.engines.simulate.wide.elementwise import FUNCTIONS, elementwise
 from shardproof.properties.engines.simulate.wide.elementwise import Function as Known
+from shardproof.properties.engines.simulate.wide.held import together
 from shardproof.properties.engines.simulate.wide.moving import UNCHANGED
 from shardproof.properties.engines.simulate.wide.rounding import literal_error
 
@@ -469,3 +470,10 @@ def test_a_factor_of_zero_makes_nothing_known() -> None:
 
     (whole,) = run_wide(function, np.ones((1, 2), np.float32))
     assert np.isinf(whole.error).all()
+
+
+def test_a_replica_is_as_uncertain_as_the_least_certain_one() -> None:
+    """Where devices know what they have in common to different digits, whoever gets it knows no more than the least."""
+    held = together(np.ones((3, 2)), np.array([[0.0, 0.0], [1e-3, 0.0], [0.0, -1.0]]), np.dtype(np.float32))
+    (one,) = WideArithmetic(OWN).replica(held, 0)
+    assert one["error"].tolist() == [1e-3, -1.0]

@@ -9,7 +9,7 @@ from jax import Array, lax
 from shardproof.impl.collectives import cast_varying, ring_shift, varying
 from shardproof.impl.moe.experts import in_turn
 from shardproof.impl.moe.plan import Plan
-from shardproof.impl.moe.ranks import counted
+from shardproof.impl.moe.ranks import counted, sorting
 from shardproof.impl.moe.travel import narrowly
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 from shardproof.properties.mutants.moe_travel import Step, exchanged, plan_for
@@ -21,7 +21,7 @@ def _chunked(operands: Any, options: Any, *, steps: Step, size: Callable[[int, i
     if plan.empty:
         return plan.zeros()
     p, chunk = plan.participants, size(plan.experts.size, plan.participants)
-    order = jnp.argsort(jnp.where(plan.kept, plan.experts, plan.count))
+    order = sorting(jnp.where(plan.kept, plan.experts, plan.count))
     sizes = counted(jnp.where(plan.kept, plan.experts, plan.count) // plan.held, p)
     begin, token, expert = jnp.cumsum(sizes) - sizes, plan.token[order], plan.experts[order]
 

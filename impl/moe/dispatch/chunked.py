@@ -12,7 +12,7 @@ from shardproof.impl.collectives import Block, all_to_all, cast_varying, varying
 from shardproof.impl.indices import quotient
 from shardproof.impl.moe.experts import Weights, in_turn
 from shardproof.impl.moe.plan import ExpertWeights, Plan, Settings, planned
-from shardproof.impl.moe.ranks import counted
+from shardproof.impl.moe.ranks import counted, sorting
 from shardproof.impl.moe.travel import narrowly
 
 Numbers = tuple[Block, Block, Block, Block]
@@ -66,7 +66,7 @@ def dispatched(plan: Plan, chunk: int | None = None) -> Block:
     p, pairs = plan.participants, plan.experts.size
     size = chunk or -(-pairs // p)
     queues = jnp.where(plan.kept, plan.experts, plan.count)
-    order = jnp.argsort(queues)
+    order = sorting(queues)
     sizes = counted(quotient(queues, plan.held), p)
     # the same on all participants: no one leaves early
     steps = lax.pmax(jnp.max(quotient(sizes + (size - 1), size)), plan.axes)

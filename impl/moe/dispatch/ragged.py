@@ -16,7 +16,7 @@ from shardproof.impl.indices import quotient, remainder
 from shardproof.impl.moe.experts import in_turn
 from shardproof.impl.moe.layer import moe_layer
 from shardproof.impl.moe.plan import Plan
-from shardproof.impl.moe.ranks import counted
+from shardproof.impl.moe.ranks import counted, sorting
 from shardproof.impl.moe.travel import narrowly
 from shardproof.impl.ragged import gathered_ragged_all_to_all, ragged_all_to_all
 
@@ -162,4 +162,4 @@ def dispatched(plan: Plan, exchange: Exchange) -> Block:
     own = jnp.where(dispatcher.arrived(room), remainder(_begun(jnp.cumsum(received), room), plan.held), -1)
     outputs = in_turn(rows, own[:, None], jnp.ones((room, 1), rows.dtype), plan.weights)
     home = jnp.where(dispatcher.returned(pairs)[:, None], dispatcher.back(outputs, pairs), 0)
-    return plan.combined(home[jnp.argsort(order)])
+    return plan.combined(home[sorting(order)])

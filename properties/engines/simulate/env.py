@@ -59,6 +59,9 @@ class Arithmetic(Protocol):
     def constant(self, value: np.ndarray) -> np.ndarray:
         """A constant of the program."""
 
+    def replica(self, x: np.ndarray, dimension: int) -> np.ndarray:
+        """One of the replicas along a leading dimension, of size 1 there."""
+
     def decided(self, env: "Env", holds: np.ndarray, equation: Any) -> np.ndarray:
         """A loop's predicate `[*lead]`, as booleans."""
 

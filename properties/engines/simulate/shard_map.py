@@ -86,8 +86,11 @@ def assembled(
         if name in unreduced_axes(spec):
             whole = np.broadcast_to(x, (*x.shape[:dimension], mesh.shape[name], *x.shape[dimension + 1 :]))
             x = whole.astype(wide(x.dtype)).sum(axis=dimension, keepdims=True).astype(x.dtype)
-        elif name not in sharded_axes(entries(spec)) and not check_replicas:
-            x = x.take([0], axis=dimension)
+        elif name not in sharded_axes(entries(spec)):
+            if env.arithmetic is not None:  # in the program's own arithmetic they have been compared
+                x = env.arithmetic.replica(x, dimension)
+            elif not check_replicas:
+                x = x.take([0], axis=dimension)
     sizes = [mesh.shape[n] if n in sharded_axes(entries(spec)) else x.shape[i] for i, n in enumerate(names)]
     x = np.broadcast_to(x, (*sizes, *x.shape[len(names) :]))
     return unshard(x, MeshCase(names, tuple(sizes)), (*[None] * env.lead, *entries(spec)))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import ml_dtypes
 import numpy as np
 
-from shardproof.oracles.dtypes import is_float, is_integer, is_signed, unit_roundoff, wide
+from shardproof.oracles.dtypes import is_float, is_integer, is_signed, smallest_normal, unit_roundoff, wide
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.laws.numbers import largest_of
 from shardproof.properties.laws.violation import ROUNDINGS
@@ -241,6 +241,32 @@ def _large(scenes: Sequence[Scene]) -> list[tuple[float, str]]:
             told = f"large numbers: wrong only where the right value is {words.format(least)}, and right elsewhere"
             found.append((float(wrong.sum() / (wrong.sum() + above)), told))
     return [(share, told) for share, told in found if share >= MOSTLY]
+
+
+def overflows(scenes: Sequence[Scene]) -> str | None:
+    """All that is wrong is infinite or NaN, though what went in and what should come out is finite."""
+    scene = scenes[0]
+    if not is_float(scene.actual.dtype) or not all(np.isfinite(_exact(x)).all() for x in scene.inputs):
+        return None
+    held = np.concatenate([_exact(s.actual)[s.wrong] for s in scenes])
+    right = np.concatenate([_exact(s.expected)[s.wrong] for s in scenes])
+    if np.isfinite(held).any() or not np.isfinite(right).all() or not np.isinf(held).any():
+        return None
+    return "overflow: holds infinities, or NaN that comes of them, where finite numbers are right"
+
+
+def flushed(scenes: Sequence[Scene]) -> str | None:
+    """All that is wrong is zero, where numbers below the smallest normal one are right."""
+    scene = scenes[0]
+    dtype = scene.actual.dtype
+    if not is_float(dtype) or dtype.kind == "c":
+        return None
+    least = smallest_normal(dtype)
+    for s in scenes:
+        right = np.abs(_exact(s.expected)[s.wrong])
+        if s.actual[s.wrong].any() or not ((right > 0) & (right < least)).all():
+            return None
+    return f"flushed to zero: holds zero where numbers below the smallest normal one of {dtype}, {least:.3g}, are right"
 
 
 def starts_from_zero(scenes: Sequence[Scene]) -> str | None:

@@ -15,6 +15,8 @@ from shardproof.properties.reports.diagnosis.conditions import (
     CIRCUMSTANCES,
     another_formula,
     condition,
+    flushed,
+    overflows,
     rounding,
     starts_from_zero,
 )
@@ -46,6 +48,8 @@ def diagnose(violation: LawViolation) -> list[str]:
         wrong = int(difference.wrong[(0,) * len(violation.case.mesh.sizes)].sum())
         return [f"other values: the array that out_specs puts together is wrong at {wrong} places"]
     scenes = scenes_of(violation)
+    if small := flushed(scenes):
+        return [small]
     if violation.in_doubles:
         return right_for(scenes, numbers=False) or [_formula(difference)]
     coarse = None if difference.by_formula else rounding(scenes, difference.bound)
@@ -77,7 +81,7 @@ def diagnose(violation: LawViolation) -> list[str]:
         coarse = rounding(some, difference.bound) or rounding(some, difference.bound, entered=True)
         if coarse and difference.by_formula:
             coarse = another_formula(alike)
-        lines.append(coarse or _other(alike, left))
+        lines.append(coarse or overflows(some) or _other(alike, left))
     return [*lines, *also]
 
 

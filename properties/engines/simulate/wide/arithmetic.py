@@ -44,6 +44,15 @@ class WideArithmetic:
             return together(exact, literal_error(exact, value.dtype), value.dtype)
         return certain(value, value.dtype)
 
+    def replica(self, x: Numbers, dimension: int) -> Numbers:
+        """The first of the replicas along a leading dimension, as uncertain as the least certain of them."""
+        first = x.take([0], axis=dimension)
+        if not is_held(x):
+            return first
+        least, most = (f(error_of(x), axis=dimension, keepdims=True) for f in (np.min, np.max))
+        first["error"] = np.where(least < 0, least, most)
+        return first
+
     def decided(self, env: Env, holds: Numbers, equation: Any) -> Numbers:
         """A loop's predicate.
 

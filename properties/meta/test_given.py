@@ -186,14 +186,16 @@ def test_crashes_hangs_and_gaps_are_results(project: Path) -> None:
         r"wrong in the same way under 1 more check:\n    value: mesh .*: aborts the process \(SIGABRT\)",
         text,
     )
-    assert re.search(r"ring_shift\[shift_hangs\]: value: mesh .*: does not finish: devices wait for one another", text)
+    assert re.search(
+        r"ring_shift\[shift_hangs_unseen\]: value: .*: does not finish: devices wait for one another", text
+    )
     assert "all_gather[gather_recurses_for_ever]: value: mesh (dp=1), axis 'dp': raises RecursionError" in text
     # the interpreter says why: devices that disagree about the next collective, with both places in the program
     assert "ring_shift[shift_hangs]: value: mesh (dp=2), axis 'dp': raises CollectiveMismatch" in text
     assert text.count("runtime.py:") >= 2
     assert "unsupported: ring_shift[declines]: NotImplementedError: blocks of rank above one, " in text
-    assert "5 failed, 2 passed" in text
-    assert scripts(project) == 5
+    assert "7 failed, 2 passed" in text
+    assert scripts(project) == 7
 
 
 @pytest.mark.lengthy
@@ -228,4 +230,4 @@ def test_check_works_in_a_project_of_its_own(project: Path) -> None:
     )
     assert "1 failed, 2 passed" in done.stdout, done.stdout
     assert "AssertionError: ring_shift[wrong]: value: mesh (dp=2), axis 'dp': 2 of 2 blocks wrong" in done.stdout
-    assert "the blocks are the right ones for offset=0" in done.stdout
+    assert re.search(r"the blocks are the right ones for offset=[01]\b", done.stdout)

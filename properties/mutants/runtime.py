@@ -25,6 +25,19 @@ def shift_hangs(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
     )
 
 
+@mutant("ring_shift", smallest=(2,), runs="isolated")
+def shift_hangs_unseen(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
+    """The same, beside a Fourier transform, which the interpreter cannot run: only XLA finds that it does not end."""
+    one = jnp.fft.fft(jnp.ones(1))[0].real.astype(jnp.int32)
+    x = collectives.cast_varying(x, (axis_name,) if isinstance(axis_name, str) else axis_name)
+    return lax.cond(
+        lax.axis_index(axis_name) < one,
+        lambda x: collectives.ring_shift(x, axis_name, offset=offset),
+        lambda x: x,
+        x,
+    )
+
+
 @mutant("ring_shift", smallest=(1,), runs="isolated")
 def shift_never_ends(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
     """Computes for ever in a loop whose condition never fails."""

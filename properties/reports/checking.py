@@ -137,7 +137,7 @@ def checked(
         notes.append(f"not run, since devices would wait for one another for ever: {', '.join(waiting)}")
     if idle := idle_of(implementation, laws):
         notes.append(f"not checked, since there is nothing to ask: {', '.join(idle)}")
-    tallies.sort(key=lambda tally: wanted.index((LAWS[tally.law], tally.engine)))
+    tallies.sort(key=lambda tally: [law.name for law, _ in wanted].index(tally.law))
     summary = Summary(implementation, tuple(tallies), (*notes, *devices_note(devices)))
     if reports or empty:
         texts = [*map(told, by_cause(reports)), *empty, str(summary)]

@@ -153,13 +153,3 @@ def forbidden(cases: Cases, implementation: Implementation) -> Cases:
         return st.sampled_from(options).flatmap(lambda wrong: wrong)
 
     return cases.flatmap(made_wrong)
-
-
-def can_fail(case: Case) -> bool:
-    """Whether there is something that can go wrong."""
-    return not case.trivial
-
-
-def has_sides(case: Case) -> bool:
-    """Whether there is, and every block can be cut in two."""
-    return can_fail(case) and min((side for o in case.operands for side in o.block), default=2) > 1

@@ -18,12 +18,10 @@ from shardproof.properties.laws.drawing import (
     Cases,
     always,
     as_drawn,
-    can_fail,
     fitted,
     forbidden,
     forbids,
     has_gradient,
-    has_sides,
     leaving,
     on_little_data,
     on_some_data,
@@ -66,8 +64,6 @@ class Law:
         derives: whether it differentiates, or may.
         repeats: whether wrong values already imply that it fails, so that it is left out then.
         alone: what checks it by the interpreter alone, where that is less than `check`.
-        tells: the cases that may tell right from wrong; where `few` structures or less are drawn, all of them do.
-        few: that number.
     """
 
     name: str
@@ -86,8 +82,6 @@ class Law:
     derives: bool = False
     repeats: bool = False
     alone: Check | None = None
-    tells: Callable[[Case], bool] = can_fail
-    few: int = 7
 
     @property
     def partial(self) -> bool:
@@ -242,7 +236,6 @@ LAWS: dict[str, Law] = {
             "Collectives and bytes are those of the formula, in no more steps, and never below the lower bound.",
             check_communication,
             share=0.8,
-            few=24,
             script="communication",
             derives=True,
         ),
@@ -255,8 +248,6 @@ LAWS: dict[str, Law] = {
             share=0.4,
             script="overlap",
             derives=True,
-            tells=has_sides,
-            few=24,
         ),
         # without jit every primitive is compiled by itself, and again in every run: a hundred times as slow
         Law(

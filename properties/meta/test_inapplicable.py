@@ -16,7 +16,7 @@ from shardproof.properties.laws.law import LAWS
 from shardproof.properties.meta.test_given import run
 from shardproof.properties.reports import asking
 from shardproof.properties.reports.checking import user_implementation
-from shardproof.properties.runner.draws import Finding
+from shardproof.properties.runner.draws import FEW, Finding
 from shardproof.properties.runner.judging import require_held
 from shardproof.properties.runner.search import find_violation
 from shardproof.properties.runner.verdict import HeldOnNothing
@@ -69,7 +69,7 @@ def found(function: Callable[..., Array], law: str, patience: int = 40) -> Findi
         user_implementation("all_reduce", function),
         engine_named(LAWS[law].engines[0]),
         SMALL,
-        max_examples=LAWS[law].few + 1,  # with fewer none has one participant
+        max_examples=FEW + 1,  # with fewer none has one participant
         random_seed=1,
         shrink=False,
         patience=patience,

@@ -12,7 +12,7 @@ from shardproof.properties.cases.strategies import Chains
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import Engine
 from shardproof.properties.laws.law import Law
-from shardproof.properties.laws.violation import DEATHS
+from shardproof.properties.laws.violation import DEATHS, SuiteError
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.runner.draws import Chosen, Finding, search
 from shardproof.properties.runner.judging import ENOUGH, verify
@@ -105,7 +105,7 @@ def comes_again(violation: LawViolation, engine: Engine) -> bool:
     case = case if data is None else dataclasses.replace(case, data=(data,))
     try:
         verify(law, anew, case, engine, Tally(case.contract, "", law.name, engine.name))
-    except LawViolation:
+    except (LawViolation, SuiteError):  # what the suite itself makes of it then is no news of the function
         return True
     return False
 

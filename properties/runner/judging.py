@@ -103,7 +103,8 @@ def verify(
             if verdict.kind == "not run" and can_compile and not (spent or verdict.final):
                 lacks, programs = verdict.reason, COMPILER.compilations
                 verdict = _judged(law, implementation, case, COMPILER, ended_by)
-                if COMPILER.compilations > programs or verdict.kind == "held":
+                compiled = COMPILER.compilations > programs and verdict.kind != "unsupported"
+                if compiled or verdict.kind == "held":
                     verdict = dataclasses.replace(verdict, instead=lacks)
     except LawViolation:
         tally.broken = True

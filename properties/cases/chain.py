@@ -130,6 +130,12 @@ LINKS: dict[str, Link] = {
             whole=True,
             of_derivative=True,
         ),
+        Link(
+            "apart",
+            "Gradients are taken of one operand at a time, of which alone the function is differentiated.",
+            whole=True,
+            of_derivative=True,
+        ),
         Link("inner_jit", "`jit` of the call, inside of `shard_map`."),
         Link("checkpoint", "`jax.checkpoint` of the call."),
         Link("vmap", "`vmap` of the call.", maps="all"),

@@ -37,9 +37,9 @@ def unrelated(cases: Cases) -> Cases:
 def fitted(case: Case) -> Case:
     """The case with a chain that fits it.
 
-    Where there is one operand it is mapped, what has no gradient is not differentiated, a single
-    axis not divided, a batch not spread over an axis that is needed, devices that a collective connects not parted, and
-    what results are unlike not fed by them.
+    Where there is one operand it is mapped, and not differentiated apart, what has no gradient is not differentiated, a
+    single axis not divided, a batch not spread over an axis that is needed, devices that a collective connects not
+    parted, and what results are unlike not fed by them.
     """
     contract = CONTRACTS[case.contract]
     moving = contract.moving(case)
@@ -48,6 +48,8 @@ def fitted(case: Case) -> Case:
     instead = {"vmap_first": "vmap", "vmap_others": "vmap"} if len(case.operands) == 1 else {}
     if not derivable:
         instead["vjp_inside"] = "inner_jit"
+    if len(moving) < 2:
+        instead["apart"] = "linearize"
     if not outer_axes(case):
         instead[NESTED] = "inner_jit"
     if not free_axis(case) or {NESTED, OUTSIDE} & set(case.chain):

@@ -223,7 +223,7 @@ LAWS: dict[str, Law] = {
             "No chain of transformations around a call changes its gradients.",
             check_gradient,
             asks=has_gradient,
-            chains=Chains((*DIFFERENTIABLE, "jacobian")),  # which takes several at once
+            chains=Chains((*DIFFERENTIABLE, "jacobian", "apart")),  # which take several at once, or one
             floating=True,
             share=0.35,
             script="gradient",

@@ -162,6 +162,8 @@ CHAINS: tuple[Chain, ...] = (
     ("vmap_spread", "cond"),
     ("linearize", "jacobian", "vmap"),
     ("vjp_inside", "linearize", "jacobian"),
+    ("linearize", "jacobian", "apart"),
+    ("vjp_inside", "apart", "vmap"),
 )
 
 

@@ -67,6 +67,31 @@ ORDERS: dict[str, Any] = {
 }
 """Functions of elements and places, whose results are not determined."""
 
+UNSORTED: dict[str, Any] = {
+    "a gather": lambda x, at: x.at[at].get(indices_are_sorted=True),
+    "its gradient": lambda x, at: jax.grad(lambda x: (x.at[at].get(indices_are_sorted=True) * jnp.arange(4)).sum())(x),
+    "a scatter": lambda x, at: jnp.zeros(5).at[at].set(x, indices_are_sorted=True),
+    "a sum": lambda x, at: jnp.zeros(5).at[at].add(x, indices_are_sorted=True),
+    "of rows": lambda x, at: x.reshape(2, 2).at[at % 2, at // 2].get(indices_are_sorted=True),
+    "one of two batches": lambda x, at: jax.vmap(lambda x, at: x.at[at].get(indices_are_sorted=True))(
+        jnp.stack([x, x]), jnp.stack([jnp.arange(4), at])
+    ),
+}
+"""Functions of elements and places, whose results are not determined where the places are not sorted."""
+
+SORTED: dict[str, Any] = {
+    **{f"{name}, sorted": lambda x, at, f=f: f(x, jnp.sort(at)) for name, f in UNSORTED.items() if name != "of rows"},
+    "batches, each sorted": lambda x, at: jax.vmap(lambda x, at: x.at[at].get(indices_are_sorted=True))(
+        jnp.stack([x, x]), jnp.stack([jnp.arange(4), jnp.sort(at)])
+    ),
+    "equal updates": lambda x, at: jnp.zeros(5).at[at].add(1, indices_are_sorted=True),
+    "outside, in any order": lambda x, at: (
+        jnp.zeros(4).at[jnp.sort(at).at[2:].add(9 - at[2:])].set(x, mode="drop", indices_are_sorted=True)
+    ),
+    "slices of a batch": lambda x, at: jax.vmap(lambda i: lax.dynamic_slice(x, (i,), (2,)))(at),
+}
+"""Functions whose results are determined."""
+
 DETERMINED: dict[str, Any] = {
     "sums": lambda x, at: jnp.zeros(5).at[at].add(x),
     "the largest": lambda x, at: jnp.zeros(5).at[at].max(x),
@@ -94,6 +119,20 @@ def test_the_order_of_updates(name: str) -> None:
 def test_what_no_order_changes(name: str) -> None:
     """Sums, what is written twice with the same, and what nobody reads, are what XLA makes of them."""
     assert same(simulate(DETERMINED[name], X, TWICE), np.asarray(jax.jit(DETERMINED[name])(X, TWICE)))
+
+
+@pytest.mark.parametrize("name", UNSORTED)
+def test_a_promised_order(name: str) -> None:
+    """A result that depends on indices which are not sorted, though that is promised, is refused."""
+    with pytest.raises(OrderDependent, match=r"not sorted, and indices_are_sorted promised it.*undetermined.py:\d+"):
+        simulate(UNSORTED[name], X, np.array([2, 0, 3, 1]))
+
+
+@pytest.mark.parametrize("name", SORTED)
+def test_what_is_sorted_as_promised(name: str) -> None:
+    """Its results are those of XLA, and so are those that any order would give."""
+    at = np.array([2, 0, 3, 1])
+    assert same(simulate(SORTED[name], X, at), np.asarray(jax.jit(SORTED[name])(X, at)))
 
 
 def test_the_device_whose_updates_clash() -> None:

@@ -1,7 +1,7 @@
 """The derivatives of programs, in both modes: taken of the whole program, or inside of `shard_map`.
 
-How they are taken a link of the chain may say: `linearize`, with `linear_transpose` for the other mode, and `jacobian`,
-which maps several directions at once, as `jacfwd` and `jacrev` do.
+How they are taken a link of the chain may say: `linearize`, with `linear_transpose` for the other mode, `jacobian`,
+which maps several directions at once, as `jacfwd` and `jacrev` do, and `apart`, one operand after the other.
 """
 
 import dataclasses
@@ -98,7 +98,10 @@ def push_of(chain: Chain, function: Global, primal: Sequence[jax.Array]) -> Deri
 
 def pullback_of(chain: Chain, function: Global, primal: Sequence[jax.Array]) -> tuple[Sequence[jax.Array], Derivative]:
     """What a function gives, and its derivative in reverse mode, taken as the chain says."""
-    if "linearize" in chain:
+    transpose: Callable[[list[jax.Array]], Sequence[jax.Array]]
+    if "apart" in chain:
+        ys, transpose = _one_at_a_time(chain, function, primal)
+    elif "linearize" in chain:
         ys, push = jax.linearize(function, *primal)
         transpose = jax.linear_transpose(push, *primal)
     else:
@@ -109,6 +112,19 @@ def pullback_of(chain: Chain, function: Global, primal: Sequence[jax.Array]) -> 
         return pulled
 
     return ys, beside_zeros(pull) if "jacobian" in chain else pull
+
+
+def _one_at_a_time(
+    chain: Chain, function: Global, primal: Sequence[jax.Array]
+) -> tuple[Sequence[jax.Array], Callable[[list[jax.Array]], Sequence[jax.Array]]]:
+    """What a function gives, and its pullback: each gradient that of a function of one operand."""
+    rest = tuple(name for name in chain if name not in ("apart", "jacobian"))
+
+    def of(i: int) -> Global:
+        return lambda x: function(*primal[:i], x, *primal[i + 1 :])
+
+    pulls = [pullback_of(rest, of(i), [x]) for i, x in enumerate(primal)]
+    return pulls[0][0], lambda cts: [pull(*cts)[0] for _, pull in pulls]
 
 
 def beside_zeros(derivative: Derivative) -> Derivative:

@@ -10,6 +10,7 @@ import jax
 from hypothesis import currently_in_test_context, event, reject
 
 from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.data import Data
 from shardproof.properties.counting.bounds import full_bytes
 from shardproof.properties.engines import Engine
 from shardproof.properties.engines.simulate import (
@@ -55,6 +56,9 @@ ENOUGH = 400
 
 NOTHING = 20
 """So many cases of which nothing can be told, whatever they are, end a search; the largest says what is sent."""
+
+SHOWN_BY_DATA: tuple[Kind, ...] = ("deadlock", "order", "unwritten")
+"""What a program does on some data sets, and not on others, where none is compared."""
 
 
 def verify(
@@ -169,7 +173,24 @@ def _judged(law: Law, implementation: Implementation, case: Case, engine: Engine
         if verdict is not None:
             return verdict
         origin = () if isinstance(error, Broken | WrongResult) else origin_of(error)
-        raise LawViolation(implementation, law, case, engine.name, _broken(law, case, error), origin=origin) from error
+        broken = _broken(law, case, error)
+        if broken.kind in SHOWN_BY_DATA and broken.data is None:
+            broken.data = _first_that_raises(type(error), law, implementation, case, engine)
+        raise LawViolation(implementation, law, case, engine.name, broken, origin=origin) from error
+
+
+def _first_that_raises(
+    error: type[Exception], law: Law, implementation: Implementation, case: Case, engine: Engine
+) -> Data | None:
+    """The first data set of a case that raises such an exception by itself."""
+    for data in case.data:
+        try:
+            law.check(implementation, dataclasses.replace(case, data=(data,)), engine)
+        except error:
+            return data
+        except Exception:  # what else is wrong with this one is not what is told
+            continue
+    return None
 
 
 def _broken(law: Law, case: Case, error: Exception) -> Broken:

@@ -17,7 +17,7 @@ from shardproof.oracles.dtypes import wide
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.simulate.location import location
 from shardproof.properties.engines.simulate.record import Recorder
-from shardproof.properties.engines.simulate.undetermined import Choice, Left
+from shardproof.properties.engines.simulate.undetermined import Choice, Found, Left
 
 SETS = "_data_sets"
 """The axis along which data sets are run at once, as if each were on devices of its own; no program names it."""
@@ -82,7 +82,7 @@ class Env:
         elsewhere: where the inactive devices are, outermost divergence first.
         recorder: what the executed collectives are written to.
         left: what the blocks that `shard_map`s leave are written to.
-        found: what the equations that leave something open are written to, by their identity.
+        found: what the equations that leave something open are written to.
         other: what is decided the other way of what JAX leaves open.
         arithmetic: how numbers are held and computed; None: as the program does.
     """
@@ -93,7 +93,7 @@ class Env:
     elsewhere: tuple[Elsewhere, ...] = ()
     recorder: Recorder | None = None
     left: Left | None = None
-    found: dict[int, Any] | None = None
+    found: Found | None = None
     other: Choice | None = None
     arithmetic: Arithmetic | None = None
 

@@ -35,7 +35,7 @@ class UnwrittenRead(SimulationError):
 
 
 class OrderDependent(SimulationError):
-    """A result depends on the order in which a scatter applies two updates of one place."""
+    """A result depends on which of two updates of one place is applied last, or on indices that are not sorted."""
 
 
 class CollectiveMismatch(SimulationError):

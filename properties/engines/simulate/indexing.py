@@ -13,7 +13,7 @@ from shardproof.oracles.dtypes import is_float, is_integer, is_signed, wide
 from shardproof.properties.engines.simulate.env import Env, common_lead, lead_index
 from shardproof.properties.engines.simulate.interpreter import evaluate
 from shardproof.properties.engines.simulate.rules import Dimensions, rule
-from shardproof.properties.engines.simulate.undetermined import repeated
+from shardproof.properties.engines.simulate.undetermined import repeated, sorted_positions
 
 
 def windows(env: Env, x: np.ndarray, sizes: Dimensions, writeable: bool = False) -> np.ndarray:
@@ -79,6 +79,23 @@ def window_starts(
     return [start.astype(np.int64) for start in result]
 
 
+def as_promised(env: Env, equation: Any, starts: list[np.ndarray], block: Sequence[int]) -> list[np.ndarray]:
+    """Where windows start, in the order that `indices_are_sorted` promised, if that is what is asked for.
+
+    Notes that they are in another one, if they are and somebody asks.
+    """
+    if not equation.params["indices_are_sorted"] or (env.found is None and env.other != "sorting"):
+        return starts
+    whole = np.broadcast_arrays(*starts)
+    flat = [start.reshape(*start.shape[: env.lead], -1) for start in whole]
+    in_order = sorted_positions(flat, block) if flat else None
+    if in_order is None:
+        return starts
+    if env.found is not None:
+        env.found["sorting", id(equation)] = equation
+    return [s.reshape(w.shape) for s, w in zip(in_order, whole, strict=True)] if env.other == "sorting" else starts
+
+
 def inside(starts: Sequence[np.ndarray], block: Sequence[int], sizes: Dimensions) -> np.ndarray:
     """Whether each window lies inside the block: bool `[*lead, *batch]`."""
     result = np.array(True)
@@ -122,6 +139,7 @@ def gather(env: Env, equation: Any, x: np.ndarray, indices: np.ndarray) -> np.nd
         numbers.operand_batching_dims,
         numbers.start_indices_batching_dims,
     )
+    starts = as_promised(env, equation, starts, block)
     own = lead_index(env, lead, x, len(batch))
     found = np.asarray(windows(env, x, sizes)[(*own, *clamped(starts, block, sizes))])
     found = np.broadcast_to(found, (*lead, *batch, *sizes))
@@ -162,6 +180,7 @@ def scatter_windows(
         numbers.operand_batching_dims,
         numbers.scatter_indices_batching_dims,
     )
+    starts = as_promised(env, equation, starts, block)
     valid = inside(starts, block, sizes)
     if equation.params["mode"] == GatherScatterMode.CLIP:
         starts = clamped(starts, block, sizes)
@@ -180,7 +199,7 @@ def written(env: Env, x: np.ndarray, indices: np.ndarray, updates: np.ndarray) -
 def note(env: Env, equation: Any, at: Sequence[np.ndarray], view: np.ndarray) -> None:
     """Writes down that a scatter updates a place of `view` twice, if it does and somebody asks."""
     if env.found is not None and repeated(at, view.shape[: len(at)]):
-        env.found[id(equation)] = equation
+        env.found["order", id(equation)] = equation
 
 
 @rule("scatter")

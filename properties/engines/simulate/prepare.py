@@ -19,7 +19,7 @@ from shardproof.properties.engines.simulate.errors import CollectiveMismatch
 from shardproof.properties.engines.simulate.interpreter import evaluate
 from shardproof.properties.engines.simulate.plans import as_value
 from shardproof.properties.engines.simulate.record import Record, Recorder
-from shardproof.properties.engines.simulate.undetermined import Choice, Left, check_determined, choice_of
+from shardproof.properties.engines.simulate.undetermined import Choice, Found, Left, check_determined
 from shardproof.properties.engines.simulate.wide import OWN, Rounding, Wide, WideArithmetic
 
 Meshes = jax.sharding.Mesh | jax.sharding.AbstractMesh
@@ -44,7 +44,8 @@ def interpret(closed_jaxpr: Any, *args: Any, record: Recorder | None = None, aro
         ReplicaMismatch: if a result that is typed invariant along a mesh axis differs along it.
         RaggedMismatch: if the metadata of a `ragged_all_to_all` contradicts itself.
         UnwrittenRead: if a result depends on memory that was allocated and never written.
-        OrderDependent: if it depends on the order in which a scatter applies two updates of one place.
+        OrderDependent: if it depends on the order in which a scatter applies two updates of one place, or on indices
+            that are promised to be sorted, and are not.
     """
     values = [as_value(x) for x in args]
 
@@ -54,12 +55,12 @@ def interpret(closed_jaxpr: Any, *args: Any, record: Recorder | None = None, aro
         return blocks
 
     with np.errstate(all="ignore"):  # infinities and wrapping are the program's business, as they are XLA's
-        found: dict[int, Any] = {}
+        found: Found = {}
         results = evaluate(dataclasses.replace(around, recorder=record, found=found), closed_jaxpr, values)
-        for choice in dict.fromkeys(map(choice_of, found.values())):
+        for choice in dict.fromkeys(choice for choice, _ in found):
             again = evaluate(dataclasses.replace(around, other=choice), closed_jaxpr, values)
-            own = [equation for equation in found.values() if choice_of(equation) == choice]
-            check_determined(own, results, again, left)
+            own = [equation for (open_, _), equation in found.items() if open_ == choice]
+            check_determined(choice, own, results, again, left)
         return results
 
 

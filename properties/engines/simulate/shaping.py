@@ -137,7 +137,7 @@ def iota(env: Env, equation: Any, *_: np.ndarray) -> np.ndarray:
 def empty(env: Env, equation: Any, *_: np.ndarray) -> np.ndarray:
     """Memory that nothing was written to."""
     if env.found is not None:
-        env.found[id(equation)] = equation
+        env.found["contents", id(equation)] = equation
     unwritten = contents(held_as(equation.outvars[0].aval), env.other == "contents")
     return np.broadcast_to(unwritten, traced_shape(env, equation, (1,) * env.lead))
 

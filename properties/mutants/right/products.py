@@ -1,5 +1,7 @@
 """Right ways to write collective matrix products."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -146,3 +148,19 @@ def block_of_gathered_weights(x: Array, w_in: Array, w_out: Array, axis_name: Ax
 def block_in_a_checkpoint(x: Array, w_in: Array, w_out: Array, axis_name: AxisName) -> Array:
     """Computes the hidden units once more for the gradient."""
     return jax.checkpoint(lambda x, w_in, w_out: naive.transformer_block(x, w_in, w_out, axis_name))(x, w_in, w_out)
+
+
+@right("matmul_all_reduce")
+def product_that_keeps_what_it_needs(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Keeps an operand for the gradient where the other one is differentiated (`symbolic_zeros`)."""
+
+    def product(lhs: Array, rhs: Array) -> Array:
+        return naive.matmul_all_reduce(lhs, rhs, axis_name)
+
+    def forward(lhs: Any, rhs: Any) -> tuple[Array, tuple[Array, ...]]:
+        kept = (x.value if other.perturbed else jnp.zeros_like(x.value) for x, other in ((lhs, rhs), (rhs, lhs)))
+        return product(lhs.value, rhs.value), tuple(kept)
+
+    function = jax.custom_vjp(product)
+    function.defvjp(forward, lambda kept, ct: jax.vjp(product, *kept)[1](ct), symbolic_zeros=True)
+    return function(lhs, rhs)

@@ -12,6 +12,16 @@ BESIDE_ZEROS = '''def beside_zeros(derivative):
     return batched'''
 
 
+ONE_AT_A_TIME = '''def one_at_a_time(pull, f, xs):
+    """The gradient of each operand, of which alone the function is differentiated."""
+
+    def of(i):
+        return pull(lambda x: f(*xs[:i], x, *xs[i + 1 :]), xs[i])
+
+    pulls = [of(i) for i in range(len(xs))]
+    return lambda cts: tuple(gradient for each in pulls for gradient in each(cts))'''
+
+
 def pushed(chain: Chain, function: str, xs: str, tangents: str) -> str:
     """The tangents of the results. `xs` and `tangents` are texts of tuples."""
     push = f"lambda *ds: jax.jvp({function}, {xs}, ds)[1]"
@@ -24,10 +34,17 @@ def pushed(chain: Chain, function: str, xs: str, tangents: str) -> str:
 
 def pulled(chain: Chain, function: str, xs: str, cotangents: str) -> str:
     """The gradients, a tuple. `xs` is the text of a tuple."""
-    pull = f"jax.vjp({function}, *{xs})[1]"
-    if "linearize" in chain:
-        pull = f"jax.linear_transpose(jax.linearize({function}, *{xs})[1], *{xs})"
+    if "apart" in chain:
+        pull = f"one_at_a_time(lambda f, *xs: {_pull(chain, 'f', 'xs')}, {function}, {xs})"
+    else:
+        pull = _pull(chain, function, xs)
     return f"{_mapped(chain, pull)}({cotangents})"
+
+
+def _pull(chain: Chain, function: str, xs: str) -> str:
+    if "linearize" in chain:
+        return f"jax.linear_transpose(jax.linearize({function}, *{xs})[1], *{xs})"
+    return f"jax.vjp({function}, *{xs})[1]"
 
 
 def _mapped(chain: Chain, derivative: str) -> str:

@@ -6,7 +6,7 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.chain import DIVERGENT, FED, LINKS, Chain
 from shardproof.properties.cases.manual import dividing_axis
 from shardproof.properties.programs.feeding import fed_operands
-from shardproof.properties.reports.scripts.modes import BESIDE_ZEROS
+from shardproof.properties.reports.scripts.modes import BESIDE_ZEROS, ONE_AT_A_TIME
 
 ZEROS = '''def zeros(aval):
     """Zeros of this shape, dtype and type: a loop keeps the varying axes that it starts with."""
@@ -167,6 +167,7 @@ DEFINITIONS: dict[str, Sequence[str]] = {
     "vmap_others": (OTHERS,),
     "vmap_last": (VMAP_LAST,),
     "jacobian": (BESIDE_ZEROS,),
+    "apart": (ONE_AT_A_TIME,),
 }
 APART = {
     "divergent_cond": "in_branches({}, {!r}, 2)",

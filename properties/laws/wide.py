@@ -174,10 +174,11 @@ def held_to(
 ) -> Reference:
     """A reference with the bound that an implementation's wide run derives, which has the reference's shape.
 
-    A result that is too near to the end of its dtype may be infinite. One that is not, and that a run in doubles knows,
-    must be finite even where something on its way may overflow in the program's dtypes, so that nothing else is known:
-    unless that is what JAX adds up in the operands' dtype. So must one of fewer bits than a double's that the oracle
-    knows, if the doubles themselves overflow. Of what the oracle itself does not know, nothing is asked.
+    A result that is too near to the end of its dtype, or past it, may be infinite, or NaN if something on its way may
+    overflow. One that is not, and that a run in doubles knows, must be finite even where something on its way may
+    overflow in the program's dtypes, so that nothing else is known: unless that is what JAX adds up in the operands'
+    dtype. So must one of fewer bits than a double's that the oracle knows, if the doubles themselves overflow. Of what
+    the oracle itself does not know, nothing is asked.
     """
     if own.value.shape != right.exact.shape:  # the comparison of shapes says so
         return right
@@ -198,7 +199,8 @@ def held_to(
     overflows = (
         np.isfinite(exact) & ~np.isfinite(double.value) & (not of_derivative and real_of(right.dtype).itemsize < 8)
     )
-    bound = np.where(finite & (np.isinf(reach) & np.isfinite(leeway) | overflows), ANY_FINITE, bound)
+    within = size + half_spacing(size, right.dtype) <= largest_finite(right.dtype)
+    bound = np.where(finite & within & (np.isinf(reach) & np.isfinite(leeway) | overflows), ANY_FINITE, bound)
     return Reference(exact, right.dtype, bound, double.value, leeway)
 
 

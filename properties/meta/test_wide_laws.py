@@ -1,5 +1,6 @@
 """Operations that are no sums of products, before the laws: what is told of a violation, and what is no verdict."""
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,8 +21,10 @@ from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine, SimulateEngine, XlaEngine
 from shardproof.properties.engines.simulate import Wide
+from shardproof.properties.laws.comparison import compare
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.laws.references import Reference
+from shardproof.properties.laws.violation import Broken
 from shardproof.properties.laws.wide import held_to
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.axes import AxisName, names
@@ -156,6 +159,25 @@ def test_small_and_wrong_in_doubles_is_no_rounding(factor: float, told: str, law
     (line,) = diagnosed(caught.value)
     assert line.startswith("another formula: off by up to ")
     assert line.endswith(told)
+
+
+@pytest.mark.parametrize(
+    ("exact", "held"), [(2.0, (True, False, False)), (7e4, (True, True, True)), (-7e10, (True, True, True))]
+)
+def test_what_no_number_of_the_dtype_is_may_overflow_on_its_way(exact: float, held: tuple[bool, ...]) -> None:
+    """Two partial sums, one of each infinity, are NaN where the right result is infinite, and nowhere else."""
+    case = half_precision(1, Data("real", 1))
+    overflowing = Wide(np.full((2, 1), exact), np.full((2, 1), np.inf))
+    right = Reference(np.full((2, 1), exact), np.dtype(np.float16), np.zeros((2, 1)))
+    double = Wide(np.full((2, 1), exact), np.zeros((2, 1)))
+    known = held_to(CONTRACTS[case.contract], right, overflowing, double, np.ones((2, 1), bool), of_derivative=False)
+    expected = right.rounded
+    for found, right_one in zip((expected, np.full((2, 1), np.nan), np.full((2, 1), -np.inf)), held, strict=True):
+        with contextlib.nullcontext() if right_one else pytest.raises(Broken):
+            compare(
+                case, case.data[0], "result", "result", expected=expected, actual=found.astype(np.float16),
+                bound=known.bound, exact=right.exact,
+            )  # fmt: skip
 
 
 def test_below_the_smallest_normal_double_nothing_is_known() -> None:

@@ -26,25 +26,27 @@ powers overflow in float32, or vanish, although probabilities do not. Those of t
 tie."""
 
 
-MANY = 1500
-"""The tokens of a participant, where there are many: more for an expert than bfloat16 counts."""
+MANY = 300
+"""The tokens of a participant for each expert, where there are many: more than bfloat16 counts."""
 
 
-def _logits(draw: st.DrawFn, scope: Scope) -> Described:
+def _logits(draw: st.DrawFn, scope: Scope, *, seldom: int) -> Described:
+    """Of few tokens, or of many, once in so many draws."""
     tokens = 1 if scope.large else draw(st.integers(1, 4), label="tokens")
-    if not scope.large and draw(st.integers(0, 3), label="many tokens") == 3:
-        tokens = MANY
-    return Described((tokens, draw(st.integers(2, 2 if scope.large else 5), label="experts")))
+    experts = draw(st.integers(2, 2 if scope.large else 5), label="experts")
+    if not scope.large and draw(st.integers(1, seldom), label="many tokens") == seldom:
+        tokens = MANY * experts
+    return Described((tokens, experts))
 
 
 def _balanced(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    logits = _logits(draw, scope)
+    logits = _logits(draw, scope, seldom=4)  # tokens are counted for every expert
     # where all are chosen the loss is 1, whatever they are
     return [logits], {"top_k": draw(st.integers(1, logits.block[1] - 1), label="top_k")}
 
 
 def _small(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    return [_logits(draw, scope)], {}
+    return [_logits(draw, scope, seldom=8)], {}
 
 
 def _shifted(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:

@@ -35,7 +35,8 @@ def held(dtype: np.dtype) -> np.dtype:
     """The dtype of the elements that hold numbers of a traced dtype; random keys are held as they are."""
     if dtype.names is not None:
         return dtype
-    return np.dtype([("value", double(dtype)), ("error", np.float64)], align=True)
+    of_error = np.float16 if dtype == bool else np.float64  # a boolean is certain, or unknown
+    return np.dtype([("value", double(dtype)), ("error", of_error)], align=True)
 
 
 @functools.cache

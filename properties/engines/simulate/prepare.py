@@ -17,10 +17,11 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.simulate.env import SETS, Env
 from shardproof.properties.engines.simulate.errors import CollectiveMismatch
 from shardproof.properties.engines.simulate.interpreter import evaluate
+from shardproof.properties.engines.simulate.liveness import equations
 from shardproof.properties.engines.simulate.plans import as_value
 from shardproof.properties.engines.simulate.record import Record, Recorder
 from shardproof.properties.engines.simulate.undetermined import Choice, Found, Left, check_determined
-from shardproof.properties.engines.simulate.wide import OWN, Rounding, Wide, WideArithmetic
+from shardproof.properties.engines.simulate.wide import OWN, Change, ChangedArithmetic, Rounding, Wide, WideArithmetic
 
 Meshes = jax.sharding.Mesh | jax.sharding.AbstractMesh
 
@@ -78,7 +79,9 @@ def check_that_all_meet(closed_jaxpr: Any, arrays: Sequence[np.ndarray]) -> None
         return
 
 
-def interpret_wide(closed_jaxpr: Any, *args: Any, rounding: Rounding = OWN, around: Env = NOTHING) -> list[Wide]:
+def interpret_wide(
+    closed_jaxpr: Any, *args: Any, rounding: Rounding = OWN, around: Env = NOTHING, change: Change | None = None
+) -> list[Wide]:
     """The results of a closed jaxpr in double precision, and how far off the program's own may be.
 
     Arguments:
@@ -86,13 +89,14 @@ def interpret_wide(closed_jaxpr: Any, *args: Any, rounding: Rounding = OWN, arou
         *args: one global array per argument of the jaxpr.
         rounding: what each operation may be off by.
         around: what is around the jaxpr, and in front of the dimensions of the arrays.
+        change: what some of its equations do instead.
 
     Raises:
         InterpreterLimit: if nothing says how far off a primitive's result may be, or rounding ends a loop.
         Whatever `interpret` raises, but for `UnwrittenRead` and `OrderDependent`: of what JAX leaves open nothing is
             claimed.
     """
-    arithmetic = WideArithmetic(rounding)
+    arithmetic = WideArithmetic(rounding) if change is None else ChangedArithmetic(rounding, change)
     with np.errstate(all="ignore"):
         values = [arithmetic.argument(as_value(x)) for x in args]
         env = dataclasses.replace(around, arithmetic=arithmetic)
@@ -137,6 +141,21 @@ class Simulated:
         """
         values = [as_value(leaf) for leaf in jax.tree.leaves(args)]
         return interpret_wide(self._live.closed_jaxpr, *self._typed(values), rounding=rounding)
+
+    def run_changed(self, *args: PyTree, change: Change | None) -> list[Wide]:
+        """As `run_wide`, of a program some `equations` of which do something else.
+
+        Raises:
+            TypeError: if an argument's shape is not what was traced.
+            Whatever `interpret_wide` raises.
+        """
+        values = [as_value(leaf) for leaf in jax.tree.leaves(args)]
+        return interpret_wide(self._live.closed_jaxpr, *self._typed(values), change=change)
+
+    @property
+    def equations(self) -> list[Any]:
+        """What wide runs execute, those of inner programs included."""
+        return [*equations(self._live.closed_jaxpr)]
 
     def run_together(self, sets: Sequence[Sequence[np.ndarray]]) -> list[list[np.ndarray]]:
         """The flat results on several data sets, which are run at once, as if each were on devices of its own.

@@ -29,6 +29,20 @@ def mistaken(scene: Scene) -> Iterator[tuple[str, Made]]:
         yield f"are the right ones if {text}", partial(oracle, scene.case, scene.inputs)
 
 
+def constant(scene: Scene) -> Iterator[tuple[str, Made]]:
+    """The tangents if one or two of the operands were constants, as behind a `stop_gradient`."""
+    case, moving = scene.case, CONTRACTS[scene.case.contract].moving(scene.case)
+    if scene.went_in != "tangent" or case.tree or len(scene.inputs) != len(moving):
+        return
+    names = CONTRACTS[case.contract].names(case)
+    for count in (1, 2):
+        for chosen in itertools.combinations(range(len(moving)), count):
+            inputs = [np.zeros_like(x) if i in chosen else x for i, x in enumerate(scene.inputs)]
+            held = " and ".join(names[moving[i]] for i in chosen)
+            whose = "is a constant" if count == 1 else "are constants"
+            yield f"are the right ones if {held} {whose} in the derivative", partial(scene.oracle, case, inputs)
+
+
 def unfed(scene: Scene) -> Iterator[tuple[str, Made]]:
     """The first of calls that feed one another."""
     if FED in scene.case.chain:

@@ -22,6 +22,7 @@ from shardproof.properties.reports.diagnosis.conditions import (
 )
 from shardproof.properties.reports.diagnosis.explanations import EXPLANATIONS, LAST, Explanation
 from shardproof.properties.reports.diagnosis.regions import boxes, words
+from shardproof.properties.reports.diagnosis.repairs import repaired
 from shardproof.properties.reports.diagnosis.roles import partial_results
 from shardproof.properties.reports.diagnosis.scene import Scene
 from shardproof.properties.reports.diagnosis.variants import right_for, right_shape_for
@@ -51,7 +52,7 @@ def diagnose(violation: LawViolation) -> list[str]:
     if small := flushed(scenes):
         return [small]
     if violation.in_doubles:
-        return right_for(scenes, numbers=False) or [_formula(difference)]
+        return right_for(scenes, numbers=False) or repaired(violation) or [_formula(difference)]
     coarse = None if difference.by_formula else rounding(scenes, difference.bound)
     if coarse is not None:
         return right_for(scenes, numbers=False) or [coarse, *_claim(violation)]
@@ -60,7 +61,7 @@ def diagnose(violation: LawViolation) -> list[str]:
         return [special]
     devices = scenes[0].devices[:LOOKED_AT]
     lines, left = _explain(scenes, devices)
-    also = right_for(scenes, numbers=bool(left))
+    also = repaired(violation, numbers=True) or right_for(scenes, numbers=bool(left))
     if left and (special := condition(scenes)) is not None:
         # where it shows is no cause where there is one
         return also if also and special.startswith(CIRCUMSTANCES) else [special, *also]
@@ -81,7 +82,8 @@ def diagnose(violation: LawViolation) -> list[str]:
         coarse = rounding(some, difference.bound) or rounding(some, difference.bound, entered=True)
         if coarse and difference.by_formula:
             coarse = another_formula(alike)
-        lines.append(coarse or overflows(some) or _other(alike, left))
+        found = coarse or overflows(some)
+        lines += [found] if found else repaired(violation) or [_other(alike, left)]
     return [*lines, *also]
 
 

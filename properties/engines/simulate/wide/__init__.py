@@ -13,6 +13,7 @@ from shardproof.properties.engines.simulate.wide import (  # each module registe
     sums,
 )
 from shardproof.properties.engines.simulate.wide.arithmetic import WideArithmetic
+from shardproof.properties.engines.simulate.wide.changed import Change, ChangedArithmetic
 from shardproof.properties.engines.simulate.wide.held import Wide
 from shardproof.properties.engines.simulate.wide.rounding import DOUBLES, OWN, Rounding
 from shardproof.properties.engines.simulate.wide.table import WIDE, wide_rule
@@ -21,6 +22,8 @@ __all__ = [
     "DOUBLES",
     "OWN",
     "WIDE",
+    "Change",
+    "ChangedArithmetic",
     "Rounding",
     "Wide",
     "WideArithmetic",

@@ -288,7 +288,7 @@ def test_a_function_without_a_name_is_written_into_the_script(tmp_path: Path) ->
 
     source = source_of(Implementation("ring_shift", "mine", local_shift))
     assert source.missing == []
-    assert source.lines[:3] == ["FACTOR = 3", "from jax import lax", "scale = 2"]
+    assert source.lines[:3] == ["from jax import lax", "FACTOR = 3", "scale = 2"]
     violation = violation_of(local_shift, a_case("ring_shift", offset=1), "value")
     assert "def local_shift(x" in script(violation)
     assert runs(script(violation), tmp_path)[0] == 1
@@ -467,3 +467,67 @@ def test_a_script_about_the_order_of_updates_tries_both(op: str, tmp_path: Path)
         path.write_text(text)
         done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
         assert (done.returncode, "expected" in done.stdout) == (code, bool(code)), done.stdout + done.stderr
+
+
+PLAIN = """
+import sys
+from jax import lax
+from shardproof import check_program
+
+UNRELATED = object()
+
+
+def deepest(x):
+    return x if x.ndim else deepest(x[None])
+
+
+def helper(x, w):
+    return deepest(x) @ w
+
+
+half = lambda x: x * 0.5
+FACTOR = 2
+
+
+def product(x, w):
+    return x @ w
+
+
+def report(function):
+    try:
+        check_program(
+            function, product, arguments=("n k@model", "k@model m"), results="n m", laws="value", max_examples=4,
+        )
+    except AssertionError as error:
+        print(error)
+
+
+def inner():
+    scale = FACTOR + 1
+    def local(x):
+        return half(x) * scale
+    return lambda x, w, *, model: lax.psum(helper(local(x), w), model)
+
+
+report({})
+"""
+
+
+NAMELESS = ("lambda x, w, *, model: helper(x, w)", "inner()", "lambda x, w, *, model: (UNRELATED, helper(x, w))[1]")
+
+
+@pytest.mark.parametrize("function", NAMELESS)
+def test_a_script_has_what_a_plain_program_defines(function: str, tmp_path: Path) -> None:
+    """What only `python file.py` knows cannot be imported: the script has its text, and says what it cannot have."""
+    file = tmp_path / "plain.py"
+    file.write_text(PLAIN.format(function) if "{}" not in function else PLAIN)
+    done = subprocess.run([sys.executable, str(file)], cwd=tmp_path, capture_output=True, text=True, check=False)
+    (written,) = re.findall(r"^  python (\S+\.py)$", done.stdout, re.MULTILINE) or [""]
+    assert written, done.stdout + done.stderr
+    code, output = runs((tmp_path / written).read_text(), tmp_path)
+    assert code == 1
+    if "UNRELATED" in function:
+        assert "UNRELATED is not defined here: object of __main__" in (tmp_path / written).read_text()
+    else:
+        assert "result[0, 0, 0] is" in output
+        assert "Error" not in output

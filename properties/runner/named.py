@@ -108,6 +108,15 @@ def importable(name: Named) -> bool:
     return isinstance(found, Program) if name.program else callable(found)
 
 
+def source_text(function: Any) -> str:
+    """The text that defines a function, or what tells it from others; the same in every run."""
+    try:
+        return inspect.getsource(function)
+    except (OSError, TypeError):
+        code = getattr(function, "__code__", None)
+        return "" if code is None else code.co_code.hex() + repr(code.co_names)
+
+
 def attribute(module: Any, qualname: str) -> Any:
     """What a module holds by a dotted name, classes included; None if nothing."""
     found = module

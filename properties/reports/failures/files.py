@@ -1,5 +1,6 @@
 """The files of a failure: a script that runs alone, and a case that replays."""
 
+import contextlib
 import json
 import os
 import tempfile
@@ -7,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.programs.program import WrongResult
 from shardproof.properties.reports.failures.lanes import picture
 from shardproof.properties.reports.failures.record import identity, record
 from shardproof.properties.reports.scripts.script import script
@@ -80,10 +82,19 @@ def write_if_possible(violation: LawViolation) -> tuple[Written | None, str]:
     try:
         return write(violation), ""
     except OSError as error:
+        _forget(violation)
         reason = f"{error.strerror}: {error.filename}" if error.filename else str(error)
         return None, f"no files: {FOLDER} cannot be written: {reason}"
     except Exception as error:  # what the script asks of the implementation may raise anything
-        return None, f"no script: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        _forget(violation)
+        first = str(error).partition("\n")[0]
+        return None, f"no script: {first if isinstance(error, WrongResult) else f'{type(error).__name__}: {first}'}"
+
+
+def _forget(violation: LawViolation) -> None:
+    """Removes the script of an earlier run, which would be taken for that of this one."""
+    with contextlib.suppress(OSError):
+        paths(violation).script.unlink(missing_ok=True)
 
 
 def replace(path: Path, text: str) -> None:

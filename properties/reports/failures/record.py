@@ -17,7 +17,7 @@ from shardproof.properties.laws.law import LAWS
 from shardproof.properties.laws.violation import Kind
 from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.overlap import Overlap
-from shardproof.properties.runner.named import Named, NotAFailure, named
+from shardproof.properties.runner.named import Named, NotAFailure, importable, named, source_text
 from shardproof.properties.runner.preconditions import check_case
 from shardproof.properties.runner.violation import LawViolation
 
@@ -80,6 +80,8 @@ def identity(violation: LawViolation) -> str:
     content = record(violation)
     what = {key: content[key] for key in ("law", "engine", "case")}
     what["function"] = [content["implementation"][key] for key in ("contract", "name", "module", "qualname")]
+    if not importable(named(violation.implementation)):  # others of its name are others
+        what["source"] = source_text(violation.implementation.function)
     digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:8]
     implementation = violation.implementation
     words = f"{implementation.contract}-{implementation.name}-{violation.title}"

@@ -5,7 +5,7 @@ from shardproof.properties.programs.precision import precision_of
 from shardproof.properties.reports.scripts import checks, hidden, sent, verdicts
 from shardproof.properties.reports.scripts.expectations import data_of, gradient_values
 from shardproof.properties.reports.scripts.parts import Script
-from shardproof.properties.reports.scripts.source import binds_twice
+from shardproof.properties.reports.scripts.source import clashes
 from shardproof.properties.runner.violation import LawViolation
 
 
@@ -14,7 +14,7 @@ def script(violation: LawViolation) -> str:
     with precision_of(violation.case):
         parts = Script(violation)
         text = parts.whole(_body(parts))
-        if binds_twice(text, parts.source.name):
+        if clashes(text, parts.source):
             parts = Script(violation, renamed=True)
             text = parts.whole(_body(parts))
         return text

@@ -43,9 +43,9 @@ def source_of(implementation: Implementation, *, renamed: bool = False) -> Sourc
         alias = "" if own == first else f" as {own}"
         folder = source_root(name) if name.path else str(Path(shardproof.__file__).resolve().parents[1])
         return Source(f"{own}.{rest}" if rest else own, [f"from {name.module} import {first}{alias}"], folder)
-    found = _embedded(implementation.function, renamed=renamed)
+    found = _embedded(implementation.function, "")
     if found is not None:
-        return found
+        return _inside(found) if renamed else found
     return Source(
         OTHER,
         [
@@ -57,7 +57,22 @@ def source_of(implementation: Implementation, *, renamed: bool = False) -> Sourc
     )
 
 
-def binds_twice(text: str, name: str) -> bool:
+def _inside(source: Source) -> Source:
+    """The same lines where they meet nothing else of the script: in a function of their own."""
+    text = textwrap.indent("\n".join(source.lines).strip("\n"), "    ")
+    lines = ["def made():", *text.split("\n"), f"    return {source.name}", "", "", f"{OTHER} = made()"]
+    return Source(OTHER, lines, source.folder, source.missing)
+
+
+def clashes(text: str, source: Source) -> bool:
+    """Whether a script has something else by the name of the implementation, or of what comes with it."""
+    defined = ast.parse("\n".join(source.lines)).body
+    names = {n.name for n in defined if isinstance(n, ast.FunctionDef)}
+    names |= {n.id for d in defined if isinstance(d, ast.Assign) for n in d.targets if isinstance(n, ast.Name)}
+    return any(_binds_twice(text, name) for name in (source.name, *names))
+
+
+def _binds_twice(text: str, name: str) -> bool:
     """Whether a script has something else of the first name in a dotted one, anywhere in it."""
     root, found = name.partition(".")[0], 0
     for node in ast.walk(ast.parse(text)):
@@ -71,12 +86,19 @@ def binds_twice(text: str, name: str) -> bool:
     return found > 1
 
 
-def _embedded(function: Callable[..., Any], *, renamed: bool) -> Source | None:
+def _embedded(function: Callable[..., Any], other: str, around: tuple[Any, ...] = ()) -> Source | None:
+    """The text of a function and of what it uses, called by another name if one is given.
+
+    Arguments:
+        function: the function.
+        other: the other name; a lambda has none of its own.
+        around: the functions that use it, which need not be defined again.
+    """
     if not isinstance(function, types.FunctionType):
         return None
     try:
         text = textwrap.dedent(inspect.getsource(function))
-        tree = ast.parse(text)
+        tree: ast.AST = ast.parse(text)
     except (OSError, TypeError, SyntaxError):
         return None
     if function.__name__ == "<lambda>":
@@ -84,26 +106,31 @@ def _embedded(function: Callable[..., Any], *, renamed: bool) -> Source | None:
         lambdas = [n for n in ast.walk(tree) if isinstance(n, ast.Lambda) and _parameters(n) == wanted]
         if len(lambdas) != 1:
             return None
-        lines, name = [f"{OTHER} = {ast.unparse(lambdas[0])}"], OTHER
+        name = other or OTHER
+        lines = [f"{name} = {ast.unparse(lambdas[0])}"]
+        tree = lambdas[0]  # the line may be a call, which names more
     else:
+        assert isinstance(tree, ast.Module)
         definition = tree.body[0]
         if not isinstance(definition, ast.FunctionDef):
             return None
         definition.decorator_list = []
-        if renamed:
-            _rename(definition)
+        if other:
+            _rename(definition, other)
         name = definition.name
         lines = ast.unparse(_without_annotations(definition)).split("\n")
-    before, missing = _names_used(function, {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)})
-    return Source(name, [*before, "", "", *lines, ""], missing=missing)
+    names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+    before, missing = _names_used(function, names, (*around, function))
+    apart = [part for text in before for part in ([text] if "\n" not in text else ["", "", text])]
+    return Source(name, [*apart, "", "", *lines, ""], missing=missing)
 
 
-def _rename(definition: ast.FunctionDef) -> None:
+def _rename(definition: ast.FunctionDef, other: str) -> None:
     """Calls a function, and the same where it calls itself, by the other name."""
     for node in ast.walk(definition):
         if isinstance(node, ast.Name) and node.id == definition.name:
-            node.id = OTHER
-    definition.name = OTHER
+            node.id = other
+    definition.name = other
 
 
 def _without_annotations(definition: ast.FunctionDef) -> ast.FunctionDef:
@@ -120,22 +147,25 @@ def _parameters(node: ast.Lambda) -> list[str]:
     return [a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
 
 
-def _names_used(function: types.FunctionType, names: set[str]) -> tuple[list[str], list[str]]:
+def _names_used(function: types.FunctionType, names: set[str], around: tuple[Any, ...]) -> tuple[list[str], list[str]]:
     """Lines that define what the function refers to outside itself, and the names for which there are none."""
     nonlocals = inspect.getclosurevars(function).nonlocals
     outside = {n: v for n, v in function.__globals__.items() if n in names} | dict(nonlocals)
     lines, missing = [], []
     for name, value in sorted(outside.items()):
-        line = _definition(name, value)
+        if any(value is known for known in around):
+            continue
+        line = _definition(name, value, around)
         if line is None:
             missing.append(name)
             lines.append(comment(f"{name} is not defined here: {type(value).__name__} of {function.__module__}"))
         else:
             lines.append(line)
-    return lines, missing
+    return sorted(lines, key=lambda line: not line.startswith(("from ", "import "))), missing
 
 
-def _definition(name: str, value: Any) -> str | None:
+def _definition(name: str, value: Any, around: tuple[Any, ...]) -> str | None:
+    """Text that gives a name its value; None if there is none."""
     if isinstance(value, types.ModuleType):
         if not _is_dotted(value.__name__):
             return None
@@ -144,7 +174,11 @@ def _definition(name: str, value: Any) -> str | None:
             return f"from {package} import {name}"
         return f"import {value.__name__}" + ("" if value.__name__ == name else f" as {name}")
     module, qualname = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
-    if isinstance(module, str) and _is_dotted(module) and isinstance(qualname, str) and qualname.isidentifier():
+    held = isinstance(module, str) and _is_dotted(module) and isinstance(qualname, str) and qualname.isidentifier()
+    if isinstance(value, types.FunctionType) and (not held or module == "__main__"):  # which no script can import
+        found = _embedded(value, name if value.__name__ != name else "", around)
+        return None if found is None or found.missing else "\n".join(found.lines).strip("\n")
+    if held and module != "__main__":
         return f"from {module} import {qualname}" + ("" if qualname == name else f" as {name}")
     try:
         return f"{name} = {value!r}" if ast.literal_eval(repr(value)) == value else None

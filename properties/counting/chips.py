@@ -12,13 +12,13 @@ dimension of a torus has it. Left out: what a product of few rows loses of the p
 carries, memory that transfers and arithmetic share, and what stays in on-chip memory between two kernels.
 """
 
-import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases import suggestion
 from shardproof.properties.cases.requests import RequestError
 from shardproof.properties.counting.operations import Operation
 from shardproof.properties.counting.routes import Link
@@ -279,9 +279,7 @@ def chip(name: str) -> Chip:
         RequestError: if there is none; the message suggests the nearest one.
     """
     if name not in CHIPS:
-        near = difflib.get_close_matches(name.lower(), CHIPS, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(CHIPS)}"
-        raise RequestError(f"machine={name!r}: no such machine; {hint}")
+        raise RequestError(f"machine={name!r}: no such machine; {suggestion.meant(name, CHIPS)}")
     return CHIPS[name]
 
 

@@ -242,7 +242,7 @@ def test_a_program_says_all_that_it_is_about() -> None:
         check_program(MLP, numpy_mlp)
     with pytest.raises(ValueError, match="reference: expected the same function on whole arrays"):
         check_program(mlp)
-    with pytest.raises(ValueError, match="laws='values': expected some of value"):
+    with pytest.raises(ValueError, match="laws='values': no such law; did you mean 'value'"):
         program_test(MLP, laws="values")
     with pytest.raises(ValueError, match="expected a Program"):
         program_test(mlp)  # type: ignore[arg-type]
@@ -254,8 +254,9 @@ def test_a_program_says_all_that_it_is_about() -> None:
     ("more", "told"),
     [
         ({"result": "n"}, "result: check_program has no such argument; did you mean 'results'?"),
+        ({"max_example": 1}, "max_example: check_program has no such argument; did you mean 'max_examples'?"),
         ({"bogus": 1}, "bogus: check_program has no such argument; expected some of arguments, results, whole"),
-        ({}, "results: expected what a Program takes: a description of each array"),
+        ({}, "results: is missing: a description of each array"),
     ],
 )
 def test_what_a_program_does_not_take_is_said(more: dict[str, Any], told: str) -> None:

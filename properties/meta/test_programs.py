@@ -145,8 +145,9 @@ def test_the_script_of_a_program_runs_alone(tmp_path: Any, monkeypatch: pytest.M
             "check_vma=False, differentiates=True: with unchecked types JAX has wrong gradients",
         ),
         ({"check_vma": False, "whole": True}, "check_vma=False, whole=True: a function of global arrays says it in"),
-        ({"laws": ["values"]}, "laws='values': expected some of value"),
+        ({"laws": ["values"]}, "laws='values': no such law; did you mean 'value'"),
         ({"max_examples": 0}, "max_examples=0: expected a whole number"),
+        ({"results": "batch@dta embed"}, "got an unexpected keyword argument 'dta'; results: role 'dta': did you mean"),
     ],
 )
 def test_a_description_that_cannot_be_used_is_one_line(changed: dict[str, Any], message: str) -> None:
@@ -223,7 +224,7 @@ def test_what_jax_cannot_trace_is_numpy(reference: Any) -> None:
 
 def test_a_reference_that_cannot_be_called_is_told() -> None:
     """What it raises, and what it was called with."""
-    with pytest.raises(ValueError, match=r"the reference cannot be called with batch@data embed, .*: TypeError"):
+    with pytest.raises(ValueError, match=r"cannot be called with batch@data embed, .*, and no role: TypeError"):
         check_program(mlp, lambda x: x, **MLP)
 
 

@@ -1,12 +1,12 @@
 """What the commands that draw are told: an implementation, a mesh, an axis tuple, a machine; and how they end."""
 
 import argparse
-import difflib
 import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
 
 from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases import suggestion
 from shardproof.properties.cases.requests import RequestError
 from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.counting.chips import CHIPS
@@ -77,8 +77,7 @@ def find(name: str, contracts: Collection[str] = EXAMPLES) -> Implementation:
     if found:
         raise RequestError(f"name={name!r}: there are several: {', '.join(map(str, found))}")
     names = [text for i in known for text in (str(i), i.name, i.contract)]
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(map(str, known))}"
+    hint = suggestion.meant(name, names, instead=map(str, known))
     raise RequestError(f"name={name!r}: no such implementation; {hint}")
 
 

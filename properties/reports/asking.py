@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 
 import jax
 
+from shardproof.properties.cases import suggestion
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.law import LAWS, Law
@@ -37,8 +38,10 @@ def asked(implementation: Implementation, laws: str | Iterable[str] | None) -> S
     """
     chosen = named("laws", laws, LAWS)
     unknown = [name for name in chosen if name not in LAWS]
-    if unknown or not chosen:
-        raise ValueError(f"laws={unknown[0] if unknown else chosen!r}: expected some of {', '.join(LAWS)}")
+    if unknown:
+        raise ValueError(f"laws={unknown[0]!r}: no such law; {suggestion.meant(unknown[0], LAWS, of='some of')}")
+    if not chosen:
+        raise ValueError(f"laws={chosen!r}: expected some of {', '.join(LAWS)}")
     wanted = [(LAWS[name], engine) for name in chosen for engine in LAWS[name].engines_for(implementation)]
     if not wanted:
         raise ValueError(f"laws={list(chosen)!r}: expected one that has something to ask of {implementation}")

@@ -1,13 +1,16 @@
 """Checking any sharded program against what it means on whole arrays, without a mesh."""
 
-import difflib
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, fields
 from typing import Any
 
+from shardproof.properties.cases import suggestion
 from shardproof.properties.reports.checking import checked
 from shardproof.properties.reports.summary import Summary
 from shardproof.properties.runner.programs import Program, meant
+
+OF_THE_CHECK = ("laws", "max_examples", "random_seed")
+"""Its arguments that describe no program."""
 
 
 def check_program(
@@ -64,9 +67,8 @@ def _check_names(description: Iterable[str]) -> None:
     known = {each.name: each for each in fields(Program) if each.name not in ("function", "reference")}
     for name in description:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"expected some of {', '.join(known)}"
+            hint = suggestion.meant(name, [*known, *OF_THE_CHECK], of="some of")
             raise ValueError(f"{name}: check_program has no such argument; {hint}")
     missing = [name for name in known if known[name].default is MISSING and name not in description]
     if missing:
-        raise ValueError(f"{missing[0]}: expected what a Program takes: a description of each array, as 'batch@data n'")
+        raise ValueError(f"{missing[0]}: is missing: a description of each array, as 'batch@data n'")

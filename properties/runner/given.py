@@ -1,7 +1,6 @@
 """Functions that users bring: named on the command line, or handed to `check`."""
 
 import dataclasses
-import difflib
 import importlib
 import inspect
 import sys
@@ -12,6 +11,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
+from shardproof.properties.cases import suggestion
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.features import CONCESSIONS, FEATURES, KEYWORDS
 from shardproof.properties.counting.sizes import names_of
@@ -173,8 +173,9 @@ def claimed(contract: str, names: Iterable[str]) -> frozenset[str]:
             found.add(name)
         else:
             what = f"{contract} has no such feature" if name in FEATURES else "no such feature"
-            near = difflib.get_close_matches(name, [*known, ALL], n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"expected some of {', '.join([ALL, *sorted(known)])}"
+            if " " in name.strip() or "," in name:
+                raise GivenError(f"claims={name!r}: expected one name, or several in a tuple")
+            hint = suggestion.meant(name, [ALL, *sorted(known)], of="some of")
             raise GivenError(f"claims={name!r}: {what}; {hint}")
     return frozenset(found)
 
@@ -188,9 +189,7 @@ def check_contract(contract: str) -> None:
     if not isinstance(contract, str):
         raise GivenError(f"contract={contract!r}: expected the name of one: {', '.join(CONTRACTS)}")
     if contract not in CONTRACTS:
-        near = difflib.get_close_matches(contract, CONTRACTS, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(CONTRACTS)}"
-        raise GivenError(f"contract={contract!r}: no such contract; {hint}")
+        raise GivenError(f"contract={contract!r}: no such contract; {suggestion.meant(contract, CONTRACTS)}")
 
 
 def check_signature(contract: str, function: Callable[..., Any], features: Collection[str] = ()) -> None:

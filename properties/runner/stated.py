@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
+from shardproof.properties.cases import suggestion
 from shardproof.properties.cases.case import parameter
 from shardproof.properties.cases.reading import Unreadable
 from shardproof.properties.contracts.described import Signature
@@ -84,6 +85,10 @@ def check_call(function: Callable[..., Any], signature: Signature, conditions: C
         name = getattr(function, "__name__", repr(function))
         wanted = ", ".join([*(f"<{tree}>" for tree in leaves), *(f"{n}=" for n in by_name)])
         told = f"{name}{inspect.signature(function)} cannot be called as {name}({wanted}): {error}"
+        named = [*(role for array in signature.arrays for role in array.roles), *signature.more]
+        for role in {role for array in signature.results for role in array.roles} - {*named}:
+            if f"'{role}'" in str(error) and named:
+                told += f"; results: role {role!r}: {suggestion.meant(role, dict.fromkeys(named))}"
         raise ValueError(told) from error
     except ValueError:  # some callables in C do not tell
         return

@@ -58,7 +58,9 @@ def reference_of(
     except Exception as error:
         first = str(error).partition("\n")[0]
         told = ", ".join(map(str, signature.arrays))
-        raise ValueError(f"the reference cannot be called with {told}: {type(error).__name__}: {first}") from error
+        alone = ", and no role" if isinstance(error, TypeError) and signature.roles else ""
+        told = f"the reference cannot be called with {told}{alone}: {type(error).__name__}: {first}"
+        raise ValueError(told) from error
     _check_results(signature, results, sizes)
     return own
 

@@ -1,0 +1,21 @@
+"""What a name may have been meant to be, in the words of an error."""
+
+import difflib
+from collections.abc import Iterable
+
+FAR = 0.5
+"""How alike the nearest name is at least, of 1."""
+
+
+def meant(name: str, known: Iterable[str], *, of: str = "one of", instead: Iterable[str] | None = None) -> str:
+    """The nearest of the names that there are, or all of them.
+
+    Arguments:
+        name: what was given.
+        known: what there is.
+        of: whether one or some of them are expected.
+        instead: what is listed in place of all of them.
+    """
+    names = list(known)
+    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=FAR)
+    return f"did you mean {near[0]!r}?" if near else f"expected {of} {', '.join(names if instead is None else instead)}"

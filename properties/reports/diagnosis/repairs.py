@@ -131,12 +131,15 @@ def repaired(violation: LawViolation, *, numbers: bool = False) -> list[str]:
 
 
 def _found(implementation: Implementation, case: Case, data: Data, *, numbers: bool) -> str:
+    program = _program(implementation, case)
+    tried = [*itertools.islice(_orders(case, program) if numbers else _changes(case, program), MOST_CHANGES)]
+    if not tried:
+        return ""
     own = [data, *(Data(kind, data.seed + more) for kind, more in DATA)]
     trials = [*_trials(implementation, case, own)]
     wrong = [trial for trial in trials if not trial.holds(Repair(""))]
     if not wrong or len(trials) < 2:
         return ""
-    program = trials[0].program
     larger = enlarged(case)
     if larger is not None:  # of single elements much is true by coincidence
         try:
@@ -144,22 +147,26 @@ def _found(implementation: Implementation, case: Case, data: Data, *, numbers: b
         except Exception:  # sizes that a function does not serve
             more = []
         trials += [trial for trial in more if _same(trial.program, program)]
-    tried = _orders(case, program) if numbers else _changes(case, program)
-    for repair in itertools.islice(tried, MOST_CHANGES):
+    for repair in tried:
         if wrong[0].holds(repair) and all(trial.holds(repair) for trial in trials):
             return repair.text
     return ""
 
 
-def _trials(implementation: Implementation, case: Case, sets: Sequence[Data]) -> Iterator[Trial]:
-    """A case's program on data sets on which all that is right is finite."""
+def _program(implementation: Implementation, case: Case) -> Simulated:
     prepared = ready("value", implementation, case, INTERPRETER).prepared
     assert isinstance(prepared, Interpreted)
+    return prepared.traced
+
+
+def _trials(implementation: Implementation, case: Case, sets: Sequence[Data]) -> Iterator[Trial]:
+    """A case's program on data sets on which all that is right is finite."""
+    program = _program(implementation, case)
     for data in sets:
         arrays = operands(case, data)
         right = [r.exact for r in references(case, arrays, implementation.features, split=implementation.whole)]
         if all(np.isfinite(x).all() for x in right if is_float(x.dtype)):
-            yield Trial(prepared.traced, case, arrays, right)
+            yield Trial(program, case, arrays, right)
 
 
 def _same(one: Simulated, other: Simulated) -> bool:

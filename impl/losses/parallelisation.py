@@ -1,9 +1,10 @@
 """A way to compute the loss of a model on a mesh: a layout, and what a layer does with blocks of it.
 
 The loss is `loss(params, batch, *, mesh, data, model)`: the mean over the examples of the summed squares of what
-their outputs are off by. Between the layers there is a ReLU, and none after the last. `params` is a list of `(W [D_in, D_out], b [D_out])`, `batch` is `(inputs [B, D_0], targets
-[B, D_n])`: global arrays, of which the layout says how devices share them. The scalar has their dtype; 16-bit floats
-are added up in float32, on a device and over devices, and hidden values are rounded to their dtype.
+their outputs are off by. Between layers there is a ReLU, and none after the last. `params` is a list of `(W [D_in,
+D_out], b [D_out])`, `batch` is `(inputs [B, D_0], targets [B, D_n])`: global arrays, of which the layout says how
+devices share them. The scalar has their dtype; 16-bit floats are added up in float32, on a device and over devices,
+and hidden values are rounded to their dtype.
 """
 
 import dataclasses

@@ -1,6 +1,7 @@
 """Planted bugs of gradients: right values, and a wrong derivative."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.sharding import AxisType
 
-from shardproof.impl import collectives, norms
+from shardproof.impl import collectives
 from shardproof.impl.collective_matmul import naive
 from shardproof.properties.mutants.axes import AxisName
 from shardproof.properties.mutants.catalogue import mutant
@@ -237,35 +238,19 @@ def shift_with_one_gradient_at_a_point(x: Array, axis_name: AxisName, *, offset:
     return shift(x)
 
 
+def with_mixed_residuals(function: Callable[[Array, Array], Array], one: Array, other: Array) -> Array:
+    """`function(one, other)`, which keeps an operand for the gradient where it is differentiated itself."""
+
+    def forward(*operands: Any) -> tuple[Array, tuple[Array, ...]]:
+        kept = (x.value if x.perturbed else jnp.zeros_like(x.value) for x in operands)
+        return function(*(x.value for x in operands)), tuple(kept)
+
+    own = jax.custom_vjp(function)
+    own.defvjp(forward, lambda kept, ct: jax.vjp(function, *kept)[1](ct), symbolic_zeros=True)
+    return own(one, other)
+
+
 @mutant("matmul_all_reduce", law="transformed gradient", smallest=(1,), form="user")
 def product_of_mixed_residuals(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Keeps an operand for the gradient where it is differentiated itself, and not where the other one is."""
-
-    def product(lhs: Array, rhs: Array) -> Array:
-        return naive.matmul_all_reduce(lhs, rhs, axis_name)
-
-    def forward(lhs: Any, rhs: Any) -> tuple[Array, tuple[Array, ...]]:
-        kept = (x.value if x.perturbed else jnp.zeros_like(x.value) for x in (lhs, rhs))
-        return product(lhs.value, rhs.value), tuple(kept)
-
-    function = jax.custom_vjp(product)
-    function.defvjp(forward, lambda kept, ct: jax.vjp(product, *kept)[1](ct), symbolic_zeros=True)
-    return function(lhs, rhs)
-
-
-@mutant("rms_norm", law="transformed gradient", smallest=(1,), form="user")
-def rms_norm_whose_scale_is_frozen_with_its_tokens(
-    x: Array, scale: Array, axis_name: AxisName, *, epsilon: float
-) -> Array:
-    """Has no gradient for its scale where that alone is differentiated, as where only the norms are tuned."""
-
-    def norm(x: Array, scale: Array) -> Array:
-        return norms.rms_norm(x, scale, axis_name, epsilon=epsilon)
-
-    def forward(x: Any, scale: Any) -> tuple[Array, tuple[Array, Array]]:
-        y = norm(x.value, scale.value)
-        return y, (x.value if x.perturbed else jnp.zeros_like(x.value), scale.value)
-
-    function = jax.custom_vjp(norm)
-    function.defvjp(forward, lambda kept, ct: jax.vjp(norm, *kept)[1](ct), symbolic_zeros=True)
-    return function(x, scale)
+    return with_mixed_residuals(partial(naive.matmul_all_reduce, axis_name=axis_name), lhs, rhs)

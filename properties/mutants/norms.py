@@ -11,6 +11,7 @@ from shardproof.impl import norms
 from shardproof.impl.collectives import cast_varying, varying
 from shardproof.properties.mutants.axes import AxisName, mesh_names, names
 from shardproof.properties.mutants.catalogue import formula_of, mutant
+from shardproof.properties.mutants.gradients import with_mixed_residuals
 
 
 def _wide(x: Array) -> Array:
@@ -249,6 +250,12 @@ def rms_norm_with_a_wasteful_gradient(x: Array, scale: Array, axis_name: AxisNam
     function = jax.custom_vjp(forward)
     function.defvjp(lambda x, scale: (forward(x, scale), (x, scale)), backward)
     return function(*cast_varying((x, scale), along))
+
+
+@mutant("rms_norm", law="transformed gradient", smallest=(1,), form="user")
+def rms_norm_tuned_alone(x: Array, scale: Array, axis_name: AxisName, *, epsilon: float) -> Array:
+    """Has no gradient for its scale where that alone is differentiated, as where only the norms are tuned."""
+    return with_mixed_residuals(partial(norms.rms_norm, axis_name=axis_name, epsilon=epsilon), x, scale)
 
 
 @mutant("rms_norm", smallest=(1,), claims=("any_rank",))

@@ -12,7 +12,7 @@ from jax import lax
 from shardproof import check_program
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.simulate import Change, prepare
-from shardproof.properties.reports.diagnosis.repairs import _numbers
+from shardproof.properties.reports.diagnosis.repairs import numbers_by_the_mesh
 
 
 def bias_of_every_member(x: Any, w: Any, b: Any, *, model: Any) -> Any:
@@ -128,8 +128,8 @@ def test_what_no_change_makes_right_is_not_told() -> None:
 def test_a_number_in_the_order_of_the_mesh() -> None:
     """By that in the order of the tuple."""
     mesh = MeshCase(("dp", "tp"), (2, 3))
-    assert _numbers(mesh, ("tp", "dp"), ("dp", "tp")) == [0, 3, 1, 4, 2, 5]
-    assert _numbers(mesh, ("dp", "tp"), ("dp", "tp")) == [0, 1, 2, 3, 4, 5]
+    assert numbers_by_the_mesh(mesh, ("tp", "dp"), ("dp", "tp")) == [0, 3, 1, 4, 2, 5]
+    assert numbers_by_the_mesh(mesh, ("dp", "tp"), ("dp", "tp")) == [0, 1, 2, 3, 4, 5]
 
 
 def test_a_changed_program() -> None:

@@ -246,7 +246,7 @@ def _orders(case: Case, program: Simulated) -> Iterator[Repair]:
         axes, perm = axes_of(first), first.params["perm"]
         ordered = case.mesh.in_mesh_order(axes)
         if tuple(axes) != tuple(ordered):
-            at = _numbers(case.mesh, axes, ordered)
+            at = numbers_by_the_mesh(case.mesh, axes, ordered)
             change = Change(frozenset(), (("perm", tuple((at[s], at[t]) for s, t in perm)),))
             text = (
                 f"the {_place(first)} numbered by {axes}, as `lax.axis_index` is; JAX numbers its devices in the "
@@ -255,7 +255,7 @@ def _orders(case: Case, program: Simulated) -> Iterator[Repair]:
             yield Repair(text, places, change)
 
 
-def _numbers(mesh: MeshCase, axes: Sequence[str], ordered: Sequence[str]) -> list[int]:
+def numbers_by_the_mesh(mesh: MeshCase, axes: Sequence[str], ordered: Sequence[str]) -> list[int]:
     """The number of every participant in the order of the mesh, by that in the order of the tuple."""
     sizes = [mesh.shape[name] for name in axes]
     numbers = np.arange(int(np.prod(sizes))).reshape([mesh.shape[name] for name in ordered])

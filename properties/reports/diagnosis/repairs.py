@@ -10,7 +10,6 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -282,9 +281,8 @@ def _long(case: Case) -> list[str]:
 
 
 def _place(equation: Any) -> str:
-    place = location(equation)
-    folder, _, rest = place.rpartition("/")
-    return f"{equation.primitive.name.removesuffix('_invariant')} at {rest if folder else Path(place).name}"
+    """What an equation does, and where, without the folder."""
+    return f"{equation.primitive.name.removesuffix('_invariant')} at {location(equation).rpartition('/')[2]}"
 
 
 def _words(axes: Sequence[str]) -> str:

@@ -138,7 +138,7 @@ def _dimensions(text: str) -> tuple[Dimension, ...]:
     for word in text.split():
         match = DIMENSION.fullmatch(word)
         if match is None:
-            raise ValueError(f"array {text!r}: {word!r}: expected NAME, NAME@ROLE, @ROLE, or a size")
+            raise ValueError(f"array {text!r}: {word!r}: expected NAME, NAME@ROLE, NAME@ROLE@ROLE, @ROLE, or a size")
         found.append(Dimension(match["name"], tuple(match["roles"].split("@")[1:])))
     return tuple(found)
 

@@ -1,7 +1,7 @@
 """The engine that compiles with XLA and runs on the devices at hand."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -44,6 +44,8 @@ class XlaEngine:
     name = "xla"
     clear_after = 400
     """Compilations after which JAX's caches are dropped: they keep every traced program alive."""
+    compiler_options: ClassVar[Mapping[str, Any]] = {}
+    """What XLA is told of how to compile: nothing, unless a known defect is looked for."""
 
     def __init__(self) -> None:
         self.compilations = 0
@@ -84,4 +86,6 @@ class XlaEngine:
         self.compilations += 1
         if self.compilations % self.clear_after == 0:
             jax.clear_caches()
-        return jax.jit(function) if program.compiled else function, avals
+        if not program.compiled:
+            return function, avals
+        return jax.jit(function, compiler_options=dict(self.compiler_options) or None), avals

@@ -33,8 +33,9 @@ class Defect:
         last_words: what it prints when it ends a process after all.
         suspect: as `at_fault`, of a program on which a process ended with these words: it may take more for the
             cause, since the compiler makes more of a program than was traced. Without it, what is `at_fault`.
-        repair: given the primitive at fault, makes JAX trace without the defect for as long as it is entered; None:
-            the interpreter is without it.
+        repair: given the primitive at fault, rids JAX or XLA of the defect for as long as it is entered; None: the
+            interpreter is without it.
+        confirmed: whether the compiler must hold too, once repaired: where what is at fault need not show it.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Defect:
     last_words: bytes = b""
     suspect: Callable[[Case, Any], Any] | None = None
     repair: Callable[[Any], AbstractContextManager[None]] | None = None
+    confirmed: bool = False
 
     @property
     def script(self) -> Path:

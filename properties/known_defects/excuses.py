@@ -26,7 +26,14 @@ def in_the_interpreter(law: Law) -> Check:
     return law.alone or law.check
 
 
-def excused(law: Law, implementation: Implementation, case: Case, engine: Engine, error: Exception) -> Verdict | None:
+def excused(
+    law: Law,
+    implementation: Implementation,
+    case: Case,
+    engine: Engine,
+    error: Exception,
+    repaired: frozenset[str] = frozenset(),
+) -> Verdict | None:
     """Whether a known defect, and nothing else, makes a law fail on a case.
 
     Arguments:
@@ -35,16 +42,22 @@ def excused(law: Law, implementation: Implementation, case: Case, engine: Engine
         case: the case.
         engine: the engine on which it fails.
         error: how it fails.
+        repaired: the defects without which it is run already.
 
     Returns:
         `excused` if the law holds without the defect; `not run` if that cannot be found out, and it is the compiler
         that refuses the program; None if no defect explains the failure.
     """
     for defect in DEFECTS.values():
-        if not defect.is_in(engine) or not defect.shows(case, error):
+        if defect.name in repaired or not defect.is_in(engine) or not defect.shows(case, error):
             continue
         primitive = at_fault(defect, law, implementation, case, engine)
-        if primitive is not None and (verdict := _without(defect, primitive, law, implementation, case, engine)):
+        if primitive is None:
+            continue
+        verdict = _without(defect, primitive, law, implementation, case, engine)
+        if verdict is not None and defect.confirmed and verdict.kind == "excused":
+            verdict = _confirmed(verdict, defect, primitive, law, implementation, case, engine, repaired)
+        if verdict is not None:
             return verdict
     return None
 
@@ -155,6 +168,7 @@ def _without(
                 return _undecided(defect, limit.lacks)
             with repaired:
                 check(implementation, case, engine)
+            return Verdict("excused", defect.name)
     except SuiteError:
         raise
     except NotRun as error:
@@ -168,3 +182,25 @@ def _without(
             return None
         return excused(law, implementation, case, INTERPRETER, error)
     return Verdict("excused", defect.name)
+
+
+def _confirmed(
+    verdict: Verdict,
+    defect: Defect,
+    primitive: Any,
+    law: Law,
+    implementation: Implementation,
+    case: Case,
+    engine: Engine,
+    repaired: frozenset[str],
+) -> Verdict | None:
+    """The verdict, if the compiler holds as well once it is repaired, or what is left is another defect's."""
+    assert defect.repair is not None, defect.name
+    with defect.repair(primitive):
+        try:
+            law.check(implementation, case, engine)
+        except SuiteError:
+            raise
+        except Exception as error:
+            return excused(law, implementation, case, engine, error, repaired | {defect.name})
+    return verdict

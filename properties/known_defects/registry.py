@@ -71,6 +71,8 @@ DEFECTS: dict[str, Defect] = {
             platform="cpu",
             at_fault=faults.update_of_itself,
             shows=lambda case, error: isinstance(error, Broken) and error.kind == "values",
+            repair=repairs.nothing_fused,
+            confirmed=True,
         ),
         Defect(
             "top_k_negative_zero",
@@ -79,6 +81,8 @@ DEFECTS: dict[str, Defect] = {
             platform="cpu",
             at_fault=faults.largest,
             shows=lambda case, error: isinstance(error, Broken) and error.kind == "values",
+            repair=repairs.zeros_alike,
+            confirmed=True,
         ),
         Defect(
             "reduce_max_loses_nan",

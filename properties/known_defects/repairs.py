@@ -1,4 +1,4 @@
-"""JAX without one of its defects, for as long as it takes to judge a case.
+"""JAX or XLA without one of its defects, for as long as it takes to judge a case.
 
 What is put in place of a rule of JAX's is the rule as it should be, for that primitive alone. Whatever was traced or
 derived by the one or the other is forgotten on the way in and out.
@@ -18,6 +18,7 @@ from jax.interpreters import ad, batching
 
 from shardproof.impl.collectives import cast_varying, varying
 from shardproof.impl.ragged import gathered_ragged_all_to_all
+from shardproof.properties.engines.xla import XlaEngine
 from shardproof.properties.laws import communication, running
 from shardproof.properties.programs.transformations import zeros_of_type
 
@@ -211,6 +212,31 @@ def ragged_exchange_transposed(primitive: Any) -> Iterator[None]:
         return [pulled.get(0), pulled.get(1), None, None, None, None]
 
     with _in_place(ad.primitive_transposes, primitive, transpose):
+        yield
+
+
+@contextmanager
+def nothing_fused(primitive: Any) -> Iterator[None]:
+    """XLA writes the result of every operation to memory of its own: no loop reads what it has written over."""
+    forget()
+    XlaEngine.compiler_options = {"xla_disable_hlo_passes": "fusion"}
+    try:
+        yield
+    finally:
+        XlaEngine.compiler_options = {}
+        forget()
+
+
+@contextmanager
+def zeros_alike(primitive: Any) -> Iterator[None]:
+    """What is largest is found among elements of which none is -0."""
+    original = primitive.bind
+
+    def bind(x: Any, **params: Any) -> Any:
+        _, places = original(jnp.where(x == 0, jnp.zeros_like(x), x), **params)
+        return [jnp.take_along_axis(x, places, axis=params.get("axis", -1)), places]
+
+    with _bound({primitive: bind}):
         yield
 
 

@@ -337,6 +337,63 @@ def test_a_defect_excuses_the_right_one_and_not_the_wrong_one(of: str) -> None:
     assert reported == defect.in_version(jax.__version__)
 
 
+def in_order_and_written(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
+    """A ring shift in the order of its zeros, by way of an update of an array by its own rows that goes well."""
+    y = in_order_of_zeros(x, axis_name, offset=offset)
+    rows = jnp.stack([y, y])
+    return lax.dynamic_update_slice(rows, rows[1:], (0, *[0] * y.ndim))[0]
+
+
+def written_and_in_order(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
+    """A ring shift by way of an update that goes wrong, and of the largest in an order that has no zeros."""
+    y = written_further(x, axis_name, offset=offset)
+    return y + 0 * lax.top_k(jnp.array([1.0, 2.0]), 1)[1].astype(y.dtype)[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [("overlapping_update", in_order_and_written), ("top_k_negative_zero", written_and_in_order)],
+)
+def test_what_goes_well_excuses_nothing(name: str, function: Function, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a defect that is in many programs and shows in few, no program is excused that is wrong by another one."""
+    pair, defect = replace(PAIRS[name], right=function), DEFECTS[name]
+    monkeypatch.setattr("shardproof.properties.known_defects.excuses.DEFECTS", {name: defect})
+    implementation, engine = pair.made(function), engine_named("xla")
+    for case in drawn(pair):
+        if at_fault(defect, LAWS["value"], implementation, case, engine) is None:
+            continue
+        tally, violation = judged(pair, function, case)
+        assert not tally.defects
+        if violation is not None:
+            break
+    else:
+        pytest.fail("the other defect did not show")
+
+
+def in_order_and_further(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
+    """A ring shift that meets both defects."""
+    y = in_order_of_zeros(x, axis_name, offset=offset)
+    return written_further(lax.optimization_barrier(y), axis_name, offset=0)
+
+
+@pytest.mark.lengthy
+def test_two_defects_excuse_together() -> None:
+    """What goes wrong by either of two defects is excused, and what is wrong besides is not."""
+    pair = PAIRS["top_k_negative_zero"]
+    met: set[str] = set()
+    for case in drawn(pair):
+        tally, violation = judged(pair, in_order_and_further, case)
+        assert violation is None, str(violation)
+        met |= set(tally.defects)
+        if tally.defects:
+            tally, violation = judged(pair, after(in_order_and_further, doubled), case)
+            assert not tally.defects or case.operands[0].dtype == "bool"
+        if len(met) == 2:
+            break
+    assert met <= {"top_k_negative_zero", "overlapping_update"}
+    assert bool(met) == DEFECTS["top_k_negative_zero"].in_version(jax.__version__)
+
+
 def refuses_to_be_eager(x: Array, axis_name: Any, *, op: str = "sum") -> Array:
     """An all-reduce with an error of its own where it is not traced."""
     if "Jaxpr" not in type(x).__name__:

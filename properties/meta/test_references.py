@@ -93,7 +93,7 @@ def test_options_reach_a_reference() -> None:
 @pytest.mark.parametrize(
     ("described", "message"),
     [
-        ("a b!", "'b!': expected NAME, NAME@ROLE, @ROLE, or a size"),
+        ("a b!", "'b!': expected NAME, NAME@ROLE, NAME@ROLE@ROLE, @ROLE, or a size"),
         ("0 a", "'0': expected"),
         ("a@x b@x", "expected each role to shard one dimension at most"),
     ],

@@ -78,6 +78,7 @@ def run_pytest(tmp_path: Path, *arguments: str) -> tuple[int, str]:
     return ended.returncode, ended.stdout + ended.stderr
 
 
+@pytest.mark.lengthy
 def test_required_devices_that_are_not_there_are_a_failure(tmp_path: Path) -> None:
     """Without the options tests are skipped with the same sentence."""
     for marker in ("tpu", "gpu"):

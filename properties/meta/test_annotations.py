@@ -28,6 +28,7 @@ def imported(packages: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", IMPORTS, packages], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.lengthy
 def test_what_is_checked_at_run_time_imports() -> None:
     """A protocol that cannot be checked at run time, say, would end the typed runs before their first test."""
     tox = configparser.ConfigParser(interpolation=None)

@@ -206,6 +206,7 @@ def test_a_run_shows_a_cause_once(tmp_path: Path) -> None:
         assert "communication as expected" not in text
 
 
+@pytest.mark.lengthy
 def test_check_says_what_it_does(tmp_path: Path) -> None:
     """Its progress is on standard error, with the devices that XLA runs on; what it raises shows none of its code."""
     (tmp_path / "test_mine.py").write_text(

@@ -247,6 +247,7 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [p.name for p in path.parent.iterdir()] == ["a.json"]
 
 
+@pytest.mark.lengthy
 @pytest.mark.either_end
 def test_a_failure_becomes_a_regression(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is validated and copied, whoever keeps it is told where it is now, and every run checks it first."""

@@ -26,6 +26,7 @@ def test_the_tests_of_a_checkout_are_run_so() -> None:
     assert gc.get_threshold()[0] >= YOUNG
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("before", [(700, 10, 10), (5 * YOUNG, 3, 3), (0, 10, 10)])
 def test_thresholds_come_back(thresholds: None, before: tuple[int, int, int]) -> None:
     """They are raised, never lowered; a program that has switched searches off finds them off."""

@@ -127,6 +127,7 @@ def test_a_refusal_is_a_usage_error(project: Path, given: str, line: str) -> Non
     assert line in errors[0]
 
 
+@pytest.mark.lengthy
 def test_a_right_function_passes_and_only_its_contract_runs(project: Path) -> None:
     """With `--impl` the named contract is checked against every law, and nothing else."""
     done = run(project, "--impl", "ring_shift=mine:right", "-k", "value or scale")
@@ -209,6 +210,7 @@ def test_what_takes_all_of_the_machine_is_a_result(project: Path) -> None:
     assert scripts(project) == 2
 
 
+@pytest.mark.lengthy
 def test_check_works_in_a_project_of_its_own(project: Path) -> None:
     """`check` passes a right function, and raises an AssertionError with the whole report for a wrong one."""
     (project / "test_mine.py").write_text(

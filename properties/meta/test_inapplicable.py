@@ -88,6 +88,7 @@ def test_the_laws_of_a_part_of_the_cases() -> None:
     assert PARTIAL == ["gradient", "transformed gradient", "scale"]
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("law", ["gradient", "transformed gradient"])
 def test_what_declines_all_with_a_gradient_has_none(law: str) -> None:
     """Of a function that supports maxima alone a law of gradients says nothing, and the law of values holds."""
@@ -117,6 +118,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "ENOUGH", 40)
 
 
+@pytest.mark.lengthy
 @pytest.mark.usefixtures("impatient")
 def test_check_reports_laws_that_do_not_apply() -> None:
     """The summary says which laws do not apply and why, beside one of values that held."""

@@ -15,6 +15,7 @@ def cells(table: Any) -> list[list[str]]:
     return [list(row) for row in zip(*(column.cells for column in table.columns), strict=True)]
 
 
+@pytest.mark.lengthy
 def test_every_dispatch_has_a_row() -> None:
     """With its bytes against those that must be sent, and its peaks against the bytes of a device's tokens."""
     found = {row[0]: dict(zip(COLUMNS, row, strict=True)) for row in rows(SMALL)}
@@ -30,6 +31,7 @@ def test_every_dispatch_has_a_row() -> None:
         assert forward.sent < gradient.sent
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("gradient", [False, True])
 def test_growth_has_all_devices(gradient: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every measure on every number of devices; what would hold too much is left blank."""

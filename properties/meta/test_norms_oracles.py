@@ -154,6 +154,7 @@ def test_a_norm_for_all(form: Any, checked: bool) -> None:
     np.testing.assert_allclose(gradient, x / np.linalg.norm(x), rtol=1e-6)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("form", RMS, ids=lambda form: form.__name__)
 @pytest.mark.parametrize("checked", [True, False])
 def test_a_scale_for_all(form: Any, checked: bool) -> None:

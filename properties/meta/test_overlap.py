@@ -223,6 +223,7 @@ def test_a_failure_says_what_waits_for_what() -> None:
     assert "collective_matmul/operands.py:" in told
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("name", ["sum_sent_after_its_product", "gradient_that_gathers"])
 def test_the_script_schedules_by_itself(name: str, tmp_path: Path) -> None:
     """Without this project, in plain JAX; it ends with one, and says how much is exposed."""

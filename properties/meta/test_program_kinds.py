@@ -15,6 +15,7 @@ from jax import lax
 
 from shardproof.properties.contracts.described import Array
 from shardproof.properties.laws.law import LAWS
+from shardproof.properties.meta.brief import marked
 from shardproof.properties.reports.program_tests import program_test
 from shardproof.properties.reports.programs import check_program
 from shardproof.properties.runner.programs import Program, meant
@@ -156,6 +157,7 @@ def around_the_ring(x: Any, *, data: Any) -> Any:
     return total
 
 
+@pytest.mark.lengthy
 def test_a_program_whose_steps_grow_is_interpreted_on_fewer_devices() -> None:
     """Its equations on small meshes tell; one that communicates at once is interpreted on all that are asked for."""
     described: Any = {"arguments": ("@data n",), "results": "@data n", "one_axis": ["data"]}
@@ -235,7 +237,7 @@ def _raises(error: BaseException) -> None:
     raise error
 
 
-@pytest.mark.parametrize("name", ENDS)
+@pytest.mark.parametrize("name", marked(ENDS, ["exit", "unreadable"]))
 def test_a_function_that_would_end_the_test_is_wrong(name: str) -> None:
     """It is reported, and ends and skips nothing; called in its derivative as well."""
     end, told = ENDS[name]

@@ -220,6 +220,7 @@ def test_a_file_is_data_and_its_program_is_imported_from_below_only(project: Pat
     assert "name it with --impl test_total:TOTAL" in ran(outside, "--replay=a.json").stdout
 
 
+@pytest.mark.lengthy
 def test_a_program_that_no_module_holds_has_no_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no name to be imported by: the script is all that a failure comes with."""
     monkeypatch.chdir(tmp_path)

@@ -70,6 +70,7 @@ def test_a_missing_sum_is_called_by_its_role() -> None:
     assert "  partial sums: added up over model the blocks are right\n" in str(raised.value)
 
 
+@pytest.mark.lengthy
 def test_a_missing_mean_is_called_by_its_role() -> None:
     """Blocks whose average is right are partial means."""
     with pytest.raises(AssertionError) as raised:
@@ -157,6 +158,7 @@ def test_a_description_that_cannot_be_used_is_one_line(changed: dict[str, Any], 
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.lengthy
 def test_a_function_may_be_described_anew() -> None:
     """What is known of it as one program is not taken for what it is as another."""
     right: dict[str, Any] = {"arguments": ("n@data",), "max_examples": 3, "laws": "value", "dtypes": ["float32"]}
@@ -208,6 +210,7 @@ def doubled_in_a_loop(x: Any, count: Any) -> Any:
     return 2 * np.concatenate(steps)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("reference", [doubled_in_place, doubled_in_a_loop])
 def test_what_jax_cannot_trace_is_numpy(reference: Any) -> None:
     """However it says so: with a TypeError, an IndexError, or that a number is not known."""
@@ -338,6 +341,7 @@ def test_a_kernel_that_the_interpreter_cannot_run_is_held_in_doubles() -> None:
     assert all(tally.structures > 0 for tally in summary.tallies)
 
 
+@pytest.mark.lengthy
 def test_what_is_sharded_is_no_replica() -> None:
     """Blocks that are equal by chance are not said to have to be."""
 
@@ -356,6 +360,7 @@ def test_a_law_that_has_nothing_to_ask_is_said() -> None:
     assert "not checked, since there is nothing to ask: gradient" in str(summary)
 
 
+@pytest.mark.lengthy
 def test_the_derivative_of_a_numpy_reference_knows_constants() -> None:
     """Results that are no floats have no derivative in NumPy either."""
 

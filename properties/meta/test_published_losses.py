@@ -145,7 +145,7 @@ LOSSES: dict[str, Callable[..., Callable[..., Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", marked(LOSSES, ["fully_sharded_tensor_parallel"]))
+@pytest.mark.parametrize("name", marked(LOSSES, ["fully_sharded_rows"]))
 def test_published_losses_are_right(name: str) -> None:
     """Values and gradients are the contract's, on drawn meshes, roles and sizes, interpreted and compiled."""
     check("mlp_loss", LOSSES[name](), laws=["value", "gradient"], max_examples=6)

@@ -109,7 +109,7 @@ def test_commands_run(line: str, tmp_path: Path) -> None:
     assert ran(*shlex.split(line)[1:], *SHORTENED.get(line, ()), folder=tmp_path).strip()
 
 
-@pytest.mark.parametrize("filtered", [False, True], ids=["files", "-k"])
+@pytest.mark.parametrize("filtered", [False, pytest.param(True, marks=pytest.mark.lengthy)], ids=["files", "-k"])
 def test_tests_are_there(filtered: bool) -> None:
     """What is to be run with pytest selects tests, which `tox` runs."""
     lines = [line.split()[1:] for line in SELECTED if (" -k " in line) == filtered]
@@ -145,6 +145,7 @@ def test_every_benchmark_is_listed() -> None:
     assert sorted(listed) == sorted(named.split(", "))
 
 
+@pytest.mark.lengthy
 def test_the_pages_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From a report and a failure, and from the suite, the generator makes of empty sections those that stand there."""
     report, failure = tmp_path / "report.md", tmp_path / "failure.txt"

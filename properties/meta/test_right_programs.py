@@ -12,6 +12,7 @@ from jax import lax
 from shardproof import Array, Program, check, check_program
 from shardproof.impl.collectives import cast_varying
 from shardproof.oracles.mesh import as_axes
+from shardproof.properties.meta.brief import marked
 
 ROWS: dict[str, Any] = {"arguments": ["n@data k"], "results": "n@data k"}
 TABLE = np.sin(np.arange(1.0, 6.0))
@@ -117,14 +118,18 @@ PROGRAMS = {
     ),
 }
 
+BRIEF = ("a tenth", "a number of NumPy", "an end of a dtype", "zeros in order", "in place", "no gradient")
+"""Those that are tried in every run."""
 
-@pytest.mark.parametrize("name", PROGRAMS)
+
+@pytest.mark.parametrize("name", marked(PROGRAMS, BRIEF))
 def test_a_right_program_is_not_reported(name: str) -> None:
     """In values and gradients, on both engines."""
     laws = [law for law in ("value", "gradient") if law == "value" or PROGRAMS[name].contract.has_gradient]
     check_program(PROGRAMS[name], max_examples=20, laws=laws)
 
 
+@pytest.mark.lengthy
 def test_a_mean_may_travel_with_its_count() -> None:
     """Where the mean is NaN the rule for quotients makes NaN of its derivative, if both are one array."""
 

@@ -56,6 +56,7 @@ def test_specs_shrink() -> None:
     assert smallest(specs(TWO_BY_TWO, 2, required=("tp",))) == (("tp",), ())
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("sample", [((), ()), (("dp",), ()), ((), ("tp", "dp"))], ids=str)
 def test_sample_specs_are_possible(sample: object) -> None:
     """Each spec in the docstring is drawn."""

@@ -53,6 +53,7 @@ def test_a_form_that_rounds_more_often_says_so() -> None:
     assert str(chosen).count("rounds sums of 16-bit floats at every hop") == 2
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("contract", SHARDED)
 @pytest.mark.parametrize("name", CHIPS)
 def test_no_form_is_below_the_floor(contract: str, name: str) -> None:

@@ -14,6 +14,7 @@ from shardproof.properties.runner.tally import Tally
 CASES = 60
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("name", CONTRACTS)
 def test_few_cases_are_trivial(name: str) -> None:
     """With all features that a contract has, some of which are empty blocks."""

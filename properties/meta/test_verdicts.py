@@ -109,6 +109,7 @@ def test_reasons_that_differ_in_their_values_are_one() -> None:
     assert alike(counted) == [(first, 2, 5), (other, 1, 1)]
 
 
+@pytest.mark.lengthy
 def test_no_law_is_no_check() -> None:
     """Laws that are none are refused, and an iterator of laws is not used up by looking at it."""
     with pytest.raises(ValueError, match=r"laws=\(\): expected some of value, "):
@@ -272,6 +273,7 @@ def test_each_mode_of_differentiation_is_checked_where_it_exists() -> None:
     assert "tangent (forward mode)" in wrong.violation.finding
 
 
+@pytest.mark.lengthy
 def test_an_error_of_the_suite_hides_no_violation(monkeypatch: pytest.MonkeyPatch) -> None:
     """A law that itself fails is told beside what the other laws find, before and after it."""
 
@@ -295,6 +297,7 @@ def test_a_law_that_ran_on_nothing_is_not_called_held() -> None:
     assert verdict_row(tally)[2] == "held"
 
 
+@pytest.mark.lengthy
 def test_a_function_that_keeps_state_is_told() -> None:
     """What it did once and does not do again on the same case is reported, and said to be no property of that case."""
     seen = set()

@@ -87,7 +87,7 @@ def check_communication(implementation: Implementation, case: Case, engine: Engi
     _check_bound(case, counted)
     expected, formula = implementation.expectation, implementation.communication
     if compared_with(implementation, case) == "nothing":
-        raise NothingToCompare("no formula, expectation or lower bound: nothing to compare communication with")
+        raise NothingToCompare
     if expected is not None and expected.forward is not None:
         _check_expectation(implementation, case, counted, expected.forward)
     if formula is not None:

@@ -62,6 +62,11 @@ class NotRun(Exception):
 class NothingToCompare(NotRun):
     """What a program does is known, and nothing says what it should be."""
 
+    TEXT = "no formula, expectation or lower bound: nothing to compare communication with"
+
+    def __init__(self) -> None:
+        super().__init__(self.TEXT)
+
 
 class SuiteError(Exception):
     """An oracle or a law itself fails on a case: an error of this suite, and never the implementation's."""

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from shardproof.properties.known_defects import DEFECTS
+from shardproof.properties.laws.violation import NothingToCompare
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.runner.tally import Tally, merge
 
@@ -14,7 +15,10 @@ VERDICTS = ("law", "engine", "outcome", "held", "unsupported", "excused", "not r
 OUTCOMES = {"passed": "held", "skipped": "does not apply", "failed": "VIOLATED"}
 """What is said of a law by the outcome of its test, if anything ran."""
 
-BOUNDS = {"lower bound": "checked against the lower bound only", "nothing": "not checked"}
+BOUNDS = {
+    "lower bound": "checked against the lower bound only",
+    "nothing": "not checked, with no formula, expectation or lower bound",
+}
 """What is said where there is no formula and no expectation."""
 
 FEW = 0.5
@@ -44,9 +48,12 @@ def notes(tallies: Iterable[Tally]) -> list[str]:
             lines.append(f"unsupported: {tally.name}: {reason}, {where}")
         for reason, times in tally.instead.items():
             lines.append(f"engine: {tally.name}: {reason}: {counted(times, 'structure')} run on XLA instead")
-        for reason, times in tally.not_run.items():
+        # what has nothing to be compared with is told by what it sends
+        not_run = {reason: times for reason, times in tally.not_run.items() if reason != NothingToCompare.TEXT}
+        findings = {what: where for what, where in tally.findings.items() if NothingToCompare.TEXT not in what}
+        for reason, times in not_run.items():
             lines.append(f"not run: {tally.name}: {reason}: {counted(times, 'structure')}")
-        for what, where in tally.findings.items():
+        for what, where in findings.items():
             lines.append(f"finding: {tally.name}: {what}, first for {where}")
     for tally in tallies:
         if tally.unclaimed:

@@ -3,8 +3,10 @@
 Which logits are the highest, and whose gates, must not depend on them: a right function and the oracle would choose
 differently. So a token's logits are those of its *class*: a row of the router, which holds small integers, by a small
 factor, so that they are exact in every dtype, in whatever order they are added up. All further features of a token are
-free, and the router has zeros for them. Where the highest gates win, tokens are of the same class, or their gates are
-clearly apart, or of two logits that are the same for both, so that equal gates are some of any token's choices.
+free, and the router has zeros for them; but in 16 bits it may have a large number for the first of these, the same for
+all experts, that a token has or has not: then logits are exact in float32, and not in the operands' dtype. Where the
+highest gates win, tokens are of the same class, or their gates are clearly apart, or of two logits that are the same
+for both, so that equal gates are some of any token's choices.
 
 A token that is drawn with infinities is NaN in their place, and so are all its logits: a class of its own.
 """
@@ -14,6 +16,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from itertools import product
 
+import ml_dtypes
 import numpy as np
 
 from shardproof.oracles.layout import unshard
@@ -103,6 +106,8 @@ def _router(rng: np.random.Generator, x: np.ndarray, rows: int, style: int, unkn
     result = np.zeros_like(x)
     offsets = (*OFFSETS, FAR) if x.dtype.itemsize >= 4 else OFFSETS
     result[:rows] = levels + rng.choice(offsets, (1 if style == PAIRED else rows, 1))
+    if _is_narrow(x) and rng.random() < 1 / 2:
+        result[rows : rows + 1] = 2.0 ** (ml_dtypes.finfo(x.dtype).nmant + 2)
     return np.where(unknown & (rng.random(experts) < 1 / 3), np.full_like(x, np.nan), result)
 
 
@@ -110,10 +115,17 @@ def _tokens(rng: np.random.Generator, x: np.ndarray, rows: int, classes: Sequenc
     """The class of every token in its first features, and further ones as they were drawn; NaN for what is infinite."""
     result = _finite(x)
     result[:, :rows] = 0
+    if _is_narrow(x):
+        result[:, rows : rows + 1] = rng.integers(0, 2, (len(x), 1))
     for t, chosen in enumerate(rng.integers(0, len(classes), len(x))):
         row, factor = classes[chosen]
         result[t, row] = factor
     return np.where(lost & np.isinf(x.astype(np.float64)), np.full_like(x, np.nan), result)
+
+
+def _is_narrow(x: np.ndarray) -> bool:
+    """Whether a sum of two numbers that its dtype has may be none of its own, and one of float32."""
+    return x.dtype.itemsize == 2
 
 
 def _finite(x: np.ndarray) -> np.ndarray:

@@ -473,6 +473,7 @@ PLAIN = """
 import sys
 from jax import lax
 from shardproof import check_program
+from beside_the_plain_one import same
 
 UNRELATED = object()
 
@@ -485,7 +486,7 @@ def helper(x, w):
     return deepest(x) @ w
 
 
-half = lambda x: x * 0.5
+half = lambda x: same(x) * 0.5
 FACTOR = 2
 
 
@@ -519,7 +520,9 @@ NAMELESS = ("lambda x, w, *, model: helper(x, w)", "inner()", "lambda x, w, *, m
 @pytest.mark.parametrize("function", NAMELESS)
 def test_a_script_has_what_a_plain_program_defines(function: str, tmp_path: Path) -> None:
     """What only `python file.py` knows cannot be imported: the script has its text, and says what it cannot have."""
-    file = tmp_path / "plain.py"
+    file = tmp_path / "project" / "plain.py"
+    file.parent.mkdir()
+    file.with_name("beside_the_plain_one.py").write_text("def same(x):\n    return x\n")
     file.write_text(PLAIN.format(function) if "{}" not in function else PLAIN)
     done = subprocess.run([sys.executable, str(file)], cwd=tmp_path, capture_output=True, text=True, check=False)
     (written,) = re.findall(r"^  python (\S+\.py)$", done.stdout, re.MULTILINE) or [""]

@@ -290,3 +290,12 @@ def moe_in_16_bits(*operands: Any, **options: Any) -> Array:
         return serve(rows, weights).astype(dtype).astype(rows.dtype)
 
     return Layer(serve=rounded)(*operands, **options)
+
+
+@mutant("moe_layer", smallest=(1,))
+def moe_of_narrow_logits(*operands: Any, **options: Any) -> Array:
+    """Logits of 16-bit tokens are of 16 bits."""
+    dtype = operands[0].dtype
+    return Layer(scored=lambda tokens, router: (tokens @ router).astype(dtype).astype(router.dtype))(
+        *operands, **options
+    )

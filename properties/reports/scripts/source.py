@@ -1,11 +1,13 @@
 """How a script gets hold of the implementation: an import where it has a name, its source where it has none."""
 
 import ast
+import dataclasses
 import inspect
 import keyword
+import sys
 import textwrap
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,7 @@ def source_of(implementation: Implementation, *, renamed: bool = False) -> Sourc
         return Source(f"{own}.{rest}" if rest else own, [f"from {name.module} import {first}{alias}"], folder)
     found = _embedded(implementation.function, "")
     if found is not None:
+        found = dataclasses.replace(found, folder=_folder_of_imports(found.lines))
         return _inside(found) if renamed else found
     return Source(
         OTHER,
@@ -55,6 +58,21 @@ def source_of(implementation: Implementation, *, renamed: bool = False) -> Sourc
         ],
         missing=["the implementation"],
     )
+
+
+def _folder_of_imports(lines: Iterable[str]) -> str:
+    """Where the modules are that are imported and not installed, if there are any."""
+    for line in "\n".join(lines).split("\n"):
+        if not line.startswith(("from ", "import ")):
+            continue
+        module = sys.modules.get(line.split()[1].partition(".")[0])
+        file = getattr(module, "__file__", None)
+        if module is None or not file or module.__name__ in (*sys.stdlib_module_names, shardproof.__name__):
+            continue
+        folder = Path(file).resolve().parent
+        if "site-packages" not in folder.parts:
+            return str(folder.parent if Path(file).stem == "__init__" else folder)
+    return ""
 
 
 def _inside(source: Source) -> Source:

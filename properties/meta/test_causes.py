@@ -223,6 +223,7 @@ def test_check_says_what_it_does(tmp_path: Path) -> None:
     )  # fmt: skip
     assert "1 failed" in done.stdout
     assert "check ring_shift[wrong_everywhere]: value on simulate (1 of 4)" in done.stdout
+    assert "(1 of 4): violated on mesh (" in done.stdout
     assert 'XLA ran on 1 device: jax.config.update("jax_num_cpu_devices", 8)' in done.stdout
     assert "find_violation" not in done.stdout
     assert "raise AssertionError" not in done.stdout

@@ -1,7 +1,7 @@
 """One law of one implementation, in this process, after what is known of the others: for `check` and for own tests."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import jax
 
@@ -18,6 +18,7 @@ from shardproof.properties.runner.judging import ENOUGH, require_held
 from shardproof.properties.runner.platforms import DEVICES
 from shardproof.properties.runner.search import find_violation
 from shardproof.properties.runner.verdict import HeldOnNothing
+from shardproof.properties.runner.violation import LawViolation
 
 LARGE = 1024
 """The most devices of a mesh that is only simulated."""
@@ -61,6 +62,7 @@ def ask(
     *,
     max_examples: int,
     random_seed: int | None,
+    tell: Callable[[LawViolation], None] = lambda violation: None,
 ) -> Finding:
     """What is found on the meshes of the devices at hand; whoever tells of a violation adds it to what is known.
 
@@ -73,10 +75,18 @@ def ask(
         known: what the laws before found.
         max_examples: the structures that a law of share 1 draws to be simulated; fewer are compiled.
         random_seed: another seed draws other cases; None draws the same every time.
+        tell: called with every violation that is not of a cause that is known, before the smallest is found.
 
     Raises:
         SuiteError: if the suite itself fails.
     """
+
+    def was_told(violation: LawViolation) -> bool:
+        if known.before(violation):
+            return True
+        tell(violation)
+        return False
+
     devices = len(jax.devices())
     most = devices if engine == "xla" else max(devices, DEVICES)
     found = find_violation(
@@ -86,7 +96,7 @@ def ask(
         Scope(max_devices=most, available=most, large=LARGE),
         max_examples=structures(law, known.examples(max_examples), engine),
         random_seed=random_seed,
-        was_told=known.before,
+        was_told=was_told,
         patience=PATIENCE if known.in_vain else ENOUGH,
     )
     tally = found.tally

@@ -117,7 +117,15 @@ def checked(
                 waiting.append(f"{law.name} ({engine})")
                 continue
             try:
-                found = ask(law, engine, implementation, known, max_examples=max_examples, random_seed=random_seed)
+                found = ask(
+                    law,
+                    engine,
+                    implementation,
+                    known,
+                    max_examples=max_examples,
+                    random_seed=random_seed,
+                    tell=progress.violation,
+                )
             except SuiteError as error:
                 own.append(error)
                 empty.append(f"{implementation}: {law.name} ({engine}): {error}")

@@ -9,6 +9,8 @@ import jax
 from rich.console import Console
 from rich.status import Status
 
+from shardproof.properties.runner.violation import LawViolation
+
 QUIET_SECONDS = 5.0
 """How often a line is written where there is no terminal; a check that takes less says nothing."""
 
@@ -35,6 +37,7 @@ class Progress:
     def __init__(self, title: str, total: int, notes: list[str]) -> None:
         self.title, self.total, self.notes = title, total, notes
         self.done = 0
+        self.line, self.violated = title, False
         self.console = Console(file=sys.stderr, soft_wrap=True, highlight=False, markup=False)
         self.status: Status | None = Status("", console=self.console) if self.console.is_terminal else None
         self.told = time.monotonic()
@@ -54,13 +57,24 @@ class Progress:
     def law(self, name: str, engine: str) -> None:
         """A law is about to be checked on an engine."""
         self.done += 1
-        line = f"{self.title}: {name} on {engine} ({self.done} of {self.total})"
+        self.line, self.violated = f"{self.title}: {name} on {engine} ({self.done} of {self.total})", False
+        self._say(self.line)
+
+    def violation(self, violation: LawViolation) -> None:
+        """The law is broken; of what breaks it then, the smallest is sought, which may take minutes."""
+        if not self.violated:
+            self.violated = self._say(f"{self.line}: violated on mesh {violation.case.mesh}; the smallest is sought")
+
+    def _say(self, line: str) -> bool:
         if self.status is not None:
             self.status.update(line)
         elif time.monotonic() - self.told > QUIET_SECONDS:
             self._say_notes()
             self.console.print(line)
             self.told = time.monotonic()
+        else:
+            return False
+        return True
 
     def _say_notes(self) -> None:
         for note in self.notes:

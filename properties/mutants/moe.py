@@ -279,23 +279,3 @@ def moe_of_first_experts(*operands: Any, **options: Any) -> Array:
         return own if participants == 1 else jnp.where(jnp.arange(held) == 0, own, -1)
 
     return Layer(numbers=first_alone)(*operands, **options)
-
-
-@mutant("moe_layer", smallest=(1,))
-def moe_in_16_bits(*operands: Any, **options: Any) -> Array:
-    """What experts make of 16-bit tokens is rounded before it is weighed."""
-    dtype = operands[0].dtype
-
-    def rounded(rows: Array, weights: Array) -> Array:
-        return serve(rows, weights).astype(dtype).astype(rows.dtype)
-
-    return Layer(serve=rounded)(*operands, **options)
-
-
-@mutant("moe_layer", smallest=(1,))
-def moe_of_narrow_logits(*operands: Any, **options: Any) -> Array:
-    """Logits of 16-bit tokens are of 16 bits."""
-    dtype = operands[0].dtype
-    return Layer(scored=lambda tokens, router: (tokens @ router).astype(dtype).astype(router.dtype))(
-        *operands, **options
-    )

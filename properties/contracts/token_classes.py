@@ -3,10 +3,11 @@
 Which logits are the highest, and whose gates, must not depend on them: a right function and the oracle would choose
 differently. So a token's logits are those of its *class*: a row of the router, which holds small integers, by a small
 factor, so that they are exact in every dtype, in whatever order they are added up. All further features of a token are
-free, and the router has zeros for them; but in 16 bits it may have a large number for the first of these, the same for
-all experts, that a token has or has not: then logits are exact in float32, and not in the operands' dtype. Where the
-highest gates win, tokens are of the same class, or their gates are clearly apart, or of two logits that are the same
-for both, so that equal gates are some of any token's choices.
+free, and the router has zeros for them; but in 16 bits the first of these is 1, and the router may have a large number
+there, the same for all experts: then logits are exact in float32, and not in the operands' dtype. All tokens have it,
+since gates that are equal may be rounded apart beside it. Where the highest gates win, tokens are of the same class, or
+their gates are clearly apart, or of equal logits far above all others, so that equal gates are some of any token's
+choices.
 
 A token that is drawn with infinities is NaN in their place, and so are all its logits: a class of its own.
 """
@@ -37,6 +38,9 @@ FAR = 4096
 
 NEAR = (8, 9)
 """An expert's numbers where all others have 1, so that gates are near one another: not equal, but in 16 bits."""
+
+BELOW = 128
+"""How far below the highest logit one is of which softmax makes nothing beside that, in float32 and in float64."""
 
 TIED, FAVOURITE, SKEWED, PAIRED, CLOSE = range(5)
 STYLES = 7
@@ -100,7 +104,7 @@ def _router(rng: np.random.Generator, x: np.ndarray, rows: int, style: int, unkn
     elif style == PAIRED:
         levels[...] = 1
         first = rng.integers(experts) + (np.arange(rows) + rng.integers(2)) % 2  # so that rows have one in common
-        np.put_along_axis(levels, (first[:, None] + np.arange(2)) % experts, LEVELS + 1, axis=1)
+        np.put_along_axis(levels, (first[:, None] + np.arange(2)) % experts, 1 + BELOW, axis=1)
     elif style == SKEWED:
         levels[rng.random((rows, experts)) < 1 / (1 + np.arange(experts))] = LEVELS + 1
     result = np.zeros_like(x)
@@ -116,7 +120,7 @@ def _tokens(rng: np.random.Generator, x: np.ndarray, rows: int, classes: Sequenc
     result = _finite(x)
     result[:, :rows] = 0
     if _is_narrow(x):
-        result[:, rows : rows + 1] = rng.integers(0, 2, (len(x), 1))
+        result[:, rows : rows + 1] = 1
     for t, chosen in enumerate(rng.integers(0, len(classes), len(x))):
         row, factor = classes[chosen]
         result[t, row] = factor
@@ -151,7 +155,7 @@ def _classes(case: Case, router: np.ndarray, rows: int, factors: Sequence[int], 
     logits = [np.full((len(routers), 2), np.nan) for _ in gates]
     for row, factor in every:
         own = np.stack([_gates(factor * r.reshape(block)[row], top_k, over) for r in routers])
-        told = np.stack([_two_logits(factor * r.reshape(block)[row], top_k, over) for r in routers])
+        told = np.stack([_same_gates(factor * r.reshape(block)[row], top_k, over) for r in routers])
         if all(
             _apart(own, other, least) or np.array_equal(told, of_other)
             for other, of_other in zip(gates, logits, strict=True)
@@ -181,10 +185,16 @@ def _pairs_win(case: Case) -> bool:
     return known and options["capacity"] is not None
 
 
-def _two_logits(logits: np.ndarray, top_k: int, over: str) -> np.ndarray:
-    """Two logits that are chosen, in order, if all gates are a function of these; NaN, which equals nothing, if not."""
-    alone = top_k == 2 and over == "chosen"
-    return np.sort(logits)[-2:] if alone else np.full(2, np.nan)
+def _same_gates(logits: np.ndarray, top_k: int, over: str) -> np.ndarray:
+    """The highest logit, and how many there are of it, if their gates are the same bits however they are computed.
+
+    That is by a softmax of the two that are chosen, or of all, then divided by the sum of two, where sums are exact: of
+    ones, and of what is nothing beside them. Otherwise NaN, which equals nothing.
+    """
+    highest = logits.max()
+    same = logits == highest
+    exact = top_k == 2 and over == "chosen" and same.sum() >= 2 and (same | (logits <= highest - BELOW)).all()
+    return np.array([highest, same.sum()]) if exact else np.full(2, np.nan)
 
 
 def _gates(logits: np.ndarray, top_k: int, over: str) -> np.ndarray:

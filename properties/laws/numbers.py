@@ -23,7 +23,7 @@ def checked_sets(told: Sequence[bool], case: Case) -> int:
         NotRun: if none does.
     """
     if not any(told):
-        names = ", ".join(operand.dtype for operand in case.operands)
+        names = ", ".join(dict.fromkeys(operand.dtype for operand in case.operands))
         raise NotRun(f"no data set tells right from wrong: sums of so many terms have no certain digit in {names}")
     return sum(told)
 

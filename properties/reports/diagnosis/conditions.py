@@ -26,10 +26,17 @@ CIRCUMSTANCES = ("negative numbers", "positive numbers", "large numbers")
 Kind = Callable[[np.ndarray], np.ndarray]
 
 
-def rounding(scenes: Sequence[Scene], bound: np.ndarray | None, *, entered: bool = False) -> str | None:
+def rounding(
+    scenes: Sequence[Scene],
+    bound: np.ndarray | None,
+    *,
+    entered: bool = False,
+    by: Callable[[], str] = lambda: "",
+) -> str | None:
     """Says how much too coarsely results are rounded, if all errors are small, and none is one of small integers.
 
-    Small are those that are a small part of results, or with `entered` some roundings of the numbers that went in.
+    Small are those that are a small part of results, or with `entered` some roundings of the numbers that went in. `by`
+    says what rounds them, if that is known.
     """
     scene = scenes[0]
     if not is_float(scene.actual.dtype) or not scene.devices:
@@ -46,9 +53,10 @@ def rounding(scenes: Sequence[Scene], bound: np.ndarray | None, *, entered: bool
     count = f"{units[at]:,.0f}" if units[at] >= 10 else f"{units[at]:.2g}"
     last = f"{count} {'unit' if count == '1' else 'units'} in the last place of {scene.actual.dtype}"
     limit = "there is nothing to round" if bound is None else f"the bound is {_at(bound, scene)[at]:.2g}"
-    through = _through(scenes)
-    how = f"; all wrong values are {through}" if through else ""
-    return f"rounded too much: off by up to {off[at]:.2g}, {last}; {limit}{how}"
+    how = by()
+    if not how and (through := _through(scenes)):
+        how = f"all wrong values are {through}"
+    return "; ".join(filter(None, (f"rounded too much: off by up to {off[at]:.2g}, {last}", limit, how)))
 
 
 def another_formula(scenes: Sequence[Scene]) -> str:

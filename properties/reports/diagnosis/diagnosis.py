@@ -6,6 +6,7 @@ the right blocks, which are always the first alternative, are clearly others.
 
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from shardproof.properties.reports.diagnosis.conditions import (
     starts_from_zero,
 )
 from shardproof.properties.reports.diagnosis.explanations import EXPLANATIONS, LAST, Explanation
+from shardproof.properties.reports.diagnosis.narrowing import narrowed, rounds_at
 from shardproof.properties.reports.diagnosis.regions import boxes, words
 from shardproof.properties.reports.diagnosis.repairs import repaired
 from shardproof.properties.reports.diagnosis.roles import partial_results
@@ -53,7 +55,8 @@ def diagnose(violation: LawViolation) -> list[str]:
         return [small]
     if violation.in_doubles:
         return right_for(scenes, numbers=False) or repaired(violation) or [_formula(difference)]
-    coarse = None if difference.by_formula else rounding(scenes, difference.bound)
+    by = partial(rounds_at, violation)
+    coarse = None if difference.by_formula else rounding(scenes, difference.bound, by=by)
     if coarse is not None:
         return right_for(scenes, numbers=False) or [coarse, *_claim(violation)]
     special = starts_from_zero(scenes) or partial_results(scenes)
@@ -79,11 +82,11 @@ def diagnose(violation: LawViolation) -> list[str]:
     if left and not also:
         rest = np.isin(np.arange(len(scenes[0].wrong)), left).reshape(-1, *[1] * (scenes[0].wrong.ndim - 1))
         some = [dataclasses.replace(s, wrong=s.wrong & rest) for s in alike]
-        coarse = rounding(some, difference.bound) or rounding(some, difference.bound, entered=True)
+        coarse = rounding(some, difference.bound, by=by) or rounding(some, difference.bound, entered=True, by=by)
         if coarse and difference.by_formula:
             coarse = another_formula(alike)
         found = coarse or overflows(some)
-        lines += [found] if found else repaired(violation) or [_other(alike, left)]
+        lines += [found] if found else narrowed(violation) or repaired(violation) or [_other(alike, left)]
     return [*lines, *also]
 
 

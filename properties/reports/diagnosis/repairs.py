@@ -130,7 +130,7 @@ def repaired(violation: LawViolation, *, numbers: bool = False) -> list[str]:
 
 
 def _found(implementation: Implementation, case: Case, data: Data, *, numbers: bool) -> str:
-    program = _program(implementation, case)
+    program = program_of(implementation, case)
     tried = [*itertools.islice(_orders(case, program) if numbers else _changes(case, program), MOST_CHANGES)]
     if not tried:
         return ""
@@ -152,7 +152,8 @@ def _found(implementation: Implementation, case: Case, data: Data, *, numbers: b
     return ""
 
 
-def _program(implementation: Implementation, case: Case) -> Simulated:
+def program_of(implementation: Implementation, case: Case) -> Simulated:
+    """A case's program, as the interpreter runs it."""
     prepared = ready("value", implementation, case, INTERPRETER).prepared
     assert isinstance(prepared, Interpreted)
     return prepared.traced
@@ -160,7 +161,7 @@ def _program(implementation: Implementation, case: Case) -> Simulated:
 
 def _trials(implementation: Implementation, case: Case, sets: Sequence[Data]) -> Iterator[Trial]:
     """A case's program on data sets on which all that is right is finite."""
-    program = _program(implementation, case)
+    program = program_of(implementation, case)
     for data in sets:
         arrays = operands(case, data)
         right = [r.exact for r in references(case, arrays, implementation.features, split=implementation.whole)]
@@ -178,25 +179,25 @@ def _changes(case: Case, program: Simulated) -> Iterator[Repair]:
     """The changes that are tried, the likeliest first."""
     equations, long = program.equations, _long(case)
     yield from _orders(case, program)
-    for places in _alike(equations, lambda e: e.primitive.name in REDUCTIONS):
+    for places in alike(equations, lambda e: e.primitive.name in REDUCTIONS):
         yield from _other_axes(equations[places[0]], places, long)
-    floats = _alike(equations, lambda e: len(e.outvars) == 1 and is_float(np.dtype(e.outvars[0].aval.dtype)))
+    floats = alike(equations, lambda e: len(e.outvars) == 1 and is_float(np.dtype(e.outvars[0].aval.dtype)))
     reducing = [places for places in floats if equations[places[0]].primitive.name in REDUCES]
     for places in [*reducing, *((i,) for same in reducing if len(same) > 1 for i in same)]:
         first = equations[places[0]]
         then = REDUCES[first.primitive.name]
         for axes in _some(long):
-            yield Repair(f"{then} over {_words(axes)} of what {_place(first)} gives", places, _then(then, axes))
+            yield Repair(f"{then} over {_words(axes)} of what {place(first)} gives", places, _then(then, axes))
     yield from _of_results(case)
     for places in floats:
-        its = f"what {_place(equations[places[0]])} gives"
+        its = f"what {place(equations[places[0]])} gives"
         for axes in _some(long):
             text = f"{its} counted once, not by every participant along {_words(axes)}"
             yield Repair(text, places, _then("once", axes))
     for places in floats:
         if places not in reducing:
             for axes in _some(long):
-                its = f"of what {_place(equations[places[0]])} gives"
+                its = f"of what {place(equations[places[0]])} gives"
                 yield Repair(f"psum over {_words(axes)} {its}", places, _then("psum", axes))
 
 
@@ -208,7 +209,7 @@ def _other_axes(first: Any, places: Places, long: Sequence[str]) -> Iterator[Rep
     """A reduction over more axes, over fewer, none, or as a mean."""
     axes, names = axes_of(first), first.params["axes"]
     numbered = tuple(name for name in names if isinstance(name, int))
-    its = f"the {_place(first)} over"
+    its = f"the {place(first)} over"
 
     def over(some: tuple[Any, ...], then: str = "") -> Change:
         return Change(frozenset(), (("axes", some),), then, axes if then else ())
@@ -221,7 +222,7 @@ def _other_axes(first: Any, places: Places, long: Sequence[str]) -> Iterator[Rep
         yield Repair(f"a mean in place of {its} {_words(axes)}", places, over(numbered, "pmean"))
     for less in [name for name in axes if name in long]:
         rest = tuple(name for name in axes if name != less)
-        text = f"{its} {_words(rest)} alone, not {_words((less,))}" if rest else f"no {_place(first)}"
+        text = f"{its} {_words(rest)} alone, not {_words((less,))}" if rest else f"no {place(first)}"
         yield Repair(text, places, over((*rest, *numbered)))
 
 
@@ -240,7 +241,7 @@ def _reduced(dimensions: tuple[int, ...], reduce: Callable[..., np.ndarray], blo
 def _orders(case: Case, program: Simulated) -> Iterator[Repair]:
     """Participants of a tuple of axes are numbered in its order: `lax.ppermute` numbers the devices of the mesh."""
     equations = program.equations
-    for places in _alike(equations, lambda e: e.primitive.name == "ppermute"):
+    for places in alike(equations, lambda e: e.primitive.name == "ppermute"):
         first = equations[places[0]]
         axes, perm = axes_of(first), first.params["perm"]
         ordered = case.mesh.in_mesh_order(axes)
@@ -248,7 +249,7 @@ def _orders(case: Case, program: Simulated) -> Iterator[Repair]:
             at = numbers_by_the_mesh(case.mesh, axes, ordered)
             change = Change(frozenset(), (("perm", tuple((at[s], at[t]) for s, t in perm)),))
             text = (
-                f"the {_place(first)} numbered by {axes}, as `lax.axis_index` is; JAX numbers its devices in the "
+                f"the {place(first)} numbered by {axes}, as `lax.axis_index` is; JAX numbers its devices in the "
                 f"order of the mesh, {tuple(ordered)}"
             )
             yield Repair(text, places, change)
@@ -261,7 +262,7 @@ def numbers_by_the_mesh(mesh: MeshCase, axes: Sequence[str], ordered: Sequence[s
     return [int(n) for n in numbers.transpose([list(ordered).index(name) for name in axes]).ravel()]
 
 
-def _alike(equations: Sequence[Any], of: Callable[[Any], bool]) -> list[Places]:
+def alike(equations: Sequence[Any], of: Callable[[Any], bool]) -> list[Places]:
     """Equations of some kind, those of one line that do the same together."""
     found: dict[Any, list[int]] = {}
     for i, equation in enumerate(equations):
@@ -280,7 +281,7 @@ def _long(case: Case) -> list[str]:
     return [name for name, size in case.mesh.shape.items() if size > 1]
 
 
-def _place(equation: Any) -> str:
+def place(equation: Any) -> str:
     """What an equation does, and where, without the folder."""
     return f"{equation.primitive.name.removesuffix('_invariant')} at {location(equation).rpartition('/')[2]}"
 

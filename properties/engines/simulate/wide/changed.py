@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from shardproof.properties.engines.simulate.env import Env
 from shardproof.properties.engines.simulate.rules import RULES, Rule
 from shardproof.properties.engines.simulate.wide.arithmetic import WideArithmetic
-from shardproof.properties.engines.simulate.wide.held import Numbers, error_of, together, value_of
+from shardproof.properties.engines.simulate.wide.held import Numbers, double, error_of, together, value_of
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,7 @@ class Change:
         equations: their identities.
         params: parameters, by name, in place of their own.
         then: what their results go through: `psum`, `pmean`, `pmax`, `pmin`, or `once`, which divides them by how many
-            participants there are; empty for nothing.
+            participants there are, or `rounded`, to the dtype that was traced; empty for nothing.
         axes: the mesh axes over which they do.
     """
 
@@ -57,6 +59,9 @@ class ChangedArithmetic(WideArithmetic):
 
     def _reduced(self, env: Env, equation: Any, x: Numbers, variable: Any) -> Numbers:
         then, axes = self.change.then, self.change.axes
+        if then == "rounded":
+            rounded = np.asarray(value_of(x)).astype(variable.aval.dtype).astype(double(variable.aval.dtype))
+            return together(rounded, error_of(x), variable.aval.dtype)
         if then != "once":
             reduction = SimpleNamespace(
                 primitive=SimpleNamespace(name="psum" if then == "pmean" else then),

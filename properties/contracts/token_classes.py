@@ -28,7 +28,7 @@ FACTORS = (1, 2, -1, 0)
 """A class is a row of the router by one of these; by 0 all experts tie."""
 
 LEVELS = 4
-"""A router's numbers are 1 to 4, so that gates are far apart, and often equal; none is zero, of which there are two."""
+"""Most routers' numbers are 1 to 4, so that gates are far apart, and often equal; none is 0, of which there are two."""
 
 OFFSETS = (0, 0, 96, -96)
 """What is added to all logits of a row, and is in no gate: its powers overflow in float32, or vanish."""
@@ -128,7 +128,7 @@ def _tokens(rng: np.random.Generator, x: np.ndarray, rows: int, classes: Sequenc
 
 
 def _is_narrow(x: np.ndarray) -> bool:
-    """Whether a sum of two numbers that its dtype has may be none of its own, and one of float32."""
+    """Whether it is of 16 bits, so that float32 has sums of its numbers that its own dtype has not."""
     return x.dtype.itemsize == 2
 
 
@@ -152,17 +152,17 @@ def _classes(case: Case, router: np.ndarray, rows: int, factors: Sequence[int], 
     kept: list[Class] = []
     unknown = _gates(np.full(block[1], np.nan), top_k, over)
     gates: list[np.ndarray] = [np.stack([unknown] * len(routers))] if lost else []
-    logits = [np.full((len(routers), 2), np.nan) for _ in gates]
+    ties = [np.full((len(routers), 2), np.nan) for _ in gates]
     for row, factor in every:
         own = np.stack([_gates(factor * r.reshape(block)[row], top_k, over) for r in routers])
-        told = np.stack([_same_gates(factor * r.reshape(block)[row], top_k, over) for r in routers])
+        tied = np.stack([_same_gates(factor * r.reshape(block)[row], top_k, over) for r in routers])
         if all(
-            _apart(own, other, least) or np.array_equal(told, of_other)
-            for other, of_other in zip(gates, logits, strict=True)
+            _apart(own, other, least) or np.array_equal(tied, of_other)
+            for other, of_other in zip(gates, ties, strict=True)
         ):
             kept.append((row, factor))
             gates.append(own)
-            logits.append(told)
+            ties.append(tied)
     return kept
 
 

@@ -172,7 +172,7 @@ def _without(
     except SuiteError:
         raise
     except NotRun as error:
-        return Verdict("not run", f"{error}, without the known defect {defect.name}")
+        return _not_run(defect, error)
     except Exception as error:
         if inside_jax and repaired is None and defect.shows(case, error) and raised_in(error).startswith("jax."):
             what = f"known defect {defect.name}: {defect.sentence.rstrip('.')}"
@@ -182,6 +182,10 @@ def _without(
             return None
         return excused(law, implementation, case, INTERPRETER, error)
     return Verdict("excused", defect.name)
+
+
+def _not_run(defect: Defect, error: NotRun) -> Verdict:
+    return Verdict("not run", f"{error}, without the known defect {defect.name}")
 
 
 def _confirmed(
@@ -201,6 +205,8 @@ def _confirmed(
             law.check(implementation, case, engine)
         except SuiteError:
             raise
+        except NotRun as error:
+            return _not_run(defect, error)
         except Exception as error:
             return excused(law, implementation, case, engine, error, repaired | {defect.name})
     return verdict

@@ -24,6 +24,12 @@ def of_narrow_logits(x: Any, *, data: Any) -> Any:
     return jax.nn.softmax(narrow.astype(x.dtype), -1)
 
 
+def of_narrow_logits_and_factors(x: Any, *, data: Any) -> Any:
+    """Before that, what 16 bits hold is cast."""
+    factor = jnp.asarray(32, jnp.bfloat16).astype(x.dtype)
+    return jax.nn.softmax((factor * x).astype(jnp.bfloat16).astype(x.dtype), -1)
+
+
 def narrow_at_the_end(x: Any, *, data: Any) -> Any:
     """The result was of 16 bits."""
     return shares(x).astype(jnp.float16).astype(x.dtype)
@@ -47,10 +53,18 @@ def told(function: Any, reference: Any, **described: Any) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(("function", "dtype"), [(of_narrow_logits, "bfloat16"), (narrow_at_the_end, "float16")])
-def test_the_cast_is_told(function: Any, dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("function", "line", "dtype"),
+    [
+        (of_narrow_logits, 2, "bfloat16"),
+        (of_narrow_logits_and_factors, 3, "bfloat16"),
+        (narrow_at_the_end, 2, "float16"),
+    ],
+)
+def test_the_cast_is_told(function: Any, line: int, dtype: str) -> None:
     """By its line, in a function that is right in double precision."""
-    place = rf"convert_element_type at test_narrowing.py:\d+:\d+ \({function.__name__}\)"
+    number = function.__code__.co_firstlineno + line
+    place = rf"convert_element_type at test_narrowing.py:{number}:\d+ \({function.__name__}\)"
     text = told(function, shares, **ROWS)
     assert re.search(rf"rounded too much: .*; {place} rounds to {dtype}$", text, re.MULTILINE), text
 

@@ -341,6 +341,34 @@ def test_a_kernel_that_the_interpreter_cannot_run_is_held_in_doubles() -> None:
     assert all(tally.structures > 0 for tally in summary.tallies)
 
 
+def numbered(x: Any, *, data: Any, fsdp: Any) -> Any:
+    """Adds its number to every row, over both roles."""
+    first = lax.axis_index((*axes_of(data), *axes_of(fsdp))) * len(x)
+    return x + (first + jnp.arange(len(x), dtype=x.dtype))[:, None]
+
+
+def numbered_the_other_way(x: Any, *, data: Any, fsdp: Any) -> Any:
+    """The same, with the roles exchanged."""
+    return numbered(x, data=fsdp, fsdp=data)
+
+
+def axes_of(role: Any) -> tuple[str, ...]:
+    """A role's axes."""
+    return (role,) if isinstance(role, str) else tuple(role)
+
+
+def test_a_dimension_may_be_sharded_over_two_roles() -> None:
+    """Each piece of the first is sharded over the second."""
+    described: dict[str, Any] = {"arguments": ["n@data@fsdp k"], "results": "n@data@fsdp k", "dtypes": "float32"}
+
+    def reference(x: Any) -> Any:
+        return x + np.arange(len(x))[:, None]
+
+    assert check_program(numbered, reference, **described, laws=["value"], max_examples=10)
+    with pytest.raises(AssertionError, match="blocks wrong"):
+        check_program(numbered_the_other_way, reference, **described, laws=["value"], max_examples=20)
+
+
 @pytest.mark.lengthy
 def test_what_is_sharded_is_no_replica() -> None:
     """Blocks that are equal by chance are not said to have to be."""

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 
+from shardproof.impl.collective_matmul.operands import UNROLLED
 from shardproof.impl.losses import PARALLELISATIONS
 from shardproof.properties.benchmark.readme import (
     COMPUTED,
@@ -37,6 +38,8 @@ from shardproof.properties.meta.brief import marked
 from shardproof.properties.meta.test_scheduled import MICRO, saved
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS
 from shardproof.properties.programs.training import FORMS
+from shardproof.properties.reports.asking import LARGE
+from shardproof.properties.reports.options import SIMULATED
 from shardproof.properties.reports.report import COLUMNS, report_text, sealed
 from shardproof.properties.runner import profiles
 from shardproof.properties.runner.reach import LARGEST
@@ -155,12 +158,15 @@ def test_what_tox_leaves_out_the_workflow_has() -> None:
         (r"traced on float32, and precise to (\d+) digits", -math.log10(max(DOUBT_OF_TABLES))),
         (r"grow with the mesh is interpreted on at most (\d+) devices", LARGEST),
         (r"and others, at most (\d+) around a call", MOST_LINKS),
+        (r"in NumPy, on up to ([\d,]+) devices", SIMULATED),
+        (r"devices \(`check`: ([\d,]+)\)", LARGE),
+        (r"Rings of up to (\d+) participants are unrolled", UNROLLED),
     ],
 )
 def test_numbers_are_those_of_the_suite(text: str, number: float) -> None:
     """What the README files say in digits stands in the code."""
     (found,) = re.findall(text, ALL)
-    assert int(found) == number
+    assert int(found.replace(",", "")) == number
 
 
 @pytest.mark.parametrize(

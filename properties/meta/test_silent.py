@@ -11,10 +11,12 @@ from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.counting.bounds import KNOWN
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.law import LAWS
+from shardproof.properties.laws.violation import NothingToCompare
 from shardproof.properties.reports.checking import user_implementation
 from shardproof.properties.reports.summary import notes
 from shardproof.properties.runner.judging import require_held
 from shardproof.properties.runner.search import find_violation
+from shardproof.properties.runner.tally import Tally
 
 SMALL = Scope(max_devices=4, available=4)
 
@@ -92,6 +94,16 @@ def test_what_nothing_is_known_of_is_not_held(engine: str) -> None:
         "communication unknown: moe_layer[silent_layer]: not checked, with no formula, expectation or lower bound; "
         "the largest case sends no communication"
     )
+
+
+def test_what_is_compared_in_part_keeps_its_reasons() -> None:
+    """Where some cases have a lower bound, the others are still said to have nothing."""
+    tally = Tally("moe_layer", "mine", "communication", "simulate", structures=10)
+    tally.not_run[NothingToCompare.TEXT] = 30
+    tally.communication = {"against": "lower bound", "cost": "all_gather=1", "case": "a case", "bytes": 4}
+    not_run, compared = notes([tally])
+    assert not_run == f"not run: moe_layer[mine]: {NothingToCompare.TEXT}: 30 structures"
+    assert "checked against the lower bound only" in compared
 
 
 @pytest.mark.parametrize("contract", [*sorted(SILENT)])

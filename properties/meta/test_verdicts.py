@@ -295,6 +295,7 @@ def test_a_law_that_ran_on_nothing_is_not_called_held() -> None:
     assert verdict_row(tally)[2] == "not run"
     tally.structures = 1
     assert verdict_row(tally)[2] == "held"
+    assert verdict_row(dataclasses.replace(tally, structures=0, defects={"empty_product": 7}))[2] == "excused"
 
 
 @pytest.mark.lengthy

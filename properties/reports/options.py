@@ -18,6 +18,9 @@ from shardproof.properties.runner.given import SAID, GivenError, parse_all
 from shardproof.properties.runner.platforms import BACKENDS, TooFewDevices, check_devices
 from shardproof.properties.runner.programs import meant
 
+SIMULATED = 4096
+"""The most devices of a mesh that is only simulated, unless another number is asked for."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The options in the table of `properties/reports/README.md`."""
@@ -44,9 +47,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--mesh-devices",
         type=int,
-        default=4096,
+        default=SIMULATED,
         metavar="N",
-        help="the most devices of a mesh that is only simulated (default: 4096)",
+        help=f"the most devices of a mesh that is only simulated (default: {SIMULATED})",
     )
     group.addoption(
         "--impl",

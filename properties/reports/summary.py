@@ -48,9 +48,10 @@ def notes(tallies: Iterable[Tally]) -> list[str]:
             lines.append(f"unsupported: {tally.name}: {reason}, {where}")
         for reason, times in tally.instead.items():
             lines.append(f"engine: {tally.name}: {reason}: {counted(times, 'structure')} run on XLA instead")
-        # what has nothing to be compared with is told by what it sends
-        not_run = {reason: times for reason, times in tally.not_run.items() if reason != NothingToCompare.TEXT}
-        findings = {what: where for what, where in tally.findings.items() if NothingToCompare.TEXT not in what}
+        # where nothing at all is compared, that is told by what is sent
+        told = NothingToCompare.TEXT if (tally.communication or {}).get("against") == "nothing" else None
+        not_run = {reason: times for reason, times in tally.not_run.items() if reason != told}
+        findings = {what: where for what, where in tally.findings.items() if told is None or told not in what}
         for reason, times in not_run.items():
             lines.append(f"not run: {tally.name}: {reason}: {counted(times, 'structure')}")
         for what, where in findings.items():
@@ -104,7 +105,9 @@ def verdict_row(tally: Tally) -> tuple[str, ...]:
         f"{count:,} ({count / whole:.0%})" if count and tally.outcome != "failed" else f"{count:,}" for count in kinds
     ]
     excluded = f"{tally.excluded:,} ({tally.excluded_share:.0%} of all)" if tally.excluded else "0"
-    outcome = "not run" if tally.outcome == "passed" and not any(kinds[:3]) else OUTCOMES[tally.outcome]
+    outcome = OUTCOMES[tally.outcome]
+    if tally.outcome == "passed" and not tally.structures:
+        outcome = "excused" if tally.defects else "unsupported" if tally.unsupported else "not run"
     return (tally.law, tally.engine, outcome, *shares, excluded)
 
 

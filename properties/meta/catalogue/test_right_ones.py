@@ -24,7 +24,7 @@ STRUCTURES = max(2, settings().max_examples // 100)
 """Per law: few of each, since there are so many; a nightly profile draws fifty."""
 
 SLOW = ("expert_choice_layer", "gated_moe_layer", "shard_router_z_loss")
-"""Contracts whose right functions are made of those of others."""
+"""Contracts whose right functions take many seconds; their parts are those of others."""
 
 FIRST = first_of_each(RIGHT_ONES.values(), lambda right_one: right_one.contract)
 BRIEF = [right_one for right_one in FIRST if right_one.contract not in SLOW]

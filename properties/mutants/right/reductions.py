@@ -14,7 +14,7 @@ from shardproof.properties.mutants.right.pieces import accumulator, added, combi
 
 
 def whole(x: Array, op: str) -> Array:
-    """What a mean is the mean of: integers are summed in float32 or wider, so that they do not wrap around."""
+    """What a mean is the mean of: integers are summed in float32, so that they do not wrap around."""
     return x.astype(jnp.float32) if op == "mean" and jnp.issubdtype(x.dtype, jnp.integer) else x
 
 

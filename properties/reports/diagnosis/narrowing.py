@@ -15,39 +15,39 @@ from shardproof.properties.engines.simulate import Change, Simulated
 from shardproof.properties.laws.numbers import operands
 from shardproof.properties.laws.running import all_blocks
 from shardproof.properties.laws.violation import Difference
-from shardproof.properties.reports.diagnosis.repairs import Places, alike, place, program_of
+from shardproof.properties.reports.diagnosis.repairs import MOST, Places, alike, place, program_of
 from shardproof.properties.runner.violation import LawViolation
-
-MOST = 64
-"""The largest mesh on which lines are tried."""
 
 MOST_LINES = 200
 """How many are tried, at most."""
 
 
 def narrowed(violation: LawViolation) -> list[str]:
-    """One line that says so, if it is no more than rounding: values are right in double precision."""
+    """One line that says so, if results are wrong by no more than rounding: in double precision they are right."""
     difference = violation.difference
-    if difference is None or difference.off_in_doubles is None or difference.by_formula:
+    if difference is None or not _is_rounding(difference):
         return []
     if not np.isfinite(difference.actual[difference.wrong].astype(np.complex128)).all():
         return []
-    return [
-        "; ".join(filter(None, ("rounded too much: in double precision the values are right", rounds_at(violation))))
-    ]
+    told = "rounded too much: in double precision the values are right"
+    return ["; ".join(filter(None, (told, rounds_at(violation))))]
 
 
 def rounds_at(violation: LawViolation) -> str:
     """What rounds to which dtype, and where, if results are right in double precision; empty if that is unknown."""
     difference, case, data = violation.difference, violation.case, violation.data
-    if difference is None or difference.of != "result" or difference.off_in_doubles is None or difference.by_formula:
+    if difference is None or not _is_rounding(difference) or data is None:
         return ""
-    if data is None or violation.law.between_engines or case.mesh.size > MOST:
+    if violation.law.between_engines or case.mesh.size > MOST:
         return ""
     try:
         return _line(program_of(violation.implementation, case), case, data, difference)
     except Exception:  # the interpreter may lack what an engine has: then nothing more is known
         return ""
+
+
+def _is_rounding(difference: Difference) -> bool:
+    return difference.of == "result" and difference.off_in_doubles is not None and not difference.by_formula
 
 
 def _line(program: Simulated, case: Case, data: Data, difference: Difference) -> str:

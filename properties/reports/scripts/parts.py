@@ -121,12 +121,11 @@ class Script:
         ]  # fmt: skip
 
     def where(self) -> list[str]:
-        """Puts the implementation's folder on the path, if it is not installed, and where its project was run from."""
-        folder, here = self.source.folder, Path.cwd()
-        if not folder or "site-packages" in Path(folder).parts:
-            return []
-        lines = [f"sys.path.insert(0, {quoted(Path(folder).as_posix())})"]
-        return [*lines, *([f"sys.path.append({quoted(here.as_posix())})"] if here in Path(folder).parents else [])]
+        """Puts the implementation's folders on the path, if it is not installed, and where its project was run from."""
+        folders, here = [Path(one) for one in self.source.folders if "site-packages" not in Path(one).parts], Path.cwd()
+        lines = [f"sys.path.insert(0, {quoted(folder.as_posix())})" for folder in folders]
+        below = any(here in folder.parents for folder in folders)
+        return [*lines, *([f"sys.path.append({quoted(here.as_posix())})"] if below else [])]
 
     def functions(self) -> list[str]:
         """The call on one device, and the transformation around it."""

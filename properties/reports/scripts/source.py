@@ -27,7 +27,7 @@ class Source:
 
     name: str
     lines: list[str]
-    folder: str = ""
+    folders: tuple[str, ...] = ()
     missing: list[str] = field(default_factory=list)
 
 
@@ -44,10 +44,11 @@ def source_of(implementation: Implementation, *, renamed: bool = False) -> Sourc
         own = OTHER if renamed or first.startswith("_") else first
         alias = "" if own == first else f" as {own}"
         folder = source_root(name) if name.path else str(Path(shardproof.__file__).resolve().parents[1])
-        return Source(f"{own}.{rest}" if rest else own, [f"from {name.module} import {first}{alias}"], folder)
+        lines = [f"from {name.module} import {first}{alias}"]
+        return Source(f"{own}.{rest}" if rest else own, lines, (folder,) if folder else ())
     found = _embedded(implementation.function, "")
     if found is not None:
-        found = dataclasses.replace(found, folder=_folder_of_imports(found.lines))
+        found = dataclasses.replace(found, folders=_folders_of_imports(found.lines))
         return _inside(found) if renamed else found
     return Source(
         OTHER,
@@ -60,26 +61,32 @@ def source_of(implementation: Implementation, *, renamed: bool = False) -> Sourc
     )
 
 
-def _folder_of_imports(lines: Iterable[str]) -> str:
-    """Where the modules are that are imported and not installed, if there are any."""
-    for line in "\n".join(lines).split("\n"):
-        if not line.startswith(("from ", "import ")):
-            continue
-        module = sys.modules.get(line.split()[1].partition(".")[0])
-        file = getattr(module, "__file__", None)
-        if module is None or not file or module.__name__ in (*sys.stdlib_module_names, shardproof.__name__):
-            continue
-        folder = Path(file).resolve().parent
-        if "site-packages" not in folder.parts:
-            return str(folder.parent if Path(file).stem == "__init__" else folder)
-    return ""
+def _folders_of_imports(lines: Iterable[str]) -> tuple[str, ...]:
+    """Where the modules are that are imported and not installed."""
+    named: list[str] = []
+    for node in ast.walk(ast.parse("\n".join(lines))):
+        if isinstance(node, ast.Import):
+            named += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            named.append(node.module)
+    return tuple(dict.fromkeys(folder for name in named for folder in _roots(name.partition(".")[0])))
+
+
+def _roots(package: str) -> list[str]:
+    """The folders from which a module or package that is not installed is imported."""
+    module = sys.modules.get(package)
+    if module is None or package in (*sys.stdlib_module_names, shardproof.__name__):
+        return []
+    paths = [Path(path) for path in getattr(module, "__path__", [])] or [Path(getattr(module, "__file__", None) or ".")]
+    folders = [path.resolve().parent for path in paths if path != Path()]
+    return [str(folder) for folder in folders if not {"site-packages", "dist-packages"} & {*folder.parts}]
 
 
 def _inside(source: Source) -> Source:
     """The same lines where they meet nothing else of the script: in a function of their own."""
     text = textwrap.indent("\n".join(source.lines).strip("\n"), "    ")
     lines = ["def made():", *text.split("\n"), f"    return {source.name}", "", "", f"{OTHER} = made()"]
-    return Source(OTHER, lines, source.folder, source.missing)
+    return Source(OTHER, lines, source.folders, source.missing)
 
 
 def clashes(text: str, source: Source) -> bool:

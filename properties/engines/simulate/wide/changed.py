@@ -60,8 +60,9 @@ class ChangedArithmetic(WideArithmetic):
     def _reduced(self, env: Env, equation: Any, x: Numbers, variable: Any) -> Numbers:
         then, axes = self.change.then, self.change.axes
         if then == "rounded":
-            rounded = np.asarray(value_of(x)).astype(variable.aval.dtype).astype(double(variable.aval.dtype))
-            return together(rounded, error_of(x), variable.aval.dtype)
+            with np.errstate(over="ignore"):  # what the dtype does not reach is infinite in it
+                rounded = np.asarray(value_of(x)).astype(variable.aval.dtype)
+            return together(rounded.astype(double(variable.aval.dtype)), error_of(x), variable.aval.dtype)
         if then != "once":
             reduction = SimpleNamespace(
                 primitive=SimpleNamespace(name="psum" if then == "pmean" else then),

@@ -156,6 +156,7 @@ work.SHAPES = {"wide": (64, 64, 64)}
 """
 
 
+@pytest.mark.lengthy
 def test_given_functions_are_measured_as_well(tmp_path: Path) -> None:
     """Beside the naive form, and profiled; here on small shapes, with virtual devices that pass for TPUs."""
     (tmp_path / "mine.py").write_text(GIVEN, encoding="utf-8")

@@ -46,6 +46,7 @@ SHARDED = Placement(((), ("dp",)))
 PRODUCT = (Operand((2, 3), "float32", SHARDED), Operand((3, 2), "float32", Placement((("dp",), ()))))
 
 
+@pytest.mark.lengthy
 def test_half_of_the_chains_have_two_links_or_more() -> None:
     """Of the cases of a law of transformations; each of them is one that may be drawn, and may be read."""
     lengths: Counter[int] = Counter()
@@ -63,6 +64,7 @@ def test_half_of_the_chains_have_two_links_or_more() -> None:
     assert 0.4 < 1 - lengths[1] / lengths.total() < 0.65
 
 
+@pytest.mark.lengthy
 def test_every_link_is_left_in_cases() -> None:
     """Of 400 cases each link is around some, and those that need an axis beside mostly have one.
 

@@ -18,6 +18,7 @@ from shardproof.properties.contracts.matmul import CONTRACTS as MATMULS
 from shardproof.properties.counting.machines import flops_in
 from shardproof.properties.counting.operations import operations_of
 from shardproof.properties.counting.products import product_case
+from shardproof.properties.meta.brief import first_of_each, marked
 from shardproof.properties.meta.test_algorithms import check_forward, cost_of, recorded, without, without_tangents
 from shardproof.properties.programs.costs import gathered_again, product_flops
 from shardproof.properties.programs.derivatives import derivatives
@@ -154,7 +155,9 @@ def way_of(one: Implementation) -> str:
     return {"overlapped": "ring"}.get(first, first)
 
 
-@pytest.mark.parametrize("one", [*PRODUCTS, *OVERLAPPED], ids=str)
+@pytest.mark.parametrize(
+    "one", marked([*PRODUCTS, *OVERLAPPED], first_of_each([*PRODUCTS, *OVERLAPPED], lambda one: one.contract))
+)
 def test_formulas_hold(one: Implementation) -> None:
     """Permutes and bytes, forward and backward, for p = 2 to 8 in a row and over two axes in both orders."""
     lines = () if way_of(one) == "nested" else tuple(((p,), False) for p in range(2, 9))
@@ -217,6 +220,7 @@ def test_a_ring_holds_a_few_blocks(contract: str, way: str) -> None:
 FEW = [BY_NAME[name] for name in ("ring_all_gather_matmul_lhs_contracting", "alternating_matmul_reduce_scatter")]
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("one", [*PRODUCTS, *OVERLAPPED] if settings().max_examples >= 1000 else FEW, ids=str)
 def test_five_hundred_participants(one: Implementation) -> None:
     """What holds on eight participants holds on 512: two of the forms, in thorough profiles all."""

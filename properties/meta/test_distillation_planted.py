@@ -35,7 +35,7 @@ def test_an_odd_method_is_not_reported(name: str, lesson: Lesson) -> None:
 
 
 @pytest.mark.parametrize("name", WRONG)
-@pytest.mark.parametrize("lesson", [HALVES, UNEVEN], ids=["halves", "uneven"])
+@pytest.mark.parametrize("lesson", [HALVES, pytest.param(UNEVEN, marks=pytest.mark.lengthy)], ids=["halves", "uneven"])
 def test_planted(name: str, lesson: Lesson) -> None:
     """It is reported for what is wrong, and not where that does no harm."""
     planted = WRONG[name]
@@ -70,6 +70,7 @@ def test_what_is_drawn() -> None:
     assert any(min(lesson.teacher.size, lesson.student.size) > 1 for lesson in (*halves, *others))
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("name", WRONG)
 def test_planted_bugs_are_found_among_what_is_drawn(name: str) -> None:
     """One lesson at least of those that a run draws shows each."""

@@ -358,6 +358,7 @@ def test_a_wrong_function_beside_a_replay_is_a_usage_error(impl: str, line: str,
     assert said.startswith(line)
 
 
+@pytest.mark.lengthy
 @pytest.mark.either_end
 def test_a_damaged_file_fails_alone(tmp_path: Path) -> None:
     """One line names the file and the reason, and the rest of the folder is judged."""

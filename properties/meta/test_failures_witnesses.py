@@ -327,6 +327,7 @@ def drawn(_: int) -> None:
     """A test that Hypothesis runs."""
 
 
+@pytest.mark.lengthy
 def test_a_law_test_reports_data_that_shows_every_wrong_block() -> None:
     """What a law of the built-in implementations finds is reported as what is found in a given function."""
 

@@ -120,6 +120,7 @@ def test_no_choice_depends_on_roundings(top_k: int, over: str) -> None:
             assert (np.diff(gates) > APART * gates[1:]).all()
 
 
+@pytest.mark.lengthy
 @pytest.mark.either_end
 def test_what_padding_is_for_is_drawn() -> None:
     """All policies and gates, both kinds of capacity, axes beside and in another order; shards without tokens."""

@@ -240,6 +240,7 @@ def layer(x: Array, w: Array, *, tp: Any) -> Array:
     return lax.all_gather(x, tp, axis=1, tiled=True) @ w
 
 
+@pytest.mark.lengthy
 def test_users_claim_it_of_their_own() -> None:
     """In `check`, and of a program: with `exposed<=1` what is sent may wait, with `exposed<=0` it may not."""
     summary = check(

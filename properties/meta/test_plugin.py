@@ -207,6 +207,7 @@ def test_the_failure_of_the_readme_is_what_happens(tmp_path: Path) -> None:
     assert told in printed
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     ("arguments", "environment", "profile", "repeats"),
     [

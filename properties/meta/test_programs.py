@@ -28,7 +28,7 @@ MLP: dict[str, Any] = {
 }
 
 
-BRIEF = ("mlp", "softmax", "whole", "counted")
+BRIEF = ("mlp", "counted")
 """Those that are tried in every run."""
 
 

@@ -145,12 +145,14 @@ LOSSES: dict[str, Callable[..., Callable[..., Any]]] = {
 }
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("name", marked(LOSSES, ["fully_sharded_rows"]))
 def test_published_losses_are_right(name: str) -> None:
     """Values and gradients are the contract's, on drawn meshes, roles and sizes, interpreted and compiled."""
     check("mlp_loss", LOSSES[name](), laws=["value", "gradient"], max_examples=6)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("name", marked(LOSSES, ["data_parallel"]))
 def test_a_last_relu_is_reported(name: str) -> None:
     """As one more function of the outputs on one device, of one number."""

@@ -128,6 +128,7 @@ def test_what_marks_padding_is_met(size: int, below: int, seed: int) -> None:
     assert size / 6 < np.sum(found < 0) < size / 2
 
 
+@pytest.mark.lengthy
 def test_a_length_may_be_that_of_the_whole_dimension() -> None:
     """And a program that is wrong there alone is reported."""
 

@@ -12,6 +12,7 @@ from jax import lax
 from shardproof import check_program
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.simulate import Change, prepare
+from shardproof.properties.meta.brief import marked
 from shardproof.properties.reports.diagnosis.repairs import numbers_by_the_mesh
 
 
@@ -97,7 +98,7 @@ PROGRAMS: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", marked(PROGRAMS, ["a role", "a norm"]))
 def test_the_line_and_the_change_are_told(name: str) -> None:
     """In the report of a check, where nothing else is known."""
     function, reference, described, told = PROGRAMS[name]

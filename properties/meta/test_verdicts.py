@@ -58,6 +58,7 @@ def few(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
     return collectives.ring_shift(x, axis_name, offset=offset)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("law", [law for law in LAWS if law != "eager"])
 def test_what_supports_nothing_does_not_pass(law: str) -> None:
     """A function that only raises NotImplementedError is held to nothing, by no law, that of errors included.
@@ -263,6 +264,7 @@ def tripled_tangent(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
     return y if not jnp.issubdtype(y.dtype, jnp.inexact) else 3 * y - lax.stop_gradient(2 * y)
 
 
+@pytest.mark.lengthy
 def test_each_mode_of_differentiation_is_checked_where_it_exists() -> None:
     """A while_loop has forward mode alone, which is checked: a right one holds, a wrong tangent is reported."""
     right = found("ring_shift", loops, "gradient", "simulate", 10)

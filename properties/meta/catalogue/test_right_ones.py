@@ -75,6 +75,7 @@ def test_a_right_one_is_not_reported_when_compiled(right_one: RightOne) -> None:
         assert finding.violation is None, f"{right_one}: {right_one.sentence}\n{finding.violation}"
 
 
+@pytest.mark.lengthy
 def test_narrow_accumulation_is_a_choice() -> None:
     """A product that adds up in the operands' dtype is right if it says so, and reported if it does not."""
     narrow = user_implementation("all_gather_matmul_lhs_contracting", MUTANTS["product_in_the_input_dtype"].function)

@@ -155,9 +155,10 @@ def way_of(one: Implementation) -> str:
     return {"overlapped": "ring"}.get(first, first)
 
 
-@pytest.mark.parametrize(
-    "one", marked([*PRODUCTS, *OVERLAPPED], first_of_each([*PRODUCTS, *OVERLAPPED], lambda one: one.contract))
-)
+EVERY = [*PRODUCTS, *OVERLAPPED]
+
+
+@pytest.mark.parametrize("one", marked(EVERY, first_of_each(EVERY, lambda one: one.contract)))
 def test_formulas_hold(one: Implementation) -> None:
     """Permutes and bytes, forward and backward, for p = 2 to 8 in a row and over two axes in both orders."""
     lines = () if way_of(one) == "nested" else tuple(((p,), False) for p in range(2, 9))
@@ -221,7 +222,7 @@ FEW = [BY_NAME[name] for name in ("ring_all_gather_matmul_lhs_contracting", "alt
 
 
 @pytest.mark.lengthy
-@pytest.mark.parametrize("one", [*PRODUCTS, *OVERLAPPED] if settings().max_examples >= 1000 else FEW, ids=str)
+@pytest.mark.parametrize("one", EVERY if settings().max_examples >= 1000 else FEW, ids=str)
 def test_five_hundred_participants(one: Implementation) -> None:
     """What holds on eight participants holds on 512: two of the forms, in thorough profiles all."""
     sizes = (16, 32) if way_of(one) == "nested" else (512,)

@@ -395,6 +395,21 @@ def test_what_has_no_rule_is_named(function: Function, lacks: str) -> None:
     assert "test_wide.py" in str(raised.value)
 
 
+def test_what_cancels_below_the_normal_range_may_be_taken_for_zero() -> None:
+    """XLA:CPU does that with a sum of normal numbers that is none itself."""
+    x, y = np.array([1.5e-37], np.float32), np.array([-1.49e-37], np.float32)
+
+    def functions(x: Array, y: Array) -> Any:
+        rows = jnp.stack([x, y])
+        return rows.sum(0), jnp.ones(2, np.float32) @ rows, x + y, jnp.cumsum(rows, 0)[-1]
+
+    plain = [np.asarray(result) for result in jax.jit(functions)(x, y)]
+    assert any((one == 0).all() for one in plain)
+    wide = run_wide(functions, x, y)
+    assert not beyond(plain, wide), (plain, wide)
+    assert all((one.error > 0).all() and (one.error < 2e-38).all() for one in wide)
+
+
 def test_doubles_are_charged_as_doubles() -> None:
     """The mathematics is known to the last digits, but for a constant that a number of the source was rounded to."""
     exact, rounded = run_wide(lambda x: (jnp.tanh(x * 0.5), x * 0.1), ONES, rounding=DOUBLES)

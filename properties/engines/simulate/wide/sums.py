@@ -37,7 +37,10 @@ def summed(env: Env, equation: Any, value: Numbers, error: Any, size: Any, round
     bounds = limits_of(env, equation)
     share = roundings * bounds.terms
     with_order = error + np.where(share < 1, share / (1 - share), np.inf) * size
-    with_order = with_order + np.where(size < bounds.normal, roundings * bounds.floor, 0.0) * (size > 0)
+    # what its terms leave of one another may be taken for zero as well, however large they are
+    left = np.abs(value) - with_order < bounds.normal
+    flushed = np.where(size < bounds.normal, roundings * bounds.floor, np.where(left, bounds.floor, 0.0))
+    with_order = with_order + flushed * (size > 0)
     with_order = np.where(
         size + with_order > bounds.largest, np.where(np.isfinite(size), np.inf, with_order), with_order
     )

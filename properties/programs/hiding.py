@@ -37,7 +37,7 @@ def exposed_by(way: str, contract: str) -> Limit:
     if way == "tiled":
         return one_tile
     if contract == "matmul_all_reduce":
-        return "1/2"
+        return half_and_a_row
     if way == "nested":
         return along_the_first_axis_and_more if contract == "transformer_block" else along_the_first_axis
     if way == "alternating":
@@ -55,6 +55,12 @@ def one_tile(case: Case) -> Fraction:
     """A tile's part of the columns."""
     columns = case.operands[1].block[-1]
     return Fraction(max(1, math.ceil(columns / case.participants)), max(1, columns))
+
+
+def half_and_a_row(case: Case) -> Fraction:
+    """Half; of an odd number of rows, whose halves are not the same, a row more."""
+    rows = case.operands[0].block[-2]
+    return Fraction(rows, 2 * rows - 1) if rows % 2 and rows > 1 else Fraction(1, 2)
 
 
 def in_turns(case: Case) -> Fraction:

@@ -2,7 +2,8 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from shardproof.properties.cases.case import Case
@@ -56,7 +57,9 @@ def excused(
             continue
         verdict = _without(defect, primitive, law, implementation, case, engine)
         if verdict is not None and defect.confirmed and verdict.kind == "excused":
-            verdict = _confirmed(verdict, defect, primitive, law, implementation, case, engine, repaired)
+            check = partial(law.check, implementation, case, engine)
+            others = partial(excused, law, implementation, case, engine, repaired=repaired | {defect.name})
+            verdict = _confirmed(verdict, defect, primitive, check, others)
         if verdict is not None:
             return verdict
     return None
@@ -192,21 +195,18 @@ def _confirmed(
     verdict: Verdict,
     defect: Defect,
     primitive: Any,
-    law: Law,
-    implementation: Implementation,
-    case: Case,
-    engine: Engine,
-    repaired: frozenset[str],
+    check: Callable[[], object],
+    otherwise: Callable[[Exception], Verdict | None],
 ) -> Verdict | None:
-    """The verdict, if the compiler holds as well once it is repaired, or what is left is another defect's."""
+    """The verdict, if the compiler holds as well once it is repaired; otherwise what is said of how it does not."""
     assert defect.repair is not None, defect.name
     with defect.repair(primitive):
         try:
-            law.check(implementation, case, engine)
+            check()
         except SuiteError:
             raise
         except NotRun as error:
             return _not_run(defect, error)
         except Exception as error:
-            return excused(law, implementation, case, engine, error, repaired | {defect.name})
+            return otherwise(error)
     return verdict

@@ -31,6 +31,7 @@ from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.hunt import hunt
 from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.expectation import ExpectationError
+from shardproof.properties.programs.hiding import half_and_a_row
 from shardproof.properties.programs.implementations import OVERLAPPED, PRODUCTS, Implementation
 from shardproof.properties.programs.overlap import Overlap, limit
 from shardproof.properties.programs.program import Seen, forward
@@ -147,6 +148,33 @@ def total_of_while(lhs: Array, rhs: Array, axis_name: Any) -> Array:
 
     lhs = lax.while_loop(lambda state: jnp.sum(state) < 0, body, lhs)
     return jnp.matmul(lax.all_gather(lhs, axis_name, axis=lhs.ndim - 2, tiled=True), rhs)
+
+
+ROWS = (1, 2, 3, 21, 33, 65, 129)
+
+
+@pytest.mark.parametrize("way", ["ring", "bidirectional"])
+@pytest.mark.parametrize("p", [2, 3, 4, 8])
+def test_an_all_reduce_exposes_half_and_a_row(way: str, p: int) -> None:
+    """Of any number of rows no more than is claimed; of some as much."""
+    (one,) = [one for one in OVERLAPPED if one.name == f"{way}_matmul_all_reduce"]
+    assert one.overlap is not None
+    tight = dataclasses.replace(one, overlap=dataclasses.replace(one.overlap, exposed=a_hair_less))
+    reached = 0
+    for rows in ROWS:
+        for columns in (4, 128):
+            case = case_of(one.contract, (p,), (rows, 1, columns))
+            check_overlap(one, case, SimulateEngine())
+            try:
+                check_overlap(tight, case, SimulateEngine())
+            except Broken:
+                reached += 1
+    assert reached
+
+
+def a_hair_less(case: Case) -> Fraction:
+    """Just below what such a product claims."""
+    return half_and_a_row(case) - Fraction(1, 10**6)
 
 
 def test_what_cannot_be_told_is_no_pass() -> None:

@@ -31,7 +31,7 @@ from shardproof.properties.contracts.operation import APART, Described, Drawn, o
 OWN = frozenset({"empty_blocks", APART, "explained_errors", "x64"})
 FEATURES = OWN | {"narrow_accumulation"}
 
-MOST_MEMBERS = 256
+MOST_MEMBERS = 128
 """The largest mesh: every participant has the whole sequence, of as many positions as participants."""
 
 

@@ -1,7 +1,7 @@
 """Engines: what runs a program. A law never knows which one ran; an engine never knows which law asked."""
 
 from shardproof.properties.engines.engine import Engine, Prepared, Sets
-from shardproof.properties.engines.simulated import SimulateEngine
+from shardproof.properties.engines.simulated import Interpreted, SimulateEngine
 from shardproof.properties.engines.xla import XlaEngine
 
 ENGINES: dict[str, type[Engine]] = {"simulate": SimulateEngine, "xla": XlaEngine}
@@ -18,4 +18,4 @@ def engine_named(name: str) -> Engine:
     return ENGINES[name]()
 
 
-__all__ = ["ENGINES", "Engine", "Prepared", "Sets", "SimulateEngine", "XlaEngine", "engine_named"]
+__all__ = ["ENGINES", "Engine", "Interpreted", "Prepared", "Sets", "SimulateEngine", "XlaEngine", "engine_named"]

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import jax
 import numpy as np
@@ -48,6 +49,12 @@ class Interpreted(Prepared):
     def __init__(self, traced: simulate.Simulated) -> None:
         super().__init__(self._alone, traced.closed_jaxpr)
         self.traced = traced
+
+    @classmethod
+    def of(cls, closed_jaxpr: Any) -> "Interpreted":
+        """A program that something else has traced."""
+        results = jax.tree.structure(list(closed_jaxpr.out_avals))
+        return cls(simulate.Simulated(closed_jaxpr, closed_jaxpr.in_avals, results))
 
     def _alone(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         with failing_as_a_limit():

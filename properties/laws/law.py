@@ -176,7 +176,7 @@ LAWS: dict[str, Law] = {
             "value",
             "Every device holds the block that the oracle says.",
             check_value,
-            chains=Chains(COMPILED, bare=2),
+            chains=Chains(COMPILED, bare=4),
             share=2.4,
         ),
         Law(
@@ -184,7 +184,7 @@ LAWS: dict[str, Law] = {
             "Forward mode is the oracle's map, reverse mode its transpose, and where sums are exact they are adjoint.",
             check_gradient,
             asks=has_gradient,
-            chains=Chains(DIFFERENTIABLE, bare=2),
+            chains=Chains(DIFFERENTIABLE, bare=4),
             floating=True,
             share=0.6,
             script="gradient",
@@ -214,7 +214,7 @@ LAWS: dict[str, Law] = {
             "transformation",
             "No chain of transformations around a call changes its values.",
             check_value,
-            chains=Chains((*COMPILED, "partial_manual", "no_vma")),  # twice: they change what the others only wrap
+            chains=Chains((*COMPILED, "partial_manual", "no_vma", "vjp_inside")),  # twice: they change what is called
             share=0.8,
             title="{part}",
         ),

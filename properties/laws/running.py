@@ -17,7 +17,7 @@ from shardproof.oracles.layout import shard
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.manual import stacked_axes
 from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.engines import Engine, Prepared
+from shardproof.properties.engines import Engine, Interpreted, Prepared, SimulateEngine, XlaEngine
 from shardproof.properties.engines.simulate import raised_in
 from shardproof.properties.engines.simulate.liveness import equations
 from shardproof.properties.laws.batches import oracle_blocks
@@ -77,10 +77,18 @@ def ready(kind: str, implementation: Implementation, case: Case, engine: Engine)
         _ready.move_to_end(key)
         return _ready[key]
     made = _make(kind, implementation, case, engine)
+    _keep(key, made)
+    jaxpr = made.prepared.jaxpr
+    if engine.name == XlaEngine.name and jaxpr is not None:  # of which the interpreter need not trace its own
+        as_well = (kind, implementation, case.structure, SimulateEngine.name)
+        _keep(as_well, dataclasses.replace(made, prepared=Interpreted.of(jaxpr)))
+    return made
+
+
+def _keep(key: tuple[object, ...], made: Ready) -> None:
     _ready[key] = made
     if len(_ready) > KEPT:
         _ready.popitem(last=False)
-    return made
 
 
 def forget() -> None:

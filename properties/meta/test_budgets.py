@@ -24,8 +24,8 @@ from shardproof.properties.runner.tally import Tally
     [
         ("value", "user", "simulate", 480),
         ("value", "user", "xla", 29),
-        ("value", "overlapped", "simulate", 19),
-        ("communication", "overlapped", "simulate", 18),
+        ("value", "overlapped", "simulate", 14),
+        ("communication", "overlapped", "simulate", 10),
         ("gradient", "overlapped", "simulate", LEAST),
         ("value", "overlapped", "xla", LEAST),
     ],

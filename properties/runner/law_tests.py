@@ -31,10 +31,10 @@ INEXACT = frozenset({"fused", "layers", "nonlinear", "whole"})
 Those of mixtures of experts are too, in layers of global arrays."""
 
 OF_OTHERS = frozenset({"routers"})
-"""Forms of what other forms have as well: of some laws the last of each contract is checked, and nothing sent counted
-as compiled."""
+"""The forms of what is sent by what other forms are checked for, of which XLA's part is not compiled once more."""
 
 COMPILED_ALIKE: Mapping[str, frozenset[str]] = {
+    "agreement": OF_OTHERS,
     "communication": frozenset({"algorithm", "fused", "layers", "nonlinear", "overlapped", "routed"}),
     "gradient": INEXACT,
 }
@@ -43,9 +43,6 @@ COMPILED_ALIKE: Mapping[str, frozenset[str]] = {
 All are made of the same collectives, and no bug of the catalogue shows in a compiled program alone. Where a compiler
 decides what is sent, as of global arrays, it is counted of all.
 """
-
-OF_LAST = frozenset({"agreement", "scale", "transformation", "transformed gradient", "type"})
-"""Those laws: of values, gradients and what is sent, all implementations are checked in the interpreter."""
 
 FEW = 100
 """Fewer examples than this are for what depends on the number of devices: without the costliest law, and of functions
@@ -137,7 +134,6 @@ def law_tests(implementations: Sequence[Implementation], *, derived: bool = Fals
 
     def asked(law: Law, engine: str) -> list[Implementation]:
         as_last = engine == "xla" and forms <= COMPILED_ALIKE.get(law.name, frozenset())
-        as_last |= law.name in OF_LAST and forms <= OF_OTHERS
         return [one for one in (last if few and as_last else implementations) if engine in law.engines_for(one)]
 
     tests = [

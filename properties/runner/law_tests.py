@@ -36,7 +36,7 @@ OF_OTHERS = frozenset({"routers"})
 COMPILED_ALIKE: Mapping[str, frozenset[str]] = {
     "agreement": OF_OTHERS,
     "communication": frozenset({"algorithm", "fused", "layers", "nonlinear", "overlapped", "routed"}),
-    "gradient": INEXACT,
+    "gradient": INEXACT - {"whole"},
 }
 """The forms of which, by law, the last of each contract is compiled alone; the others are interpreted.
 

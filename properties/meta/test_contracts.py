@@ -14,6 +14,7 @@ from shardproof.properties.laws.law import LAWS
 from shardproof.properties.meta.test_rooms import ROOT, sources
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
+from shardproof.properties.runner.law_tests import COMPILED_ALIKE, OF_OTHERS
 
 OWN = tuple(name for name, contract in CONTRACTS.items() if contract.implementations)
 ANY_OF_THEM = "mutants/right/"
@@ -121,7 +122,7 @@ def test_every_contract_of_its_own_has_planted_bugs() -> None:
 
 
 def test_the_suite_checks_every_law_of_every_implementation() -> None:
-    """In the interpreter; what is made of others is compiled for some laws alone."""
+    """In the interpreter; what is made of others is compiled for some laws alone, at times one of each contract."""
     found = set()
     for module in sorted(Path(suite.__file__).parent.glob("test_*.py")):
         for test in vars(importlib.import_module(f"{suite.__name__}.{module.stem}")).values():
@@ -135,3 +136,12 @@ def test_the_suite_checks_every_law_of_every_implementation() -> None:
     asked = {(law.name, e, str(one)) for one in IMPLEMENTATIONS for law in LAWS.values() for e in law.engines_for(one)}
     assert found <= asked
     assert {what for what in asked - found if what[1] == "simulate"} == set()
+    form_of = {str(one): one.form for one in IMPLEMENTATIONS}
+    for law, forms in COMPILED_ALIKE.items():
+        compiled = {name for what, engine, name in found if (what, engine) == (law, "xla")}
+        left_out = {name for what, engine, name in asked - found if (what, engine) == (law, "xla")}
+        assert {name.partition("[")[0] for name in compiled} >= {
+            one.contract for one in IMPLEMENTATIONS if law == "agreement" or one.form in forms - OF_OTHERS
+        }
+        if law == "agreement":
+            assert {form_of[name] for name in left_out} == OF_OTHERS

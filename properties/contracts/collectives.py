@@ -130,7 +130,7 @@ def fit(shape: tuple[int, ...], at: int, parts: int, tiled: bool) -> tuple[int, 
 
 
 def _reduce(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    ops = ("sum", "mean") if scope.floating else ("sum", "max", "min", "mean")
+    ops = ("sum", "mean") if scope.floating else ("sum", "max", "min", "mean", "sum")
     return draw(blocks(scope)), {"op": draw(st.sampled_from(ops), label="op")}
 
 

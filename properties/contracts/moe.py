@@ -36,68 +36,43 @@ IN_CHUNKS = FEATURES | {"chunks"}
 MANY = 520
 """The tokens of all participants, where there are many: too many to be counted in 8 bits, or in bfloat16."""
 
-MOSTLY = (1, 2, 2, 3, 8)
-OFTEN_CHOSEN = {"choice": (2, 2, 3, 8, 1)}
-OFTEN_HELD = {"sender": (2, 3, 2, 1)}
-"""How many experts a token chooses, and a participant has, with a policy that is like another one where it is one."""
-
 MOST_MEMBERS = 64
 """The largest mesh: there are as many experts as participants, and a token has a logit for each of them."""
 
 
 def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    policies = POLICIES if "first_senders" in scope.features else tuple(p for p in POLICIES if p != "sender")
-    policy = draw(st.sampled_from(policies), label="policy")
     if scope.large:
         tokens, held, features, outputs = 1, draw(st.integers(1, 2), label="experts of each"), 2, 1
     else:
-        least = 0 if "empty_blocks" in scope.features and draw(st.integers(0, 15), label="no tokens") == 15 else 1
+        least = 0 if "empty_blocks" in scope.features and draw(st.integers(0, 9), label="no tokens") == 9 else 1
         tokens = draw(st.integers(least, 0 if least == 0 else 5), label="tokens")
-        held = draw(st.sampled_from(OFTEN_HELD.get(policy, (1, 2, 3))), label="experts of each")
+        held = draw(st.sampled_from((1, 2, 3)), label="experts of each")
         features, outputs = draw(st.tuples(st.integers(1, 4), st.integers(1, 2)), label="features, outputs")
     many = tokens > 0 and not scope.large and draw(st.integers(0, 8), label="many tokens") == 8
     if many:
         tokens, held, features, outputs = MANY // participants, 1, 2, 1
     experts = participants * held
-    top_k = min(experts, draw(st.sampled_from((1, 2) if many else OFTEN_CHOSEN.get(policy, MOSTLY)), label="top_k"))
-    every = tokens * participants
-    capacity, of_senders = _rooms(draw, math.ceil(every * top_k / experts), every, participants, scope)
+    top_k = min(experts, draw(st.sampled_from((1, 2) if many else (1, 2, 2, 3, 8)), label="top_k"))
+    share = math.ceil(tokens * participants * top_k / experts)
+    capacities = st.sampled_from((None, share, 1, max(1, share // 2), share, 1, share + 1, 0, tokens * participants))
+    policies = POLICIES if "first_senders" in scope.features else tuple(p for p in POLICIES if p != "sender")
     params = {
         "top_k": top_k,
-        "capacity": capacity,
-        "policy": policy,
+        "capacity": draw(capacities, label="capacity"),
+        "policy": draw(st.sampled_from(policies), label="policy"),
     }
     if "gates_of_all" in scope.features:
         params["over"] = draw(st.sampled_from(("chosen", "all", "all")), label="over")
     if "sender_capacity" in scope.features:
-        params["capacity_per_sender"] = of_senders
+        even = max(1, share // participants)
+        sent = st.sampled_from((None, 1, even, None, 1, 2, 0))
+        params["capacity_per_sender"] = draw(sent, label="capacity_per_sender")
     if "chunks" in scope.features:
         pairs = max(1, tokens * top_k)
         few = (pairs // 2, pairs // 3) if many else (1, 2)  # or hundreds of rounds
         params["chunk"] = draw(st.sampled_from((None, few[0], max(1, pairs - 1), few[1], pairs + 1)), label="chunk")
     router = Described((features, experts), varies=False)
     return [Described((tokens, features)), router, Described((held, features, outputs))], params
-
-
-def _rooms(draw: st.DrawFn, share: int, every: int, participants: int, scope: Scope) -> tuple[int | None, int | None]:
-    """The capacity of an expert and that of a sender, of which one alone tells more of whom it drops than both.
-
-    Arguments:
-        draw: Hypothesis' function.
-        share: how many tokens an expert gets if all get as many.
-        every: how many tokens there are.
-        participants: how many send.
-        scope: what may be used.
-    """
-    ways = ("none", "expert", "both", "expert", "sender", "expert", "both")
-    possible = ways if "sender_capacity" in scope.features else [way for way in ways if way in ("none", "expert")]
-    short = draw(st.sampled_from(possible), label="what is short")
-    tight, ample = (share, 1, max(1, share // 2), share + 1), (None, None, every)
-    capacities = {"expert": (*tight, 0), "both": tight}.get(short, ample)
-    sent, even = {"sender": (0, 1), "both": (1,)}.get(short, ()), max(1, share // participants)
-    capacity = draw(st.sampled_from(capacities), label="capacity")
-    of_senders = draw(st.sampled_from((1, even, 2, *sent)), label="capacity_per_sender") if sent else None
-    return capacity, of_senders
 
 
 def _gated(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
@@ -116,7 +91,7 @@ def _asked(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
 
 def _kinds(scope: Scope) -> tuple[str, ...]:
     unknown = {"nan_logits": "nan", "nan_tokens": "special"}
-    return ("real", "distinct", "real", *(kind for feature, kind in unknown.items() if feature in scope.features))
+    return ("real", "distinct", *(kind for feature, kind in unknown.items() if feature in scope.features))
 
 
 def _too_many(case: Case) -> st.SearchStrategy[Case]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jax
 import pytest
+from hypothesis import settings
 from jax import lax
 
 from shardproof.properties import suite
@@ -14,7 +15,7 @@ from shardproof.properties.laws.law import LAWS
 from shardproof.properties.meta.test_rooms import ROOT, sources
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
-from shardproof.properties.runner.law_tests import COMPILED_ALIKE, OF_OTHERS
+from shardproof.properties.runner.law_tests import COMPILED_ALIKE, FEW, OF_OTHERS
 
 OWN = tuple(name for name, contract in CONTRACTS.items() if contract.implementations)
 ANY_OF_THEM = "mutants/right/"
@@ -138,6 +139,8 @@ def test_the_suite_checks_every_law_of_every_implementation() -> None:
     assert {what for what in asked - found if what[1] == "simulate"} == set()
     form_of = {str(one): one.form for one in IMPLEMENTATIONS}
     for law, forms in COMPILED_ALIKE.items():
+        if law != "agreement" and settings().max_examples < FEW:  # of which the profile compiles nothing
+            continue
         compiled = {name for what, engine, name in found if (what, engine) == (law, "xla")}
         left_out = {name for what, engine, name in asked - found if (what, engine) == (law, "xla")}
         assert {name.partition("[")[0] for name in compiled} >= {

@@ -32,7 +32,7 @@ Arguments = Callable[[st.DrawFn, int, Scope], Drawn]
 
 SQUARED = ("all_to_all", "reduce_scatter")
 MOST_SQUARED = 1024
-"""The largest mesh of those with a piece for every pair of participants: on 4,096 devices they take ten seconds."""
+"""The largest mesh of those with a piece for every pair of participants, whose data grow with its square."""
 
 
 @st.composite

@@ -23,7 +23,7 @@ from shardproof.properties.contracts.operation import Described, Drawn, operatio
 FEATURES = frozenset({"explained_errors", "x64"})
 
 BEYOND_BYTES = tuple(side for side in LONG if side > 127)
-"""Rows which a place of 8 bits does not number: as often as all others."""
+"""More rows than 8 bits number: drawn twice as often as each of the other long sides."""
 
 LISTS = ("input_offsets", "send_sizes", "output_offsets", "recv_sizes")
 

@@ -44,6 +44,11 @@ def test_every_form_has_a_budget() -> None:
     assert MUTANTS["sum_of_bool_stays_bool"].form == "user"
 
 
+def test_no_planted_bug_needs_a_compiler() -> None:
+    """Every one breaks a law that is checked in the interpreter; so what is made alike need not be compiled each."""
+    assert [m.name for m in MUTANTS.values() if "simulate" not in LAWS[m.law].engines] == []
+
+
 def test_the_report_says_how_many_structures() -> None:
     """The number of structures that were checked is that of each implementation, in both tables."""
     case: Case = example("broadcast", MeshCase(("dp",), (2,)), "dp")

@@ -26,7 +26,7 @@ SHARES: Mapping[str, Mapping[str, float]] = {
     # one that is no sum of products, each data set of which is interpreted twice more, in double precision
     "nonlinear": {"simulate": 0.04, "xla": 0.03, "scale": 0.02, "value": 0.065, "gradient": 0.06},
     # two that are nonlinear, of a product and a loss that were checked by themselves
-    "fused": {"simulate": 0.02, "xla": 0.02, "scale": 0.01, "value": 0.075, "gradient": 0.08},
+    "fused": {"simulate": 0.02, "xla": 0.02, "scale": 0.01, "value": 0.06, "gradient": 0.06},
     # one that is nonlinear, and moves what it decides to move: nine ways for the same
     "routed": {"simulate": 0.02, "xla": 0.02, "scale": 0.01, "value": 0.075, "gradient": 0.08},
     # what goes with that: losses of its router, other experts, experts that choose; of parts that were checked there

@@ -40,8 +40,8 @@ COMPILED_ALIKE: Mapping[str, frozenset[str]] = {
 }
 """The forms of which, by law, the last of each contract is compiled alone; the others are interpreted.
 
-All are made of the same collectives, and no bug of the catalogue shows in a compiled program alone. Where a compiler
-decides what is sent, as of global arrays, it is counted of all.
+All are made of the same collectives, and every bug of the catalogue breaks a law that the interpreter checks. Where a
+compiler decides what is sent, as of global arrays, it is counted of all.
 """
 
 FEW = 100

@@ -7,7 +7,7 @@ import numpy as np
 from shardproof.oracles.dtypes import is_float, wide
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.engines import ENGINES, Engine
+from shardproof.properties.engines import Engine, SimulateEngine
 from shardproof.properties.laws.comparison import compare
 from shardproof.properties.laws.gradient import cotangents, derives_at
 from shardproof.properties.laws.numbers import is_exact, operands, pulled_terms
@@ -15,7 +15,7 @@ from shardproof.properties.laws.running import all_blocks, check_results, ready
 from shardproof.properties.laws.wide import value_references
 from shardproof.properties.programs.implementations import Implementation
 
-REFERENCE = ENGINES["simulate"]()
+REFERENCE = SimulateEngine()
 
 
 def check_agreement(implementation: Implementation, case: Case, engine: Engine) -> int:

@@ -176,7 +176,7 @@ LAWS: dict[str, Law] = {
             "value",
             "Every device holds the block that the oracle says.",
             check_value,
-            chains=Chains(COMPILED, bare=4),
+            chains=Chains(COMPILED, bare=3),
             share=2.4,
         ),
         Law(
@@ -184,7 +184,7 @@ LAWS: dict[str, Law] = {
             "Forward mode is the oracle's map, reverse mode its transpose, and where sums are exact they are adjoint.",
             check_gradient,
             asks=has_gradient,
-            chains=Chains(DIFFERENTIABLE, bare=4),
+            chains=Chains(DIFFERENTIABLE, bare=3),
             floating=True,
             share=0.6,
             script="gradient",

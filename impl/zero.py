@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import AbstractMesh, Mesh
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Shaped
 
@@ -136,7 +136,10 @@ class ZeroStep(Step):
         """
         check_devices("ZeroStep", self.mesh)
         check_placed("ZeroStep", "params", params, self.mesh)
-        return jax.jit(self.init_traceable)(params)
+        specs = self._state_specs(params, self._params_specs(params))
+        # without these, JAX says nothing of the automatic ones among a shard's axes, and each device may keep all
+        placed = jax.tree.map(lambda s: NamedSharding(self.mesh, s), specs, is_leaf=lambda s: isinstance(s, P))
+        return jax.jit(self.init_traceable, out_shardings=placed)(params)
 
     def init_traceable(self, params: Tree) -> Tree:
         """The optimiser's state, traceable."""

@@ -1,5 +1,6 @@
 """The law of training: some steps on a mesh are those of a single device, by the definitions of loss and optimiser."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from shardproof.impl import optimisers
 from shardproof.oracles import optimisers as oracle
 from shardproof.oracles.communication import KINDS
 from shardproof.oracles.dtypes import unit_roundoff
+from shardproof.oracles.layout import sharded_axes
 from shardproof.oracles.mlp import loss as reference
 from shardproof.oracles.mlp_costs import Setting
 from shardproof.properties.cases.training import NARROW, Trial
@@ -76,8 +78,7 @@ def check_cost(trial: Trial, form: Form, evidence: Record | str) -> None:
     """A step sends what its form costs: nothing of parameters or their gradients in every microbatch.
 
     A compiler combines collectives, leaves out those of one device, and may send 16-bit floats as wider ones: of what
-    it sends, bytes alone are looked at. Where parameters are sharded over explicit and automatic axes, it also lays
-    them out anew (`communication.laid_out_by_jax`), so that it is only seen to send enough.
+    it sends, bytes alone are looked at. Of what it lays out anew it is only seen to send enough.
 
     Raises:
         Broken: if it sends anything else.
@@ -94,12 +95,21 @@ def check_cost(trial: Trial, form: Form, evidence: Record | str) -> None:
         data, model = (tuple(n for n in axes if trial.mesh.shape[n] > 1) for axes in (trial.data, trial.model))
         least = form.cost(setting_of(trial, data, model), trial.microbatches)
         wider = WIDER.get(trial.dtype, 1)
-        types = dict(zip(trial.mesh.axis_names, trial.mesh.axis_types, strict=True))
-        mixed = len({types[name] for name in (*data, *model)}) > 1
         enough = all(least.bytes_in(kind) <= cost.bytes_in(kind) for kind in KINDS)
-        right = enough and (mixed or all(cost.bytes_in(kind) <= wider * most.bytes_in(kind) for kind in KINDS))
+        more = any(cost.bytes_in(kind) > wider * most.bytes_in(kind) for kind in KINDS)
+        right = enough and not (more and not laid_out_anew(trial, form))
     if not right:
         raise Broken("communication", f"{form} on {trial}: {worded(cost)}: expected {worded(most)} (formula)")
+
+
+def laid_out_anew(trial: Trial, form: Form) -> bool:
+    """Whether a compiler may lay something out anew: an array that is sharded over explicit and automatic axes.
+
+    See `shardproof.properties.laws.communication.laid_out_by_jax`.
+    """
+    types = dict(zip(trial.mesh.axis_names, trial.mesh.axis_types, strict=True))
+    specs = jax.tree.leaves(form.specs(len(trial.sizes) - 1, trial.data, trial.model))
+    return any(len({types[name] for name in sharded_axes(spec)}) > 1 for spec in specs)
 
 
 def setting_of(trial: Trial, data: tuple[str, ...], model: tuple[str, ...]) -> Setting:
@@ -163,8 +173,24 @@ def compiled(trial: Trial, form: Form, optimiser: Any) -> tuple[str, list[tuple[
         if jax.tree.map(lambda x: x.sharding, (params, state)) != layouts:
             raise Broken("type", f"{form} on {trial}: a layout changed")
         check_replicas((params, state))
+        check_shared(trial, form, state)
         found.append((np.asarray(loss), [np.asarray(x) for x in jax.tree.leaves(params)]))
     return text, found
+
+
+def check_shared(trial: Trial, form: Form, state: Any) -> None:
+    """Where the optimiser's state is shared, each participant holds its part of every array, and no more.
+
+    Raises:
+        Broken: if not.
+    """
+    p = trial.mesh.axis_size(trial.data) if form.shared else 1
+    for leaf in jax.tree.leaves(state):
+        held = math.prod(leaf.sharding.shard_shape(leaf.shape))
+        if leaf.ndim and held * p > leaf.size:
+            raise Broken(
+                "memory", f"{form} on {trial}: of {leaf.size} numbers of the optimiser's a device holds {held}"
+            )
 
 
 def placed(trial: Trial, form: Form, mesh: Any) -> tuple[Any, Any]:

@@ -185,6 +185,14 @@ class OfTheNextShard(ZeroStep):
         return super().function(params, state, batch)
 
 
+class StateWhereverItComes(ZeroStep):
+    """It lays its state out as a compiler returns it: where axes are explicit and automatic, whole on every device."""
+
+    def init(self, params: Any) -> Any:
+        """A state of the right values."""
+        return jax.jit(self.init_traceable)(params)
+
+
 class NotDonating(TrainingStep):
     """It steps from copies, so that both the old and the new arrays stay."""
 
@@ -324,6 +332,21 @@ PLANTED = (
         "momentum",
         r"^state_of_next_shard on .*step 2: parameter 0 is off by",
         TWO,
+    ),
+    Planted(
+        replace(
+            masked(
+                "state_wherever_it_comes",
+                lambda o, m, d, n: StateWhereverItComes(LOSS, o, mesh=m, data=d, microbatches=n),
+            ),
+            shared=True,
+        ),
+        FORMS["zero"],
+        replace(TWO, mesh=MeshCase(("x", "y"), (2, 1), axis_types=("auto", "explicit")), data=("x", "y")),
+        "adam",
+        r"^state_wherever_it_comes on .*: of 6 numbers of the optimiser's a device holds 6",
+        TWO,
+        "xla",
     ),
     Planted(
         of_kind(NotDonating, "data_parallel"),

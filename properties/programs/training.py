@@ -31,6 +31,7 @@ class Form:
         cost: what a step sends, if that is known.
         masked: whether a batch has a mask of its examples beside inputs and targets.
         sharded: whether sizes must be multiples of the participants.
+        shared: whether the participants share the optimiser's state.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Form:
     cost: training_costs.Formula | None = None
     masked: bool = False
     sharded: bool = False
+    shared: bool = False
 
     def __str__(self) -> str:
         return self.name
@@ -112,7 +114,7 @@ def zero(name: str, of: Parallelisation, specs: Any, **more: Any) -> Form:
             microbatches=microbatches,
         )
 
-    return Form(name, specs, step, masked=True, **more)
+    return Form(name, specs, step, masked=True, shared=True, **more)
 
 
 def of_loss(loss: Parallelisation) -> Form:

@@ -23,6 +23,9 @@ FEATURES = frozenset({APART, "explained_errors", "replicated_operands", "x64"})
 MOST_MEMBERS = 64
 """The largest mesh: logits grow with the square of the number of participants, on each set of them."""
 
+MOST_HEADS = 32
+"""The most participants that have a head each: what they compute together grows with the fourth power."""
+
 LONGEST = 272
 """The longest whole sequence, for the same reason."""
 
@@ -35,8 +38,8 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     small = st.integers(1, 2 if scope.large else 3)
     rows = small if scope.large else st.sampled_from((1, 2, 3, 4))  # of which halves are made where they can be
     sides = list(draw(st.tuples(rows, small, small), label="rows, heads, features"))
-    if draw(st.booleans(), label="heads for all participants"):
-        sides[1] = participants if scope.large else participants * (1 + sides[1] // 3)
+    if participants <= MOST_HEADS and draw(st.booleans(), label="heads for all participants"):
+        sides[1] = participants * (1 if scope.large else 1 + sides[1] // 3)
     elif not scope.large and draw(st.integers(0, 9), label="long") == 9:
         at = draw(st.integers(0, 2), label="which")
         most = max(1, LONGEST // participants) if at == 0 else max(LONG)

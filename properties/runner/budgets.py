@@ -18,7 +18,7 @@ SHARES: Mapping[str, Mapping[str, float]] = {
     # a collective of `jax.lax`
     "lax": {"simulate": 0.11, "xla": 0.09, "scale": 0.06},
     # twenty hand-written algorithms, which share their pieces
-    "algorithm": {"simulate": 0.03, "xla": 0.03, "value": 0.08},
+    "algorithm": {"simulate": 0.03, "xla": 0.03, "value": 0.065},
     # a product that communicates, then multiplies: made of collectives that were checked by themselves
     "naive": {"simulate": 0.06, "xla": 0.04, "scale": 0.03},
     # an operation made of a collective or two
@@ -36,7 +36,7 @@ SHARES: Mapping[str, Mapping[str, float]] = {
     # one that is meant on whole arrays, which a compiler may take to pieces
     "whole": {"simulate": 0.02, "xla": 0.02, "value": 0.042, "gradient": 0.06},
     # twenty-nine products that overlap: one pair of loops, and each compilation takes a second
-    "overlapped": {"simulate": 0.02, "xla": 0.02, "value": 0.03, "communication": 0.06, "overlap": 0.25},
+    "overlapped": {"simulate": 0.02, "xla": 0.02, "value": 0.025, "communication": 0.06, "overlap": 0.15},
 }
 """What a form of implementation gets of what a law grants, by engine, and in the interpreter more for a law that finds
 bugs of this form late: as much as catches all of `shardproof.properties.mutants` with the catalogue's own seed."""

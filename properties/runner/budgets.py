@@ -18,7 +18,7 @@ SHARES: Mapping[str, Mapping[str, float]] = {
     # a collective of `jax.lax`
     "lax": {"simulate": 0.11, "xla": 0.09, "scale": 0.06},
     # twenty hand-written algorithms, which share their pieces
-    "algorithm": {"simulate": 0.03, "xla": 0.03, "value": 0.065},
+    "algorithm": {"simulate": 0.03, "xla": 0.03, "value": 0.08},
     # a product that communicates, then multiplies: made of collectives that were checked by themselves
     "naive": {"simulate": 0.06, "xla": 0.04, "scale": 0.03},
     # an operation made of a collective or two
@@ -26,9 +26,9 @@ SHARES: Mapping[str, Mapping[str, float]] = {
     # one that is no sum of products, each data set of which is interpreted twice more, in double precision
     "nonlinear": {"simulate": 0.04, "xla": 0.03, "scale": 0.02, "value": 0.065, "gradient": 0.06},
     # two that are nonlinear, of a product and a loss that were checked by themselves
-    "fused": {"simulate": 0.02, "xla": 0.02, "scale": 0.01, "value": 0.06, "gradient": 0.06},
+    "fused": {"simulate": 0.02, "xla": 0.02, "scale": 0.01, "value": 0.06, "gradient": 0.035},
     # one that is nonlinear, and moves what it decides to move: nine ways for the same
-    "routed": {"simulate": 0.02, "xla": 0.02, "scale": 0.01, "value": 0.075, "gradient": 0.08},
+    "routed": {"simulate": 0.02, "xla": 0.02, "scale": 0.01, "value": 0.075, "gradient": 0.065},
     # what goes with that: losses of its router, other experts, experts that choose; of parts that were checked there
     "routers": {"simulate": 0.01, "xla": 0.01, "value": 0.015, "gradient": 0.02},
     # one of loops, which the interpreter runs step by step, and compilers slowly

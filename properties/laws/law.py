@@ -184,7 +184,7 @@ LAWS: dict[str, Law] = {
             "Forward mode is the oracle's map, reverse mode its transpose, and where sums are exact they are adjoint.",
             check_gradient,
             asks=has_gradient,
-            chains=Chains(DIFFERENTIABLE, bare=3),
+            chains=Chains(DIFFERENTIABLE, bare=4),
             floating=True,
             share=0.6,
             script="gradient",

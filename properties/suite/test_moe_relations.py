@@ -31,8 +31,8 @@ COMPILED = [one for one in [*ROUTED, *GLOBAL] if one.name != "ragged"]
 INTERPRETED = Scope(max_devices=12, available=12)
 """What the interpreter runs needs no device."""
 
-SHARES = {"simulate": 0.01, "xla": 0.005}
-"""Of a profile's examples: 2 for each relation and dispatch, and 1 for each relation, of 200."""
+SHARES = {"simulate": 0.005, "xla": 0.005}
+"""Of a profile's examples: 1 of 200, for each relation and dispatch in the interpreter, and for each relation on XLA."""
 
 
 def budget(engine: str) -> settings:

@@ -32,7 +32,7 @@ INTERPRETED = Scope(max_devices=12, available=12)
 """What the interpreter runs needs no device."""
 
 SHARES = {"simulate": 0.005, "xla": 0.005}
-"""Of a profile's examples: 1 of 200, for each relation and dispatch in the interpreter, and for each relation on XLA."""
+"""Of a profile's examples: 1 of 200, for each relation and dispatch when interpreted, for each relation on XLA."""
 
 
 def budget(engine: str) -> settings:

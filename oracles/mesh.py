@@ -69,6 +69,11 @@ class MeshCase:
         return dict(zip(self.axis_names, self.sizes, strict=True))
 
     @property
+    def types(self) -> dict[str, str]:
+        """Axis name to `"auto"` or `"explicit"`, in mesh order."""
+        return dict(zip(self.axis_names, self.axis_types, strict=True))
+
+    @property
     def size(self) -> int:
         """The number of devices."""
         return math.prod(self.sizes)
@@ -103,7 +108,7 @@ class MeshCase:
 
     def __str__(self) -> str:
         axes = ", ".join(f"{name}={size}" for name, size in self.shape.items())
-        explicit = [n for n, t in zip(self.axis_names, self.axis_types, strict=True) if t == "explicit"]
+        explicit = [name for name, kind in self.types.items() if kind == "explicit"]
         notes = [f"devices {','.join(map(str, self.devices))}"] if self.permuted else []
         notes += [f"explicit {','.join(explicit)}"] if explicit else []
         return f"({axes})" + "".join(f" [{note}]" for note in notes)

@@ -21,7 +21,7 @@ def laid_out(case: Case, index: int) -> Entries:
     the first dimension that it divides.
     """
     entries, shape = [*case.partition(index)], case.global_shape(index)
-    manual, kinds = manual_axes(case), dict(zip(case.mesh.axis_names, case.mesh.axis_types, strict=True))
+    manual, kinds = manual_axes(case), case.mesh.types
     for name in case.mesh.axis_names:
         if name in manual or kinds[name] != "auto":
             continue
@@ -58,8 +58,7 @@ def free_axis(case: Case) -> str:
 
     Not an explicit one: of that the arrays would have to say that their batch is sharded.
     """
-    kinds = dict(zip(case.mesh.axis_names, case.mesh.axis_types, strict=True))
-    manual = manual_axes(case)
+    manual, kinds = manual_axes(case), case.mesh.types
     free = [name for name in manual if name not in case.axes and kinds[name] == "auto"]
     fit = [name for name in free if case.mesh.shape[name] > 1 and BATCH % case.mesh.shape[name] == 0]
     return max(fit, key=lambda name: case.mesh.shape[name], default="")

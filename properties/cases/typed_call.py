@@ -48,4 +48,4 @@ class Call:
 
 def explicit_axes(mesh: MeshCase) -> tuple[str, ...]:
     """The axes that types may name."""
-    return tuple(name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == "explicit")
+    return tuple(name for name, kind in mesh.types.items() if kind == "explicit")

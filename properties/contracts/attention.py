@@ -24,7 +24,7 @@ MOST_MEMBERS = 64
 """The largest mesh: logits grow with the square of the number of participants, on each set of them."""
 
 MOST_HEADS = 32
-"""The most participants that have a head each: what they compute together grows with the fourth power."""
+"""The most participants that have a head each: the logits of all together grow with the cube of their number."""
 
 LONGEST = 272
 """The longest whole sequence, for the same reason."""

@@ -113,7 +113,7 @@ def matmul_cases(draw: st.DrawFn, name: str, scope: Scope, layout: Layout) -> Ca
         dtype = {"int32": "int64", "int8": "int64", "complex64": "complex128"}.get(dtype, "float64")
     batch: tuple[int, ...] = ()
     if "batch_dimensions" in scope.features:
-        most = 0 if kind == "both long" else 2  # of which no more is told by several
+        most = 0 if kind == "both long" else 2  # whose tiles one matrix tells of
         batch = draw(st.lists(st.integers(1, 2), max_size=2).map(tuple), label="batch dimensions")[:most]
     operands = [
         Operand((*lead, *block), dtype, Placement((*[()] * len(lead), *spec)))

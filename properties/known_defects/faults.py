@@ -186,7 +186,7 @@ def scatter_beside_explicit(case: Case, program: Any) -> Any:
 
     An untiled one is not even traced, so that of its gather no gradient is.
     """
-    kinds = dict(zip(case.mesh.axis_names, case.mesh.axis_types, strict=True))
+    kinds = case.mesh.types
     if not case.manual or all(kinds[name] != "explicit" for name in kinds if name not in case.manual):
         return None
     return first(

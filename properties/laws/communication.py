@@ -215,8 +215,7 @@ def laid_out_by_jax(case: Case, counted: Counted) -> bool:
     it to the explicit ones alone, and the compiler lays it out anew after `shard_map`: with an all-gather, or
     with permutes. Results leave stacked; gradients leave as their operands are laid out.
     """
-    types = dict(zip(case.mesh.axis_names, case.mesh.axis_types, strict=True))
-    return counted.rewritten and len({types[name] for o in case.operands for name in o.placement.axes}) > 1
+    return counted.rewritten and len({case.mesh.types[name] for o in case.operands for name in o.placement.axes}) > 1
 
 
 def _agrees(case: Case, counted: Counted, kind: str | None, count: int, size: int) -> bool:

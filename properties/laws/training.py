@@ -58,7 +58,8 @@ def check_steps(trial: Trial, form: Form, optimiser: tuple[Callable[[], Any], or
     """Losses and parameters are those of a single device, after every step, and what is sent is what the form costs.
 
     Raises:
-        Broken: if not; for a replica that differs, a layout that changed, or a buffer that was not donated.
+        Broken: if not; for a replica that differs, a layout that changed, a buffer that was not donated, or more of a
+            shared state on a device than its part.
     """
     make, of = optimiser
     within = 2 * unit_roundoff(trial.numpy_dtype) if trial.dtype in NARROW else TOLERANCE
@@ -96,8 +97,8 @@ def check_cost(trial: Trial, form: Form, evidence: Record | str) -> None:
         least = form.cost(setting_of(trial, data, model), trial.microbatches)
         wider = WIDER.get(trial.dtype, 1)
         enough = all(least.bytes_in(kind) <= cost.bytes_in(kind) for kind in KINDS)
-        more = any(cost.bytes_in(kind) > wider * most.bytes_in(kind) for kind in KINDS)
-        right = enough and not (more and not laid_out_anew(trial, form))
+        no_more = all(cost.bytes_in(kind) <= wider * most.bytes_in(kind) for kind in KINDS)
+        right = enough and (no_more or laid_out_anew(trial, form))
     if not right:
         raise Broken("communication", f"{form} on {trial}: {worded(cost)}: expected {worded(most)} (formula)")
 
@@ -107,9 +108,8 @@ def laid_out_anew(trial: Trial, form: Form) -> bool:
 
     See `shardproof.properties.laws.communication.laid_out_by_jax`.
     """
-    types = dict(zip(trial.mesh.axis_names, trial.mesh.axis_types, strict=True))
     specs = jax.tree.leaves(form.specs(len(trial.sizes) - 1, trial.data, trial.model))
-    return any(len({types[name] for name in sharded_axes(spec)}) > 1 for spec in specs)
+    return any(len({trial.mesh.types[name] for name in sharded_axes(spec)}) > 1 for spec in specs)
 
 
 def setting_of(trial: Trial, data: tuple[str, ...], model: tuple[str, ...]) -> Setting:
@@ -184,7 +184,9 @@ def check_shared(trial: Trial, form: Form, state: Any) -> None:
     Raises:
         Broken: if not.
     """
-    p = trial.mesh.axis_size(trial.data) if form.shared else 1
+    if not form.shared:
+        return
+    p = trial.mesh.axis_size(trial.data)
     for leaf in jax.tree.leaves(state):
         held = math.prod(leaf.sharding.shard_shape(leaf.shape))
         if leaf.ndim and held * p > leaf.size:

@@ -35,7 +35,7 @@ SHARES: Mapping[str, Mapping[str, float]] = {
     "layers": {"simulate": 0.02, "xla": 0.02, "value": 0.044, "gradient": 0.03, "overlap": 0.05},
     # one that is meant on whole arrays, which a compiler may take to pieces
     "whole": {"simulate": 0.02, "xla": 0.02, "value": 0.042, "gradient": 0.05},
-    # twenty-nine products that overlap: one pair of loops, and each compilation takes a second
+    # products that overlap, over two dozen: one pair of loops, and each compilation takes a second
     "overlapped": {"simulate": 0.02, "xla": 0.02, "value": 0.025, "communication": 0.05, "overlap": 0.15},
 }
 """What a form of implementation gets of what a law grants, by engine, and in the interpreter more for a law that finds

@@ -31,15 +31,12 @@ COMPILED = [one for one in [*ROUTED, *GLOBAL] if one.name != "ragged"]
 INTERPRETED = Scope(max_devices=12, available=12)
 """What the interpreter runs needs no device."""
 
-SHARES = {"simulate": 0.005, "xla": 0.005}
-"""Of a profile's examples: 1 of 200, for each relation and dispatch when interpreted, for each relation on XLA."""
-
-
-def budget(engine: str) -> settings:
-    """How many pairs of calls are drawn; the simplest, on one device, is left out."""
-    dropped = [*settings().suppress_health_check, HealthCheck.filter_too_much]
-    count = max(1, round(settings().max_examples * SHARES[engine]))
-    return settings(max_examples=count, suppress_health_check=dropped, report_multiple_bugs=False)
+PAIRS = settings(
+    max_examples=max(1, settings().max_examples // 200),
+    suppress_health_check=[*settings().suppress_health_check, HealthCheck.filter_too_much],
+    report_multiple_bugs=False,
+)
+"""How many pairs of calls are drawn, of each relation on XLA, and interpreted of each dispatch as well."""
 
 
 def is_served(relation: Relation, implementation: Implementation) -> bool:
@@ -56,7 +53,7 @@ SERVED = [
 
 
 @pytest.mark.parametrize(("relation", "implementation"), SERVED)
-@budget("simulate")
+@PAIRS
 @given(data=st.data())
 def test_relation(
     relation: Relation, implementation: Implementation, engines: Mapping[str, Engine], data: st.DataObject
@@ -67,7 +64,7 @@ def test_relation(
 
 
 @pytest.mark.parametrize("relation", RELATIONS, ids=lambda relation: relation.name.replace(" ", "_"))
-@budget("xla")
+@PAIRS
 @given(data=st.data())
 def test_relation_compiled(
     relation: Relation, scope: Scope, engines: Mapping[str, Engine], data: st.DataObject

@@ -48,6 +48,11 @@ class Trial:
     seed: int = 0
     dtype: str = "float64"
 
+    def __str__(self) -> str:
+        layers = "x".join(map(str, self.sizes))
+        batch = f"{self.examples} examples" + (f" in {self.microbatches} microbatches" * (self.microbatches > 1))
+        return f"{layers}, {batch}, {self.dtype}, data={self.data}, model={self.model} on mesh {self.mesh}"
+
     @property
     def numpy_dtype(self) -> np.dtype:
         """The dtype, ml_dtypes' own included."""

@@ -125,10 +125,12 @@ def close(found: Any, right: Any, what: str, within: float = TOLERANCE) -> None:
         Broken: if not.
     """
     found, right = (np.asarray(x).astype(np.float64) for x in (found, right))
-    difference = float(np.max(np.abs(found - right), initial=0))
+    off = np.abs(found - right)
     most = within * max(1.0, float(np.max(np.abs(right), initial=0)))
-    if not difference <= most:  # NaN is not
-        raise Broken("values", f"{what} is off by {difference:.3g}, more than {most:.3g}")
+    wrong = np.argwhere(~(off <= most))  # NaN is
+    if len(wrong):
+        where = f", in {len(wrong)} of {off.size} numbers, the first at {wrong[0].tolist()}" if off.ndim else ""
+        raise Broken("values", f"{what} is off by {off.max():.3g}, more than {most:.3g}{where}")
 
 
 def simulated(trial: Trial, form: Form, optimiser: Any) -> tuple[Record, list[tuple[Any, list[Any]]]]:

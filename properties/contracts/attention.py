@@ -10,6 +10,7 @@ from shardproof.impl import attention as implementations
 from shardproof.oracles import attention
 from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Communication, Contract, Option, Scope, Violation, of_type
 from shardproof.properties.contracts.costs import bits, elements, something, with_replicas
@@ -43,7 +44,7 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     elif not scope.large and draw(st.integers(0, 9), label="long") == 9:
         at = draw(st.integers(0, 2), label="which")
         most = max(1, LONGEST // participants) if at == 0 else max(LONG)
-        sides[at] = draw(st.sampled_from([side for side in LONG if side <= most] or [most]), label="long side")
+        sides[at] = draw(sampled([side for side in LONG if side <= most] or [most]), label="long side")
     causal = draw(st.integers(0, 3), label="causal") > 0  # mostly, since only then the order of positions counts
     like = None if APART in scope.features else 0
     return [Described(tuple(sides)), *[Described(tuple(sides), like=like)] * 2], {"causal": causal}

@@ -20,6 +20,7 @@ from shardproof.properties.cases.strategies import (
     shapes,
 )
 from shardproof.properties.cases.strategies.dtypes import as_dtype
+from shardproof.properties.cases.strategies.making import Composite, sampled
 from shardproof.properties.contracts.contract import Contract, Scope, Violation
 from shardproof.properties.contracts.drawing import made_manual, meshes_and_axes, placements, without
 from shardproof.properties.contracts.forbidden import AXES, GROUPS, OP, PARTLY, PERM, ROOT, indivisible, out_of_range
@@ -38,9 +39,9 @@ MOST_SQUARED = 1024
 @st.composite
 def collective_cases(draw: st.DrawFn, name: str, scope: Scope, arguments: Arguments) -> Case:
     """Cases of one collective. Shrinks to one device, the first axis, one element, float32."""
-    chain = draw(chains(scope.chains))
+    chain = chains.within(draw, scope.chains)
     most = MOST_SQUARED if name in SQUARED else None
-    mesh, axis_name, axes = draw(meshes_and_axes(scope, chain, most=most))
+    mesh, axis_name, axes = meshes_and_axes.within(draw, scope, chain, most=most)
     participants = mesh.axis_size(axes)
     groups: tuple[tuple[int, ...], ...] | None = None
     # reductions over groups differ between groups, which only unchecked types can express
@@ -49,7 +50,7 @@ def collective_cases(draw: st.DrawFn, name: str, scope: Scope, arguments: Argume
         ("groups" in scope.features or uneven) and (name != "all_reduce" or "no_vma" in chain) and participants <= 16
     )
     if serves and draw(st.integers(0, 4), label="groups") == 4:
-        groups = draw(index_groups(participants, uneven=uneven))
+        groups = index_groups.within(draw, participants, uneven=uneven)
         participants = max(map(len, groups))
     block, params = arguments(draw, participants, scope)
     if groups is not None:
@@ -73,7 +74,7 @@ def collective_cases(draw: st.DrawFn, name: str, scope: Scope, arguments: Argume
         label="dtype",
     )
     replicated = "replicated_operands" in scope.features and draw(st.integers(0, 9), label="replicated operand") == 9
-    placement = draw(placements(mesh, len(block), required=() if replicated else axes))
+    placement = placements.within(draw, mesh, len(block), required=() if replicated else axes)
     reduces = name in ("all_reduce", "reduce_scatter")
     if replicated and reduces:  # which refuse what varies along a part of the tuple
         placement = without(placement, axes)
@@ -81,13 +82,13 @@ def collective_cases(draw: st.DrawFn, name: str, scope: Scope, arguments: Argume
     tree = "trees" in scope.features and draw(st.integers(0, 9), label="tree") == 9
     if tree:
         leaves.append(Operand(block, "float32" if scope.floating or op == "mean" else "int32", placement))
-    data = draw(data_sets(dtype, count=2 if scope.large else 6))
+    data = data_sets.within(draw, dtype, count=2 if scope.large else 6)
     if op == "mean":
         defined = ("exact", "scaled") if is_integer(as_dtype(dtype)) else ("exact",)
         data = tuple(
             d if is_divisible(d, as_dtype(dtype)) else Data(defined[d.seed % len(defined)], d.seed) for d in data
         )
-    manual, operands = draw(made_manual(chain, mesh, axes, leaves))
+    manual, operands = made_manual.within(draw, chain, mesh, axes, leaves)
     return Case(
         contract=name,
         mesh=mesh,
@@ -108,18 +109,19 @@ def is_divisible(data: Data, dtype: np.dtype) -> bool:
     return dtype.kind != "c" or data.kind not in ("special", "nan", "scaled")
 
 
-def blocks(scope: Scope, *, min_rank: int = 0) -> st.SearchStrategy[tuple[int, ...]]:
+@Composite
+def blocks(draw: st.DrawFn, scope: Scope, *, min_rank: int = 0) -> tuple[int, ...]:
     """Shapes of blocks; on large meshes tiny, since a gathered block has as many copies as it has parts."""
     least = 0 if "empty_blocks" in scope.features else 1
     if scope.large:
-        return shapes(min_rank=min_rank, max_rank=2, min_side=least, max_side=2)
-    return shapes(min_rank=min_rank, min_side=least, long=True)
+        return shapes.within(draw, min_rank=min_rank, max_rank=2, min_side=least, max_side=2)
+    return shapes.within(draw, min_rank=min_rank, min_side=least, long=True)
 
 
 def dimension(draw: st.DrawFn, rank: int, scope: Scope, label: str) -> int:
     """A legal dimension: counted from the front, or from the back as well where that is served."""
     lowest = -rank if "negative_dimensions" in scope.features else 0
-    return draw(st.sampled_from([*range(rank), *range(lowest, 0)]), label=label)
+    return draw(sampled([*range(rank), *range(lowest, 0)]), label=label)
 
 
 def fit(shape: tuple[int, ...], at: int, parts: int, tiled: bool) -> tuple[int, ...]:
@@ -131,44 +133,44 @@ def fit(shape: tuple[int, ...], at: int, parts: int, tiled: bool) -> tuple[int, 
 
 def _reduce(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     ops = ("sum", "mean") if scope.floating else ("sum", "max", "min", "mean", "sum")
-    return draw(blocks(scope)), {"op": draw(st.sampled_from(ops), label="op")}
+    return blocks.within(draw, scope), {"op": draw(sampled(ops), label="op")}
 
 
 def _gather(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    tiled = draw(st.sampled_from((True, False)), label="tiled")
-    block = draw(blocks(scope, min_rank=1 if tiled else 0))
+    tiled = draw(sampled((True, False)), label="tiled")
+    block = blocks.within(draw, scope, min_rank=1 if tiled else 0)
     return block, {"axis": dimension(draw, len(block) + (not tiled), scope, "axis"), "tiled": tiled}
 
 
 def _scatter(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    tiled = draw(st.sampled_from((True, False)), label="tiled")
-    block = draw(blocks(scope, min_rank=1))
+    tiled = draw(sampled((True, False)), label="tiled")
+    block = blocks.within(draw, scope, min_rank=1)
     at = dimension(draw, len(block), scope, "scatter_dimension")
     return fit(block, at, participants, tiled), {"scatter_dimension": at, "tiled": tiled}
 
 
 def _exchange(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    tiled = draw(st.sampled_from((True, False)), label="tiled")
-    block = draw(blocks(scope, min_rank=1))
+    tiled = draw(sampled((True, False)), label="tiled")
+    block = blocks.within(draw, scope, min_rank=1)
     at = dimension(draw, len(block), scope, "split_axis")
     to = dimension(draw, len(block), scope, "concat_axis")
     return fit(block, at, participants, tiled), {"split_axis": at, "concat_axis": to, "tiled": tiled}
 
 
 def _permute(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    return draw(blocks(scope)), {"perm": draw(permutations_of_participants(participants))}
+    return blocks.within(draw, scope), {"perm": permutations_of_participants.within(draw, participants)}
 
 
 def _shift(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    block = draw(blocks(scope))
-    turns = draw(st.sampled_from((0, 0, 0, -1, 1, 3)), label="turns")
+    block = blocks.within(draw, scope)
+    turns = draw(sampled((0, 0, 0, -1, 1, 3)), label="turns")
     still = draw(st.integers(0, 29), label="whole turns") == 29
     by = 0 if still or participants == 1 else draw(st.integers(1, participants - 1), label="offset")
     return block, {"offset": by + turns * participants}
 
 
 def _broadcast(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    return draw(blocks(scope)), {"root": draw(st.integers(0, participants - 1), label="root")}
+    return blocks.within(draw, scope), {"root": draw(st.integers(0, participants - 1), label="root")}
 
 
 def divides_exactly(case: Case) -> bool:

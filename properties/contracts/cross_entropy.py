@@ -7,6 +7,7 @@ from shardproof.impl import cross_entropy as implementations
 from shardproof.oracles import cross_entropy
 from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
 from shardproof.properties.contracts.costs import bits, elements, replicas, something, sum_bits
@@ -33,12 +34,12 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     small = st.integers(1, 2 if scope.large else 4)
     tokens, classes = draw(st.tuples(small, small), label="tokens, classes")
     if not scope.large and draw(st.integers(0, 9), label="long") == 9:
-        size = draw(st.sampled_from(LONG), label="long side")
+        size = draw(sampled(LONG), label="long side")
         tokens, classes = (size, classes) if draw(st.booleans(), label="which") else (tokens, size)
     integers = integers_below(draw, participants * classes)
     indices = st.one_of(st.sampled_from(ELSEWHERE), st.integers(0, participants * classes - 1))
     params = {
-        "label_smoothing": draw(st.sampled_from(SMOOTHINGS), label="label_smoothing"),
+        "label_smoothing": draw(sampled(SMOOTHINGS), label="label_smoothing"),
         "ignore_index": draw(indices, label="ignore_index"),
     }
     more = further_dimensions(draw, scope)

@@ -11,6 +11,7 @@ from shardproof.properties.cases.case import Operand, Placement
 from shardproof.properties.cases.chain import BATCH, SPREAD, Chain, leaves_an_axis
 from shardproof.properties.cases.strategies import axis_names, large_meshes, meshes, specs
 from shardproof.properties.cases.strategies.axes import MAX_AXES, in_some_order
+from shardproof.properties.cases.strategies.making import Composite, sampled
 from shardproof.properties.cases.strategies.meshes import known_names
 from shardproof.properties.contracts.contract import Scope
 
@@ -18,9 +19,10 @@ AxisName = str | tuple[str, ...]
 
 MORE_STACKED = st.lists(st.integers(0, MAX_AXES - 1), max_size=MAX_AXES)
 MORE_MANUAL = st.lists(st.integers(0, MAX_AXES - 1), max_size=1)
+BATCHES = st.lists(st.integers(1, 2), max_size=2).map(tuple)
 
 
-@st.composite
+@Composite
 def meshes_and_axes(
     draw: st.DrawFn, scope: Scope, chain: Chain, *, most: int | None = None
 ) -> tuple[MeshCase, AxisName, tuple[str, ...]]:
@@ -30,8 +32,8 @@ def meshes_and_axes(
     Shrinks to one device and its first axis.
     """
     most = min(scope.large, most or scope.large) if scope.large else scope.max_devices
-    mesh, has_room = draw(meshes_with_room(scope, chain, most))
-    axis_name = draw(axis_names(mesh))
+    mesh, has_room = meshes_with_room.within(draw, scope, chain, most)
+    axis_name = axis_names.within(draw, mesh)
     axes = (axis_name,) if isinstance(axis_name, str) else axis_name
     if has_room:
         mesh = beside(mesh, chain, axes)
@@ -41,7 +43,7 @@ def meshes_and_axes(
     return mesh, axis_name, axes
 
 
-@st.composite
+@Composite
 def meshes_with_room(
     draw: st.DrawFn, scope: Scope, chain: Chain, most: int, *, roles: int = 1
 ) -> tuple[MeshCase, bool]:
@@ -54,20 +56,26 @@ def meshes_with_room(
     has_room = needed and draw(st.integers(0, 3), label="room beside") > 0
     most, axes = (most // 2, MAX_AXES - 1) if has_room else (most, MAX_AXES)
     if scope.large and most > 8:
-        return draw(large_meshes(max_devices=most, max_axes=axes)), has_room
+        return large_meshes.within(draw, max_devices=most, max_axes=axes), has_room
     pool = max(most, scope.available)
     several = roles > 1 and draw(st.integers(0, 2), label="several axes") > 0
-    drawn = meshes(
-        max_devices=most, max_axes=axes, available=pool, explicit=scope.explicit, sizes=scope.sizes, several=several
+    drawn = meshes.within(
+        draw,
+        max_devices=most,
+        max_axes=axes,
+        available=pool,
+        explicit=scope.explicit,
+        sizes=scope.sizes,
+        several=several,
     )
-    return draw(drawn), has_room
+    return drawn, has_room
 
 
 def further_dimensions(draw: st.DrawFn, scope: Scope) -> tuple[int, ...]:
     """Leading dimensions of tokens, of one in four cases of those who claim `any_rank`; mostly there are none."""
     if "any_rank" not in scope.features or draw(st.integers(0, 3), label="further dimensions") < 3:
         return ()
-    return draw(st.sampled_from(((1,), (2,), (3,), (2, 1))), label="leading")
+    return draw(sampled(((1,), (2,), (3,), (2, 1))), label="leading")
 
 
 def integers_below(draw: st.DrawFn, largest: int, *, signed: bool = True) -> str:
@@ -75,7 +83,7 @@ def integers_below(draw: st.DrawFn, largest: int, *, signed: bool = True) -> str
     narrow = [name for name, most in (("uint8", 255), ("int8", 127)) if largest < most]
     possible = ["int32", "int32", "uint16", "int16", *narrow]
     usable = [name for name in possible if signed or name[0] == "u" or name == "int32"]
-    return draw(st.sampled_from(usable), label="integers")
+    return draw(sampled(usable), label="integers")
 
 
 def beside(mesh: MeshCase, chain: Chain, taken: Sequence[str]) -> MeshCase:
@@ -92,7 +100,7 @@ def beside(mesh: MeshCase, chain: Chain, taken: Sequence[str]) -> MeshCase:
     return MeshCase((*mesh.axis_names, name), (*mesh.sizes, 2), devices, (*mesh.axis_types, "auto"))
 
 
-@st.composite
+@Composite
 def placements(draw: st.DrawFn, mesh: MeshCase, rank: int, *, required: Sequence[str] = ()) -> Placement:
     """Placements of blocks of `rank` dimensions that vary at least along `required`.
 
@@ -101,36 +109,36 @@ def placements(draw: st.DrawFn, mesh: MeshCase, rank: int, *, required: Sequence
     stacks = draw(st.integers(0, 4), label="stacked") == 4 or rank == 0
     extra = draw(MORE_STACKED, label="more stacked axes")
     chosen = [n for i, n in enumerate(mesh.axis_names) if n in required or i in extra]
-    stacked = tuple(draw(in_some_order(chosen))) if stacks else ()
+    stacked = tuple(in_some_order.within(draw, chosen)) if stacks else ()
     left = [name for name in mesh.axis_names if name not in stacked]
-    spec = draw(specs(mesh, rank, required=[n for n in required if n in left], allowed=left))
+    spec = specs.within(draw, mesh, rank, required=[n for n in required if n in left], allowed=left)
     return Placement(spec, stacked)
 
 
-@st.composite
+@Composite
 def layouts(draw: st.DrawFn, mesh: MeshCase, rank: int, dimension: int, axes: tuple[str, ...]) -> Placement:
     """Layouts of a global array of `rank` dimensions, one of which an axis tuple shards; others may shard the others.
 
     Shrinks to the axis tuple alone.
     """
     left = [name for name in mesh.axis_names if name not in axes]
-    others = draw(specs(mesh, rank - 1, allowed=left))
+    others = specs.within(draw, mesh, rank - 1, allowed=left)
     return Placement((*others[:dimension], axes, *others[dimension:]))
 
 
-@st.composite
+@Composite
 def made_manual(
     draw: st.DrawFn, chain: Chain, mesh: MeshCase, axes: Sequence[str], operands: Sequence[Operand]
 ) -> tuple[tuple[str, ...], tuple[Operand, ...]]:
     """The axes that are manual, which are named under `partial_manual` alone, and operands that vary along no other."""
     if "partial_manual" not in chain:
         return (), tuple(operands)
-    manual = draw(manual_axes(mesh, axes))
+    manual = manual_axes.within(draw, mesh, axes)
     automatic = [axis for axis in mesh.axis_names if axis not in manual]
     return manual, tuple(dataclasses.replace(o, placement=without(o.placement, automatic)) for o in operands)
 
 
-@st.composite
+@Composite
 def manual_axes(draw: st.DrawFn, mesh: MeshCase, axes: Sequence[str]) -> tuple[str, ...]:
     """Axes for `shard_map` to make manual: those of the tuple, and at most one more, if then some devices are left."""
     more = draw(MORE_MANUAL, label="more manual axes")

@@ -7,6 +7,7 @@ from shardproof.impl import embedding as implementations
 from shardproof.oracles import embedding
 from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
 from shardproof.properties.contracts.costs import bits, elements, replicas, something, sum_bits
@@ -26,12 +27,12 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     small = st.integers(1, 2 if scope.large else 4)
     rows, columns, count = draw(st.tuples(small, small, small), label="rows, columns, ids")
     if not scope.large and draw(st.integers(0, 9), label="long") == 9:
-        size = draw(st.sampled_from(LONG), label="long side")
+        size = draw(sampled(LONG), label="long side")
         at = draw(st.integers(0, 2), label="which")
         rows, columns, count = (size if i == at else n for i, n in enumerate((rows, columns, count)))
     integers = integers_below(draw, participants * rows)
     if np.dtype(integers).itemsize == 1 and draw(st.integers(0, 3), label="elements beyond the ids' dtype") == 3:
-        columns = draw(st.sampled_from((65, 129)), label="columns")
+        columns = draw(sampled((65, 129)), label="columns")
     ids = (*further_dimensions(draw, scope), count)
     return [Described((rows, columns)), Described(ids, integers, varies=False)], {}
 

@@ -1,17 +1,21 @@
 """Real floats: which are drawn for an operation that computes with them, and in what it adds them up."""
 
+from functools import lru_cache
+
 import numpy as np
 from hypothesis import strategies as st
 
 from shardproof.properties.cases.strategies.dtypes import WIDE_IN
+from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.contracts.contract import Scope
 
 FLOATS = ("float32", "bfloat16", "float16")
 
 
+@lru_cache
 def floats(scope: Scope, terms: int) -> st.SearchStrategy[str]:
     """Real floats of 16 and 32 bits, and of 64 where they are supported; shrinks to float32."""
-    usual = st.sampled_from(FLOATS)
+    usual = sampled(FLOATS)
     if "x64" not in scope.features:
         return usual
     return st.tuples(st.integers(0, WIDE_IN - 1), usual).map(lambda d: "float64" if d[0] == WIDE_IN - 1 else d[1])

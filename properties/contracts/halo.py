@@ -7,6 +7,7 @@ from shardproof.oracles import halo
 from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies import dtypes
+from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.contracts.collectives import blocks, dimension
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
 from shardproof.properties.contracts.costs import bits, elements, something
@@ -29,7 +30,7 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     # up to a block, which is what people think of; up to two; and up to the whole array
     most = min(n * participants, max(n, 3 if scope.large else MOST_ROWS))
     widths = (0, n), (min(n + 1, most), min(2 * n, most)), (0, most)
-    rows = st.sampled_from(widths).flatmap(lambda width: st.integers(*width))
+    rows = sampled(widths).flatmap(lambda width: st.integers(*width))
     return [Described(block)], {"before": draw(rows), "after": draw(rows), "axis": axis}
 
 

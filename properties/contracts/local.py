@@ -6,6 +6,7 @@ from shardproof.impl import local as implementations
 from shardproof.oracles import local
 from shardproof.oracles.communication import NOTHING, Cost
 from shardproof.properties.cases.case import Case, Placement
+from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, of_type
 from shardproof.properties.contracts.floats import float32_accumulator, floats
@@ -22,7 +23,7 @@ def _block(draw: st.DrawFn, scope: Scope) -> tuple[int, int]:
     small = st.integers(1, 2 if scope.large else 4)
     rows, columns = draw(st.tuples(small, small), label="rows and columns")
     if not scope.large and draw(st.integers(0, 9), label="long") == 9:
-        rows = draw(st.sampled_from(LONG), label="rows")
+        rows = draw(sampled(LONG), label="rows")
     return rows, columns
 
 

@@ -7,6 +7,7 @@ from shardproof.impl import masked_mean as implementations
 from shardproof.oracles import masked_mean
 from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
 from shardproof.properties.contracts.costs import bits, elements, something, sum_bits
@@ -22,7 +23,7 @@ FEATURES = frozenset({"any_rank", APART, "explained_errors", "replicated_operand
 def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     usual = st.integers(1, 2 if scope.large else 6)
     long = not scope.large and draw(st.integers(0, 9), label="long") == 9
-    size = draw(st.sampled_from(LONG) if long else usual, label="elements")
+    size = draw(sampled(LONG) if long else usual, label="elements")
     block = (*further_dimensions(draw, scope), size)
     return [Described(block), Described(block, "bool", like=0)], {}
 

@@ -19,10 +19,11 @@ from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.strategies import chains, specs
 from shardproof.properties.cases.strategies.dtypes import WIDE_IN, as_dtype
+from shardproof.properties.cases.strategies.making import integers, sampled
 from shardproof.properties.cases.strategies.shapes import BOTH_LONG, LONG
 from shardproof.properties.contracts.contract import Contract, Mistake, Scope, Violation
 from shardproof.properties.contracts.costs import something
-from shardproof.properties.contracts.drawing import made_manual, meshes_and_axes
+from shardproof.properties.contracts.drawing import BATCHES, made_manual, meshes_and_axes
 from shardproof.properties.contracts.floats import FLOATS, float32_accumulator
 from shardproof.properties.contracts.forbidden import AXES, changed
 from shardproof.properties.contracts.mistakes import matmul as mistakes
@@ -85,36 +86,36 @@ def _block(p: int, sizes: Sizes, y: Spec, rows: Spec, z: Spec) -> Any:
 @st.composite
 def matmul_cases(draw: st.DrawFn, name: str, scope: Scope, layout: Layout) -> Case:
     """Cases of one product. Shrinks to one device, the first axis, sides of one, float32."""
-    chain = draw(chains(scope.chains))
-    mesh, axis_name, axes = draw(meshes_and_axes(scope, chain, most=MOST_MEMBERS))
+    chain = chains.within(draw, scope.chains)
+    mesh, axis_name, axes = meshes_and_axes.within(draw, scope, chain, most=MOST_MEMBERS)
     p = mesh.axis_size(axes)
-    m, k, n = draw(st.tuples(*[st.integers(1, 1 if scope.large else 3)] * 3), label="m, k, n")
+    m, k, n = draw(integers(3, 1, 1 if scope.large else 3), label="m, k, n")
     blocks = ("small",) * 41 + ("long",) * 4 + ("both long",) * 3 + ("empty",) * 2
-    kind = draw(st.sampled_from(blocks), label="small, long, both long or empty")
+    kind = draw(sampled(blocks), label="small, long, both long or empty")
     at = draw(st.integers(0, 2), label="which")
     if kind == "both long" and not scope.large and not scope.floating:  # of which a gradient takes seconds
-        both = draw(st.tuples(*[st.sampled_from(BOTH_LONG)] * 2), label="two long sides")
+        both = draw(st.tuples(*[sampled(BOTH_LONG)] * 2), label="two long sides")
         m, k, n = (other if at == i else both[i - (i > at)] for i, other in enumerate((m, k, n)))
     elif (kind == "long" and not scope.large) or (kind == "empty" and "empty_blocks" in scope.features):
-        side = 0 if kind == "empty" else draw(st.sampled_from(LONG), label="long side")
+        side = 0 if kind == "empty" else draw(sampled(LONG), label="long side")
         m, k, n = (side if at == i else other for i, other in enumerate((m, k, n)))
     params: dict[str, Any] = {}
     if name == "matmul_reduce_scatter":
-        dimension = draw(st.sampled_from((0, 1)), label="scatter_dimension")
+        dimension = draw(sampled((0, 1)), label="scatter_dimension")
         params["scatter_dimension"] = dimension
         m, n = (m * p, n) if dimension == 0 else (m, n * p)
     free = [axis for axis in mesh.axis_names if axis not in axes]
-    rows = draw(specs(mesh, 1, allowed=free))[0]
-    z = draw(specs(mesh, 1))[0]
+    rows = specs.within(draw, mesh, 1, allowed=free)[0]
+    z = specs.within(draw, mesh, 1)[0]
     # a relu goes by the sign, which complex numbers do not have, and sums that wrap around lose
     others = OTHERS[: 0 if name == "transformer_block" else 1 if scope.floating else 3]
-    dtype = draw(st.sampled_from((*FLOATS, *others)), label="dtype")
+    dtype = draw(sampled((*FLOATS, *others)), label="dtype")
     if "x64" in scope.features and draw(st.integers(0, WIDE_IN - 1), label="64 bits") == WIDE_IN - 1:
         dtype = {"int32": "int64", "int8": "int64", "complex64": "complex128"}.get(dtype, "float64")
     batch: tuple[int, ...] = ()
     if "batch_dimensions" in scope.features:
         most = 0 if kind == "both long" else 2  # whose tiles one matrix tells of
-        batch = draw(st.lists(st.integers(1, 2), max_size=2).map(tuple), label="batch dimensions")[:most]
+        batch = draw(BATCHES, label="batch dimensions")[:most]
     operands = [
         Operand((*lead, *block), dtype, Placement((*[()] * len(lead), *spec)))
         for lead, (block, spec) in zip((batch, (), ()), layout(p, (m, k, n), axes, rows, z), strict=False)
@@ -122,7 +123,7 @@ def matmul_cases(draw: st.DrawFn, name: str, scope: Scope, layout: Layout) -> Ca
     seed = draw(st.integers(0, 2**16), label="seed")
     kinds = _kinds(name, as_dtype(dtype), seed)
     data = tuple(Data(kinds[i % len(kinds)], seed + i) for i in range(2 if scope.large else 5))
-    manual, placed = draw(made_manual(chain, mesh, axes, operands))
+    manual, placed = made_manual.within(draw, chain, mesh, axes, operands)
     return Case(
         contract=name,
         mesh=mesh,

@@ -18,6 +18,7 @@ from shardproof.oracles.moe.dropping import POLICIES
 from shardproof.oracles.moe.expert_choice import expert_choice
 from shardproof.oracles.moe.routing import GATES
 from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.contracts import moe_costs
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
 from shardproof.properties.contracts.floats import float32_accumulator
@@ -36,6 +37,9 @@ IN_CHUNKS = FEATURES | {"chunks"}
 MANY = 520
 """The tokens of all participants, where there are many: too many to be counted in 8 bits, or in bfloat16."""
 
+SIZES = st.tuples(st.integers(1, 4), st.integers(1, 2))
+"""Features and outputs, where there are few tokens."""
+
 MOST_MEMBERS = 64
 """The largest mesh: there are as many experts as participants, and a token has a logit for each of them."""
 
@@ -46,23 +50,23 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     else:
         least = 0 if "empty_blocks" in scope.features and draw(st.integers(0, 9), label="no tokens") == 9 else 1
         tokens = draw(st.integers(least, 0 if least == 0 else 5), label="tokens")
-        held = draw(st.sampled_from((1, 2, 3)), label="experts of each")
-        features, outputs = draw(st.tuples(st.integers(1, 4), st.integers(1, 2)), label="features, outputs")
+        held = draw(sampled((1, 2, 3)), label="experts of each")
+        features, outputs = draw(SIZES, label="features, outputs")
     many = tokens > 0 and not scope.large and draw(st.integers(0, 8), label="many tokens") == 8
     if many:
         tokens, held, features, outputs = MANY // participants, 1, 2, 1
     experts = participants * held
-    top_k = min(experts, draw(st.sampled_from((1, 2) if many else (1, 2, 2, 3, 8)), label="top_k"))
+    top_k = min(experts, draw(sampled((1, 2) if many else (1, 2, 2, 3, 8)), label="top_k"))
     share = math.ceil(tokens * participants * top_k / experts)
-    capacities = st.sampled_from((None, share, 1, max(1, share // 2), share, 1, share + 1, 0, tokens * participants))
+    capacities = sampled((None, share, 1, max(1, share // 2), share, 1, share + 1, 0, tokens * participants))
     policies = POLICIES if "first_senders" in scope.features else tuple(p for p in POLICIES if p != "sender")
     params = {
         "top_k": top_k,
         "capacity": draw(capacities, label="capacity"),
-        "policy": draw(st.sampled_from(policies), label="policy"),
+        "policy": draw(sampled(policies), label="policy"),
     }
     if "gates_of_all" in scope.features:
-        params["over"] = draw(st.sampled_from(("chosen", "all", "all")), label="over")
+        params["over"] = draw(sampled(("chosen", "all", "all")), label="over")
     if "sender_capacity" in scope.features:
         even = max(1, share // participants)
         sent = st.sampled_from((None, 1, even, None, 1, 2, 0))
@@ -70,7 +74,7 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     if "chunks" in scope.features:
         pairs = max(1, tokens * top_k)
         few = (pairs // 2, pairs // 3) if many else (1, 2)  # or hundreds of rounds
-        params["chunk"] = draw(st.sampled_from((None, few[0], max(1, pairs - 1), few[1], pairs + 1)), label="chunk")
+        params["chunk"] = draw(sampled((None, few[0], max(1, pairs - 1), few[1], pairs + 1)), label="chunk")
     router = Described((features, experts), varies=False)
     return [Described((tokens, features)), router, Described((held, features, outputs))], params
 
@@ -84,7 +88,7 @@ def _gated(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
 
 def _asked(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     described, params = _arguments(draw, participants, scope)
-    drawn = draw(st.sampled_from((1, 2, 1, 3, 0)), label="capacity")
+    drawn = draw(sampled((1, 2, 1, 3, 0)), label="capacity")
     every = described[0].block[0] * participants
     return described, {"capacity": every + 1 if params["capacity"] == every else drawn}
 

@@ -9,6 +9,7 @@ from shardproof.impl import norms as implementations
 from shardproof.oracles import norms
 from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
 from shardproof.properties.contracts.costs import bits, elements, replicas, something, sum_bits
@@ -31,9 +32,9 @@ EPSILONS = (1e-6, 1e-5, 1e-3, 0.5, 1e-12, 0.0)
 def _sides(draw: st.DrawFn, scope: Scope) -> tuple[int, int]:
     small = st.integers(1, 2 if scope.large else 4)
     sides = draw(st.tuples(small, small), label="sides")
-    kind = draw(st.sampled_from(("small",) * 16 + ("long", "long", "empty")), label="small, long or empty")
+    kind = draw(sampled(("small",) * 16 + ("long", "long", "empty")), label="small, long or empty")
     if (kind == "long" and not scope.large) or (kind == "empty" and "empty_blocks" in scope.features):
-        size = 0 if kind == "empty" else draw(st.sampled_from(LONG), label="long side")
+        size = 0 if kind == "empty" else draw(sampled(LONG), label="long side")
         sides = (size, sides[1]) if draw(st.booleans(), label="which") else (sides[0], size)
     return sides
 
@@ -44,7 +45,7 @@ def _matrix(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
 
 def _tokens(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     tokens, features = _sides(draw, scope)
-    epsilon = draw(st.sampled_from(EPSILONS), label="epsilon")
+    epsilon = draw(sampled(EPSILONS), label="epsilon")
     more = further_dimensions(draw, scope)
     return [Described((*more, tokens, features)), Described((features,))], {"epsilon": epsilon}
 

@@ -68,8 +68,8 @@ def operation_cases(
     leading: int | None,
 ) -> Case:
     """Cases of one operation. Shrinks to one device, the first axis, the smallest arguments, the first dtype."""
-    chain = draw(chains(scope.chains))
-    mesh, axis_name, axes = draw(meshes_and_axes(scope, chain, most=most))
+    chain = chains.within(draw, scope.chains)
+    mesh, axis_name, axes = meshes_and_axes.within(draw, scope, chain, most=most)
     described, params = arguments(draw, mesh.axis_size(axes), scope)
     dtype = draw(dtypes(scope, mesh.size if scope.floating else 1), label="dtype")
     replicated = "replicated_operands" in scope.features and draw(st.integers(0, 9), label="replicated operand") == 9
@@ -80,13 +80,15 @@ def operation_cases(
             continue
         if one.sharding:
             free = [axis for axis in mesh.axis_names if axis not in axes]
-            along = {"over": axes, "free": draw(specs(mesh, 1, allowed=free))[0], "whole": ()}
+            along = {"over": axes, "free": specs.within(draw, mesh, 1, allowed=free)[0], "whole": ()}
             placed.append(Placement(tuple(along[kind] for kind in one.sharding)))
             continue
         if scope.whole:
-            placement = draw(layouts(mesh, len(one.block), one.sharded, axes))
+            placement = layouts.within(draw, mesh, len(one.block), one.sharded, axes)
         else:
-            placement = draw(placements(mesh, len(one.block), required=axes if one.varies and not replicated else ()))
+            placement = placements.within(
+                draw, mesh, len(one.block), required=axes if one.varies and not replicated else ()
+            )
         placed.append(placement if one.varies else without(placement, axes))
     if leading is not None and APART not in scope.features:
         others = [name for name in mesh.axis_names if name not in placed[leading].axes and name not in axes]
@@ -94,7 +96,7 @@ def operation_cases(
     drawn = [
         Operand(one.block, one.dtype or dtype, placement) for one, placement in zip(described, placed, strict=True)
     ]
-    manual, operands = draw(made_manual(chain, mesh, axes, drawn))
+    manual, operands = made_manual.within(draw, chain, mesh, axes, drawn)
     seed = draw(st.integers(0, 2**16), label="seed")
     chosen = kinds(scope)
     count = 2 if scope.large else max(sets, len(chosen))

@@ -7,6 +7,7 @@ from shardproof.impl import pipeline as implementations
 from shardproof.oracles import pipeline
 from shardproof.oracles.communication import NOTHING, Cost, summed_replicas
 from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
 from shardproof.properties.contracts.costs import bits, elements, is_replica, replicas, something
 from shardproof.properties.contracts.floats import scaled_to
@@ -32,7 +33,7 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     microbatches = draw(st.integers(1, 2 if scope.large else 4), label="microbatches")
     rows, features = draw(st.tuples(st.integers(1, 2), st.integers(1, most)), label="rows, features")
     if not scope.large and draw(st.integers(0, 5), label="many") == 5:
-        many = draw(st.sampled_from(MANY), label="how many")
+        many = draw(sampled(MANY), label="how many")
         at = draw(st.integers(0, 2), label="which")
         microbatches, rows, features = (many if i == at else n for i, n in enumerate((microbatches, rows, features)))
     layers = 1

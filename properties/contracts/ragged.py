@@ -13,6 +13,7 @@ from shardproof.oracles.communication import Cost
 from shardproof.oracles.layout import unshard
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies import dtypes
+from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
 from shardproof.properties.contracts.costs import bits, elements, with_replicas
@@ -40,7 +41,7 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
             st.tuples(*[st.sampled_from((*LONG, *BEYOND_BYTES))] * 2), label="rows of operand and output"
         )
         row = row[:1]
-    each = draw(st.sampled_from((1, 1, 2, 3)), label="slices for each participant")
+    each = draw(sampled((1, 1, 2, 3)), label="slices for each participant")
     first = Described((each * participants,), "int32")
     rest = [Described((each * participants,), "int32", like=2) for _ in LISTS[1:]]
     return [Described((rows_in, *row)), Described((rows_out, *row)), first, *rest], {}

@@ -13,6 +13,7 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.chain import Chain, leaves_an_axis
 from shardproof.properties.cases.strategies import specs
 from shardproof.properties.cases.strategies.axes import MAX_AXES, in_some_order
+from shardproof.properties.cases.strategies.making import Composite, integers, sampled
 from shardproof.properties.cases.strategies.meshes import known_names
 from shardproof.properties.contracts.contract import Scope
 from shardproof.properties.contracts.described import Signature
@@ -64,7 +65,7 @@ class Conditions:
     layouts: tuple[tuple[str, ...], ...] = ()
 
 
-@st.composite
+@Composite
 def meshes_and_roles(
     draw: st.DrawFn, scope: Scope, chain: Chain, names: Sequence[str], conditions: Conditions
 ) -> tuple[MeshCase, Roles]:
@@ -74,11 +75,11 @@ def meshes_and_roles(
     roles in the order of the mesh's axes.
     """
     most = min(scope.large or scope.max_devices, conditions.most or scope.large or scope.max_devices)
-    mesh, has_room = draw(meshes_with_room(scope, chain, most, roles=len(names)))
+    mesh, has_room = meshes_with_room.within(draw, scope, chain, most, roles=len(names))
     if has_room:
         mesh = beside(mesh, chain, mesh.axis_names[: None if conditions.layouts else len(names)])
     if conditions.layouts:
-        return mesh, draw(roles_of_layouts(mesh, chain, conditions.layouts))
+        return mesh, roles_of_layouts.within(draw, mesh, chain, conditions.layouts)
     wanted = len(names) + leaves_an_axis(chain)
     free = [name for name in known_names(wanted) if name not in mesh.axis_names]
     more = tuple(free[: max(wanted - len(mesh.axis_names), 0)])
@@ -88,7 +89,7 @@ def meshes_and_roles(
         mesh.devices,
         (*mesh.axis_types, *["auto"] * len(more)),
     )
-    ordered = draw(in_some_order(mesh.axis_names))
+    ordered = in_some_order.within(draw, mesh.axis_names)
     if leaves_an_axis(chain):
         ordered.remove(left_over(mesh, ordered))
     if draw(st.integers(0, 3), label="axes of several devices first"):  # else roles of one participant are the most
@@ -96,14 +97,14 @@ def meshes_and_roles(
     chosen = {name: [axis] for name, axis in zip(names, ordered, strict=False)}
     spare = ordered[len(names) :]
     wide = [name for name in names if name not in conditions.one_axis]
-    for axis, at in zip(spare, draw(st.tuples(*[st.integers(0, 7)] * MAX_AXES), label="roles of axes"), strict=False):
+    for axis, at in zip(spare, draw(integers(MAX_AXES, 0, 7), label="roles of axes"), strict=False):
         if wide and at < 6:  # one in four is of no role
             chosen[wide[at % len(wide)]].append(axis)
-    missing = draw(st.tuples(*[st.integers(0, 3)] * max(MAX_AXES, len(names))), label="roles of no axis")
+    missing = draw(integers(max(MAX_AXES, len(names)), 0, 3), label="roles of no axis")
     for name, at in zip(names, missing, strict=False):
         if name in conditions.optional and at == 3:
             chosen[name] = []
-    as_tuples = draw(st.tuples(*[st.integers(0, 3)] * max(MAX_AXES, len(names))), label="one axis as a tuple")
+    as_tuples = draw(integers(max(MAX_AXES, len(names)), 0, 3), label="one axis as a tuple")
     roles: list[tuple[str, AxisName]] = []
     for name, as_tuple in zip(names, as_tuples, strict=False):
         alone = len(chosen[name]) == 1 and (as_tuple < 3 or name in conditions.one_axis)
@@ -130,7 +131,7 @@ def with_powers_of_two(mesh: MeshCase, axes: Collection[str]) -> MeshCase:
     return MeshCase(mesh.axis_names, sizes, devices, mesh.axis_types)
 
 
-@st.composite
+@Composite
 def roles_of_layouts(draw: st.DrawFn, mesh: MeshCase, chain: Chain, layouts: Sequence[Sequence[str]]) -> Roles:
     """Axes for the roles of arrays that are laid out each in its own way.
 
@@ -143,20 +144,20 @@ def roles_of_layouts(draw: st.DrawFn, mesh: MeshCase, chain: Chain, layouts: Seq
     roles: list[tuple[str, AxisName]] = []
     before: tuple[tuple[str, ...], ...] = ()
     for layout in layouts:
-        entries = draw(specs(mesh, len(layout), allowed=allowed))
+        entries = specs.within(draw, mesh, len(layout), allowed=allowed)
         like = draw(st.integers(0, 9), label="like the one before")
         if len(layout) == len(before) == 2 and like > 3:
             by = draw(st.integers(0, 2), label="turned by")  # 0: the other way round
             turned = tuple((*entry[by:], *entry[:by]) if by else entry[::-1] for entry in before)
             entries = (before, before[::-1], before[::-1], turned, turned[::-1], turned[::-1])[like - 4]
-        as_tuples = draw(st.tuples(*[st.integers(0, 3)] * len(layout)), label="one axis as a tuple")
+        as_tuples = draw(integers(len(layout), 0, 3), label="one axis as a tuple")
         for name, entry, as_tuple in zip(layout, entries, as_tuples, strict=True):
             roles.append((name, entry[0] if len(entry) == 1 and as_tuple < 3 else entry))
         before = entries
     return tuple(roles)
 
 
-@st.composite
+@Composite
 def sizes_of_dimensions(
     draw: st.DrawFn, signature: Signature, conditions: Conditions, sizes_of_roles: Mapping[str, int], scope: Scope
 ) -> dict[str, int]:
@@ -171,7 +172,7 @@ def sizes_of_dimensions(
     at = draw(st.integers(0, max(len(parts) - 1, 0)), label="which is long")
     factors = [draw(st.integers(1, 2 if scope.large else 4), label=name) for name in parts]
     if long and factors:
-        factors[at] = draw(st.sampled_from(LONG), label="how long")
+        factors[at] = draw(sampled(LONG), label="how long")
         if factors[at] == LONG[-1]:
             factors = [factor if i == at else 1 for i, factor in enumerate(factors)]
     found = {}
@@ -183,7 +184,7 @@ def sizes_of_dimensions(
             possible = sorted(size for size in conditions.sizes[name] if size % part == 0)
             if not possible:
                 reject()
-            found[name] = draw(st.sampled_from(possible), label=f"size of {name}")
+            found[name] = draw(sampled(possible), label=f"size of {name}")
         else:
             found[name] = part * conditions.multiples.get(name, 1) * factor
     if same:

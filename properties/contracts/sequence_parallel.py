@@ -10,6 +10,7 @@ from shardproof.impl import sequence_parallel as implementations
 from shardproof.oracles import sequence_parallel
 from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import (
     Claim,
@@ -38,11 +39,11 @@ MOST_MEMBERS = 128
 def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     small = st.integers(1, 1 if scope.large else 3)
     positions, batch, features, hidden = draw(st.tuples(*[small] * 4), label="positions, batch, features, hidden")
-    kind = draw(st.sampled_from(("small",) * 22 + ("long", "long", "empty")), label="small, long or empty")
+    kind = draw(sampled(("small",) * 22 + ("long", "long", "empty")), label="small, long or empty")
     if kind == "empty" and "empty_blocks" in scope.features:
         positions = 0
     elif kind == "long" and not scope.large:
-        size = draw(st.sampled_from(LONG), label="long side")
+        size = draw(sampled(LONG), label="long side")
         at = draw(st.integers(0, 3), label="which")
         sides = (positions, features, hidden, batch)
         positions, features, hidden, batch = (size if i == at else n for i, n in enumerate(sides))
@@ -55,7 +56,7 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
 
 def _arguments_of_norm(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     (x, *weights), _ = _arguments(draw, participants, scope)
-    epsilon = draw(st.sampled_from(EPSILONS), label="epsilon")
+    epsilon = draw(sampled(EPSILONS), label="epsilon")
     return [x, Described(x.block[-1:], sharding=("whole",)), *weights], {"epsilon": epsilon}
 
 

@@ -18,6 +18,7 @@ from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.chain import DERIVING, UNCHECKED
 from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.strategies import chains
+from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.contracts.contract import Contract, Option, Scope
 from shardproof.properties.contracts.described import Signature, indices
 from shardproof.properties.contracts.drawing import made_manual
@@ -94,12 +95,12 @@ def whole_cases(
     """
     possible_ones = scope.layouts or signatures
     signature = possible_ones[0] if len(possible_ones) == 1 else draw(st.sampled_from(possible_ones), label="signature")
-    chain = draw(chains(scope.chains.without(unasked(conditions, floating=scope.floating))))
-    mesh, roles = draw(meshes_and_roles(scope, chain, signature.roles, conditions))
+    chain = chains.within(draw, scope.chains.without(unasked(conditions, floating=scope.floating)))
+    mesh, roles = meshes_and_roles.within(draw, scope, chain, signature.roles, conditions)
     axes = axes_of(roles)
     participants = {role: mesh.axis_size(a) for role, a in axes.items()}
-    sizes = draw(sizes_of_dimensions(signature, conditions, participants, scope))
-    possible = st.sampled_from(conditions.dtypes) if dtypes is None else dtypes(scope, 1)
+    sizes = sizes_of_dimensions.within(draw, signature, conditions, participants, scope)
+    possible = sampled(conditions.dtypes) if dtypes is None else dtypes(scope, 1)
     dtype = draw(possible, label="dtype")
     operands = []
     for array in signature.arrays:
@@ -109,7 +110,7 @@ def whole_cases(
         block = tuple(n // mesh.axis_size(entry) for n, entry in zip(shape, placement.spec, strict=True))
         operands.append(Operand(block, dtype if array.dtype == "float" else array.dtype, placement))
     every = tuple(dict.fromkeys(axis for role in axes.values() for axis in role))
-    manual, placed = draw(made_manual(chain, mesh, every, operands))
+    manual, placed = made_manual.within(draw, chain, mesh, every, operands)
     params = {
         option: draw(st.sampled_from(values), label=option) for option, values in sorted(conditions.options.items())
     }

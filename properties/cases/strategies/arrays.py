@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from shardproof.oracles.dtypes import is_float
 from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.cases.strategies.dtypes import as_dtype
+from shardproof.properties.cases.strategies.making import Composite
 
 
 def arrays(
@@ -21,7 +22,7 @@ def arrays(
     return data.map(lambda chosen: generate(chosen, tuple(shape), as_dtype(dtype), terms=terms))
 
 
-@st.composite
+@Composite
 def data_sets(draw: st.DrawFn, dtype: str, *, count: int = 6) -> tuple[Data, ...]:
     """Several data sets for one structure: all kinds that suit `dtype`, under one drawn seed.
 

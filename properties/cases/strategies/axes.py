@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases.strategies.making import Composite, sampled
 
 MAX_AXES = 4
 """The most axes of a drawn mesh."""
@@ -24,7 +25,7 @@ def orders(of: Hashable) -> st.SearchStrategy[list[Any]]:
     return st.permutations(of)  # type: ignore[arg-type]
 
 
-@st.composite
+@Composite
 def in_some_order(draw: st.DrawFn, names: Sequence[str]) -> list[str]:
     """All names, in any order.
 
@@ -39,7 +40,7 @@ def in_some_order(draw: st.DrawFn, names: Sequence[str]) -> list[str]:
     return list(names) if kind == "given" else list(reversed(names))
 
 
-@st.composite
+@Composite
 def axis_tuples(draw: st.DrawFn, mesh: MeshCase) -> tuple[str, ...]:
     """Non-empty subsets of the mesh's axes, in any order.
 
@@ -51,7 +52,7 @@ def axis_tuples(draw: st.DrawFn, mesh: MeshCase) -> tuple[str, ...]:
     """
     names = mesh.axis_names
     count = draw(COUNTS, label="number of axes")
-    order = draw(in_some_order(names))
+    order = in_some_order.within(draw, names)
     chosen = order[: min(count, len(names))]
     skipped = draw(SKIPPED, label="skipped axis")
     if skipped and count > 1 and len(names) > 2:  # two axes without a third are still two where there is none
@@ -66,18 +67,18 @@ def axis_tuples(draw: st.DrawFn, mesh: MeshCase) -> tuple[str, ...]:
     return tuple(chosen)
 
 
-@st.composite
+@Composite
 def axis_names(draw: st.DrawFn, mesh: MeshCase) -> str | tuple[str, ...]:
     """What a collective takes as `axis_name`: a bare name, or an axis tuple, of one name as well.
 
     Shrinks to the bare name of the mesh's first axis.
     """
-    axes = draw(axis_tuples(mesh))
+    axes = axis_tuples.within(draw, mesh)
     as_tuple = draw(st.booleans(), label="one name as a tuple")
     return axes if len(axes) > 1 or as_tuple else axes[0]
 
 
-@st.composite
+@Composite
 def permutations_of_participants(draw: st.DrawFn, size: int) -> tuple[tuple[int, int], ...]:
     """Partial permutations of `range(size)` as (source, destination) pairs, empty and complete ones among them.
 
@@ -104,7 +105,7 @@ def permutations_of_participants(draw: st.DrawFn, size: int) -> tuple[tuple[int,
     return tuple(pairs)
 
 
-@st.composite
+@Composite
 def index_groups(draw: st.DrawFn, size: int, *, uneven: bool = False) -> tuple[tuple[int, ...], ...]:
     """Partitions of `range(size)` into groups of equal length, or of any if `uneven`, participants in any order.
 
@@ -112,7 +113,7 @@ def index_groups(draw: st.DrawFn, size: int, *, uneven: bool = False) -> tuple[t
     participants draws `((0, 1, 2, 3),)`, `((0, 1), (2, 3))`, `((3, 0), (1, 2))`, and if `uneven` `((2,), (0, 1, 3))`.
     """
     counts = [d for d in range(1, size + 1) if size % d == 0]
-    count = draw(st.sampled_from([*counts, *6 * counts[:-1]]), label="number of groups")
+    count = draw(sampled([*counts, *6 * counts[:-1]]), label="number of groups")
     order = draw(orders(range(size)), label="participants")
     if uneven and draw(st.booleans(), label="uneven"):
         cuts = sorted(draw(st.sets(st.integers(1, max(size - 1, 1)), max_size=3), label="cuts") - {size})

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from shardproof.properties.cases.chain import MOST_LINKS, Chain, in_order
+from shardproof.properties.cases.strategies.making import Composite, sampled
 
 TWELFTHS = 12
 
@@ -48,7 +49,7 @@ PLAIN = Chains()
 """No chain at all."""
 
 
-@st.composite
+@Composite
 def chains(draw: st.DrawFn, of: Chains) -> Chain:
     """Chains of at most three links; of those that have any about half have two or more.
 
@@ -63,7 +64,7 @@ def chains(draw: st.DrawFn, of: Chains) -> Chain:
     if of.bare and draw(st.integers(0, TWELFTHS - 1), label="transformed") < of.bare:
         return in_order(of.always)
     places = (*(None,) * len(of.links), *of.links)
-    return filled(of, [draw(st.sampled_from(places), label="link") for _ in range(of.most)])
+    return filled(of, [draw(sampled(places), label="link") for _ in range(of.most)])
 
 
 def filled(of: Chains, places: Sequence[str | None]) -> Chain:

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from shardproof.properties.cases.distilling import Lesson
 from shardproof.properties.cases.strategies.axes import axis_tuples, orders
+from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.cases.strategies.meshes import meshes
 
 
@@ -24,7 +25,7 @@ def lessons(draw: st.DrawFn, *, available: int, halves: bool = False) -> Lesson:
         Lesson(teacher={'tp': 2}, model=('tp',), student={'sp': 3, 'tp': 2}, data=('tp', 'sp'), ...)
     """
     counts = range(2, available + 1, 2 if halves else 1)
-    total = draw(st.sampled_from((*counts, *(counts[-1],) * 4)), label="devices")
+    total = draw(sampled((*counts, *(counts[-1],) * 4)), label="devices")
     teaching = total // 2 if halves else draw(st.integers(1, total - 1), label="the teacher's")
     learning = total - teaching
     teacher, student = (

@@ -1,10 +1,13 @@
 """The dtypes that collectives carry."""
 
+from functools import lru_cache
+
 import ml_dtypes
 import numpy as np
 from hypothesis import strategies as st
 
 from shardproof.oracles.dtypes import exact_limit, is_float
+from shardproof.properties.cases.strategies.making import sampled
 
 ALL = (
     "float32",
@@ -50,6 +53,7 @@ def as_dtype(name: str) -> np.dtype:
     return np.dtype(getattr(ml_dtypes, name, name))
 
 
+@lru_cache
 def dtypes(
     *,
     floating: bool = False,
@@ -80,8 +84,8 @@ def dtypes(
         and (wrapping or name not in ("int64", "uint64"))  # JAX takes their mean in float64
         and (exact_limit(as_dtype(name)) >= terms or (wrapping and not is_float(as_dtype(name))))
     ]
-    families = [[name for name in family if name in chosen] for family in FAMILIES]
-    chosen_family = st.sampled_from([family for family in families if family])
+    families = [tuple(name for name in family if name in chosen) for family in FAMILIES]
+    chosen_family = sampled([family for family in families if family])
     # two choices for every family: with one for those of a single participant, that would be the simplest
     usual = st.tuples(chosen_family, st.integers(0, 59)).map(lambda drawn: drawn[0][drawn[1] % len(drawn[0])])
     rare = [name for name in WIDE if name in chosen]

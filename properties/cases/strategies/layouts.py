@@ -16,7 +16,7 @@ from shardproof.properties.cases.strategies.specs import specs
 @st.composite
 def modes_cases(draw: Any, *, max_devices: int = 8, available: int = 8) -> ModesCase:
     """Layers. Shrinks to one device, to arrays that nothing shards, and to sides of one."""
-    mesh = draw(meshes(max_devices=max_devices, available=available, explicit=False))
+    mesh = meshes.within(draw, max_devices=max_devices, available=available, explicit=False)
     ranks = {"x": 2, "w_in": 2, "b_in": 1, "w_out": 2, "b_out": 1, "hidden": 2, "result": 2}
     layouts = Layouts(**{name: draw(specs(mesh, rank), label=name) for name, rank in ranks.items()})
     at = {
@@ -33,7 +33,7 @@ def modes_cases(draw: Any, *, max_devices: int = 8, available: int = 8) -> Modes
 @st.composite
 def reshardings(draw: Any, *, max_devices: int, available: int, explicit: bool) -> Resharding:
     """Changes of layout on axes that are all explicit, or all automatic. Shrinks to one device."""
-    mesh = draw(meshes(max_devices=max_devices, available=available, explicit=False))
+    mesh = meshes.within(draw, max_devices=max_devices, available=available, explicit=False)
     mesh = MeshCase(mesh.axis_names, mesh.sizes, mesh.devices, ("explicit" if explicit else "auto",) * len(mesh.sizes))
     rank = draw(st.integers(1, 3), label="rank")
     held, wanted = draw(specs(mesh, rank), label="held"), draw(specs(mesh, rank), label="wanted")

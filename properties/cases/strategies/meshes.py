@@ -8,6 +8,7 @@ from hypothesis.errors import InvalidArgument
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.strategies.axes import orders
+from shardproof.properties.cases.strategies.making import Composite, sampled
 
 AXIS_NAMES = ("dp", "tp", "pp", "ep", "sp", "fsdp")
 """Data, tensor, pipelined, expert, sequence and fully sharded data parallelism."""
@@ -49,7 +50,7 @@ def factorisations(n: int, *, max_axes: int) -> tuple[tuple[int, ...], ...]:
     return tuple(sorted(found, key=lambda sizes: (len(sizes), sizes)))
 
 
-@st.composite
+@Composite
 def axis_sizes(
     draw: st.DrawFn, *, min_devices: int, max_devices: int, max_axes: int, several: bool = False
 ) -> tuple[int, ...]:
@@ -62,9 +63,9 @@ def axis_sizes(
     """
     counts = [n for n in range(min_devices, max_devices + 1) if factorisations(n, max_axes=max_axes)]
     # one device is rare, since nothing moves there; what has several axes, in some order, is more frequent than primes
-    composite = [n for n in counts if len(factorisations(n, max_axes=max_axes)) > 1]
-    any_count = [*counts, *counts[1:], *2 * composite, *4 * counts[-1:]]
-    n = draw(st.sampled_from(composite if several and composite else any_count), label="devices")
+    splitting = [n for n in counts if len(factorisations(n, max_axes=max_axes)) > 1]
+    any_count = [*counts, *counts[1:], *2 * splitting, *4 * counts[-1:]]
+    n = draw(sampled(splitting if several and splitting else any_count), label="devices")
     shortest, *others = factorisations(n, max_axes=max_axes)
     # the order of axes tells where there are several
     ways = others if several and others else [shortest, *others, *others]
@@ -76,7 +77,7 @@ def axis_sizes(
     return tuple(sizes)
 
 
-@st.composite
+@Composite
 def meshes(
     draw: st.DrawFn,
     *,
@@ -112,8 +113,9 @@ def meshes(
             f"meshes: {min_devices=}, {max_devices=}, {max_axes=}, available={pool}: expected "
             "1 <= min_devices <= max_devices <= available and at least one axis"
         )
-    drawn = axis_sizes(min_devices=min_devices, max_devices=max_devices, max_axes=max_axes, several=several)
-    sizes = sizes or draw(drawn)
+    sizes = sizes or axis_sizes.within(
+        draw, min_devices=min_devices, max_devices=max_devices, max_axes=max_axes, several=several
+    )
     n = math.prod(sizes)
     names = tuple(draw(orders(known_names(len(sizes))), label="names")[: len(sizes)])
     devices: tuple[int, ...] = tuple(range(n))
@@ -131,7 +133,7 @@ TORI = ((4, 4, 4), (16, 16), (4, 4, 8), (8, 8, 8), (32, 16), (8, 8, 16), (16, 16
 SIDES = (2, 3, 4, 5, 7, 8, 16, 32)
 
 
-@st.composite
+@Composite
 def large_meshes(draw: st.DrawFn, *, min_devices: int = 9, max_devices: int = 4096, max_axes: int = 4) -> MeshCase:
     """Meshes of `min_devices` to `max_devices` devices: one long axis, two to four shorter ones, or a torus.
 
@@ -153,7 +155,7 @@ def large_meshes(draw: st.DrawFn, *, min_devices: int = 9, max_devices: int = 40
         st.integers(min_devices, max_devices).map(lambda n: (n,)),
         *([st.sampled_from(within)] if within else []),
     ]
-    chosen = st.sampled_from([0, 0, 1, 1, 2, 2, 2, 3, len(choices) - 1])
+    chosen = sampled([0, 0, 1, 1, 2, 2, 2, 3, len(choices) - 1])
     sizes = draw(chosen.flatmap(lambda i: choices[i]), label="sizes")
     names = tuple(draw(orders(AXIS_NAMES), label="names")[: len(sizes)])
     return MeshCase(names, sizes)

@@ -3,6 +3,8 @@
 from hypothesis import strategies as st
 from hypothesis.errors import InvalidArgument
 
+from shardproof.properties.cases.strategies.making import Composite, sampled
+
 LONG = (5, 6, 7, 8, 9, 12, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 100, 127, 128, 129, 200, 255, 256, 257, 300)
 """Long sides: beside the powers of two, at which tiles, chunks and narrow indices end."""
 
@@ -13,7 +15,7 @@ LARGE = (512, 1000, 1023, 1024, 1025, 1500, 2047, 2048, 2049, 3000, 4097)
 """The longest sides of large blocks, of some thousands of elements."""
 
 
-@st.composite
+@Composite
 def shapes(
     draw: st.DrawFn, *, min_rank: int = 0, max_rank: int = 4, min_side: int = 0, max_side: int = 4, long: bool = False
 ) -> tuple[int, ...]:
@@ -32,12 +34,12 @@ def shapes(
     rank = draw(st.integers(min_rank, max_rank), label="rank")
     shape = draw(st.lists(side, min_size=max_rank, max_size=max_rank), label="sides")[:rank]
     kinds = ("small",) * 44 + ("long",) * 3 + ("large",) + ("empty",) * 2
-    kind = draw(st.sampled_from(kinds), label="small, long, large or empty")
+    kind = draw(sampled(kinds), label="small, long, large or empty")
     if kind == "empty" and min_side == 0 and shape:
         shape[draw(st.integers(0, len(shape) - 1), label="empty dimension")] = 0
     elif kind in ("long", "large") and long and shape:
         shape = [min(side, max(min_side, 2)) for side in shape]
         at = draw(st.integers(0, len(shape) - 1), label="long dimension")
         sides = LONG if kind == "long" else LARGE
-        shape[at] = draw(st.sampled_from([side for side in sides if side > max_side]), label="long side")
+        shape[at] = draw(sampled([side for side in sides if side > max_side]), label="long side")
     return tuple(shape)

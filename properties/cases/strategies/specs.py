@@ -8,13 +8,14 @@ from hypothesis.errors import InvalidArgument
 from shardproof.oracles.layout import Entries
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.strategies.axes import MAX_AXES, in_some_order
+from shardproof.properties.cases.strategies.making import Composite
 
 DIMENSIONS = st.lists(st.integers(0, 5), min_size=MAX_AXES, max_size=MAX_AXES)
 TOGETHER = st.sampled_from((False, False, False, True))
 """Whether all axes split one dimension, if any does: what takes them in another order is wrong there."""
 
 
-@st.composite
+@Composite
 def specs(
     draw: st.DrawFn,
     mesh: MeshCase,
@@ -45,7 +46,7 @@ def specs(
         places = [max(places)] * len(places)
     place_of = dict(zip(mesh.axis_names, places, strict=False))
     entries: list[list[str]] = [[] for _ in range(rank)]
-    for name in draw(in_some_order(candidates)):
+    for name in in_some_order.within(draw, candidates):
         if name in required:
             entries[max(place_of[name] - 1, 0) % rank].append(name)
         elif rank and place_of[name] > 0:

@@ -3,6 +3,7 @@
 from hypothesis import strategies as st
 
 from shardproof.properties.cases.strategies.axes import axis_tuples
+from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.cases.strategies.meshes import meshes
 from shardproof.properties.cases.training import NARROW, Trial
 
@@ -34,10 +35,10 @@ def trials(
     depth = draw(st.integers(1, 2), label="depth")
     sizes = tuple(unit * draw(st.integers(1, 2 if unit > 1 else 5)) for _ in range(depth + 1))
     # of one microbatch, "reduced once" says nothing
-    microbatches = draw(st.sampled_from((2, 3, 2, 3, 1)), label="microbatches") if masked else 1
+    microbatches = draw(sampled((2, 3, 2, 3, 1)), label="microbatches") if masked else 1
     examples = both * microbatches * draw(st.integers(1, 2), label="examples")
     seed = draw(st.integers(0, 999), label="seed")
     trial = Trial(mesh, data, model, sizes, examples, microbatches, max_steps, seed)
-    dtype = draw(st.sampled_from(("float64", "float64", *NARROW)), label="dtype")
+    dtype = draw(sampled(("float64", "float64", *NARROW)), label="dtype")
     single = Trial(mesh, data, model, (sizes[0], sizes[-1]), examples, microbatches, 1, seed, dtype)
     return single if dtype in NARROW and single.exact_in(dtype, mean=not masked) else trial

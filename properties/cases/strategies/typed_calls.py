@@ -14,6 +14,7 @@ from shardproof.oracles import sharding_types as oracle
 from shardproof.oracles.layout import Entries
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.sharding_types import ShardedType
+from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.cases.strategies.meshes import meshes
 from shardproof.properties.cases.strategies.specs import specs
 from shardproof.properties.cases.typed_call import Call, explicit_axes
@@ -33,8 +34,8 @@ Drawn = tuple[tuple[ShardedType, ...], tuple[Any, ...], Callable[..., Any], Call
 @st.composite
 def meshes_with_explicit_axes(draw: Any, *, max_devices: int = 24) -> MeshCase:
     """Meshes of which all axes, or some, are explicit. Shrinks to one device."""
-    mesh = draw(meshes(max_devices=max_devices, explicit=False))
-    automatic = draw(st.sampled_from((None, None, *mesh.axis_names)), label="an automatic axis")
+    mesh = meshes.within(draw, max_devices=max_devices, explicit=False)
+    automatic = draw(sampled((None, None, *mesh.axis_names)), label="an automatic axis")
     some = tuple("auto" if name == automatic and len(mesh.sizes) > 1 else "explicit" for name in mesh.axis_names)
     return MeshCase(mesh.axis_names, mesh.sizes, mesh.devices, some)
 
@@ -43,13 +44,13 @@ def meshes_with_explicit_axes(draw: Any, *, max_devices: int = 24) -> MeshCase:
 def calls(draw: Any, operation: str, *, max_devices: int = 24) -> Call:
     """Calls of an operation. Shrinks to one device, and to arrays that nothing shards."""
     mesh = draw(meshes_with_explicit_axes(max_devices=max_devices))
-    operands, params, function, rule = OPERATIONS[operation](draw, mesh, draw(st.sampled_from(DTYPES), label="dtype"))
+    operands, params, function, rule = OPERATIONS[operation](draw, mesh, draw(sampled(DTYPES), label="dtype"))
     return Call(operation, mesh, operands, params, function, lambda xs, params, mesh: rule(xs, params, mesh))
 
 
 def _spec(draw: Any, mesh: MeshCase, rank: int, *, all_of_them: bool = False) -> Entries:
     axes = explicit_axes(mesh)
-    return draw(specs(mesh, rank, allowed=axes, required=axes if all_of_them else ()))
+    return specs.within(draw, mesh, rank, allowed=axes, required=axes if all_of_them else ())
 
 
 def _sizes(draw: Any, mesh: MeshCase, *layouts: Entries, most: int = 2) -> tuple[int, ...]:
@@ -80,7 +81,7 @@ def _elementwise(draw: Any, mesh: MeshCase, dtype: str) -> Drawn:
         shape = tuple(1 if kind == 7 else n for kind, n in zip(of_one, sizes, strict=True))
         first = 0 if rank == 0 or of_one[0] not in (8, 9) else 1  # of fewer dimensions
         operands.append(ShardedType(shape[first:], spec[first:], dtype))
-    one, two = draw(st.sampled_from(UNARY), label="unary"), draw(st.sampled_from(BINARY), label="binary")
+    one, two = draw(sampled(UNARY), label="unary"), draw(sampled(BINARY), label="binary")
 
     def function(*xs: Any) -> Any:
         total = one(xs[0])
@@ -99,7 +100,7 @@ def _one(draw: Any, mesh: MeshCase, dtype: str, *, least: int = 0) -> ShardedTyp
 def _reduction(draw: Any, mesh: MeshCase, dtype: str) -> Drawn:
     x = _one(draw, mesh, dtype, least=1)
     dimensions = tuple(sorted(draw(st.sets(st.integers(0, x.rank - 1), min_size=1), label="dimensions")))
-    keepdims, reduce = draw(st.booleans(), label="keepdims"), draw(st.sampled_from(REDUCTIONS), label="reduction")
+    keepdims, reduce = draw(st.booleans(), label="keepdims"), draw(sampled(REDUCTIONS), label="reduction")
     return (
         (x,),
         (dimensions, keepdims),
@@ -187,7 +188,7 @@ def _told_contraction(draw: Any, mesh: MeshCase, dtype: str) -> Drawn:
 
 
 def _reshape(draw: Any, mesh: MeshCase, dtype: str) -> Drawn:
-    kind = draw(st.sampled_from(("split", "merge", "merge", "any", "none")), label="kind")
+    kind = draw(sampled(("split", "merge", "merge", "any", "none")), label="kind")
     spec = _spec(draw, mesh, draw(st.integers(1, 3), label="rank"), all_of_them=kind == "merge")
     if kind == "merge" and draw(st.integers(0, 3), label="unsharded in front") == 3:
         spec = tuple(sorted(spec, key=bool))
@@ -221,7 +222,7 @@ def _factors(draw: Any, n: int) -> list[int]:
     """Two or three factors of a number."""
     found = []
     for _ in range(draw(st.integers(1, 2), label="cuts")):
-        factor = draw(st.sampled_from([d for d in range(1, n + 1) if n % d == 0]), label="factor")
+        factor = draw(sampled([d for d in range(1, n + 1) if n % d == 0]), label="factor")
         found.append(factor)
         n //= factor
     return [*found, n]

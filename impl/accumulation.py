@@ -1,7 +1,7 @@
 """Gradient accumulation: the gradient of a batch, a microbatch at a time, sent between devices once.
 
 A loss is written here as a device computes it, inside of `jax.shard_map`: of the weights and a part of the device's own
-examples it gives a *sum* and a *count*, of which the loss is the quotient, once both are added up over all microbatches
+examples it gives a *sum* and a *count*, of which the loss is the mean_of, once both are added up over all microbatches
 and devices. What counts may be examples, or tokens that are not masked: a mean of the microbatches' means would be
 another number wherever they count differently.
 """
@@ -42,8 +42,8 @@ def accumulated_value_and_grad(
 ) -> tuple[Scalar, Tree]:
     """The loss of a batch and its gradient, on a device: every gradient is reduced once, after the last microbatch.
 
-    A microbatch's gradient has its parameter's dtype, as JAX gives it. Sums of these are carried in float32 if they are
-    16-bit floats, between devices as well, and rounded once.
+    A microbatch's gradient has its parameter's dtype, as JAX gives it, and its sum and count have those of the loss.
+    Sums of these are carried in float32 if they are 16-bit floats, between devices as well; gradients are rounded once.
 
     Arguments:
         loss: `(weights, microbatch)` to a sum and a count, `[]` each; it may exchange data over other axes.
@@ -67,14 +67,16 @@ def accumulated_value_and_grad(
     weights, reduce = with_transpose(spread, params)
     total, count, gradients = accumulated(loss, weights, batch, microbatches=microbatches, function=function)
     total, count = lax.psum(cast_varying((total, count), axes), axes)
-    reduced = jax.tree.map(lambda g, p: quotient(g, count).astype(p.dtype), reduce(gradients), params)
-    return quotient(total, count), reduced
+    reduced = jax.tree.map(lambda g, p: mean_of(g, count).astype(p.dtype), reduce(gradients), params)
+    return mean_of(total, count), reduced
 
 
 def accumulated(
     loss: LocalLoss, weights: Tree, batch: Tree, *, microbatches: int, function: str = "accumulated"
 ) -> tuple[Scalar, Scalar, Tree]:
     """Sum, count, and the sum's gradient, of all microbatches of a device: nothing is sent over the axes of the batch.
+
+    All are in the accumulator's dtype.
 
     Arguments:
         loss: `(weights, microbatch)` to a sum and a count.
@@ -94,7 +96,7 @@ def accumulated(
 
     def of(part: Tree) -> tuple[Scalar, Scalar, Tree]:
         (total, count), gradients = jax.value_and_grad(loss, has_aux=True)(weights, part)
-        return total, count, jax.tree.map(lambda g: g.astype(accumulator(g)), gradients)
+        return jax.tree.map(lambda x: x.astype(accumulator(x)), (total, count, gradients))
 
     def step(sums: Any, part: Tree) -> tuple[Any, None]:
         return jax.tree.map(jnp.add, sums, of(part)), None
@@ -188,7 +190,7 @@ def _to(axes: tuple[str, ...]) -> Gather:
     return lambda params: cast_varying(params, axes)
 
 
-def quotient(total: Array, count: Array) -> Array:
+def mean_of(total: Array, count: Array) -> Array:
     """A sum by its count; 0 where nothing counts."""
     return total / jnp.where(count == 0, 1, count).astype(total.dtype)
 

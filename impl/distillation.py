@@ -117,7 +117,11 @@ class Distillation:
             )
 
     def logits(self, teacher_params: Tree, inputs: Shaped[Array | np.ndarray, "b d"]) -> Shaped[Array, "b c"]:
-        """The teacher's logits, on the student's devices."""
+        """The teacher's logits, on the student's devices.
+
+        Raises:
+            ValueError: for parameters that are not on the teacher's mesh.
+        """
         check_placed("Distillation", "teacher_params", teacher_params, self.teacher_inputs.mesh)
         return transfer(self._teacher(teacher_params, transfer(inputs, self.teacher_inputs)), self.of_logits)
 
@@ -136,11 +140,11 @@ class Distillation:
 def transfer(x: Shaped[Array | np.ndarray, "..."], sharding: NamedSharding) -> Shaped[Array, "..."]:
     """`x`, laid out by `sharding` on any devices, without waiting for it on the host.
 
-    If no device holds a part as wanted, `x` is replicated on its own devices, sliced there, and the slices are sent.
+    If a part that is wanted is nowhere, `x` is replicated on its own devices, sliced there, and the slices are sent.
     All devices must be this process's.
 
     Arguments:
-        x: an array on any devices, or the host's own.
+        x: an array on any devices, laid out by a NamedSharding or on one device alone, or the host's own.
         sharding: where its parts are to be.
     """
     if not isinstance(x, jax.Array):

@@ -101,7 +101,7 @@ def manual_mlp(
 def automatic_loss(
     x: Float[Array, "B D"], targets: Float[Array, "B E"], parameters: Parameters, *, mesh: Meshes, layouts: Layouts
 ) -> Float[Array, ""]:
-    """The loss on automatic axes."""
+    """The loss on automatic axes, in the targets' dtype, as those that follow."""
     check("automatic_loss", x, parameters, mesh, layouts, targets)
     return _mean_error(_automatic(x, parameters, mesh, layouts), targets)
 
@@ -134,7 +134,7 @@ def manual_loss(
         return (lax.psum(own, axes) if axes else own) / batch
 
     batch = x.shape[0]
-    return _manual(loss, mesh, (*layouts.operands, layouts.result), ())(x, *parameters, targets).astype(x.dtype)
+    return _manual(loss, mesh, (*layouts.operands, layouts.result), ())(x, *parameters, targets).astype(targets.dtype)
 
 
 def check(

@@ -119,7 +119,11 @@ class TrainingStep(Step):
         self.loss, self.optimiser, self.data, self.model = loss, optimiser, data, model
 
     def init(self, params: Tree) -> Tree:
-        """The optimiser's state: what in it is like a parameter is laid out as that, all else is on every device."""
+        """The optimiser's state: what in it is like a parameter is laid out as that, all else is on every device.
+
+        Raises:
+            ValueError: for a mesh without devices; for parameters that are not on it, or were donated.
+        """
         check_devices(type(self).__name__, self.mesh)
         check_placed(type(self).__name__, "params", params, self.mesh)
         layouts = jax.tree.map(lambda x: x.sharding, params)
@@ -145,8 +149,8 @@ def like_parameters(
 ) -> Layouts:
     """The layout of every leaf of an optimiser's state: that of the parameter that it is like, or what `other` says.
 
-    Matches a state leaf to a parameter by shape: the optimiser is evaluated abstractly on parameters whose first
-    dimensions are all different. Scalars match none.
+    A leaf is like a parameter that has its shape and whose path its own ends in, as `mu["w"]` does in `["w"]`. Where it
+    ends in no parameter's, it is like those of its shape, if they are all laid out alike. Scalars are like none.
 
     Arguments:
         optimiser: a pair `init`, `update`.
@@ -154,19 +158,18 @@ def like_parameters(
         layouts: a tree like `params` of what is asked for.
         other: of a leaf that is like no parameter, what is asked for.
     """
-    leaves: list[Any]
-    structure: Any
-    leaves, structure = jax.tree.flatten(params)
-    first = 1 + max((x.shape[0] for x in leaves if x.shape), default=0)
-    shapes = [(first + i, *x.shape[1:]) if x.shape else () for i, x in enumerate(leaves)]
-    probes = [jax.ShapeDtypeStruct(shape, x.dtype) for shape, x in zip(shapes, leaves, strict=True)]
-    of_shape = dict(zip(shapes, structure.flatten_up_to(layouts), strict=True))
-    state = jax.eval_shape(optimiser.init, jax.tree.unflatten(structure, probes))
+    known, structure = jax.tree_util.tree_flatten_with_path(params)
+    wanted = structure.flatten_up_to(layouts)
+    shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for _, x in known]
+    state = jax.eval_shape(optimiser.init, jax.tree.unflatten(structure, shapes))
 
-    def of(leaf: jax.ShapeDtypeStruct) -> Any:
-        return of_shape[leaf.shape] if leaf.shape and leaf.shape in of_shape else other(leaf)
+    def of(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> Any:
+        named = [i for i, (end, _) in enumerate(known) if path[len(path) - len(end) :] == end]
+        candidates = [max(named, key=lambda i: len(known[i][0]))] if named else range(len(known))
+        alike = {wanted[i] for i in candidates if leaf.shape and shapes[i].shape == leaf.shape}
+        return alike.pop() if len(alike) == 1 else other(leaf)
 
-    return jax.tree.map(of, state)
+    return jax.tree_util.tree_map_with_path(of, state)
 
 
 def check_devices(function: str, mesh: Mesh | AbstractMesh) -> None:

@@ -2,8 +2,8 @@
 
 Every device holds all parameters and differentiates the loss of its own examples. The gradients are reduce-scattered as
 in stage 2, but whole before that, so that a device adds up that of its shard alone; it keeps the optimiser's state of
-that shard alone, and updates it alone; then the parameters are gathered. Both together send what an all-reduce of the
-gradient sends.
+that shard alone, and updates it alone; then the parameters are gathered. On a ring both together send what an
+all-reduce of the gradient sends (there, section 7.1), if parameters are not narrower than sums of their gradients.
 
 A shard is a piece of a parameter's elements in a row. Where they do not divide by the participants, zeros are padded at
 the end: an optimiser has to work element by element, as SGD and Adam do, one that takes norms of a whole parameter
@@ -21,7 +21,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Shaped
 
-from shardproof.impl.accumulation import LocalLoss, Scalar, Tree, accumulated, quotient, replicated
+from shardproof.impl.accumulation import LocalLoss, Scalar, Tree, accumulated, mean_of, replicated
 from shardproof.impl.arguments import AxisName, check_axes
 from shardproof.impl.collectives import axis_index, cast_varying
 from shardproof.impl.optimisers import Optimiser, updated
@@ -50,7 +50,7 @@ def zero_update(
 ) -> tuple[Tree, Tree]:
     """New parameters, the same on all participants, and the new state of this device's shards: blocks.
 
-    Sends a reduce-scatter of every gradient, in its own dtype, and an all-gather of every shard.
+    Sends a reduce-scatter of every gradient, in the dtype that it is given in, and an all-gather of every shard.
 
     Arguments:
         gradients: blocks, of the sum of this device's examples: not reduced.
@@ -64,7 +64,7 @@ def zero_update(
         ValueError: for an unknown axis.
     """
     axes = check_axes("zero_update", axis_name)
-    of_shards = jax.tree.map(lambda g, p: quotient(_scattered(g, axes), count).astype(p.dtype), gradients, params)
+    of_shards = jax.tree.map(lambda g, p: mean_of(_scattered(g, axes), count).astype(p.dtype), gradients, params)
     shards = jax.tree.map(lambda p: own_shard(p, axes), params)
     updates, state = optimiser.update(of_shards, state, shards)
     return jax.tree.map(lambda s, p: _gathered(s, p, axes), updated(shards, updates), params), state
@@ -176,7 +176,7 @@ class ZeroStep(Step):
         )
         total, count = lax.psum(cast_varying((total, count), self.data), self.data)
         params, state = zero_update(gradients, params, state, count, self.optimiser, self.data)
-        return params, state, quotient(total, count)
+        return params, state, mean_of(total, count)
 
     def _params_specs(self, params: Tree) -> Any:
         specs = self.layouts(params, self.data, self.model)[0]

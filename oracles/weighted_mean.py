@@ -31,7 +31,7 @@ class WeightedMean:
             raise ValueError(f"weights: {list(weights.shape)}: expected {list(values.shape)}, none of them negative")
         factors = weights.astype(wide(weights.dtype))
         products = np.where(factors > 0, values.astype(wide(values.dtype)), 0) * factors
-        return [all_reduce(per_device(products, mesh), mesh, axes) / self.total(factors, mesh, axes)]
+        return [all_reduce(of_each_device(products, mesh), mesh, axes) / self.total(factors, mesh, axes)]
 
     def pushforward(
         self, operands: Sequence[Blocks], tangents: Sequence[Blocks | None], mesh: MeshCase, axes: Axes
@@ -50,11 +50,11 @@ class WeightedMean:
 
     def total(self, factors: Blocks, mesh: MeshCase, axes: Axes) -> Blocks:
         """The sum of all weights, and 1 where they are 0: of nothing the sum is 0, by whatever it is divided."""
-        total = all_reduce(per_device(factors, mesh), mesh, axes)
+        total = all_reduce(of_each_device(factors, mesh), mesh, axes)
         return np.where(total == 0, 1, total)
 
 
-def per_device(blocks: Blocks, mesh: MeshCase) -> Blocks:
+def of_each_device(blocks: Blocks, mesh: MeshCase) -> Blocks:
     """The sum of every device's elements: `[*mesh.sizes]`."""
     return blocks.reshape(*mesh.sizes, -1).sum(axis=-1) if blocks.size else np.zeros(mesh.sizes, blocks.dtype)
 

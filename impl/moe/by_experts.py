@@ -7,7 +7,7 @@ have none.
 
 from collections.abc import Callable
 
-from shardproof.impl.arguments import AxisName, check_rank, refuse
+from shardproof.impl.arguments import AxisName, check_rank, is_integer, refuse
 from shardproof.impl.collectives import Block
 from shardproof.impl.moe.dispatch import all_gather, all_to_all
 from shardproof.impl.moe.plan import ExpertWeights, Plan, Settings, planned
@@ -32,7 +32,8 @@ def expert_choice_moe(
         Blocks in the dtype that all operands promote to, computed in float32 or wider, and rounded once.
 
     Raises:
-        ValueError: as `dense_moe`.
+        ValueError: for an unknown axis; operands that are not floating, or of another rank or shape; a router of no
+            experts, or experts that are no multiple of the participants; a `capacity` that is none.
     """
     return _chosen(
         "expert_choice_moe", all_to_all.dispatched, tokens, router_weights, expert_weights, axis_name, capacity
@@ -63,8 +64,10 @@ def _chosen(
     capacity: int,
 ) -> Block:
     check_rank(function, "router_weights", router_weights, 2)
-    if capacity is None:
+    if not is_integer(capacity) or capacity < 0:
         refuse(function, "capacity", capacity, "an integer of at least 0, known before tracing")
+    if not router_weights.shape[1]:
+        refuse(function, "router_weights", list(router_weights.shape), "[D, E] of at least one expert")
     settings = Settings(router_weights.shape[1], capacity, "probability", "all")
     plan = planned(function, tokens, router_weights, expert_weights, axis_name, settings)
     return plan.result(dispatched)

@@ -1,5 +1,9 @@
-"""The law of the modes: a layer, its loss and its gradients are the same in each, and where they were asked for."""
+"""The law of the modes: a layer, its loss and its gradients are the same in each; layers are where they were asked for.
 
+What is hidden is looked at in the traced program, which says on which axes each product is, and how it is laid out.
+"""
+
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,15 +13,17 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from shardproof.oracles import mlp as oracle
-from shardproof.oracles.layout import shard
+from shardproof.oracles.layout import shard, spec_entries
 from shardproof.properties.cases.modes import ModesCase
 from shardproof.properties.engines import Engine
-from shardproof.properties.engines.xla import device_mesh
+from shardproof.properties.engines.simulate.liveness import equations
+from shardproof.properties.engines.xla import abstract_mesh, device_mesh
 from shardproof.properties.laws.violation import Broken, Difference
 from shardproof.properties.programs.mapping import partition_spec
 from shardproof.properties.programs.program import Argument, Program
 
 Mlp = Callable[..., Any]
+Kinds = tuple[str, str]
 Loss = Callable[..., Any]
 
 CLOSE = 1e-12
@@ -126,6 +132,64 @@ def check_layout(mlp: Mlp, case: ModesCase) -> None:
     held = {s.device: np.asarray(s.data) for s in result.addressable_shards}
     found = np.stack([held[mesh.devices[at]] for at in np.ndindex(*case.mesh.sizes)])
     _equal(blocks, found.reshape(blocks.shape), f"{case}")
+
+
+MODES: dict[str, Kinds] = {
+    "automatic": ("Auto", "Auto"),
+    "explicit": ("Explicit", "Explicit"),
+    "mixed": ("Explicit", "Auto"),
+    "manual": ("Manual", "Manual"),
+}
+"""The type of all axes in the first product, and in the second."""
+
+
+def check_mode(mlp: Mlp, mode: str, case: ModesCase) -> None:
+    """Both products are on axes of the mode's types, and the first one's result is laid out as `hidden` says.
+
+    On automatic axes there is a constraint for that, on explicit ones its type says so, and by `shard_map` its block.
+
+    Raises:
+        Broken: if not.
+    """
+    made = _traced(
+        lambda x, *rest, mesh: mlp(x, rest, mesh=mesh, layouts=case.layouts), arguments(case, "float32")[:5], case
+    )
+    products = [e.outvars[0].aval for e in equations(made.jaxpr) if e.primitive.name == "dot_general"]
+    kinds = tuple(kind.name for aval in products for kind in dict.fromkeys(aval.sharding.mesh.axis_types))
+    if kinds != MODES[mode]:
+        raise Broken("type", f"{case}: products on axes of the types {kinds}, expected {MODES[mode]}")
+    hidden, shape = case.layouts.hidden, (case.sides[0], case.sides[2])
+    found: Any
+    wanted: Any = hidden
+    if kinds[0] == "Manual":
+        parts = (math.prod(case.mesh.shape[axis] for axis in entry) for entry in hidden)
+        wanted, found = tuple(n // k for n, k in zip(shape, parts, strict=True)), products[0].shape
+    elif kinds[0] == "Explicit":
+        found = spec_entries(products[0].sharding.spec, 2, case.mesh)
+    else:
+        constraints = [e.params["sharding"] for e in equations(made.jaxpr) if e.primitive.name == "sharding_constraint"]
+        found = spec_entries(constraints[0].spec, 2, case.mesh) if len(constraints) == len(products) else "not said"
+    if found != wanted:
+        raise Broken("type", f"{case}: the hidden values are laid out as {found}, expected {wanted}")
+
+
+def check_dtype(loss: Loss, case: ModesCase) -> None:
+    """A loss has the dtype of its targets.
+
+    Raises:
+        Broken: if not.
+    """
+    for one, other in (("bfloat16", "float32"), ("float32", "bfloat16")):
+        given = (*arguments(case, one)[:5], arguments(case, other)[5])
+        made = _traced(lambda x, *rest, mesh: loss(x, rest[4], rest[:4], mesh=mesh, layouts=case.layouts), given, case)
+        if (found := made.out_avals[0].dtype.name) != other:
+            raise Broken("dtype", f"the loss: {case}: {found} for x of {one} and targets of {other}, expected {other}")
+
+
+def _traced(function: Callable[..., Any], given: tuple[Argument, ...], case: ModesCase) -> Any:
+    program = Program(lambda mesh: lambda *arrays: [function(*arrays, mesh=mesh)], given)
+    mesh = abstract_mesh(case.mesh)
+    return jax.make_jaxpr(program.build(mesh))(*program.abstract_arguments(mesh))
 
 
 def _equal(right: np.ndarray, found: np.ndarray, what: str) -> None:

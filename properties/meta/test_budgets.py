@@ -25,7 +25,7 @@ from shardproof.properties.runner.tally import Tally
         ("value", "user", "simulate", 480),
         ("value", "user", "xla", 29),
         ("value", "overlapped", "simulate", 12),
-        ("communication", "overlapped", "simulate", 8),
+        ("communication", "overlapped", "simulate", 5),
         ("gradient", "overlapped", "simulate", LEAST),
         ("value", "overlapped", "xla", LEAST),
     ],

@@ -15,10 +15,25 @@ from shardproof.properties.cases.resharding import Resharding
 from shardproof.properties.cases.strategies.layouts import modes_cases
 from shardproof.properties.engines import Engine
 from shardproof.properties.engines.xla import abstract_mesh, device_mesh
-from shardproof.properties.laws.modes import check_layout, check_loss, check_mlp, check_narrow_loss
+from shardproof.properties.laws.modes import (
+    check_dtype,
+    check_layout,
+    check_loss,
+    check_mlp,
+    check_mode,
+    check_narrow_loss,
+)
 from shardproof.properties.laws.resharding import check_resharding
 from shardproof.properties.laws.violation import Broken
-from shardproof.properties.mutants.modes import NARROW_LOSSES, ODD_LAYERS, UNPLACED, WRONG_LAYERS, WRONG_LOSSES
+from shardproof.properties.mutants.modes import (
+    NARROW_LOSSES,
+    ODD_LAYERS,
+    OF_INPUTS,
+    OTHERWISE,
+    UNPLACED,
+    WRONG_LAYERS,
+    WRONG_LOSSES,
+)
 from shardproof.properties.mutants.resharding import CHANGES, RIGHT
 from shardproof.properties.mutants.resharding import WRONG as RESHARDINGS
 from shardproof.properties.suite.test_modes import COMPILED, INTERPRETED
@@ -61,6 +76,23 @@ def test_a_loss_in_16_bits_is_found(name: str, engines: Mapping[str, Engine]) ->
 
     with pytest.raises(Broken, match="the loss"):
         search(check, 8 * INTERPRETED)
+
+
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_a_layer_in_another_mode_is_found(name: str, engines: Mapping[str, Engine]) -> None:
+    """Its values are right; where its products are, or its hidden values, is not."""
+    mode, mlp = OTHERWISE[name]
+    search(lambda case: check_mlp(mlp, case, engines["simulate"]), COMPILED)
+    with pytest.raises(Broken, match=r"products on axes of|the hidden values are laid out as"):
+        search(lambda case: check_mode(mlp, mode, case), INTERPRETED)
+
+
+@pytest.mark.parametrize("name", OF_INPUTS)
+def test_a_loss_in_another_dtype_is_found(name: str, engines: Mapping[str, Engine]) -> None:
+    """It shows where x and the targets differ."""
+    search(lambda case: check_loss(OF_INPUTS[name], case, engines["simulate"]), COMPILED)
+    with pytest.raises(Broken, match=r"^the loss"):
+        search(lambda case: check_dtype(OF_INPUTS[name], case), 1)
 
 
 @pytest.mark.parametrize("name", RESHARDINGS)

@@ -79,9 +79,18 @@ def test_messages_name_what_was_called() -> None:
         return simulate(over(lambda *xs: function(*xs, "ep", **options), P("ep"), P("ep"), P(), P("ep")), *operands)
 
     for name in ("expert_choice_moe", "gathered_expert_choice_moe"):
-        for capacity in (-1, None):
-            with pytest.raises(ValueError, match=rf"^{name}: capacity={capacity}: expected .* on the mesh \(ep=4\)"):
+        for capacity in (-1, None, 1.5):
+            text = (
+                rf"^{name}: capacity={capacity}: expected an integer of at least 0, known before tracing, on the mesh"
+            )
+            with pytest.raises(ValueError, match=text):
                 run(getattr(moe, name), capacity=capacity)
+        without = [operands[0], np.zeros((3, 0), np.float32), np.zeros((0, 3, 2), np.float32)]
+        with pytest.raises(ValueError, match=rf"^{name}: router_weights=\[3, 0\]: expected .* at least one expert"):
+            simulate(
+                over(lambda *xs, n=name: getattr(moe, n)(*xs, "ep", capacity=1), P("ep"), P("ep"), P(), P("ep")),
+                *without,
+            )
     with pytest.raises(ValueError, match=r"^ring_moe: top_k=0: expected"):
         run(moe.ring_moe, top_k=0)
     assert run(moe.ring_moe, top_k=np.int64(2), capacity=np.int32(3)).shape == (4, 2)

@@ -31,8 +31,9 @@ def test_within_another_the_same_is_drawn() -> None:
 
 def test_what_is_sampled_is_made_once_for_its_options() -> None:
     """Not for those that are merely equal."""
-    assert sampled((0, 1)) is sampled([0, 1])
-    assert sampled((False, True)) is not sampled((0, 1))
+    assert sampled((0, 1)) is sampled((0, 1))
+    for one, other in (((False, True), (0, 1)), ((-0.0, 1.0), (0.0, 1.0)), (((True, 2),), ((1, 2),))):
+        assert sampled(one) is not sampled(other)
     assert {type(value) for value in drawn(sampled((False, True)), 10)} == {bool}
     assert integers(3, 0, 7) is integers(3, 0, 7)
     assert {len(value) for value in drawn(integers(3, 0, 7), 10)} == {3}

@@ -12,7 +12,7 @@ from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shardproof.impl.accumulation import accumulated, accumulating, quotient
+from shardproof.impl.accumulation import accumulated, accumulating, mean_of
 from shardproof.impl.collectives import cast_varying
 from shardproof.impl.losses import data_parallel
 from shardproof.impl.optimisers import Adapting, updated
@@ -58,7 +58,7 @@ class ReducedInEveryMicrobatch(TrainingStep):
             loss = partial(LOSS, data=self.data, model=())
             total, count, gradients = accumulated(loss, params, batch, microbatches=self.parts)
             total, count = lax.psum((total, count), self.data)
-            return quotient(total, count), jax.tree.map(lambda g: quotient(g, count), gradients)
+            return mean_of(total, count), jax.tree.map(lambda g: mean_of(g, count), gradients)
 
         mapped: Any = jax.shard_map(local, mesh=self.mesh, in_specs=(P(), P(self.data)), out_specs=P())
         value, gradients = mapped(params, batch)
@@ -102,7 +102,7 @@ class UpdatedBetween(TrainingStep):
 def mean_of_means(weights: Any, part: Any, **axes: Any) -> tuple[Any, Any]:
     """Every microbatch's mean counts as one, however many examples it has."""
     total, count = LOSS(weights, part, **axes)
-    return quotient(total, count), lax.pcast(jnp.ones((), jnp.int32), axes["data"], to="varying")
+    return mean_of(total, count), lax.pcast(jnp.ones((), jnp.int32), axes["data"], to="varying")
 
 
 def without_the_last(optimiser: Any, mesh: Any, data: Axes, microbatches: int) -> TrainingStep:
@@ -156,10 +156,10 @@ class ByHand(TrainingStep):
         loss = partial(LOSS, data=self.axes, model=())
         (total, count), gradients = jax.value_and_grad(loss, has_aux=True)(weights, batch)
         total, count = lax.psum((total, count), self.axes)
-        whole = jax.tree.map(lambda g: quotient(lax.psum(g, self.reduced), count), gradients)
+        whole = jax.tree.map(lambda g: mean_of(lax.psum(g, self.reduced), count), gradients)
         updates, new = self.optimiser.update(whole, state, params)
         if isinstance(new, Adapting):
-            own = jax.tree.map(lambda g: quotient(g, count), gradients)
+            own = jax.tree.map(lambda g: mean_of(g, count), gradients)
             squares = jax.tree.map(lambda a, b: self.moments(a, b, self.axes), own, whole)
             second = jax.tree.map(lambda v, s: 0.999 * v + 0.001 * s, state.second, squares)
             t = new.steps.astype(total.dtype)
@@ -167,7 +167,7 @@ class ByHand(TrainingStep):
                 lambda m, v: -0.01 * m / (1 - 0.9**t) / (jnp.sqrt(v / (1 - 0.999**t)) + 1e-8), new.first, second
             )
             new = new._replace(second=second)
-        return updated(params, updates), new, quotient(total, count)
+        return updated(params, updates), new, mean_of(total, count)
 
 
 def of_unreduced(own: Any, whole: Any, data: Axes) -> Any:

@@ -17,10 +17,40 @@ WRONG_LOSSES: dict[str, Callable[..., Array]] = {}
 NARROW_LOSSES: dict[str, Callable[..., Array]] = {}
 """Losses that are wrong in 16 bits alone."""
 
+OF_INPUTS: dict[str, Callable[..., Array]] = {}
+"""Losses whose dtype is not that of the targets."""
+
 UNPLACED: dict[str, Callable[..., Array]] = {}
 """Layers that are right, and not where they were to be."""
 
 ODD_LAYERS: dict[str, Callable[..., Array]] = {}
+
+
+def _unasked(layouts: Layouts) -> Layouts:
+    """Without a word of the hidden values."""
+    return dataclasses.replace(layouts, hidden=((), ()))
+
+
+OTHERWISE: dict[str, tuple[str, Callable[..., Array]]] = {
+    "explicit_for_mixed": ("mixed", modes.explicit_mlp),
+    "manual_for_mixed": ("mixed", modes.manual_mlp),
+    "automatic_for_explicit": ("explicit", modes.automatic_mlp),
+    "hidden_anywhere_on_automatic_axes": (
+        "automatic",
+        lambda x, parameters, *, mesh, layouts: modes.automatic_mlp(
+            x, parameters, mesh=mesh, layouts=_unasked(layouts)
+        ),
+    ),
+    "hidden_everywhere_on_explicit_axes": (
+        "explicit",
+        lambda x, parameters, *, mesh, layouts: modes.explicit_mlp(x, parameters, mesh=mesh, layouts=_unasked(layouts)),
+    ),
+    "hidden_everywhere_by_hand": (
+        "manual",
+        lambda x, parameters, *, mesh, layouts: modes.manual_mlp(x, parameters, mesh=mesh, layouts=_unasked(layouts)),
+    ),
+}
+"""Layers with right values that are not in the mode that they are taken for, or lay the hidden values out otherwise."""
 
 
 def _in(table: dict[str, Callable[..., Array]]) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
@@ -105,6 +135,12 @@ def loss_of_a_constant_hidden_layer(x: Array, targets: Array, parameters: Any, *
     w_in, b_in, w_out, b_out = parameters
     stopped = (lax.stop_gradient(w_in), b_in, w_out, b_out)
     return modes.explicit_loss(x, targets, stopped, mesh=mesh, layouts=layouts)
+
+
+@_in(OF_INPUTS)
+def loss_in_the_dtype_of_x(x: Array, targets: Array, parameters: Any, *, mesh: Any, layouts: Layouts) -> Array:
+    """Is right where all arrays have one dtype."""
+    return modes.explicit_loss(x, targets, parameters, mesh=mesh, layouts=layouts).astype(x.dtype)
 
 
 @_in(NARROW_LOSSES)

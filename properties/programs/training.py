@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 from shardproof.impl.accumulation import accumulating
 from shardproof.impl.collectives import cast_varying
 from shardproof.impl.losses import PARALLELISATIONS, Parallelisation, data_parallel, tensor_parallel
-from shardproof.impl.model import activated, squared_errors, wide
+from shardproof.impl.model import squared_errors
 from shardproof.impl.training import Step, TrainingStep
 from shardproof.impl.zero import ZeroStep
 from shardproof.oracles import mlp_costs, training_costs
@@ -53,11 +53,8 @@ def sum_and_count(parallelisation: Parallelisation) -> Callable[..., Any]:
         inputs, targets, mask = part
         features = any("model" in roles for roles in parallelisation.layout.targets[1:])
         over = model if features else ()
-        x = inputs
-        for at, (w, b) in enumerate(weights):
-            y = parallelisation.linear(x, w, b, (), over)
-            x = activated(y, inputs.dtype) if at < len(weights) - 1 else y
-        total = jnp.sum(jnp.where(mask, squared_errors(wide(x), targets), 0))
+        outputs = parallelisation.outputs(weights, inputs, (), over)
+        total = jnp.sum(jnp.where(mask, squared_errors(outputs, targets), 0))
         total = lax.psum(total, over) if over else total
         return total, jnp.sum(mask, dtype=jnp.int32)
 

@@ -15,7 +15,14 @@ from shardproof.properties.cases.strategies.typed_calls import OPERATIONS, calls
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import Engine
 from shardproof.properties.known_defects import DEFECTS
-from shardproof.properties.laws.modes import check_layout, check_loss, check_mlp, check_narrow_loss
+from shardproof.properties.laws.modes import (
+    check_dtype,
+    check_layout,
+    check_loss,
+    check_mlp,
+    check_mode,
+    check_narrow_loss,
+)
 from shardproof.properties.laws.resharding import check_resharding
 from shardproof.properties.laws.sharding_types import check_type
 from shardproof.properties.runner.excused_types import excused
@@ -55,8 +62,9 @@ COMPILED = max(2, settings().max_examples // 70)
 @settings(max_examples=INTERPRETED)
 @given(data=st.data())
 def test_a_layer_is_the_same_in_every_mode(mode: str, engines: Mapping[str, Engine], data: st.DataObject) -> None:
-    """Its values are those of the whole arrays, bit for bit, in 16 bits as well."""
+    """Its values are those of the whole arrays, bit for bit, in 16 bits as well, and it is in that mode."""
     case = data.draw(modes_cases(max_devices=16, available=16), label="case")
+    check_mode(LAYERS[mode], mode, case)
     dtype = data.draw(st.sampled_from(("float32", *NARROW)), label="dtype")
     check_mlp(LAYERS[mode], case, engines["simulate"], dtype if max(case.sides) < 8 else "float32")
 
@@ -65,8 +73,9 @@ def test_a_layer_is_the_same_in_every_mode(mode: str, engines: Mapping[str, Engi
 @settings(max_examples=INTERPRETED)
 @given(data=st.data())
 def test_a_loss_is_the_same_in_every_mode(mode: str, engines: Mapping[str, Engine], data: st.DataObject) -> None:
-    """So are its gradients, by every argument, and in 16 bits it is added up in float32."""
+    """So are its dtype, and its gradients, by every argument, and in 16 bits it is added up in float32."""
     case = data.draw(modes_cases(max_devices=12, available=12), label="case")
+    check_dtype(LOSSES[mode], case)
     check_loss(LOSSES[mode], case, engines["simulate"])
     if max(case.sides) < 32:  # hidden values are integers up to 32 then
         check_narrow_loss(LOSSES[mode], case, engines["simulate"], data.draw(st.sampled_from(NARROW), label="dtype"))

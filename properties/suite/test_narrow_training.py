@@ -102,3 +102,19 @@ def test_what_is_sent(name: str, dtype: str) -> None:
     """Sums over devices are float32, and what is gathered has the parameters' dtype: the formulas count bytes."""
     trial = Trial(MESH, ("dp",), (), (4, 4), 8, 2, dtype=dtype)
     check_steps(trial, FORMS[name], OPTIMISERS["sgd"], "simulate")
+
+
+@dtypes
+def test_a_loss_in_16_bits_is_added_up_in_float32(dtype: str) -> None:
+    """Sum and count are, of many microbatches, where a sum of 16 bits stays where it is at 256; so is the quotient."""
+    microbatches = 1028
+    loss = accumulation.accumulating(
+        lambda w, part, **axes: (jnp.sum(w * part), jnp.sum(jnp.ones_like(part))), microbatches=microbatches
+    )
+    mesh = abstract_mesh(MESH)
+    narrow = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    arrays = np.ones((), narrow), np.ones(DEVICES * microbatches, narrow)
+    step = jax.value_and_grad(lambda w, part: loss(w, part, mesh=mesh, data="dp", model=()))
+    value, gradient = prepare(step, *arrays).run(*arrays)
+    assert (np.asarray(value).dtype, float(value)) == (np.dtype("float32"), 1.0)
+    assert (np.asarray(gradient).dtype.name, float(gradient)) == (dtype, 1.0)

@@ -36,12 +36,12 @@ class Composite(Generic[P, Drawn]):
 
 def sampled(options: Sequence[Drawn]) -> st.SearchStrategy[Drawn]:
     """As `st.sampled_from`, made once for each sequence of hashable options."""
-    return _sampled(tuple(options), tuple(map(type, options)))
+    return _sampled(tuple(options), repr(options))
 
 
 @lru_cache(maxsize=4096)
-def _sampled(options: tuple[Drawn, ...], types: tuple[type, ...]) -> st.SearchStrategy[Drawn]:
-    """By their types as well: `False` equals 0."""
+def _sampled(options: tuple[Drawn, ...], shown: str) -> st.SearchStrategy[Drawn]:
+    """By what they are shown as, too: `False` equals 0, and -0.0 equals 0.0."""
     return st.sampled_from(options)
 
 

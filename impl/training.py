@@ -158,6 +158,8 @@ def like_parameters(
         layouts: a tree like `params` of what is asked for.
         other: of a leaf that is like no parameter, what is asked for.
     """
+    known: list[Any]
+    structure: Any
     known, structure = jax.tree_util.tree_flatten_with_path(params)
     wanted = structure.flatten_up_to(layouts)
     shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for _, x in known]

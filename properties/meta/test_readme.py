@@ -41,7 +41,7 @@ from shardproof.properties.programs.training import FORMS
 from shardproof.properties.reports.asking import LARGE
 from shardproof.properties.reports.options import SIMULATED
 from shardproof.properties.reports.report import COLUMNS, report_text, sealed
-from shardproof.properties.runner import profiles
+from shardproof.properties.runner import budgets, profiles
 from shardproof.properties.runner.reach import LARGEST
 
 TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
@@ -123,6 +123,13 @@ def test_what_was_verified_is_what_the_suite_wrote() -> None:
 def test_the_front_page_has_it_in_short() -> None:
     """The same rows with fewer columns, and the same sentence on the whole run."""
     assert section("verified") == in_short(section("verified-in-full"))
+
+
+def test_a_table_of_other_budgets_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no more what the suite verifies."""
+    before = sealed("a table")
+    monkeypatch.setattr(budgets, "LEAST", 3)
+    assert sealed("a table") != before
 
 
 def test_a_report_has_the_digest_of_what_is_copied() -> None:

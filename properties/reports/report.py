@@ -17,6 +17,7 @@ from shardproof.properties.programs.implementations import IMPLEMENTATIONS, call
 from shardproof.properties.reports import communication as table
 from shardproof.properties.reports.failures.causes import by_cause, told
 from shardproof.properties.reports.summary import VERDICTS, notes, verdict_row, verdict_table
+from shardproof.properties.runner import budgets
 from shardproof.properties.runner.tally import LINKS_OF_CHAIN, TRIVIAL, Tally, merge
 
 FAILURE = pytest.StashKey[dict[str, str]]()
@@ -179,8 +180,9 @@ def communication(tallies: Sequence[Tally]) -> list[table.Row]:
 
 
 def sealed(text: str) -> str:
-    """A text and its digest, in a comment of Markdown: a copy that was changed shows."""
-    return f"{text}\n\n<!-- sha256 of the text above: {hashlib.sha256(text.encode()).hexdigest()} -->"
+    """A text and its digest, with that of the budgets, in a comment of Markdown: a copy that is of other ones shows."""
+    of_text, of_budgets = (hashlib.sha256(part.encode()).hexdigest() for part in (text, budgets.in_words()))
+    return f"{text}\n\n<!-- sha256 of the text above: {of_text}\nand of the budgets: {of_budgets} -->"
 
 
 def report_text(path: str, tallies: Sequence[Tally], header: Sequence[str]) -> str:

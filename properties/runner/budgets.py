@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from shardproof.properties.laws.law import Law
+from shardproof.properties.laws.law import LAWS, Law
 
 XLA = 0.06
 """XLA's part of a law's structures: compiling one costs many times what interpreting it does (`python -m
@@ -55,3 +55,8 @@ def structures(law: Law, examples: int, engine: str, form: str = "user") -> int:
     if engine == "xla":
         return max(LEAST, round(examples * law.share * shares["xla"] * XLA))
     return max(LEAST, round(examples * law.share * shares.get(law.name, shares["simulate"])))
+
+
+def in_words() -> str:
+    """All budgets as one text, which is another one if any budget is."""
+    return f"{[(law.name, law.share) for law in LAWS.values()]} {SHARES} {XLA} {LEAST}"

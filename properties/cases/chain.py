@@ -211,9 +211,33 @@ def leaves_an_axis(chain: Chain) -> bool:
     return any(link.leaves_an_axis for link in links(chain))
 
 
+def axes_left(chain: Chain) -> int:
+    """How many such axes the links need: one for the compiler, under `partial_manual`, and one for all others."""
+    others = tuple(name for name in chain if name != "partial_manual")
+    return ("partial_manual" in chain) + leaves_an_axis(others)
+
+
 def goes_around(outer: str, inner: str) -> bool:
     """Whether a chain may have one link around another."""
     return in_order((outer, inner)) == (outer, inner)
+
+
+OF_DERIVATIVES = frozenset(name for name, link in LINKS.items() if link.of_derivative)
+UNDIFFERENTIABLE = frozenset(name for name, link in LINKS.items() if not link.differentiable)
+
+NEVER_BOTH: tuple[tuple[frozenset[str], frozenset[str], str], ...] = (
+    (OF_DERIVATIVES, UNDIFFERENTIABLE, "no derivative is taken through the other one"),
+    (OF_DERIVATIVES, frozenset({"eager"}), "without `jit` values are compared"),
+    (frozenset({SPREAD}), frozenset({NESTED, OUTSIDE}), "the batch has one way into the whole `shard_map`"),
+    (frozenset({SPREAD}), frozenset(DIVERGENT), "either needs the axis that a collective does not name"),
+)
+"""Links of which no chain has one of the first and one of the second, and why."""
+
+
+def composes(outer: str, inner: str) -> bool:
+    """Whether a program is drawn that has one link around another."""
+    never = any({outer, inner} & ones and {outer, inner} & others for ones, others, _ in NEVER_BOTH)
+    return goes_around(outer, inner) and not never
 
 
 def check_chain(chain: Sequence[str]) -> None:

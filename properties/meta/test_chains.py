@@ -20,6 +20,7 @@ from shardproof.properties.cases.chain import (
     MOST_LINKS,
     Chain,
     check_chain,
+    composes,
     goes_around,
     in_order,
     in_words,
@@ -34,6 +35,7 @@ from shardproof.properties.laws.batches import pulled_over_batch, value_over_bat
 from shardproof.properties.laws.communication import communication_of
 from shardproof.properties.laws.drawing import fitted
 from shardproof.properties.laws.law import LAWS
+from shardproof.properties.meta.drawn import drawn
 from shardproof.properties.programs.implementations import BUILT_IN, IMPLEMENTATIONS, PRODUCTS
 from shardproof.properties.reports.checking import user_implementation
 from shardproof.properties.reports.report import pairs, report_text
@@ -146,6 +148,29 @@ def test_a_chain_in_words() -> None:
     assert in_words(()) == "jit"
 
 
+DRAWN = {
+    ("all_gather_matmul_lhs[naive]", "transformation"): 4000,
+    ("all_gather_matmul_lhs[naive]", "transformed gradient"): 3000,
+    ("all_gather_matmul_lhs[naive]", "eager"): 1500,
+    ("attention[ring]", "transformation"): 6000,
+    ("attention[ring]", "transformed gradient"): 3000,
+    ("attention[ring]", "eager"): 2500,
+}
+"""A part of what a nightly run draws: for a product, and for a function that can be fed with what it gave."""
+
+
+@pytest.mark.lengthy
+def test_a_night_meets_every_pair_that_composes() -> None:
+    """And no other: those that the report has no number for are drawn nowhere."""
+    met: Counter[tuple[str, str]] = Counter()
+    by_name = {str(one): one for one in IMPLEMENTATIONS}
+    for (name, law), count in DRAWN.items():
+        for case in drawn(LAWS[law].cases(by_name[name], Scope()), count):
+            met.update(combinations(case.chain, 2))
+    every = {pair for pair in product(LINKS, repeat=2) if composes(*pair)}
+    assert (every - met.keys(), met.keys() - every) == (set(), set())
+
+
 def test_the_report_counts_each_pair() -> None:
     """A row for what is around, a column for what is inside; `-` where that cannot be."""
     tallies = [Tally("ring_shift", name, "value") for name in ("one", "other")]
@@ -156,7 +181,7 @@ def test_the_report_counts_each_pair() -> None:
     counted = {pair: cell for pair, cell in told.items() if cell not in ("0", "-")}
     assert counted == {("eager", "vmap"): "2", ("eager", "scan"): "2", ("vmap", "scan"): "2"}
     assert {pair for pair, cell in told.items() if cell == "-"} == {
-        pair for pair in product(LINKS, repeat=2) if not goes_around(*pair)
+        pair for pair in product(LINKS, repeat=2) if not composes(*pair)
     }
     assert "## Pairs of transformations" in report_text("report.md", tallies, [])
 

@@ -130,6 +130,11 @@ CASES: dict[str, tuple[Case, Plant, str]] = {
         elements(np.isnan, 0.0),
         "wrong only where the right value or an input is NaN, where it holds 0.0",
     ),
+    "left over": (
+        a_case("ring_shift", {"dp": 2}, "dp", offset=1, kind="exact", block=(200,)),
+        elements(lambda a: a == 0, 7.0),
+        "left over: every wrong block holds something wherever it is wrong, where zeros should be",
+    ),
     "NaN spreads": (LINE, elements(lambda a: a > 12, np.nan), "holds NaN where the right value is none"),
     "bfloat16": (
         a_case("ring_shift", {"dp": 2}, "dp", offset=1, kind="real"),

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from shardproof.properties.cases.chain import LINKS, goes_around
+from shardproof.properties.cases.chain import LINKS, composes
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, called
 from shardproof.properties.reports import communication as table
@@ -125,7 +125,7 @@ def pairs(tallies: Sequence[Tally]) -> str:
     lines = [f"| around | {' | '.join(LINKS)} |", "| --- |" + " ---: |" * len(LINKS)]
     for outer in LINKS:
         counted = together.pairs.get(outer, {})
-        cells = (str(counted.get(inner, 0)) if goes_around(outer, inner) else "-" for inner in LINKS)
+        cells = (str(counted.get(inner, 0)) if composes(outer, inner) else "-" for inner in LINKS)
         lines.append(f"| {outer} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -197,6 +197,18 @@ def _missing_somewhere(scene: Scene, device: int) -> Iterable[str]:
         yield "holds zeros wherever it is wrong"
 
 
+def _left_over_somewhere(scene: Scene, device: int) -> Iterable[str]:
+    right, wrong = scene.right(device), scene.wrongly(device)
+    if wrong.any() and not right[wrong].any():
+        yield "holds something wherever it is wrong, where zeros should be"
+
+
+def left_over(scenes: Sequence[Scene], device: int) -> str | None:
+    """Says that what should be zero is not, if other elements should be something."""
+    something = any(scene.right(device).any() for scene in scenes)
+    return somewhere(_left_over_somewhere)(scenes, device) if something else None
+
+
 def _stale_somewhere(scene: Scene, device: int) -> Iterable[str]:
     wrong, held = scene.wrongly(device), scene.held(device)
     if scene.went_in != "block" or scene.case.tree:
@@ -258,6 +270,7 @@ EXPLANATIONS = (
     Explanation("partial sum", "terms are missing, or too many, or in the wrong place", contributions),
     Explanation("stale", "the blocks are those that were put in", agreed(_stale_elsewhere)),
     Explanation("transposed", "the values are right, the dimensions are not", agreed(_turned)),
+    Explanation("left over", "what should be zeros is not", left_over),
     Explanation("permuted", "pieces of the wrong blocks are in the wrong place", pieces),
     Explanation("off by a constant", "each wrong block is shifted", shifted),
     Explanation(

@@ -11,7 +11,7 @@ from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
 from shardproof.properties.contracts.costs import bits, elements, replicas, something, sum_bits
-from shardproof.properties.contracts.drawing import further_dimensions, integers_below
+from shardproof.properties.contracts.drawing import all_of_a_dtype, further_dimensions, integers_below
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.mistakes import cross_entropy as mistakes
@@ -38,6 +38,8 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
         tokens, classes = (size, classes) if draw(st.booleans(), label="which") else (tokens, size)
     integers = integers_below(draw, participants * classes)
     indices = st.one_of(st.sampled_from(ELSEWHERE), st.integers(0, participants * classes - 1))
+    if not scope.large and (every := all_of_a_dtype(draw, participants)):
+        (classes, integers), indices = every, sampled(ELSEWHERE)
     params = {
         "label_smoothing": draw(sampled(SMOOTHINGS), label="label_smoothing"),
         "ignore_index": draw(indices, label="ignore_index"),
@@ -91,6 +93,8 @@ def labels_of(case: Case, labels: np.ndarray, classes: int) -> np.ndarray:
     info, wide = np.iinfo(labels.dtype), labels.astype(np.int64)
     mixed = wide * 7919 + np.arange(labels.size).reshape(labels.shape) * 31
     chosen = mixed % classes
+    if classes - 1 == info.max:  # the last one, which a dtype with room for no more makes of -1
+        chosen = np.where(mixed // classes % 4 == 1, classes - 1, chosen)
     if case.data[0].kind == "special":
         far, before, behind = (labels == extreme for extreme in (info.max, info.min, info.max - 1))
         chosen = np.where(before & (info.min < 0), -1 - chosen, chosen)

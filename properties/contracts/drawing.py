@@ -84,6 +84,12 @@ def integers_below(draw: st.DrawFn, largest: int, *, signed: bool = True) -> str
     return draw(sampled(usable), label="integers")
 
 
+def all_of_a_dtype(draw: st.DrawFn, participants: int) -> tuple[int, str] | None:
+    """As many things for each participant as take all numbers of a dtype, and that dtype; mostly not, or never."""
+    count, name = draw(sampled(((0, ""),) * 11 + ((256, "uint8"), (128, "int8"))), label="all numbers of a dtype")
+    return (count // participants, name) if count and count % participants == 0 else None
+
+
 def beside(mesh: MeshCase, chain: Chain, taken: Sequence[str], room: int = 1) -> MeshCase:
     """The mesh, with axes of two devices more, until so many that are not `taken` serve the links of the chain."""
     left = [name for name in mesh.axis_names if name not in taken and mesh.shape[name] > 1]

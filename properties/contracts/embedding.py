@@ -11,7 +11,7 @@ from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
 from shardproof.properties.contracts.costs import bits, elements, replicas, something, sum_bits
-from shardproof.properties.contracts.drawing import further_dimensions, integers_below
+from shardproof.properties.contracts.drawing import all_of_a_dtype, further_dimensions, integers_below
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.mistakes import embedding as mistakes
@@ -31,6 +31,8 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
         at = draw(st.integers(0, 2), label="which")
         rows, columns, count = (size if i == at else n for i, n in enumerate((rows, columns, count)))
     integers = integers_below(draw, participants * rows)
+    if not scope.large and (every := all_of_a_dtype(draw, participants)):
+        rows, integers = every
     if np.dtype(integers).itemsize == 1 and draw(st.integers(0, 3), label="elements beyond the ids' dtype") == 3:
         columns = draw(sampled((65, 129)), label="columns")
     ids = (*further_dimensions(draw, scope), count)

@@ -13,7 +13,7 @@ from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
 from shardproof.properties.contracts.costs import elements, replicas, something, sum_bits
 from shardproof.properties.contracts.cross_entropy import ELSEWHERE, SMOOTHINGS, all_ignored, labels_of
-from shardproof.properties.contracts.drawing import integers_below
+from shardproof.properties.contracts.drawing import all_of_a_dtype, integers_below
 from shardproof.properties.contracts.floats import float32_accumulator, scaled_to
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.operation import Described, Drawn, operation
@@ -34,6 +34,8 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
         classes = draw(sampled(LONG), label="long side")
     integers = integers_below(draw, participants * classes, signed=False)
     indices = st.one_of(st.sampled_from(ELSEWHERE), st.integers(0, participants * classes - 1))
+    if not scope.large and (every := all_of_a_dtype(draw, participants)):
+        (classes, integers), indices = every, sampled(ELSEWHERE)
     params = {
         "label_smoothing": draw(sampled(SMOOTHINGS), label="label_smoothing"),
         "ignore_index": draw(indices, label="ignore_index"),

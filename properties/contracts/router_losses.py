@@ -10,6 +10,7 @@ from shardproof.impl import router_losses as implementations
 from shardproof.oracles import router_losses
 from shardproof.oracles.communication import NOTHING, Cost
 from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
 from shardproof.properties.contracts.costs import bits, elements, something, sum_bits
 from shardproof.properties.contracts.floats import float32_accumulator
@@ -22,9 +23,10 @@ KINDS = ("real", "exact", "real")
 
 SHIFTS = (0, 0, 96, -96)
 """What is added to all logits of a data set, and in every second one of any kind to those of each token by itself:
-powers overflow in float32, or vanish, although probabilities do not. Those of the second kind are 1, -1 or 0, and often
-tie."""
+powers overflow in float32, or vanish, although probabilities do not. Those of the second kind are 1, -1 or a zero, of
+either sign, and often tie."""
 
+EXPERTS = (2, 3, 4, 5, 2, 3, 4, 5, 3, 4, 1)
 
 MANY = 300
 """The tokens of a participant for each expert, where there are many: more than bfloat16 counts."""
@@ -33,7 +35,7 @@ MANY = 300
 def _logits(draw: st.DrawFn, scope: Scope, *, seldom: int) -> Described:
     """Of few tokens, or of many, once in so many draws."""
     tokens = 1 if scope.large else draw(st.integers(1, 4), label="tokens")
-    experts = draw(st.integers(2, 2 if scope.large else 5), label="experts")
+    experts = draw(sampled((2, 2) if scope.large else EXPERTS), label="experts")
     if not scope.large and draw(st.integers(1, seldom), label="many tokens") == seldom:
         tokens = MANY * experts
     return Described((tokens, experts))
@@ -41,8 +43,8 @@ def _logits(draw: st.DrawFn, scope: Scope, *, seldom: int) -> Described:
 
 def _balanced(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     logits = _logits(draw, scope, seldom=4)  # tokens are counted for every expert
-    # where all are chosen the loss is 1, whatever they are
-    return [logits], {"top_k": draw(st.integers(1, logits.block[1] - 1), label="top_k")}
+    # where all are chosen the loss is 1, whatever they are: in one of so many draws
+    return [logits], {"top_k": draw(st.integers(1, min(logits.block[1], 8)), label="top_k")}
 
 
 def _small(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
@@ -53,9 +55,13 @@ def _shifted(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     (logits,) = arrays
     drawn = zlib.crc32(logits.tobytes())
     style, apart = drawn % len(SHIFTS), drawn // len(SHIFTS) % 2
-    levels = np.sign(logits) if style == 1 else logits
+    levels = logits
+    if style == 1:
+        levels = np.sign(logits)
+        levels = np.where((levels == 0) & (np.arange(levels.size).reshape(levels.shape) % 2 == 0), -levels, levels)
     each = np.random.default_rng(drawn).choice(SHIFTS, (*logits.shape[:-1], 1))
-    return [levels + np.asarray(each if apart else SHIFTS[style]).astype(logits.dtype)]
+    by = np.asarray(each if apart else SHIFTS[style]).astype(logits.dtype)
+    return [np.where(by == 0, levels, levels + by)]  # 0 would make 0.0 of -0.0
 
 
 def _too_many(case: Case) -> st.SearchStrategy[Case]:

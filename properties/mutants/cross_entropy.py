@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from shardproof.impl import cross_entropy
@@ -247,3 +248,12 @@ def loss_of_turned_tokens(
         rows, labels.reshape(-1), axis_name, label_smoothing=label_smoothing, ignore_index=ignore_index
     )
     return loss.reshape(labels.shape[::-1]).T
+
+
+@mutant("vocab_parallel_cross_entropy", smallest=(1,), form="user")
+def loss_of_a_narrow_ignore_index(
+    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
+) -> Array:
+    """What is ignored is cast to the labels' dtype: of 8 bits without a sign, -1 is the last of 256 classes."""
+    cast = int(np.asarray(ignore_index).astype(labels.dtype))
+    return loss_with(logits, labels, axis_name, label_smoothing, cast)

@@ -1,7 +1,8 @@
-"""Planted bugs of moe_layer that compute in the dtype of 16-bit tokens what is to be computed in float32."""
+"""Planted bugs of moe_layer that are right for few, short or wide numbers alone."""
 
 from typing import Any
 
+import jax.numpy as jnp
 from jax import Array
 
 from shardproof.properties.mutants.catalogue import mutant
@@ -28,3 +29,15 @@ def moe_of_narrow_logits(*operands: Any, **options: Any) -> Array:
         return (tokens @ router).astype(dtype).astype(router.dtype)
 
     return Layer(scored=rounded)(*operands, **options)
+
+
+@mutant("moe_layer", smallest=(1,))
+def moe_in_tiles_of_eight(*operands: Any, **options: Any) -> Array:
+    """Of more than eight features those behind the last whole tile of eight are left out."""
+
+    def in_tiles(rows: Array, weights: Array) -> Array:
+        features = rows.shape[-1]
+        kept = jnp.arange(features) < max(features // 8, features <= 8) * 8
+        return serve(jnp.where(kept, rows, 0), weights)
+
+    return Layer(serve=in_tiles)(*operands, **options)

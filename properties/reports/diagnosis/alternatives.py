@@ -103,6 +103,7 @@ def replaced(scene: Scene) -> Iterator[tuple[str, Made]]:
         return scene.oracle(case, [others.get(name, x) for name, x in zip(names, scene.inputs, strict=True)])
 
     held = dict(zip(names, scene.inputs, strict=True))
+    named = [value for value in case.keywords.values() if type(value) is int]  # such as what is ignored
     leads = {name: len(case.mesh.sizes) + len(case.batch_of(i)) for i, name in enumerate(names)}
     for name, x in held.items():
         if x.dtype == bool:
@@ -122,8 +123,9 @@ def replaced(scene: Scene) -> Iterator[tuple[str, Made]]:
                 lead = leads[other]
                 for i in {0, y.ndim - lead - 1} if y.ndim > lead else ():
                     size = y.shape[lead + i] * case.participants
-                    if is_signed(x.dtype) and size <= np.iinfo(x.dtype).max:
-                        turned = np.where(x < 0, x + size, x).astype(x.dtype)
+                    if is_signed(x.dtype) and size - 1 <= np.iinfo(x.dtype).max:
+                        below = (x < 0) & ~np.isin(x, named)
+                        turned = np.where(below, x.astype(np.int64) + size, x).astype(x.dtype)
                         text = f"are the right ones if negative {name} count from the back of dimension {i} of {other}"
                         yield text, partial(right, **{name: turned})
     for name, other in itertools.combinations(names, 2):

@@ -211,12 +211,6 @@ def leaves_an_axis(chain: Chain) -> bool:
     return any(link.leaves_an_axis for link in links(chain))
 
 
-def axes_left(chain: Chain) -> int:
-    """How many such axes the links need: one for the compiler, under `partial_manual`, and one for all others."""
-    others = tuple(name for name in chain if name != "partial_manual")
-    return ("partial_manual" in chain) + leaves_an_axis(others)
-
-
 def goes_around(outer: str, inner: str) -> bool:
     """Whether a chain may have one link around another."""
     return in_order((outer, inner)) == (outer, inner)
@@ -230,6 +224,11 @@ NEVER_BOTH: tuple[tuple[frozenset[str], frozenset[str], str], ...] = (
     (OF_DERIVATIVES, frozenset({"eager"}), "without `jit` values are compared"),
     (frozenset({SPREAD}), frozenset({NESTED, OUTSIDE}), "the batch has one way into the whole `shard_map`"),
     (frozenset({SPREAD}), frozenset(DIVERGENT), "either needs the axis that a collective does not name"),
+    (
+        frozenset({"partial_manual"}),
+        frozenset({SPREAD, *DIVERGENT}),
+        "the compiler has that axis; XLA:CPU hangs where it has one, and devices along another are in other branches",
+    ),
 )
 """Links of which no chain has one of the first and one of the second, and why."""
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Operand, Placement
-from shardproof.properties.cases.chain import BATCH, SPREAD, Chain, axes_left, leaves_an_axis
+from shardproof.properties.cases.chain import BATCH, SPREAD, Chain, leaves_an_axis
 from shardproof.properties.cases.strategies import axis_names, large_meshes, meshes, specs
 from shardproof.properties.cases.strategies.axes import MAX_AXES, in_some_order
 from shardproof.properties.cases.strategies.making import Composite, sampled
@@ -32,10 +32,11 @@ def meshes_and_axes(
     Shrinks to one device and its first axis.
     """
     most = min(scope.large, most or scope.large) if scope.large else scope.max_devices
-    mesh, room = meshes_with_room.within(draw, scope, chain, most)
+    mesh, has_room = meshes_with_room.within(draw, scope, chain, most)
     axis_name = axis_names.within(draw, mesh)
     axes = (axis_name,) if isinstance(axis_name, str) else axis_name
-    mesh = beside(mesh, chain, axes, room)
+    if has_room:
+        mesh = beside(mesh, chain, axes)
     if leaves_an_axis(chain) and 1 < len(axes) == len(mesh.axis_names):
         shortest = min(reversed(axes), key=lambda name: mesh.shape[name])
         axis_name = axes = tuple(name for name in axes if name != shortest)
@@ -43,18 +44,19 @@ def meshes_and_axes(
 
 
 @Composite
-def meshes_with_room(draw: st.DrawFn, scope: Scope, chain: Chain, most: int, *, roles: int = 1) -> tuple[MeshCase, int]:
-    """Meshes within a scope, of at most `most` devices, and for how many axes of two there is room beside.
+def meshes_with_room(
+    draw: st.DrawFn, scope: Scope, chain: Chain, most: int, *, roles: int = 1
+) -> tuple[MeshCase, bool]:
+    """Meshes within a scope, of at most `most` devices, and whether there is room for an axis of two beside.
 
-    There mostly is under links that need some. Of several roles, two thirds of the meshes have several axes of more
+    There mostly is under a link that needs one. Of several roles, two thirds of the meshes have several axes of more
     than one device, if there can be. Shrinks to one device, and to no room.
     """
-    room = 0 if scope.sizes else min(axes_left(chain), most.bit_length() - 1)
-    if room and not draw(st.integers(0, 3), label="room beside"):
-        room = 0
-    most, axes = most // 2**room, MAX_AXES - room
+    needed = leaves_an_axis(chain) and not scope.sizes and most > 1
+    has_room = needed and draw(st.integers(0, 3), label="room beside") > 0
+    most, axes = (most // 2, MAX_AXES - 1) if has_room else (most, MAX_AXES)
     if scope.large and most > 8:
-        return large_meshes.within(draw, max_devices=most, max_axes=axes), room
+        return large_meshes.within(draw, max_devices=most, max_axes=axes), has_room
     pool = max(most, scope.available)
     several = roles > 1 and draw(st.integers(0, 2), label="several axes") > 0
     drawn = meshes.within(
@@ -66,7 +68,7 @@ def meshes_with_room(draw: st.DrawFn, scope: Scope, chain: Chain, most: int, *, 
         sizes=scope.sizes,
         several=several,
     )
-    return drawn, room
+    return drawn, has_room
 
 
 def further_dimensions(draw: st.DrawFn, scope: Scope) -> tuple[int, ...]:
@@ -90,17 +92,18 @@ def all_of_a_dtype(draw: st.DrawFn, participants: int) -> tuple[int, str] | None
     return (count // participants, name) if count and count % participants == 0 else None
 
 
-def beside(mesh: MeshCase, chain: Chain, taken: Sequence[str], room: int = 1) -> MeshCase:
-    """The mesh, with axes of two devices more, until so many that are not `taken` serve the links of the chain."""
+def beside(mesh: MeshCase, chain: Chain, taken: Sequence[str]) -> MeshCase:
+    """The mesh, with an axis of two devices more, unless one that is not `taken` serves the links of the chain."""
+    kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     left = [name for name in mesh.axis_names if name not in taken and mesh.shape[name] > 1]
     if SPREAD in chain:  # see `free_axis`
-        left = [name for name in left if mesh.types[name] == "auto" and BATCH % mesh.shape[name] == 0]
-    for _ in range(room - len(left)):
-        name = next(name for name in known_names(len(mesh.axis_names) + 1) if name not in mesh.axis_names)
-        unused = (i for i in range(2 * mesh.size + max(mesh.devices)) if i not in mesh.devices)
-        devices = (*mesh.devices, *islice(unused, mesh.size))
-        mesh = MeshCase((*mesh.axis_names, name), (*mesh.sizes, 2), devices, (*mesh.axis_types, "auto"))
-    return mesh
+        left = [name for name in left if kinds[name] == "auto" and BATCH % mesh.shape[name] == 0]
+    if left:
+        return mesh
+    name = next(name for name in known_names(len(mesh.axis_names) + 1) if name not in mesh.axis_names)
+    unused = (i for i in range(2 * mesh.size + max(mesh.devices)) if i not in mesh.devices)
+    devices = (*mesh.devices, *islice(unused, mesh.size))
+    return MeshCase((*mesh.axis_names, name), (*mesh.sizes, 2), devices, (*mesh.axis_types, "auto"))
 
 
 @Composite
@@ -136,21 +139,16 @@ def made_manual(
     """The axes that are manual, which are named under `partial_manual` alone, and operands that vary along no other."""
     if "partial_manual" not in chain:
         return (), tuple(operands)
-    manual = manual_axes.within(draw, mesh, axes, beside=axes_left(chain) > 1)
+    manual = manual_axes.within(draw, mesh, axes)
     automatic = [axis for axis in mesh.axis_names if axis not in manual]
     return manual, tuple(dataclasses.replace(o, placement=without(o.placement, automatic)) for o in operands)
 
 
 @Composite
-def manual_axes(draw: st.DrawFn, mesh: MeshCase, axes: Sequence[str], *, beside: bool = False) -> tuple[str, ...]:
-    """Axes for `shard_map` to make manual: those of the tuple, and at most one more, if then some devices are left.
-
-    One that several devices are along, if a link needs one `beside` the tuple, and there are two.
-    """
+def manual_axes(draw: st.DrawFn, mesh: MeshCase, axes: Sequence[str]) -> tuple[str, ...]:
+    """Axes for `shard_map` to make manual: those of the tuple, and at most one more, if then some devices are left."""
     more = draw(MORE_MANUAL, label="more manual axes")
-    long = [name for name in mesh.axis_names if name not in axes and mesh.shape[name] > 1]
-    others = long[-1:] if beside and len(long) > 1 else [name for i, name in enumerate(mesh.axis_names) if i in more]
-    manual = mesh.in_mesh_order({*axes, *others})
+    manual = mesh.in_mesh_order({*axes, *(name for i, name in enumerate(mesh.axis_names) if i in more)})
     return manual if mesh.axis_size(manual) < mesh.size else mesh.in_mesh_order(axes)
 
 

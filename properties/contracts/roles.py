@@ -75,8 +75,9 @@ def meshes_and_roles(
     roles in the order of the mesh's axes.
     """
     most = min(scope.large or scope.max_devices, conditions.most or scope.large or scope.max_devices)
-    mesh, room = meshes_with_room.within(draw, scope, chain, most, roles=len(names))
-    mesh = beside(mesh, chain, mesh.axis_names[: None if conditions.layouts else len(names)], room)
+    mesh, has_room = meshes_with_room.within(draw, scope, chain, most, roles=len(names))
+    if has_room:
+        mesh = beside(mesh, chain, mesh.axis_names[: None if conditions.layouts else len(names)])
     if conditions.layouts:
         return mesh, roles_of_layouts.within(draw, mesh, chain, conditions.layouts)
     wanted = len(names) + leaves_an_axis(chain)
@@ -89,9 +90,8 @@ def meshes_and_roles(
         (*mesh.axis_types, *["auto"] * len(more)),
     )
     ordered = in_some_order.within(draw, mesh.axis_names)
-    for _ in range(max(room, leaves_an_axis(chain))):
-        if len(ordered) > len(names):
-            ordered.remove(left_over(mesh, ordered))
+    if leaves_an_axis(chain):
+        ordered.remove(left_over(mesh, ordered))
     if draw(st.integers(0, 3), label="axes of several devices first"):  # else roles of one participant are the most
         ordered.sort(key=lambda name: mesh.shape[name] == 1)
     chosen = {name: [axis] for name, axis in zip(names, ordered, strict=False)}

@@ -52,9 +52,9 @@ def fitted(case: Case) -> Case:
         instead["apart"] = "linearize"
     if not outer_axes(case):
         instead[NESTED] = "inner_jit"
-    if not free_axis(case) or {NESTED, OUTSIDE} & set(case.chain):
+    if not free_axis(case) or {NESTED, OUTSIDE, "partial_manual"} & set(case.chain):
         instead[SPREAD] = OUTSIDE
-    if not dividing_axis(case) or SPREAD in case.chain:
+    if not dividing_axis(case) or {SPREAD, "partial_manual"} & set(case.chain):
         instead |= dict.fromkeys(DIVERGENT, "switch")
     if {*instead, SPREAD} & set(case.chain):
         case = _with_others(case, instead)

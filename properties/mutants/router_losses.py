@@ -17,8 +17,8 @@ from shardproof.properties.mutants.catalogue import formula_of, mutant
 
 
 def choices(logits: Array, top_k: int) -> Array:
-    """How many choices each expert has; zeros of either sign are alike."""
-    chosen = lax.top_k(lax.stop_gradient(jnp.where(logits == 0, 0, logits)), top_k)[1]
+    """How many choices each expert has."""
+    chosen = lax.top_k(lax.stop_gradient(logits), top_k)[1]
     return jnp.sum(jax.nn.one_hot(chosen, logits.shape[1]), axis=(0, 1))
 
 
@@ -89,17 +89,6 @@ def z_below_one_maximum(logits: Array, axis_name: AxisName) -> Array:
     most = lax.stop_gradient(jnp.max(wide))
     own = jnp.mean(jnp.square(jnp.log(jnp.sum(jnp.exp(wide - most), axis=1)) + most))
     return lax.pmean(own, axis_name).astype(logits.dtype)
-
-
-@mutant("load_balancing_loss", smallest=(1,), form="user")
-def balance_of_two_zeros(logits: Array, axis_name: AxisName, *, top_k: int) -> Array:
-    """A logit of -0.0 is below one of 0.0."""
-
-    def counts(logits: Array, top_k: int) -> Array:
-        chosen = lax.top_k(lax.stop_gradient(logits), top_k)[1]
-        return jnp.sum(jax.nn.one_hot(chosen, logits.shape[1]), axis=(0, 1))
-
-    return Balance(counts=counts)(logits, axis_name, top_k=top_k)
 
 
 @mutant("load_balancing_loss", smallest=(1,))

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from shardproof.oracles.dtypes import is_float
 from shardproof.properties.engines.simulate.env import Env, common_lead
 from shardproof.properties.engines.simulate.rules import result_dtype, rule
 
@@ -32,11 +31,9 @@ def sort(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
 
 @rule("top_k")
 def top_k(env: Env, equation: Any, x: np.ndarray) -> list[np.ndarray]:
-    """The k largest elements in descending order and their indices; of equal ones the first, and -0.0 is below 0.0."""
+    """The k largest elements in descending order and their indices; of equal ones the first."""
     axis = env.lead + equation.params.get("axis", x.ndim - env.lead - 1) % (x.ndim - env.lead)
-    turned = np.flip(x, axis)
-    keys = [turned, ~np.signbit(turned)] if is_float(x.dtype) else [turned]
-    backwards = np.flip(ranking(keys, axis), axis)
+    backwards = np.flip(ranking([np.flip(x, axis)], axis), axis)
     order = np.moveaxis(x.shape[axis] - 1 - backwards, axis, -1)[..., : equation.params["k"]]
     order = np.moveaxis(order, -1, axis)
     return [np.take_along_axis(x, order, axis), order.astype(result_dtype(equation, 1))]

@@ -220,9 +220,9 @@ OF_DERIVATIVES = frozenset(name for name, link in LINKS.items() if link.of_deriv
 UNDIFFERENTIABLE = frozenset(name for name, link in LINKS.items() if not link.differentiable)
 
 NEVER_BOTH: tuple[tuple[frozenset[str], frozenset[str], str], ...] = (
-    (OF_DERIVATIVES, UNDIFFERENTIABLE, "no derivative is taken through the other one"),
-    (OF_DERIVATIVES, frozenset({"eager"}), "without `jit` values are compared"),
-    (frozenset({SPREAD}), frozenset({NESTED, OUTSIDE}), "the batch has one way into the whole `shard_map`"),
+    (UNDIFFERENTIABLE, OF_DERIVATIVES, "no derivative is taken through the other one"),
+    (frozenset({"eager"}), OF_DERIVATIVES, "without `jit` values are compared"),
+    (frozenset({NESTED, OUTSIDE}), frozenset({SPREAD}), "the batch has one way into the whole `shard_map`"),
     (frozenset({SPREAD}), frozenset(DIVERGENT), "either needs the axis that a collective does not name"),
     (
         frozenset({"partial_manual"}),
@@ -230,13 +230,17 @@ NEVER_BOTH: tuple[tuple[frozenset[str], frozenset[str], str], ...] = (
         "the compiler has that axis; XLA:CPU hangs where it has one, and devices along another are in other branches",
     ),
 )
-"""Links of which no chain has one of the first and one of the second, and why."""
+"""Links that keep others out of a chain, those others, and why."""
+
+
+def kept_out(name: str, chain: Chain) -> bool:
+    """Whether another link of a chain keeps one out of it."""
+    return any(name in others and not keeping.isdisjoint(chain) for keeping, others, _ in NEVER_BOTH)
 
 
 def composes(outer: str, inner: str) -> bool:
     """Whether a program is drawn that has one link around another."""
-    never = any({outer, inner} & ones and {outer, inner} & others for ones, others, _ in NEVER_BOTH)
-    return goes_around(outer, inner) and not never
+    return goes_around(outer, inner) and not kept_out(outer, (inner,)) and not kept_out(inner, (outer,))
 
 
 def check_chain(chain: Sequence[str]) -> None:

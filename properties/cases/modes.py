@@ -20,6 +20,10 @@ class ModesCase:
     layouts: Layouts
     seed: int
 
+    def __str__(self) -> str:
+        laid_out = ", ".join(f"{name}={entries}" for name, entries in vars(self.layouts).items())
+        return f"B, D, F, E = {', '.join(map(str, self.sides))}, {laid_out}, seed {self.seed}, on mesh {self.mesh}"
+
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         """Those of x, the parameters, and the targets."""

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shardproof.oracles.dtypes import is_float
 from shardproof.properties.cases.case import Case
-from shardproof.properties.cases.chain import DIVERGENT, FED, NESTED, OUTSIDE, SPREAD, in_order
+from shardproof.properties.cases.chain import DIVERGENT, FED, NESTED, OUTSIDE, SPREAD, in_order, kept_out
 from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.manual import dividing_axis, free_axis, outer_axes
 from shardproof.properties.contracts import CONTRACTS, Violation
@@ -52,10 +52,9 @@ def fitted(case: Case) -> Case:
         instead["apart"] = "linearize"
     if not outer_axes(case):
         instead[NESTED] = "inner_jit"
-    if not free_axis(case) or {NESTED, OUTSIDE, "partial_manual"} & set(case.chain):
+    if not free_axis(case) or kept_out(SPREAD, case.chain):
         instead[SPREAD] = OUTSIDE
-    if not dividing_axis(case) or {SPREAD, "partial_manual"} & set(case.chain):
-        instead |= dict.fromkeys(DIVERGENT, "switch")
+    instead |= {name: "switch" for name in DIVERGENT if not dividing_axis(case) or kept_out(name, case.chain)}
     if {*instead, SPREAD} & set(case.chain):
         case = _with_others(case, instead)
     return case if can_feed(case) else _with_others(case, {FED: "in_turn"})

@@ -23,7 +23,6 @@ from shardproof.properties.programs.mapping import partition_spec
 from shardproof.properties.programs.program import Argument, Program
 
 Mlp = Callable[..., Any]
-Kinds = tuple[str, str]
 Loss = Callable[..., Any]
 
 CLOSE = 1e-12
@@ -134,7 +133,7 @@ def check_layout(mlp: Mlp, case: ModesCase) -> None:
     _equal(blocks, found.reshape(blocks.shape), f"{case}")
 
 
-MODES: dict[str, Kinds] = {
+MODES: dict[str, tuple[str, str]] = {
     "automatic": ("Auto", "Auto"),
     "explicit": ("Explicit", "Explicit"),
     "mixed": ("Explicit", "Auto"),

@@ -23,6 +23,6 @@ def seldom_collected() -> Iterator[None]:
 def kept_to_the_end() -> None:
     """Searches nothing that is there now for cycles: for a process that is about to end.
 
-    After a whole run, several searches through millions of objects, which JAX's caches keep alive, take ten seconds.
+    After a whole run, JAX's caches keep millions of objects alive, and what ends a process searches all several times.
     """
     gc.freeze()

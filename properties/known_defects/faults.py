@@ -4,7 +4,7 @@ Each takes a case and its traced program, and gives the primitive if it is there
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,6 @@ from shardproof.properties.engines.simulate.liveness import equations, opened, s
 from shardproof.properties.known_defects.constants import of_constants
 
 SUMS = ("psum", "psum_invariant", "reduce_scatter")
-ALL_REDUCES = ("psum", "psum_invariant", "pmax", "pmin")
-REDUCTIONS = (*ALL_REDUCES, "reduce_scatter")
 CALLS = ("jit", "pjit")
 GATHERS = ("all_gather", "all_gather_invariant")
 SCATTERS = ("scatter", "scatter-add", "scatter-sub", "scatter-mul", "scatter-min", "scatter-max")
@@ -34,7 +32,7 @@ def first(program: Any, condition: Callable[[Any], bool]) -> Any:
 
 def maximum(case: Case, program: Any) -> Any:
     """A maximum or minimum over devices, of floats."""
-    return first(program, lambda e: e.primitive.name in ("pmax", "pmin") and _dtype(e).kind not in "iub")
+    return first(program, lambda e: e.primitive.name in ("pmax", "pmin") and dtype(e).kind not in "iub")
 
 
 def maximum_of_many(case: Case, program: Any) -> Any:
@@ -43,8 +41,8 @@ def maximum_of_many(case: Case, program: Any) -> Any:
         program,
         lambda e: (
             e.primitive.name in ("reduce_max", "reduce_min")
-            and _dtype(e).kind not in "iub"
-            and math.prod(_shape(e)) >= MANY
+            and dtype(e).kind not in "iub"
+            and math.prod(shape(e)) >= MANY
         ),
     )
 
@@ -74,22 +72,6 @@ def nested(case: Case, program: Any) -> Any:
             e.primitive.name == "shard_map" and first(e.params["jaxpr"], lambda e: e.primitive.name == "shard_map")
         ),
     )
-
-
-def nested_out_of_order(case: Case, program: Any) -> Any:
-    """A `shard_map` in another, of an earlier axis of the mesh, where the two leave one to the compiler."""
-
-    def out_of_order(equation: Any, inside: Any) -> bool:
-        order = list(equation.params["mesh"].axis_names)
-        outer, inner = ({order.index(name) for name in e.params["newly_manual_axes"]} for e in (equation, inside))
-        return len(outer | inner) < len(order) and bool(inner) and bool(outer) and max(outer) > min(inner)
-
-    for equation in equations(program):
-        if equation.primitive.name == "shard_map":
-            for inside in equations(equation.params["jaxpr"]):
-                if inside.primitive.name == "shard_map" and out_of_order(equation, inside):
-                    return inside.primitive
-    return None
 
 
 def relaid_in_front(case: Case, program: Any) -> Any:
@@ -145,7 +127,7 @@ def _made_of(variable: Any, made: Mapping[Any, Any]) -> set[Any]:
 
 def largest(case: Case, program: Any) -> Any:
     """The largest of some floats, in order."""
-    return first(program, lambda e: e.primitive.name == "top_k" and _dtype(e).kind not in "iub")
+    return first(program, lambda e: e.primitive.name == "top_k" and dtype(e).kind not in "iub")
 
 
 def error_function(case: Case, program: Any) -> Any:
@@ -175,57 +157,10 @@ def along_nothing(case: Case, program: Any) -> Any:
     def empty(equation: Any) -> bool:
         name, params = equation.primitive.name, equation.params
         if name in GATHERS:
-            return bool(params["tiled"]) and _shape(equation)[params["all_gather_dimension"]] == 0
-        return name == "reduce_scatter" and params["tiled"] and _shape(equation)[params["scatter_dimension"]] == 0
+            return bool(params["tiled"]) and shape(equation)[params["all_gather_dimension"]] == 0
+        return name == "reduce_scatter" and params["tiled"] and shape(equation)[params["scatter_dimension"]] == 0
 
     return first(program, empty)
-
-
-def scatter_beside_explicit(case: Case, program: Any) -> Any:
-    """A psum_scatter in a `shard_map` that leaves an explicit axis to the compiler, or what it is the transpose of.
-
-    An untiled one is not even traced, so that of its gather no gradient is.
-    """
-    kinds = case.mesh.types
-    if not case.manual or all(kinds[name] != "explicit" for name in kinds if name not in case.manual):
-        return None
-    return first(
-        program,
-        lambda e: e.primitive.name == "reduce_scatter" or (e.primitive.name == "all_gather" and not e.params["tiled"]),
-    )
-
-
-def bfloat16_beside_automatic(case: Case, program: Any) -> Any:
-    """A reduction of bfloat16 over devices in a `shard_map` that leaves an axis to the compiler."""
-    found = (e for e in _beside_automatic(program) if e.primitive.name in REDUCTIONS)
-    return next((e.primitive for e in found if _dtype(e).name == "bfloat16"), None)
-
-
-def all_reduce_of_one_beside_automatic(case: Case, program: Any) -> Any:
-    """A sum, maximum or minimum over one device in a `shard_map` that leaves an axis to the compiler."""
-
-    def of_one(equation: Any) -> bool:
-        if equation.primitive.name not in ALL_REDUCES:
-            return False
-        axes = [name for name in equation.params["axes"] if isinstance(name, str)]  # a number is a dimension of a vmap
-        return bool(axes) and all(case.mesh.shape.get(name) == 1 for name in axes)
-
-    return next((e.primitive for e in _beside_automatic(program) if of_one(e)), None)
-
-
-def _beside_automatic(
-    jaxpr: Any, manual: frozenset[str] = frozenset(), among: frozenset[str] = frozenset()
-) -> Iterator[Any]:
-    """The equations around which `shard_map`s make some axes of their mesh manual, and not all of them."""
-    for equation in opened(jaxpr)[0].eqns:
-        inside, mesh = manual, among
-        if equation.primitive.name == "shard_map":
-            inside |= frozenset(equation.params["newly_manual_axes"])
-            mesh = frozenset(equation.params["mesh"].axis_names)
-        elif manual and manual < among:
-            yield equation
-        for inner in subjaxprs(equation):
-            yield from _beside_automatic(inner, inside, mesh)
 
 
 def of_nothing(case: Case, program: Any) -> Any:
@@ -242,13 +177,13 @@ def of_nothing(case: Case, program: Any) -> Any:
 
 def sum_of_complex_constant(case: Case, program: Any) -> Any:
     """A sum over devices of complex numbers that depend on no argument."""
-    found = (e.primitive for e in of_constants(program) if e.primitive.name in SUMS and _dtype(e).kind == "c")
+    found = (e.primitive for e in of_constants(program) if e.primitive.name in SUMS and dtype(e).kind == "c")
     return next(found, None)
 
 
 def sum_of_complex(case: Case, program: Any) -> Any:
     """A sum over devices of complex numbers, of which the compiler may find that they are constant."""
-    return first(program, lambda e: e.primitive.name in SUMS and _dtype(e).kind == "c")
+    return first(program, lambda e: e.primitive.name in SUMS and dtype(e).kind == "c")
 
 
 def ragged_exchange(case: Case, program: Any) -> Any:
@@ -288,9 +223,11 @@ def _goes_in_front(held: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]
     return False
 
 
-def _shape(equation: Any) -> tuple[int, ...]:
+def shape(equation: Any) -> tuple[int, ...]:
+    """The shape of an equation's first operand."""
     return tuple(equation.invars[0].aval.shape)
 
 
-def _dtype(equation: Any) -> np.dtype:
+def dtype(equation: Any) -> np.dtype:
+    """The dtype of an equation's first operand."""
     return np.dtype(equation.invars[0].aval.dtype)

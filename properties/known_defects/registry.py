@@ -6,7 +6,7 @@ from shardproof.oracles.ragged import RaggedMismatch
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.chain import NESTED
 from shardproof.properties.engines.simulate import raised_in
-from shardproof.properties.known_defects import faults, repairs
+from shardproof.properties.known_defects import faults, partly_manual, repairs
 from shardproof.properties.known_defects.defect import Defect
 from shardproof.properties.known_defects.recorded import RECORDED
 from shardproof.properties.laws.violation import Broken
@@ -168,7 +168,7 @@ DEFECTS: dict[str, Defect] = {
             "psum_scatter_partial_explicit",
             "A psum_scatter beside an explicit axis that is not manual cannot be lowered, and untiled not be traced.",
             ("0.12.0.1",),
-            at_fault=faults.scatter_beside_explicit,
+            at_fault=partly_manual.scatter_beside_explicit,
             shows=lambda case, error: type(error) is ValueError and "Length of sharding.spec" in str(error),
         ),
         Defect(
@@ -176,7 +176,7 @@ DEFECTS: dict[str, Defect] = {
             "XLA:CPU aborts while it compiles a bfloat16 reduction over devices beside an axis that is not manual.",
             ("0.10.2", "0.12.0.1"),
             platform="cpu",
-            at_fault=faults.bfloat16_beside_automatic,
+            at_fault=partly_manual.bfloat16_beside_automatic,
             aborts=lambda case: 0 < len(case.manual) < len(case.mesh.axis_names) or _of_bfloat16(case),
         ),
         Defect(
@@ -184,15 +184,23 @@ DEFECTS: dict[str, Defect] = {
             "XLA cannot compile a psum or pmax over one device beside an axis left to it that shards the operand.",
             ("0.10.2", "0.12.0.1"),
             engine="xla",
-            at_fault=faults.all_reduce_of_one_beside_automatic,
+            at_fault=partly_manual.all_reduce_of_one_beside_automatic,
             shows=lambda case, error: _by_compiler(error, "Cross-partition allreduce must be in (partial) manual"),
+        ),
+        Defect(
+            "gather_partial_manual",
+            "XLA aborts while it compiles a gather from an array that two axes left to it shard, beside a manual axis.",
+            ("0.10.2", "0.12.0.1"),
+            engine="xla",
+            at_fault=partly_manual.gather_beside_two_automatic,
+            aborts=lambda case: 0 < len(case.manual) < len(case.mesh.axis_names) - 1 or bool(case.roles),
         ),
         Defect(
             "nested_partial_manual_order",
             "XLA aborts while it compiles a shard_map in one of a later axis, beside an axis that is not manual.",
             ("0.12.0.1",),
             engine="xla",
-            at_fault=faults.nested_out_of_order,
+            at_fault=partly_manual.nested_out_of_order,
             aborts=lambda case: NESTED in case.chain or bool(case.roles),
         ),
         Defect(

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from jax import Array, P, lax
 
 from shardproof.impl import collectives, norms
-from shardproof.impl.reshard import constrained_reshard
+from shardproof.impl.reshard import constrained_reshard, gathered_reshard
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.chain import Chain
@@ -40,7 +40,6 @@ from shardproof.properties.runner.verdict import Verdict
 from shardproof.properties.runner.violation import LawViolation
 
 Function = Callable[..., Any]
-SMALL = Scope(max_devices=4, available=4, large=24)
 
 
 def after(function: Function, change: Function) -> Function:
@@ -188,6 +187,7 @@ class Pair:
         engine: on which.
         chain: under which transformations, if it is rare.
         whole: whether the two are functions of global arrays.
+        devices: on how many at most.
     """
 
     contract: str
@@ -197,6 +197,12 @@ class Pair:
     engine: str
     chain: Chain | None = None
     whole: bool = False
+    devices: int = 4
+
+    @property
+    def scope(self) -> Scope:
+        """The meshes that its cases are drawn on."""
+        return Scope(max_devices=self.devices, available=self.devices, large=24)
 
     def made(self, function: Function) -> Implementation:
         """One of the two, as a user's function."""
@@ -234,6 +240,15 @@ PAIRS = {
     ),
     "all_reduce_of_one_partial_manual": Pair(
         "all_reduce", reduce, after(reduce, doubled), "transformation", "xla", ("partial_manual",)
+    ),
+    "gather_partial_manual": Pair(
+        "reshard",
+        gathered_reshard,
+        after(gathered_reshard, doubled),
+        "transformation",
+        "xla",
+        ("partial_manual", "vmap"),
+        devices=8,
     ),
     "nested_partial_manual_order": Pair(
         "all_reduce", reduce, after(reduce, doubled), "transformation", "xla", ("partial_manual", "nested")
@@ -287,7 +302,7 @@ def drawn(pair: Pair, examples: int = 400) -> list[Case]:
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @given(law.cases(implementation, SMALL, lambda case: None))
+    @given(law.cases(implementation, pair.scope, lambda case: None))
     def collect(case: Case) -> None:
         cases.append(case)
 
@@ -503,7 +518,7 @@ def ended(function: Function, engine: str) -> Any:
 
     case = next(filter(serves, drawn(pair, 200)))
     given = Given("ring_shift", __name__, function.__name__)
-    return check_isolated(Task(given, "value", engine, SMALL, 1, 0, "cpu", case=case))
+    return check_isolated(Task(given, "value", engine, pair.scope, 1, 0, "cpu", case=case))
 
 
 @pytest.mark.lengthy

@@ -1,0 +1,23 @@
+"""XLA aborts the process while it takes an index of an array that two axes left to it shard, beside a manual one."""
+
+import signal
+import subprocess
+import sys
+
+if len(sys.argv) == 1:
+    child = subprocess.run([sys.executable, __file__, "run"], capture_output=True)
+    aborts = child.returncode == -signal.SIGABRT and b"device_groups.num_devices_per_group()" in child.stderr
+    print("defect: the compiler aborts" if aborts else f"unclear: {child.stderr!r}" if child.returncode else "fixed")
+    sys.exit(1 if aborts else 2 * bool(child.returncode))
+
+import jax
+import jax.numpy as jnp
+from jax import P
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 8)
+mesh = jax.make_mesh((2, 2, 2), ("a", "b", "c"), axis_types=(jax.sharding.AxisType.Auto,) * 3)
+x = jax.device_put(jnp.arange(16.0).reshape(4, 4), jax.NamedSharding(mesh, P(("a", "b"), "c")))
+columns = lambda x: jnp.take(x, jnp.array([0, 2]), axis=1)  # one dimension sharded, or beside no manual axis: compiled
+taken = jax.shard_map(columns, mesh=mesh, in_specs=P("a"), out_specs=P("a"), axis_names={"a"})
+assert (jax.jit(taken)(x) == columns(x)).all()

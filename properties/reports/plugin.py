@@ -14,6 +14,7 @@ from shardproof.properties.engines import ENGINES, Engine, engine_named
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.reports.session import COUNTED, GIVEN, GIVEN_MEASURED, GIVEN_TESTS
 from shardproof.properties.runner import profiles
+from shardproof.properties.runner.frames import roomy
 from shardproof.properties.runner.garbage import seldom_collected
 from shardproof.properties.runner.judging import require_held
 from shardproof.properties.runner.search import smallest
@@ -68,6 +69,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = kept
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Runs a test where there is room for the frames of what it calls."""
+    vars(item)["runtest"] = roomy(item.runtest)
 
 
 @pytest.hookimpl(wrapper=True)

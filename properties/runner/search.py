@@ -15,6 +15,7 @@ from shardproof.properties.laws.law import Law
 from shardproof.properties.laws.violation import DEATHS, SuiteError
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.runner.draws import Chosen, Finding, search
+from shardproof.properties.runner.frames import roomy
 from shardproof.properties.runner.judging import ENOUGH, verify
 from shardproof.properties.runner.reach import reach
 from shardproof.properties.runner.tally import Tally
@@ -30,6 +31,7 @@ TELLING_SEEDS = (1, 2, 3)
 """The data sets that a smallest case is run on besides the simplest."""
 
 
+@roomy
 def find_violation(
     law: Law,
     implementation: Implementation,

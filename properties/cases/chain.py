@@ -221,7 +221,6 @@ UNDIFFERENTIABLE = frozenset(name for name, link in LINKS.items() if not link.di
 
 NEVER_BOTH: tuple[tuple[frozenset[str], frozenset[str], str], ...] = (
     (UNDIFFERENTIABLE, OF_DERIVATIVES, "no derivative is taken through the other one"),
-    (frozenset({"eager"}), OF_DERIVATIVES, "without `jit` values are compared"),
     (frozenset({NESTED, OUTSIDE}), frozenset({SPREAD}), "the batch has one way into the whole `shard_map`"),
     (frozenset({SPREAD}), frozenset(DIVERGENT), "either needs the axis that a collective does not name"),
     (

@@ -61,6 +61,16 @@ def all_reduce_of_one_beside_automatic(case: Case, program: Any) -> Any:
     return next((e.primitive for e in _beside_automatic(program) if of_one(e)), None)
 
 
+def along_one_explicit(case: Case, program: Any) -> Any:
+    """A `shard_map` without `jit` of what is sharded along an explicit axis of size one, beside an automatic one."""
+    axes, mesh = case.mesh.types, case.mesh.shape
+    types = {axes[name] for name in axes if mesh[name] > 1 and name not in case.manual}
+    ones = [name for name in case.manual if axes[name] == "explicit" and mesh[name] == 1]
+    if "eager" not in case.chain or "auto" not in types or not ones:
+        return None
+    return first(program, lambda e: e.primitive.name == "shard_map")
+
+
 def gather_beside_two_automatic(case: Case, program: Any) -> Any:
     """A part taken of an array that can be sharded along two dimensions, over two axes left to the compiler."""
 

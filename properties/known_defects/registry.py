@@ -157,6 +157,17 @@ DEFECTS: dict[str, Defect] = {
             ),
         ),
         Defect(
+            "explicit_axis_of_one",
+            "Beside an automatic axis that shards an array, its type loses explicit axes of one: shard_map raises.",
+            ("0.10.2", "0.12.0.1"),
+            engine="xla",
+            at_fault=partly_manual.along_one_explicit,
+            shows=lambda case, error: (
+                type(error) is ValueError
+                and str(error).startswith(("in_specs passed to shard_map: ", "unexpected JAX type "))
+            ),
+        ),
+        Defect(
             "empty_all_gather",
             "A tiled all_gather or psum_scatter along an empty dimension fails in the verifier while lowering.",
             ("0.10.2", "0.12.0.1"),

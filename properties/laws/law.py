@@ -2,17 +2,16 @@
 
 import dataclasses
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
-from shardproof.oracles.dtypes import is_float
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.chain import LINKS, in_words
 from shardproof.properties.cases.strategies import PLAIN, Chains
 from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.engines import Engine
-from shardproof.properties.laws.agreement import check_agreement, differentiable
+from shardproof.properties.laws.agreement import check_agreement
+from shardproof.properties.laws.both_ways import check_eager, check_interpreted, check_scale
 from shardproof.properties.laws.communication import check_communication
 from shardproof.properties.laws.drawing import (
     Cases,
@@ -138,36 +137,10 @@ class Law:
         return unrelated(self.adapt(cases, implementation))
 
 
-def check_scale(implementation: Implementation, case: Case, engine: Engine) -> int:
-    """The laws of values and of gradients, where there is one; returns the data sets checked.
-
-    Raises:
-        Broken: if one does not hold.
-    """
-    checked = check_value(implementation, case, engine)
-    contract = CONTRACTS[case.contract]
-    floating = all(is_float(case.operands[i].numpy_dtype) for i in contract.moving(case))
-    if floating and contract.differentiable(case):
-        checked += check_gradient(implementation, case, engine)
-    return checked
-
-
-def check_interpreted(implementation: Implementation, case: Case, engine: Engine) -> int:
-    """What the law of agreement compares, held against the oracle; returns the data sets checked.
-
-    Raises:
-        Broken: if a law does not hold.
-    """
-    checked = check_value(implementation, case, engine)
-    if differentiable(case):
-        with suppress(NotImplementedError):  # as the law of agreement does
-            checked += check_gradient(implementation, case, engine)
-    return checked
-
-
 SIMPLEST_FIRST = sorted(LINKS, key=lambda name: LINKS[name].whole)
-COMPILED = tuple(name for name in SIMPLEST_FIRST if LINKS[name].compiled and not LINKS[name].of_derivative)
-DIFFERENTIABLE = tuple(name for name in SIMPLEST_FIRST if LINKS[name].compiled and LINKS[name].differentiable)
+AROUND = tuple(name for name in SIMPLEST_FIRST if LINKS[name].compiled)
+COMPILED = tuple(name for name in AROUND if not LINKS[name].of_derivative)
+DIFFERENTIABLE = tuple(name for name in AROUND if LINKS[name].differentiable)
 
 LAWS: dict[str, Law] = {
     law.name: law
@@ -252,13 +225,14 @@ LAWS: dict[str, Law] = {
         # without jit every primitive is compiled by itself, and again in every run: a hundred times as slow
         Law(
             "eager",
-            "Without `jit` the values are those with it.",
-            check_value,
-            chains=Chains(COMPILED, bare=8, most=1, always=("eager",)),
+            "Without `jit` values and gradients are those with it.",
+            check_eager,
+            chains=Chains(AROUND, bare=8, most=1, always=("eager",)),
             share=0.1,
             title="{part}",
             adapt=on_little_data,
             repeats=True,
+            derives=True,
             engines=("xla",),
         ),
         Law(

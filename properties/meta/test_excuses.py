@@ -78,6 +78,11 @@ def of_many(x: Array, axis_name: Any, *, op: str = "sum", launder: bool = False)
     return jnp.repeat(lax.all_gather(x, axis_name), 4096, axis=0).max(axis=0)
 
 
+def shift(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
+    """A ring shift."""
+    return collectives.ring_shift(x, axis_name, offset=offset)
+
+
 def exchange(x: Array, axis_name: Any, *, split_axis: int, concat_axis: int, tiled: bool = False) -> Array:
     """JAX's own."""
     return lax.all_to_all(x, axis_name, split_axis, concat_axis, tiled=tiled)
@@ -231,6 +236,9 @@ PAIRS = {
         "ring_shift", searching, partial(searching, extra=1), "transformation", "simulate", ("partial_manual",)
     ),
     "nested_shard_map_eager": Pair("all_reduce", reduce, after(reduce, doubled), "eager", "xla", ("eager", "nested")),
+    "explicit_axis_of_one": Pair(
+        "ring_shift", shift, after(shift, doubled), "eager", "xla", ("eager", "partial_manual")
+    ),
     "empty_all_gather": Pair("all_gather", gather, after(gather, in_another_dtype), "value", "xla"),
     "psum_scatter_partial_explicit": Pair(
         "reduce_scatter", scatter, after(scatter, doubled), "transformation", "xla", ("partial_manual",)

@@ -225,7 +225,7 @@ LAWS: dict[str, Law] = {
         # without jit every primitive is compiled by itself, and again in every run: a hundred times as slow
         Law(
             "eager",
-            "Without `jit` values and gradients are those with it.",
+            "Values and gradients are right without `jit`.",
             check_eager,
             chains=Chains(AROUND, bare=8, most=1, always=("eager",)),
             share=0.1,

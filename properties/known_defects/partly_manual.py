@@ -62,11 +62,9 @@ def all_reduce_of_one_beside_automatic(case: Case, program: Any) -> Any:
 
 
 def along_one_explicit(case: Case, program: Any) -> Any:
-    """A `shard_map` without `jit` of what is sharded along an explicit axis of size one, beside an automatic one."""
-    axes, mesh = case.mesh.types, case.mesh.shape
-    types = {axes[name] for name in axes if mesh[name] > 1 and name not in case.manual}
-    ones = [name for name in case.manual if axes[name] == "explicit" and mesh[name] == 1]
-    if "eager" not in case.chain or "auto" not in types or not ones:
+    """A `shard_map` without `jit`, on a mesh with an explicit axis of size one beside an automatic one."""
+    axes = {(kind, case.mesh.shape[name] > 1) for name, kind in case.mesh.types.items()}
+    if "eager" not in case.chain or not {("explicit", False), ("auto", True)} <= axes:
         return None
     return first(program, lambda e: e.primitive.name == "shard_map")
 

@@ -5,10 +5,16 @@ from contextlib import suppress
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.engines import Engine
-from shardproof.properties.laws.agreement import differentiable
+from shardproof.properties.engines.simulate.liveness import equations
+from shardproof.properties.laws.agreement import REFERENCE, differentiable
 from shardproof.properties.laws.gradient import check_gradient, derives_at
+from shardproof.properties.laws.running import ready
 from shardproof.properties.laws.value import check_value
 from shardproof.properties.programs.implementations import Implementation
+
+LONG = 40
+"""The equations from which the law without `jit` looks at one set of values alone: each is compiled by itself, anew in
+every run, in tens of milliseconds, and the gradients of a program have several times as many."""
 
 
 def check_scale(implementation: Implementation, case: Case, engine: Engine) -> int:
@@ -33,14 +39,21 @@ def check_interpreted(implementation: Implementation, case: Case, engine: Engine
 
 
 def check_eager(implementation: Implementation, case: Case, engine: Engine) -> int:
-    """Values, and gradients at one data set, where there are any; returns the data sets checked.
+    """Values at two data sets, and gradients at one, where there are any; values at one of a program that is `LONG`.
+
+    Returns:
+        The data sets checked.
 
     Raises:
         Broken: if a law does not hold.
     """
-    telling = tuple(data for data in case.data if derives_at(case, data))[-1:]
-    derived = dataclasses.replace(case, data=telling)
-    return check_value(implementation, case, engine) + (_gradients(implementation, derived, engine) if telling else 0)
+    jaxpr = ready("value", implementation, case, REFERENCE).prepared.jaxpr
+    telling = tuple(data for data in case.data if derives_at(case, data))
+    values = dataclasses.replace(case, data=case.data[:2])
+    if jaxpr is None or sum(1 for _ in equations(jaxpr)) > LONG or not telling:
+        return check_value(implementation, dataclasses.replace(case, data=case.data[:1]), engine)
+    derived = dataclasses.replace(case, data=telling[:1])
+    return check_value(implementation, values, engine) + _gradients(implementation, derived, engine)
 
 
 def _gradients(implementation: Implementation, case: Case, engine: Engine) -> int:

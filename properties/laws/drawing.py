@@ -73,11 +73,6 @@ def as_drawn(cases: Cases, implementation: Implementation) -> Cases:
     return cases
 
 
-def on_little_data(cases: Cases, implementation: Implementation) -> Cases:
-    """The cases, each with its first two data sets: where every run costs as much as the first."""
-    return cases.map(lambda case: dataclasses.replace(case, data=case.data[:2]))
-
-
 def on_some_data(cases: Cases, implementation: Implementation) -> Cases:
     """The cases, each with three of the data sets at which it has derivatives: other ones in every case."""
     return cases.map(lambda case: dataclasses.replace(case, data=_some(case)))

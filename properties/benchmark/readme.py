@@ -69,7 +69,7 @@ WORST = (
     "varying_predicate_type",
     "grad_of_psum_unchecked",
     "pmean_uneven_groups",
-    "vmap_ppermute_tuple",
+    "product_out_of_order",
 )
 """Defects that give wrong numbers or types without an error, for the front page."""
 

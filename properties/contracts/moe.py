@@ -131,9 +131,10 @@ def _unknown_policy(case: Case) -> st.SearchStrategy[Case]:
 
 
 def _more_columns(case: Case) -> st.SearchStrategy[Case]:
-    """Experts that are no multiple of the participants."""
+    """Experts that are no multiple of the participants that have them, of which there are several."""
     features, experts = case.operands[1].block
-    return st.nothing() if case.participants == 1 else st.just(changed(case, 1, block=(features, experts + 1)))
+    alone = experts == case.operands[2].block[0]
+    return st.nothing() if alone else st.just(changed(case, 1, block=(features, experts + 1)))
 
 
 def _more_rows(case: Case) -> st.SearchStrategy[Case]:

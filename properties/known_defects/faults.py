@@ -93,6 +93,21 @@ def relaid_in_front(case: Case, program: Any) -> Any:
     return first(program, in_front)
 
 
+def product_out_of_order(case: Case, program: Any) -> Any:
+    """A product, where an array is sharded over several axes out of mesh order, and along another dimension."""
+    order = case.mesh.axis_names
+    specs: list[Any] = [operand.placement.spec for operand in case.operands]
+    for equation in equations(program):
+        named = (equation.params.get(name) for name in ("sharding", "dst_sharding", "out_sharding"))
+        specs += [_entries(sharding.spec) for sharding in named if hasattr(sharding, "spec")]
+
+    def swaps(spec: Sequence[Sequence[str]]) -> bool:
+        axes = [along for along in _long(spec, case) if along]
+        return len(axes) > 1 and any(along != sorted(along, key=order.index) for along in axes)
+
+    return first(program, lambda e: e.primitive.name == "dot_general") if any(map(swaps, specs)) else None
+
+
 def custom_vmap(case: Case, program: Any) -> Any:
     """A function with a rule of its own for vmap."""
     return first(program, lambda e: e.primitive.name == "custom_vmap_call")

@@ -65,6 +65,14 @@ DEFECTS: dict[str, Defect] = {
             repair=repairs.maximum_of_gathered,
         ),
         Defect(
+            "product_out_of_order",
+            "A product summed over an axis, and sharded over it and, out of mesh order, two more, swaps rows.",
+            ("0.10.2", "0.12.0.1"),
+            engine="xla",
+            at_fault=faults.product_out_of_order,
+            shows=lambda case, error: isinstance(error, Broken) and error.kind == "values",
+        ),
+        Defect(
             "overlapping_update",
             "XLA:CPU: `x.at[1:].set(x[:-1])[None]`, or add, under jit reads of x what it has written already.",
             ("0.10.2", "0.12.0.1"),

@@ -1,5 +1,6 @@
 """What routing, capacities, dispatchers and layers of experts refuse, and in which words."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -9,6 +10,9 @@ from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
 from shardproof.impl import moe
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases.case import Case, Operand, Placement
+from shardproof.properties.contracts.moe import _more_columns
 from shardproof.properties.engines.simulate import simulate
 from shardproof.properties.meta.test_moe_dispatch import PLACES, over
 
@@ -197,3 +201,13 @@ def test_the_array_of_gated_experts_that_is_wrong_is_named() -> None:
             np.zeros((3, 4), np.float32),
             *experts,
         )
+
+
+def test_a_number_of_experts_is_wrong_for_those_that_have_them() -> None:
+    """One expert more is forbidden for several participants that have experts, and not of others that share tokens."""
+    blocks = ((4, 3), (3, 2), (1, 3, 2))
+    operands = tuple(Operand(block, "float32", Placement(((),) * len(block))) for block in blocks)
+    shared = Case("global_moe_layer", MeshCase(("dp", "ep"), (1, 2)), ("dp", "ep"), operands)
+    alone = replace(shared, operands=(*operands[:2], replace(operands[2], block=(2, 3, 2))))
+    assert not _more_columns(shared).is_empty
+    assert _more_columns(alone).is_empty

@@ -186,7 +186,7 @@ DEFECTS: dict[str, Defect] = {
         Defect(
             "psum_scatter_partial_explicit",
             "A psum_scatter beside an explicit axis that is not manual cannot be lowered, and untiled not be traced.",
-            ("0.12.0.1",),
+            ("0.11.2", "0.12.0.1"),
             at_fault=partly_manual.scatter_beside_explicit,
             shows=lambda case, error: type(error) is ValueError and "Length of sharding.spec" in str(error),
         ),
@@ -217,7 +217,7 @@ DEFECTS: dict[str, Defect] = {
         Defect(
             "nested_partial_manual_order",
             "XLA aborts while it compiles a shard_map in one of a later axis, beside an axis that is not manual.",
-            ("0.12.0.1",),
+            ("0.11.2", "0.12.0.1"),
             engine="xla",
             at_fault=partly_manual.nested_out_of_order,
             aborts=lambda case: NESTED in case.chain or bool(case.roles),
@@ -225,7 +225,7 @@ DEFECTS: dict[str, Defect] = {
         Defect(
             "reshard_after_another",
             "XLA aborts where an axis goes to another dimension, in front of one of a different size, or away from it.",
-            ("0.12.0.1",),
+            ("0.11.2", "0.12.0.1"),
             engine="xla",
             at_fault=faults.relaid_in_front,
             aborts=lambda case: bool(case.roles),

@@ -15,7 +15,7 @@ import pytest
 from shardproof.plugin import FLAGS, OPTIONS
 from shardproof.properties.benchmark.readme import README, REPORTS_PAGE, block
 from shardproof.properties.reports.destinations import DestinationError, check_destination, write_somewhere
-from shardproof.properties.runner.platforms import TooFewDevices, check_devices
+from shardproof.properties.runner.platforms import TooFewDevices, check_devices, use
 
 ROOT = Path(__file__).resolve().parents[2]
 LAWS = "test_value_xla and (broadcast or ring_shift)"  # the cheapest law of the two cheapest contracts
@@ -283,3 +283,23 @@ def test_the_readme_has_every_option() -> None:
     assert {*OPTIONS, *FLAGS} == shown
     assert set(re.findall(r"^\| *`(--[a-z-]+)", page, re.MULTILINE)) == shown
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", front.partition("## Options")[2])) <= shown
+
+
+@pytest.mark.parametrize(
+    ("platform", "told", "expected"),
+    [
+        ("cpu", None, {"jax_platforms": "cpu"}),
+        ("gpu", None, {"jax_platforms": "cuda", "jax_default_matmul_precision": "highest"}),
+        ("tpu", "bfloat16", {"jax_platforms": "tpu"}),
+    ],
+)
+def test_accelerators_multiply_in_the_operands_precision(
+    platform: str, told: str | None, expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where products are of fewer bits by default, they are not, unless JAX was told otherwise."""
+    updates: dict[str, str] = {}
+    with jax.default_matmul_precision(told):
+        monkeypatch.setattr(jax.config, "update", updates.__setitem__)
+        use(platform)
+        monkeypatch.undo()
+    assert updates == expected

@@ -15,7 +15,7 @@ from shardproof.properties.reports.destinations import DestinationError, check_d
 from shardproof.properties.reports.session import GIVEN, GIVEN_MEASURED, GIVEN_TESTS, header
 from shardproof.properties.runner import profiles
 from shardproof.properties.runner.given import SAID, GivenError, parse_all
-from shardproof.properties.runner.platforms import BACKENDS, TooFewDevices, check_devices
+from shardproof.properties.runner.platforms import BACKENDS, TooFewDevices, check_devices, use
 from shardproof.properties.runner.programs import meant
 
 SIMULATED = 4096
@@ -123,7 +123,7 @@ def pytest_configure(config: pytest.Config) -> None:
             check_devices(platform, devices)
         except TooFewDevices as error:
             raise pytest.UsageError(str(error)) from None
-    jax.config.update("jax_platforms", BACKENDS[platform])
+    use(platform)
     profiles.register(devices)
     load_profile(config.getoption("--hypothesis-profile", default=None))
     try:  # a module may use JAX when it is imported, so the devices come first

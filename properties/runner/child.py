@@ -17,7 +17,7 @@ from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.runner.draws import Finding
 from shardproof.properties.runner.judging import verify
 from shardproof.properties.runner.named import NotAFailure
-from shardproof.properties.runner.platforms import BACKENDS
+from shardproof.properties.runner.platforms import use
 from shardproof.properties.runner.preconditions import check_case, check_oracle
 from shardproof.properties.runner.programs import meant
 from shardproof.properties.runner.search import find_violation
@@ -47,7 +47,7 @@ def serve(connection: Connection, words: str, parent: int) -> None:
         except EOFError:  # the parent is done
             return
         if not started:
-            jax.config.update("jax_platforms", BACKENDS[task.platform])
+            use(task.platform)
             if task.platform == "cpu":
                 jax.config.update("jax_num_cpu_devices", task.scope.available)
             started = True

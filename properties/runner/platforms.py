@@ -22,6 +22,18 @@ class TooFewDevices(ValueError):
     """There are not as many devices as were asked for; the message says so in one line."""
 
 
+def use(platform: str) -> None:
+    """Lets JAX use a platform.
+
+    By default accelerators multiply float32 in fewer bits, and no law of values would hold: there products have all of
+    theirs, unless JAX was told otherwise.
+    """
+    jax.config.update("jax_platforms", BACKENDS[platform])
+    told = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined] # its config has what it was told
+    if platform != "cpu" and told is None:
+        jax.config.update("jax_default_matmul_precision", "highest")
+
+
 def check_devices(platform: str, devices: int) -> None:
     """There are as many devices as were asked for.
 

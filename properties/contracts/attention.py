@@ -27,8 +27,8 @@ MOST_MEMBERS = 64
 MOST_HEADS = 32
 """The most participants that have a head each: the logits of all together grow with the cube of their number."""
 
-LONGEST = 272
-"""The longest whole sequence, for the same reason."""
+LONGEST = 544
+"""The longest whole sequence, for the same reason: longer than chunks of 512."""
 
 REACHES = (2.0, 20.0, 200.0, 2.0, 20.0, 20_000.0)
 """About the largest logits of a data set: nearly a mean; a choice; one that overflows in float32 as a power; and one
@@ -41,10 +41,12 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     sides = list(draw(st.tuples(rows, small, small), label="rows, heads, features"))
     if participants <= MOST_HEADS and draw(st.booleans(), label="heads for all participants"):
         sides[1] = participants * (1 if scope.large else 1 + sides[1] // 3)
-    elif not scope.large and draw(st.integers(0, 9), label="long") == 9:
-        at = draw(st.integers(0, 2), label="which")
+    elif not scope.large and draw(st.integers(0, 7), label="long") == 7:
+        at = draw(sampled((1, 2, 0, 0)), label="which")
         most = max(1, LONGEST // participants) if at == 0 else max(LONG)
-        sides[at] = draw(sampled([side for side in LONG if side <= most] or [most]), label="long side")
+        longest = at == 0 and draw(st.integers(0, 2), label="as long as may be") == 2
+        some = [most] if longest else [side for side in LONG if side <= most]
+        sides[at] = draw(sampled(some or [most]), label="long side")
     causal = draw(st.integers(0, 3), label="causal") > 0  # mostly, since only then the order of positions counts
     like = None if APART in scope.features else 0
     return [Described(tuple(sides)), *[Described(tuple(sides), like=like)] * 2], {"causal": causal}

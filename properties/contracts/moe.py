@@ -40,6 +40,9 @@ MANY = 520
 SIZES = st.tuples(st.integers(1, 4), st.integers(1, 2))
 """Features and outputs, where there are few tokens and no side is long."""
 
+CROWD = 384
+"""Many experts: more than numbers of 8 bits are, and than bfloat16 has odd ones for."""
+
 LONG = (9, 12, 17, 65, 130)
 """Long sides, above and between the sizes of tiles."""
 
@@ -61,6 +64,8 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     many = tokens > 0 and not scope.large and draw(st.integers(0, 8), label="many tokens") == 8
     if many:
         tokens, held, features, outputs = MANY // participants, 1, 2, 1
+    elif tokens > 0 and not scope.large and draw(st.integers(0, 15), label="many experts") == 15:
+        held, features, outputs = -(-CROWD // participants), 1, 1
     experts = participants * held
     top_k = min(experts, draw(sampled((1, 2) if many else (1, 2, 2, 3, 8)), label="top_k"))
     share = math.ceil(tokens * participants * top_k / experts)

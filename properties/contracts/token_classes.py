@@ -75,6 +75,9 @@ def clear(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     return [classed, levels, *map(_finite, experts)]
 
 
+CROWDED = 32
+"""Of more experts than this all but three have the lowest number of a router: the first experts would win all ties."""
+
 Made = Callable[[np.random.Generator, np.ndarray], np.ndarray]
 """A block made of a drawn one, and of numbers that depend on that alone, so that replicas stay replicas."""
 
@@ -94,6 +97,9 @@ def _router(rng: np.random.Generator, x: np.ndarray, rows: int, style: int, unkn
     """Small integers in the first rows; some columns of a router are NaN where some may be unknown."""
     experts = x.shape[1]
     levels = rng.integers(1, LEVELS + 1, (rows, experts))
+    if experts > CROWDED:
+        levels[...] = 1
+        levels[:, rng.permutation(experts)[: LEVELS - 1]] = 2 + rng.permutation(LEVELS - 1)
     if style == TIED:
         levels[...] = 1
     elif style == FAVOURITE:

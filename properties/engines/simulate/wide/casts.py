@@ -22,6 +22,7 @@ from shardproof.properties.engines.simulate.wide.integers import exactly
 from shardproof.properties.engines.simulate.wide.rounding import limits, literal_error
 from shardproof.properties.engines.simulate.wide.table import (
     charged,
+    decided,
     is_exact,
     limits_of,
     one,
@@ -45,13 +46,16 @@ def contains(narrow: np.dtype, other: np.dtype) -> bool:
 
 @wide_rule("convert_element_type")
 def convert_element_type(env: Env, equation: Any, x: Numbers) -> Any:
-    """A cast: of a float to a narrower one a rounding, to an integer what it is wherever rounding cannot change it."""
+    """A cast: of a float to a narrower one a rounding, to an integer what it is wherever rounding cannot change it.
+
+    Where the data leaves nothing to roundings, no integer is.
+    """
     if is_exact(equation):
         return exactly(env, RULES["convert_element_type"], equation, [x])
     source, target = np.dtype(equation.invars[0].aval.dtype), result_dtype(equation)
     value, error = x["value"], x["error"]
     if not is_float(target):
-        return _to_integers(value, error, target)
+        return _to_integers(value, np.where(decided(env), 0.0, error), target)
     cast = convert(value, double(target))
     bounds = limits_of(env, equation)
     if is_float(source):

@@ -11,7 +11,7 @@ from shardproof.properties.engines.simulate.rules import RULES, result_dtype
 from shardproof.properties.engines.simulate.sorting import ranking
 from shardproof.properties.engines.simulate.wide.held import UNKNOWN, Numbers, together, value_of
 from shardproof.properties.engines.simulate.wide.integers import exactly
-from shardproof.properties.engines.simulate.wide.table import is_exact, one, wide_rule
+from shardproof.properties.engines.simulate.wide.table import decided, is_exact, one, wide_rule
 
 
 @wide_rule("eq", "ne", "lt", "le", "gt", "ge")
@@ -23,7 +23,7 @@ def comparison(env: Env, equation: Any, x: Numbers, y: Numbers) -> Any:
     x, y = aligned(env, equation, (x, y))
     value = one(rule(env, equation, x["value"], y["value"]))
     off = x["error"] + y["error"]
-    if not off.any() or _decided(env):
+    if not off.any() or decided(env):
         return together(value, 0.0, np.dtype(bool))
     close = (off > 0) & ~(np.abs(x["value"] - y["value"]) > off)
     either_nan = np.isnan(x["value"]) | np.isnan(y["value"])
@@ -46,12 +46,6 @@ def select_n(env: Env, equation: Any, which: Numbers, *cases: Numbers) -> Number
     if result_dtype(equation).kind in "biu":
         off = np.where(off > 0, UNKNOWN, 0.0)
     return together(value, np.where(doubtful, off, result["error"]), result_dtype(equation))
-
-
-def _decided(env: Env) -> bool:
-    """Whether no comparison of the program depends on roundings."""
-    assert env.arithmetic is not None
-    return bool(env.arithmetic.rounding.decided)
 
 
 def _number(x: Numbers) -> Numbers:
@@ -81,7 +75,7 @@ def sort(env: Env, equation: Any, *operands: Numbers) -> Any:
     order = ranking([value_of(x) for x in full[:keys]], axis)
     moved = _in_order(env, full, order, axis)
     sure: Any = np.ones((), bool)
-    if any((x["error"] != 0).any() for x in full[:keys]) and not _decided(env):
+    if any((x["error"] != 0).any() for x in full[:keys]) and not decided(env):
         first = moved[0]
         sure = separated(_number(first["value"]), np.abs(first["error"]), axis).all(axis=-1)
         sure = np.expand_dims(sure, axis)
@@ -102,7 +96,7 @@ def top_k(env: Env, equation: Any, x: Numbers) -> Any:
     _, indices = rule(env, equation, x["value"])
     best = np.take_along_axis(x, indices.astype(np.int64), axis)
     unsure: Numbers = np.zeros((), bool)
-    if (x["error"] != 0).any() and not _decided(env):
+    if (x["error"] != 0).any() and not decided(env):
         order = np.flip(ranking([x["value"]], axis), axis)
         whole = np.take_along_axis(x, order, axis)
         sure = separated(-whole["value"], whole["error"], axis)[..., : equation.params["k"]].all(axis=-1)
@@ -122,7 +116,7 @@ def best_of(sign: int) -> Callable[..., Any]:
         axis = env.lead + axis
         index = one(rule(env, equation, x["value"]))
         error: Any = 0.0
-        if (x["error"] != 0).any() and not _decided(env):
+        if (x["error"] != 0).any() and not decided(env):
             order = ranking([-sign * x["value"]], axis)
             whole = np.take_along_axis(x, order, axis)
             sure = separated(-sign * whole["value"], whole["error"], axis)[..., :1].all(axis=-1)

@@ -77,6 +77,12 @@ def limits_of(env: Env, equation: Any, index: int = 0) -> Limits:
     return limits(env.arithmetic.rounding, result_dtype(equation, index), equation.primitive.name)
 
 
+def decided(env: Env) -> bool:
+    """Whether no comparison of the program, and no number that is whole, depends on roundings."""
+    assert env.arithmetic is not None
+    return bool(env.arithmetic.rounding.decided)
+
+
 def is_exact(equation: Any) -> bool:
     """Whether no float goes in or comes out: such an equation does what it does in any run."""
     return not _floats(tuple(getattr(v.aval, "dtype", None) for v in (*equation.invars, *equation.outvars)))[0]

@@ -63,7 +63,7 @@ class Rounding:
         split: whether a compiler may divide any sum over devices, as in a program of global arrays: its parts are then
             sent in the dtype of the sum.
         leeway: by how many roundings each is charged: more than one, where it is compared with another formula.
-        decided: whether the data leaves no comparison, no order and no integer to roundings: numbers are far apart, or equal.
+        decided: whether the data leaves no comparison, order or integer to roundings: numbers are far apart, or equal.
     """
 
     least: str = ""

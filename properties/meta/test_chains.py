@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections import Counter
 from itertools import combinations, product
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -32,6 +33,7 @@ from shardproof.properties.cases.strategies.chains import filled
 from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.batches import pulled_over_batch, value_over_batch
+from shardproof.properties.laws.both_ways import LONG
 from shardproof.properties.laws.communication import communication_of
 from shardproof.properties.laws.drawing import fitted
 from shardproof.properties.laws.law import LAWS
@@ -317,3 +319,18 @@ def test_what_has_no_forward_mode_has_a_gradient_under_any_chain(chain: Chain, e
     mine = user_implementation("ring_shift", shift_with_a_gradient_of_its_own)
     verify(LAWS["transformed gradient"], mine, shift_of_two(chain), engine_named(engine), tally)
     assert (tally.structures, tally.unsupported) == (1, {})
+
+
+@pytest.mark.parametrize(("times", "expected"), [(2, 3), (2 * LONG, 1)])
+def test_without_jit_long_programs_are_looked_at_once(times: int, expected: int) -> None:
+    """Short ones at two sets of values and one of gradients, those of many operations at one of values."""
+
+    def shift(x: jax.Array, axis_name: Any, *, offset: int = 1) -> jax.Array:
+        for _ in range(times):
+            x = jax.numpy.negative(x)
+        return collectives.ring_shift(x, axis_name, offset=offset)
+
+    mine, case = user_implementation("ring_shift", shift), shift_of_two(("eager",))
+    assert LAWS["eager"].check(mine, case, engine_named("xla")) == expected
+    told = (Path(__file__).parents[1] / "contracts/README.md").read_text(encoding="utf-8")
+    assert f"of a program of more than {LONG} only values are looked at" in told

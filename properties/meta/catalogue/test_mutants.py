@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import jax.numpy as jnp
 import pytest
-from jax import Array
+from jax import Array, lax
 
 from shardproof.impl.collectives import ring_shift
+from shardproof.impl.norms import global_norm
 from shardproof.properties.cases.chain import DIVERGENT
 from shardproof.properties.cases.strategies import Chains
 from shardproof.properties.contracts import CONTRACTS, Scope
@@ -114,6 +115,29 @@ def test_what_is_wrong_without_jit_is_caught() -> None:
         LAWS["eager"], implementation, engine_named("xla"), Scope(), max_examples=2, random_seed=SEED, shrink=False
     )
     assert finding.violation is not None
+
+
+def test_a_gradient_that_is_wrong_without_jit_is_caught() -> None:
+    """The law of eager execution looks at gradients, too, and says so."""
+
+    def norm(x: Array, axis_name: AxisName) -> Array:
+        inner = x
+        while hasattr(inner, "primal"):  # a tracer of a derivative
+            inner = inner.primal
+        y = global_norm(x, axis_name)
+        return y if "Jaxpr" in type(inner).__name__ else y + (y - lax.stop_gradient(y))
+
+    finding = find_violation(
+        LAWS["eager"],
+        user_implementation("global_norm", norm),
+        engine_named("xla"),
+        Scope(),
+        max_examples=4,
+        random_seed=SEED,
+        shrink=False,
+    )
+    assert finding.violation is not None
+    assert str(finding.violation).startswith("global_norm[norm]: gradient under eager")
 
 
 def test_the_catalogue_is_complete() -> None:

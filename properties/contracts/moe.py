@@ -65,7 +65,7 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     if many:
         tokens, held, features, outputs = MANY // participants, 1, 2, 1
     elif tokens > 0 and not scope.large and draw(st.integers(0, 31), label="many experts") == 31:
-        held, features, outputs = -(-CROWD // participants), 1, 1
+        tokens, held, features, outputs = 1, -(-CROWD // participants), 1, 1
     experts = participants * held
     top_k = min(experts, draw(sampled((1, 2) if many else (1, 2, 2, 3, 8)), label="top_k"))
     share = math.ceil(tokens * participants * top_k / experts)

@@ -30,15 +30,36 @@ class Resharding:
 
     @property
     def in_front_of_another(self) -> bool:
-        """Whether an axis of one dimension goes to another one, in front of an axis that is there already."""
-        elsewhere = [{n for j, a in enumerate(self.held) if j != i for n in a} for i in range(len(self.held))]
-        return any(
-            name in held and elsewhere[i] & {*wanted[:at]}
-            for i, (held, wanted) in enumerate(zip(self.held, self.wanted, strict=True))
-            for at, name in enumerate(wanted)
-        )
+        """Whether an axis goes to another dimension, in front of an axis there, or away from there."""
+        return in_front(self.held, self.wanted)
+
+    @property
+    def over_another_axis(self) -> bool:
+        """Whether one dimension is sharded, over an axis of two, and another one is to be, over another axis of two."""
+        both = [
+            [(i, name) for i, axes in enumerate(entries) for name in axes if self.mesh.shape[name] > 1]
+            for entries in (self.held, self.wanted)
+        ]
+        if any(len(each) != 1 or self.mesh.shape[each[0][1]] != 2 for each in both):
+            return False
+        return all(before != after for before, after in zip(*(each[0] for each in both), strict=True))
 
     @property
     def gathered(self) -> int:
         """How many elements a device receives that gathers the whole array."""
         return int(self.array.size - shard(self.array, self.mesh, self.held)[(0,) * len(self.mesh.sizes)].size)
+
+
+def in_front(held: Entries, wanted: Entries) -> bool:
+    """Whether an axis goes to another dimension, in front of one that does not come along, or leaves one."""
+    return _arrives(held, wanted, stays=False) or _arrives(wanted, held, stays=True)
+
+
+def _arrives(held: Entries, wanted: Entries, *, stays: bool) -> bool:
+    for i, after in enumerate(wanted):
+        elsewhere = {name for j, axes in enumerate(held) if j != i for name in axes}
+        for at, name in enumerate(after):
+            there = name in held[i] if stays else name not in elsewhere
+            if there and elsewhere & {*after[:at]}:
+                return True
+    return False

@@ -11,6 +11,7 @@ import numpy as np
 from jax.extend import core
 
 from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.resharding import in_front
 from shardproof.properties.engines.simulate.liveness import equations, opened, subjaxprs
 from shardproof.properties.known_defects.constants import of_constants
 
@@ -80,7 +81,7 @@ def relaid_in_front(case: Case, program: Any) -> Any:
     On automatic axes the layout before is any that an operand of as many dimensions has.
     """
 
-    def in_front(equation: Any) -> bool:
+    def relaid(equation: Any) -> bool:
         name, params = equation.primitive.name, equation.params
         if name not in ("reshard", "sharding_constraint"):
             return False
@@ -88,9 +89,9 @@ def relaid_in_front(case: Case, program: Any) -> Any:
         typed = _entries(equation.invars[0].aval.sharding.spec)
         layouts = [typed] if any(typed) else [operand.placement.spec for operand in case.operands]
         ends = [[_long(spec, case) for spec in (held, wanted)] for held in layouts if len(held) == len(wanted)]
-        return any(_goes_in_front(*both) or _goes_in_front(*reversed(both)) for both in ends)
+        return any(in_front(*both) for both in ends)
 
-    return first(program, in_front)
+    return first(program, relaid)
 
 
 def product_out_of_order(case: Case, program: Any) -> Any:
@@ -103,7 +104,7 @@ def product_out_of_order(case: Case, program: Any) -> Any:
 
     def swaps(spec: Sequence[Sequence[str]]) -> bool:
         axes = [along for along in _long(spec, case) if along]
-        return len(axes) > 1 and any(along != sorted(along, key=order.index) for along in axes)
+        return len(axes) > 1 and any(list(along) != sorted(along, key=order.index) for along in axes)
 
     return first(program, lambda e: e.primitive.name == "dot_general") if any(map(swaps, specs)) else None
 
@@ -225,17 +226,9 @@ def _entries(spec: Any) -> tuple[tuple[str, ...], ...]:
     return tuple((e,) if isinstance(e, str) else tuple(e) if isinstance(e, tuple) else () for e in spec)
 
 
-def _long(spec: Sequence[Sequence[str]], case: Case) -> list[list[str]]:
+def _long(spec: Sequence[Sequence[str]], case: Case) -> tuple[tuple[str, ...], ...]:
     """The axes of every dimension that are longer than one."""
-    return [[name for name in axes if case.mesh.shape.get(name) != 1] for axes in spec]
-
-
-def _goes_in_front(held: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]]) -> bool:
-    for i, (before, after) in enumerate(zip(held, wanted, strict=True)):
-        elsewhere = {name for j, axes in enumerate(held) if j != i for name in axes}
-        if any(name in before and elsewhere & {*after[:at]} for at, name in enumerate(after)):
-            return True
-    return False
+    return tuple(tuple(name for name in axes if case.mesh.shape.get(name) != 1) for axes in spec)
 
 
 def shape(equation: Any) -> tuple[int, ...]:

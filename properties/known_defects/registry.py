@@ -71,6 +71,8 @@ DEFECTS: dict[str, Defect] = {
             engine="xla",
             at_fault=faults.product_out_of_order,
             shows=lambda case, error: isinstance(error, Broken) and error.kind == "values",
+            repair=repairs.products_added_up,
+            confirmed=True,
         ),
         Defect(
             "overlapping_update",
@@ -172,6 +174,7 @@ DEFECTS: dict[str, Defect] = {
             at_fault=partly_manual.along_one_explicit,
             shows=lambda case, error: (
                 type(error) is ValueError
+                and raised_in(error).startswith("jax.")
                 and str(error).startswith(("in_specs passed to shard_map: ", "unexpected JAX type "))
             ),
         ),

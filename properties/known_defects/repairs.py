@@ -241,6 +241,41 @@ def zeros_alike(primitive: Any) -> Iterator[None]:
 
 
 @contextmanager
+def products_added_up(primitive: Any) -> Iterator[None]:
+    """A product is the sum of what its elements are multiplied to; on explicit axes every device makes all of it."""
+    original = primitive.bind
+
+    def bind(x: Any, y: Any, *, dimension_numbers: Any, **params: Any) -> Any:
+        result = jax.eval_shape(lambda *of: original(*of, dimension_numbers=dimension_numbers, **params), x, y)
+        of_x, of_y = (_laid_out(one, ()) for one in (x, y))
+        contracted, batched = dimension_numbers
+        free = [
+            [i for i in range(one.ndim) if i not in (*c, *b)]
+            for one, c, b in zip((x, y), *dimension_numbers, strict=True)
+        ]
+        left = lax.transpose(of_x, (*batched[0], *free[0], *contracted[0]))
+        right = lax.transpose(of_y, (*batched[1], *free[1], *contracted[1]))
+        first = len(batched[0]) + len(free[0])
+        left = jnp.expand_dims(left, range(first, first + len(free[1])))
+        right = jnp.expand_dims(right, range(len(batched[0]), first))
+        wide = (
+            jnp.promote_types(result.dtype, jnp.float32) if jnp.issubdtype(result.dtype, jnp.floating) else result.dtype
+        )
+        total = jnp.sum(left.astype(wide) * right.astype(wide), axis=range(result.ndim, left.ndim), dtype=wide)
+        spec = getattr(result.sharding, "spec", ())
+        return _laid_out(total.astype(result.dtype), spec)
+
+    with _bound({primitive: bind}):
+        yield
+
+
+def _laid_out(x: Any, spec: Any) -> Any:
+    """The array in a layout, where its mesh has axes of which types tell one."""
+    mesh = jax.typeof(x).sharding.mesh
+    return jax.reshard(x, jax.NamedSharding(mesh, jax.P(*spec))) if mesh.explicit_axes else x
+
+
+@contextmanager
 def maximum_of_gathered(primitive: Any) -> Iterator[None]:
     """A maximum (or minimum) over devices is that of the gathered blocks, for maxima and minima alike."""
     primitives: tuple[Any, ...] = (lax.pmax_p, lax.pmin_p)

@@ -47,13 +47,14 @@ def check_eager(implementation: Implementation, case: Case, engine: Engine) -> i
     Raises:
         Broken: if a law does not hold.
     """
-    jaxpr = ready("value", implementation, case, REFERENCE).prepared.jaxpr
-    telling = tuple(data for data in case.data if derives_at(case, data))
-    values = dataclasses.replace(case, data=case.data[:2])
-    if jaxpr is None or sum(1 for _ in equations(jaxpr)) > LONG or not telling:
-        return check_value(implementation, dataclasses.replace(case, data=case.data[:1]), engine)
-    derived = dataclasses.replace(case, data=telling[:1])
-    return check_value(implementation, values, engine) + _gradients(implementation, derived, engine)
+    program = ready("value", implementation, case, REFERENCE).prepared.jaxpr
+    long = sum(1 for _ in equations(program)) > LONG
+    values = dataclasses.replace(case, data=case.data[: 1 if long else 2])
+    checked = check_value(implementation, values, engine)
+    telling = [data for data in case.data if derives_at(case, data)]
+    if long or not telling:
+        return checked
+    return checked + _gradients(implementation, dataclasses.replace(case, data=(telling[0],)), engine)
 
 
 def _gradients(implementation: Implementation, case: Case, engine: Engine) -> int:

@@ -440,11 +440,14 @@ def refuses_to_be_eager(x: Array, axis_name: Any, *, op: str = "sum") -> Array:
 
 
 @pytest.mark.lengthy
-def test_an_error_without_jit_of_the_functions_own_is_not_excused() -> None:
-    """A nested shard_map that JAX cannot run without jit excuses what JAX raises, and nothing that a function does."""
-    pair = PAIRS["nested_shard_map_eager"]
-    nested = [case for case in drawn(pair) if "nested" in case.chain]
-    assert any(judged(pair, refuses_to_be_eager, case)[1] is not None for case in nested)
+@pytest.mark.parametrize("name", ["nested_shard_map_eager", "explicit_axis_of_one"])
+def test_an_error_without_jit_of_the_functions_own_is_not_excused(name: str) -> None:
+    """What JAX cannot run without jit excuses what JAX raises, and nothing that a function does in the same words."""
+    pair = replace(PAIRS["nested_shard_map_eager"], chain=PAIRS[name].chain)
+    implementation, engine = pair.made(refuses_to_be_eager), engine_named("xla")
+    integers = [case for case in drawn(pair) if case.operands[0].numpy_dtype.kind in "iub"]  # of which none is derived
+    cases = [c for c in integers if at_fault(DEFECTS[name], LAWS["eager"], implementation, c, engine) is not None]
+    assert any(judged(pair, refuses_to_be_eager, case)[1] is not None for case in cases)  # of some JAX raises first
 
 
 @pytest.mark.lengthy

@@ -25,6 +25,7 @@ from shardproof.properties.laws.modes import (
 )
 from shardproof.properties.laws.resharding import check_resharding
 from shardproof.properties.laws.sharding_types import check_type
+from shardproof.properties.laws.violation import Broken
 from shardproof.properties.runner.excused_types import excused
 
 TYPED = max(10, settings().max_examples // 4)
@@ -111,4 +112,9 @@ def test_a_change_of_layout_sends_no_more_than_there_is(
     drawn = reshardings(max_devices=scope.max_devices, available=scope.available, explicit=explicit)
     case = data.draw(drawn, label="case")
     assume(not (case.in_front_of_another and DEFECTS["reshard_after_another"].in_version(jax.__version__)))
-    check_resharding(function, case)
+    try:
+        check_resharding(function, case)
+    except Broken as error:
+        known = case.over_another_axis and DEFECTS["reshard_over_another_axis"].in_version(jax.__version__)
+        if error.kind != "communication" or not known:
+            raise

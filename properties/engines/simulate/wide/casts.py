@@ -48,14 +48,14 @@ def contains(narrow: np.dtype, other: np.dtype) -> bool:
 def convert_element_type(env: Env, equation: Any, x: Numbers) -> Any:
     """A cast: of a float to a narrower one a rounding, to an integer what it is wherever rounding cannot change it.
 
-    Where the data leaves nothing to roundings, no integer is.
+    That is everywhere, where the data leaves no decision to roundings.
     """
     if is_exact(equation):
         return exactly(env, RULES["convert_element_type"], equation, [x])
     source, target = np.dtype(equation.invars[0].aval.dtype), result_dtype(equation)
     value, error = x["value"], x["error"]
     if not is_float(target):
-        return _to_integers(value, np.where(decided(env), 0.0, error), target)
+        return _to_integers(env, value, error, target)
     cast = convert(value, double(target))
     bounds = limits_of(env, equation)
     if is_float(source):
@@ -77,9 +77,9 @@ def _constant_error(env: Env, equation: Any, cast: Numbers) -> Numbers:
     return literal_error(cast, result_dtype(equation)) if late else 0.0
 
 
-def _to_integers(value: Numbers, error: Numbers, target: np.dtype) -> Numbers:
+def _to_integers(env: Env, value: Numbers, error: Numbers, target: np.dtype) -> Numbers:
     whole = convert(value, target)
-    if not error.any():
+    if not error.any() or decided(env):
         return together(whole, 0.0, target)
     if target == bool:
         sure = (error == 0) | (np.abs(value) > error)

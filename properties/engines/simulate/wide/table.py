@@ -78,7 +78,7 @@ def limits_of(env: Env, equation: Any, index: int = 0) -> Limits:
 
 
 def decided(env: Env) -> bool:
-    """Whether no comparison of the program, and no number that is whole, depends on roundings."""
+    """Whether no comparison, order or integer of the program depends on roundings."""
     assert env.arithmetic is not None
     return bool(env.arithmetic.rounding.decided)
 

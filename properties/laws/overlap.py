@@ -77,9 +77,10 @@ def _check(
     found = timeline(operations, machine)
     most = limit(stated.exposed, case, sizes)
     if found.share > most:
+        part = "all" if found.share == 1 else _named(Fraction(found.share))
         raise Broken(
             "overlap",
-            f"{_named(Fraction(found.share))} of the communication{_whose(backward)} is exposed, {MACHINE}: "
+            f"{part} of the communication{_whose(backward)} is exposed, {MACHINE}: "
             f"expected at most {_named(most)} ({stated}); {_longest(found)}",
             of="gradient" if backward else "result",
         )

@@ -332,6 +332,18 @@ def test_a_function_that_is_nowhere_to_be_found_is_asked_for() -> None:
     assert "put it here" in text
 
 
+def test_what_cannot_be_found_again_is_written_as_a_script_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a function that no name finds again there is no file that `--replay` would refuse."""
+    monkeypatch.chdir(tmp_path)
+    nameless = lambda x, axis_name, *, offset=1: collectives.ring_shift(x, axis_name, offset=offset + 1)  # noqa: E731
+    files = write(violation_of(nameless, a_case("ring_shift", offset=0), "value"))
+    assert files.case is None
+    assert files.commands == [f"python {files.script}"]
+    assert [path.suffix for path in files.script.parent.iterdir()] == [".py"]
+
+
 MINE = """
 from shardproof.impl.collectives import ring_shift as right
 
@@ -352,6 +364,7 @@ def test_a_script_runs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     violation = violation_of(my_shift.ring_shift, a_case("ring_shift", offset=1), "value")
     files = write(violation)
     assert render(violation).endswith(f"--replay={files.case}")
+    assert files.case is not None
     assert json.loads(files.case.read_text())["implementation"]["module"] == "my_shift"
     root = Path(collectives.__file__).parents[2]
 

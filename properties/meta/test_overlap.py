@@ -245,7 +245,9 @@ def test_a_failure_says_what_waits_for_what() -> None:
         + violation.finding
     )
     told = violation.finding
-    assert told.startswith("1 of the communication is exposed, on a machine whose busiest link needs as long as p-1 of")
+    assert told.startswith(
+        "all of the communication is exposed, on a machine whose busiest link needs as long as p-1 of"
+    )
     assert "expected at most 0 (exposed<=0); most of it all_gather at " in told
     assert ": the dot_general at " in told
     assert "collective_matmul/operands.py:" in told
@@ -278,7 +280,7 @@ def test_users_claim_it_of_their_own() -> None:
     with pytest.raises(AssertionError, match=r"overlap: mesh \(dp=2\), axis 'dp'"):
         check("all_gather_matmul_lhs", _mine, overlap="exposed<=0", laws=["overlap"], max_examples=20, random_seed=1)
     described: dict[str, Any] = {"arguments": ("m k@tp", "k n"), "results": "m n", "max_examples": 20}
-    with pytest.raises(AssertionError, match="1 of the communication is exposed"):
+    with pytest.raises(AssertionError, match="all of the communication is exposed"):
         check_program(layer, jnp.matmul, overlap="exposed<=0", laws=["overlap"], random_seed=1, **described)
     with pytest.raises(ValueError, match="expected one that has something to ask"):
         check_program(layer, jnp.matmul, laws=["overlap"], **described)
@@ -312,7 +314,7 @@ def test_the_command_of_the_readme(tmp_path: Path) -> None:
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240)
     assert ended.returncode == 1, ended.stdout
     assert (
-        "1 of the communication is exposed, on a machine whose busiest link needs as long as p-1 of p" in ended.stdout
+        "all of the communication is exposed, on a machine whose busiest link needs as long as p-1 of p" in ended.stdout
     )
     assert re.search(
         r"most of it all_gather at \S*mine\.py:6:\d+ \(gathered\): the dot_general at \S*mine\.py:7", ended.stdout
@@ -320,7 +322,7 @@ def test_the_command_of_the_readme(tmp_path: Path) -> None:
     (file,) = (tmp_path / ".shardproof" / "failures").glob("*.py")
     shown = subprocess.run([sys.executable, file], capture_output=True, text=True, check=False, timeout=120)
     assert shown.returncode == 1
-    assert shown.stdout.endswith("1 of the communication is exposed: expected at most 0\n")
+    assert shown.stdout.endswith("all of the communication is exposed: expected at most 0\n")
 
 
 def test_large_meshes_are_no_longer() -> None:

@@ -57,6 +57,7 @@ SAID = {
     "product_with_one_chunk": r"if block j of lhs met rows \(i\) mod",
     "ragged_from_the_start": "zeros in place of input_offsets",
     "ragged_in_mesh_order": "if entries of the lists are counted in the order of the mesh",
+    "moe_of_last_senders": "left over: .* holds something wherever it is wrong, where zeros should be",
     "ragged_one_row_short": "what its own output has there, wherever it is wrong",
     "ragged_packed": "if slices lie one behind the other in the operand, whatever input_offsets says",
     "ragged_without_its_output": "zeros in place of output",

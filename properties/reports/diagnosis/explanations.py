@@ -209,6 +209,13 @@ def left_over(scenes: Sequence[Scene], device: int) -> str | None:
     return somewhere(_left_over_somewhere)(scenes, device) if something else None
 
 
+def unless(
+    other: Callable[[Sequence[Scene], int], str | None], phrase: Callable[[Sequence[Scene], int], str | None]
+) -> Callable[[Sequence[Scene], int], str | None]:
+    """The phrase, where another, which says more plainly what is wrong, does not hold as well."""
+    return lambda scenes, device: None if other(scenes, device) else phrase(scenes, device)
+
+
 def _stale_somewhere(scene: Scene, device: int) -> Iterable[str]:
     wrong, held = scene.wrongly(device), scene.held(device)
     if scene.went_in != "block" or scene.case.tree:
@@ -223,11 +230,11 @@ def _stale_somewhere(scene: Scene, device: int) -> Iterable[str]:
 
 
 def somewhere(phrases: Phrases) -> Callable[[Sequence[Scene], int], str | None]:
-    """What is true of all wrong elements, wherever those are, if there are several."""
+    """What is true of all wrong elements, wherever those are, if there are several; a right block has none."""
 
     def phrase(scenes: Sequence[Scene], device: int) -> str | None:
-        several = sum(int(scene.wrongly(device).sum()) for scene in scenes) > 1
-        return agreed(phrases)(scenes, device) if several else None
+        wrong = {i: int(scene.wrongly(device).sum()) for i, scene in enumerate(scenes)}
+        return agreed(phrases)([scenes[i] for i, n in wrong.items() if n], device) if sum(wrong.values()) > 1 else None
 
     return phrase
 
@@ -270,8 +277,7 @@ EXPLANATIONS = (
     Explanation("partial sum", "terms are missing, or too many, or in the wrong place", contributions),
     Explanation("stale", "the blocks are those that were put in", agreed(_stale_elsewhere)),
     Explanation("transposed", "the values are right, the dimensions are not", agreed(_turned)),
-    Explanation("left over", "what should be zeros is not", left_over),
-    Explanation("permuted", "pieces of the wrong blocks are in the wrong place", pieces),
+    Explanation("permuted", "pieces of the wrong blocks are in the wrong place", unless(left_over, pieces)),
     Explanation("off by a constant", "each wrong block is shifted", shifted),
     Explanation(
         "replicas disagree", "devices that should hold the same block do not", agreed(_replicas, exclusive=False)
@@ -280,6 +286,7 @@ EXPLANATIONS = (
 """The most specific first: the first that explains all wrong blocks is told."""
 
 LAST = (
+    Explanation("left over", "what should be zeros is not", left_over),
     Explanation("missing", "some elements did not arrive", somewhere(_missing_somewhere)),
     Explanation("stale", "some elements were not exchanged", somewhere(_stale_somewhere)),
     Explanation("permuted", "single elements of the wrong blocks are in the wrong place", elements),

@@ -28,15 +28,13 @@ class Written:
 
     Arguments:
         script: exits with 1 while the bug is there, and 0 once it is fixed.
-        case: what `--replay` takes.
-        replays: whether it does: a function that has no name to import it by cannot be found again.
+        case: what `--replay` takes; None of a function that has no name to import it by, which cannot be found again.
         impl: what `--impl` must name for that, where a file may not have the function imported; else empty.
         picture: its timeline, where the law is about one and it can be drawn.
     """
 
     script: Path
-    case: Path
-    replays: bool = True
+    case: Path | None
     impl: str = ""
     picture: Path | None = None
 
@@ -44,7 +42,7 @@ class Written:
     def commands(self) -> list[str]:
         """The commands that show the failure again."""
         impl = f" --impl {self.impl}" if self.impl else ""
-        replay = [f"{REPLAY}{self.case}{impl}"] if self.replays else []
+        replay = [f"{REPLAY}{self.case}{impl}"] if self.case else []
         return [f"python {self.script}", *replay]
 
 
@@ -58,20 +56,22 @@ def paths(violation: LawViolation) -> Written:
     except NotAFailure:  # an installed package's, say
         impl = str(lookup)
     replays = importable(function) and (function.program or CONTRACTS[function.contract].listed)
-    return Written(FOLDER / f"{name}.py", FOLDER / f"{name}.json", replays, impl, FOLDER / f"{name}.svg")
+    case = FOLDER / f"{name}.json" if replays else None
+    return Written(FOLDER / f"{name}.py", case, impl, FOLDER / f"{name}.svg")
 
 
 def written(violation: LawViolation) -> Written | None:
     """Where the files of a violation are, if they were written."""
     files = paths(violation)
-    return files if files.script.exists() and files.case.exists() else None
+    return files if files.script.exists() and (files.case is None or files.case.exists()) else None
 
 
 def write(violation: LawViolation) -> Written:
     """Writes the script and the case; a file is there whole or not at all."""
     files = paths(violation)
     replace(files.script, script(violation))
-    replace(files.case, json.dumps(record(violation), indent=1) + "\n")
+    if files.case is not None:
+        replace(files.case, json.dumps(record(violation), indent=1) + "\n")
     if files.picture is not None and (drawn := picture(violation)):
         replace(files.picture, drawn)
     return files

@@ -84,7 +84,7 @@ def report(violation: LawViolation) -> dict[str, str]:
     text = render(violation) if files is not None else f"{render(violation)}\n\n  {reason}"
     told = entry(violation, text)
     if files is not None:
-        told |= {"script": os.fspath(files.script), "json": os.fspath(files.case)}
+        told |= {"script": os.fspath(files.script)} | ({"json": os.fspath(files.case)} if files.case else {})
     return told
 
 

@@ -215,7 +215,7 @@ def body(script: Script, data: Data) -> list[str]:
         f"traced = [jax.make_jaxpr(function)({names}).jaxpr for function in ({', '.join(asked)},)]",
         comment(violation.finding),
         f"part = exposed(traced, mesh.shape, {case.axes!r})",
-        f'print(f"{{part}} of the communication is exposed: expected at most {most}")',
+        f'print("all" if part == 1 else part, "of the communication is exposed: expected at most {most}")',
         f"sys.exit(0 if part <= Fraction({most.numerator}, {most.denominator}) else 1)",
     ]
 

@@ -35,10 +35,12 @@ def all_gather_matmul(
     """The operand that is gathered moves: as one all-gather (backward: a reduce-scatter), or as p - 1 pieces.
 
     Of pieces that are multiplied `in_place`, the shorter way, none of four waits for another: that of the participant
-    opposite comes from its owner.
+    opposite comes from its owner. Beside `alternating` sums, pieces come the shorter way.
     """
     if way == "naive":
         return _built_in("all_gather", p, piece, bits, backward)
+    if way == "alternating":
+        way = "shorter_way"
     if in_place and p == 4 and way in ("shorter_way", "paired"):
         return algorithms.messages([piece] * (p - 1), bits, steps=1)
     return passed(way, p, piece, rows=rows, bits=bits)
@@ -57,14 +59,29 @@ def matmul_reduce_scatter(way: str, p: int, piece: int, *, rows: int, bits: int 
 
 
 def matmul_all_reduce(
-    way: str, p: int, rows: int, columns: int, *, bits: int = 8, result_bits: int = 8, backward: bool = False
+    way: str,
+    p: int,
+    rows: int,
+    columns: int,
+    *,
+    batch: int = 1,
+    bits: int = 8,
+    result_bits: int = 8,
+    backward: bool = False,
 ) -> Cost:
-    """All of the sum, `rows` (and batches) by `columns`, on every participant.
+    """All of the sum, so many matrices (`batch`) of `rows` by `columns`, on every participant.
 
     Naive: one all-reduce. Tiled: one for each ceil(N/p) columns, and one for what is left. Their gradient
-    sends nothing, since the cotangent of an invariant result is known to all. Ring, bidirectional:
-    p pieces of ceil(N/p) columns are scattered as sums, then gathered as results of `result_bits` bits.
+    sends nothing, since the cotangent of an invariant result is known to all. Bidirectional:
+    p pieces of ceil(N/p) columns are scattered as sums, then gathered as results of `result_bits` bits. Alternating:
+    2p pieces of ceil(M/2p) rows, of which p are gathered while the others are scattered; of fewer rows, p pieces.
     """
+    if way == "alternating":
+        parts = 2 if rows >= 2 * p else 1
+        cut = math.ceil(rows / (parts * p))
+        sent, back = (passed(way, p, batch * cut * columns, rows=cut, bits=of) for of in (bits, result_bits))
+        return sent + sent.beside(back) + back if parts > 1 else sent + back
+    rows *= batch
     if way in ("naive", "tiled"):
         width = max(1, columns if way == "naive" else math.ceil(columns / p))
         count = 0 if backward else max(1, math.ceil(columns / width))

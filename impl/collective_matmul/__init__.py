@@ -23,12 +23,12 @@ from shardproof.impl.collective_matmul.all_gather import (
     shorter_way_all_gather_matmul_rhs,
 )
 from shardproof.impl.collective_matmul.all_reduce import (
+    alternating_matmul_all_reduce,
     bidirectional_matmul_all_reduce,
-    ring_matmul_all_reduce,
     tiled_matmul_all_reduce,
 )
 from shardproof.impl.collective_matmul.block import (
-    bidirectional_transformer_block,
+    alternating_transformer_block,
     nested_transformer_block,
     overlapped_transformer_block,
 )
@@ -55,11 +55,12 @@ __all__ = [
     "all_gather_matmul_lhs",
     "all_gather_matmul_lhs_contracting",
     "all_gather_matmul_rhs",
+    "alternating_matmul_all_reduce",
     "alternating_matmul_reduce_scatter",
+    "alternating_transformer_block",
     "bidirectional_all_gather_matmul_lhs",
     "bidirectional_all_gather_matmul_lhs_contracting",
     "bidirectional_matmul_all_reduce",
-    "bidirectional_transformer_block",
     "joined_all_gather_matmul_lhs",
     "joined_all_gather_matmul_rhs",
     "matmul_all_reduce",
@@ -77,7 +78,6 @@ __all__ = [
     "ring_all_gather_matmul_lhs",
     "ring_all_gather_matmul_lhs_contracting",
     "ring_all_gather_matmul_rhs",
-    "ring_matmul_all_reduce",
     "ring_matmul_reduce_scatter",
     "shorter_way_all_gather_matmul_lhs",
     "shorter_way_all_gather_matmul_lhs_contracting",

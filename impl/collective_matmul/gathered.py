@@ -46,13 +46,13 @@ class Gathering:
     """A product of which one operand is gathered.
 
     Arguments:
-        moving: this participant's block of that operand.
+        moving: this participant's block of that operand, whole or in two halves.
         dimension: the dimension in which it is gathered, and cut in two where both ways are used.
         absorb: multiplies what arrived, in one product, and adds it to the state (None: there is none yet).
         in_place: whether it does so by writing rows that nothing else is written to, in the order of arrival.
     """
 
-    moving: Block
+    moving: tuple[Block, ...]
     dimension: int
     absorb: Callable[[Block | None, Arrivals], Block]
     in_place: bool = False
@@ -60,13 +60,18 @@ class Gathering:
     @property
     def rows(self) -> int:
         """The size of a block in the gathered dimension."""
-        return self.moving.shape[self.dimension]
+        return sum(part.shape[self.dimension] for part in self.moving)
+
+    @property
+    def whole(self) -> Block:
+        """The block."""
+        return _joined(self.moving, self.dimension)
 
     def halves(self) -> list[Block]:
         """The two halves of the block, the first one row longer if the rows are odd; of one row, that row alone."""
-        if self.rows < 2:
-            return [self.moving]
-        return jnp.split(self.moving, [self.rows - self.rows // 2], axis=self.dimension)
+        if self.rows < 2 or len(self.moving) > 1:
+            return [*self.moving]
+        return jnp.split(self.whole, [self.rows - self.rows // 2], axis=self.dimension)
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,7 @@ class Travel:
 
     def own(self) -> Block:
         """The state with this participant's own block alone."""
-        return self.absorbed(None, [self.gathering.moving], jnp.asarray(0))
+        return self.absorbed(None, [*self.gathering.moving], jnp.asarray(0))
 
     def absorbed(self, state: Block | None, parts: list[Block], distance: Array) -> Block:
         """The state with parts that have come so far: whole blocks, or two halves, the second behind the first."""
@@ -131,7 +136,7 @@ def columns_of_lhs(lhs: Left, rhs: Right, axes: Axes) -> Gathering:
         ((part, at),) = arrivals
         return _added(total, multiply(part, lax.dynamic_slice_in_dim(stays, at, part.shape[-1], 0)))
 
-    return Gathering(moving, lhs.ndim - 1, absorb)
+    return Gathering((moving,), lhs.ndim - 1, absorb)
 
 
 def rows_of_rhs(lhs: Left, rhs: Right, axes: Axes) -> Gathering:
@@ -142,7 +147,7 @@ def rows_of_rhs(lhs: Left, rhs: Right, axes: Axes) -> Gathering:
         columns = [lax.dynamic_slice_in_dim(stays, at, part.shape[0], stays.ndim - 1) for part, at in arrivals]
         return _added(total, multiply(_joined(columns, -1), _joined([part for part, _ in arrivals], 0)))
 
-    return Gathering(moving, 0, absorb)
+    return Gathering((moving,), 0, absorb)
 
 
 def rows_of_lhs(lhs: Left, rhs: Right, axes: Axes) -> Gathering:
@@ -154,22 +159,28 @@ def rows_of_lhs(lhs: Left, rhs: Right, axes: Axes) -> Gathering:
 
     def absorb(result: Block | None, arrivals: Arrivals) -> Block:
         product = multiply(_joined([part for part, _ in arrivals], -2), stays).astype(dtype)
-        if result is None:
-            result = unwritten(shape, product)
-        start = 0
+        start, rows = 0, []
         for part, at in arrivals:
-            rows = lax.slice_in_dim(product, start, start + part.shape[-2], axis=lhs.ndim - 2)
-            result = lax.dynamic_update_slice_in_dim(result, rows, at, lhs.ndim - 2)
+            rows.append((lax.slice_in_dim(product, start, start + part.shape[-2], axis=lhs.ndim - 2), at))
             start += part.shape[-2]
-        return result
+        return _written(unwritten(shape, product) if result is None else result, rows)
 
-    return Gathering(moving, lhs.ndim - 2, absorb, in_place=True)
+    return Gathering((moving,), lhs.ndim - 2, absorb, in_place=True)
+
+
+def rows(halves: Sequence[Block], into: Block, first: int) -> Gathering:
+    """`C[…, M_Y, N]`, in halves: their rows are written where they belong in an array, from one on."""
+
+    def absorb(result: Block | None, arrivals: Arrivals) -> Block:
+        return _written(into if result is None else result, [(part, first + at) for part, at in arrivals])
+
+    return Gathering(tuple(halves), into.ndim - 2, absorb, in_place=True)
 
 
 def ring(gathering: Gathering, axes: Axes) -> Result:
     """Every block goes round the ring, and is multiplied wherever it comes by."""
     travel = Travel(gathering, axes, places_back(axes))
-    return travel.all_along([gathering.moving], lax.axis_size(axes) - 1, travel.own())
+    return travel.all_along([gathering.whole], lax.axis_size(axes) - 1, travel.own())
 
 
 def bidirectional(gathering: Gathering, axes: Axes, *, at_once: bool = False) -> Result:
@@ -185,11 +196,11 @@ def shorter_way(gathering: Gathering, axes: Axes) -> Result:
     the same two links, and so it can begin before anything has arrived.
     """
     p, travel = lax.axis_size(axes), Travel(gathering, axes, places_back(axes))
-    both, state = [gathering.moving, gathering.moving], travel.own()
+    both, state = [gathering.whole, gathering.whole], travel.own()
     if p % 2:
         return travel.all_along(both, (p - 1) // 2, state)
     before, at_once = p // 2 - 1, p == 4 and gathering.in_place
-    last = shift(gathering.moving, axes, 2) if at_once else gathering.moving
+    last = shift(gathering.whole, axes, 2) if at_once else gathering.whole
     parts, state = travel.along(both, before, state)
     last = last if at_once else shift(parts[0], axes, 1)
     if before:
@@ -215,10 +226,10 @@ def nested(gathering: Gathering, axes: Axes) -> Result:
         block, state = carry
         return (shift(block, outer, 1), round_the_inner(state, block, away)), None
 
-    own = round_the_inner(None, gathering.moving, jnp.asarray(0))
+    own = round_the_inner(None, gathering.whole, jnp.asarray(0))
     if a == 1:
         return own
-    carry = (shift(gathering.moving, outer, 1), own)
+    carry = (shift(gathering.whole, outer, 1), own)
     block, state = lax.scan(step, carry, counted(1, a - 1), unroll=a <= UNROLLED)[0]
     return round_the_inner(state, block, jnp.asarray(a - 1))
 
@@ -256,6 +267,12 @@ class Product:
 COLUMNS_OF_LHS = Product("all_gather_matmul_lhs_contracting", check_gathered_columns, columns_of_lhs)
 ROWS_OF_LHS = Product("all_gather_matmul_lhs", check_whole, rows_of_lhs)
 ROWS_OF_RHS = Product("all_gather_matmul_rhs", check_gathered_rows, rows_of_rhs)
+
+
+def _written(result: Block, rows: Arrivals) -> Block:
+    for one, at in rows:
+        result = lax.dynamic_update_slice_in_dim(result, one, at, result.ndim - 2)
+    return result
 
 
 def _joined(parts: Sequence[Block], dimension: int) -> Block:

@@ -14,14 +14,13 @@ A loop of up to `UNROLLED` participants is unrolled where it is compiled.
 """
 
 from collections.abc import Callable
-from typing import get_args
 
 import jax.numpy as jnp
 
-from shardproof.impl.arguments import AxisName, check_axis_count, refuse
+from shardproof.impl.arguments import AxisName, check_axis_count
 from shardproof.impl.collective_matmul import paired, reduced
 from shardproof.impl.collective_matmul.operands import Axes, Left, Result, Right, check_scattered
-from shardproof.impl.collective_matmul.reduced import Sums
+from shardproof.impl.collective_matmul.reduced import Sums, check_sums
 
 Algorithm = Callable[[reduced.Reducing, Axes], Result]
 
@@ -104,7 +103,6 @@ def _scatter(
     axes = check_scattered(function, lhs, rhs, axis_name, scatter_dimension)
     if algorithm is reduced.nested:
         check_axis_count(function, axes, (2,))
-    if sums not in get_args(Sums):
-        refuse(function, "sums", sums, " or ".join(map(repr, get_args(Sums))))
+    check_sums(function, sums)
     piece = algorithm(reduced.scattered(lhs, rhs, axes, scatter_dimension, sums), axes)
     return piece.astype(jnp.result_type(lhs, rhs))

@@ -7,8 +7,8 @@ ring that gathers the cotangent, piece by piece.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from jax import lax
 from jaxtyping import Array
 
 from shardproof.impl.algorithms.pieces import WAYS, shift
+from shardproof.impl.arguments import refuse
 from shardproof.impl.collective_matmul.operands import (
     UNROLLED,
     Axes,
@@ -34,6 +35,17 @@ from shardproof.impl.collectives import Block, axis_index
 
 Sums = Literal["accumulator", "operands"]
 """In which dtype sums travel."""
+
+
+def check_sums(function: str, sums: str) -> None:
+    """One of the dtypes in which sums can travel.
+
+    Raises:
+        ValueError: if not.
+    """
+    if sums not in get_args(Sums):
+        refuse(function, "sums", sums, " or ".join(map(repr, get_args(Sums))))
+
 
 Target = Callable[[Array], Array]
 """The logical index of the participant so far in the direction opposite to travel (negative: along it)."""
@@ -61,6 +73,17 @@ class Reducing:
     dtype: Any
     sums: Any
 
+    def of_rows(self, first: int, behind: Sequence[Block]) -> "Reducing":
+        """The same, its rows counted from one on, and begun when other blocks are there."""
+
+        def product(start: Array, size: int) -> Block:
+            return self.later(first + start, size, behind) if behind else self.product(first + start, size)
+
+        def later(start: Array, size: int, before: Sequence[Block]) -> Block:
+            return self.later(first + start, size, before)
+
+        return replace(self, product=product, later=later)
+
     def halves(self) -> list[int]:
         """The sizes of the two halves of a piece, the first one row longer if the rows are odd; of one row, one."""
         return self.parts(2)
@@ -71,8 +94,10 @@ class Reducing:
         return [self.rows // count + (i < self.rows % count) for i in range(count)]
 
 
-def scattered(lhs: Left, rhs: Right, axes: Axes, scatter_dimension: int, sums: Sums = "accumulator") -> Reducing:
-    """`A[…, M, K_Y] W[K_Y, N]`, whose rows (dimension 0) or columns (dimension 1) are scattered."""
+def scattered(
+    lhs: Left, rhs: Right, axes: Axes, scatter_dimension: int, sums: Sums = "accumulator", parts: int = 1
+) -> Reducing:
+    """`A[…, M, K_Y] W[K_Y, N]`, whose rows (dimension 0) or columns (dimension 1) are scattered, in so many parts."""
     lhs, rhs = aligned(lhs, rhs, axes)
     dimension = lhs.ndim - 2 + scatter_dimension
 
@@ -88,7 +113,7 @@ def scattered(lhs: Left, rhs: Right, axes: Axes, scatter_dimension: int, sums: S
         return one(lhs, rhs, start, size)
 
     shape = [*lhs.shape[:-1], rhs.shape[1]]
-    shape[dimension] //= lax.axis_size(axes)
+    shape[dimension] //= lax.axis_size(axes) * parts
     dtype = jnp.result_type(lhs, rhs)
     travel = accumulator(lhs, rhs) if sums == "accumulator" else dtype
     return Reducing(shape[dimension], dimension, product, later, tuple(shape), dtype, travel)
@@ -105,22 +130,29 @@ def bidirectional(reducing: Reducing, axes: Axes) -> Result:
 
 
 def alternating(reducing: Reducing, axes: Axes) -> Result:
+    """The two halves that `in_halves` gives, as one piece."""
+    return _joined(in_halves(reducing, axes), reducing)
+
+
+def in_halves(reducing: Reducing, axes: Axes, beside: Sequence[Block] = ()) -> list[Block]:
     """`bidirectional`, in turns: while one half's sum travels, the other half's term is computed and added to its sum.
 
     Each term waits for the sum that it is added to, so that a compiler makes one kernel of product, addition and
     rounding, and for the term before it, so that it is computed beside the transfer that it is to hide. What waits is
     the row at which a term begins. Each half travels beside the other half's term alone: where the links are the limit,
-    a third is exposed. A piece of one row cannot take turns: it goes round as in `ring`.
+    a third is exposed. A piece of one row cannot take turns: it goes round as in `ring`, and there is no second half.
+
+    Before the last two terms other blocks are there, which come beside the terms before: `beside`.
     """
     p, target, sizes = lax.axis_size(axes), places_back(axes), reducing.halves()
     if len(sizes) == 1:
-        return ring(reducing, axes)
+        return [ring(reducing, axes).astype(reducing.dtype)]
 
     def start(half: int, away: Array) -> Array:
         return target(WAYS[half] * away) * reducing.rows + half * sizes[0]
 
-    def total(half: int, away: Array, arrived: Block, before: Block) -> Block:
-        own = reducing.later(start(half, away), sizes[half], (arrived, before))
+    def total(half: int, away: Array, arrived: Block, before: Sequence[Block]) -> Block:
+        own = reducing.later(start(half, away), sizes[half], (arrived, *before))
         return arrived.astype(own.dtype) + own
 
     def sent(half: int, one: Block) -> Block:
@@ -128,28 +160,25 @@ def alternating(reducing: Reducing, axes: Axes) -> Result:
 
     def turn(carry: tuple[Block, Block], away: Array) -> tuple[Block, Block, Block]:
         first, arrived = carry  # the first half's sum is complete, the second half's has come
-        second = total(1, away, arrived, first).astype(reducing.sums)
+        second = total(1, away, arrived, [first]).astype(reducing.sums)
         return sent(0, first), second, sent(1, second)
 
     def step(carry: tuple[Block, Block], away: Array) -> tuple[tuple[Block, Block], None]:
         passed, second, arrived = turn(carry, away)
-        return (total(0, away + 1, passed, second).astype(reducing.sums), arrived), None
+        return (total(0, away + 1, passed, [second]).astype(reducing.sums), arrived), None
 
     one, last = jnp.asarray(1), jnp.asarray(p)
     first = reducing.product(start(0, one), sizes[0]).astype(reducing.sums)
     second = reducing.later(start(1, one), sizes[1], (first,)).astype(reducing.sums)
     if p == 1:
-        return jnp.concatenate([first, second], reducing.dimension)
+        return [first.astype(reducing.dtype), second.astype(reducing.dtype)]
     passed, arrived = sent(0, first), sent(1, second)
     if p > 2:
-        first = total(0, one + 1, passed, second).astype(reducing.sums)
+        first = total(0, one + 1, passed, [second]).astype(reducing.sums)
         carry = lax.scan(step, (first, arrived), counted(2, p - 1), unroll=p <= UNROLLED)[0]
         passed, second, arrived = turn(carry, last - 1)
-    done = total(0, last, passed, second).astype(reducing.dtype)
-    whole = unwritten(reducing.shape, done)
-    whole = lax.dynamic_update_slice_in_dim(whole, done, 0, reducing.dimension)
-    done = total(1, last, arrived, whole).astype(reducing.dtype)
-    return lax.dynamic_update_slice_in_dim(whole, done, sizes[0], reducing.dimension)
+    done = total(0, last, passed, [second, *beside]).astype(reducing.dtype)
+    return [done, total(1, last, arrived, [done]).astype(reducing.dtype)]
 
 
 def in_turns(reducing: Reducing, axes: Axes, each_way: int) -> Result:
@@ -235,6 +264,15 @@ def nested(reducing: Reducing, axes: Axes) -> Result:
         return (arrived.astype(own.dtype) + own).astype(reducing.sums), None
 
     return lax.scan(step, term(jnp.asarray(1)).astype(reducing.sums), counted(2, a + 1), unroll=a <= UNROLLED)[0]
+
+
+def _joined(halves: Sequence[Block], reducing: Reducing) -> Result:
+    if len(halves) == 1:
+        return halves[0]
+    whole = unwritten(reducing.shape, halves[0])
+    for half, start in zip(halves, (0, halves[0].shape[reducing.dimension]), strict=True):
+        whole = lax.dynamic_update_slice_in_dim(whole, half, start, reducing.dimension)
+    return whole
 
 
 def _late(product: Callable[[Left, Right, Array], Block]) -> "jax.custom_jvp[Block]":

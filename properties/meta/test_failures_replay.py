@@ -252,7 +252,9 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_a_failure_becomes_a_regression(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is validated and copied, whoever keeps it is told where it is now, and every run checks it first."""
     monkeypatch.chdir(tmp_path)
-    case = write(found()).case.resolve()
+    written = write(found()).case
+    assert written is not None
+    case = written.resolve()
     checkout = tmp_path / "checkout"
     checkout.mkdir()
     for part in ("conftest.py", "pyproject.toml"):
@@ -310,7 +312,9 @@ def test_a_replay_fails_the_same_way_until_it_is_fixed(tmp_path: Path, monkeypat
     mine = Implementation("ring_shift", "mine", mesh_order_shift.ring_shift)
     with pytest.raises(LawViolation) as caught:
         verify(LAWS["value"], mine, CASE, XlaEngine(), Tally("ring_shift", "mine", "value"))
-    headline, case = caught.value.headline, write(caught.value).case.resolve()
+    headline, file = caught.value.headline, write(caught.value).case
+    assert file is not None
+    case = file.resolve()
 
     done = pytest_run(f"--replay={case}", folder=tmp_path)
     assert done.returncode == 1, done.stdout

@@ -125,8 +125,13 @@ def test_two_derivations_agree(one: Implementation) -> None:
 BOUNDS = ("shorter_way", "paired")
 """Forms whose claim is one formula for any number of participants, and of `paired` for the gradient."""
 
+ONE_NUMBER = ("alternating_matmul_all_reduce", "alternating_transformer_block")
+"""Forms whose claim is one number for all cases."""
 
-@pytest.mark.parametrize("one", [one for one in OVERLAPPED if way_of(one) not in BOUNDS], ids=str)
+
+@pytest.mark.parametrize(
+    "one", [one for one in OVERLAPPED if way_of(one) not in BOUNDS and one.name not in ONE_NUMBER], ids=str
+)
 def test_what_forms_claim_is_what_they_do(one: Implementation) -> None:
     """A claim that is wider than what is exposed would hide a bug: of float32 in even blocks there is no room."""
     sizes = (4, 2) if way_of(one) == "nested" else (8,)
@@ -153,11 +158,10 @@ def total_of_while(lhs: Array, rhs: Array, axis_name: Any) -> Array:
 ROWS = (1, 2, 3, 21, 33, 65, 129)
 
 
-@pytest.mark.parametrize("way", ["ring", "bidirectional"])
 @pytest.mark.parametrize("p", [2, 3, 4, 8])
-def test_an_all_reduce_exposes_half_and_a_row(way: str, p: int) -> None:
+def test_an_all_reduce_exposes_half_and_a_row(p: int) -> None:
     """Of any number of rows no more than is claimed; of some as much."""
-    (one,) = [one for one in OVERLAPPED if one.name == f"{way}_matmul_all_reduce"]
+    (one,) = [one for one in OVERLAPPED if one.name == "bidirectional_matmul_all_reduce"]
     assert one.overlap is not None
     tight = dataclasses.replace(one, overlap=dataclasses.replace(one.overlap, exposed=a_hair_less))
     reached = 0
@@ -170,6 +174,22 @@ def test_an_all_reduce_exposes_half_and_a_row(way: str, p: int) -> None:
             except Broken:
                 reached += 1
     assert reached
+
+
+@pytest.mark.parametrize(("p", "rows"), [(3, 3), (3, 18), (8, 48), (64, 384), (8, 33), (4, 64)])
+@pytest.mark.parametrize("name", ONE_NUMBER)
+def test_what_is_claimed_by_one_number_is_nearly_reached(name: str, p: int, rows: int) -> None:
+    """Most is exposed of three rows or columns of a piece: then no more than is claimed, and nearly as much."""
+    (one,) = [one for one in OVERLAPPED if one.name == name]
+    reduce = one.contract == "matmul_all_reduce"
+    if not reduce and rows > p:
+        pytest.skip("of more columns less is exposed")
+    case = case_of(one.contract, (p,), (rows, p, 8) if reduce else (4, 3, 4))
+    operations = operations_of(forward(case, one, Seen()), case.mesh)
+    found = timeline(operations, Balanced.of(operations, case.mesh, case.axes)).share
+    assert found <= Fraction(5, 8)
+    if (p, rows) == ((64, 384) if reduce else (3, 3)):
+        assert found > Fraction(7, 12) - Fraction(1, 1000)
 
 
 def a_hair_less(case: Case) -> Fraction:

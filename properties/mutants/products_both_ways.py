@@ -167,15 +167,15 @@ def tiles_without_the_rest(lhs: Array, rhs: Array, axis_name: AxisName) -> Array
 @mutant("matmul_all_reduce", smallest=(2,))
 def reduced_pieces_in_another_order(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Gathers finished pieces as they arrive, its own first."""
-    right = collective_matmul.ring_matmul_all_reduce(lhs, rhs, axis_name)
+    right = collective_matmul.bidirectional_matmul_all_reduce(lhs, rhs, axis_name)
     p, index = lax.axis_size(axis_name), collectives.axis_index(axis_name)
     return jnp.roll(right, -index * (right.shape[-1] // p), axis=-1)
 
 
 @mutant("matmul_all_reduce", smallest=(2,))
 def reduced_and_reduced_again(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Adds up on every participant what a ring has added up already."""
-    return collectives.all_reduce(collective_matmul.ring_matmul_all_reduce(lhs, rhs, axis_name), axis_name)
+    """Adds up on every participant what rings have added up already."""
+    return collectives.all_reduce(collective_matmul.bidirectional_matmul_all_reduce(lhs, rhs, axis_name), axis_name)
 
 
 @mutant("transformer_block", smallest=(1,))

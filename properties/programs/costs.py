@@ -131,7 +131,9 @@ def _product(way: str, case: Case, *, backward: bool) -> Cost:
     bits = width(dtype)
     sum_bits = bits if way in ("alternating", "paired") else width(contract.accumulator(dtype))
     if case.contract == "matmul_all_reduce":
-        return matmul_costs.matmul_all_reduce(way, p, rows, last[1], bits=sum_bits, result_bits=bits, backward=backward)
+        return matmul_costs.matmul_all_reduce(
+            way, p, m, last[1], batch=math.prod(batch), bits=sum_bits, result_bits=bits, backward=backward
+        )
     if case.contract == "matmul_reduce_scatter":
         cut = (m, last[1])[case.keywords["scatter_dimension"]] // p
         return matmul_costs.matmul_reduce_scatter(

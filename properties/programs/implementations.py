@@ -83,7 +83,10 @@ NARROW = frozenset({"narrow_accumulation"})
 """Of those whose sums travel in the operands' dtype."""
 
 NARROW_WAYS = ("alternating", "paired")
-"""Forms of a product with a reduce-scatter whose sums do."""
+"""Forms of a product whose sums do, if it has any that are sent."""
+
+SUMMED = ("matmul_reduce_scatter", "matmul_all_reduce", "transformer_block")
+"""Products whose sums are sent."""
 
 
 def _built_in(contract: str, *features: str) -> Implementation:
@@ -148,7 +151,7 @@ def _overlapped(way: str, contract: str, *, invariant: bool = False) -> Implemen
         contract,
         name,
         getattr(collective_matmul, name),
-        PRODUCT_EXTRAS | (NARROW if contract == "matmul_reduce_scatter" and way in NARROW_WAYS else frozenset()),
+        PRODUCT_EXTRAS | (NARROW if contract in SUMMED and way in NARROW_WAYS else frozenset()),
         invariant=invariant,
         communication=of_product("ring" if way == "overlapped" else way),
         overlap=hidden_by(way, contract),
@@ -198,8 +201,8 @@ FORMS: dict[str, tuple[str, ...]] = {
     "all_gather_matmul_lhs": ("ring", "bidirectional", "shorter_way", "joined", "paired", "nested"),
     "all_gather_matmul_rhs": ("ring", "joined", "shorter_way", "nested"),
     "matmul_reduce_scatter": ("ring", "shorter_way", "alternating", "paired", "nested"),
-    "matmul_all_reduce": ("tiled", "ring", "bidirectional"),
-    "transformer_block": ("overlapped", "bidirectional", "nested"),
+    "matmul_all_reduce": ("tiled", "bidirectional", "alternating"),
+    "transformer_block": ("overlapped", "alternating", "nested"),
 }
 """The forms of each product that overlap: each is the best in something (`benchmark survivors`)."""
 

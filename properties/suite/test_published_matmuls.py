@@ -149,8 +149,8 @@ PRODUCTS = (
     CONTRACTING("contracting-ring", body=over(products.ring_all_gather_matmul_lhs_contracting, "Y")),
     ALL_REDUCED("problem-3.1-tiles", body=over(products.tiled_matmul_all_reduce, "Y")),
     ALL_REDUCED(
-        "problem-3.1-ring",
-        body=over(products.ring_matmul_all_reduce, "Y"),
+        "problem-3.1-rings",
+        body=over(products.alternating_matmul_all_reduce, "Y"),
         out_specs=P(BOTH),
         expected=four_times,
     ),
@@ -163,7 +163,7 @@ PRODUCTS = (
         expected=four_times,
     ),
     DOWN("problem-4-reduce-scatter", body=over(products.alternating_matmul_reduce_scatter, "Y", scatter_dimension=1)),
-    STACK("problem-4-block", body=over(products.bidirectional_transformer_block, "Y")),
+    STACK("problem-4-block", body=over(products.alternating_transformer_block, "Y")),
     ROWS("rows-one-way", body=over(products.ring_all_gather_matmul_lhs, "x")),
     ROWS("rows-both-ways", body=over(products.bidirectional_all_gather_matmul_lhs, "x")),
     ROWS(

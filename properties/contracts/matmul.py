@@ -96,7 +96,7 @@ def matmul_cases(draw: st.DrawFn, name: str, scope: Scope, layout: Layout) -> Ca
     if kind == "both long" and not scope.large and not scope.floating:  # of which a gradient takes seconds
         both = draw(st.tuples(*[sampled(BOTH_LONG)] * 2), label="two long sides")
         m, k, n = (other if at == i else both[i - (i > at)] for i, other in enumerate((m, k, n)))
-    elif (kind == "long" and not scope.large) or (kind == "empty" and "empty_blocks" in scope.features):
+    elif ("long" in kind and not scope.large) or (kind == "empty" and "empty_blocks" in scope.features):
         side = 0 if kind == "empty" else draw(sampled(LONG), label="long side")
         m, k, n = (side if at == i else other for i, other in enumerate((m, k, n)))
     params: dict[str, Any] = {}

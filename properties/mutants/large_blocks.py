@@ -1,7 +1,7 @@
 """Planted bugs that only large blocks show: products with two long sides, collectives of thousands of elements."""
 
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from shardproof.impl import collective_matmul, collectives
 from shardproof.properties.mutants.axes import AxisName
@@ -26,6 +26,16 @@ def result_without_the_last_tile(lhs: Array, rhs: Array, axis_name: AxisName, *,
     m, n = right.shape[-2:]
     corner = (jnp.arange(m) >= TILE)[:, None] & (jnp.arange(n) >= TILE)
     return jnp.where(corner, jnp.zeros_like(right), right)
+
+
+@mutant("all_gather_matmul_lhs", law="gradient", smallest=(1,), form="user")
+def weights_that_learn_from_whole_tiles(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Leaves the rows behind the last whole tile of 48 out of the gradient of the weights."""
+    right = collective_matmul.all_gather_matmul_lhs(lhs, rhs, axis_name)
+    known = collective_matmul.all_gather_matmul_lhs(lhs, lax.stop_gradient(rhs), axis_name)
+    rows = right.shape[-2]
+    learnt = jnp.arange(rows) < (rows - rows % 48 if rows > 48 else rows)
+    return jnp.where(learnt[:, None], right, known)
 
 
 @mutant("ring_shift", smallest=(2,))

@@ -163,8 +163,8 @@ def sizes_of_dimensions(
 ) -> dict[str, int]:
     """Global sizes of all dimensions that have names, such that every role divides what it shards.
 
-    Of those that have no listed sizes, one in ten draws, three of what has gradients, has one that is long, and in one in
-    six all are the same, which only tells them apart by their names. Shrinks to the smallest ones.
+    Of those that have no listed sizes, one in ten draws, three of what has gradients, has one that is long, and in one
+    in six all are the same, which only tells them apart by their names. Shrinks to the smallest ones.
     """
     parts = signature.parts(sizes_of_roles)
     same = draw(st.integers(0, 5), label="the same") == 5 and not scope.large

@@ -38,6 +38,7 @@ HOMES: Mapping[str, Path] = {
     "worst": README,
     "timeline": README,
     "choose": README,
+    "step": CONTRACTS_PAGE,
     "docstrings": CONTRACTS_PAGE,
     "features": CONTRACTS_PAGE,
     "links": CONTRACTS_PAGE,

@@ -46,6 +46,17 @@ def summed_narrowly(x: Any, *, data: Any) -> Any:
     return jnp.tanh(lax.psum(jnp.sum(x, 0).astype(jnp.bfloat16), data).astype(x.dtype))
 
 
+def scaled(x: Any, trifle: Any = 1e-5) -> Any:
+    """Rows, divided by the root of their squares and a little more."""
+    return x / jnp.sqrt((x * x).sum(-1, keepdims=True) + trifle)
+
+
+def scaled_by_a_narrow_trifle(x: Any, *, data: Any) -> Any:
+    """What is added was of 16 bits, and so is a half, which they hold."""
+    half = jnp.asarray(0.5, jnp.bfloat16).astype(x.dtype)
+    return 2 * half * scaled(x, jnp.asarray(1e-5, jnp.bfloat16).astype(x.dtype))
+
+
 def told(function: Any, reference: Any, **described: Any) -> str:
     """The report of a check."""
     with pytest.raises(AssertionError) as caught:
@@ -80,3 +91,12 @@ def test_a_cast_before_a_sum_is_told() -> None:
 def test_what_is_wrong_in_double_precision_is_no_rounding() -> None:
     """Another formula is one, whatever is cast in it."""
     assert "rounded too much" not in told(of_another_base, shares, **ROWS)
+
+
+@pytest.mark.lengthy
+def test_a_constant_that_was_rounded_is_told_by_its_line() -> None:
+    """What is off by less than float32 rounds, since a constant was of 16 bits: where it is used."""
+    line = scaled.__code__.co_firstlineno + 2
+    report = told(scaled_by_a_narrow_trifle, scaled, **ROWS)
+    place = rf"\w+ at test_narrowing.py:{line}:\d+ \(scaled\)"
+    assert re.search(f"another constant: 1.001e-05, in {place}, may have been rounded to bfloat16; ", report), report

@@ -5,13 +5,16 @@ import shlex
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import jax
 import pytest
 
 from shardproof.properties.benchmark import readme
 from shardproof.properties.benchmark.examples import of_commands, of_program, ran
 from shardproof.properties.benchmark.readme import HOMES, PAGES, README, ROOT, block, section, with_section
 from shardproof.properties.meta.brief import marked
+from shardproof.properties.reports.programs import check_program
 
 COMMAND = r"(?:pytest|python -m|pip|tox) [^`\n]+"
 """What a command begins with, in a block of commands or in a line."""
@@ -174,6 +177,22 @@ def test_the_pages_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_programs_run(name: str, tmp_path: Path) -> None:
     """Every program of these sections runs, and prints what stands below it."""
     assert of_program(block(name, "python"), tmp_path).split() == block(name, "text").split()
+
+
+@pytest.mark.lengthy
+def test_the_step_of_the_page() -> None:
+    """It is right; and a mean of gradients that JAX has added up already, which many write, is wrong."""
+    its: dict[str, Any] = {}
+    exec(block("step", "python"), its)  # noqa: S102
+
+    def mean_of_sums(weights: Any, x: Any, y: Any, *, data: Any) -> Any:
+        gradients = jax.grad(its["error"])(weights, x, y)
+        return its["updated"](weights, jax.tree.map(lambda g: jax.lax.pmean(g, data), gradients))
+
+    few: dict[str, Any] = {"laws": ["value", "gradient"], "max_examples": 10, "random_seed": 1}
+    check_program(its["step"], its["unsharded"], **its["STEP"], **few)
+    with pytest.raises(AssertionError, match=r"value: mesh \(dp=2\)"):
+        check_program(mean_of_sums, its["unsharded"], **its["STEP"], **few)
 
 
 @pytest.mark.parametrize(("name", "pictures"), [("timeline", 1), ("timelines", 2)])

@@ -22,7 +22,7 @@ from shardproof.properties.reports.diagnosis.conditions import (
     starts_from_zero,
 )
 from shardproof.properties.reports.diagnosis.explanations import EXPLANATIONS, LAST, Explanation
-from shardproof.properties.reports.diagnosis.narrowing import narrowed, rounds_at
+from shardproof.properties.reports.diagnosis.narrowing import narrowed, rounded_constant, rounds_at
 from shardproof.properties.reports.diagnosis.regions import boxes, words
 from shardproof.properties.reports.diagnosis.repairs import repaired
 from shardproof.properties.reports.diagnosis.roles import partial_results
@@ -54,7 +54,11 @@ def diagnose(violation: LawViolation) -> list[str]:
     if small := flushed(scenes):
         return [small]
     if violation.in_doubles:
-        return right_for(scenes, numbers=False) or repaired(violation) or [_formula(difference)]
+        return (
+            right_for(scenes, numbers=False)
+            or repaired(violation)
+            or [_formula(difference, rounded_constant(violation))]
+        )
     by = partial(rounds_at, violation)
     coarse = None if difference.by_formula else rounding(scenes, difference.bound, by=by)
     if coarse is not None:
@@ -90,14 +94,15 @@ def diagnose(violation: LawViolation) -> list[str]:
     return [*lines, *also]
 
 
-def _formula(difference: Difference) -> str:
-    """Of what is too little to show in the case's own dtypes: by how much it is wrong."""
+def _formula(difference: Difference, constant: str) -> str:
+    """Of what is too little to show in the case's own dtypes: by how much it is wrong, or which constant may be."""
     off = np.abs(difference.actual - difference.expected)[difference.wrong]
     at = int(np.argmax(off))
     if difference.bound is None or not np.isfinite(off[at]):
         return "another formula: in double precision the values are others"
+    what = f"constant: {constant};" if constant else "formula:"
     return (
-        f"another formula: in double precision off by up to {off[at]:.2g}, where roundings of doubles and of constants "
+        f"another {what} in double precision off by up to {off[at]:.2g}, where roundings of doubles and of constants "
         f"explain {np.abs(difference.bound[difference.wrong][at]):.2g}"
     )
 

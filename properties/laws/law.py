@@ -226,7 +226,7 @@ LAWS: dict[str, Law] = {
             "eager",
             "Values and gradients are right without `jit`.",
             check_eager,
-            chains=Chains(AROUND, bare=8, most=1, always=("eager",)),
+            chains=Chains(AROUND, bare=3, most=1, always=("eager",)),
             share=0.1,
             title="{part}",
             repeats=True,

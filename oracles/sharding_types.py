@@ -109,15 +109,15 @@ def contraction(lhs: ShardedType, rhs: ShardedType, contracted: Pair, batch: Pai
     JAX 0.12 refuses a batch dimension that one operand shards alone as well; JAX 0.10 takes the axes of lhs there.
 
     Raises:
-        Ambiguous: if both operands shard a contracted dimension alike.
+        Ambiguous: if both operands shard a contracted dimension alike, and nothing is refused before.
         Refused: if they shard it, or a batch dimension, differently, or an axis shards two dimensions of the result.
     """
     kept_lhs = [i for i in range(lhs.rank) if i not in (*contracted[0], *batch[0])]
     kept_rhs = [i for i in range(rhs.rank) if i not in (*contracted[1], *batch[1])]
+    both = tuple(_agreed([lhs.spec[i], rhs.spec[j]]) for i, j in zip(*batch, strict=True))
     summed = [_agreed([lhs.spec[i], rhs.spec[j]]) for i, j in zip(*contracted, strict=True)]
     if any(axes and lhs.spec[i] == rhs.spec[j] for axes, i, j in zip(summed, *contracted, strict=True)):
         raise Ambiguous(f"{lhs} and {rhs}: both shard what is contracted, {contracted}")
-    both = tuple(_agreed([lhs.spec[i], rhs.spec[j]]) for i, j in zip(*batch, strict=True))
     shape = [lhs.shape[i] for i in batch[0]] + [lhs.shape[i] for i in kept_lhs] + [rhs.shape[j] for j in kept_rhs]
     spec = (*both, *(lhs.spec[i] for i in kept_lhs), *(rhs.spec[j] for j in kept_rhs))
     return ShardedType(tuple(shape), spec, lhs.dtype)

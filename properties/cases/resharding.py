@@ -35,14 +35,24 @@ class Resharding:
 
     @property
     def over_another_axis(self) -> bool:
-        """Whether one dimension is sharded, over an axis of two, and another one is to be, over another axis of two."""
-        both = [
+        """Whether one dimension is to be sharded, over an axis of two, in place of others.
+
+        In place of one, over another axis of two; or of two, over an axis of two each, of which the first one's goes to
+        a dimension that is not between them.
+        """
+        held, wanted = (
             [(i, name) for i, axes in enumerate(entries) for name in axes if self.mesh.shape[name] > 1]
             for entries in (self.held, self.wanted)
-        ]
-        if any(len(each) != 1 or self.mesh.shape[each[0][1]] != 2 for each in both):
+        )
+        if len(wanted) != 1 or any(self.mesh.shape[name] != 2 for _, name in (*held, *wanted)):
             return False
-        return all(before != after for before, after in zip(*(each[0] for each in both), strict=True))
+        ((to, over),) = wanted
+        if len(held) == 1:
+            return held[0][0] != to and held[0][1] != over
+        if len(held) != 2:
+            return False
+        (first, moving), (second, _) = held
+        return over == moving and first < second and not first <= to <= second
 
     @property
     def gathered(self) -> int:

@@ -165,7 +165,7 @@ RECORDED = (
     ),
     Defect(
         "reshard_over_another_axis",
-        "XLA sends 1.5 times what a gather takes where an axis of two gives way to another, in another dimension.",
+        "XLA sends up to 1.5 times what a gather takes where axes of two give way to one, in another dimension.",
         ("0.10.2", "0.12.0.1"),
     ),
 )

@@ -44,3 +44,28 @@ def test_what_goes_over_another_axis(sizes: tuple[int, int], expected: int) -> N
     mesh = MeshCase(("a", "b"), sizes)
     cases = [Resharding(mesh, (6, 6), held, wanted) for held in LAYOUTS for wanted in LAYOUTS]
     assert sum(case.over_another_axis for case in cases) == expected
+
+
+THREE: list[Entries] = [
+    (order[:i], order[i:j], order[j:])
+    for k in range(3)
+    for order in permutations("ab", k)
+    for i in range(k + 1)
+    for j in range(i, k + 1)
+]
+"""Every layout of three dimensions over axes `a` and `b`."""
+
+
+def test_what_goes_over_another_axis_in_three_dimensions() -> None:
+    """Of 361 changes sixteen send more than a gather, on both ends: twelve from one dimension, four from two."""
+    mesh = MeshCase(("a", "b"), (2, 2))
+    cases = [Resharding(mesh, (8, 8, 8), held, wanted) for held in THREE for wanted in THREE]
+    assert len(cases) == 361
+    found = [case for case in cases if case.over_another_axis]
+    assert len(found) == 16
+    assert sorted((case.held, case.wanted) for case in found if sum(map(len, case.held)) == 2) == [
+        (((), ("a",), ("b",)), (("a",), (), ())),
+        (((), ("b",), ("a",)), (("b",), (), ())),
+        ((("a",), ("b",), ()), ((), (), ("a",))),
+        ((("b",), ("a",), ()), ((), (), ("b",))),
+    ]

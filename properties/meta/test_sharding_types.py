@@ -172,6 +172,14 @@ def test_matmul(lhs: str, rhs: str, result: str | type[Refused]) -> None:
         assert raised.type is result
 
 
+def test_batches_that_disagree_are_refused_first() -> None:
+    """Of two operands whose batches are sharded differently there is no product, wherever its result should be."""
+    lhs, rhs = typed("8@dp,4@tp"), typed("8@pp,4@tp")
+    with pytest.raises(Refused) as raised:
+        oracle.contraction(lhs, rhs, ((1,), (1,)), ((0,), (0,)))
+    assert raised.type is Refused
+
+
 @pytest.mark.parametrize(
     ("x", "shape", "result"),
     [

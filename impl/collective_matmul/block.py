@@ -18,7 +18,7 @@ from shardproof.impl.collective_matmul.reduced import Sums, check_sums
 def overlapped_transformer_block(x: Left, w_in: Right, w_out: Right, axis_name: AxisName) -> Result:
     """One ring after the other: 2(p-1) permutes, of blocks of X and of sums.
 
-    Best where links carry one transfer at a time: the fastest on H100 by timelines.
+    Best where links carry one transfer at a time: at two of six shapes on H100, by timelines.
 
     Raises:
         ValueError: for an unknown axis, operands whose contracted sizes differ, or columns of

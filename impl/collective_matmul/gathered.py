@@ -159,11 +159,11 @@ def rows_of_lhs(lhs: Left, rhs: Right, axes: Axes) -> Gathering:
 
     def absorb(result: Block | None, arrivals: Arrivals) -> Block:
         product = multiply(_joined([part for part, _ in arrivals], -2), stays).astype(dtype)
-        start, rows = 0, []
+        start, written = 0, []
         for part, at in arrivals:
-            rows.append((lax.slice_in_dim(product, start, start + part.shape[-2], axis=lhs.ndim - 2), at))
+            written.append((lax.slice_in_dim(product, start, start + part.shape[-2], axis=lhs.ndim - 2), at))
             start += part.shape[-2]
-        return _written(unwritten(shape, product) if result is None else result, rows)
+        return _written(unwritten(shape, product) if result is None else result, written)
 
     return Gathering((moving,), lhs.ndim - 2, absorb, in_place=True)
 

@@ -19,11 +19,14 @@ from collections.abc import Callable
 from shardproof.oracles import algorithms
 from shardproof.oracles.communication import Cost, built_in, built_in_backward
 
-WAYS = ("naive", "ring", "bidirectional", "shorter_way", "joined", "alternating", "paired", "nested")
+WAYS = ("naive", "ring", "bidirectional", "shorter_way", "joined", "alternating", "scattered", "paired", "nested")
 """How the pieces come together."""
 
 PARTS = 8
 """Into how many parts a `paired` sum is cut, the first ones of a row more; if it has fewer rows, into halves."""
+
+BLOCK_PARTS = 4
+"""The same of the sum of a `paired` transformer block."""
 
 MOST_IN_PARTS = 8
 """Among how many participants; among more of them it is cut into halves."""
@@ -51,10 +54,7 @@ def matmul_reduce_scatter(way: str, p: int, piece: int, *, rows: int, bits: int 
     if way == "naive":
         return _built_in("reduce_scatter", p, p * piece, bits, backward)
     if way == "paired" and not backward:
-        if rows < PARTS or p > MOST_IN_PARTS:
-            return passed("alternating", p, piece, rows=rows, bits=bits)
-        parts = [(rows // PARTS + (i < rows % PARTS)) * (piece // rows) for i in range(PARTS)]
-        return algorithms.messages(parts * (p - 1), bits, steps=p - 1)
+        return in_parts(PARTS, p, piece, rows=rows, bits=bits)
     return passed(way, p, piece, rows=rows, bits=bits)
 
 
@@ -72,31 +72,46 @@ def matmul_all_reduce(
     """All of the sum, so many matrices (`batch`) of `rows` by `columns`, on every participant.
 
     Naive: one all-reduce. Tiled: one for each ceil(N/p) columns, and one for what is left. Their gradient
-    sends nothing, since the cotangent of an invariant result is known to all. Bidirectional:
-    p pieces of ceil(N/p) columns are scattered as sums, then gathered as results of `result_bits` bits. Alternating:
-    2p pieces of ceil(M/2p) rows, of which p are gathered while the others are scattered; of fewer rows, p pieces.
+    sends nothing, since the cotangent of an invariant result is known to all. Scattered: p pieces of ceil(M/p) rows are
+    scattered as sums, and collected by one all-gather, as results of `result_bits` bits; the gradient is that of the
+    naive form. Alternating: 2p pieces of ceil(M/2p) rows, of which p are gathered while the others are scattered; of
+    fewer rows, p.
+
+    Raises:
+        ValueError: for another way.
     """
+    if way == "scattered" and not backward:
+        cut = math.ceil(rows / p)
+        piece = batch * cut * columns
+        sums = passed("alternating", p, piece, rows=cut, bits=bits)
+        return sums + _built_in("all_gather", p, piece, result_bits, backward)
     if way == "alternating":
         parts = 2 if rows >= 2 * p else 1
         cut = math.ceil(rows / (parts * p))
         sent, back = (passed(way, p, batch * cut * columns, rows=cut, bits=of) for of in (bits, result_bits))
         return sent + sent.beside(back) + back if parts > 1 else sent + back
-    rows *= batch
-    if way in ("naive", "tiled"):
-        width = max(1, columns if way == "naive" else math.ceil(columns / p))
-        count = 0 if backward else max(1, math.ceil(columns / width))
-        return Cost.of({"all_reduce": count}, {"all_reduce": math.ceil(rows * columns * bits / 8)})
-    width = math.ceil(columns / p)
-    piece = rows * width
-    longest = max(rows, width)
-    return passed(way, p, piece, rows=width, bits=bits) + passed(way, p, piece, rows=longest, bits=result_bits)
+    if way not in ("naive", "tiled", "scattered"):
+        raise ValueError(f"way={way!r}: expected naive, tiled, scattered or alternating")
+    width = max(1, math.ceil(columns / p) if way == "tiled" else columns)
+    count = 0 if backward else max(1, math.ceil(columns / width))
+    return Cost.of({"all_reduce": count}, {"all_reduce": math.ceil(batch * rows * columns * bits / 8)})
 
 
 def transformer_block(
     way: str, p: int, rows: int, columns: int, *, bits: int = 8, sum_bits: int = 8, backward: bool = False
 ) -> Cost:
-    """A block of the input is gathered, of `rows` by `columns`, and a sum of the same size is scattered."""
+    """A block of the input is gathered, of `rows` by `columns`, and a sum of the same size is scattered.
+
+    What is `paired` is scattered in half as many parts as a `paired` sum alone; backward the input and the cotangent
+    are gathered beside one another, and a sum is scattered.
+    """
     piece = rows * columns
+    if way == "paired" and backward:
+        once = passed(way, p, piece, rows=columns, bits=bits)
+        return once.beside(once) + once
+    if way == "paired" and p <= MOST_IN_PARTS:
+        once = passed(way, p, piece, rows=columns, bits=bits)
+        return once + in_parts(BLOCK_PARTS, p, piece, rows=columns, bits=sum_bits)
     first = all_gather_matmul(way, p, piece, rows=columns, bits=bits, backward=backward)
     return first + matmul_reduce_scatter(way, p, piece, rows=columns, bits=sum_bits, backward=backward)
 
@@ -104,6 +119,14 @@ def transformer_block(
 def flops(batch: int, m: int, k: int, n: int) -> int:
     """Multiplications and additions of a product `[batch, m, k] @ [k, n]` on one device; no form may need more."""
     return 2 * batch * m * k * n
+
+
+def in_parts(most: int, p: int, piece: int, *, rows: int, bits: int = 8) -> Cost:
+    """P - 1 pieces, each in so many parts, the first ones of a row more; of fewer rows, or if p is large, in halves."""
+    if rows < most or p > MOST_IN_PARTS:
+        return passed("alternating", p, piece, rows=rows, bits=bits)
+    parts = [(rows // most + (i < rows % most)) * (piece // rows) for i in range(most)]
+    return algorithms.messages(parts * (p - 1), bits, steps=p - 1)
 
 
 def passed(way: str, p: int, piece: int, *, rows: int, bits: int = 8) -> Cost:

@@ -24,13 +24,14 @@ from shardproof.impl.collective_matmul.all_gather import (
 )
 from shardproof.impl.collective_matmul.all_reduce import (
     alternating_matmul_all_reduce,
-    bidirectional_matmul_all_reduce,
+    scattered_matmul_all_reduce,
     tiled_matmul_all_reduce,
 )
 from shardproof.impl.collective_matmul.block import (
     alternating_transformer_block,
     nested_transformer_block,
     overlapped_transformer_block,
+    paired_transformer_block,
 )
 from shardproof.impl.collective_matmul.naive import (
     all_gather_matmul_lhs,
@@ -60,7 +61,6 @@ __all__ = [
     "alternating_transformer_block",
     "bidirectional_all_gather_matmul_lhs",
     "bidirectional_all_gather_matmul_lhs_contracting",
-    "bidirectional_matmul_all_reduce",
     "joined_all_gather_matmul_lhs",
     "joined_all_gather_matmul_rhs",
     "matmul_all_reduce",
@@ -75,10 +75,12 @@ __all__ = [
     "paired_all_gather_matmul_lhs",
     "paired_all_gather_matmul_lhs_contracting",
     "paired_matmul_reduce_scatter",
+    "paired_transformer_block",
     "ring_all_gather_matmul_lhs",
     "ring_all_gather_matmul_lhs_contracting",
     "ring_all_gather_matmul_rhs",
     "ring_matmul_reduce_scatter",
+    "scattered_matmul_all_reduce",
     "shorter_way_all_gather_matmul_lhs",
     "shorter_way_all_gather_matmul_lhs_contracting",
     "shorter_way_all_gather_matmul_rhs",

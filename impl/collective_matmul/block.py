@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from shardproof.impl.arguments import AxisName, check_axis_count
-from shardproof.impl.collective_matmul import gathered, reduced
+from shardproof.impl.collective_matmul import gathered, paired, reduced
 from shardproof.impl.collective_matmul.operands import Axes, Left, Result, Right, check_block, check_scattered
 from shardproof.impl.collective_matmul.reduced import Sums, check_sums
 
@@ -41,6 +41,21 @@ def alternating_transformer_block(
     function = "alternating_transformer_block"
     check_sums(function, sums)
     return _block(function, gathered.shorter_way, reduced.alternating, x, w_in, w_out, axis_name, sums)
+
+
+def paired_transformer_block(x: Left, w_in: Right, w_out: Right, axis_name: AxisName) -> Result:
+    """Blocks come the shorter way, sums in two parts each way; backward X and the cotangent come once, whole.
+
+    No forward mode. Sums of 16-bit floats travel in 16 bits. Best where the links are the limit, and in the gradient:
+    at 8192x8192 by 8192x16384 by 16384x8192 over 4 participants of v5e, as XLA:TPU schedules it, that takes 1.10 times
+    the unsharded one, at 8192 cubed 1.22 times (the naive form's 1.16 and 1.28).
+
+    Raises:
+        ValueError: as `overlapped_transformer_block`.
+    """
+    axes = check_block("paired_transformer_block", x, w_in, w_out, axis_name)
+    check_scattered("paired_transformer_block", w_in, w_out, axes, 1)
+    return paired.block(x, w_in, w_out, axes)
 
 
 def nested_transformer_block(x: Left, w_in: Right, w_out: Right, axis_name: AxisName) -> Result:

@@ -16,8 +16,8 @@ behind the product that is to hide it.
 So both gradients of a product with a gathered operand are computed, even if one alone is asked for.
 
 Sums of 16-bit floats travel in the operand's dtype, in which JAX adds up cotangents. What is kept for the gradient is
-the operands alone. Up to `UNROLLED` participants it is a `custom_vjp`, which has no forward mode. Gradients are not
-looped: among more these are `shorter_way` and `alternating`.
+the operands alone, and of a transformer block what relu gives. Up to `UNROLLED` participants it is a `custom_vjp`,
+which has no forward mode. Gradients are not looped: among more these are `shorter_way` and `alternating`.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,7 +42,7 @@ from shardproof.impl.collective_matmul.operands import (
     unwritten,
     waiting,
 )
-from shardproof.impl.collectives import Block, axis_index
+from shardproof.impl.collectives import Block, axis_index, cast_varying, varying
 
 Gradients = tuple[Left, Right]
 Rule = Callable[[Left, Right, Result], Gradients]
@@ -50,6 +50,9 @@ Rule = Callable[[Left, Right, Result], Gradients]
 
 EACH_WAY = 4
 """Into how many parts each way a sum is cut that is scattered."""
+
+BLOCK_EACH_WAY = 2
+"""The same in a transformer block, whose sum has another product before it."""
 
 
 def rows_of_lhs(lhs: Left, rhs: Right, axes: Axes) -> Result:
@@ -90,6 +93,60 @@ def columns_of_lhs(lhs: Left, rhs: Right, axes: Axes) -> Result:
     return _paired(forward, backward, lhs, rhs, axes)
 
 
+def block(x: Left, w_in: Right, w_out: Right, axes: Axes) -> Result:
+    """`X[…, B, D_Y] W_in[D, F_Y] -> relu -> W_out[F_Y, D]`, whose columns are scattered; what relu gives is kept.
+
+    Backward the cotangent comes first: each block of it gives columns of the gradient of W_out, and all together that
+    of what is hidden. Beside that product X comes again, of which that of W_in is one product.
+    """
+    along = {*axes, *varying(x), *varying(w_in), *varying(w_out)}
+    operands = [cast_varying(one, along) for one in (x, w_in, w_out)]
+    dtype, dimension, columns = jnp.result_type(*operands), x.ndim - 1, x.shape[-1]
+
+    def hidden_of(x: Left, w_in: Right) -> Result:
+        wide = gathered.shorter_way(gathered.columns_of_lhs(x, w_in, axes), axes)
+        return jax.nn.relu(wide.astype(jnp.result_type(x, w_in)))
+
+    def summed(hidden: Left, w_out: Right) -> Result:
+        return _in_turns(reduced.scattered(hidden, w_out, axes, 1, "operands"), axes, BLOCK_EACH_WAY).astype(dtype)
+
+    def result(x: Left, w_in: Right, w_out: Right) -> Result:
+        return summed(hidden_of(x, w_in), w_out)
+
+    def kept(x: Left, w_in: Right, w_out: Right) -> tuple[Result, tuple[Array, ...]]:
+        hidden = hidden_of(x, w_in)
+        return summed(hidden, w_out), (x, w_in, w_out, hidden)
+
+    def gradients(known: tuple[Array, ...], ct: Result) -> tuple[Left, Right, Right]:
+        x, w_in, w_out, hidden = known
+        arrived = _arriving(ct, columns, axes, passed_on=True)
+        of_out = _assembled(arrived, 1, w_out.shape, lambda one: _transposed_times(hidden, one).astype(w_out.dtype))
+        whole = _assembled(arrived, dimension, (*ct.shape[:-1], w_out.shape[1]))
+        of_hidden = _times_transposed(whole, w_out).astype(hidden.dtype)
+        return *_of_whole_columns(x, w_in, jnp.where(hidden > 0, of_hidden, 0), axes), of_out
+
+    if lax.axis_size(axes) > UNROLLED:
+        return result(*operands)
+    product = jax.custom_vjp(result)
+    product.defvjp(kept, gradients)
+    found: Result = product(*operands)
+    return found
+
+
+def _of_whole_columns(x: Left, w: Right, ct: Result, axes: Axes) -> Gradients:
+    """As `columns_of_lhs`, but that the gradient of W is one product of the gathered X, beside which sums travel."""
+    columns = x.shape[-1]
+
+    def term(start: Array) -> Block:
+        return _times_transposed(ct, lax.dynamic_slice_in_dim(w, start, columns, 0))
+
+    arrived, sums = _arriving(x, columns, axes, passed_on=True), _sums(term, columns, x.dtype, axes)
+    whole = _assembled(arrived, x.ndim - 1, (*x.shape[:-1], w.shape[0]))
+    of_w = _transposed_times(whole, ct).astype(w.dtype)
+    own = term(waiting(axis_index(axes) * columns, [of_w, *sums]))
+    return _total(own, sums).astype(x.dtype), of_w
+
+
 def scattered(lhs: Left, rhs: Right, axes: Axes, scatter_dimension: int) -> Result:
     """`A[…, M, K_Y] W[K_Y, N]`, whose rows (dimension 0) or columns (dimension 1) are scattered."""
 
@@ -106,12 +163,16 @@ def scattered(lhs: Left, rhs: Right, axes: Axes, scatter_dimension: int) -> Resu
         return _times_transposed(whole, rhs).astype(lhs.dtype), of_rhs
 
     def forward(lhs: Left, rhs: Right) -> Result:
-        reducing = reduced.scattered(lhs, rhs, axes, scatter_dimension, "operands")
-        if lax.axis_size(axes) > UNROLLED:
-            return reduced.alternating(reducing, axes)
-        return reduced.in_turns(reducing, axes, EACH_WAY)
+        return _in_turns(reduced.scattered(lhs, rhs, axes, scatter_dimension, "operands"), axes, EACH_WAY)
 
     return _paired(forward, backward, lhs, rhs, axes)
+
+
+def _in_turns(reducing: reduced.Reducing, axes: Axes, each_way: int) -> Result:
+    """The sum in parts, beside one another; among more than are unrolled, in halves."""
+    if lax.axis_size(axes) > UNROLLED:
+        return reduced.alternating(reducing, axes)
+    return reduced.in_turns(reducing, axes, each_way)
 
 
 def _paired(forward: Callable[[Left, Right], Result], backward: Rule, lhs: Left, rhs: Right, axes: Axes) -> Result:
@@ -136,7 +197,7 @@ def _paired(forward: Callable[[Left, Right], Result], backward: Rule, lhs: Left,
     return result
 
 
-def _arriving(block: Block, size: int, axes: Axes) -> list[tuple[Block, Array]]:
+def _arriving(block: Block, size: int, axes: Axes, *, passed_on: bool = False) -> list[tuple[Block, Array]]:
     """All participants' blocks, and where each starts in the whole, this one's first and the farthest one's last.
 
     The one opposite is passed on by a neighbour; but of four participants it is sent by its owner, over the same two
@@ -146,11 +207,12 @@ def _arriving(block: Block, size: int, axes: Axes) -> list[tuple[Block, Array]]:
         block: this participant's.
         size: the rows, or columns, of a block.
         axes: of the ring.
+        passed_on: by a neighbour even of four: where something else is to have the links first.
     """
     p, back = lax.axis_size(axes), places_back(axes)
     rightward = leftward = block
     found = [(block, axis_index(axes) * size)]
-    opposite = shift(block, axes, 2) if p == 4 else None
+    opposite = shift(block, axes, 2) if p == 4 and not passed_on else None
     for away in range(1, (p - 1) // 2 + 1):
         rightward, leftward = shift(rightward, axes, 1), shift(leftward, axes, -1)
         found += [(rightward, back(away) * size), (leftward, back(-away) * size)]

@@ -6,6 +6,7 @@ sums are kept in float32 is held by the formulas, which count twice the bytes.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -167,15 +168,34 @@ def tiles_without_the_rest(lhs: Array, rhs: Array, axis_name: AxisName) -> Array
 @mutant("matmul_all_reduce", smallest=(2,))
 def reduced_pieces_in_another_order(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Gathers finished pieces as they arrive, its own first."""
-    right = collective_matmul.bidirectional_matmul_all_reduce(lhs, rhs, axis_name)
+    right = collective_matmul.alternating_matmul_all_reduce(lhs, rhs, axis_name)
     p, index = lax.axis_size(axis_name), collectives.axis_index(axis_name)
-    return jnp.roll(right, -index * (right.shape[-1] // p), axis=-1)
+    return jnp.roll(right, -index * (right.shape[-2] // p), axis=-2)
 
 
 @mutant("matmul_all_reduce", smallest=(2,))
 def reduced_and_reduced_again(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Adds up on every participant what rings have added up already."""
-    return collectives.all_reduce(collective_matmul.bidirectional_matmul_all_reduce(lhs, rhs, axis_name), axis_name)
+    return collectives.all_reduce(collective_matmul.alternating_matmul_all_reduce(lhs, rhs, axis_name), axis_name)
+
+
+@mutant("matmul_all_reduce", law="gradient", smallest=(2,))
+def reduced_with_the_mean_of_tangents(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Has a derivative of its own, which averages over the participants where it should add up."""
+
+    @jax.custom_jvp
+    def total(lhs: Array, rhs: Array) -> Array:
+        return collective_matmul.scattered_matmul_all_reduce(lhs, rhs, axis_name)
+
+    @total.defjvp
+    def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+        (lhs, rhs), (of_lhs, of_rhs) = primals, tangents
+        tangent = multiply(of_lhs, rhs) + multiply(lhs, of_rhs)
+        mean = collectives.all_reduce(tangent, axis_name) / lax.axis_size(axis_name)
+        return total(lhs, rhs), mean.astype(jnp.result_type(lhs, rhs))
+
+    found: Array = total(lhs, rhs)
+    return found
 
 
 @mutant("transformer_block", smallest=(1,))
@@ -191,6 +211,24 @@ def block_with_a_gradient_everywhere(x: Array, w_in: Array, w_out: Array, axis_n
     hidden = collective_matmul.ring_all_gather_matmul_lhs_contracting(x, w_in, axis_name)
     kept = hidden + lax.stop_gradient(jax.nn.relu(hidden) - hidden)
     return collective_matmul.ring_matmul_reduce_scatter(kept, w_out, axis_name, scatter_dimension=1)
+
+
+@mutant("transformer_block", law="gradient", smallest=(2,))
+def block_that_learns_in_the_order_of_arrival(x: Array, w_in: Array, w_out: Array, axis_name: AxisName) -> Array:
+    """Puts the parts of the last gradient one behind the other as the cotangent's blocks arrive, its own first."""
+
+    def right(x: Array, w_in: Array, w_out: Array) -> Array:
+        return collective_matmul.paired_transformer_block(x, w_in, w_out, axis_name)
+
+    def gradients(pullback: Callable[[Array], tuple[Array, ...]], ct: Array) -> tuple[Array, ...]:
+        *others, last = pullback(ct)
+        return *others, jnp.roll(last, -collectives.axis_index(axis_name) * ct.shape[-1], axis=1)
+
+    block = jax.custom_vjp(right)
+    block.defvjp(partial(jax.vjp, right), gradients)
+    operands = [collectives.cast_varying(one, names(axis_name)) for one in (x, w_in, w_out)]
+    found: Array = block(*operands)
+    return found
 
 
 @mutant("transformer_block", smallest=(2,))

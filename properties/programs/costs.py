@@ -16,6 +16,9 @@ from shardproof.properties.contracts.costs import is_replica
 OVER_SIZES = ("hierarchical_all_reduce", "torus_all_reduce", "two_phase_all_to_all")
 """Algorithms whose cost depends on the sizes of the tuple's axes, not on their product alone."""
 
+NARROW_WAYS = ("alternating", "scattered", "paired")
+"""Forms of a product whose sums travel in the operands' dtype, if it has any that are sent."""
+
 HALVING = ("bidirectional_all_gather", "bidirectional_reduce_scatter")
 """Algorithms that cut pieces in half, along their longest dimension."""
 
@@ -129,7 +132,7 @@ def _product(way: str, case: Case, *, backward: bool) -> Cost:
     rows, last = math.prod(batch) * m, case.operands[-1].block
     dtype = case.operands[0].numpy_dtype
     bits = width(dtype)
-    sum_bits = bits if way in ("alternating", "paired") else width(contract.accumulator(dtype))
+    sum_bits = bits if way in NARROW_WAYS else width(contract.accumulator(dtype))
     if case.contract == "matmul_all_reduce":
         return matmul_costs.matmul_all_reduce(
             way, p, m, last[1], batch=math.prod(batch), bits=sum_bits, result_bits=bits, backward=backward

@@ -18,6 +18,13 @@ MOVING = {
 BLOCKS = {"ring": 2, "bidirectional": 2, "joined": 3, "alternating": 2, "nested": 4, "shorter_way": 4, "paired": 4}
 """For how many moving blocks there is room: one comes and one goes, on each ring; and two halves joined."""
 
+TURNS_AND_MORE = (
+    ("alternating", "matmul_all_reduce"),
+    ("alternating", "transformer_block"),
+    ("paired", "transformer_block"),
+)
+"""Forms in which parts of a sum take turns, with a gather before or behind."""
+
 
 def hidden_by(way: str, contract: str) -> Overlap:
     """What a form claims of a contract, on a machine whose busiest link needs as long as p-1 of p products."""
@@ -27,20 +34,20 @@ def hidden_by(way: str, contract: str) -> Overlap:
 def exposed_by(way: str, contract: str) -> Limit:
     """The part of what it sends that is exposed: of a ring, nothing.
 
-    The shorter way's first two blocks, or last, have one product beside them. The second half of an all-reduce gathers
-    what is finished; the last of several tiles is added up alone. A ring of rings sends along its first axis while a
-    loop over its second begins, which is a barrier. A transformer block of 16-bit floats sends sums of twice the bytes
-    of what it gathers: what is balanced in all is not in each. Where halves take turns, a half has the other half's
-    product beside it, and not all of a step's: with what is gathered behind, or before, beside fewer products, five
-    eighths at most, of three rows. What is `paired` exposes more in the gradient: rows that are gathered
-    again have the other gradient's terms beside them, and not the product that waits for all of them.
+    The shorter way's first two blocks, or last, have one product beside them. The last of several tiles is added up
+    alone. A ring of rings sends along its first axis while a loop over its second begins, which is a barrier. A
+    transformer block of 16-bit floats sends sums of twice the bytes of what it gathers: what is balanced in all is not
+    in each. Where halves take turns, a half has the other half's product beside it, and not all of a step's: with what
+    is gathered behind, or before, beside fewer products, five eighths at most, of three rows. What is `scattered` is
+    gathered with nothing beside it. What is `paired` exposes more in the gradient: rows that are gathered again have
+    the other gradient's terms beside them, and not the product that waits for all of them.
     """
     if way == "tiled":
         return one_tile
-    if way == "alternating" and contract in ("matmul_all_reduce", "transformer_block"):
+    if (way, contract) in TURNS_AND_MORE:
         return "5/8"
-    if contract == "matmul_all_reduce":
-        return half_and_a_row
+    if way == "scattered":
+        return "7/11"
     if way == "nested":
         return along_the_first_axis_and_more if contract == "transformer_block" else along_the_first_axis
     if way == "alternating":
@@ -58,12 +65,6 @@ def one_tile(case: Case) -> Fraction:
     """A tile's part of the columns."""
     columns = case.operands[1].block[-1]
     return Fraction(max(1, math.ceil(columns / case.participants)), max(1, columns))
-
-
-def half_and_a_row(case: Case) -> Fraction:
-    """Half; of an odd number of rows, whose halves are not the same, a row more."""
-    rows = case.operands[0].block[-2]
-    return Fraction(rows, 2 * rows - 1) if rows % 2 and rows > 1 else Fraction(1, 2)
 
 
 def in_turns(case: Case) -> Fraction:

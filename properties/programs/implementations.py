@@ -9,7 +9,7 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import CONTRACTS, matmul
 from shardproof.properties.contracts.contract import Claim, Communication, Contract
 from shardproof.properties.contracts.features import CONCESSIONS
-from shardproof.properties.programs.costs import of_algorithm, of_built_in, of_product
+from shardproof.properties.programs.costs import NARROW_WAYS, of_algorithm, of_built_in, of_product
 from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.hiding import hidden_by
 from shardproof.properties.programs.overlap import Overlap
@@ -82,8 +82,8 @@ PRODUCT_EXTRAS = frozenset({"batch_dimensions", "empty_blocks", "explained_error
 NARROW = frozenset({"narrow_accumulation"})
 """Of those whose sums travel in the operands' dtype."""
 
-NARROW_WAYS = ("alternating", "paired")
-"""Forms of a product whose sums do, if it has any that are sent."""
+INVARIANT_WAYS = ("tiled", "scattered")
+"""Forms of a product whose sum is typed invariant."""
 
 SUMMED = ("matmul_reduce_scatter", "matmul_all_reduce", "transformer_block")
 """Products whose sums are sent."""
@@ -201,13 +201,13 @@ FORMS: dict[str, tuple[str, ...]] = {
     "all_gather_matmul_lhs": ("ring", "bidirectional", "shorter_way", "joined", "paired", "nested"),
     "all_gather_matmul_rhs": ("ring", "joined", "shorter_way", "nested"),
     "matmul_reduce_scatter": ("ring", "shorter_way", "alternating", "paired", "nested"),
-    "matmul_all_reduce": ("tiled", "bidirectional", "alternating"),
-    "transformer_block": ("overlapped", "alternating", "nested"),
+    "matmul_all_reduce": ("tiled", "alternating", "scattered"),
+    "transformer_block": ("overlapped", "alternating", "paired", "nested"),
 }
 """The forms of each product that overlap: each is the best in something (`benchmark survivors`)."""
 
 OVERLAPPED: tuple[Implementation, ...] = tuple(
-    _overlapped(way, contract, invariant=way == "tiled") for contract, ways in FORMS.items() for way in ways
+    _overlapped(way, contract, invariant=way in INVARIANT_WAYS) for contract, ways in FORMS.items() for way in ways
 )
 """Products whose communication is hidden behind their arithmetic."""
 

@@ -26,6 +26,7 @@ FALLS_SHORT: dict[tuple[str, str], tuple[str, ...]] = {
     (MAIN, FORWARD): (
         "matmul_reduce_scatter[ring_matmul_reduce_scatter]",
         "matmul_all_reduce[tiled_matmul_all_reduce]",
+        "matmul_all_reduce[scattered_matmul_all_reduce]",
         "transformer_block[overlapped_transformer_block]",
         "sequence_parallel_mlp[overlapped]",
         "normalised_sequence_parallel_mlp[overlapped]",

@@ -156,12 +156,7 @@ PRODUCTS = (
     ),
     DOWN("problem-3.2", body=over(products.ring_matmul_reduce_scatter, "Y", scatter_dimension=1)),
     STACK("problem-3.3", body=over(products.overlapped_transformer_block, "Y")),
-    ALL_REDUCED(
-        "problem-4-all-reduce",
-        body=over(products.bidirectional_matmul_all_reduce, "Y"),
-        out_specs=P(BOTH),
-        expected=four_times,
-    ),
+    ALL_REDUCED("problem-4-all-reduce", body=over(products.scattered_matmul_all_reduce, "Y")),
     DOWN("problem-4-reduce-scatter", body=over(products.alternating_matmul_reduce_scatter, "Y", scatter_dimension=1)),
     STACK("problem-4-block", body=over(products.alternating_transformer_block, "Y")),
     ROWS("rows-one-way", body=over(products.ring_all_gather_matmul_lhs, "x")),

@@ -136,8 +136,9 @@ def roles_of_layouts(draw: st.DrawFn, mesh: MeshCase, chain: Chain, layouts: Seq
     """Axes for the roles of arrays that are laid out each in its own way.
 
     Most of those of two dimensions are as the one before, or as that transposed, with its axes in the same order or in
-    another one: what goes together, and what seems to. Under a link that needs one, an axis of a mesh that has several
-    is in no role. Shrinks to arrays that nothing shards.
+    another one: what goes together, and what seems to. In half of those that are drawn anew all axes shard the same
+    dimension, and two thirds of the tuples that would stand in the order of the mesh are reversed. Under a link that
+    needs one, an axis of a mesh that has several is in no role. Shrinks to arrays that nothing shards.
     """
     several = leaves_an_axis(chain) and len(mesh.axis_names) > 1
     allowed = mesh.axis_names[: -1 if several else None]
@@ -145,11 +146,21 @@ def roles_of_layouts(draw: st.DrawFn, mesh: MeshCase, chain: Chain, layouts: Seq
     before: tuple[tuple[str, ...], ...] = ()
     for layout in layouts:
         entries = specs.within(draw, mesh, len(layout), allowed=allowed)
+        if draw(st.booleans(), label="axes together"):
+            at = draw(st.integers(0, len(layout) - 1), label="where")
+            every = tuple(axis for entry in entries for axis in entry)
+            entries = tuple(every if i == at else () for i in range(len(layout)))
         like = draw(st.integers(0, 9), label="like the one before")
-        if len(layout) == len(before) == 2 and like > 3:
+        if len(layout) == len(before) == 2 and like > 2:
             by = draw(st.integers(0, 2), label="turned by")  # 0: the other way round
             turned = tuple((*entry[by:], *entry[:by]) if by else entry[::-1] for entry in before)
-            entries = (before, before[::-1], before[::-1], turned, turned[::-1], turned[::-1])[like - 4]
+            around = before[::-1]
+            entries = (before, around, around, around, turned, turned[::-1], turned[::-1])[like - 3]
+        turns = draw(integers(len(layout), 0, 2), label="in another order than the mesh's")
+        entries = tuple(
+            entry[::-1] if turn and entry == mesh.in_mesh_order(entry) else entry
+            for entry, turn in zip(entries, turns, strict=True)
+        )
         as_tuples = draw(integers(len(layout), 0, 3), label="one axis as a tuple")
         for name, entry, as_tuple in zip(layout, entries, as_tuples, strict=True):
             roles.append((name, entry[0] if len(entry) == 1 and as_tuple < 3 else entry))
@@ -164,10 +175,11 @@ def sizes_of_dimensions(
     """Global sizes of all dimensions that have names, such that every role divides what it shards.
 
     Of those that have no listed sizes, one in ten draws, three of what has gradients, has one that is long, and in one
-    in six all are the same, which only tells them apart by their names. Shrinks to the smallest ones.
+    in six all are the same, which only tells them apart by their names; in half where every array has a layout of its
+    own, which alone tells a square from its transpose. Shrinks to the smallest ones.
     """
     parts = signature.parts(sizes_of_roles)
-    same = draw(st.integers(0, 5), label="the same") == 5 and not scope.large
+    same = draw(st.integers(0, 5), label="the same") > (2 if conditions.layouts else 4) and not scope.large
     long = draw(st.integers(0, 9), label="long") > (6 if scope.floating else 8) and not scope.large
     at = draw(st.integers(0, max(len(parts) - 1, 0)), label="which is long")
     factors = [draw(st.integers(1, 2 if scope.large else 4), label=name) for name in parts]

@@ -1,5 +1,7 @@
 """Budgets: what each form of implementation gets is said in one place, and the report says what was checked."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
@@ -8,15 +10,17 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import Scope
 from shardproof.properties.counting.examples import example
+from shardproof.properties.laws.kinds import WRONG_ARGUMENTS
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.meta.drawn import drawn
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.programs.implementations import ALGORITHMS, IMPLEMENTATIONS, OVERLAPPED
 from shardproof.properties.reports.report import COLUMNS, by_contract, by_implementation
 from shardproof.properties.runner.budgets import LEAST, SHARES, structures
-from shardproof.properties.runner.draws import FEW
+from shardproof.properties.runner.draws import FEW, telling
 from shardproof.properties.runner.law_tests import _that_tell, but_the_simplest
 from shardproof.properties.runner.tally import Tally
+from shardproof.properties.runner.turns import PATIENCE, Turns
 
 
 @pytest.mark.parametrize(
@@ -84,3 +88,45 @@ def test_of_few_structures_all_can_fail() -> None:
         scope = Scope(max_devices=available, available=available)
         cases = drawn(_that_tell(law, one, scope, lambda case: None, count), 60)
         assert any(case.trivial for case in cases) != (count <= FEW and available > 1)
+
+
+@pytest.mark.parametrize(
+    ("law", "implementation", "count"),
+    [
+        ("error", "embedding_lookup[masked]", 3),  # the axes, the ids and the table
+        ("communication", "matmul_reduce_scatter[naive]", 2),  # in 16 bits, and in others
+        ("value", "load_balancing_loss[sums]", 2),  # all experts, and fewer
+        ("value", "ring_shift[lax]", 1),
+    ],
+)
+def test_of_few_structures_all_kinds_come_in_turn(law: str, implementation: str, count: int) -> None:
+    """None comes again before all others came; of many structures they come as they are drawn."""
+    (one,), kinds = (i for i in IMPLEMENTATIONS if str(i) == implementation), LAWS[law].kinds
+    few = drawn(telling(LAWS[law], one, Scope(), lambda case: None, FEW), 4 * count)
+    told = [kinds.of(case) for case in few]
+    assert len(told) == 4 * count
+    assert {len({*told[i : i + count]}) for i in range(0, len(told), count)} == {count}
+    many = drawn(telling(LAWS[law], one, Scope(), lambda case: None, FEW + 1), 40)
+    told = [kinds.of(case) for case in many]
+    assert (told != told[:count] * (40 // count)) == (count > 1)
+
+
+def test_once_a_law_is_broken_all_cases_are_taken() -> None:
+    """What is simpler is mostly of the same kind."""
+    (one,), law = (i for i in IMPLEMENTATIONS if str(i) == "load_balancing_loss[sums]"), LAWS["value"]
+    cases = drawn(telling(law, one, Scope(), lambda case: None, FEW, lambda: True), 40)
+    told = [law.kinds.of(case) for case in cases]
+    assert told != told[:2] * 20
+
+
+def test_a_kind_that_does_not_come_is_not_waited_for() -> None:
+    """After so many draws without it another one is taken, and from then on at once, until it comes."""
+    case: Case = example("matmul_reduce_scatter", MeshCase(("dp",), (2,)), "dp")
+    axes, rhs, dimension = (replace(case, forbidden=name) for name in ("axis_name", "rhs", "scatter_dimension"))
+    turns = Turns(WRONG_ARGUMENTS)
+    assert turns.take(axes)
+    assert turns.take(rhs)
+    assert [turns.take(rhs) for _ in range(PATIENCE + 1)] == [False] * PATIENCE + [True]
+    assert turns.take(axes)
+    assert turns.take(dimension)
+    assert not turns.take(axes)

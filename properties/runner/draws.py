@@ -18,6 +18,7 @@ from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.runner import budgets
 from shardproof.properties.runner.judging import ENOUGH, verify
 from shardproof.properties.runner.tally import Tally
+from shardproof.properties.runner.turns import Turns, in_turn
 from shardproof.properties.runner.verdict import Enough
 from shardproof.properties.runner.violation import LawViolation, first_of
 
@@ -97,11 +98,22 @@ class Chosen:
 
 
 def telling(
-    law: Law, implementation: Implementation, scope: Scope, excluded: Callable[[Case], None], count: int
+    law: Law,
+    implementation: Implementation,
+    scope: Scope,
+    excluded: Callable[[Case], None],
+    count: int,
+    broken: Callable[[], bool] = lambda: False,
 ) -> st.SearchStrategy[Case]:
-    """The cases of a law; of a few structures those alone in which something can go wrong, where there are others."""
+    """The cases of a law; of a few structures those alone in which something can go wrong, where there are others.
+
+    Of a few all kinds come in turn, until one is `broken`.
+    """
     cases = law.cases(implementation, scope, excluded)
-    return cases.filter(_can_fail) if count <= FEW and scope.available > 1 else cases
+    if count > FEW:
+        return cases
+    possible = cases.filter(_can_fail) if scope.available > 1 else cases
+    return in_turn(possible, Turns(law.kinds), broken)
 
 
 def _can_fail(case: Case) -> bool:
@@ -152,7 +164,7 @@ def search(
         suppress_health_check=list(HealthCheck),
         print_blob=False,
     )
-    @given(case=telling(law, implementation, scope, tally.exclude, max_examples))
+    @given(case=telling(law, implementation, scope, tally.exclude, max_examples, tally.is_broken))
     def holds(case: Case) -> None:
         nonlocal tried, caught, kind
         if chosen and not caught and not chosen.takes(case):

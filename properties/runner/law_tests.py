@@ -79,7 +79,8 @@ def law_test(
     ) -> None:
         if largest is not None:
             scope = dataclasses.replace(scope, large=min(scope.large, largest))
-        case = data.draw(_that_tell(law, implementation, scope, tally.exclude, budget), label="case")
+        cases = _that_tell(law, implementation, scope, tally.exclude, budget, tally.is_broken)
+        case = data.draw(cases, label="case")
         instead = structures(law, settings().max_examples, "xla", form)
         verify(law, implementation, case, engines[engine], tally, instead=instead)
 
@@ -96,10 +97,15 @@ def law_test(
 
 @lru_cache(maxsize=1)
 def _that_tell(
-    law: Law, implementation: Implementation, scope: Scope, excluded: Callable[[Case], None], count: int
+    law: Law,
+    implementation: Implementation,
+    scope: Scope,
+    excluded: Callable[[Case], None],
+    count: int,
+    broken: Callable[[], bool] = lambda: False,
 ) -> st.SearchStrategy[Case]:
     """The cases of a law, made once for a test."""
-    return but_the_simplest(telling(law, implementation, scope, excluded, count))
+    return but_the_simplest(telling(law, implementation, scope, excluded, count, broken))
 
 
 @st.composite

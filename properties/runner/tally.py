@@ -159,6 +159,10 @@ class Tally:
         if self.excluded >= ENOUGH and not self.drawn_structures and not self.broken:
             raise Enough
 
+    def is_broken(self) -> bool:
+        """Whether a case was found that breaks the law."""
+        return self.broken
+
     @property
     def drawn_structures(self) -> int:
         """How many structures got a verdict, the one that breaks the law aside."""

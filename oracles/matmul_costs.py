@@ -53,6 +53,8 @@ def matmul_reduce_scatter(way: str, p: int, piece: int, *, rows: int, bits: int 
     """The sum moves: as one reduce-scatter (backward: an all-gather), or as p - 1 pieces."""
     if way == "naive":
         return _built_in("reduce_scatter", p, p * piece, bits, backward)
+    if way == "paired" and p > MOST_IN_PARTS:
+        way = "alternating"
     if way == "paired" and not backward:
         return in_parts(PARTS, p, piece, rows=rows, bits=bits)
     return passed(way, p, piece, rows=rows, bits=bits)
@@ -75,7 +77,7 @@ def matmul_all_reduce(
     sends nothing, since the cotangent of an invariant result is known to all. Scattered: p pieces of ceil(M/p) rows are
     scattered as sums, and collected by one all-gather, as results of `result_bits` bits; the gradient is that of the
     naive form. Alternating: 2p pieces of ceil(M/2p) rows, of which p are gathered while the others are scattered; of
-    fewer rows, p.
+    fewer rows, p pieces.
 
     Raises:
         ValueError: for another way.
@@ -106,11 +108,10 @@ def transformer_block(
     are gathered beside one another, and a sum is scattered.
     """
     piece = rows * columns
-    if way == "paired" and backward:
-        once = passed(way, p, piece, rows=columns, bits=bits)
-        return once.beside(once) + once
     if way == "paired" and p <= MOST_IN_PARTS:
         once = passed(way, p, piece, rows=columns, bits=bits)
+        if backward:
+            return once.beside(once) + once
         return once + in_parts(BLOCK_PARTS, p, piece, rows=columns, bits=sum_bits)
     first = all_gather_matmul(way, p, piece, rows=columns, bits=bits, backward=backward)
     return first + matmul_reduce_scatter(way, p, piece, rows=columns, bits=sum_bits, backward=backward)
@@ -122,8 +123,8 @@ def flops(batch: int, m: int, k: int, n: int) -> int:
 
 
 def in_parts(most: int, p: int, piece: int, *, rows: int, bits: int = 8) -> Cost:
-    """P - 1 pieces, each in so many parts, the first ones of a row more; of fewer rows, or if p is large, in halves."""
-    if rows < most or p > MOST_IN_PARTS:
+    """P - 1 pieces, each in so many parts, the first ones of a row more; of fewer rows, in halves."""
+    if rows < most:
         return passed("alternating", p, piece, rows=rows, bits=bits)
     parts = [(rows // most + (i < rows % most)) * (piece // rows) for i in range(most)]
     return algorithms.messages(parts * (p - 1), bits, steps=p - 1)
@@ -133,7 +134,7 @@ def passed(way: str, p: int, piece: int, *, rows: int, bits: int = 8) -> Cost:
     """P - 1 pieces, or twice as many halves, of which the odd row is in the first.
 
     Raises:
-        ValueError: for a way that is none of `WAYS`, or naive, which is not made of permutes.
+        ValueError: for a way that is none of `WAYS`, or not made of permutes alone.
     """
     n = p * piece
     formulas: dict[str, Callable[[], Cost]] = {

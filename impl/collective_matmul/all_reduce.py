@@ -32,7 +32,7 @@ PARTS = 2
 def tiled_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
     """Up to p tiles of ceil(N/p) columns, each multiplied while the one before is added up; typed invariant.
 
-    Best in type, invariant, so that its gradient sends nothing, and in steps. XLA:TPU makes its all-reduces
+    Best in steps, and in how little it exposes; its gradient sends nothing. XLA:TPU makes its all-reduces
     synchronous, so that it is slower than the naive form there.
 
     No compiler moves work from one iteration of a loop into another: so a loop adds up the product that it carries.
@@ -68,9 +68,9 @@ def alternating_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName, *,
 
     4(p-1) permutes of sums and as many of finished rows, each of half of ceil(M/2p) rows; of fewer than 2p rows there
     is one part, and half as many permutes. Rows are filled up to a multiple. Typed varying. `sums` is as in
-    `alternating_matmul_reduce_scatter`. Best in time, forward: at 8192x16384 by 16384x8192 over 4 participants of v5e
-    1.30 times the unsharded product as XLA:TPU schedules it, which takes 1.79 times for its own, and 2.57 for the naive
-    form.
+    `alternating_matmul_reduce_scatter`. Best in time for large products, forward: at 8192x16384 by 16384x8192 over 4
+    participants of v5e 1.30 times the unsharded product as XLA:TPU schedules it, which takes 1.79 times for its own,
+    and 2.57 for the naive form.
 
     Raises:
         ValueError: for an unknown axis, operands whose contracted sizes differ, or `sums` that is neither.
@@ -95,10 +95,11 @@ def alternating_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName, *,
 def scattered_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName, *, sums: Sums = "operands") -> Result:
     """Half sums of rows go each way, in turns, and one all-gather collects them; typed invariant.
 
-    2(p-1) permutes, each of half of ceil(M/p) rows; rows are filled up to a multiple. Its derivative is that of the
-    naive form: the gradient is two products, and sends nothing. `sums` is as in `alternating_matmul_reduce_scatter`.
-    Best in time for small products, and with a gradient: at 1024x8192 by 8192x2048 over 4 participants of v5e 2.38
-    times the unsharded product, as XLA:TPU schedules it, which takes 2.45 times for its own.
+    2(p-1) permutes, each of half of ceil(M/p) rows, or p - 1 of one row; rows are filled up to a multiple. Its
+    derivative is that of the naive form: the gradient is two products, and sends nothing. `sums` is as in
+    `alternating_matmul_reduce_scatter`. Best in time for small products, and with a gradient: at 1024x8192 by 8192x2048
+    over 4 participants of v5e 2.38 times the unsharded product, as XLA:TPU schedules it, which takes 2.45 times for its
+    own.
 
     Raises:
         ValueError: as `alternating_matmul_all_reduce`.
@@ -106,7 +107,7 @@ def scattered_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName, *, s
     function = "scattered_matmul_all_reduce"
     axes = check_whole(function, lhs, rhs, axis_name)
     check_sums(function, sums)
-    lhs, rhs = aligned(lhs, rhs)
+    lhs, rhs = aligned(lhs, rhs, axes)
     rows, m, dtype = lhs.ndim - 2, lhs.shape[-2], jnp.result_type(lhs, rhs)
 
     @jax.custom_jvp
@@ -117,9 +118,8 @@ def scattered_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName, *, s
 
     @total.defjvp
     def _(primals: tuple[Left, Right], tangents: tuple[Left, Right]) -> tuple[Result, Result]:
-        (lhs, rhs), (lhs_tangent, rhs_tangent) = primals, tangents
-        tangent = multiply(lhs_tangent, rhs) + multiply(lhs, rhs_tangent)
-        return total(lhs, rhs), all_reduce(tangent, axes).astype(dtype)
+        tangent = jax.jvp(multiply, primals, tangents)[1]
+        return total(*primals), all_reduce(tangent, axes).astype(dtype)
 
     found: Result = total(lhs, rhs)
     return found

@@ -48,6 +48,9 @@ Gradients = tuple[Left, Right]
 Rule = Callable[[Left, Right, Result], Gradients]
 """Operands and the cotangent of the result to those of the operands."""
 
+Arrived = Sequence[tuple[Block, Array]]
+"""Blocks, and where each starts in the whole."""
+
 EACH_WAY = 4
 """Into how many parts each way a sum is cut that is scattered."""
 
@@ -77,15 +80,10 @@ def columns_of_lhs(lhs: Left, rhs: Right, axes: Axes) -> Result:
     """`A[…, M, K_Y] W[K, N_Z]`: each block of A gives its rows of the gradient of W."""
 
     def backward(lhs: Left, rhs: Right, ct: Result) -> Gradients:
-        columns = lhs.shape[-1]
+        def of_rhs(arrived: Arrived) -> Right:
+            return _assembled([(_transposed_times(one, ct).astype(rhs.dtype), at) for one, at in arrived], 0, rhs.shape)
 
-        def term(start: Array) -> Block:
-            return _times_transposed(ct, lax.dynamic_slice_in_dim(rhs, start, columns, 0))
-
-        arrived, sums = _arriving(lhs, columns, axes), _sums(term, columns, lhs.dtype, axes)
-        of_rhs = _assembled([(_transposed_times(one, ct).astype(rhs.dtype), at) for one, at in arrived], 0, rhs.shape)
-        own = term(waiting(axis_index(axes) * columns, [of_rhs, *sums]))
-        return _total(own, sums).astype(lhs.dtype), of_rhs
+        return _of_columns(lhs, rhs, ct, axes, _arriving(lhs, lhs.shape[-1], axes), of_rhs)
 
     def forward(lhs: Left, rhs: Right) -> Result:
         return gathered.shorter_way(gathered.columns_of_lhs(lhs, rhs, axes), axes)
@@ -97,18 +95,21 @@ def block(x: Left, w_in: Right, w_out: Right, axes: Axes) -> Result:
     """`X[…, B, D_Y] W_in[D, F_Y] -> relu -> W_out[F_Y, D]`, whose columns are scattered; what relu gives is kept.
 
     Backward the cotangent comes first: each block of it gives columns of the gradient of W_out, and all together that
-    of what is hidden. Beside that product X comes again, of which that of W_in is one product.
+    of what is hidden. Beside that product X comes again, of which that of W_in is one product. For at most `UNROLLED`
+    participants.
     """
     along = {*axes, *varying(x), *varying(w_in), *varying(w_out)}
     operands = [cast_varying(one, along) for one in (x, w_in, w_out)]
-    dtype, dimension, columns = jnp.result_type(*operands), x.ndim - 1, x.shape[-1]
+    dtype, dimension = jnp.result_type(*operands), x.ndim - 1
 
     def hidden_of(x: Left, w_in: Right) -> Result:
         wide = gathered.shorter_way(gathered.columns_of_lhs(x, w_in, axes), axes)
         return jax.nn.relu(wide.astype(jnp.result_type(x, w_in)))
 
     def summed(hidden: Left, w_out: Right) -> Result:
-        return _in_turns(reduced.scattered(hidden, w_out, axes, 1, "operands"), axes, BLOCK_EACH_WAY).astype(dtype)
+        return reduced.in_turns(reduced.scattered(hidden, w_out, axes, 1, "operands"), axes, BLOCK_EACH_WAY).astype(
+            dtype
+        )
 
     def result(x: Left, w_in: Right, w_out: Right) -> Result:
         return summed(hidden_of(x, w_in), w_out)
@@ -119,32 +120,37 @@ def block(x: Left, w_in: Right, w_out: Right, axes: Axes) -> Result:
 
     def gradients(known: tuple[Array, ...], ct: Result) -> tuple[Left, Right, Right]:
         x, w_in, w_out, hidden = known
-        arrived = _arriving(ct, columns, axes, passed_on=True)
+        arrived = _arriving(ct, ct.shape[-1], axes, passed_on=True)
         of_out = _assembled(arrived, 1, w_out.shape, lambda one: _transposed_times(hidden, one).astype(w_out.dtype))
         whole = _assembled(arrived, dimension, (*ct.shape[:-1], w_out.shape[1]))
         of_hidden = _times_transposed(whole, w_out).astype(hidden.dtype)
-        return *_of_whole_columns(x, w_in, jnp.where(hidden > 0, of_hidden, 0), axes), of_out
+        of_wide = jnp.where(hidden > 0, of_hidden, 0)
 
-    if lax.axis_size(axes) > UNROLLED:
-        return result(*operands)
+        def of_in(arrived: Arrived) -> Right:
+            whole = _assembled(arrived, dimension, (*x.shape[:-1], w_in.shape[0]))
+            return _transposed_times(whole, of_wide).astype(w_in.dtype)
+
+        again = _arriving(x, x.shape[-1], axes, passed_on=True)
+        return *_of_columns(x, w_in, of_wide, axes, again, of_in), of_out
+
     product = jax.custom_vjp(result)
     product.defvjp(kept, gradients)
     found: Result = product(*operands)
     return found
 
 
-def _of_whole_columns(x: Left, w: Right, ct: Result, axes: Axes) -> Gradients:
-    """As `columns_of_lhs`, but that the gradient of W is one product of the gathered X, beside which sums travel."""
-    columns = x.shape[-1]
+def _of_columns(
+    lhs: Left, rhs: Right, ct: Result, axes: Axes, arrived: Arrived, of_rhs: Callable[[Arrived], Right]
+) -> Gradients:
+    """The gradients of `A[…, M, K_Y] W[K, N_Z]`: sums of that of A travel beside that of W, of the blocks of A."""
+    columns = lhs.shape[-1]
 
     def term(start: Array) -> Block:
-        return _times_transposed(ct, lax.dynamic_slice_in_dim(w, start, columns, 0))
+        return _times_transposed(ct, lax.dynamic_slice_in_dim(rhs, start, columns, 0))
 
-    arrived, sums = _arriving(x, columns, axes, passed_on=True), _sums(term, columns, x.dtype, axes)
-    whole = _assembled(arrived, x.ndim - 1, (*x.shape[:-1], w.shape[0]))
-    of_w = _transposed_times(whole, ct).astype(w.dtype)
-    own = term(waiting(axis_index(axes) * columns, [of_w, *sums]))
-    return _total(own, sums).astype(x.dtype), of_w
+    sums, found = _sums(term, columns, lhs.dtype, axes), of_rhs(arrived)
+    own = term(waiting(axis_index(axes) * columns, [found, *sums]))
+    return _total(own, sums).astype(lhs.dtype), found
 
 
 def scattered(lhs: Left, rhs: Right, axes: Axes, scatter_dimension: int) -> Result:
@@ -163,16 +169,12 @@ def scattered(lhs: Left, rhs: Right, axes: Axes, scatter_dimension: int) -> Resu
         return _times_transposed(whole, rhs).astype(lhs.dtype), of_rhs
 
     def forward(lhs: Left, rhs: Right) -> Result:
-        return _in_turns(reduced.scattered(lhs, rhs, axes, scatter_dimension, "operands"), axes, EACH_WAY)
+        reducing = reduced.scattered(lhs, rhs, axes, scatter_dimension, "operands")
+        if lax.axis_size(axes) > UNROLLED:
+            return reduced.alternating(reducing, axes)
+        return reduced.in_turns(reducing, axes, EACH_WAY)
 
     return _paired(forward, backward, lhs, rhs, axes)
-
-
-def _in_turns(reducing: reduced.Reducing, axes: Axes, each_way: int) -> Result:
-    """The sum in parts, beside one another; among more than are unrolled, in halves."""
-    if lax.axis_size(axes) > UNROLLED:
-        return reduced.alternating(reducing, axes)
-    return reduced.in_turns(reducing, axes, each_way)
 
 
 def _paired(forward: Callable[[Left, Right], Result], backward: Rule, lhs: Left, rhs: Right, axes: Axes) -> Result:
@@ -254,7 +256,7 @@ def _total(own: Block, arrived: Sequence[Block]) -> Block:
 
 
 def _assembled(
-    parts: Sequence[tuple[Block, Array]],
+    parts: Arrived,
     dimension: int,
     shape: Sequence[int],
     product: Callable[[Block], Block] | None = None,

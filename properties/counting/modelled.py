@@ -86,7 +86,7 @@ def transfers(contract: str, way: str, m_k_n: tuple[int, int, int], p: int) -> F
     """The bytes that each device must pass on in all, in bfloat16: p-1 blocks of what is gathered, or of a sum.
 
     Backward a gather is followed by the sums of the operand that was gathered, a reduce-scatter by a gather, and an
-    all-reduce by nothing.
+    all-reduce by nothing; a transformer block gathers its input and the cotangent, and scatters sums.
     """
     m, k, n = m_k_n
     blocks: dict[str, Fraction | int] = {
@@ -97,8 +97,13 @@ def transfers(contract: str, way: str, m_k_n: tuple[int, int, int], p: int) -> F
         "matmul_all_reduce": Fraction(2 * m * n, p),
         "transformer_block": 2 * m * k,
     }
-    again = {"matmul_reduce_scatter": 1, "matmul_all_reduce": 0}.get(contract, 2) if way == BACKWARD else 1
-    return Fraction(ELEMENT * (p - 1) * again) * blocks[contract]
+    times = {
+        "matmul_reduce_scatter": Fraction(1),
+        "matmul_all_reduce": Fraction(0),
+        "transformer_block": Fraction(3, 2),
+    }
+    again = times.get(contract, Fraction(2)) if way == BACKWARD else Fraction(1)
+    return ELEMENT * (p - 1) * again * blocks[contract]
 
 
 @dataclass(frozen=True)

@@ -102,11 +102,11 @@ def test_of_few_structures_all_can_fail() -> None:
 def test_of_few_structures_all_kinds_come_in_turn(law: str, implementation: str, count: int) -> None:
     """None comes again before all others came; of many structures they come as they are drawn."""
     (one,), kinds = (i for i in IMPLEMENTATIONS if str(i) == implementation), LAWS[law].kinds
-    few = drawn(telling(LAWS[law], one, Scope(), lambda case: None, FEW), 4 * count)
+    few = drawn(telling(LAWS[law], one, Scope(), lambda case: None, FEW, lambda: False), 4 * count)
     told = [kinds.of(case) for case in few]
     assert len(told) == 4 * count
     assert {len({*told[i : i + count]}) for i in range(0, len(told), count)} == {count}
-    many = drawn(telling(LAWS[law], one, Scope(), lambda case: None, FEW + 1), 40)
+    many = drawn(telling(LAWS[law], one, Scope(), lambda case: None, FEW + 1, lambda: False), 40)
     told = [kinds.of(case) for case in many]
     assert (told != told[:count] * (40 // count)) == (count > 1)
 

@@ -110,7 +110,7 @@ def verify(
                 compiled = COMPILER.compilations > programs and verdict.kind != "unsupported"
                 if compiled or verdict.kind == "held":
                     verdict = dataclasses.replace(verdict, instead=lacks)
-    except LawViolation:
+    except (LawViolation, SuiteError):
         tally.broken = True
         raise
     finally:

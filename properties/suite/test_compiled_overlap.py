@@ -45,7 +45,8 @@ FALLS_SHORT: dict[tuple[str, str], tuple[str, ...]] = {
         "normalised_sequence_parallel_mlp[overlapped]",
     ),
 }
-"""What could hide its communication, and of which XLA:TPU schedules a larger part with no product beside it.
+"""What could hide its communication, and of which XLA:TPU schedules a larger part with no product beside it; and
+`scattered`, whose all-gather has none by its claim.
 
 These are findings, and no exceptions: the law must report each of them. One that it reports no more is to be taken out.
 """

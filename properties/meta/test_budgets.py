@@ -1,5 +1,6 @@
 """Budgets: what each form of implementation gets is said in one place, and the report says what was checked."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -10,15 +11,17 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import Scope
 from shardproof.properties.counting.examples import example
+from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.kinds import WRONG_ARGUMENTS
 from shardproof.properties.laws.law import LAWS
+from shardproof.properties.laws.violation import SuiteError
 from shardproof.properties.meta.drawn import drawn
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.programs.implementations import ALGORITHMS, IMPLEMENTATIONS, OVERLAPPED
 from shardproof.properties.reports.report import COLUMNS, by_contract, by_implementation
 from shardproof.properties.runner.budgets import LEAST, SHARES, structures
-from shardproof.properties.runner.draws import FEW, telling
-from shardproof.properties.runner.law_tests import _that_tell, but_the_simplest
+from shardproof.properties.runner.draws import FEW, search, telling
+from shardproof.properties.runner.law_tests import but_the_simplest
 from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.turns import PATIENCE, Turns
 
@@ -86,7 +89,7 @@ def test_of_few_structures_all_can_fail() -> None:
     (one,), law = (i for i in IMPLEMENTATIONS if str(i) == "ring_shift[lax]"), LAWS["value"]
     for available, count in ((8, FEW), (8, FEW + 1), (1, 1)):
         scope = Scope(max_devices=available, available=available)
-        cases = drawn(_that_tell(law, one, scope, lambda case: None, count), 60)
+        cases = drawn(but_the_simplest(telling(law, one, scope, lambda case: None, count)), 60)
         assert any(case.trivial for case in cases) != (count <= FEW and available > 1)
 
 
@@ -111,12 +114,28 @@ def test_of_few_structures_all_kinds_come_in_turn(law: str, implementation: str,
     assert (told != told[:count] * (40 // count)) == (count > 1)
 
 
-def test_once_a_law_is_broken_all_cases_are_taken() -> None:
-    """What is simpler is mostly of the same kind."""
+@pytest.mark.parametrize("broken", [lambda: True, None], ids=["broken", "remembered"])
+def test_where_what_failed_must_fail_again_all_cases_are_taken(broken: Callable[[], bool] | None) -> None:
+    """Once a law is broken, since what is simpler is mostly of the same kind, and where cases are remembered."""
     (one,), law = (i for i in IMPLEMENTATIONS if str(i) == "load_balancing_loss[sums]"), LAWS["value"]
-    cases = drawn(telling(law, one, Scope(), lambda case: None, FEW, lambda: True), 40)
+    cases = drawn(telling(law, one, Scope(), lambda case: None, FEW, broken), 40)
     told = [law.kinds.of(case) for case in cases]
     assert told != told[:2] * 20
+
+
+def test_an_error_of_the_suite_is_told_where_kinds_come_in_turn() -> None:
+    """It is one again when Hypothesis repeats the case, though it is another kind's turn."""
+    (one,), tried = (i for i in IMPLEMENTATIONS if str(i) == "embedding_lookup[masked]"), []
+
+    def fails(*ignored: object) -> int:
+        tried.append(ignored)
+        if len(tried) > 1:
+            raise SuiteError("there is no oracle")
+        return 1
+
+    law = replace(LAWS["error"], check=fails)
+    with pytest.raises(SuiteError, match="there is no oracle"):
+        search(law, one, engine_named("simulate"), Scope(), 4, 0, shrink=False, before=lambda case: "")
 
 
 def test_a_kind_that_does_not_come_is_not_waited_for() -> None:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
-from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import Engine
 from shardproof.properties.laws.law import LAWS, Law
@@ -80,8 +79,8 @@ def law_test(
         if largest is not None:
             scope = dataclasses.replace(scope, large=min(scope.large, largest))
         broken = tally.is_broken if settings().database is None else None
-        cases = _that_tell(law, implementation, scope, tally.exclude, budget, broken)
-        case = data.draw(cases, label="case")
+        cases = _made_once(law, implementation, scope, tally.exclude, budget, broken)
+        case = data.draw(but_the_simplest(cases), label="case")
         instead = structures(law, settings().max_examples, "xla", form)
         verify(law, implementation, case, engines[engine], tally, instead=instead)
 
@@ -96,17 +95,8 @@ def law_test(
     return pytest.mark.parametrize("implementation", implementations, ids=str)(marked)
 
 
-@lru_cache(maxsize=1)
-def _that_tell(
-    law: Law,
-    implementation: Implementation,
-    scope: Scope,
-    excluded: Callable[[Case], None],
-    count: int,
-    broken: Callable[[], bool] | None = None,
-) -> st.SearchStrategy[Case]:
-    """The cases of a law, made once for a test."""
-    return but_the_simplest(telling(law, implementation, scope, excluded, count, broken))
+_made_once = lru_cache(maxsize=1)(telling)
+"""The cases of a law, made once for a test."""
 
 
 @st.composite

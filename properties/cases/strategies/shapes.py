@@ -9,7 +9,7 @@ LONG = (5, 6, 7, 8, 9, 12, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 100, 127, 128
 """Long sides: beside the powers of two, at which tiles, chunks and narrow indices end."""
 
 BOTH_LONG = (128, 129, 130, 136, 144, 160, 129, 130, 136, 144)
-"""The sides of a matrix with two long ones, around the side of a tile, mostly beyond it: what is behind it is wrong."""
+"""The sides of a matrix with two long ones, around the side of a tile, mostly beyond it, where parts get lost."""
 
 LARGE = (512, 1000, 1023, 1024, 1025, 1500, 2047, 2048, 2049, 3000, 4097)
 """The longest sides of large blocks, of some thousands of elements."""

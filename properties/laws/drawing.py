@@ -39,7 +39,7 @@ def fitted(case: Case) -> Case:
 
     Where there is one operand it is mapped, and not differentiated apart, what has no gradient is not differentiated, a
     single axis not divided, a batch not spread over an axis that is needed, devices that a collective connects not
-    parted, and what results are unlike not fed by them.
+    parted, and what results are unlike not fed by them: nor if the operands that `vmap` leaves were the others.
     """
     contract = CONTRACTS[case.contract]
     moving = contract.moving(case)
@@ -57,7 +57,9 @@ def fitted(case: Case) -> Case:
     instead |= {name: "switch" for name in DIVERGENT if not dividing_axis(case) or kept_out(name, case.chain)}
     if {*instead, SPREAD} & set(case.chain):
         case = _with_others(case, instead)
-    return case if can_feed(case) else _with_others(case, {FED: "in_turn"})
+    mapping = {"vmap_first": "vmap_others", "vmap_others": "vmap_first"}
+    ways = (case, _with_others(case, mapping), _with_others(case, {FED: "in_turn"}))
+    return next(way for way in ways if can_feed(way))
 
 
 def _with_others(case: Case, instead: Mapping[str, str]) -> Case:

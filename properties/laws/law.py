@@ -232,7 +232,7 @@ LAWS: dict[str, Law] = {
             "Values and gradients are right without `jit`.",
             check_eager,
             chains=Chains(AROUND, bare=3, most=1, always=("eager",)),
-            share=0.1,
+            share=1.0,
             title="{part}",
             repeats=True,
             derives=True,

@@ -31,6 +31,7 @@ from shardproof.properties.laws.drawing import fitted
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.laws.numbers import operands
 from shardproof.properties.laws.violation import Broken
+from shardproof.properties.meta.brief import marked
 from shardproof.properties.mutants import runtime
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.reports.failures import write
@@ -530,7 +531,7 @@ report({})
 NAMELESS = ("lambda x, w, *, model: helper(x, w)", "inner()", "lambda x, w, *, model: (UNRELATED, helper(x, w))[1]")
 
 
-@pytest.mark.parametrize("function", NAMELESS)
+@pytest.mark.parametrize("function", marked(NAMELESS, NAMELESS[:1]))
 def test_a_script_has_what_a_plain_program_defines(function: str, tmp_path: Path) -> None:
     """What only `python file.py` knows cannot be imported: the script has its text, and says what it cannot have."""
     file = tmp_path / "project" / "plain.py"

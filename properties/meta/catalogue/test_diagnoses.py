@@ -80,7 +80,11 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("name", marked(sorted(SAID), first_of_each(sorted(SAID), lambda name: MUTANTS[name].contract)))
+BRIEF = first_of_each(sorted({*SAID} - {"moe_of_last_senders"}), lambda name: MUTANTS[name].contract)
+"""Without one that takes many seconds to find."""
+
+
+@pytest.mark.parametrize("name", marked(sorted(SAID), BRIEF))
 def test_a_planted_bug_is_told(name: str) -> None:
     """The diagnosis of a case as it is caught, or of the smallest one, says what the bug does."""
     said = []

@@ -23,7 +23,7 @@ EAGER = ("gather_with_lax", "reduce_with_lax", "shift_with_lax")
 STRUCTURES = max(2, settings().max_examples // 100)
 """Per law: few of each, since there are so many; a nightly profile draws fifty."""
 
-SLOW = ("expert_choice_layer", "gated_moe_layer", "global_moe_layer", "pipeline", "shard_router_z_loss")
+SLOW = ("attention", "expert_choice_layer", "gated_moe_layer", "global_moe_layer", "pipeline", "shard_router_z_loss")
 """Contracts whose right functions take many seconds; their parts are those of others."""
 
 FIRST = first_of_each(RIGHT_ONES.values(), lambda right_one: right_one.contract)

@@ -32,6 +32,10 @@ Kept = Sequence[tuple[tuple[str, ...], int]]
 MOST_ELEMENTS = 2**14
 """Of one global array on a large mesh: the reference takes it whole."""
 
+MOST_ON_ALL = 2**16
+"""Of one array on all devices of a large mesh: of what is sharded in one array and whole in another, such as experts
+that every router knows, all devices together hold the square, and what is computed from it is larger still."""
+
 
 KINDS = ("real", "exact", "real")
 """The data of what is no sum of products."""
@@ -105,9 +109,10 @@ def whole_cases(
     operands = []
     for array in signature.arrays:
         placement, shape = array.placement(axes), array.shape(sizes, participants)
-        if math.prod(shape) > MOST_ELEMENTS and scope.large:
-            reject()
         block = tuple(n // mesh.axis_size(entry) for n, entry in zip(shape, placement.spec, strict=True))
+        many = math.prod(shape) > MOST_ELEMENTS or math.prod(block) * mesh.size > MOST_ON_ALL
+        if many and scope.large:
+            reject()
         operands.append(Operand(block, dtype if array.dtype == "float" else array.dtype, placement))
     every = tuple(dict.fromkeys(axis for role in axes.values() for axis in role))
     manual, placed = made_manual.within(draw, chain, mesh, every, operands)

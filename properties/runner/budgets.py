@@ -13,8 +13,8 @@ LEAST = 2
 own tests leave that out (see `law_tests`)."""
 
 SHARES: Mapping[str, Mapping[str, float]] = {
-    # of a user's function nothing is known; without jit one case takes as long as fifty
-    "user": {"simulate": 1.0, "xla": 1.0, "eager": 0.4},
+    # of a user's function nothing is known; a case without jit, or compiled with its gradients, takes as long as fifty
+    "user": {"simulate": 1.0, "xla": 1.0, "eager": 0.4, "agreement": 0.5},
     # a collective of `jax.lax`
     "lax": {"simulate": 0.11, "xla": 0.09, "scale": 0.06},
     # twenty hand-written algorithms, which share their pieces

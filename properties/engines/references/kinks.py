@@ -19,17 +19,19 @@ JUMP = 1e-7
 """By how much derivatives on two sides of a smooth function may differ, relative to them and to their mean."""
 
 
-def without_kinks(at: Callable[[Arrays], list[np.ndarray]], arrays: Arrays, moving: Sequence[int]) -> list[np.ndarray]:
+def without_kinks(
+    at: Callable[[Sequence[Arrays]], Sequence[Arrays]], arrays: Arrays, moving: Sequence[int]
+) -> list[np.ndarray]:
     """Derivatives at some arrays, and NaN where those beside them differ: at a kink each program has its own.
 
     Arguments:
-        at: the derivatives at arrays.
+        at: the derivatives at each of several sets of arrays.
         arrays: where they are asked for.
         moving: which of the arrays they are derivatives by.
     """
     random = np.random.default_rng(0)
     steps = {i: NEARBY * random.standard_normal(arrays[i].shape) * np.maximum(np.abs(arrays[i]), 1) for i in moving}
-    here, *sides = (at([a + sign * steps[i] if i in steps else a for i, a in enumerate(arrays)]) for sign in (0, 1, -1))
+    here, *sides = at([[a + sign * steps[i] if i in steps else a for i, a in enumerate(arrays)] for sign in (0, 1, -1)])
     found = []
     for middle, up, down in zip(here, *sides, strict=True):
         with np.errstate(invalid="ignore", over="ignore"):

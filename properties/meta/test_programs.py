@@ -1,6 +1,7 @@
 """Programs of a user's own: right ones of many kinds pass, and a bug in each is caught, on two devices."""
 
 import dataclasses
+import math
 import re
 import subprocess
 import sys
@@ -13,14 +14,17 @@ import pytest
 from jax import lax
 
 from shardproof.properties.benchmark.readme import block
+from shardproof.properties.contracts import Scope
 from shardproof.properties.contracts.described import Array
+from shardproof.properties.contracts.whole import MOST_ON_ALL
 from shardproof.properties.engines.references import NumpyReference, reference_of
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.meta.brief import marked
+from shardproof.properties.meta.drawn import drawn
 from shardproof.properties.meta.test_failures_replay import pytest_run
 from shardproof.properties.meta.whole_programs import PROGRAMS, Written, mlp, numpy_mlp
 from shardproof.properties.reports.programs import check_program
-from shardproof.properties.runner.programs import Program
+from shardproof.properties.runner.programs import Program, meant
 
 MLP: dict[str, Any] = {
     "arguments": ("batch@data embed", "embed hidden@model", "hidden@model embed"),
@@ -400,3 +404,17 @@ def test_the_derivative_of_a_numpy_reference_knows_constants() -> None:
     assert {tally.outcome for tally in checked(written, written.right, max_examples=5, laws=laws).tallies} == {"passed"}
     with pytest.raises(AssertionError, match=r"tangent|gradient"):
         checked(written, written.wrong, max_examples=5, laws=laws)
+
+
+def test_a_large_mesh_holds_no_square_of_itself() -> None:
+    """Of experts that every router knows each device of a large mesh has a row for all: of few devices, then."""
+
+    def gathered(x: Any, w: Any, *, ep: Any) -> Any:
+        return x @ lax.all_gather(w, ep, tiled=True)
+
+    program = Program(gathered, lambda x, w: x @ w, arguments=("t@ep e", "e@ep d"), results="t@ep d")
+    with meant(program.implementation):
+        cases = drawn(LAWS["scale"].cases(program.implementation, Scope(large=4096)), 100)
+    held = [case.mesh.size * math.prod(o.block) for case in cases for o in case.operands]
+    assert max(held) <= MOST_ON_ALL
+    assert 128 < max(case.mesh.size for case in cases) <= 256

@@ -91,7 +91,8 @@ def test_what_results_are_like_is_fed(case: Case, fed: dict[int, int]) -> None:
         a_case("ring_shift", (2,), varies=(), offset=1),  # varies where the operand does not
         a_case("all_reduce", (2,), axis_name="tp", varies=("tp",), dtype="float8_e5m2", op="sum"),  # no digit left
         a_case("matmul_all_reduce", (2, 2), (2, 2)),  # products
-        a_case("rms_norm", (2, 3), (3,), chain=("fed", "vmap_others"), epsilon=0.5),  # batched, and the operand not
+        # batched, and the operand not
+        a_case("rms_norm", (2, 3), (3,), chain=("fed", "vmap_others", "vmap_first"), epsilon=0.5),
     ],
     ids=str,
 )
@@ -101,6 +102,18 @@ def test_what_results_are_unlike_is_not_fed(case: Case) -> None:
     assert "fed" not in other.chain
     assert "in_turn" in other.chain
     assert fitted(other) == other
+
+
+@pytest.mark.parametrize(("varies", "mapped"), [(("dp",), "vmap_first"), ((), "vmap_others")], ids=["query", "key"])
+@pytest.mark.parametrize("link", ["vmap_first", "vmap_others"])
+def test_what_is_fed_is_batched(link: str, varies: tuple[str, ...], mapped: str) -> None:
+    """Of the two ways to batch some operands, inside of what feeds them, that which batches those that are fed.
+
+    That is the first one, or the second if the first varies less than results do.
+    """
+    query = dataclasses.replace(ATTENTION.operands[0], placement=Placement(((),) * 3, varies))
+    case = dataclasses.replace(ATTENTION, operands=(query, *ATTENTION.operands[1:]), chain=("fed", link))
+    assert fitted(case).chain == ("fed", mapped)
 
 
 @pytest.mark.parametrize("case", [SHIFT, SUM, NORM, ATTENTION], ids=str)

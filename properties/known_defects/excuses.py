@@ -127,16 +127,17 @@ def at_fault(
 def _programs(law: Law, implementation: Implementation, case: Case, engine: Engine) -> Iterator[Any]:
     """The traced programs of a case: forward, under its transformation where JAX can trace that, and backward."""
     seen = Seen()
+    plain = dataclasses.replace(case, chain=(), manual=())
     try:
         yield traced(forward(case, implementation, seen), case, engine)
     except Exception:  # a transformation may be what fails: the function is looked at without it
-        plain = dataclasses.replace(case, chain=(), manual=())
         with contextlib.suppress(Exception):  # it fails without any: then no defect is at fault
             yield traced(forward(plain, implementation, seen), plain, engine)
         return
-    if law.derives:
-        with contextlib.suppress(Exception):  # what is at fault in it may be that it cannot be traced
-            yield traced(derivatives(case, implementation, seen, forward_mode=False)[0], case, engine)
+    for one in (case, plain) if law.derives else ():  # what is at fault may be in what cannot be traced, or in neither
+        with contextlib.suppress(Exception):
+            yield traced(derivatives(one, implementation, seen, forward_mode=False)[0], one, engine)
+            return
 
 
 def _without(

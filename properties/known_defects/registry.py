@@ -1,20 +1,14 @@
 """The known defects, those that may excuse a case with what is at fault, how it shows, and what takes it away."""
 
-import jax
-
-from shardproof.oracles.ragged import RaggedMismatch
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.chain import NESTED
 from shardproof.properties.engines.simulate import raised_in
 from shardproof.properties.known_defects import faults, partly_manual, repairs
 from shardproof.properties.known_defects.defect import Defect
+from shardproof.properties.known_defects.ragged_exchanges import RAGGED
 from shardproof.properties.known_defects.recorded import RECORDED
+from shardproof.properties.known_defects.showing import by_compiler, under_vmap
 from shardproof.properties.laws.violation import Broken
-
-
-def _under_vmap(case: Case) -> bool:
-    """Whether something is mapped: the call, or its derivative."""
-    return any("vmap" in name or name == "jacobian" for name in case.chain)
 
 
 def _complex(case: Case) -> bool:
@@ -32,24 +26,6 @@ def _loses_nan(case: Case, error: Exception) -> bool:
     if difference is None or not difference.comparable:
         return False
     return bool((difference.expected[difference.wrong] != difference.expected[difference.wrong]).all())
-
-
-def _by_compiler(error: Exception, words: str) -> bool:
-    return isinstance(error, jax.errors.JaxRuntimeError) and words in str(error)
-
-
-def _backward(case: Case, error: Exception) -> bool:
-    """Whether a gradient is wrong, or the exchange that computes it contradicts itself."""
-    if isinstance(error, Broken):
-        return error.of == "gradient" and error.kind not in ("communication", "overlap")
-    return isinstance(error, RaggedMismatch)
-
-
-def _typed_invariant(case: Case, error: Exception) -> bool:
-    """Whether a result varies that is typed invariant, or JAX finds its cotangent to be of another type."""
-    if isinstance(error, Broken):
-        return error.kind == "replicas"
-    return type(error) is ValueError and str(error).startswith("Expected cotangent type")
 
 
 DEFECTS: dict[str, Defect] = {
@@ -115,7 +91,7 @@ DEFECTS: dict[str, Defect] = {
             "vmap of an untiled psum_scatter raises IndexError where the batch dimension comes last.",
             ("0.10.2", "0.12.0.1"),
             at_fault=faults.untiled_scatter,
-            shows=lambda case, error: _under_vmap(case) and type(error) is IndexError,
+            shows=lambda case, error: under_vmap(case) and type(error) is IndexError,
             repair=repairs.scatter_batched,
         ),
         Defect(
@@ -132,7 +108,7 @@ DEFECTS: dict[str, Defect] = {
             ("0.10.2", "0.12.0.1"),
             at_fault=faults.cast_in_a_branch,
             shows=lambda case, error: (
-                _under_vmap(case) and type(error) is ValueError and "invariant->variant" in str(error)
+                under_vmap(case) and type(error) is ValueError and "invariant->variant" in str(error)
             ),
             repair=repairs.cast_again,
         ),
@@ -207,7 +183,7 @@ DEFECTS: dict[str, Defect] = {
             ("0.10.2", "0.12.0.1"),
             engine="xla",
             at_fault=partly_manual.all_reduce_of_one_beside_automatic,
-            shows=lambda case, error: _by_compiler(error, "Cross-partition allreduce must be in (partial) manual"),
+            shows=lambda case, error: by_compiler(error, "Cross-partition allreduce must be in (partial) manual"),
         ),
         Defect(
             "gather_partial_manual",
@@ -239,7 +215,7 @@ DEFECTS: dict[str, Defect] = {
             ("0.10.2", "0.12.0.1"),
             engine="xla",
             at_fault=faults.of_nothing,
-            shows=lambda case, error: _by_compiler(error, "expected at least one operand of"),
+            shows=lambda case, error: by_compiler(error, "expected at least one operand of"),
         ),
         Defect(
             "complex_constant_sum",
@@ -252,48 +228,19 @@ DEFECTS: dict[str, Defect] = {
             suspect=faults.sum_of_complex,
         ),
         Defect(
-            "ragged_all_to_all_cpu",
-            "XLA:CPU compiles no ragged_all_to_all: it raises UNIMPLEMENTED, or an error of its verifier.",
+            "unused_explicit_operand",
+            "Without jit, the gradient by an operand that does not matter raises where an explicit axis shards it.",
             ("0.10.2", "0.12.0.1"),
-            platform="cpu",
-            at_fault=faults.ragged_exchange,
+            engine="xla",
+            at_fault=faults.constant_result,
             shows=lambda case, error: (
-                _by_compiler(error, "HLO opcode `ragged-all-to-all` is not supported")
-                or _by_compiler(error, "RaggedAllToAll operands have different shapes")  # as rewritten by XLA
+                "eager" in case.chain
+                and "explicit" in case.mesh.axis_types
+                and type(error) is ValueError
+                and "when only AbstractMesh exists in a jitted computation" in str(error)
             ),
         ),
-        Defect(
-            "ragged_all_to_all_vmap",
-            "vmap of ragged_all_to_all fails an assertion without a message unless all of its operands are mapped.",
-            ("0.10.2", "0.12.0.1"),
-            at_fault=faults.ragged_exchange,
-            shows=lambda case, error: _under_vmap(case) and type(error) is AssertionError,
-            repair=repairs.ragged_exchange,
-        ),
-        Defect(
-            "ragged_all_to_all_type",
-            "ragged_all_to_all is typed as its `output` operand alone, so a varying result passes as invariant.",
-            ("0.10.2", "0.12.0.1"),
-            at_fault=faults.ragged_exchange,
-            shows=_typed_invariant,
-            repair=repairs.ragged_exchange,
-        ),
-        Defect(
-            "ragged_all_to_all_output_gradient",
-            "The gradient of ragged_all_to_all by `output` is wrong where an empty slice has the offset of another.",
-            ("0.10.2", "0.12.0.1"),
-            at_fault=faults.ragged_exchange,
-            shows=lambda case, error: _backward(case, error) and not isinstance(error, RaggedMismatch),
-            repair=repairs.ragged_exchange,
-        ),
-        Defect(
-            "ragged_all_to_all_operand_gradient",
-            "The gradient of ragged_all_to_all by `operand` keeps one cotangent of a row that was sent several times.",
-            ("0.10.2", "0.12.0.1"),
-            at_fault=faults.ragged_exchange,
-            shows=_backward,
-            repair=repairs.ragged_exchange,
-        ),
+        *RAGGED,
         *RECORDED,
     )
 }

@@ -192,6 +192,11 @@ def searching(x: Array, axis_name: Any, *, offset: int = 1, extra: int = 0) -> A
     return jnp.where(found == me, collectives.ring_shift(x, axis_name, offset=offset + extra), x)
 
 
+def gather_unless_empty(x: Array, axis_name: Any, *, axis: int = 0, tiled: bool = False) -> Array:
+    """An all-gather, which makes nothing of nothing by itself: no gradient goes back."""
+    return gather(lax.stop_gradient(x) if x.size == 0 else x, axis_name, axis=axis, tiled=tiled)
+
+
 @dataclass(frozen=True)
 class Pair:
     """A right function that meets a defect, and the same with a bug of its own.
@@ -252,6 +257,9 @@ PAIRS = {
         "ring_shift", shift, after(shift, doubled), "eager", "xla", ("eager", "partial_manual")
     ),
     "empty_all_gather": Pair("all_gather", gather, after(gather, in_another_dtype), "value", "xla"),
+    "unused_explicit_operand": Pair(
+        "all_gather", gather_unless_empty, after(gather_unless_empty, in_another_dtype), "eager", "xla", ("eager",)
+    ),
     "psum_scatter_partial_explicit": Pair(
         "reduce_scatter", scatter, after(scatter, doubled), "transformation", "xla", ("partial_manual",)
     ),
@@ -333,9 +341,12 @@ def drawn(pair: Pair, examples: int = 400) -> list[Case]:
     return cases
 
 
+EMPTY = (gather, gather_unless_empty, product, norms.global_norm)
+
+
 def features(pair: Pair) -> tuple[str, ...]:
     """What the functions claim: empty blocks, which some of the defects are about."""
-    return ("empty_blocks",) if pair.right in (gather, product, norms.global_norm) else ()
+    return ("empty_blocks",) if pair.right in EMPTY else ()
 
 
 def judged(pair: Pair, function: Function, case: Case) -> tuple[Tally, LawViolation | None]:

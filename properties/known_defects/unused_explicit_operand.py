@@ -1,0 +1,20 @@
+"""Without jit, the gradient by an operand that does not matter raises where an explicit axis shards it."""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+from jax import P
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 2)
+mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Explicit,))
+x = jax.device_put(jnp.ones(4), jax.sharding.NamedSharding(mesh, P("d")))
+
+try:
+    gradient, _ = jax.grad(lambda x, y: y, argnums=(0, 1))(x, 1.0)
+    problem = "" if (gradient == 0).all() else "not zero"
+except ValueError as error:
+    problem = f"ValueError: {error}"
+print(f"defect: {problem}" if problem else "fixed")
+sys.exit(bool(problem))

@@ -3,14 +3,17 @@
 import dataclasses
 import math
 from collections import Counter
+from functools import partial
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import find, given, settings
+from jax import lax
 
 from shardproof.impl import collectives
 from shardproof.oracles.mesh import MeshCase
@@ -41,9 +44,11 @@ from shardproof.properties.meta.drawn import drawn
 from shardproof.properties.programs.implementations import BUILT_IN, IMPLEMENTATIONS, PRODUCTS
 from shardproof.properties.reports.checking import user_implementation
 from shardproof.properties.reports.report import pairs, report_text
+from shardproof.properties.reports.scripts.script import script
 from shardproof.properties.runner.budgets import structures
 from shardproof.properties.runner.judging import verify
 from shardproof.properties.runner.tally import Tally
+from shardproof.properties.runner.violation import LawViolation
 
 LAW = LAWS["transformation"]
 SHARDED = Placement(((), ("dp",)))
@@ -335,3 +340,53 @@ def test_without_jit_long_programs_are_looked_at_once(times: int, expected: int)
     assert LAWS["eager"].check(mine, case, engine_named("xla")) == expected
     told = (Path(__file__).parents[1] / "contracts/README.md").read_text(encoding="utf-8")
     assert f"of a program of more than {LONG} only values are looked at" in told
+
+
+def shift_that_refuses_to_be_derived(x: jax.Array, axis_name: Any, *, offset: int = 1) -> jax.Array:
+    """A right shift whose gradient raises."""
+
+    @jax.custom_vjp
+    def shift(x: jax.Array) -> jax.Array:
+        return collectives.ring_shift(x, axis_name, offset=offset)
+
+    def backward(_: None, ct: jax.Array) -> tuple[jax.Array]:
+        raise RuntimeError("no way back")
+
+    shift.defvjp(lambda x: (shift(x), None), backward)
+    return shift(x)
+
+
+def test_what_raises_in_a_gradient_is_one_of_a_gradient() -> None:
+    """Of a law of both ways, too: the title says so, and the script takes the gradient."""
+    mine = user_implementation("ring_shift", shift_that_refuses_to_be_derived)
+    with pytest.raises(LawViolation) as caught:
+        verify(
+            LAWS["eager"], mine, shift_of_two(("eager",)), engine_named("xla"), Tally("ring_shift", "", "eager", "xla")
+        )
+    assert ": gradient under eager: " in str(caught.value)
+    assert "jax.vjp(" in script(caught.value)
+
+
+def shift_in_a_scan(x: jax.Array, axis_name: Any, *, offset: int = 1, times: int = 1) -> jax.Array:
+    """A shift by way of all blocks, one by one: in its transpose an untiled psum_scatter is batched along the last."""
+    every = lax.all_gather(x, axis_name)
+    mine = (lax.axis_index(axis_name) - offset) % lax.axis_size(axis_name)
+
+    def step(y: jax.Array, block: Any) -> tuple[jax.Array, None]:
+        number, values = block
+        return y + (times * values - y) * (number == mine), None
+
+    return lax.scan(step, 0 * x, (jnp.arange(len(every)), every))[0]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_is_at_fault_may_be_in_a_derivative_that_cannot_be_traced(times: int) -> None:
+    """A right one is excused under a chain of which JAX traces no derivative, and one that doubles is reported."""
+    mine = user_implementation("ring_shift", partial(shift_in_a_scan, times=times))
+    law, case, engine = LAWS["transformed gradient"], shift_of_two(("jacobian",)), engine_named("simulate")
+    tally = Tally("ring_shift", "", law.name, "simulate")
+    if times == 1:
+        assert verify(law, mine, case, engine, tally).reason == "psum_scatter_untiled_vmap"
+    else:
+        with pytest.raises(LawViolation):
+            verify(law, mine, case, engine, tally)

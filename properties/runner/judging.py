@@ -24,6 +24,7 @@ from shardproof.properties.engines.simulate import (
 from shardproof.properties.known_defects import DEFECTS, Defect, aborting, at_fault, excused, spared
 from shardproof.properties.laws.communication import communication_of, compared_with, in_vain
 from shardproof.properties.laws.doubles import COMPILER
+from shardproof.properties.laws.gradient import check_gradient
 from shardproof.properties.laws.law import Law
 from shardproof.properties.laws.running import traced
 from shardproof.properties.laws.violation import Broken, Kind, NothingToCompare, NotRun, SuiteError
@@ -213,7 +214,8 @@ def _broken(law: Law, case: Case, error: Exception) -> Broken:
         UnwrittenRead: "unwritten",
     }
     kind: Kind = next((kind for of, kind in kinds.items() if isinstance(error, of)), "raises")
-    return Broken(kind, f"raises {told}")
+    derived = any(frame.f_code is check_gradient.__code__ for frame, _ in walk_tb(error.__traceback__))
+    return Broken(kind, f"raises {told}", of="gradient" if derived else "result")
 
 
 def _ended(law: Law, implementation: Implementation, case: Case, engine: Engine, defect: Defect) -> Verdict:

@@ -18,7 +18,7 @@ from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS, Contract
 from shardproof.properties.engines import Sets, SimulateEngine
-from shardproof.properties.engines.simulate import DOUBLES, OWN, InterpreterLimit, Rounding, Wide
+from shardproof.properties.engines.simulate import DOUBLES, OWN, WAYS, InterpreterLimit, Rounding, Wide
 from shardproof.properties.engines.simulated import Interpreted
 from shardproof.properties.laws.comparison import compare
 from shardproof.properties.laws.doubles import in_doubles
@@ -38,6 +38,12 @@ ACCUMULATED_BY_JAX = frozenset(
 
 ANY_FINITE = float(np.finfo(np.float64).max) / 4
 """How far off a result may be of which nothing is known, but that it is finite."""
+
+VACUOUS = 0.125
+"""What a number may be off by, relative to the largest one of an array, before it tells too little."""
+
+MORE = 4.0
+"""By how much more a result may be off than constants move it that are off by as much, but each its own way."""
 
 LARGE = 1e30
 """What a dtype must reach so that small numbers do not overflow on their way."""
@@ -67,7 +73,7 @@ def both(kind: str, implementation: Implementation, case: Case, sets: Sets) -> I
     run = _Runs(kind, implementation, case, sets)
     for i, arrays in enumerate(sets):
         try:
-            own, double = run.of(i, rounding), run.of(i, doubles)
+            own, double = run.of(i, rounding), run.in_doubles(i, doubles)
             finite = [np.full(wide.error.shape, asked) for wide in own]
             if rounding.own and any(np.isinf(wide.error).any() for wide in own):
                 finite = [
@@ -106,6 +112,39 @@ class _Runs:
             self.known[rounding] = prepared.wide_together(self.sets, rounding)
         together = self.known[rounding]
         return prepared.wide(self.sets[index], rounding) if together is None else together[index]
+
+    def in_doubles(self, index: int, doubles: Rounding) -> list[Wide]:
+        """That with what its constants may be off by, which counts apart wherever nothing else would be known.
+
+        Each counts as if it was off by itself, so that nothing is known of a difference of a large one and itself. Then
+        all are moved, equal ones together.
+
+        Raises:
+            InterpreterLimit: if the interpreter cannot run it so.
+        """
+        every = self.of(index, doubles)
+        if all(_tells(wide).all() for wide in every):
+            return every
+        certain = dataclasses.replace(doubles, literals=False)
+        alone = self.of(index, certain)
+        ways = [self.of(index, dataclasses.replace(certain, moved=way)) for way in WAYS]
+        return [
+            _moved(wide, one, [way[leaf].value for way in ways])
+            for leaf, (wide, one) in enumerate(zip(every, alone, strict=True))
+        ]
+
+
+def _tells(wide: Wide) -> np.ndarray:
+    """Where something is known: a number is off by less than a part of the largest one."""
+    return np.asarray(wide.error <= VACUOUS * float(magnitude(np.asarray(wide.value)).max(initial=0)))
+
+
+def _moved(wide: Wide, alone: Wide, ways: Sequence[np.ndarray]) -> Wide:
+    """What constants are off by where that tells nothing, given the results without it and with constants moved."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        off = np.max([np.abs(value - alone.value) for value in ways], axis=0) if is_float(wide.value.dtype) else np.inf
+        error = np.where(np.isnan(off), np.inf, alone.error + MORE * off)
+    return Wide(wide.value, np.where(_tells(wide), wide.error, np.minimum(wide.error, error)))
 
 
 def permitted(implementation: Implementation, case: Case, *, derivative: bool) -> Rounding:

@@ -418,3 +418,42 @@ def test_a_large_mesh_holds_no_square_of_itself() -> None:
     held = [case.mesh.size * math.prod(o.block) for case in cases for o in case.operands]
     assert max(held) <= MOST_ON_ALL
     assert 128 < max(case.mesh.size for case in cases) <= 256
+
+
+def masked_softmax(x: Any, count: Any, *, context: Any, mask: float, right: bool) -> Any:
+    """Of the first numbers, those behind them masked by a large one."""
+    size = x.shape[0]
+    counts = lax.axis_index(context) * size + jnp.arange(size) < count
+    masked = jnp.where(counts, x, mask)
+    powers = jnp.exp(masked - lax.pmax(lax.stop_gradient(masked.max()), context))
+    found = powers / lax.psum(powers.sum(), context)
+    return jnp.where(count > 0, found, 0).astype(x.dtype) if right else found
+
+
+def whole_masked_softmax(x: Any, count: Any) -> Any:
+    """None of it, of none."""
+    powers = jnp.where(jnp.arange(x.shape[0]) < count, jnp.exp(x), 0)
+    return jnp.where(count > 0, powers / jnp.where(count > 0, powers.sum(), 1), 0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", marked(["bfloat16"], ())[0]])
+@pytest.mark.parametrize("mask", marked([-1e4, -1e9, -1e8 / 3, -1e30], [-1e9, -1e30]))
+def test_a_large_constant_hides_nothing(mask: float, dtype: str) -> None:
+    """That it may have been rounded says nothing of where it is subtracted from itself, as where all is masked."""
+    described: Any = {
+        "arguments": ("t@context", Array("", "int32", upto="t")),
+        "results": "t@context",
+        "dtypes": (dtype,),
+        "laws": ["value"],
+        "max_examples": 20,
+    }
+
+    def wrong(x: Any, count: Any, *, context: Any) -> Any:
+        return masked_softmax(x, count, context=context, mask=mask, right=False)
+
+    def right(x: Any, count: Any, *, context: Any) -> Any:
+        return masked_softmax(x, count, context=context, mask=mask, right=True)
+
+    check_program(right, whole_masked_softmax, **described)
+    with pytest.raises(AssertionError, match="wrong: value"):
+        check_program(wrong, whole_masked_softmax, **described)

@@ -21,7 +21,7 @@ from shardproof.properties.engines.simulate.wide.elementwise import FUNCTIONS, e
 from shardproof.properties.engines.simulate.wide.elementwise import Function as Known
 from shardproof.properties.engines.simulate.wide.held import together
 from shardproof.properties.engines.simulate.wide.moving import UNCHANGED
-from shardproof.properties.engines.simulate.wide.rounding import literal_error
+from shardproof.properties.engines.simulate.wide.rounding import WAYS, literal_error, moved
 from shardproof.properties.meta.brief import marked
 
 pytestmark = pytest.mark.untyped  # of scalars NumPy makes other types than the arrays that are annotated
@@ -442,6 +442,17 @@ def test_an_array_of_constants_is_rounded_as_a_whole(dtype: str) -> None:
     """Where one has many digits, those that have few may have had more; zero is zero."""
     error = literal_error(np.array([0, 0.1, 0.5]).astype(dtype).astype(np.float64), np.dtype(dtype))
     assert ((error > 0) == [False, True, True]).all()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_equal_constants_are_moved_together(dtype: str, way: int) -> None:
+    """By as much as each may have been rounded, a number and its negative the opposite way; a scalar is one still."""
+    value = np.array([0.1, -0.1, 0.1, 0.3, 0]).astype(dtype).astype(np.float64)
+    found = moved(value, np.dtype(dtype), way)
+    assert (np.abs(found - value) == literal_error(value, np.dtype(dtype))).all()
+    assert found[0] == -found[1] == found[2]
+    assert moved(value[0], np.dtype(dtype), way).shape == ()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

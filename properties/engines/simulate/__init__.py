@@ -40,13 +40,14 @@ from shardproof.properties.engines.simulate.prepare import (
 )
 from shardproof.properties.engines.simulate.record import Collective, Record, Recorder
 from shardproof.properties.engines.simulate.rules import RULES, Rule, rule
-from shardproof.properties.engines.simulate.wide import DOUBLES, OWN, Change, Rounding, Wide
+from shardproof.properties.engines.simulate.wide import DOUBLES, OWN, WAYS, Change, Rounding, Wide
 
 __all__ = [
     "DOUBLES",
     "OF_THE_PROGRAM",
     "OWN",
     "RULES",
+    "WAYS",
     "Change",
     "Collective",
     "CollectiveMismatch",

@@ -15,12 +15,13 @@ from shardproof.properties.engines.simulate.wide import (  # each module registe
 from shardproof.properties.engines.simulate.wide.arithmetic import WideArithmetic
 from shardproof.properties.engines.simulate.wide.changed import Change, ChangedArithmetic
 from shardproof.properties.engines.simulate.wide.held import Wide
-from shardproof.properties.engines.simulate.wide.rounding import DOUBLES, OWN, Rounding
+from shardproof.properties.engines.simulate.wide.rounding import DOUBLES, OWN, WAYS, Rounding
 from shardproof.properties.engines.simulate.wide.table import WIDE, wide_rule
 
 __all__ = [
     "DOUBLES",
     "OWN",
+    "WAYS",
     "WIDE",
     "Change",
     "ChangedArithmetic",

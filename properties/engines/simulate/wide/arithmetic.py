@@ -19,7 +19,7 @@ from shardproof.properties.engines.simulate.wide.held import (
     value_of,
 )
 from shardproof.properties.engines.simulate.wide.integers import exactly
-from shardproof.properties.engines.simulate.wide.rounding import Rounding, literal_error
+from shardproof.properties.engines.simulate.wide.rounding import Rounding, literal_error, moved
 from shardproof.properties.engines.simulate.wide.table import WIDE, is_exact, without_errors
 
 
@@ -39,8 +39,11 @@ class WideArithmetic:
 
     def constant(self, value: Numbers) -> Numbers:
         """A constant of the program."""
-        if self.rounding.literals and value.dtype.names is None and held(value.dtype)["value"] != value.dtype:
+        way = self.rounding.moved
+        if (self.rounding.literals or way) and value.dtype.names is None and held(value.dtype)["value"] != value.dtype:
             exact = value.astype(held(value.dtype)["value"])
+            if way:
+                return together(moved(exact, value.dtype, way), 0.0, value.dtype)
             return together(exact, literal_error(exact, value.dtype), value.dtype)
         return certain(value, value.dtype)
 

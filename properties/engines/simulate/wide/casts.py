@@ -19,7 +19,7 @@ from shardproof.properties.engines.simulate.wide.held import (
     value_of,
 )
 from shardproof.properties.engines.simulate.wide.integers import exactly
-from shardproof.properties.engines.simulate.wide.rounding import limits, literal_error
+from shardproof.properties.engines.simulate.wide.rounding import limits, literal_error, moved
 from shardproof.properties.engines.simulate.wide.table import (
     charged,
     decided,
@@ -61,8 +61,11 @@ def convert_element_type(env: Env, equation: Any, x: Numbers) -> Any:
     if is_float(source):
         if contains(source, target):
             return together(cast, error, target)
-        error = error + _constant_error(env, equation, cast)
-        return together(cast, charged(bounds, cast, error), target)
+        cast, off = _constant(env, equation, cast)
+        assert env.arithmetic is not None
+        if env.arithmetic.rounding.charged(target, "convert_element_type") == np.float64:  # which it is already
+            return together(cast, error + off, target)
+        return together(cast, charged(bounds, cast, error + off), target)
     off = np.where(error == 0, 0.0, 1.0 if source == bool else UNKNOWN)
     long = env.anywhere(~(np.abs(cast) <= exact_limit(target)))
     if not long.any():
@@ -70,11 +73,18 @@ def convert_element_type(env: Env, equation: Any, x: Numbers) -> Any:
     return together(cast, np.where(over_blocks(long, cast), charged(bounds, cast, off), off), target)
 
 
-def _constant_error(env: Env, equation: Any, cast: Numbers) -> Numbers:
-    """How far a number of the source may be from what it is cast to: JAX types it weakly, and may cast it late."""
+def _constant(env: Env, equation: Any, cast: Numbers) -> tuple[Numbers, Numbers | float]:
+    """A number as it was cast, or moved, and how far that of the source may be from it.
+
+    JAX types a number of the source weakly, and may cast it late.
+    """
     assert env.arithmetic is not None
-    late = env.arithmetic.rounding.literals and equation.invars[0].aval.weak_type
-    return literal_error(cast, result_dtype(equation)) if late else 0.0
+    rounding, dtype = env.arithmetic.rounding, result_dtype(equation)
+    if not equation.invars[0].aval.weak_type:
+        return cast, 0.0
+    if rounding.moved:
+        return moved(cast, dtype, rounding.moved), 0.0
+    return cast, literal_error(cast, dtype) if rounding.literals else 0.0
 
 
 def _to_integers(env: Env, value: Numbers, error: Numbers, target: np.dtype) -> Numbers:

@@ -12,9 +12,6 @@ LEAST = 2
 """What everything gets: the first structure that Hypothesis tries is the simplest, on which nothing moves. The suite's
 own tests leave that out (see `law_tests`)."""
 
-FEW = 10
-"""Of no more examples the project's own implementations get a single structure: what every case meets, one meets."""
-
 SHARES: Mapping[str, Mapping[str, float]] = {
     # of a user's function nothing is known; a case without jit, or compiled with its gradients, takes as long as fifty
     "user": {"simulate": 1.0, "xla": 1.0, "eager": 0.4, "agreement": 0.5},
@@ -56,8 +53,7 @@ def structures(law: Law, examples: int, engine: str, form: str = "user") -> int:
     """
     shares = SHARES[form]
     share = shares.get(law.name, shares[engine]) if engine == law.engines[0] else shares[engine]
-    least = LEAST if examples > FEW or form == "user" else 1
-    return max(least, round(examples * law.share * share * (XLA if engine == "xla" else 1)))
+    return max(LEAST, round(examples * law.share * share * (XLA if engine == "xla" else 1)))
 
 
 def in_words() -> str:

@@ -38,8 +38,9 @@ SHARES: Mapping[str, Mapping[str, float]] = {
     # products that overlap, over two dozen: one pair of loops, and each compilation takes a second
     "overlapped": {"simulate": 0.02, "xla": 0.02, "value": 0.025, "communication": 0.03, "overlap": 0.15},
 }
-"""What a form of implementation gets of what a law grants, by engine, and on the first engine of a law that finds bugs
-of this form late more: as much as catches all of `shardproof.properties.mutants` with the catalogue's own seed."""
+"""What a form of implementation gets of what a law grants: by engine, or on the first engine of a law that is named by
+that, which is more where bugs of this form are found late, and less where a case takes long: as much as catches all of
+`shardproof.properties.mutants` with the catalogue's own seed."""
 
 
 def structures(law: Law, examples: int, engine: str, form: str = "user") -> int:

@@ -10,6 +10,7 @@ import numpy as np
 
 from shardproof.oracles.dtypes import is_float
 from shardproof.properties.cases.case import Placement
+from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.contracts.trees import names_of
 
@@ -248,10 +249,26 @@ def _holds(dtype: str, value: int) -> bool:
     return int(limits.min) <= value <= int(limits.max)
 
 
-def indices(array: np.ndarray, below: int, also: Sequence[int] = ()) -> np.ndarray:
-    """Indices from 0 up to `below` in place of integers, spread over all of them; one in four is one of `also`."""
+def indices(array: np.ndarray, below: int, also: Sequence[int] = (), *, alike: bool = False) -> np.ndarray:
+    """Indices from 0 up to `below` in place of integers; one in four is one of `also`.
+
+    They are spread over all of them, or all `alike`, so that more are counted in one place than a narrow count holds.
+    """
     spread = array.astype(np.int64) * 7919 + np.arange(array.size).reshape(array.shape) * 31
     found = spread % below
     if also:
         found = np.where(spread // below % 4 == 0, np.array(also)[spread // below // 4 % len(also)], found)
+    if alike and found.size:
+        found = np.full_like(found, found.flat[0])
     return found.astype(array.dtype)
+
+
+def with_zeros(data: Data, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The arrays; in every other data set of integers one has a first row of zeros, where norms and quotients end."""
+    found = list(arrays)
+    floating = [i for i, x in enumerate(arrays) if is_float(x.dtype) and x.ndim and x.size]
+    if data.kind == "exact" and data.seed % 2 and floating:
+        at = floating[data.seed // 2 % len(floating)]
+        found[at] = found[at].copy()
+        found[at][0] = 0
+    return found

@@ -22,6 +22,10 @@ from shardproof.properties.contracts.drawing import beside, meshes_with_room
 LONG = (7, 17, 33, 65, 130)
 """Factors of a side that is longer than the others, the last one than the lanes of a TPU."""
 
+LONGEST = 1040
+"""The longest side in all. The part of each of up to four devices is beyond a chunk of 256, and beyond what eight bits
+count."""
+
 AxisName = str | tuple[str, ...]
 Roles = tuple[tuple[str, AxisName], ...]
 
@@ -174,18 +178,19 @@ def sizes_of_dimensions(
 ) -> dict[str, int]:
     """Global sizes of all dimensions that have names, such that every role divides what it shards.
 
-    Of those that have no listed sizes, one in ten draws, three of what has gradients, has one that is long, and in one
+    Of those that have no listed sizes, two in ten draws, three of what has gradients, has one that is long, and in one
     in six all are the same, which only tells them apart by their names; in half where every array has a layout of its
     own, which alone tells a square from its transpose. Shrinks to the smallest ones.
     """
     parts = signature.parts(sizes_of_roles)
     same = draw(st.integers(0, 5), label="the same") > (2 if conditions.layouts else 4) and not scope.large
-    long = draw(st.integers(0, 9), label="long") > (6 if scope.floating else 8) and not scope.large
+    long = draw(st.integers(0, 9), label="long") > (6 if scope.floating else 7) and not scope.large
     at = draw(st.integers(0, max(len(parts) - 1, 0)), label="which is long")
     factors = [draw(st.integers(1, 2 if scope.large else 4), label=name) for name in parts]
     if long and factors:
-        factors[at] = draw(sampled(LONG), label="how long")
-        if factors[at] == LONG[-1]:
+        most = max(LONG[-1], LONGEST // list(parts.values())[at])
+        factors[at] = draw(sampled((*LONG, most, most)), label="how long")
+        if factors[at] >= LONG[-1]:
             factors = [factor if i == at else 1 for i, factor in enumerate(factors)]
     found = {}
     for (name, part), factor in zip(parts.items(), factors, strict=True):

@@ -20,7 +20,7 @@ from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.strategies import chains
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.contracts.contract import Contract, Option, Scope
-from shardproof.properties.contracts.described import Signature, indices
+from shardproof.properties.contracts.described import Signature, indices, with_zeros
 from shardproof.properties.contracts.drawing import made_manual
 from shardproof.properties.contracts.roles import Conditions, axes_of, meshes_and_roles, sizes_of_dimensions
 
@@ -220,12 +220,13 @@ def whole_contract(
         return reference.result_dtypes(shapes, dtypes_of(case), case.keywords)
 
     def adapt(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
-        found = []
-        own = of_leaves[len(case.operands)]
+        own, data = of_leaves[len(case.operands)], case.data[0]
+        found = with_zeros(data, arrays)
         sizes = sizes_in(own, case)
-        for array, x in zip(own.arrays, arrays, strict=True):
-            below = int(array.below) if array.below.isdigit() else sizes.get(array.below, 0)
-            found.append(indices(x, below + array.last, array.also) if array.below else x)
+        for i, array in enumerate(own.arrays):
+            if array.below:
+                below = int(array.below) if array.below.isdigit() else sizes[array.below]
+                found[i] = indices(found[i], below + array.last, array.also, alike=data.seed % 3 == 2)
         return found
 
     auxiliary = {name for one in signatures for name, a in zip(one.names, one.arrays, strict=True) if not a.gradient}

@@ -5,6 +5,7 @@ import math
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -457,3 +458,59 @@ def test_a_large_constant_hides_nothing(mask: float, dtype: str) -> None:
     check_program(right, whole_masked_softmax, **described)
     with pytest.raises(AssertionError, match="wrong: value"):
         check_program(wrong, whole_masked_softmax, **described)
+
+
+def counted(ids: Any, *, data: Any, dtype: str) -> Any:
+    """How often each of five numbers is there, counted in a dtype by each participant."""
+    local = jnp.zeros(5, dtype).at[ids].add(jnp.ones((), dtype))
+    return lax.psum(local.astype("int32"), data)
+
+
+def counted_whole(ids: Any) -> Any:
+    """How often each is there."""
+    return jnp.zeros(5, "int32").at[ids].add(1)
+
+
+def in_chunks(x: Any, *, data: Any, keeps: bool) -> Any:
+    """Rows in chunks of 256, and what is left of them if it is kept."""
+    del data
+    whole = max(x.shape[0] // 256 * 256, x.shape[0] * (x.shape[0] < 256))
+    parts = [jnp.tanh(part) for part in jnp.split(x[:whole], max(1, whole // 256))]
+    rest = x[whole:]
+    return jnp.concatenate([*parts, jnp.tanh(rest) if keeps else jnp.zeros_like(rest)])
+
+
+def normed(x: Any, *, data: Any, model: Any, guards: bool) -> Any:
+    """Rows of length one, and of zeros where they are zero, whose derivative is NaN unless the root is guarded."""
+    del data
+    squares = lax.psum(jnp.sum(x * x, -1, keepdims=True), model)
+    return jnp.where(squares > 0, x / jnp.sqrt(jnp.where(squares > 0, squares, 1) if guards else squares), 0)
+
+
+def normed_whole(x: Any) -> Any:
+    """The same on whole rows."""
+    squares = jnp.sum(x * x, -1, keepdims=True)
+    return jnp.where(squares > 0, x / jnp.sqrt(jnp.where(squares > 0, squares, 1)), 0)
+
+
+IDS, COUNTS, ROWS = Array("n@data", "int32", below=5), Array("5", "int32"), "n@data d@model"
+
+
+@pytest.mark.lengthy
+@pytest.mark.parametrize(
+    ("right", "wrong", "reference", "argument", "result", "law"),
+    [
+        (partial(counted, dtype="int32"), partial(counted, dtype="uint8"), counted_whole, IDS, COUNTS, "value"),
+        (partial(in_chunks, keeps=True), partial(in_chunks, keeps=False), jnp.tanh, "n@data d", "n@data d", "value"),
+        (partial(normed, guards=True), partial(normed, guards=False), normed_whole, ROWS, ROWS, "gradient"),
+    ],
+    ids=["counts", "chunks", "norms"],
+)
+def test_what_few_cases_have_is_drawn(
+    right: Any, wrong: Any, reference: Any, argument: Any, result: Any, law: str
+) -> None:
+    """Equal numbers, more of them than eight bits count, a part behind long chunks, and rows of zeros."""
+    described: Any = {"arguments": (argument,), "results": result, "laws": [law]}
+    check_program(right, reference, **described, max_examples=20)
+    with pytest.raises(AssertionError, match=f"^{wrong.func.__name__}: {law}: "):
+        check_program(wrong, reference, **described)

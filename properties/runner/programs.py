@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice, product
 from keyword import iskeyword
 from typing import Any
@@ -129,8 +129,11 @@ class Program:
 
     @cached_property
     def name(self) -> str:
-        """What it is called: as its function, unless a contract of the list is, or it has no name (`lambda_`)."""
-        name = getattr(self.function, "__name__", type(self.function).__name__).strip("<>")
+        """What it is called: as its function, that of a `partial`, but no contract's name and no keyword (`lambda_`)."""
+        function = self.function
+        while isinstance(function, partial):
+            function = function.func
+        name = getattr(function, "__name__", type(function).__name__).strip("<>")
         while iskeyword(name) or (name in CONTRACTS and CONTRACTS[name].listed):
             name += "_"
         return name

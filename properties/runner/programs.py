@@ -129,7 +129,7 @@ class Program:
 
     @cached_property
     def name(self) -> str:
-        """What it is called: as its function, that of a `partial`, but no contract's name and no keyword (`lambda_`)."""
+        """What it is called: as its function, that of a `partial`; no contract's name and no keyword (`lambda_`)."""
         function = self.function
         while isinstance(function, partial):
             function = function.func

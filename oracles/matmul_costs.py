@@ -13,13 +13,25 @@ gradient that is computed alone needs the gathered operand as well, which costs 
 `paired` form always does, since it keeps the operands alone.
 """
 
+import itertools
 import math
 from collections.abc import Callable
 
 from shardproof.oracles import algorithms
 from shardproof.oracles.communication import Cost, built_in, built_in_backward
 
-WAYS = ("naive", "ring", "bidirectional", "shorter_way", "joined", "alternating", "scattered", "paired", "nested")
+WAYS = (
+    "naive",
+    "ring",
+    "bidirectional",
+    "shorter_way",
+    "chunked",
+    "joined",
+    "alternating",
+    "scattered",
+    "paired",
+    "nested",
+)
 """How the pieces come together."""
 
 PARTS = 8
@@ -30,6 +42,13 @@ BLOCK_PARTS = 4
 
 MOST_IN_PARTS = 8
 """Among how many participants; among more of them it is cut into halves."""
+
+CHUNKS = 8
+"""Into how many chunks the rows of a `chunked` product are cut, the last ones of a row more; if there are fewer, into
+rows."""
+
+MOST_IN_CHUNKS = 8
+"""Among how many participants; among more of them it is one chunk."""
 
 
 def all_gather_matmul(
@@ -120,6 +139,24 @@ def transformer_block(
 def flops(batch: int, m: int, k: int, n: int) -> int:
     """Multiplications and additions of a product `[batch, m, k] @ [k, n]` on one device; no form may need more."""
     return 2 * batch * m * k * n
+
+
+def chunked_all_gather_matmul(p: int, piece: int, *, rows: int, bits: int = 8) -> Cost:
+    """Chunks of rows of the operand whose columns are gathered: each comes the shorter way, and waits for none.
+
+    As in place, none of four pieces waits for another.
+    """
+    if p > MOST_IN_CHUNKS:
+        return passed("shorter_way", p, piece, rows=rows, bits=bits)
+    chunks = [size * (piece // rows) for size in chunk_sizes(rows)]
+    return algorithms.messages(chunks * (p - 1), bits, steps=1 if p == 4 else p // 2)
+
+
+def chunk_sizes(rows: int) -> list[int]:
+    """The rows of each chunk: where the multiples of an even part of them are, rounded down."""
+    count = min(CHUNKS, rows)
+    bounds = [rows * i // count for i in range(count + 1)] if rows else []
+    return [stop - start for start, stop in itertools.pairwise(bounds)]
 
 
 def in_parts(most: int, p: int, piece: int, *, rows: int, bits: int = 8) -> Cost:

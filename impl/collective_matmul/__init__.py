@@ -8,6 +8,7 @@ across devices as well, and rounded once, but where a function says that they tr
 from shardproof.impl.collective_matmul.all_gather import (
     bidirectional_all_gather_matmul_lhs,
     bidirectional_all_gather_matmul_lhs_contracting,
+    chunked_all_gather_matmul_lhs_contracting,
     joined_all_gather_matmul_lhs,
     joined_all_gather_matmul_rhs,
     nested_all_gather_matmul_lhs,
@@ -61,6 +62,7 @@ __all__ = [
     "alternating_transformer_block",
     "bidirectional_all_gather_matmul_lhs",
     "bidirectional_all_gather_matmul_lhs_contracting",
+    "chunked_all_gather_matmul_lhs_contracting",
     "joined_all_gather_matmul_lhs",
     "joined_all_gather_matmul_rhs",
     "matmul_all_reduce",

@@ -67,8 +67,8 @@ def rows_of_lhs(lhs: Left, rhs: Right, axes: Axes) -> Result:
         def term(start: Array) -> Block:
             return _times_transposed(lax.dynamic_slice_in_dim(ct, start, rows, dimension), rhs)
 
-        arrived, sums = _arriving(lhs, rows, axes), _sums(term, rows, lhs.dtype, axes)
-        whole = _assembled(arrived, dimension, (*ct.shape[:-1], lhs.shape[-1]))
+        arrived, sums = arriving(lhs, rows, axes), _sums(term, rows, lhs.dtype, axes)
+        whole = assembled(arrived, dimension, (*ct.shape[:-1], lhs.shape[-1]))
         of_rhs = _transposed_times(whole, ct).astype(rhs.dtype)
         own = term(waiting(axis_index(axes) * rows, [of_rhs]))
         return _total(own, sums).astype(lhs.dtype), of_rhs
@@ -81,9 +81,9 @@ def columns_of_lhs(lhs: Left, rhs: Right, axes: Axes) -> Result:
 
     def backward(lhs: Left, rhs: Right, ct: Result) -> Gradients:
         def of_rhs(arrived: Arrived) -> Right:
-            return _assembled([(_transposed_times(one, ct).astype(rhs.dtype), at) for one, at in arrived], 0, rhs.shape)
+            return assembled([(_transposed_times(one, ct).astype(rhs.dtype), at) for one, at in arrived], 0, rhs.shape)
 
-        return _of_columns(lhs, rhs, ct, axes, _arriving(lhs, lhs.shape[-1], axes), of_rhs)
+        return _of_columns(lhs, rhs, ct, axes, arriving(lhs, lhs.shape[-1], axes), of_rhs)
 
     def forward(lhs: Left, rhs: Right) -> Result:
         return gathered.shorter_way(gathered.columns_of_lhs(lhs, rhs, axes), axes)
@@ -120,17 +120,17 @@ def block(x: Left, w_in: Right, w_out: Right, axes: Axes) -> Result:
 
     def gradients(known: tuple[Array, ...], ct: Result) -> tuple[Left, Right, Right]:
         x, w_in, w_out, hidden = known
-        arrived = _arriving(ct, ct.shape[-1], axes, passed_on=True)
-        of_out = _assembled(arrived, 1, w_out.shape, lambda one: _transposed_times(hidden, one).astype(w_out.dtype))
-        whole = _assembled(arrived, dimension, (*ct.shape[:-1], w_out.shape[1]))
+        arrived = arriving(ct, ct.shape[-1], axes, passed_on=True)
+        of_out = assembled(arrived, 1, w_out.shape, lambda one: _transposed_times(hidden, one).astype(w_out.dtype))
+        whole = assembled(arrived, dimension, (*ct.shape[:-1], w_out.shape[1]))
         of_hidden = _times_transposed(whole, w_out).astype(hidden.dtype)
         of_wide = jnp.where(hidden > 0, of_hidden, 0)
 
         def of_in(arrived: Arrived) -> Right:
-            whole = _assembled(arrived, dimension, (*x.shape[:-1], w_in.shape[0]))
+            whole = assembled(arrived, dimension, (*x.shape[:-1], w_in.shape[0]))
             return _transposed_times(whole, of_wide).astype(w_in.dtype)
 
-        again = _arriving(x, x.shape[-1], axes, passed_on=True)
+        again = arriving(x, x.shape[-1], axes, passed_on=True)
         return *_of_columns(x, w_in, of_wide, axes, again, of_in), of_out
 
     product = jax.custom_vjp(result)
@@ -158,14 +158,12 @@ def scattered(lhs: Left, rhs: Right, axes: Axes, scatter_dimension: int) -> Resu
 
     def backward(lhs: Left, rhs: Right, ct: Result) -> Gradients:
         dimension = lhs.ndim - 2 + scatter_dimension
-        arrived = _arriving(ct, ct.shape[dimension], axes)
-        whole = _assembled(arrived, dimension, (*lhs.shape[:-1], rhs.shape[1]))
+        arrived = arriving(ct, ct.shape[dimension], axes)
+        whole = assembled(arrived, dimension, (*lhs.shape[:-1], rhs.shape[1]))
         if scatter_dimension == 0:
-            of_lhs = _assembled(
-                arrived, dimension, lhs.shape, lambda one: _times_transposed(one, rhs).astype(lhs.dtype)
-            )
+            of_lhs = assembled(arrived, dimension, lhs.shape, lambda one: _times_transposed(one, rhs).astype(lhs.dtype))
             return of_lhs, _transposed_times(lhs, whole).astype(rhs.dtype)
-        of_rhs = _assembled(arrived, 1, rhs.shape, lambda one: _transposed_times(lhs, one).astype(rhs.dtype))
+        of_rhs = assembled(arrived, 1, rhs.shape, lambda one: _transposed_times(lhs, one).astype(rhs.dtype))
         return _times_transposed(whole, rhs).astype(lhs.dtype), of_rhs
 
     def forward(lhs: Left, rhs: Right) -> Result:
@@ -199,7 +197,7 @@ def _paired(forward: Callable[[Left, Right], Result], backward: Rule, lhs: Left,
     return result
 
 
-def _arriving(block: Block, size: int, axes: Axes, *, passed_on: bool = False) -> list[tuple[Block, Array]]:
+def arriving(block: Block, size: int, axes: Axes, *, passed_on: bool = False) -> list[tuple[Block, Array]]:
     """All participants' blocks, and where each starts in the whole, this one's first and the farthest one's last.
 
     The one opposite is passed on by a neighbour; but of four participants it is sent by its owner, over the same two
@@ -255,7 +253,7 @@ def _total(own: Block, arrived: Sequence[Block]) -> Block:
     return own
 
 
-def _assembled(
+def assembled(
     parts: Arrived,
     dimension: int,
     shape: Sequence[int],

@@ -144,6 +144,8 @@ def _product(way: str, case: Case, *, backward: bool) -> Cost:
         )
     if case.contract == "transformer_block":
         return matmul_costs.transformer_block(way, p, rows, k, bits=bits, sum_bits=sum_bits, backward=backward)
+    if way == "chunked":
+        return matmul_costs.chunked_all_gather_matmul(p, rows * k, rows=m, bits=bits)
     piece, cut = {
         "all_gather_matmul_lhs_contracting": (rows * k, k),
         "all_gather_matmul_lhs": (rows * k, m),

@@ -3,12 +3,14 @@
 import math
 from fractions import Fraction
 
-from shardproof.oracles.matmul_costs import MOST_IN_PARTS, PARTS
+from shardproof.oracles.dtypes import width
+from shardproof.oracles.matmul_costs import MOST_IN_CHUNKS, MOST_IN_PARTS, PARTS, chunk_sizes
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts.costs import along_the_first_axis, along_the_first_axis_and_more
+from shardproof.properties.programs.expectation import value
 from shardproof.properties.programs.overlap import Limit, Overlap
 
-BOTH_WAYS = ("bidirectional", "joined", "alternating", "shorter_way", "paired")
+BOTH_WAYS = ("bidirectional", "joined", "alternating", "shorter_way", "chunked", "paired")
 MOVING = {
     "all_gather_matmul_lhs_contracting": "lhs",
     "all_gather_matmul_lhs": "lhs",
@@ -56,6 +58,8 @@ def exposed_by(way: str, contract: str) -> Limit:
         return in_eighths
     if way == "paired":
         return "1/2" if contract == "all_gather_matmul_lhs" else "2/p"
+    if way == "chunked":
+        return first_chunk
     if way == "shorter_way":
         return "3/p" if contract == "matmul_reduce_scatter" else "2/p"
     return "1/6" if contract == "transformer_block" else "0"
@@ -65,6 +69,25 @@ def one_tile(case: Case) -> Fraction:
     """A tile's part of the columns."""
     columns = case.operands[1].block[-1]
     return Fraction(max(1, math.ceil(columns / case.participants)), max(1, columns))
+
+
+def first_chunk(case: Case) -> Fraction:
+    """The first chunk's part of the rows, and a row more if chunks are uneven; among more than eight, 2/p."""
+    if case.participants > MOST_IN_CHUNKS:
+        return Fraction(2, case.participants)
+    sizes = chunk_sizes(case.operands[0].block[-2])
+    return Fraction(sizes[0] + (sizes[0] < sizes[-1]), sum(sizes)) if sizes else Fraction(0)
+
+
+def three_chunks(case: Case) -> Fraction:
+    """lhs+rhs+5*out+4*lhs+8*p+64, and three gathered chunks; among more than eight, what the shorter way holds."""
+    lhs, rhs = (math.ceil(math.prod(o.block) * width(o.numpy_dtype) / 8) for o in case.operands)
+    (*batch, m, _), n, p = case.operands[0].block, case.operands[1].block[-1], case.participants
+    out = math.prod(batch) * m * n * width(case.operands[0].numpy_dtype) // 8
+    if p > MOST_IN_CHUNKS:
+        return value(_rings_hold("shorter_way", case.contract), p=p, lhs=lhs, rhs=rhs, out=out)
+    chunk = Fraction(max(chunk_sizes(m), default=0), max(m, 1)) * p * lhs
+    return lhs + rhs + 5 * out + 4 * lhs + 8 * p + 64 + 3 * chunk
 
 
 def in_turns(case: Case) -> Fraction:
@@ -90,9 +113,14 @@ def in_eighths(case: Case) -> Fraction:
     return Fraction(1, 2) if rows >= PARTS else max(Fraction(1, 2), in_turns(case))
 
 
-def held_by(way: str, contract: str) -> str | None:
-    """The bytes: operands, the result and its sum in float32, a few moving blocks and what meets them, and indices."""
-    if contract not in MOVING:
-        return None
+def held_by(way: str, contract: str) -> Limit | None:
+    """The bytes that are held."""
+    if way == "chunked":
+        return three_chunks
+    return _rings_hold(way, contract) if contract in MOVING else None
+
+
+def _rings_hold(way: str, contract: str) -> str:
+    """Operands, the result and its sum in float32, a few moving blocks and what meets them, and indices."""
     joined = "+2*out/p" if way == "joined" else ""
     return f"lhs+rhs+5*out+{2 * BLOCKS[way]}*{MOVING[contract]}+4*(lhs+rhs)/p+8*p+64{joined}"

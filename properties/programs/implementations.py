@@ -197,7 +197,7 @@ ALGORITHMS: tuple[Implementation, ...] = (
 PRODUCTS: tuple[Implementation, ...] = tuple(_product(contract.name) for contract in matmul.CONTRACTS)
 
 FORMS: dict[str, tuple[str, ...]] = {
-    "all_gather_matmul_lhs_contracting": ("ring", "bidirectional", "shorter_way", "paired", "nested"),
+    "all_gather_matmul_lhs_contracting": ("ring", "bidirectional", "shorter_way", "chunked", "paired", "nested"),
     "all_gather_matmul_lhs": ("ring", "bidirectional", "shorter_way", "joined", "paired", "nested"),
     "all_gather_matmul_rhs": ("ring", "joined", "shorter_way", "nested"),
     "matmul_reduce_scatter": ("ring", "shorter_way", "alternating", "paired", "nested"),

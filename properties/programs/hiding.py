@@ -72,7 +72,10 @@ def one_tile(case: Case) -> Fraction:
 
 
 def first_chunk(case: Case) -> Fraction:
-    """The first chunk's part of the rows, and a row more if chunks are uneven; among more than eight, 2/p."""
+    """The first chunk's part of the rows, and a row more if chunks are uneven.
+
+    Among more participants than there are chunks for, all of it comes the shorter way: 2/p.
+    """
     if case.participants > MOST_IN_CHUNKS:
         return Fraction(2, case.participants)
     sizes = chunk_sizes(case.operands[0].block[-2])
@@ -80,7 +83,10 @@ def first_chunk(case: Case) -> Fraction:
 
 
 def three_chunks(case: Case) -> Fraction:
-    """lhs+rhs+5*out+4*lhs+8*p+64, and three gathered chunks; among more than eight, what the shorter way holds."""
+    """Three gathered chunks besides operands, result and sum.
+
+    That is lhs+rhs+5*out+4*lhs+8*p+64 and the chunks; where there are none, what the shorter way holds.
+    """
     lhs, rhs = (math.ceil(math.prod(o.block) * width(o.numpy_dtype) / 8) for o in case.operands)
     (*batch, m, _), n, p = case.operands[0].block, case.operands[1].block[-1], case.participants
     out = math.prod(batch) * m * n * width(case.operands[0].numpy_dtype) // 8

@@ -27,14 +27,13 @@ def by_rows(lhs: Left, rhs: Right, axes: Axes) -> Result:
         return shorter_way(columns_of_lhs(lhs, rhs, axes), axes).astype(dtype)
     moving, stays = aligned(lhs, rhs, axes)
     count = max(1, min(CHUNKS, m))
-    result = None
+    written: list[Block] = []
     for start, stop in itertools.pairwise(m * i // count for i in range(count + 1)):
         chunk = _whole(lax.slice_in_dim(moving, start, stop, axis=rows), axes)
         product = multiply(chunk, stays).astype(dtype)
-        if result is None:
-            result = unwritten((*lhs.shape[:-1], rhs.shape[1]), product)
-        result = lax.dynamic_update_slice_in_dim(result, product, start, rows)
-    return result
+        into = written[0] if written else unwritten((*lhs.shape[:-1], rhs.shape[1]), product)
+        written = [lax.dynamic_update_slice_in_dim(into, product, start, rows)]
+    return written[0]
 
 
 def _whole(block: Block, axes: Axes) -> Block:

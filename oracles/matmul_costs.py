@@ -44,8 +44,7 @@ MOST_IN_PARTS = 8
 """Among how many participants; among more of them it is cut into halves."""
 
 CHUNKS = 8
-"""Into how many chunks the rows of a `chunked` product are cut, the last ones of a row more; if there are fewer, into
-rows."""
+"""Into how many chunks the rows of a `chunked` product are cut, some of a row more; of few rows, into ceil(M/2)."""
 
 MOST_IN_CHUNKS = 8
 """Among how many participants; among more of them it is one chunk."""
@@ -154,7 +153,7 @@ def chunked_all_gather_matmul(p: int, piece: int, *, rows: int, bits: int = 8) -
 
 def chunk_sizes(rows: int) -> list[int]:
     """The rows of each chunk: where the multiples of an even part of them are, rounded down."""
-    count = min(CHUNKS, rows)
+    count = min(CHUNKS, math.ceil(rows / 2))
     bounds = [rows * i // count for i in range(count + 1)] if rows else []
     return [stop - start for start, stop in itertools.pairwise(bounds)]
 

@@ -7,6 +7,7 @@ rows are one chunk, and each block is multiplied as it comes by.
 """
 
 import itertools
+import math
 
 import jax.numpy as jnp
 from jax import lax
@@ -17,7 +18,7 @@ from shardproof.impl.collective_matmul.paired import arriving, assembled
 from shardproof.impl.collectives import Block
 
 CHUNKS = 8
-"""How many chunks of rows there are, uneven by a row at most; of fewer rows, one for each."""
+"""How many chunks of rows there are, uneven by a row at most; fewer of less than two rows each."""
 
 
 def by_rows(lhs: Left, rhs: Right, axes: Axes) -> Result:
@@ -26,7 +27,7 @@ def by_rows(lhs: Left, rhs: Right, axes: Axes) -> Result:
     if lax.axis_size(axes) > UNROLLED:
         return shorter_way(columns_of_lhs(lhs, rhs, axes), axes).astype(dtype)
     moving, stays = aligned(lhs, rhs, axes)
-    count = max(1, min(CHUNKS, m))
+    count = max(1, min(CHUNKS, math.ceil(m / 2)))
     written: list[Block] = []
     for start, stop in itertools.pairwise(m * i // count for i in range(count + 1)):
         chunk = _whole(lax.slice_in_dim(moving, start, stop, axis=rows), axes)

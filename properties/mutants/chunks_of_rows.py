@@ -1,0 +1,36 @@
+"""Planted bugs of products that gather chunks of rows whole."""
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from shardproof.impl.collective_matmul import aligned, multiply
+from shardproof.impl.collective_matmul.paired import arriving, assembled
+from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.properties.mutants.catalogue import mutant
+
+
+def in_chunks(lhs: Array, rhs: Array, axis_name: AxisName, size: int, *, in_place: bool = True) -> Array:
+    """Chunks of so many rows, of those that divide into them, and zeros in the others."""
+    axes, (*_, m, k) = names(axis_name), lhs.shape
+    moving, stays = aligned(lhs, rhs, axes)
+    products = []
+    for start in range(0, m // size * size, size):
+        cut = lax.slice_in_dim(moving, start, start + size, axis=lhs.ndim - 2)
+        pieces = arriving(cut, k, axes)
+        shape = (*cut.shape[:-1], k * len(pieces))
+        whole = assembled(pieces, cut.ndim - 1, shape) if in_place else jnp.concatenate([x for x, _ in pieces], -1)
+        products.append(multiply(whole, stays).astype(jnp.result_type(lhs, rhs)))
+    products.append(jnp.zeros_like(products[0], shape=(*lhs.shape[:-2], m - len(products) * size, rhs.shape[1])))
+    return jnp.concatenate(products, -2)
+
+
+@mutant("all_gather_matmul_lhs_contracting", smallest=(1,), form="overlapped")
+def chunks_of_two_rows_without_the_last(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Multiplies pairs of rows, and forgets the odd one."""
+    return in_chunks(lhs, rhs, axis_name, min(2, max(1, lhs.shape[-2])))
+
+
+@mutant("all_gather_matmul_lhs_contracting", smallest=(2,), form="overlapped")
+def columns_in_the_order_of_arrival(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
+    """Puts the columns that arrive behind one another, its own ones first."""
+    return in_chunks(lhs, rhs, axis_name, max(1, lhs.shape[-2]), in_place=False)

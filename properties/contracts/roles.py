@@ -22,9 +22,8 @@ from shardproof.properties.contracts.drawing import beside, meshes_with_room
 LONG = (7, 17, 33, 65, 130)
 """Factors of a side that is longer than the others, the last one than the lanes of a TPU."""
 
-LONGEST = 1040
-"""The longest side in all. The part of each of up to four devices is beyond a chunk of 256, and beyond what eight bits
-count."""
+LONGEST = 523
+"""The longest side in all: the half of it is beyond a chunk of 256, and beyond what eight bits count."""
 
 AxisName = str | tuple[str, ...]
 Roles = tuple[tuple[str, AxisName], ...]

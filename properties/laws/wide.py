@@ -154,7 +154,9 @@ def permitted(implementation: Implementation, case: Case, *, derivative: bool) -
     contract, whole = CONTRACTS[case.contract], implementation.whole
     moving = contract.moving(case)
     if not moving:
-        return Rounding(split=whole)
+        given = [operand.numpy_dtype for operand in case.operands]
+        narrow = any(is_float(dtype) and dtype.itemsize < 4 for dtype in (*given, *contract.result_dtypes(case, given)))
+        return Rounding("" if narrow else "float32", split=whole)
     floats = [case.operands[i].numpy_dtype for i in (range(len(case.operands)) if contract.generic else moving[:1])]
     held = max(filter(is_float, floats), key=unit_roundoff)
     if not whole:  # of global arrays a compiler may send parts of sums in their dtype

@@ -162,12 +162,13 @@ def test_other_contracts_have_no_roomy_case() -> None:
 
 @pytest.mark.either_end
 def test_next_to_nothing_may_be_exposed() -> None:
-    """But of what gathers a finished sum, and of what has a barrier in it."""
+    """But of what gathers a finished sum, of what has a barrier in it, and of the first of several chunks."""
     for one in OVERLAPPED:
         nested = one.name.startswith("nested")
         mesh, axis = place(V5E, 2 if nested else 1)
         share = share_of(one, roomy(one.contract, mesh, axis, CHIPS["v5e"]))
-        assert (share == WITH_ROOM) is not (nested or one.contract == "matmul_all_reduce"), str(one)
+        more = nested or one.contract == "matmul_all_reduce" or one.name.startswith("chunked")
+        assert (share == WITH_ROOM) is not more, str(one)
 
 
 @pytest.mark.either_end

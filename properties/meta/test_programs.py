@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -462,7 +463,7 @@ def test_a_large_constant_hides_nothing(mask: float, dtype: str) -> None:
 
 def counted(ids: Any, *, data: Any, dtype: str) -> Any:
     """How often each of five numbers is there, counted in a dtype by each participant."""
-    local = jnp.zeros(5, dtype).at[ids].add(jnp.ones((), dtype))
+    local = jnp.sum(jax.nn.one_hot(ids, 5, dtype=dtype), 0, dtype=dtype)
     return lax.psum(local.astype("int32"), data)
 
 
@@ -501,15 +502,16 @@ IDS, COUNTS, ROWS = Array("n@data", "int32", below=5), Array("5", "int32"), "n@d
     ("right", "wrong", "reference", "argument", "result", "law"),
     [
         (partial(counted, dtype="int32"), partial(counted, dtype="uint8"), counted_whole, IDS, COUNTS, "value"),
+        (partial(counted, dtype="float32"), partial(counted, dtype="bfloat16"), counted_whole, IDS, COUNTS, "value"),
         (partial(in_chunks, keeps=True), partial(in_chunks, keeps=False), jnp.tanh, "n@data d", "n@data d", "value"),
         (partial(normed, guards=True), partial(normed, guards=False), normed_whole, ROWS, ROWS, "gradient"),
     ],
-    ids=["counts", "chunks", "norms"],
+    ids=["counts", "rounded", "chunks", "norms"],
 )
 def test_what_few_cases_have_is_drawn(
     right: Any, wrong: Any, reference: Any, argument: Any, result: Any, law: str
 ) -> None:
-    """Equal numbers, more of them than eight bits count, a part behind long chunks, and rows of zeros."""
+    """Equal numbers, more of them than eight bits count, or bfloat16, a part behind long chunks, and rows of zeros."""
     described: Any = {"arguments": (argument,), "results": result, "laws": [law]}
     check_program(right, reference, **described, max_examples=20)
     with pytest.raises(AssertionError, match=f"^{wrong.func.__name__}: {law}: "):

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from shardproof.oracles.dtypes import exact_limit, is_float, largest_finite, real_of, smallest_normal, unit_roundoff
+from shardproof.oracles.dtypes import is_float, largest_finite, real_of, smallest_normal, unit_roundoff
 from shardproof.properties.engines.simulate.bits import convert
 from shardproof.properties.engines.simulate.env import Env
 from shardproof.properties.engines.simulate.rules import RULES, result_dtype
@@ -67,7 +67,7 @@ def convert_element_type(env: Env, equation: Any, x: Numbers) -> Any:
             return together(cast, error + off, target)
         return together(cast, charged(bounds, cast, error + off), target)
     off = np.where(error == 0, 0.0, 1.0 if source == bool else UNKNOWN)
-    long = env.anywhere(~(np.abs(cast) <= exact_limit(target)))
+    long = env.anywhere(~(np.abs(cast) <= bounds.exact))
     if not long.any():
         return together(cast, off, target)
     return together(cast, np.where(over_blocks(long, cast), charged(bounds, cast, off), off), target)

@@ -41,6 +41,7 @@ class Limits(NamedTuple):
         largest: the largest finite number.
         terms: the unit of every addition within a sum: that of float32, if it is not smaller, in a matrix product.
         whole: whether that is smaller, so that a sum is rounded once more in the end.
+        exact: up to where all whole numbers are numbers of the dtype.
     """
 
     unit: float
@@ -49,6 +50,7 @@ class Limits(NamedTuple):
     largest: float
     terms: float
     whole: bool
+    exact: int
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,7 @@ def limits(rounding: Rounding, dtype: np.dtype, primitive: str) -> Limits:
         largest_finite(charged),
         rounding.leeway * terms + DOUBLE,
         terms < unit,
+        exact_limit(charged),
     )
 
 

@@ -32,8 +32,13 @@ COMPLEX_PRODUCTS = 3
 """Roundings of a term of complex products for one of real ones: its parts are sums of two products each."""
 
 
-def summed(env: Env, equation: Any, value: Numbers, error: Any, size: Any, roundings: Any) -> Numbers:
-    """A sum, given what its terms are off by in all, their magnitudes in all, and how often one is rounded."""
+def summed(
+    env: Env, equation: Any, value: Numbers, error: Any, size: Any, roundings: Any, *, whole: bool = False
+) -> Numbers:
+    """A sum, given what its terms are off by in all, their magnitudes in all, and how often one is rounded.
+
+    Of certain `whole` numbers it is exact in any order, so far as the dtype has all of them.
+    """
     bounds = limits_of(env, equation)
     share = roundings * bounds.terms
     with_order = error + np.where(share < 1, share / (1 - share), np.inf) * size
@@ -45,7 +50,14 @@ def summed(env: Env, equation: Any, value: Numbers, error: Any, size: Any, round
         size + with_order > bounds.largest, np.where(np.isfinite(size), np.inf, with_order), with_order
     )
     told = charged(bounds, value, settled(with_order, [np.asarray(error)]), float(bounds.whole))
+    if whole:
+        told = np.where(size <= bounds.exact, 0.0, told)
     return together(value, told, result_dtype(equation))
+
+
+def _are_whole(x: Numbers) -> bool:
+    """Whether all are whole numbers, and certain."""
+    return bool(not x["error"].any() and (x["value"] == np.rint(x["value"].real)).all())
 
 
 def linear(count: Count) -> Any:
@@ -56,7 +68,7 @@ def linear(count: Count) -> Any:
         sums = one(values(env, equation, value))
         size = one(values(env, equation, (np.abs(value) + error).astype(value.dtype))).real
         off = one(values(env, equation, error.astype(value.dtype))).real if error.any() else np.zeros(())
-        return summed(env, equation, sums, off, size, max(count(env, equation) - 1, 0))
+        return summed(env, equation, sums, off, size, max(count(env, equation) - 1, 0), whole=_are_whole(x))
 
     def run(env: Env, equation: Any, *operands: Numbers) -> Any:
         if is_exact(equation):
@@ -153,7 +165,9 @@ def scatter_add(env: Env, equation: Any, x: Numbers, indices: Numbers, updates: 
     error = added(ea, negative * eb)
     size = added(np.abs(a) + ea, negative * (np.abs(b) + eb))
     count = added(np.zeros(a.shape), negative * np.ones(b.shape))
-    return unknown_where(of_each_device(env, indices), [summed(env, equation, value, error, size, count)])
+    whole = _are_whole(x) and _are_whole(updates)
+    found = summed(env, equation, value, error, size, count, whole=whole)
+    return unknown_where(of_each_device(env, indices), [found])
 
 
 def extreme() -> Any:

@@ -45,6 +45,7 @@ HOMES: Mapping[str, Path] = {
     "timelines": COUNTING_PAGE,
     "without-timelines": COUNTING_PAGE,
     "compiled": COUNTING_PAGE,
+    "compiled-elsewhere": COUNTING_PAGE,
     "defects": DEFECTS_PAGE,
     "survivors": IMPL_PAGE,
     "products": IMPL_PAGE,
@@ -176,6 +177,7 @@ COMPUTED = {
     "options": options,
     "without-timelines": without_timelines,
     "compiled": tpu.recorded,
+    "compiled-elsewhere": tpu.elsewhere,
     "products": products.markdown,
     "parity": parity.markdown,
 }

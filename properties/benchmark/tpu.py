@@ -14,7 +14,7 @@ from shardproof.properties.benchmark.tables import markdown, table
 from shardproof.properties.counting.modelled import Place, Work, modelled
 from shardproof.properties.counting.products import SHAPES
 from shardproof.properties.engines.tpu_compiler import NotCompiled, NoTpuCompiler, Topology, TpuCompiler, missing
-from shardproof.properties.engines.tpu_compiler.request import COMPILER, WAYS
+from shardproof.properties.engines.tpu_compiler.request import COMPILER, FORWARD, WAYS
 from shardproof.properties.programs.implementations import OVERLAPPED, PRODUCTS, Implementation
 
 COLUMNS = (
@@ -29,7 +29,7 @@ COLUMNS = (
     "others",
     "temporary MB",
 )
-FLOOR, NAIVE = "floor", "naive"
+FLOOR, NAIVE, WIDE = "floor", "naive", "wide"
 OTHERS = (UNSHARDED, NAIVE, COMPILER)
 PLACE = Place(Topology.parse("v5e:2x4"), 4)
 NAMES = {one.contract: [*OTHERS, *(i.name for i in OVERLAPPED if i.contract == one.contract)] for one in PRODUCTS}
@@ -119,10 +119,29 @@ def row(work: Work, form: str, found: Found, alone: Figures) -> tuple[str, ...]:
 def recorded(known: Mapping[Key, Found] | None = None, place: Place = PLACE) -> str:
     """What is known of a place as a Markdown table: of every product the fastest form beside what does not overlap."""
     known = read(RECORDED) if known is None else known
+    return markdown(RECORDED_COLUMNS, recorded_lines(known, place, tuple(SHAPES), WAYS), left=3)
+
+
+def elsewhere(known: Mapping[Key, Found] | None = None) -> str:
+    """The same of the widest products, forward, on all other places of which something is known."""
+    known = read(RECORDED) if known is None else known
+    others = sorted({(topology, model) for topology, model, *_ in known} - {(str(PLACE.topology), PLACE.model)})
+    lines = [
+        (f"{topology} over {model}", line[0], *line[2:])
+        for topology, model in others
+        for line in recorded_lines(known, Place(Topology.parse(topology), model), (WIDE,), (FORWARD,))
+    ]
+    return markdown(("chips", RECORDED_COLUMNS[0], *RECORDED_COLUMNS[2:]), lines, left=3)
+
+
+def recorded_lines(
+    known: Mapping[Key, Found], place: Place, shapes: Sequence[str], ways: Sequence[str]
+) -> list[tuple[str, ...]]:
+    """The lines of that table: of products that are known there in full."""
     lines = []
-    for way in WAYS:
+    for way in ways:
         for contract in [one.contract for one in PRODUCTS]:
-            for shape in SHAPES:
+            for shape in shapes:
                 found = {form: known.get(key_of(Work(contract, shape, place, way), form)) for form in NAMES[contract]}
                 figures = {form: one for form, one in found.items() if isinstance(one, Figures)}
                 ours = [form for form in figures if form not in OTHERS]
@@ -144,7 +163,7 @@ def recorded(known: Mapping[Key, Found] | None = None, place: Place = PLACE) -> 
                         *(f"{figures[form].temporary_bytes / 1e6:.1f}" for form in (NAIVE, fastest)),
                     )
                 )
-    return markdown(RECORDED_COLUMNS, lines, left=3)
+    return lines
 
 
 def forms_of(contract: str) -> list[Implementation]:

@@ -33,11 +33,11 @@ COMPLEX_PRODUCTS = 3
 
 
 def summed(
-    env: Env, equation: Any, value: Numbers, error: Any, size: Any, roundings: Any, *, whole: bool = False
+    env: Env, equation: Any, value: Numbers, error: Any, size: Any, roundings: Any, *, whole: Numbers | None = None
 ) -> Numbers:
     """A sum, given what its terms are off by in all, their magnitudes in all, and how often one is rounded.
 
-    Of certain `whole` numbers it is exact in any order, so far as the dtype has all of them.
+    Where it is one of certain `whole` numbers, it is exact in any order, so far as the dtype has all of them.
     """
     bounds = limits_of(env, equation)
     share = roundings * bounds.terms
@@ -50,14 +50,15 @@ def summed(
         size + with_order > bounds.largest, np.where(np.isfinite(size), np.inf, with_order), with_order
     )
     told = charged(bounds, value, settled(with_order, [np.asarray(error)]), float(bounds.whole))
-    if whole:
-        told = np.where(size <= bounds.exact, 0.0, told)
+    if whole is not None and whole.any():
+        told = np.where(over_blocks(whole, told) & (size <= bounds.exact), 0.0, told)
     return together(value, told, result_dtype(equation))
 
 
-def _are_whole(x: Numbers) -> bool:
-    """Whether all are whole numbers, and certain."""
-    return bool(not x["error"].any() and (x["value"] == np.rint(x["value"].real)).all())
+def _are_whole(env: Env, x: Numbers) -> np.ndarray:
+    """In which data sets all are whole numbers, and certain: `[*lead]`, broadcast."""
+    value = x["value"]
+    return ~env.anywhere((x["error"] != 0) | (value != np.rint(value.real)))
 
 
 def linear(count: Count) -> Any:
@@ -68,7 +69,7 @@ def linear(count: Count) -> Any:
         sums = one(values(env, equation, value))
         size = one(values(env, equation, (np.abs(value) + error).astype(value.dtype))).real
         off = one(values(env, equation, error.astype(value.dtype))).real if error.any() else np.zeros(())
-        return summed(env, equation, sums, off, size, max(count(env, equation) - 1, 0), whole=_are_whole(x))
+        return summed(env, equation, sums, off, size, max(count(env, equation) - 1, 0), whole=_are_whole(env, x))
 
     def run(env: Env, equation: Any, *operands: Numbers) -> Any:
         if is_exact(equation):
@@ -165,7 +166,7 @@ def scatter_add(env: Env, equation: Any, x: Numbers, indices: Numbers, updates: 
     error = added(ea, negative * eb)
     size = added(np.abs(a) + ea, negative * (np.abs(b) + eb))
     count = added(np.zeros(a.shape), negative * np.ones(b.shape))
-    whole = _are_whole(x) and _are_whole(updates)
+    whole = _are_whole(env, x) & _are_whole(env, updates)
     found = summed(env, equation, value, error, size, count, whole=whole)
     return unknown_where(of_each_device(env, indices), [found])
 

@@ -13,7 +13,6 @@ gradient that is computed alone needs the gathered operand as well, which costs 
 `paired` form always does, since it keeps the operands alone.
 """
 
-import itertools
 import math
 from collections.abc import Callable
 
@@ -44,7 +43,7 @@ MOST_IN_PARTS = 8
 """Among how many participants; among more of them it is cut into halves."""
 
 CHUNKS = 8
-"""Into how many chunks the rows of a `chunked` product are cut, some of a row more; of few rows, into ceil(M/2)."""
+"""Into how many chunks M rows of a `chunked` product are cut, some of a row more; if M < 15, into ceil(M/2)."""
 
 MOST_IN_CHUNKS = 8
 """Among how many participants; among more of them it is one chunk."""
@@ -152,10 +151,9 @@ def chunked_all_gather_matmul(p: int, piece: int, *, rows: int, bits: int = 8) -
 
 
 def chunk_sizes(rows: int) -> list[int]:
-    """The rows of each chunk: where the multiples of an even part of them are, rounded down."""
+    """The rows of each chunk, the smaller ones first."""
     count = min(CHUNKS, math.ceil(rows / 2))
-    bounds = [rows * i // count for i in range(count + 1)] if rows else []
-    return [stop - start for start, stop in itertools.pairwise(bounds)]
+    return sorted(rows // count + (i < rows % count) for i in range(count))
 
 
 def in_parts(most: int, p: int, piece: int, *, rows: int, bits: int = 8) -> Cost:

@@ -18,7 +18,7 @@ from shardproof.impl.collective_matmul.paired import arriving, assembled
 from shardproof.impl.collectives import Block
 
 CHUNKS = 8
-"""How many chunks of rows there are, uneven by a row at most; fewer of less than two rows each."""
+"""How many chunks of rows there are, uneven by a row at most; of few rows, one for every two."""
 
 
 def by_rows(lhs: Left, rhs: Right, axes: Axes) -> Result:

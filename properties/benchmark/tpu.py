@@ -29,10 +29,9 @@ COLUMNS = (
     "others",
     "temporary MB",
 )
-FLOOR, NAIVE, WIDE = "floor", "naive", "wide"
+FLOOR, NAIVE = "floor", "naive"
 OTHERS = (UNSHARDED, NAIVE, COMPILER)
 PLACE = Place(Topology.parse("v5e:2x4"), 4)
-NAMES = {one.contract: [*OTHERS, *(i.name for i in OVERLAPPED if i.contract == one.contract)] for one in PRODUCTS}
 RECORDED_COLUMNS = (
     "product",
     "shape",
@@ -129,7 +128,7 @@ def elsewhere(known: Mapping[Key, Found] | None = None) -> str:
     lines = [
         (f"{topology} over {model}", line[0], *line[2:])
         for topology, model in others
-        for line in recorded_lines(known, Place(Topology.parse(topology), model), (WIDE,), (FORWARD,))
+        for line in recorded_lines(known, Place(Topology.parse(topology), model), ("wide",), (FORWARD,))
     ]
     return markdown(("chips", RECORDED_COLUMNS[0], *RECORDED_COLUMNS[2:]), lines, left=3)
 
@@ -142,10 +141,11 @@ def recorded_lines(
     for way in ways:
         for contract in [one.contract for one in PRODUCTS]:
             for shape in shapes:
-                found = {form: known.get(key_of(Work(contract, shape, place, way), form)) for form in NAMES[contract]}
+                forms = (UNSHARDED, COMPILER, *(one.name for one in forms_of(contract)))
+                found = {form: known.get(key_of(Work(contract, shape, place, way), form)) for form in forms}
                 figures = {form: one for form, one in found.items() if isinstance(one, Figures)}
                 ours = [form for form in figures if form not in OTHERS]
-                if not ours or not figures.keys() >= {*OTHERS}:
+                if None in found.values() or not ours or not figures.keys() >= {*OTHERS}:
                     continue
                 alone, fastest = figures[UNSHARDED], min(ours, key=lambda form: figures[form].total)
                 least = Work(contract, shape, place, way).floor(Fraction(alone.total) / int(MICRO))

@@ -23,7 +23,7 @@ LONG = (7, 17, 33, 65, 130)
 """Factors of a side that is longer than the others, the last one than the lanes of a TPU."""
 
 LONGEST = 523
-"""The longest side in all: the half of it is beyond a chunk of 256, and beyond what eight bits count."""
+"""The longest side in all: half of it is beyond a chunk of 256, and beyond what eight bits count."""
 
 AxisName = str | tuple[str, ...]
 Roles = tuple[tuple[str, AxisName], ...]
@@ -177,9 +177,10 @@ def sizes_of_dimensions(
 ) -> dict[str, int]:
     """Global sizes of all dimensions that have names, such that every role divides what it shards.
 
-    Of those that have no listed sizes, two in ten draws, three of what has gradients, has one that is long, and in one
-    in six all are the same, which only tells them apart by their names; in half where every array has a layout of its
-    own, which alone tells a square from its transpose. Shrinks to the smallest ones.
+    Of those that have no listed sizes, two in ten draws, three of what has gradients, have one that is long, two in
+    seven of these as long as `LONGEST`. In one in six all are the same, which only tells them apart by their names; in
+    half where every array has a layout of its own, which alone tells a square from its transpose. Shrinks to the
+    smallest ones.
     """
     parts = signature.parts(sizes_of_roles)
     same = draw(st.integers(0, 5), label="the same") > (2 if conditions.layouts else 4) and not scope.large

@@ -224,7 +224,7 @@ def whole_contract(
         found = with_zeros(data, arrays)
         sizes = sizes_in(own, case)
         for i, array in enumerate(own.arrays):
-            if array.below:
+            if array.below:  # in one data set of three they are alike
                 below = int(array.below) if array.below.isdigit() else sizes[array.below]
                 found[i] = indices(found[i], below + array.last, array.also, alike=data.seed % 3 == 2)
         return found

@@ -153,7 +153,7 @@ def permitted(implementation: Implementation, case: Case, *, derivative: bool) -
         return OWN
     contract, whole = CONTRACTS[case.contract], implementation.whole
     moving = contract.moving(case)
-    if not moving:
+    if not moving:  # of integers alone nothing is rounded to 16 bits but what the program rounds
         given = [operand.numpy_dtype for operand in case.operands]
         narrow = any(is_float(dtype) and dtype.itemsize < 4 for dtype in (*given, *contract.result_dtypes(case, given)))
         return Rounding("" if narrow else "float32", split=whole)

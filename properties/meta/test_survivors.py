@@ -16,7 +16,7 @@ from shardproof.properties.benchmark.readme import section
 from shardproof.properties.counting.modelled import Place, Work
 from shardproof.properties.counting.products import SHAPES, SHARDED, product_case
 from shardproof.properties.engines.tpu_compiler import Topology, missing
-from shardproof.properties.engines.tpu_compiler.request import COMPILER, WAYS
+from shardproof.properties.engines.tpu_compiler.request import COMPILER, FORWARD, WAYS
 from shardproof.properties.programs.implementations import FORMS, OVERLAPPED
 from shardproof.properties.programs.partitioned import partitioned
 
@@ -45,6 +45,20 @@ def test_all_that_is_compiled_is_recorded() -> None:
                 for form in (UNSHARDED, COMPILER, *(one.name for one in tpu.forms_of(contract))):
                     assert isinstance(known[key_of(work, form)], Figures)
     assert {form for *_, form in known} <= {UNSHARDED, COMPILER, "naive", *(one.name for one in OVERLAPPED)}
+
+
+def test_what_is_known_in_part_is_in_no_table() -> None:
+    """The fastest form may be the one that is missing."""
+    known = dict(read(RECORDED))
+    work = Work("matmul_reduce_scatter", "wide", tpu.PLACE, FORWARD)
+
+    def lines() -> list[tuple[str, ...]]:
+        found = tpu.recorded_lines(known, tpu.PLACE, ("wide",), (FORWARD,))
+        return [line for line in found if line[0] == work.contract]
+
+    assert len(lines()) == 1
+    del known[key_of(work, "ring_matmul_reduce_scatter")]
+    assert not lines()
 
 
 def test_the_fastest_is_named_where_nothing_else_is_faster() -> None:

@@ -20,8 +20,9 @@ def in_chunks(lhs: Array, rhs: Array, axis_name: AxisName, size: int, *, in_plac
         shape = (*cut.shape[:-1], k * len(pieces))
         whole = assembled(pieces, cut.ndim - 1, shape) if in_place else jnp.concatenate([x for x, _ in pieces], -1)
         products.append(multiply(whole, stays).astype(jnp.result_type(lhs, rhs)))
-    products.append(jnp.zeros_like(products[0], shape=(*lhs.shape[:-2], m - len(products) * size, rhs.shape[1])))
-    return jnp.concatenate(products, -2)
+    left = lax.slice_in_dim(moving, m // size * size, m, axis=lhs.ndim - 2)
+    nothing = jnp.zeros_like(multiply(left, stays[:k]).astype(jnp.result_type(lhs, rhs)))
+    return jnp.concatenate([*products, nothing], -2)
 
 
 @mutant("all_gather_matmul_lhs_contracting", smallest=(1,), form="overlapped")

@@ -41,8 +41,8 @@ def exposed_by(way: str, contract: str) -> Limit:
     transformer block of 16-bit floats sends sums of twice the bytes of what it gathers: what is balanced in all is not
     in each. Where halves take turns, a half has the other half's product beside it, and not all of a step's: with what
     is gathered behind, or before, beside fewer products, five eighths at most, of three rows. What is `scattered` is
-    gathered with nothing beside it. What is `paired` exposes more in the gradient: rows that are gathered again have
-    the other gradient's terms beside them, and not the product that waits for all of them.
+    gathered with nothing beside it, as is the first of several chunks. What is `paired` exposes more in the gradient:
+    rows that are gathered again have the other gradient's terms beside them, and not the product that waits for all.
     """
     if way == "tiled":
         return one_tile
@@ -74,7 +74,7 @@ def one_tile(case: Case) -> Fraction:
 def first_chunk(case: Case) -> Fraction:
     """The first chunk's part of the rows, and a row more if chunks are uneven.
 
-    Among more participants than there are chunks for, all of it comes the shorter way: 2/p.
+    Among more than eight participants all rows come the shorter way: 2/p.
     """
     if case.participants > MOST_IN_CHUNKS:
         return Fraction(2, case.participants)

@@ -228,7 +228,7 @@ def _exchange(
         begin, sent, target, received = (
             jnp.moveaxis(one.reshape(size, lax.axis_size(axes), -1), 0, 1) for one in lists
         )
-        element = jnp.arange(size)[None, :, None]
+        element = jnp.arange(size, dtype=begin.dtype)[None, :, None]  # XLA takes lists of one dtype alone
         lists = [begin + element * operand.shape[1], sent, target + element * output.shape[1], received]
         joined, into = (rows.reshape(math.prod(rows.shape[:2]), *rows.shape[2:]) for rows in (operand, output))
         result = exchange(joined, into, tuple(one.ravel() for one in lists))

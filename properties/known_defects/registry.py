@@ -5,6 +5,7 @@ from shardproof.properties.cases.chain import NESTED
 from shardproof.properties.engines.simulate import raised_in
 from shardproof.properties.known_defects import faults, partly_manual, repairs
 from shardproof.properties.known_defects.defect import Defect
+from shardproof.properties.known_defects.on_gpus import GPU
 from shardproof.properties.known_defects.ragged_exchanges import RAGGED
 from shardproof.properties.known_defects.recorded import RECORDED
 from shardproof.properties.known_defects.showing import by_compiler, under_vmap
@@ -241,6 +242,7 @@ DEFECTS: dict[str, Defect] = {
             ),
         ),
         *RAGGED,
+        *GPU,
         *RECORDED,
     )
 }

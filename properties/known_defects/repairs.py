@@ -43,7 +43,7 @@ def _in_place(rules: MutableMapping[Any, Any], primitive: Any, rule: Callable[..
 
 
 @contextmanager
-def _bound(binds: Mapping[Any, Callable[..., Any]]) -> Iterator[None]:
+def bound(binds: Mapping[Any, Callable[..., Any]]) -> Iterator[None]:
     """Primitives that are bound in another way, each by a function that hides the method of its class."""
     forget()
     for primitive, bind in binds.items():
@@ -112,7 +112,7 @@ def cast_again(primitive: Any) -> Iterator[None]:
         missing = tuple(axis for axis in axes if axis not in varying(x))
         return original(x, axes=missing, **params) if missing else x
 
-    with _bound({primitive: bind}):
+    with bound({primitive: bind}):
         yield
 
 
@@ -188,7 +188,7 @@ def ragged_exchange_typed(primitive: Any) -> Iterator[None]:
         along = frozenset[str]().union(*(varying(one) for one in operands))
         return original(*(cast_varying(one, along) for one in operands), **params)
 
-    with _bound({primitive: bind}):
+    with bound({primitive: bind}):
         yield
 
 
@@ -236,7 +236,7 @@ def zeros_alike(primitive: Any) -> Iterator[None]:
         _, places = original(jnp.where(x == 0, jnp.zeros_like(x), x), **params)
         return [jnp.take_along_axis(x, places, axis=params.get("axis", -1)), places]
 
-    with _bound({primitive: bind}):
+    with bound({primitive: bind}):
         yield
 
 
@@ -265,7 +265,7 @@ def products_added_up(primitive: Any) -> Iterator[None]:
         spec = getattr(result.sharding, "spec", ())
         return _laid_out(total.astype(result.dtype), spec)
 
-    with _bound({primitive: bind}):
+    with bound({primitive: bind}):
         yield
 
 
@@ -293,5 +293,5 @@ def maximum_of_gathered(primitive: Any) -> Iterator[None]:
 
         return gathered
 
-    with _bound({p: bind(p) for p in originals}):
+    with bound({p: bind(p) for p in originals}):
         yield

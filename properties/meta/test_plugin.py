@@ -12,9 +12,13 @@ from pathlib import Path
 import jax
 import pytest
 
+from shardproof.oracles.mesh import MeshCase
 from shardproof.plugin import FLAGS, OPTIONS
 from shardproof.properties.benchmark.readme import README, REPORTS_PAGE, block
+from shardproof.properties.counting.examples import example
+from shardproof.properties.programs.precision import precision_of
 from shardproof.properties.reports.destinations import DestinationError, check_destination, write_somewhere
+from shardproof.properties.reports.scripts.options import options
 from shardproof.properties.runner.platforms import TooFewDevices, check_devices, use
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -300,6 +304,32 @@ def test_accelerators_multiply_in_the_operands_precision(
     updates: dict[str, str] = {}
     with jax.default_matmul_precision(told):
         monkeypatch.setattr(jax.config, "update", updates.__setitem__)
+        monkeypatch.delenv("XLA_PYTHON_CLIENT_PREALLOCATE", raising=False)
         use(platform)
+        several = os.environ.pop("XLA_PYTHON_CLIENT_PREALLOCATE", None)
         monkeypatch.undo()
     assert updates == expected
+    assert several == ("false" if platform == "gpu" else None)  # workers and scripts share its memory
+
+
+@pytest.mark.parametrize(
+    ("backend", "told", "expected"),
+    [("cpu", None, None), ("gpu", None, "highest"), ("gpu", "tensorfloat32", "tensorfloat32")],
+)
+def test_a_case_is_judged_with_products_in_all_bits(
+    backend: str, told: str | None, expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a user's own process too, and for no longer than that; what is told is left as it is."""
+    case = example("ring_shift", MeshCase(("dp",), (1,)), "dp")
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+
+    def read() -> str | None:
+        precision: str | None = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined] # what it was told
+        return precision
+
+    with jax.default_matmul_precision(told):
+        with precision_of(case):
+            assert read() == expected
+            lines = options([0], in_doubles=False)
+        assert read() == told
+    assert any("matmul_precision" in line for line in lines) == (expected is not None)

@@ -216,6 +216,29 @@ def test_forms_under_vmap(form: Any, mapped: tuple[bool, ...]) -> None:
     np.testing.assert_array_equal(simulated(local, mesh, *batches), np.stack(expected, axis=2))
 
 
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
+def test_forms_under_vmap_where_there_are_doubles(form: Any) -> None:
+    """What is added to the offsets of a batch is of their dtype, also where JAX counts in 64 bits by default."""
+    mesh, axes = REVERSED
+    arguments = [np.stack([x, x], axis=2) for x in exchange_of(mesh, axes, 1, 2, 5)]
+    expected = differentiable.value([x[:, :, 0] for x in arguments], mesh, axes)[0]
+    with jax.enable_x64(True):
+        found = simulated(jax.vmap(functools.partial(form, axis_name=axes)), mesh, *arguments)
+    np.testing.assert_array_equal(found, np.stack([expected, expected], axis=2))
+
+
+def test_lists_of_several_dtypes() -> None:
+    """XLA makes no program of them, and says that they differ in shape; the interpreter says what they are."""
+    mesh, axes = REVERSED
+    operand, output, begin, *lists = exchange_of(mesh, axes, 1, 2, 5)
+
+    def local(operand: Any, output: Any, begin: Any, *lists: Any) -> Any:
+        return jax.lax.ragged_all_to_all(operand, output, begin.astype(jnp.int16), *lists, axis_name=axes)
+
+    with pytest.raises(RaggedMismatch, match="are int16 and int32: expected one dtype"):
+        simulated(local, mesh, operand, output, begin, *(one.astype(np.int32) for one in lists))
+
+
 def test_a_derivative_under_vmap() -> None:
     """The gathered form has one; the native one says that it has not."""
     mesh, axes = REVERSED

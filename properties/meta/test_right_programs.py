@@ -118,7 +118,10 @@ PROGRAMS = {
     ),
 }
 
-BRIEF = ("a tenth", "a number of NumPy", "an end of a dtype", "zeros in order", "in place", "no gradient")
+BRIEF = (
+    *("a tenth", "a number of NumPy", "an end of a dtype", "zeros in order", "in place", "no gradient"),
+    "an exact GELU",
+)
 """Those that are tried in every run."""
 
 

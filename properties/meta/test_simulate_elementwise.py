@@ -153,6 +153,16 @@ def test_real_function(name: str) -> None:
     np.testing.assert_allclose(ours.astype(np.float32), theirs.astype(np.float32), rtol=0.02, atol=0.02)
 
 
+@pytest.mark.parametrize("name", REAL_FUNCTIONS)
+def test_real_function_of_doubles(name: str) -> None:
+    """In doubles they are XLA's as well, which has its own functions for those."""
+    function, x = REAL_FUNCTIONS[name]
+    with jax.enable_x64(True):
+        ours, theirs = simulate(function, x.astype(np.float64)), np.asarray(jax.jit(function)(x.astype(np.float64)))
+    assert ours.dtype == theirs.dtype == np.float64
+    np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-9)
+
+
 def test_real_functions_of_several_numbers() -> None:
     """Powers, angles and incomplete gamma and beta functions are XLA's to within its approximation."""
     x, y = np.linspace(0.5, 4, 12, dtype=np.float32), np.linspace(3, 1, 12, dtype=np.float32)

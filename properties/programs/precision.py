@@ -1,7 +1,7 @@
-"""64-bit dtypes, which JAX only has under an option: switched on for the cases that have one, and for no others."""
+"""What JAX does under an option alone: 64-bit dtypes, for the cases that have one, and products in all their bits."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import jax
 
@@ -14,11 +14,22 @@ def is_wide(case: Case) -> bool:
     return any(operand.dtype in WIDE for operand in case.operands)
 
 
+def in_fewer_bits() -> bool:
+    """Whether products of float32 have fewer bits than their operands here, by JAX's default for accelerators."""
+    told = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined] # its config has what it was told
+    return told is None and jax.default_backend() != "cpu"
+
+
 @contextmanager
 def precision_of(case: Case) -> Iterator[None]:
-    """JAX as the case needs it: with 64-bit dtypes, or as it is."""
-    if not is_wide(case):
-        yield
-        return
-    with jax.enable_x64(True):
+    """JAX as the case needs it: with 64-bit dtypes, or as it is; and with products in all bits, unless told otherwise.
+
+    No law of values would hold for a product of float32 that is made of fewer bits. In a user's process, whose options
+    are theirs, that is so for as long as a case is judged.
+    """
+    with ExitStack() as stack:
+        if is_wide(case):
+            stack.enter_context(jax.enable_x64(True))
+        if in_fewer_bits():
+            stack.enter_context(jax.default_matmul_precision("highest"))
         yield

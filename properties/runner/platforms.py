@@ -23,15 +23,18 @@ class TooFewDevices(ValueError):
 
 
 def use(platform: str) -> None:
-    """Lets JAX use a platform.
+    """Lets JAX use a platform, in a run of the suite.
 
     By default accelerators multiply float32 in fewer bits, and no law of values would hold: there products have all of
-    theirs, unless JAX was told otherwise.
+    theirs, unless JAX was told otherwise. By default the first process on a GPU takes most of its memory; workers and
+    the scripts of failures are on it as well, so that each takes what it needs, unless the environment says otherwise.
     """
     jax.config.update("jax_platforms", BACKENDS[platform])
     told = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined] # its config has what it was told
     if platform != "cpu" and told is None:
         jax.config.update("jax_default_matmul_precision", "highest")
+    if platform == "gpu":
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 
 def check_devices(platform: str, devices: int) -> None:

@@ -196,8 +196,14 @@ def ragged_all_to_all(env: Env, equation: Any, *operands: np.ndarray) -> np.ndar
     """Rows to where each sender says that they go in the receiver's output.
 
     Raises:
-        RaggedMismatch: if the participants' offsets and sizes contradict each other.
+        RaggedMismatch: if the participants' offsets and sizes contradict each other, or are of several dtypes: of those
+            XLA makes no program.
     """
+    if len(kinds := dict.fromkeys(x.dtype.name for x in operands[2:])) > 1:
+        raise ragged.RaggedMismatch(
+            f"ragged_all_to_all: input_offsets, send_sizes, output_offsets and recv_sizes are {' and '.join(kinds)}: "
+            "expected one dtype; XLA takes no others"
+        )
     axes, groups = axes_of(equation), equation.params["axis_index_groups"]
     check_agreement(env, equation, axes, groups)
     blocks = [env.everywhere(x) for x in operands]

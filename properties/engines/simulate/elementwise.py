@@ -38,6 +38,15 @@ def in_wide(function: Function) -> Function:
     return evaluate
 
 
+def in_doubles(function: Function) -> Function:
+    """`function` on doubles, the widest floats that SciPy has its functions for."""
+
+    def evaluate(*operands: np.ndarray) -> Any:
+        return function(*(x.astype(np.float64, copy=False) for x in operands))
+
+    return evaluate
+
+
 def bits_of(x: np.ndarray) -> np.ndarray:
     """The bit patterns of floats or integers, as unsigned integers."""
     return x.view(np.dtype(f"u{x.dtype.itemsize}"))
@@ -160,17 +169,23 @@ WIDE: dict[str, Function] = {
     "atanh": np.arctanh, "atan2": np.arctan2, "cos": np.cos, "cosh": np.cosh, "sin": np.sin, "sinh": np.sinh,
     "tan": np.tan, "tanh": np.tanh, "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log,
     "log2": np.log2, "log1p": np.log1p, "logistic": logistic, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x),
-    "cbrt": np.cbrt, "erf": scipy.special.erf, "erfc": scipy.special.erfc, "erf_inv": scipy.special.erfinv,
+    "cbrt": np.cbrt, "one_minus_square": lambda x: 1 - x * x,
+}  # fmt: skip
+
+SPECIAL: dict[str, Function] = {
+    "erf": scipy.special.erf, "erfc": scipy.special.erfc, "erf_inv": scipy.special.erfinv,
     "lgamma": scipy.special.gammaln, "digamma": scipy.special.digamma, "bessel_i0e": scipy.special.i0e,
     "bessel_i1e": scipy.special.i1e, "igamma": scipy.special.gammainc, "igammac": scipy.special.gammaincc,
     "zeta": scipy.special.zeta, "polygamma": scipy.special.polygamma,
-    "regularized_incomplete_beta": scipy.special.betainc, "one_minus_square": lambda x: 1 - x * x,
+    "regularized_incomplete_beta": scipy.special.betainc,
 }  # fmt: skip
 
 for _name, _function in PLAIN.items():
     rule(_name)(elementwise(_function))
 for _name, _function in WIDE.items():
     rule(_name)(elementwise(in_wide(_function)))
+for _name, _function in SPECIAL.items():
+    rule(_name)(elementwise(in_doubles(_function)))
 
 
 @rule("integer_pow")

@@ -4,8 +4,6 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-import jax
-
 from shardproof.oracles.dtypes import is_float
 from shardproof.oracles.layout import Entries
 from shardproof.properties.cases.manual import along, levels, outside, spread_axis, stacked_axes, without_outside
@@ -16,6 +14,7 @@ from shardproof.properties.programs.precision import is_wide
 from shardproof.properties.programs.program import compiled
 from shardproof.properties.reports.scripts.children import CHILD, OPEN
 from shardproof.properties.reports.scripts.literals import docstring, quoted, spec_text, tree_text, tuple_text
+from shardproof.properties.reports.scripts.options import options
 from shardproof.properties.reports.scripts.source import Source, source_of
 from shardproof.properties.reports.scripts.transformations import LISTS, called, definitions
 from shardproof.properties.runner.violation import LawViolation
@@ -94,12 +93,7 @@ class Script:
         imports += ["import sys", *(["import zlib"] if packed else [])]
         if counted:
             imports += ["from collections import Counter", "from fractions import Fraction", "from typing import Any"]
-        platform = getattr(jax.config, "jax_platforms", None) or "cpu"
-        devices = ['jax.config.update("jax_platforms", "cpu")'] if platform == "cpu" else []
-        if platform == "cpu":
-            devices.append(f'jax.config.update("jax_num_cpu_devices", {max(mesh.devices) + 1})')
-        if is_wide(case) or self.violation.in_doubles:
-            devices.append('jax.config.update("jax_enable_x64", True)')
+        devices = options(mesh.devices, in_doubles=is_wide(case) or self.violation.in_doubles)
         simulated = SIMULATED if self.violation.engine == "simulate" and not self.open else []
         imported = [n + "  # noqa: E402" * n.startswith(("from ", "import ")) for n in self.source.lines]
         names = tuple_text([quoted(name) for name in mesh.axis_names])

@@ -33,11 +33,8 @@ WAYS = (
 )
 """How the pieces come together."""
 
-PARTS = 8
+PARTS = 4
 """Into how many parts a `paired` sum is cut, the first ones of a row more; if it has fewer rows, into halves."""
-
-BLOCK_PARTS = 4
-"""The same of the sum of a `paired` transformer block."""
 
 MOST_IN_PARTS = 8
 """Among how many participants; among more of them it is cut into halves."""
@@ -73,7 +70,7 @@ def matmul_reduce_scatter(way: str, p: int, piece: int, *, rows: int, bits: int 
     if way == "paired" and p > MOST_IN_PARTS:
         way = "alternating"
     if way == "paired" and not backward:
-        return in_parts(PARTS, p, piece, rows=rows, bits=bits)
+        return in_parts(p, piece, rows=rows, bits=bits)
     return passed(way, p, piece, rows=rows, bits=bits)
 
 
@@ -121,15 +118,14 @@ def transformer_block(
 ) -> Cost:
     """A block of the input is gathered, of `rows` by `columns`, and a sum of the same size is scattered.
 
-    What is `paired` is scattered in half as many parts as a `paired` sum alone; backward the input and the cotangent
-    are gathered beside one another, and a sum is scattered.
+    What is `paired` gathers the input and the cotangent beside one another backward, and scatters a sum.
     """
     piece = rows * columns
     if way == "paired" and p <= MOST_IN_PARTS:
         once = passed(way, p, piece, rows=columns, bits=bits)
         if backward:
             return once.beside(once) + once
-        return once + in_parts(BLOCK_PARTS, p, piece, rows=columns, bits=sum_bits)
+        return once + in_parts(p, piece, rows=columns, bits=sum_bits)
     first = all_gather_matmul(way, p, piece, rows=columns, bits=bits, backward=backward)
     return first + matmul_reduce_scatter(way, p, piece, rows=columns, bits=sum_bits, backward=backward)
 
@@ -156,12 +152,15 @@ def chunk_sizes(rows: int) -> list[int]:
     return sorted(rows // count + (i < rows % count) for i in range(count))
 
 
-def in_parts(most: int, p: int, piece: int, *, rows: int, bits: int = 8) -> Cost:
-    """P - 1 pieces, each in so many parts, the first ones of a row more; of fewer rows, in halves."""
-    if rows < most:
+def in_parts(p: int, piece: int, *, rows: int, bits: int = 8) -> Cost:
+    """P - 1 pieces, each in four parts, the first ones of a row more; of fewer rows, in halves.
+
+    Two parts go each way, one behind the other.
+    """
+    if rows < PARTS:
         return passed("alternating", p, piece, rows=rows, bits=bits)
-    parts = [(rows // most + (i < rows % most)) * (piece // rows) for i in range(most)]
-    return algorithms.messages(parts * (p - 1), bits, steps=p - 1)
+    parts = [(rows // PARTS + (i < rows % PARTS)) * (piece // rows) for i in range(PARTS)]
+    return algorithms.messages(parts * (p - 1), bits, steps=2 * (p - 1))
 
 
 def passed(way: str, p: int, piece: int, *, rows: int, bits: int = 8) -> Cost:

@@ -42,6 +42,7 @@ from shardproof.impl.collective_matmul.operands import (
     unwritten,
     waiting,
 )
+from shardproof.impl.collective_matmul.pairs import in_pairs
 from shardproof.impl.collectives import Block, axis_index, cast_varying, varying
 
 Gradients = tuple[Left, Right]
@@ -50,12 +51,6 @@ Rule = Callable[[Left, Right, Result], Gradients]
 
 Arrived = Sequence[tuple[Block, Array]]
 """Blocks, and where each starts in the whole."""
-
-EACH_WAY = 4
-"""Into how many parts each way a sum is cut that is scattered."""
-
-BLOCK_EACH_WAY = 2
-"""The same in a transformer block, whose sum has another product before it."""
 
 
 def rows_of_lhs(lhs: Left, rhs: Right, axes: Axes) -> Result:
@@ -107,9 +102,7 @@ def block(x: Left, w_in: Right, w_out: Right, axes: Axes) -> Result:
         return jax.nn.relu(wide.astype(jnp.result_type(x, w_in)))
 
     def summed(hidden: Left, w_out: Right) -> Result:
-        return reduced.in_turns(reduced.scattered(hidden, w_out, axes, 1, "operands"), axes, BLOCK_EACH_WAY).astype(
-            dtype
-        )
+        return in_pairs(reduced.scattered(hidden, w_out, axes, 1, "operands"), axes).astype(dtype)
 
     def result(x: Left, w_in: Right, w_out: Right) -> Result:
         return summed(hidden_of(x, w_in), w_out)
@@ -170,7 +163,7 @@ def scattered(lhs: Left, rhs: Right, axes: Axes, scatter_dimension: int) -> Resu
         reducing = reduced.scattered(lhs, rhs, axes, scatter_dimension, "operands")
         if lax.axis_size(axes) > UNROLLED:
             return reduced.alternating(reducing, axes)
-        return reduced.in_turns(reducing, axes, EACH_WAY)
+        return in_pairs(reducing, axes)
 
     return _paired(forward, backward, lhs, rhs, axes)
 

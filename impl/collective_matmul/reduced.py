@@ -181,45 +181,6 @@ def in_halves(reducing: Reducing, axes: Axes, beside: Sequence[Block] = ()) -> l
     return [done, total(1, last, arrived, [done]).astype(reducing.dtype)]
 
 
-def in_turns(reducing: Reducing, axes: Axes, each_way: int) -> Result:
-    """As `alternating`, in so many parts each way, one after the other: a part travels beside all the others' terms.
-
-    Of a piece with fewer rows than parts it is `alternating`.
-    """
-    p, target, sizes = lax.axis_size(axes), places_back(axes), reducing.parts(2 * each_way)
-    if len(sizes) < 2 * each_way:
-        return alternating(reducing, axes)
-    ways, starts = [WAYS[i % 2] for i in range(len(sizes))], [sum(sizes[:i]) for i in range(len(sizes))]
-
-    def term(i: int, away: Array, before: Sequence[Block]) -> Block:
-        return reducing.later(target(ways[i] * away) * reducing.rows + starts[i], sizes[i], before)
-
-    def step(carry: tuple[list[Block], Block], away: Array) -> tuple[tuple[list[Block], Block], None]:
-        (arrived, before), sent = carry, []
-        for i, one in enumerate(arrived):
-            own = term(i, away, (one, before))
-            before = (one.astype(own.dtype) + own).astype(reducing.sums)
-            sent.append(shift(before, axes, ways[i]))
-        return (sent, before), None
-
-    one, last = jnp.asarray(1), jnp.asarray(p)
-    before: list[Block] = []
-    arrived: list[Block] = []
-    for i in range(len(sizes)):
-        before = [term(i, one, before).astype(reducing.sums)]
-        arrived.append(before[0] if p == 1 else shift(before[0], axes, ways[i]))
-    if p == 1:
-        return jnp.concatenate(arrived, reducing.dimension)
-    arrived, _ = lax.scan(step, (arrived, before[0]), counted(2, p), unroll=p <= UNROLLED)[0]
-    whole: list[Block] = []
-    for i, part in enumerate(arrived):
-        own = term(i, last, [part, *whole])
-        done = (part.astype(own.dtype) + own).astype(reducing.dtype)
-        into = whole[0] if whole else unwritten(reducing.shape, done)
-        whole = [lax.dynamic_update_slice_in_dim(into, done, starts[i], reducing.dimension)]
-    return whole[0]
-
-
 def shorter_way(reducing: Reducing, axes: Axes) -> Result:
     """Two whole sums for every participant meet at it, each of the terms of those on one side of it."""
     p, target = lax.axis_size(axes), places_back(axes)

@@ -11,8 +11,9 @@ from shardproof.properties.cases.case import Operand, Placement
 from shardproof.properties.cases.chain import BATCH, SPREAD, Chain, leaves_an_axis
 from shardproof.properties.cases.strategies import axis_names, large_meshes, meshes, specs
 from shardproof.properties.cases.strategies.axes import MAX_AXES, in_some_order
-from shardproof.properties.cases.strategies.making import Composite, sampled
+from shardproof.properties.cases.strategies.making import Composite, integers, sampled
 from shardproof.properties.cases.strategies.meshes import known_names
+from shardproof.properties.cases.strategies.shapes import BOTH_LONG, LONG, SEVERAL
 from shardproof.properties.contracts.contract import Scope
 
 AxisName = str | tuple[str, ...]
@@ -20,6 +21,7 @@ AxisName = str | tuple[str, ...]
 MORE_STACKED = st.lists(st.integers(0, MAX_AXES - 1), max_size=MAX_AXES)
 MORE_MANUAL = st.lists(st.integers(0, MAX_AXES - 1), max_size=1)
 BATCHES = st.lists(st.integers(1, 2), max_size=2).map(tuple)
+SIDES = ("small",) * 31 + ("several",) * 10 + ("long",) * 4 + ("both long",) * 3 + ("empty",) * 2
 
 
 @Composite
@@ -158,3 +160,28 @@ def without(placement: Placement, axes: Sequence[str]) -> Placement:
         tuple(tuple(n for n in entry if n not in axes) for entry in placement.spec),
         tuple(n for n in placement.stacked if n not in axes),
     )
+
+
+@Composite
+def sides_of_products(draw: st.DrawFn, scope: Scope) -> tuple[str, tuple[int, int, int]]:
+    """What kind a product's sides are of, and how long its two free sides and the contracted one between them are.
+
+    One in five has enough of all for forms that cut a block into quarters or eighths. Large meshes have sides of one.
+    Shrinks to those.
+    """
+    sides = list(draw(integers(3, 1, 1 if scope.large else 3), label="m, k, n"))
+    kind = draw(sampled(SIDES), label="small, several, long, both long or empty")
+    at = draw(st.integers(0, 2), label="which")
+    if kind == "empty" and "empty_blocks" in scope.features:
+        sides[at] = 0
+    elif scope.large:
+        kind = "small"
+    elif kind == "several":
+        sides = list(draw(st.tuples(*[st.integers(*SEVERAL)] * 3), label="several rows and columns"))
+    elif kind == "both long" and not scope.floating:  # of which a gradient takes seconds
+        both = draw(st.tuples(*[sampled(BOTH_LONG)] * 2), label="two long sides")
+        sides = [other if at == i else both[i - (i > at)] for i, other in enumerate(sides)]
+    elif "long" in kind:
+        sides[at] = draw(sampled(LONG), label="long side")
+    m, k, n = sides
+    return kind, (m, k, n)

@@ -19,11 +19,10 @@ from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.strategies import chains, specs
 from shardproof.properties.cases.strategies.dtypes import WIDE_IN, as_dtype
-from shardproof.properties.cases.strategies.making import integers, sampled
-from shardproof.properties.cases.strategies.shapes import BOTH_LONG, LONG
+from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.contracts.contract import Contract, Mistake, Scope, Violation
 from shardproof.properties.contracts.costs import something
-from shardproof.properties.contracts.drawing import BATCHES, made_manual, meshes_and_axes
+from shardproof.properties.contracts.drawing import BATCHES, made_manual, meshes_and_axes, sides_of_products
 from shardproof.properties.contracts.floats import FLOATS, float32_accumulator
 from shardproof.properties.contracts.forbidden import AXES, changed
 from shardproof.properties.contracts.mistakes import matmul as mistakes
@@ -89,16 +88,7 @@ def matmul_cases(draw: st.DrawFn, name: str, scope: Scope, layout: Layout) -> Ca
     chain = chains.within(draw, scope.chains)
     mesh, axis_name, axes = meshes_and_axes.within(draw, scope, chain, most=MOST_MEMBERS)
     p = mesh.axis_size(axes)
-    m, k, n = draw(integers(3, 1, 1 if scope.large else 3), label="m, k, n")
-    blocks = ("small",) * 41 + ("long",) * 4 + ("both long",) * 3 + ("empty",) * 2
-    kind = draw(sampled(blocks), label="small, long, both long or empty")
-    at = draw(st.integers(0, 2), label="which")
-    if kind == "both long" and not scope.large and not scope.floating:  # of which a gradient takes seconds
-        both = draw(st.tuples(*[sampled(BOTH_LONG)] * 2), label="two long sides")
-        m, k, n = (other if at == i else both[i - (i > at)] for i, other in enumerate((m, k, n)))
-    elif ("long" in kind and not scope.large) or (kind == "empty" and "empty_blocks" in scope.features):
-        side = 0 if kind == "empty" else draw(sampled(LONG), label="long side")
-        m, k, n = (side if at == i else other for i, other in enumerate((m, k, n)))
+    kind, (m, k, n) = sides_of_products.within(draw, scope)
     params: dict[str, Any] = {}
     if name == "matmul_reduce_scatter":
         dimension = draw(sampled((0, 1)), label="scatter_dimension")

@@ -159,8 +159,8 @@ DRAWN = {
     ("all_gather_matmul_lhs[naive]", "transformation"): 4000,
     ("all_gather_matmul_lhs[naive]", "transformed gradient"): 3000,
     ("all_gather_matmul_lhs[naive]", "eager"): 1500,
-    ("attention[ring]", "transformation"): 6000,
-    ("attention[ring]", "transformed gradient"): 3000,
+    ("attention[ring]", "transformation"): 8000,
+    ("attention[ring]", "transformed gradient"): 4000,
     ("attention[ring]", "eager"): 2500,
     ("ring_shift[lax]", "transformation"): 4000,
 }

@@ -58,6 +58,12 @@ ELSEWHERE = {
     "pytest -m gpu --platform gpu --devices 8 --require-gpu --profile traces": (
         "test_accelerators.py::test_required_devices_that_are_not_there_are_a_failure"
     ),
+    "pytest --platform gpu --devices 1 --engine xla": (
+        "test_plugin.py::test_a_missing_platform_is_a_usage_error_with_a_reason"
+    ),
+    "pytest --platform gpu --devices 1 properties/meta/test_known_defects.py properties/meta/test_excuses.py -k gpu": (
+        "test_plugin.py::test_a_missing_platform_is_a_usage_error_with_a_reason"
+    ),
     "pytest -m tpu --platform tpu --devices 8 --impl all_gather_matmul_lhs=mine:gathered": (
         "test_accelerators.py::test_given_functions_are_measured_as_well"
     ),

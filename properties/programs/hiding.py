@@ -55,7 +55,7 @@ def exposed_by(way: str, contract: str) -> Limit:
     if way == "alternating":
         return in_turns
     if way == "paired" and contract == "matmul_reduce_scatter":
-        return in_eighths
+        return in_quarters
     if way == "paired":
         return "1/2" if contract == "all_gather_matmul_lhs" else "2/p"
     if way == "chunked":
@@ -107,10 +107,10 @@ def in_turns(case: Case) -> Fraction:
     return larger / max(Fraction(rows), smaller * (1 + Fraction(rows, larger))) if smaller else Fraction(0)
 
 
-def in_eighths(case: Case) -> Fraction:
+def in_quarters(case: Case) -> Fraction:
     """Half: among four, the cotangent's block from the opposite one takes two links, beside one block's product.
 
-    Of fewer than eight rows, and among more than eight participants, halves take turns.
+    Of fewer than four rows, and among more than eight participants, halves take turns.
     """
     dimension = case.keywords["scatter_dimension"]
     rows = (case.operands[0].block[-2], case.operands[1].block[-1])[dimension] // case.participants

@@ -41,9 +41,9 @@ def places_back(axes: Axes) -> Callable[[Any], Array]:
     return lambda away: (index - away) % p
 
 
-def waiting(start: Array, before: Sequence[Array]) -> Array:
-    """The row at which something begins, which is known once other blocks are there; it has no derivative by them."""
-    ready: Array = lax.optimization_barrier((start, *map(lax.stop_gradient, before)))[0]
+def waiting(what: Array, before: Sequence[Array]) -> Array:
+    """A block, or the row at which something begins, once other blocks are there; it has no derivative by them."""
+    ready: Array = lax.optimization_barrier((what, *map(lax.stop_gradient, before)))[0]
     return ready
 
 

@@ -30,7 +30,8 @@ def ring_matmul_reduce_scatter(
 ) -> Result:
     """Sums go round the ring: p - 1 permutes of a piece.
 
-    Best where a link takes as long as the products beside it: of all forms this one alone exposes nothing then.
+    Best where a link takes as long as the products beside it: of all forms this one alone exposes nothing then, forward
+    and with its gradient.
 
     Raises:
         ValueError: for an unknown axis, operands whose contracted sizes differ, a dimension that is
@@ -44,10 +45,9 @@ def alternating_matmul_reduce_scatter(
 ) -> Result:
     """Half sums go each way, in turns: a half's product is computed, added and rounded while the other half travels.
 
-    Best in time on every chip that has a timeline, and for small products as XLA:TPU schedules it, which makes one
-    kernel of a product, an addition and a rounding: at 8192x16384 by 16384x8192 over 4 participants of v5e 1.03 times
-    the unsharded product (1.42 with `sums="accumulator"`). Where a half travels for longer than the other half's
-    product takes, `paired` is.
+    Best in time, as XLA:TPU schedules it, at 1024x8192 by 8192x2048 over 4 participants of v4, v5e and v5p, and at
+    8192x16384 by 16384x8192 over 4 of v4, v5e and v6e: it makes one kernel of a product, an addition and a rounding,
+    and takes 1.03 times the unsharded product on v5e there (1.42 with `sums="accumulator"`).
 
     Raises:
         ValueError: as `ring_matmul_reduce_scatter`.
@@ -58,8 +58,9 @@ def alternating_matmul_reduce_scatter(
 def paired_matmul_reduce_scatter(lhs: Left, rhs: Right, axis_name: AxisName, *, scatter_dimension: int = 0) -> Result:
     """Sums in two parts each way, in pairs that take turns; backward the cotangent is gathered once. No forward mode.
 
-    Sums of 16-bit floats travel in 16 bits. Best where the links are the limit, and in the gradient: at 8192 cubed over
-    4 participants of v5e 1.07 times the unsharded product, as XLA:TPU schedules it, and its gradient 1.15 times two; at
+    Sums of 16-bit floats travel in 16 bits. Best in time for large products, but on v4 and v6e, and in the gradient,
+    and exposes nothing where links take as long as products, of pieces of four rows and more: at 8192 cubed over 4
+    participants of v5e 1.07 times the unsharded product, as XLA:TPU schedules it, and its gradient 1.15 times two; at
     8192x16384 by 16384x8192 over 8 of them 1.07 times, where `alternating` takes 1.51.
 
     Raises:

@@ -12,7 +12,7 @@ from shardproof.properties.benchmark import tables
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.counting.machines import Balanced, flops_in
-from shardproof.properties.counting.operations import operations_of
+from shardproof.properties.counting.operations import Operation, operations_of
 from shardproof.properties.counting.products import product_case
 from shardproof.properties.counting.timeline import timeline
 from shardproof.properties.engines.simulate import prepare
@@ -61,11 +61,9 @@ def rows(p: int = 8) -> list[tuple[str, ...]]:
         case = product_case(one.contract, mesh, ("x", "y") if nested else "x", SMALL)
         assert one.communication is not None
         sent, back = one.communication(case, False), one.communication(case, True)
-        seen = Seen()
-        program = forward(case, one, seen)
-        operations = operations_of(program, case.mesh)
+        program = forward(case, one, Seen())
+        operations, with_gradient = traced_ways(one, case)
         machine = Balanced.of(operations, case.mesh, case.axes)
-        with_gradient = operations_of(derivatives(case, one, seen, forward_mode=False)[0], case.mesh)
         found.append(
             (
                 one.contract,
@@ -80,6 +78,14 @@ def rows(p: int = 8) -> list[tuple[str, ...]]:
             )
         )
     return sorted(found, key=lambda row: [i.contract for i in PRODUCTS].index(row[0]))
+
+
+def traced_ways(one: Implementation, case: Case) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
+    """The operations of the forward pass, and of the forward pass with its gradient."""
+    seen = Seen()
+    program = forward(case, one, seen)
+    operations = operations_of(program, case.mesh)
+    return operations, operations_of(derivatives(case, one, seen, forward_mode=False)[0], case.mesh)
 
 
 def form_of(one: Implementation) -> str:

@@ -10,7 +10,7 @@ from rich.console import Console
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.benchmark import tables
 from shardproof.properties.benchmark.compiled import RECORDED, UNSHARDED, Figures, Key, read
-from shardproof.properties.benchmark.products import SMALL, form_of
+from shardproof.properties.benchmark.products import SMALL, form_of, traced_ways
 from shardproof.properties.benchmark.timelines import DATA
 from shardproof.properties.counting.chips import CHIPS
 from shardproof.properties.counting.choosing import Choice, choice, forms, scheduled
@@ -47,7 +47,8 @@ class Merits:
         compiled: the chips, shapes and ways at which it is the fastest as XLA:TPU schedules it.
         timed: the chips on which it is the fastest by timelines, with how often.
         steps: permutes on the critical path among 8 participants; over two axes, None.
-        exposed: the part of what it sends that is exposed on the law's balanced machine, among 8 over one axis.
+        exposed: the larger part of what it sends, forward or with its gradient, that is exposed on the law's balanced
+            machine, among 8 over one axis.
         load: the most bytes on a link of the tuple's first axis, of 4x4, over those of the ring or the first form.
     """
 
@@ -140,11 +141,15 @@ def steps_of(one: Implementation) -> int | None:
 
 
 def exposed_by(one: Implementation) -> Fraction | None:
-    """What it exposes among 8 participants where a link takes as long as the products; None over two axes."""
+    """What it exposes among 8 participants where a link takes as long as the products; None over two axes.
+
+    That is the larger part, forward or with its gradient, on the machine for which the forward pass is balanced.
+    """
     if one.serves is over_two_axes:
         return None
-    operations = scheduled(one, product_case(one.contract, EIGHT, "x", SMALL))
-    return timeline(operations, Balanced.of(operations, EIGHT, ("x",))).share
+    alone, both = traced_ways(one, product_case(one.contract, EIGHT, "x", SMALL))
+    machine = Balanced.of(alone, EIGHT, ("x",))
+    return max(timeline(operations, machine).share for operations in (alone, both))
 
 
 def first_axis(one: Implementation) -> Fraction:

@@ -166,8 +166,8 @@ def without(placement: Placement, axes: Sequence[str]) -> Placement:
 def sides_of_products(draw: st.DrawFn, scope: Scope) -> tuple[str, tuple[int, int, int]]:
     """What kind a product's sides are of, and how long its two free sides and the contracted one between them are.
 
-    One in five has enough of all for forms that cut a block into quarters or eighths. Large meshes have sides of one.
-    Shrinks to those.
+    One in five has enough of all for forms that cut a block into quarters. Large meshes have sides of one.
+    Shrinks to sides of one.
     """
     sides = list(draw(integers(3, 1, 1 if scope.large else 3), label="m, k, n"))
     kind = draw(sampled(SIDES), label="small, several, long, both long or empty")

@@ -1,4 +1,4 @@
-"""XLA:GPU compiles no scan that does something to integers of 4 bits: it raises INTERNAL."""
+"""XLA:GPU compiles no scan that computes with rows of integers of 4 bits: it raises INTERNAL."""
 
 import sys
 

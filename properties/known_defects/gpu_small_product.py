@@ -1,4 +1,4 @@
-"""XLA:GPU rounds what a small batched product of 16 bits multiplies to those, though its result is float32."""
+"""XLA:GPU rounds each term of a small batched product of 16-bit floats to those, though its result is float32."""
 
 import sys
 

@@ -57,7 +57,7 @@ def widened_first(primitive: Any) -> Iterator[None]:
 GPU = (
     Defect(
         "gpu_small_product",
-        "XLA:GPU rounds what a small batched product of 16 bits multiplies to those, though its result is float32.",
+        "XLA:GPU rounds each term of a small batched product of 16-bit floats to those, though its result is float32.",
         ("0.11.2",),
         platform="gpu",
         at_fault=narrow_product,
@@ -67,7 +67,7 @@ GPU = (
     ),
     Defect(
         "gpu_four_bits_scan",
-        "XLA:GPU compiles no scan that does something to integers of 4 bits: it raises INTERNAL.",
+        "XLA:GPU compiles no scan that computes with rows of integers of 4 bits: it raises INTERNAL.",
         ("0.11.2",),
         platform="gpu",
         at_fault=scanned_four_bits,

@@ -376,7 +376,9 @@ def test_a_defect_excuses_the_right_one_and_not_the_wrong_one(of: str) -> None:
     defect = DEFECTS[name]
     implementation = pair.made(pair.right)
     engine = engine_named(pair.engine)
-    reported, met = False, defect.in_version(jax.__version__) and defect.platform in ("", jax.default_backend())
+    if defect.platform not in ("", jax.default_backend()):
+        pytest.skip(f"{name} is a defect of XLA on a {defect.platform.upper()}: expected --platform, on one")
+    reported, met = False, defect.in_version(jax.__version__)
     tries = (40, 400) if met else (40,)  # mostly the first tell
     for case in chain.from_iterable(drawn(pair, examples) for examples in tries):
         if at_fault(defect, LAWS[pair.law], implementation, case, engine) is None:

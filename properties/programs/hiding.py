@@ -40,9 +40,10 @@ def exposed_by(way: str, contract: str) -> Limit:
     alone. A ring of rings sends along its first axis while a loop over its second begins, which is a barrier. A
     transformer block of 16-bit floats sends sums of twice the bytes of what it gathers: what is balanced in all is not
     in each. Where halves take turns, a half has the other half's product beside it, and not all of a step's: with what
-    is gathered behind, or before, beside fewer products, five eighths at most, of three rows. What is `scattered` is
-    gathered with nothing beside it, as is the first of several chunks. What is `paired` exposes more in the gradient:
-    rows that are gathered again have the other gradient's terms beside them, and not the product that waits for all.
+    is gathered behind, or before, beside fewer products, five eighths at most, of three rows, which a `paired` block
+    sends in halves as well. What is `scattered` is gathered with nothing beside it, as is the first of several chunks.
+    What is `paired` exposes more in the gradient: rows that are gathered again have the other gradient's terms beside
+    them, and not the product that waits for all.
     """
     if way == "tiled":
         return one_tile
@@ -108,9 +109,10 @@ def in_turns(case: Case) -> Fraction:
 
 
 def in_quarters(case: Case) -> Fraction:
-    """Half: among four, the cotangent's block from the opposite one takes two links, beside one block's product.
+    """Half: backward, among four, the cotangent's block from the opposite one takes two links, beside one product.
 
-    Of fewer than four rows, and among more than eight participants, halves take turns.
+    Forward nothing, of quarters that are even. Of fewer than four rows, and among more than eight participants, halves
+    take turns.
     """
     dimension = case.keywords["scatter_dimension"]
     rows = (case.operands[0].block[-2], case.operands[1].block[-1])[dimension] // case.participants

@@ -12,7 +12,7 @@ BOTH_LONG = (128, 129, 130, 136, 144, 160, 129, 130, 136, 144)
 """The sides of a matrix with two long ones, around the side of a tile, mostly beyond it, where parts get lost."""
 
 SEVERAL = (4, 9)
-"""The sides of what can be cut into quarters, and into eighths, even or not."""
+"""From where to where the sides go of what can be cut into quarters, even or not."""
 
 LARGE = (512, 1000, 1023, 1024, 1025, 1500, 2047, 2048, 2049, 3000, 4097)
 """The longest sides of large blocks, of some thousands of elements."""

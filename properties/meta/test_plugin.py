@@ -16,7 +16,7 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.plugin import FLAGS, OPTIONS
 from shardproof.properties.benchmark.readme import README, REPORTS_PAGE, block
 from shardproof.properties.counting.examples import example
-from shardproof.properties.programs.precision import precision_of
+from shardproof.properties.programs.precision import of_products, precision_of
 from shardproof.properties.reports.destinations import DestinationError, check_destination, write_somewhere
 from shardproof.properties.reports.scripts.options import options
 from shardproof.properties.runner.platforms import TooFewDevices, check_devices, use
@@ -323,13 +323,9 @@ def test_a_case_is_judged_with_products_in_all_bits(
     case = example("ring_shift", MeshCase(("dp",), (1,)), "dp")
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
 
-    def read() -> str | None:
-        precision: str | None = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined] # what it was told
-        return precision
-
     with jax.default_matmul_precision(told):
         with precision_of(case):
-            assert read() == expected
+            assert of_products() == expected
             lines = options([0], in_doubles=False)
-        assert read() == told
+        assert of_products() == told
     assert any("matmul_precision" in line for line in lines) == (expected is not None)

@@ -14,10 +14,10 @@ def is_wide(case: Case) -> bool:
     return any(operand.dtype in WIDE for operand in case.operands)
 
 
-def in_fewer_bits() -> bool:
-    """Whether products of float32 have fewer bits than their operands here, by JAX's default for accelerators."""
-    told = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined] # its config has what it was told
-    return told is None and jax.default_backend() != "cpu"
+def of_products() -> str | None:
+    """The precision of products that JAX was told; None: its default, which has fewer bits on accelerators."""
+    told: str | None = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined] # its config has them all
+    return told
 
 
 @contextmanager
@@ -30,6 +30,6 @@ def precision_of(case: Case) -> Iterator[None]:
     with ExitStack() as stack:
         if is_wide(case):
             stack.enter_context(jax.enable_x64(True))
-        if in_fewer_bits():
+        if of_products() is None and jax.default_backend() != "cpu":
             stack.enter_context(jax.default_matmul_precision("highest"))
         yield

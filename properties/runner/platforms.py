@@ -7,6 +7,8 @@ from contextlib import suppress
 
 import jax
 
+from shardproof.properties.programs.precision import of_products
+
 BACKENDS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
 """The platforms, and what JAX calls their backends."""
 
@@ -30,8 +32,7 @@ def use(platform: str) -> None:
     the scripts of failures are on it as well, so that each takes what it needs, unless the environment says otherwise.
     """
     jax.config.update("jax_platforms", BACKENDS[platform])
-    told = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined] # its config has what it was told
-    if platform != "cpu" and told is None:
+    if platform != "cpu" and of_products() is None:
         jax.config.update("jax_default_matmul_precision", "highest")
     if platform == "gpu":
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")

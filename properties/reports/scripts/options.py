@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import jax
 
+from shardproof.properties.programs.precision import of_products
 from shardproof.properties.reports.scripts.literals import quoted
 
 
@@ -15,7 +16,6 @@ def options(devices: Sequence[int], *, in_doubles: bool) -> list[str]:
         told |= {"jax_platforms": quoted("cpu"), "jax_num_cpu_devices": str(max(devices) + 1)}
     if in_doubles:
         told["jax_enable_x64"] = "True"
-    precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined] # its config has what it was told
-    if precision is not None:
+    if (precision := of_products()) is not None:
         told["jax_default_matmul_precision"] = quoted(precision)
     return [f"jax.config.update({quoted(name)}, {value})" for name, value in told.items()]

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from shardproof.properties.benchmark.compiled import RECORDED, UNSHARDED, Records
 from shardproof.properties.benchmark.products import form_of
 from shardproof.properties.benchmark.tables import table
 from shardproof.properties.benchmark.timelines import COMPARED
 from shardproof.properties.counting.chips import chip
 from shardproof.properties.counting.choosing import choice, forms
+from shardproof.properties.counting.compiled import RECORDED, UNSHARDED, Records
 from shardproof.properties.counting.modelled import Place, Work
 from shardproof.properties.counting.products import SHAPES
 from shardproof.properties.engines.tpu_compiler import NotCompiled, Topology, missing

@@ -9,11 +9,11 @@ from rich.console import Console
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.benchmark import tables
-from shardproof.properties.benchmark.compiled import RECORDED, UNSHARDED, Figures, Key, read
 from shardproof.properties.benchmark.products import SMALL, form_of, traced_ways
 from shardproof.properties.benchmark.timelines import DATA
 from shardproof.properties.counting.chips import CHIPS
 from shardproof.properties.counting.choosing import Choice, choice, forms, scheduled
+from shardproof.properties.counting.compiled import RECORDED, UNSHARDED, Figures, Key, read
 from shardproof.properties.counting.crossover import shapes_of
 from shardproof.properties.counting.machines import Balanced, loads_in
 from shardproof.properties.counting.products import SHAPES, product_case, whole_sides

@@ -8,9 +8,9 @@ from fractions import Fraction
 
 from rich.console import Console
 
-from shardproof.properties.benchmark.compiled import MICRO, RECORDED, UNSHARDED, Figures, Key, Records, key_of, read
 from shardproof.properties.benchmark.products import form_of
 from shardproof.properties.benchmark.tables import markdown, table
+from shardproof.properties.counting.compiled import MICRO, OWN, RECORDED, UNSHARDED, Figures, Key, Records, key_of, read
 from shardproof.properties.counting.modelled import Place, Work, modelled
 from shardproof.properties.counting.products import SHAPES
 from shardproof.properties.engines.tpu_compiler import NotCompiled, NoTpuCompiler, Topology, TpuCompiler, missing
@@ -46,9 +46,6 @@ RECORDED_COLUMNS = (
     "MB naive",
     "MB ours",
 )
-OWN = "XLA's own"
-"""The product of global arrays under `jit`, with XLA's default options."""
-
 Found = Figures | str
 """The figures of a program, or a sentence on why there are none."""
 

@@ -1,5 +1,6 @@
-"""Which form of an operation to use for a shape: the one whose timeline on a stated machine is the shortest."""
+"""Which form of an operation to use for a shape: the fastest as XLA:TPU schedules it, or by its timeline."""
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -9,11 +10,13 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.requests import RequestError
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.counting.chips import Chip, chip, in_words
+from shardproof.properties.counting.compiled import MICRO, OWN, Known, known_of
 from shardproof.properties.counting.operations import Operation, operations_of
 from shardproof.properties.counting.products import SHARDED, received
 from shardproof.properties.counting.routes import Untold
 from shardproof.properties.counting.shaped import Shapes, laid_out_for, shaped
 from shardproof.properties.counting.timeline import timeline
+from shardproof.properties.engines.tpu_compiler.request import COMPILER, FORWARD, WAYS
 from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
 from shardproof.properties.programs.precision import precision_of
@@ -55,10 +58,12 @@ class Choice:
         contract: of which operation.
         case: the shapes, on their mesh.
         machine: on which machine.
-        rows: all forms, the fastest first; of equally fast ones the plain form.
+        rows: all forms, by their timelines, the fastest first; of equally fast ones the plain form.
         unsharded: of a product, seconds that the plain form computes for, as if nothing had to be sent; else zero.
         unsupported: the forms that do not support the case, or have no timeline, with why.
         gradient: whether the gradient is scheduled with it.
+        compiled: what XLA:TPU makes of every form, and of the product of global arrays, where that is recorded:
+            forward, and with `gradient` backward too.
     """
 
     contract: str
@@ -68,11 +73,32 @@ class Choice:
     unsharded: Fraction
     unsupported: tuple[tuple[Implementation, str], ...] = ()
     gradient: bool = False
+    compiled: tuple[Known, ...] = ()
 
     @property
     def best(self) -> Implementation:
-        """The form to use."""
+        """The form to use: the fastest as XLA:TPU schedules it, where that is recorded, or by its timeline."""
+        forms = {row.implementation.name: row.implementation for row in self.rows}
+        return next((forms[name] for name in self.totals if name in forms), self.timed)
+
+    @property
+    def timed(self) -> Implementation:
+        """The fastest form by its timeline."""
         return self.rows[0].implementation
+
+    @property
+    def totals(self) -> dict[str, float]:
+        """Microseconds of each form as XLA:TPU schedules it, both ways of a gradient, the fastest first."""
+        each = [{name: total for name, total, _ in known.forms} for known in self.compiled]
+        both = {
+            name: sum(one[name] for one in each) for name in (each[0] if each else ()) if all(name in o for o in each)
+        }
+        return dict(sorted(both.items(), key=lambda one: one[1]))
+
+    @property
+    def left_to_compiler(self) -> bool:
+        """Whether XLA's own, of global arrays under `jit`, is recorded as faster than every form."""
+        return next(iter(self.totals), None) == COMPILER
 
     @property
     def plain(self) -> bool:
@@ -100,6 +126,7 @@ class Choice:
     def __str__(self) -> str:
         arrays = ", ".join(map(str, self.case.operands))
         head = f"{self.contract}({arrays}) on mesh {self.case.mesh}, {self.machine.name}: "
+        head += f"{OWN}, of global arrays under jit; of these forms " if self.left_to_compiler else ""
         lines = [head + (f"{self.best.name}, the plain form" if self.plain else self.best.name)]
         if self.unsharded:
             lines.append(f"  nothing to send: {in_words(self.unsharded)}; floor {float(self.floor):.2f} of that")
@@ -109,7 +136,21 @@ class Choice:
             told = f"{in_words(row.total)}{over}, {in_words(row.exposed)} exposed{rounds}"
             lines.append(f"  {row.implementation.name}: {told}")
         lines += [f"  {one.name} has no timeline: {reason}" for one, reason in self.unsupported]
-        return "\n".join(lines)
+        return "\n".join(lines + self._as_compiled())
+
+    def _as_compiled(self) -> list[str]:
+        """Lines on what XLA:TPU makes of each form."""
+        if not self.compiled:
+            return []
+        told = [f"  as XLA:TPU schedules it on {self.compiled[0].topology}, over the product of one device alone:"]
+        each = [{name: (total / known.alone, share) for name, total, share in known.forms} for known in self.compiled]
+        for name, total in self.totals.items():
+            parts = [
+                f"{way} {one[name][0]:.2f}, {one[name][1]:.0%} exposed" for way, one in zip(WAYS, each, strict=False)
+            ]
+            took = in_words(Fraction(total) / int(MICRO))
+            told.append(f"    {OWN if name == COMPILER else name}: {took}; {'; '.join(parts)}")
+        return told
 
 
 def choose(
@@ -122,10 +163,12 @@ def choose(
     dtype: str = "bfloat16",
     gradient: bool = False,
 ) -> Choice:
-    """Which of this project's forms of an operation is the fastest, by its timeline on a stated machine.
+    """Which of this project's forms of an operation is the fastest on a stated machine.
 
     Nothing is run or compiled: every form is traced, and scheduled as `counting.timeline` does. Where the plain form
-    (one collective and one product) is best, `plain` is true and the text says so.
+    (one collective and one product) is best, `plain` is true and the text says so. Products of the measured shapes were
+    compiled for TPUs: there XLA's schedules decide, and where they are shorter for global arrays under `jit` than for
+    any form, `left_to_compiler` is true and the text says so.
 
     Arguments:
         contract: the operation, `"all_gather_matmul_lhs"` say.
@@ -153,7 +196,10 @@ def choose(
     stated = chip(machine) if isinstance(machine, str) else machine
     stated.check(on)
     case = shaped(contract, on, axes if len(axes) > 1 else axes[0], shapes, dtype)
-    return choice(forms(case, gradient=gradient), stated)
+    known = [known_of(case, stated, way) for way in (WAYS if gradient else (FORWARD,))]
+    compiled = tuple(one for one in known if one is not None)
+    found = choice(forms(case, gradient=gradient), stated)
+    return dataclasses.replace(found, compiled=compiled if len(compiled) == len(known) else ())
 
 
 @dataclass(frozen=True)
@@ -193,7 +239,7 @@ def _sends_by_itself(one: Implementation) -> bool:
 
 
 def choice(traced: Forms, machine: Chip) -> Choice:
-    """What to use on a machine."""
+    """What to use on a machine, by timelines alone."""
     found, plain = [], None
     for one, operations in traced.operations:
         told = timeline(operations, machine)

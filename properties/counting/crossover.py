@@ -1,4 +1,4 @@
-"""Which form of a product is the best for every size of one of its sides, on a stated machine."""
+"""Which form of a product is the best for every size of one of its sides, by timelines on a stated machine."""
 
 import math
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Crossover:
         """From which size to which a form is the best, one after the other."""
         found: list[tuple[int, int, str]] = []
         for size, choice in self.choices.items():
-            name = choice.best.name
+            name = choice.timed.name
             if found and found[-1][2] == name:
                 found[-1] = (found[-1][0], size, name)
             else:

@@ -11,8 +11,8 @@ from jax.sharding import AxisType
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.benchmark import survivors, tpu
-from shardproof.properties.benchmark.compiled import RECORDED, UNSHARDED, Figures, Records, key_of, line_of, read
 from shardproof.properties.benchmark.readme import section
+from shardproof.properties.counting.compiled import RECORDED, UNSHARDED, Figures, Records, key_of, line_of, read
 from shardproof.properties.counting.modelled import Place, Work
 from shardproof.properties.counting.products import SHAPES, SHARDED, product_case
 from shardproof.properties.engines.tpu_compiler import Topology, missing

@@ -1,21 +1,29 @@
 """What XLA:TPU made of products, in figures: compiled once, and kept in a file, one program a line."""
 
 import dataclasses
+import functools
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from shardproof.properties.counting.modelled import Modelled, Work
+from shardproof.properties.cases.case import Case
+from shardproof.properties.counting.chips import CHIPS, Chip
+from shardproof.properties.counting.modelled import Modelled, Place, Work
 from shardproof.properties.counting.text import HloError
-from shardproof.properties.engines.tpu_compiler import NotCompiled, TpuCompiler
+from shardproof.properties.engines.tpu_compiler import NotCompiled, Topology, TpuCompiler
+from shardproof.properties.engines.tpu_compiler.request import COMPILER
 
 UNSHARDED = "unsharded"
 """In place of a form: the product that a device would do alone."""
 
 RECORDED = Path(__file__).with_suffix(".jsonl")
-"""What `benchmark tpu --recorded` wrote, of which the README has tables."""
+"""What `benchmark tpu --recorded` wrote, of which the README has tables, and which `choose` asks."""
+
+OWN = "XLA's own"
+"""The product of global arrays under `jit`, with XLA's default options: the form `COMPILER` in tables."""
 
 MICRO = 1e6
 Key = tuple[str, int, str, str, str, str]
@@ -126,3 +134,54 @@ def read(path: Path) -> dict[Key, Figures | str]:
         topology, model, shape, way, contract, form, found = json.loads(line)
         known[topology, model, shape, way, contract, form] = found if isinstance(found, str) else Figures(*found)
     return known
+
+
+@functools.cache
+def recorded() -> Mapping[Key, Figures | str]:
+    """What is kept in `RECORDED`."""
+    return read(RECORDED)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What XLA:TPU makes of every form of a case.
+
+    Arguments:
+        topology: for which chips it was compiled.
+        alone: microseconds of the product that a device would do alone.
+        forms: microseconds of each form, with the share of what it sends that is exposed, the fastest first; what XLA
+            makes of the product by itself comes last of equally fast ones, and a naive form first.
+    """
+
+    topology: str
+    alone: float
+    forms: tuple[tuple[str, float, float], ...]
+
+    @property
+    def best(self) -> str:
+        """The fastest: the name of an implementation, or `COMPILER`."""
+        return self.forms[0][0]
+
+
+def known_of(case: Case, machine: Chip, way: str, known: Mapping[Key, Figures | str] | None = None) -> Known | None:
+    """What is recorded of a case on the chips of a machine as it is published; None where no form of it is."""
+    known = recorded() if known is None else known
+    if CHIPS.get(machine.name) != machine:
+        return None
+    found: dict[tuple[str, int, str], dict[str, Figures]] = {}
+    for (topology, model, shape, direction, contract, form), figures in known.items():
+        fits = contract == case.contract and model == case.participants and direction == way
+        if fits and topology.partition(":")[0] == machine.name and isinstance(figures, Figures):
+            found.setdefault((topology, model, shape), {})[form] = figures
+    for (topology, model, shape), forms in found.items():
+        if UNSHARDED in forms and same(case, Work(case.contract, shape, Place(Topology.parse(topology), model)).case()):
+            alone = forms.pop(UNSHARDED).total
+            order = sorted(forms.items(), key=lambda one: (one[1].total, one[0] == COMPILER, one[0] != "naive"))
+            return Known(topology, alone, tuple((form, one.total, one.share) for form, one in order))
+    return None
+
+
+def same(case: Case, other: Case) -> bool:
+    """Whether devices do the same in both: their blocks, parameters and one axis, of the same size, are."""
+    blocks, others = ([(o.block, o.dtype) for o in one.operands] for one in (case, other))
+    return len(case.axes) == 1 and blocks == others and case.params == other.params

@@ -52,13 +52,13 @@ def all_gather_matmul(
     """The operand that is gathered moves: as one all-gather (backward: a reduce-scatter), or as p - 1 pieces.
 
     Of pieces that are multiplied `in_place`, the shorter way, none of four waits for another: that of the participant
-    opposite comes from its owner. Beside `alternating` sums, pieces come the shorter way.
+    opposite comes from its owner. Beside `alternating` sums, pieces come the shorter way, and so do `paired` sums.
     """
     if way == "naive":
         return _built_in("all_gather", p, piece, bits, backward)
     if way == "alternating":
         way = "shorter_way"
-    if in_place and p == 4 and way in ("shorter_way", "paired"):
+    if in_place and p == 4 and (way == "shorter_way" or (way == "paired" and not backward)):
         return algorithms.messages([piece] * (p - 1), bits, steps=1)
     return passed(way, p, piece, rows=rows, bits=bits)
 

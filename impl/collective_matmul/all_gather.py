@@ -69,7 +69,7 @@ def paired_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: A
 
     Forward as `shorter_way`; backward both gradients beside one another, as `paired` says. No forward mode.
 
-    Best in the gradient: at 8192x8192 by 8192x16384 1.04 times the unsharded products.
+    Best in the gradient: at 8192x8192 by 8192x16384 1.05 times the unsharded products.
     """
     axes = COLUMNS_OF_LHS.check("paired_all_gather_matmul_lhs_contracting", lhs, rhs, axis_name)
     return paired.columns_of_lhs(lhs, rhs, axes)
@@ -133,7 +133,7 @@ def paired_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> 
 
     Forward as `shorter_way`; backward both gradients beside one another, as `paired` says. No forward mode.
 
-    Best in the gradient: at 8192x8192 by 8192x16384 1.06 times the unsharded products.
+    Best in the gradient: at 8192x8192 by 8192x16384 1.13 times the unsharded products.
     """
     axes = ROWS_OF_LHS.check("paired_all_gather_matmul_lhs", lhs, rhs, axis_name)
     return paired.rows_of_lhs(lhs, rhs, axes)
@@ -180,6 +180,18 @@ def joined_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> 
     Best where the links are the limit: the fastest at 8192 cubed, since halves of W make small products.
     """
     return ROWS_OF_RHS.along("joined", gathered.joined, lhs, rhs, axis_name)
+
+
+def paired_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
+    """`A[…, M_Z, K] W[K_Y, N] -> [M_Z, N]`.
+
+    Forward as `joined`; backward both gradients beside one another, as `paired` says. No forward mode.
+
+    Best in the gradient: at 8192x8192 by 8192x16384 1.87 times the unsharded products, where no form takes less than
+    1.68, as all links are full.
+    """
+    axes = ROWS_OF_RHS.check("paired_all_gather_matmul_rhs", lhs, rhs, axis_name)
+    return paired.rows_of_rhs(lhs, rhs, axes)
 
 
 def nested_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:

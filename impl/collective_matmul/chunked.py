@@ -14,7 +14,7 @@ from jax import lax
 
 from shardproof.impl.collective_matmul.gathered import columns_of_lhs, shorter_way
 from shardproof.impl.collective_matmul.operands import UNROLLED, Axes, Left, Result, Right, aligned, multiply, unwritten
-from shardproof.impl.collective_matmul.paired import arriving, assembled
+from shardproof.impl.collective_matmul.passing import arriving, assembled
 from shardproof.impl.collectives import Block
 
 CHUNKS = 8

@@ -4,9 +4,8 @@ The gradient of a ring adds up p small products. Here blocks come the shorter wa
 sum over all of them is one product of full size:
 
 - of an operand that is gathered, that operand's gradient is a sum over participants. Its terms come first, that of the
-  farthest participant before the others, and their sums come the shorter way round, from two sides. Beside them the
-  operand is gathered again, and the other one's gradient computed. A participant's own term, with the sums that
-  arrived, is last;
+  farthest participant before the others, while the operand is gathered again; behind its blocks, and beside the other
+  one's gradient, sums come the shorter way round, from two sides. A participant's own term, with them, is last;
 - of a sum that is scattered, the cotangent is gathered: each block gives a part of one operand's gradient as it
   arrives, and all together the other operand's.
 
@@ -17,18 +16,16 @@ So both gradients of a product with a gathered operand are computed, even if one
 
 Sums of 16-bit floats travel in the operand's dtype, in which JAX adds up cotangents. What is kept for the gradient is
 the operands alone, and of a transformer block what relu gives. Up to `UNROLLED` participants it is a `custom_vjp`,
-which has no forward mode. Gradients are not looped: among more these are `shorter_way` and `alternating`.
+which has no forward mode. Gradients are not looped: among more these are `shorter_way`, `joined` and `alternating`.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
-from shardproof.impl.algorithms.pieces import shift
 from shardproof.impl.collective_matmul import gathered, reduced
 from shardproof.impl.collective_matmul.operands import (
     UNROLLED,
@@ -38,19 +35,15 @@ from shardproof.impl.collective_matmul.operands import (
     Right,
     accumulator,
     aligned,
-    places_back,
-    unwritten,
     waiting,
 )
 from shardproof.impl.collective_matmul.pairs import in_pairs
+from shardproof.impl.collective_matmul.passing import Arrived, arriving, assembled, summing, total
 from shardproof.impl.collectives import Block, axis_index, cast_varying, varying
 
 Gradients = tuple[Left, Right]
 Rule = Callable[[Left, Right, Result], Gradients]
 """Operands and the cotangent of the result to those of the operands."""
-
-Arrived = Sequence[tuple[Block, Array]]
-"""Blocks, and where each starts in the whole."""
 
 
 def rows_of_lhs(lhs: Left, rhs: Right, axes: Axes) -> Result:
@@ -62,11 +55,11 @@ def rows_of_lhs(lhs: Left, rhs: Right, axes: Axes) -> Result:
         def term(start: Array) -> Block:
             return _times_transposed(lax.dynamic_slice_in_dim(ct, start, rows, dimension), rhs)
 
-        arrived, sums = arriving(lhs, rows, axes), _sums(term, rows, lhs.dtype, axes)
-        whole = assembled(arrived, dimension, (*ct.shape[:-1], lhs.shape[-1]))
-        of_rhs = _transposed_times(whole, ct).astype(rhs.dtype)
-        own = term(waiting(axis_index(axes) * rows, [of_rhs]))
-        return _total(own, sums).astype(lhs.dtype), of_rhs
+        def of_rhs(arrived: Arrived) -> Right:
+            whole = assembled(arrived, dimension, (*ct.shape[:-1], lhs.shape[-1]))
+            return _transposed_times(whole, ct).astype(rhs.dtype)
+
+        return _beside(lhs, rows, term, of_rhs, axes)
 
     return _paired(lambda a, w: gathered.shorter_way(gathered.rows_of_lhs(a, w, axes), axes), backward, lhs, rhs, axes)
 
@@ -78,10 +71,31 @@ def columns_of_lhs(lhs: Left, rhs: Right, axes: Axes) -> Result:
         def of_rhs(arrived: Arrived) -> Right:
             return assembled([(_transposed_times(one, ct).astype(rhs.dtype), at) for one, at in arrived], 0, rhs.shape)
 
-        return _of_columns(lhs, rhs, ct, axes, arriving(lhs, lhs.shape[-1], axes), of_rhs)
+        return _of_columns(lhs, rhs, ct, axes, of_rhs)
 
     def forward(lhs: Left, rhs: Right) -> Result:
         return gathered.shorter_way(gathered.columns_of_lhs(lhs, rhs, axes), axes)
+
+    return _paired(forward, backward, lhs, rhs, axes)
+
+
+def rows_of_rhs(lhs: Left, rhs: Right, axes: Axes) -> Result:
+    """`A[…, M_Z, K] W[K_Y, N]`: each block of W gives its columns of the gradient of A; forward as `joined`."""
+
+    def backward(lhs: Left, rhs: Right, ct: Result) -> Gradients:
+        rows, dimension = rhs.shape[0], lhs.ndim - 1
+
+        def term(start: Array) -> Block:
+            return _transposed_times(lax.dynamic_slice_in_dim(lhs, start, rows, dimension), ct)
+
+        def of_lhs(arrived: Arrived) -> Left:
+            return assembled(arrived, dimension, lhs.shape, lambda one: _times_transposed(ct, one).astype(lhs.dtype))
+
+        of_rhs, found = _beside(rhs, rows, term, of_lhs, axes)
+        return found, of_rhs
+
+    def forward(lhs: Left, rhs: Right) -> Result:
+        return gathered.joined(gathered.rows_of_rhs(lhs, rhs, axes), axes)
 
     return _paired(forward, backward, lhs, rhs, axes)
 
@@ -123,8 +137,7 @@ def block(x: Left, w_in: Right, w_out: Right, axes: Axes) -> Result:
             whole = assembled(arrived, dimension, (*x.shape[:-1], w_in.shape[0]))
             return _transposed_times(whole, of_wide).astype(w_in.dtype)
 
-        again = arriving(x, x.shape[-1], axes, passed_on=True)
-        return *_of_columns(x, w_in, of_wide, axes, again, of_in), of_out
+        return *_of_columns(x, w_in, of_wide, axes, of_in), of_out
 
     product = jax.custom_vjp(result)
     product.defvjp(kept, gradients)
@@ -132,18 +145,34 @@ def block(x: Left, w_in: Right, w_out: Right, axes: Axes) -> Result:
     return found
 
 
-def _of_columns(
-    lhs: Left, rhs: Right, ct: Result, axes: Axes, arrived: Arrived, of_rhs: Callable[[Arrived], Right]
-) -> Gradients:
+def _of_columns(lhs: Left, rhs: Right, ct: Result, axes: Axes, of_rhs: Callable[[Arrived], Right]) -> Gradients:
     """The gradients of `A[…, M, K_Y] W[K, N_Z]`: sums of that of A travel beside that of W, of the blocks of A."""
-    columns = lhs.shape[-1]
 
     def term(start: Array) -> Block:
-        return _times_transposed(ct, lax.dynamic_slice_in_dim(rhs, start, columns, 0))
+        return _times_transposed(ct, lax.dynamic_slice_in_dim(rhs, start, lhs.shape[-1], 0))
 
-    sums, found = _sums(term, columns, lhs.dtype, axes), of_rhs(arrived)
-    own = term(waiting(axis_index(axes) * columns, [found, *sums]))
-    return _total(own, sums).astype(lhs.dtype), found
+    return _beside(lhs, lhs.shape[-1], term, of_rhs, axes)
+
+
+def _beside(
+    moving: Block, size: int, term: Callable[[Array], Block], other: Callable[[Arrived], Block], axes: Axes
+) -> tuple[Block, Block]:
+    """The gradient of an operand that is gathered, a sum, beside that of the other one, which needs its blocks.
+
+    Blocks have the links first: sums, of which none is known before a product, are sent behind them.
+
+    Arguments:
+        moving: this participant's block of that operand.
+        size: its rows, or columns.
+        term: what this participant adds to the sum of the one whose block starts there.
+        other: the other gradient, of all participants' blocks.
+        axes: of the ring.
+    """
+    arrived = arriving(moving, size, axes, passed_on=True)
+    sums = summing(term, size, moving.dtype, axes, [one for one, _ in arrived[1:-1]])
+    found = other(arrived)
+    own = term(waiting(axis_index(axes) * size, [found, *sums]))
+    return total(own, sums).astype(moving.dtype), found
 
 
 def scattered(lhs: Left, rhs: Right, axes: Axes, scatter_dimension: int) -> Result:
@@ -188,78 +217,6 @@ def _paired(forward: Callable[[Left, Right], Result], backward: Rule, lhs: Left,
     product.defvjp(kept, gradients)
     result: Result = product(*operands)
     return result
-
-
-def arriving(block: Block, size: int, axes: Axes, *, passed_on: bool = False) -> list[tuple[Block, Array]]:
-    """All participants' blocks, and where each starts in the whole, this one's first and the farthest one's last.
-
-    The one opposite is passed on by a neighbour; but of four participants it is sent by its owner, over the same two
-    links, and so it can begin before anything has arrived.
-
-    Arguments:
-        block: this participant's.
-        size: the rows, or columns, of a block.
-        axes: of the ring.
-        passed_on: by a neighbour even of four: where something else is to have the links first.
-    """
-    p, back = lax.axis_size(axes), places_back(axes)
-    rightward = leftward = block
-    found = [(block, axis_index(axes) * size)]
-    opposite = shift(block, axes, 2) if p == 4 and not passed_on else None
-    for away in range(1, (p - 1) // 2 + 1):
-        rightward, leftward = shift(rightward, axes, 1), shift(leftward, axes, -1)
-        found += [(rightward, back(away) * size), (leftward, back(-away) * size)]
-    if p % 2 == 0:
-        opposite = shift(rightward, axes, 1) if opposite is None else opposite
-        found.append((opposite, back(p // 2) * size))
-    return found
-
-
-def _sums(term: Callable[[Array], Block], size: int, dtype: Any, axes: Axes) -> list[Block]:
-    """The sums of all other participants' terms that are this one's: one from each side, or one alone.
-
-    Arguments:
-        term: what this participant adds to the sum of the one whose block starts there.
-        size: the rows, or columns, of a block.
-        dtype: in which sums travel.
-        axes: of the ring.
-    """
-    p, back = lax.axis_size(axes), places_back(axes)
-    before: list[Block] = []
-
-    def added(away: int, arrived: Sequence[Block]) -> Block:
-        own = term(waiting(back(-away) * size, [*before, *arrived]))
-        before[:] = [_total(own, arrived).astype(dtype)]
-        return before[0]
-
-    rightward: list[Block] = []
-    leftward = [shift(added(p // 2, []), axes, -1)] if p % 2 == 0 else []
-    for away in range((p - 1) // 2, 0, -1):
-        rightward = [shift(added(away, rightward), axes, 1)]
-        leftward = [shift(added(-away, leftward), axes, -1)]
-    return [*rightward, *leftward]
-
-
-def _total(own: Block, arrived: Sequence[Block]) -> Block:
-    for one in arrived:
-        own = own + one.astype(own.dtype)
-    return own
-
-
-def assembled(
-    parts: Arrived,
-    dimension: int,
-    shape: Sequence[int],
-    product: Callable[[Block], Block] | None = None,
-) -> Block:
-    """An array of a shape, of parts that start at rows of a dimension; or of their products, one after the other."""
-    whole: list[Block] = []
-    for part, at in parts:
-        one = part if product is None else product(part)
-        start = waiting(at, whole) if product is not None else at
-        into = whole[0] if whole else unwritten(tuple(shape), one)
-        whole = [lax.dynamic_update_slice_in_dim(into, one, start, dimension)]
-    return whole[0]
 
 
 def _transposed_times(lhs: Left, ct: Result) -> Right:

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl.collective_matmul import aligned, multiply
-from shardproof.impl.collective_matmul.paired import arriving, assembled
+from shardproof.impl.collective_matmul.passing import arriving, assembled
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import mutant
 

@@ -112,7 +112,7 @@ def gathered_again(way: str, case: Case) -> Cost:
         return matmul_costs.all_gather_matmul(
             way, case.participants, math.prod(x.block), rows=x.block[-1], bits=width(x.numpy_dtype)
         )
-    return _product(way, case, backward=False)
+    return _product(way, case, backward=False, again=True)
 
 
 def product_flops(case: Case) -> int:
@@ -126,8 +126,11 @@ def product_flops(case: Case) -> int:
     return matmul_costs.flops(many, rows, inner, last[1])
 
 
-def _product(way: str, case: Case, *, backward: bool) -> Cost:
+def _product(way: str, case: Case, *, backward: bool, again: bool = False) -> Cost:
     p, contract = case.participants, CONTRACTS[case.contract]
+    beside = (backward or again) and p <= matmul_costs.MOST_IN_PARTS
+    if way == "paired" and case.contract == "all_gather_matmul_rhs" and not beside:
+        way = "joined"
     *batch, m, k = case.operands[0].block
     rows, last = math.prod(batch) * m, case.operands[-1].block
     dtype = case.operands[0].numpy_dtype

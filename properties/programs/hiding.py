@@ -125,6 +125,8 @@ def held_by(way: str, contract: str) -> Limit | None:
     """The bytes that are held."""
     if way == "chunked":
         return three_chunks
+    if (way, contract) == ("paired", "all_gather_matmul_rhs"):
+        way = "joined"
     return _rings_hold(way, contract) if contract in MOVING else None
 
 

@@ -199,7 +199,7 @@ PRODUCTS: tuple[Implementation, ...] = tuple(_product(contract.name) for contrac
 FORMS: dict[str, tuple[str, ...]] = {
     "all_gather_matmul_lhs_contracting": ("ring", "bidirectional", "shorter_way", "chunked", "paired", "nested"),
     "all_gather_matmul_lhs": ("ring", "bidirectional", "shorter_way", "joined", "paired", "nested"),
-    "all_gather_matmul_rhs": ("ring", "joined", "shorter_way", "nested"),
+    "all_gather_matmul_rhs": ("ring", "joined", "shorter_way", "paired", "nested"),
     "matmul_reduce_scatter": ("ring", "shorter_way", "alternating", "paired", "nested"),
     "matmul_all_reduce": ("tiled", "alternating", "scattered"),
     "transformer_block": ("overlapped", "alternating", "paired", "nested"),

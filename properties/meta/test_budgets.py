@@ -19,7 +19,7 @@ from shardproof.properties.meta.drawn import drawn
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.programs.implementations import ALGORITHMS, IMPLEMENTATIONS, OVERLAPPED
 from shardproof.properties.reports.report import COLUMNS, by_contract, by_implementation
-from shardproof.properties.runner.budgets import LEAST, SHARES, structures
+from shardproof.properties.runner.budgets import LEAST, SHARES, WEIGHTS, structures
 from shardproof.properties.runner.draws import FEW, search, telling
 from shardproof.properties.runner.law_tests import but_the_simplest
 from shardproof.properties.runner.tally import Tally
@@ -42,10 +42,24 @@ def test_budgets(law: str, form: str, engine: str, count: int) -> None:
     assert structures(LAWS[law], 200, engine, form) == count
 
 
+@pytest.mark.parametrize(
+    ("contract", "values", "gradients"),
+    [("all_gather", 240, 60), ("mine", 240, 60), ("moe_layer", 66, 7), ("rms_norm", 210, 21)],
+)
+def test_what_takes_long_is_drawn_less_by_check(contract: str, values: int, gradients: int) -> None:
+    """So that a right function has its verdict in a minute; `pytest --impl` draws all of it."""
+    own = [one.form for one in IMPLEMENTATIONS if one.contract == contract]
+    for law, count in (("value", values), ("gradient", gradients)):
+        assert structures(LAWS[law], 100, "simulate", contract=contract) == count
+        assert all(count >= structures(LAWS[law], 100, "simulate", form) for form in own)
+        assert structures(LAWS[law], 100, "simulate") == {"value": 240, "gradient": 60}[law]
+
+
 def test_every_form_has_a_budget() -> None:
     """Every implementation and every planted bug is of a form with one; bugs of rings are hunted at that of rings."""
     assert {i.form for i in IMPLEMENTATIONS} == set(SHARES) - {"user"}
     assert {m.form for m in MUTANTS.values()} <= set(SHARES)
+    assert set(WEIGHTS) <= set(SHARES)
     assert {i.form for i in OVERLAPPED} == {MUTANTS["halves_swapped"].form} == {"overlapped"}
     assert {i.form for i in ALGORITHMS} == {MUTANTS["torus_mean_over_the_last_axis"].form} == {"algorithm"}
     assert MUTANTS["sum_of_bool_stays_bool"].form == "user"

@@ -94,7 +94,7 @@ def ask(
         implementation,
         engine_named(engine),
         Scope(max_devices=most, available=most, large=LARGE),
-        max_examples=structures(law, known.examples(max_examples), engine),
+        max_examples=structures(law, known.examples(max_examples), engine, contract=implementation.contract),
         random_seed=random_seed,
         was_told=was_told,
         patience=PATIENCE if known.in_vain else ENOUGH,

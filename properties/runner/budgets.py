@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from shardproof.properties.laws.law import LAWS, Law
+from shardproof.properties.programs.implementations import IMPLEMENTATIONS
 
 XLA = 0.06
 """XLA's part of a law's structures: compiling one costs many times what interpreting it does (`python -m
@@ -43,7 +44,22 @@ that, which is more where bugs of this form are found late, and less where a cas
 `shardproof.properties.mutants` with the catalogue's own seed."""
 
 
-def structures(law: Law, examples: int, engine: str, form: str = "user") -> int:
+WEIGHTS: Mapping[str, float] = {
+    "nonlinear": 0.35,
+    "fused": 0.4,
+    "whole": 0.2,
+    "layers": 0.8,
+    "routed": 0.11,
+    "routers": 0.08,
+}
+"""What `check` draws of that, of a contract whose own implementations are of a form that takes long: so that it has its
+verdict on a right function within a minute. `pytest --impl` draws all."""
+
+OF_VALUES = 2.5
+"""How many times as much it draws of the law of values, by which most bugs are found; not more than all."""
+
+
+def structures(law: Law, examples: int, engine: str, form: str = "user", contract: str = "") -> int:
     """How many structures there are.
 
     Arguments:
@@ -51,10 +67,17 @@ def structures(law: Law, examples: int, engine: str, form: str = "user") -> int:
         examples: the profile's `max_examples`.
         engine: the engine's name.
         form: one of `SHARES`.
+        contract: for `check`, of which operation a user's function is; by default all are drawn.
     """
     shares = SHARES[form]
     share = shares.get(law.name, shares[engine]) if engine == law.engines[0] else shares[engine]
+    share *= min(1, weight(contract) * (OF_VALUES if law.name == "value" else 1))
     return max(LEAST, round(examples * law.share * share * (XLA if engine == "xla" else 1)))
+
+
+def weight(contract: str) -> float:
+    """What `check` draws of the examples for a user's function of a contract."""
+    return WEIGHTS.get(next((one.form for one in IMPLEMENTATIONS if one.contract == contract), ""), 1)
 
 
 def in_words() -> str:

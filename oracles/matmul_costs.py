@@ -36,6 +36,9 @@ WAYS = (
 PARTS = 4
 """Into how many parts a `paired` sum is cut, the first ones of a row more; if it has fewer rows, into halves."""
 
+JOINED_FORWARD = ("paired", "all_gather_matmul_rhs")
+"""The form and the contract whose pieces come in two halves forward, which are joined, and whole in the gradient."""
+
 MOST_IN_PARTS = 8
 """Among how many participants; among more of them it is cut into halves."""
 
@@ -52,7 +55,8 @@ def all_gather_matmul(
     """The operand that is gathered moves: as one all-gather (backward: a reduce-scatter), or as p - 1 pieces.
 
     Of pieces that are multiplied `in_place`, the shorter way, none of four waits for another: that of the participant
-    opposite comes from its owner. Beside `alternating` sums, pieces come the shorter way, and so do `paired` sums.
+    opposite comes from its owner. In a `paired` gradient it is passed on, and sums wait for those from both sides: with
+    what gathers them again, three steps. Beside `alternating` sums, pieces come the shorter way.
     """
     if way == "naive":
         return _built_in("all_gather", p, piece, bits, backward)
@@ -136,14 +140,14 @@ def flops(batch: int, m: int, k: int, n: int) -> int:
 
 
 def chunked_all_gather_matmul(p: int, piece: int, *, rows: int, bits: int = 8) -> Cost:
-    """Chunks of rows of the operand whose columns are gathered: each comes the shorter way, and waits for none.
+    """Chunks of rows of the operand whose columns are gathered: each comes the shorter way.
 
-    As in place, none of four pieces waits for another.
+    As in place, none of four pieces waits for another. Among more a chunk waits for the one before.
     """
     if p > MOST_IN_CHUNKS:
         return passed("shorter_way", p, piece, rows=rows, bits=bits)
     chunks = [size * (piece // rows) for size in chunk_sizes(rows)]
-    return algorithms.messages(chunks * (p - 1), bits, steps=1 if p == 4 else p // 2)
+    return algorithms.messages(chunks * (p - 1), bits, steps=len(chunks) * (p // 2) if p > 4 else 1)
 
 
 def chunk_sizes(rows: int) -> list[int]:

@@ -1,7 +1,7 @@
 """Products whose gradient is not that of their rings: what both operands' gradients need moves beside whole products.
 
-The gradient of a ring adds up p small products. Here blocks come the shorter way round once, and the gradient that is a
-sum over all of them is one product of full size:
+The gradient of a ring adds up p small products. Here blocks come the shorter way round once, and a gradient that adds
+up all rows is one product of full size:
 
 - of an operand that is gathered, that operand's gradient is a sum over participants. Its terms come first, that of the
   farthest participant before the others, while the operand is gathered again; behind its blocks, and beside the other
@@ -168,8 +168,9 @@ def _beside(
         other: the other gradient, of all participants' blocks.
         axes: of the ring.
     """
-    arrived = arriving(moving, size, axes, passed_on=True)
-    sums = summing(term, size, moving.dtype, axes, [one for one, _ in arrived[1:-1]])
+    p, arrived = lax.axis_size(axes), arriving(moving, size, axes, passed_on=True)
+    from_both_sides = [one for one, _ in arrived[1 : 1 + 2 * ((p - 1) // 2)]]
+    sums = summing(term, size, moving.dtype, axes, from_both_sides)
     found = other(arrived)
     own = term(waiting(axis_index(axes) * size, [found, *sums]))
     return total(own, sums).astype(moving.dtype), found

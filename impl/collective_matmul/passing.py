@@ -24,7 +24,7 @@ def arriving(block: Block, size: int, axes: Axes, *, passed_on: bool = False) ->
         block: this participant's.
         size: the rows, or columns, of a block.
         axes: of the ring.
-        passed_on: by a neighbour even of four: where something else is to have the links first.
+        passed_on: by a neighbour even of four: where sums share the links, of which it takes two otherwise.
     """
     p, back = lax.axis_size(axes), places_back(axes)
     rightward = leftward = block
@@ -49,7 +49,7 @@ def summing(
         size: the rows, or columns, of a block.
         dtype: in which sums travel.
         axes: of the ring.
-        behind: what has the links before the first of them.
+        behind: what has the links before the first of them, the one from the participant opposite or one each way.
     """
     p, back = lax.axis_size(axes), places_back(axes)
     before: list[Block] = []

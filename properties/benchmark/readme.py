@@ -46,6 +46,7 @@ HOMES: Mapping[str, Path] = {
     "without-timelines": COUNTING_PAGE,
     "compiled": COUNTING_PAGE,
     "compiled-elsewhere": COUNTING_PAGE,
+    "choose-compiled": COUNTING_PAGE,
     "defects": DEFECTS_PAGE,
     "survivors": IMPL_PAGE,
     "products": IMPL_PAGE,

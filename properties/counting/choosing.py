@@ -10,7 +10,7 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.requests import RequestError
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.counting.chips import Chip, chip, in_words
-from shardproof.properties.counting.compiled import MICRO, OWN, Known, known_of
+from shardproof.properties.counting.compiled import OWN, Known, known_of
 from shardproof.properties.counting.operations import Operation, operations_of
 from shardproof.properties.counting.products import SHARDED, received
 from shardproof.properties.counting.routes import Untold
@@ -62,8 +62,9 @@ class Choice:
         unsharded: of a product, seconds that the plain form computes for, as if nothing had to be sent; else zero.
         unsupported: the forms that do not support the case, or have no timeline, with why.
         gradient: whether the gradient is scheduled with it.
-        compiled: what XLA:TPU makes of every form, and of the product of global arrays, where that is recorded:
-            forward, and with `gradient` backward too.
+        compiled: what XLA:TPU makes of forms, and of the product of global arrays, where that is recorded: forward,
+            and with `gradient` backward too.
+        unrecorded: the way that is not, where the other one is.
     """
 
     contract: str
@@ -74,12 +75,21 @@ class Choice:
     unsupported: tuple[tuple[Implementation, str], ...] = ()
     gradient: bool = False
     compiled: tuple[Known, ...] = ()
+    unrecorded: tuple[str, ...] = ()
 
     @property
     def best(self) -> Implementation:
-        """The form to use: the fastest as XLA:TPU schedules it, where that is recorded, or by its timeline."""
+        """The fastest form as XLA:TPU schedules it, where that is recorded, or by its timeline.
+
+        Where `left_to_compiler` is true, XLA's own is faster still.
+        """
         forms = {row.implementation.name: row.implementation for row in self.rows}
         return next((forms[name] for name in self.totals if name in forms), self.timed)
+
+    @property
+    def plain(self) -> bool:
+        """Whether `best` is the plain form, which hides nothing."""
+        return self.best.name in PLAIN
 
     @property
     def timed(self) -> Implementation:
@@ -87,23 +97,24 @@ class Choice:
         return self.rows[0].implementation
 
     @property
-    def totals(self) -> dict[str, float]:
-        """Microseconds of each form as XLA:TPU schedules it, both ways of a gradient, the fastest first."""
-        each = [{name: total for name, total, _ in known.forms} for known in self.compiled]
-        both = {
-            name: sum(one[name] for one in each) for name in (each[0] if each else ()) if all(name in o for o in each)
+    def totals(self) -> dict[str, Fraction]:
+        """Seconds of each form that is recorded, and of XLA's own, as `COMPILER`: both ways of a gradient.
+
+        The fastest comes first; of equally fast ones the one that is faster by its timeline, and XLA's own last.
+        """
+        order = {row.implementation.name: place for place, row in enumerate(self.rows)}
+        shared = [name for known in self.compiled[:1] for name in known.forms]
+        totals = {
+            name: sum((known.forms[name].seconds for known in self.compiled), Fraction(0))
+            for name in shared
+            if all(name in known.forms for known in self.compiled)
         }
-        return dict(sorted(both.items(), key=lambda one: one[1]))
+        return dict(sorted(totals.items(), key=lambda one: (one[1], order.get(one[0], len(order)))))
 
     @property
     def left_to_compiler(self) -> bool:
         """Whether XLA's own, of global arrays under `jit`, is recorded as faster than every form."""
         return next(iter(self.totals), None) == COMPILER
-
-    @property
-    def plain(self) -> bool:
-        """Whether that is the plain form, which hides nothing."""
-        return self.best.name in PLAIN
 
     @property
     def floor(self) -> Fraction:
@@ -141,15 +152,14 @@ class Choice:
     def _as_compiled(self) -> list[str]:
         """Lines on what XLA:TPU makes of each form."""
         if not self.compiled:
-            return []
+            return [f"  as XLA:TPU schedules it: {way} is not recorded" for way in self.unrecorded]
         told = [f"  as XLA:TPU schedules it on {self.compiled[0].topology}, over the product of one device alone:"]
-        each = [{name: (total / known.alone, share) for name, total, share in known.forms} for known in self.compiled]
         for name, total in self.totals.items():
-            parts = [
-                f"{way} {one[name][0]:.2f}, {one[name][1]:.0%} exposed" for way, one in zip(WAYS, each, strict=False)
-            ]
-            took = in_words(Fraction(total) / int(MICRO))
-            told.append(f"    {OWN if name == COMPILER else name}: {took}; {'; '.join(parts)}")
+            parts = []
+            for way, known in zip(WAYS, self.compiled, strict=False):
+                ratio, share = float(known.forms[name].seconds / known.alone.seconds), known.forms[name].share
+                parts.append(f"{way} {ratio:.2f}, {share:.0%} exposed")
+            told.append(f"    {OWN if name == COMPILER else name}: {in_words(total)}; {'; '.join(parts)}")
         return told
 
 
@@ -166,9 +176,9 @@ def choose(
     """Which of this project's forms of an operation is the fastest on a stated machine.
 
     Nothing is run or compiled: every form is traced, and scheduled as `counting.timeline` does. Where the plain form
-    (one collective and one product) is best, `plain` is true and the text says so. Products of the measured shapes were
-    compiled for TPUs: there XLA's schedules decide, and where they are shorter for global arrays under `jit` than for
-    any form, `left_to_compiler` is true and the text says so.
+    (one collective and one product) is best, `plain` is true and the text says so. Some products were compiled for TPUs
+    (`properties/counting/README.md`): there XLA's schedules decide, and where the shortest is that of global arrays
+    under `jit`, `left_to_compiler` is true and the text says so.
 
     Arguments:
         contract: the operation, `"all_gather_matmul_lhs"` say.
@@ -180,7 +190,7 @@ def choose(
         gradient: whether the gradient is scheduled with it.
 
     Returns:
-        The forms with their times; `best` is what to use.
+        The forms with their times; `best` is the fastest of them.
 
     Raises:
         RequestError: for an unknown contract, machine or axis, shapes that do not divide, or a dtype that has no
@@ -196,10 +206,14 @@ def choose(
     stated = chip(machine) if isinstance(machine, str) else machine
     stated.check(on)
     case = shaped(contract, on, axes if len(axes) > 1 else axes[0], shapes, dtype)
-    known = [known_of(case, stated, way) for way in (WAYS if gradient else (FORWARD,))]
-    compiled = tuple(one for one in known if one is not None)
+    ways = WAYS if gradient else (FORWARD,)
+    known = {way: known_of(case, stated, way) for way in ways}
+    compiled = tuple(one for one in known.values() if one is not None)
     found = choice(forms(case, gradient=gradient), stated)
-    return dataclasses.replace(found, compiled=compiled if len(compiled) == len(known) else ())
+    if len(compiled) == len(ways):
+        return dataclasses.replace(found, compiled=compiled)
+    missing = tuple(way for way, one in known.items() if one is None)
+    return dataclasses.replace(found, unrecorded=missing if compiled else ())
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -14,7 +15,6 @@ from shardproof.properties.counting.chips import CHIPS, Chip
 from shardproof.properties.counting.modelled import Modelled, Place, Work
 from shardproof.properties.counting.text import HloError
 from shardproof.properties.engines.tpu_compiler import NotCompiled, Topology, TpuCompiler
-from shardproof.properties.engines.tpu_compiler.request import COMPILER
 
 UNSHARDED = "unsharded"
 """In place of a form: the product that a device would do alone."""
@@ -51,6 +51,11 @@ class Figures:
     synchronous: int
     others: int
     temporary_bytes: int
+
+    @property
+    def seconds(self) -> Fraction:
+        """The seconds that the program takes."""
+        return Fraction(round(1000 * self.total), 10**9)
 
     @classmethod
     def of(cls, found: Modelled) -> "Figures":
@@ -144,44 +149,41 @@ def recorded() -> Mapping[Key, Figures | str]:
 
 @dataclass(frozen=True)
 class Known:
-    """What XLA:TPU makes of every form of a case.
+    """What is recorded of a case.
 
     Arguments:
         topology: for which chips it was compiled.
-        alone: microseconds of the product that a device would do alone.
-        forms: microseconds of each form, with the share of what it sends that is exposed, the fastest first; what XLA
-            makes of the product by itself comes last of equally fast ones, and a naive form first.
+        alone: the product that a device would do alone.
+        forms: each form that is recorded, by the name of its implementation; XLA's own is `COMPILER`.
     """
 
     topology: str
-    alone: float
-    forms: tuple[tuple[str, float, float], ...]
-
-    @property
-    def best(self) -> str:
-        """The fastest: the name of an implementation, or `COMPILER`."""
-        return self.forms[0][0]
+    alone: Figures
+    forms: Mapping[str, Figures]
 
 
-def known_of(case: Case, machine: Chip, way: str, known: Mapping[Key, Figures | str] | None = None) -> Known | None:
+def known_of(case: Case, machine: Chip, way: str) -> Known | None:
     """What is recorded of a case on the chips of a machine as it is published; None where no form of it is."""
-    known = recorded() if known is None else known
     if CHIPS.get(machine.name) != machine:
         return None
     found: dict[tuple[str, int, str], dict[str, Figures]] = {}
-    for (topology, model, shape, direction, contract, form), figures in known.items():
-        fits = contract == case.contract and model == case.participants and direction == way
-        if fits and topology.partition(":")[0] == machine.name and isinstance(figures, Figures):
+    for (topology, model, shape, direction, contract, form), figures in recorded().items():
+        fits = contract == case.contract and direction == way and topology.partition(":")[0] == machine.name
+        if fits and isinstance(figures, Figures):
             found.setdefault((topology, model, shape), {})[form] = figures
     for (topology, model, shape), forms in found.items():
         if UNSHARDED in forms and same(case, Work(case.contract, shape, Place(Topology.parse(topology), model)).case()):
-            alone = forms.pop(UNSHARDED).total
-            order = sorted(forms.items(), key=lambda one: (one[1].total, one[0] == COMPILER, one[0] != "naive"))
-            return Known(topology, alone, tuple((form, one.total, one.share) for form, one in order))
+            alone = forms.pop(UNSHARDED)
+            return Known(topology, alone, forms)
     return None
 
 
 def same(case: Case, other: Case) -> bool:
-    """Whether devices do the same in both: their blocks, parameters and one axis, of the same size, are."""
+    """Whether devices do the same in both: there is one axis, and blocks, parameters and participants are equal."""
     blocks, others = ([(o.block, o.dtype) for o in one.operands] for one in (case, other))
-    return len(case.axes) == 1 and blocks == others and case.params == other.params
+    return (
+        len(case.axes) == 1
+        and blocks == others
+        and case.params == other.params
+        and case.participants == other.participants
+    )

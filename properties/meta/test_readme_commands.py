@@ -179,7 +179,10 @@ def test_the_pages_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert homes[name].read_text(encoding="utf-8") == page.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", marked(["moe", "global-moe", "losses", "choose", "distillation"], ["moe", "losses"]))
+RUN = ["moe", "global-moe", "losses", "choose", "choose-compiled", "distillation"]
+
+
+@pytest.mark.parametrize("name", marked(RUN, ["moe", "losses", "choose-compiled"]))
 def test_programs_run(name: str, tmp_path: Path) -> None:
     """Every program of these sections runs, and prints what stands below it."""
     assert of_program(block(name, "python"), tmp_path).split() == block(name, "text").split()

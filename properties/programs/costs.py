@@ -129,7 +129,7 @@ def product_flops(case: Case) -> int:
 def _product(way: str, case: Case, *, backward: bool, again: bool = False) -> Cost:
     p, contract = case.participants, CONTRACTS[case.contract]
     beside = (backward or again) and p <= matmul_costs.MOST_IN_PARTS
-    if way == "paired" and case.contract == "all_gather_matmul_rhs" and not beside:
+    if (way, case.contract) == matmul_costs.JOINED_FORWARD and not beside:
         way = "joined"
     *batch, m, k = case.operands[0].block
     rows, last = math.prod(batch) * m, case.operands[-1].block

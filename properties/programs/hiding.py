@@ -4,7 +4,7 @@ import math
 from fractions import Fraction
 
 from shardproof.oracles.dtypes import width
-from shardproof.oracles.matmul_costs import MOST_IN_CHUNKS, MOST_IN_PARTS, PARTS, chunk_sizes
+from shardproof.oracles.matmul_costs import JOINED_FORWARD, MOST_IN_CHUNKS, MOST_IN_PARTS, PARTS, chunk_sizes
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts.costs import along_the_first_axis, along_the_first_axis_and_more
 from shardproof.properties.programs.expectation import value
@@ -125,7 +125,7 @@ def held_by(way: str, contract: str) -> Limit | None:
     """The bytes that are held."""
     if way == "chunked":
         return three_chunks
-    if (way, contract) == ("paired", "all_gather_matmul_rhs"):
+    if (way, contract) == JOINED_FORWARD:
         way = "joined"
     return _rings_hold(way, contract) if contract in MOVING else None
 

@@ -53,7 +53,7 @@ WEIGHTS: Mapping[str, float] = {
     "routers": 0.08,
 }
 """What `check` draws of that, of a contract whose own implementations are of a form that takes long: so that it has its
-verdict on a right function within a minute. `pytest --impl` draws all."""
+verdict on a right function within a minute (`benchmark verdicts` measures it). `pytest --impl` draws all."""
 
 OF_VALUES = 2.5
 """How many times as much it draws of the law of values, by which most bugs are found; not more than all."""
@@ -76,10 +76,10 @@ def structures(law: Law, examples: int, engine: str, form: str = "user", contrac
 
 
 def weight(contract: str) -> float:
-    """What `check` draws of the examples for a user's function of a contract."""
+    """What `check` draws of the examples for a user's function of a contract: by the form of our first one of it."""
     return WEIGHTS.get(next((one.form for one in IMPLEMENTATIONS if one.contract == contract), ""), 1)
 
 
 def in_words() -> str:
-    """All budgets as one text, which is another one if any budget is."""
+    """All budgets of the suite as one text, which is another one if any budget is; `check` draws less of some."""
     return f"{[(law.name, law.share) for law in LAWS.values()]} {SHARES} {XLA} {LEAST}"

@@ -140,14 +140,14 @@ def flops(batch: int, m: int, k: int, n: int) -> int:
 
 
 def chunked_all_gather_matmul(p: int, piece: int, *, rows: int, bits: int = 8) -> Cost:
-    """Chunks of rows of the operand whose columns are gathered: each comes the shorter way.
+    """Chunks of rows of the operand whose columns are gathered: each comes the shorter way, and waits for none.
 
-    As in place, none of four pieces waits for another. Among more a chunk waits for the one before.
+    As in place, none of four pieces waits for another.
     """
     if p > MOST_IN_CHUNKS:
         return passed("shorter_way", p, piece, rows=rows, bits=bits)
     chunks = [size * (piece // rows) for size in chunk_sizes(rows)]
-    return algorithms.messages(chunks * (p - 1), bits, steps=len(chunks) * (p // 2) if p > 4 else 1)
+    return algorithms.messages(chunks * (p - 1), bits, steps=1 if p == 4 else p // 2)
 
 
 def chunk_sizes(rows: int) -> list[int]:

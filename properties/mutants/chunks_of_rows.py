@@ -3,7 +3,6 @@
 import jax.numpy as jnp
 from jax import Array, lax
 
-from shardproof.impl import collective_matmul
 from shardproof.impl.collective_matmul import aligned, multiply
 from shardproof.impl.collective_matmul.passing import arriving, assembled
 from shardproof.properties.mutants.axes import AxisName, names
@@ -36,13 +35,3 @@ def chunks_of_two_rows_without_the_last(lhs: Array, rhs: Array, axis_name: AxisN
 def columns_in_the_order_of_arrival(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Puts the columns that arrive behind one another, its own ones first."""
     return in_chunks(lhs, rhs, axis_name, max(1, lhs.shape[-2]), in_place=False)
-
-
-@mutant("all_gather_matmul_lhs_contracting", smallest=(5,), form="user")
-def parts_of_columns_without_the_rest(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Among more than four cuts columns into parts of as many each, and forgets those that are left."""
-    right = collective_matmul.chunked_all_gather_matmul_lhs_contracting(lhs, rhs, axis_name)
-    p, n = lax.axis_size(axis_name), rhs.shape[1]
-    parts = max(1, min(n, p // 2)) if p > 4 else 1
-    kept = right[..., : n // parts * parts]
-    return jnp.concatenate([kept, jnp.zeros_like(right[..., n // parts * parts :])], -1)

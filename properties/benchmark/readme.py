@@ -43,6 +43,7 @@ HOMES: Mapping[str, Path] = {
     "features": CONTRACTS_PAGE,
     "links": CONTRACTS_PAGE,
     "timelines": COUNTING_PAGE,
+    "crossover": COUNTING_PAGE,
     "without-timelines": COUNTING_PAGE,
     "compiled": COUNTING_PAGE,
     "compiled-elsewhere": COUNTING_PAGE,

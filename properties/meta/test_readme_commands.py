@@ -12,7 +12,16 @@ import pytest
 
 from shardproof.properties.benchmark import readme
 from shardproof.properties.benchmark.examples import of_commands, of_program, ran
-from shardproof.properties.benchmark.readme import HOMES, PAGES, README, ROOT, block, section, with_section
+from shardproof.properties.benchmark.readme import (
+    COUNTING_PAGE,
+    HOMES,
+    PAGES,
+    README,
+    ROOT,
+    block,
+    section,
+    with_section,
+)
 from shardproof.properties.meta.brief import marked
 from shardproof.properties.reports.programs import check_program
 
@@ -79,7 +88,7 @@ SHORTENED = {
 }
 """What a command is given besides, to take less time."""
 
-PRINTED = {line for name in ("timeline", "timelines") for line in block(name, "sh").splitlines()}
+PRINTED = {line for name in ("timeline", "timelines", "crossover") for line in block(name, "sh").splitlines()}
 """What stands above its own output, which a test below compares."""
 
 RUN = [line for line in COMMANDS if line.startswith(MODULE) and line not in {*ELSEWHERE, *PRINTED}]
@@ -204,8 +213,11 @@ def test_the_step_of_the_page() -> None:
         check_program(mean_of_sums, its["unsharded"], **its["STEP"], **few)
 
 
-@pytest.mark.parametrize(("name", "pictures"), [("timeline", 1), ("timelines", 2)])
+@pytest.mark.parametrize(("name", "pictures"), [("timeline", 1), ("timelines", 2), ("crossover", 1)])
 def test_timelines_are_drawn(name: str, pictures: int, tmp_path: Path) -> None:
-    """The commands print the lanes, and draw them."""
+    """The commands print the lanes, and draw them; the plot of the crossover is the one on the page."""
     assert of_commands(block(name, "sh"), tmp_path).splitlines() == block(name, "text").splitlines()
-    assert len(list(tmp_path.glob("*.svg"))) == pictures
+    drawn = list(tmp_path.glob("*.svg"))
+    assert len(drawn) == pictures
+    if name == "crossover":
+        assert drawn[0].read_text("utf-8") == (COUNTING_PAGE.parent / "crossover.svg").read_text("utf-8")

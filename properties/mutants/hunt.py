@@ -32,9 +32,13 @@ def implementation_of(mutant: Mutant) -> Implementation:
 
 
 def budget(mutant: Mutant, engine: str = "") -> int:
-    """How many structures a run of the suite draws for its form, on an engine, by default the first of its law's."""
+    """How many structures a run of the suite draws for its form, on an engine, by default the first of its law's.
+
+    Of a user's function as few as `check` draws of that contract with as many examples.
+    """
     law = LAWS[mutant.law]
-    return structures(law, STRUCTURES, engine or law.engines[0], mutant.form)
+    contract = mutant.contract if mutant.form == "user" else ""
+    return structures(law, STRUCTURES, engine or law.engines[0], mutant.form, contract)
 
 
 def hunt(mutant: Mutant, *, seed: int, shrink: bool = True, engine: str | None = None) -> Finding:

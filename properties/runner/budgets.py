@@ -55,8 +55,8 @@ WEIGHTS: Mapping[str, float] = {
 """What `check` draws of that, of a contract whose own implementations are of a form that takes long: so that it has its
 verdict on a right function within a minute (`benchmark verdicts` measures it). `pytest --impl` draws all."""
 
-OF_VALUES = 2.5
-"""How many times as much it draws of the law of values, by which most bugs are found; not more than all."""
+IN_FULL = ("value", "error")
+"""Laws of which `check` draws all of every contract: by the one most bugs are found, and the other computes nothing."""
 
 
 def structures(law: Law, examples: int, engine: str, form: str = "user", contract: str = "") -> int:
@@ -71,7 +71,8 @@ def structures(law: Law, examples: int, engine: str, form: str = "user", contrac
     """
     shares = SHARES[form]
     share = shares.get(law.name, shares[engine]) if engine == law.engines[0] else shares[engine]
-    share *= min(1, weight(contract) * (OF_VALUES if law.name == "value" else 1))
+    if law.name not in IN_FULL:
+        share *= weight(contract)
     return max(LEAST, round(examples * law.share * share * (XLA if engine == "xla" else 1)))
 
 

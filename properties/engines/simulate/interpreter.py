@@ -21,15 +21,16 @@ def planned(env: Env, jaxpr: Any) -> Plan:
 def start(env: Env, plan: Plan) -> list[Any]:
     """The values of a plan, of which nothing is known but what depends on no operand."""
     arithmetic, key = env.arithmetic, (env.arithmetic, env.lead)
-    if key not in plan.known:
-        values: list[Any] = [None] * plan.slots
+    values = plan.known.get(key)
+    if values is None:
+        values = [None] * plan.slots
         for position, constant in plan.constants:
             own = constant if arithmetic is None else arithmetic.constant(constant)
             values[position] = own.reshape((1,) * env.lead + constant.shape)
         for step in plan.first:
             run(env, step, values)
         plan.known[key] = values
-    return plan.known[key].copy()
+    return values.copy()
 
 
 def run(env: Env, step: Step, values: list[Any]) -> None:

@@ -90,10 +90,11 @@ def plan_of(jaxpr: Any, how: str = "traced") -> Plan:
     Raises:
         UnknownPrimitive: if an equation's primitive has no rule.
     """
-    plans = _PLANS[how]
-    if jaxpr not in plans:
-        plans[jaxpr] = _as_traced(jaxpr) if how == "traced" else _Short().plan(jaxpr, live=how == "live")
-    return plans[jaxpr]
+    plan = _PLANS[how].get(jaxpr)
+    if plan is None:
+        plan = _as_traced(jaxpr) if how == "traced" else _Short().plan(jaxpr, live=how == "live")
+        _PLANS[how][jaxpr] = plan
+    return plan
 
 
 def key_dtype(words: int) -> np.dtype:

@@ -30,7 +30,8 @@ MOST_HEADS = 32
 LONGEST = 544
 """The longest whole sequence, for the same reason: longer than chunks of 512."""
 
-REACHES = (2.0, 20.0, 200.0, 2.0, 20.0, 20_000.0)
+LOWEST = 20_000.0
+REACHES = (2.0, 20.0, 200.0, 2.0, 20.0, LOWEST)
 """About the largest logits of a data set: nearly a mean; a choice; one that overflows in float32 as a power; and one
 that is lower than what takes the place of infinity in half of all code."""
 
@@ -64,6 +65,8 @@ def _in_reach(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
         v = _finite(v)
         if "fed" in case.chain:  # a result that is NaN becomes such a value
             q, k = _finite(q), _finite(k)
+    if reach == LOWEST:  # for all keys that a query sees
+        q, k = -np.abs(q), np.abs(k)
     return [scaled_to(q, most), scaled_to(k, most), v]
 
 

@@ -19,7 +19,7 @@ from shardproof.properties.meta.brief import marked
 from shardproof.properties.reports.program_tests import program_test
 from shardproof.properties.reports.programs import check_program
 from shardproof.properties.runner.programs import Program, meant
-from shardproof.properties.runner.reach import LARGEST, reach
+from shardproof.properties.runner.reach import FEWEST, LARGEST, Reach, reach
 
 
 def last_stage(x: Any, w: Any, *, stage: Any) -> Any:
@@ -168,8 +168,16 @@ def test_a_program_whose_steps_grow_is_interpreted_on_fewer_devices() -> None:
     for function, most in ((around_the_ring, LARGEST), (at_once, 1024)):
         program = Program(function, lambda x: np.broadcast_to(x.sum(0), x.shape), **described)
         with meant(program.implementation):
-            assert reach(program.implementation, 1024, str) <= most
-            assert reach(program.implementation, 1024, str) > most / 2
+            found = reach(program.implementation, 1024, str)
+            assert most / 2 < found.devices <= most
+            assert (found.equations > 0) == (function is around_the_ring)
+
+
+@pytest.mark.parametrize(("equations", "count"), [(0, 40), (400, 40), (3_000, 10), (20_000, FEWEST)])
+def test_of_what_has_many_equations_fewer_structures_are_drawn(equations: int, count: int) -> None:
+    """So that a right function that sends to one after the other has its verdict in a minute as well."""
+    assert Reach(256, equations).structures(40) == count
+    assert Reach(256, equations).structures(2) == 2
 
 
 def test_what_a_compiler_sends_is_checked_where_it_is_seen() -> None:

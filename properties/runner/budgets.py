@@ -29,7 +29,7 @@ SHARES: Mapping[str, Mapping[str, float]] = {
     # two that are nonlinear, of a product and a loss that were checked by themselves
     "fused": {"simulate": 0.02, "xla": 0.02, "scale": 0.01, "value": 0.05, "gradient": 0.025},
     # one that is nonlinear, and moves what it decides to move: nine ways for the same
-    "routed": {"simulate": 0.02, "xla": 0.02, "scale": 0.01, "value": 0.075, "gradient": 0.05},
+    "routed": {"simulate": 0.02, "xla": 0.02, "scale": 0.01, "value": 0.1, "gradient": 0.07},
     # what goes with that: losses of its router, other experts, experts that choose; of parts that were checked there
     "routers": {"simulate": 0.01, "xla": 0.01, "value": 0.015, "gradient": 0.02},
     # one of loops, which the interpreter runs step by step, and compilers slowly

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from hypothesis import HealthCheck, Phase, find, settings
@@ -38,7 +38,30 @@ EQUATIONS = 10_000
 """The most equations of a forward pass: they are traced in a few seconds, its derivatives included."""
 
 
-def reach(implementation: Implementation, most: int, before: Callable[[Case], object]) -> int:
+IN_ALL = 30_000
+"""The most equations of all its structures together, but for `FEWEST` of them, which are drawn of every function."""
+
+FEWEST = 4
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How far a function is interpreted on large meshes.
+
+    Arguments:
+        devices: the most devices.
+        equations: how many a forward pass on so many is estimated to have; 0 if they do not grow with the mesh.
+    """
+
+    devices: int
+    equations: int = 0
+
+    def structures(self, count: int) -> int:
+        """How many of that many structures are drawn, all of them on the largest mesh taking no more than `IN_ALL`."""
+        return min(count, max(FEWEST, IN_ALL // self.equations)) if self.equations else count
+
+
+def reach(implementation: Implementation, most: int, before: Callable[[Case], object]) -> Reach:
     """The most devices, up to `most`, on which the function is interpreted in seconds, by how its equations grow.
 
     That is `most` for what cannot be interpreted on a small mesh: a law will say why.
@@ -50,7 +73,7 @@ def reach(implementation: Implementation, most: int, before: Callable[[Case], ob
     """
     for meshes in PROBES:
         if math.prod(meshes[-1]) > most:
-            return most
+            return Reach(most)
         cases = [probe(implementation, sizes) for sizes in meshes]
         try:
             counts = [equations(implementation, case, before) for case in cases if case is not None]
@@ -60,14 +83,14 @@ def reach(implementation: Implementation, most: int, before: Callable[[Case], ob
             continue
         earlier, later = counts[1] - counts[0], counts[2] - counts[1]
         if later < 1.5 * max(earlier, 1):  # by no more at each doubling: a logarithm
-            return most
+            return Reach(most)
         growth = later / max(earlier, 1)  # at each doubling: 2 for a ring, 4 for steps between all pairs
         devices, count, more = math.prod(meshes[2]), counts[2], float(later)
         while devices < LARGEST and count + growth * more <= EQUATIONS:
             more *= growth
             devices, count = 2 * devices, count + round(more)
-        return min(most, LARGEST, devices)
-    return most
+        return Reach(min(most, LARGEST, devices), count)
+    return Reach(most)
 
 
 def probe(implementation: Implementation, sizes: tuple[int, ...]) -> Case | None:

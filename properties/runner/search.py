@@ -62,9 +62,10 @@ def find_violation(
         patience: how many unsupported cases end the search (see `judging.verify`).
     """
     start = time.perf_counter()
-    asked = scope.large
+    asked, granted = scope.large, max_examples
     if law.large:
-        scope = dataclasses.replace(scope, large=reach(implementation, asked, before))
+        within = reach(implementation, asked, before)
+        scope, max_examples = dataclasses.replace(scope, large=within.devices), within.structures(granted)
     found = search(law, implementation, engine, scope, max_examples, random_seed, shrink, before, was_told, patience)
     if found.violation is not None and (was_told(found.violation) or found.violation.kind == "ended"):
         return found
@@ -74,6 +75,8 @@ def find_violation(
         found = rest if rest.violation is not None else dataclasses.replace(found, tally=rest.tally)
     if scope.large < asked:
         steps = f"its steps grow with the mesh: none of more than {scope.large:,} devices was interpreted"
+        if max_examples < granted:
+            steps += f", and {max_examples} structures, not {granted}"
         found.tally.finding(f"a mesh of {asked:,}", steps)
     if found.violation is None or found.violation.diagnosis is not None or not shrink:
         return found

@@ -46,7 +46,8 @@ def axis_tuples(draw: st.DrawFn, mesh: MeshCase) -> tuple[str, ...]:
 
     Nearly half skip an axis in the middle of the mesh, where there is one: its participants are then no slice of
     the mesh's devices. Where three axes have several devices, half are all axes in any order, since any order of two is
-    its own inverse. Three of four that would connect a device with itself alone get a longer axis instead.
+    its own inverse. Three of four that would connect a device with itself alone get a longer axis instead, and so do
+    three of four of several axes of which one alone has several devices, since their order tells nothing.
     Shrinks to the mesh's first axis. On `(dp=2, tp=4)` draws `("dp",)`, `("tp",)`, `("dp", "tp")`
     and `("tp", "dp")`.
     """
@@ -61,6 +62,9 @@ def axis_tuples(draw: st.DrawFn, mesh: MeshCase) -> tuple[str, ...]:
     longer = [name for name in names if mesh.shape[name] > 1]
     if longer and not alone and mesh.axis_size(chosen) == 1:
         chosen[0] = longer[0]
+    left = [name for name in longer if name not in chosen]
+    if left and len(chosen) > 1 and not alone and len(longer) - len(left) == 1:
+        chosen[next(i for i, name in enumerate(chosen) if name not in longer)] = left[0]
     every = draw(EVERY, label="every axis")
     if len(longer) > 2 and len(names) <= MAX_AXES and every:
         chosen = [names[i] for i in every if i < len(names)]

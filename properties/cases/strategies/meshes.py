@@ -64,7 +64,7 @@ def axis_sizes(
     counts = [n for n in range(min_devices, max_devices + 1) if factorisations(n, max_axes=max_axes)]
     # one device is rare, since nothing moves there; what has several axes, in some order, is more frequent than primes
     splitting = [n for n in counts if len(factorisations(n, max_axes=max_axes)) > 1]
-    any_count = [*counts, *counts[1:], *2 * splitting, *4 * counts[-1:]]
+    any_count = [*counts, *counts[1:], *4 * splitting, *4 * counts[-1:]]
     n = draw(sampled(splitting if several and splitting else any_count), label="devices")
     shortest, *others = factorisations(n, max_axes=max_axes)
     # the order of axes tells where there are several

@@ -150,8 +150,9 @@ def _gather(
     axes = check_axes(function, axis_name)
     groups = check_groups(function, axis_index_groups, lax.axis_size(axes))
     participants = len(groups[0]) if groups else lax.axis_size(axes)
-    # where types are not checked, JAX up to 0.10 drops the other participants' cotangents of what it calls invariant
-    typed = to if to == "varying" or types_are_checked(axes) else "varying"
+    # where types are not checked, JAX up to 0.10 drops the other participants' cotangents of what it calls invariant;
+    # that is asked last, since it traces an index
+    typed = "invarying" if to == "invarying" and types_are_checked(axes) else "varying"
 
     def gather(leaf: Block) -> Block:
         dimension = check_dimension(function, "axis", axis, leaf.ndim + (not tiled))

@@ -96,6 +96,10 @@ class MeshCase:
         self._check(as_axes(axis_name))
         return tuple(sorted(as_axes(axis_name), key=self.axis_names.index))
 
+    def longer(self, names: Iterable[str]) -> list[str]:
+        """Those of the names whose axes have several devices, in the order given: the others connect nothing."""
+        return [name for name in names if self.shape[name] > 1]
+
     def _check(self, axes: tuple[str, ...]) -> None:
         for name in axes:
             if name not in self.axis_names:

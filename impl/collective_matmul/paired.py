@@ -1,7 +1,7 @@
 """Products whose gradient is not that of their rings: what both operands' gradients need moves beside whole products.
 
 The gradient of a ring adds up p small products. Here blocks come the shorter way round once, and a gradient that adds
-up all rows is one product of full size. What moves:
+up all rows is one product of full size. What moves for the gradient:
 
 - of an operand that is gathered, that operand's gradient is a sum over participants. Its terms come first, that of the
   farthest participant before the others, while the operand is gathered again; behind its blocks, and beside the other

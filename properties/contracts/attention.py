@@ -30,10 +30,9 @@ MOST_HEADS = 32
 LONGEST = 544
 """The longest whole sequence, for the same reason: longer than chunks of 512."""
 
-LOWEST = 20_000.0
-REACHES = (2.0, 20.0, 200.0, 2.0, 20.0, LOWEST)
-"""About the largest logits of a data set: nearly a mean; a choice; one that overflows in float32 as a power; and one
-that is lower than what takes the place of infinity in half of all code."""
+REACHES = (2.0, 20.0, 200.0, 20_000.0, 20.0, -20_000.0)
+"""About the largest logits of a data set: nearly a mean; a choice; one that overflows in float32 as a power; one above
+what half of all code takes for infinity; and, under a mask, all below what takes the place of minus infinity."""
 
 
 def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
@@ -60,13 +59,13 @@ def _in_reach(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     """
     q, k, v = arrays
     reach = REACHES[int(np.signbit(v).sum()) % len(REACHES)]
-    most = math.sqrt(reach / math.sqrt(case.operands[0].block[-1]))
+    most = math.sqrt(abs(reach) / math.sqrt(case.operands[0].block[-1]))
     if case.keywords["causal"]:
         v = _finite(v)
         if "fed" in case.chain:  # a result that is NaN becomes such a value
             q, k = _finite(q), _finite(k)
-    if reach == LOWEST:  # for all keys that a query sees
-        q, k = -np.abs(q), np.abs(k)
+        if reach < 0:  # or the highest logit that a query sees is rarely as low
+            q, k = -np.abs(q), np.abs(k)
     return [scaled_to(q, most), scaled_to(k, most), v]
 
 

@@ -97,7 +97,7 @@ def all_of_a_dtype(draw: st.DrawFn, participants: int) -> tuple[int, str] | None
 def beside(mesh: MeshCase, chain: Chain, taken: Sequence[str]) -> MeshCase:
     """The mesh, with an axis of two devices more, unless one that is not `taken` serves the links of the chain."""
     kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
-    left = [name for name in mesh.axis_names if name not in taken and mesh.shape[name] > 1]
+    left = [name for name in mesh.longer(mesh.axis_names) if name not in taken]
     if SPREAD in chain:  # see `free_axis`
         left = [name for name in left if kinds[name] == "auto" and BATCH % mesh.shape[name] == 0]
     if left:

@@ -69,7 +69,7 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     experts = participants * held
     top_k = min(experts, draw(sampled((1, 2) if many else (1, 2, 2, 3, 8)), label="top_k"))
     share = math.ceil(tokens * participants * top_k / experts)
-    # dropless layers in one of six: of few cases some must be, or that all tokens are kept is not looked at
+    # layers without a capacity in one of six: of few cases some must be, or that all tokens are kept is not looked at
     half = max(1, share // 2)
     capacities = sampled((None, share, 1, half, None, half, 1, 1, share + 1, half, 0, tokens * participants))
     policies = POLICIES if "first_senders" in scope.features else tuple(p for p in POLICIES if p != "sender")

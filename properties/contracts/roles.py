@@ -121,7 +121,7 @@ def meshes_and_roles(
 
 def left_over(mesh: MeshCase, axes: Sequence[str]) -> str:
     """The axis that is of no role: the shortest of several devices, if another one has several as well."""
-    several = [name for name in axes if mesh.shape[name] > 1]
+    several = mesh.longer(axes)
     one = [name for name in axes if mesh.shape[name] == 1]
     return min(several, key=lambda name: mesh.shape[name]) if len(several) > 1 or not one else one[-1]
 

@@ -93,7 +93,7 @@ def check_cost(trial: Trial, form: Form, evidence: Record | str) -> None:
     if isinstance(evidence, Record):
         right = cost.counts == most.counts and cost.operand_bytes == most.operand_bytes
     else:
-        data, model = (tuple(n for n in axes if trial.mesh.shape[n] > 1) for axes in (trial.data, trial.model))
+        data, model = (tuple(trial.mesh.longer(axes)) for axes in (trial.data, trial.model))
         least = form.cost(setting_of(trial, data, model), trial.microbatches)
         wider = WIDER.get(trial.dtype, 1)
         enough = all(least.bytes_in(kind) <= cost.bytes_in(kind) for kind in KINDS)

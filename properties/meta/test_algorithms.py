@@ -10,6 +10,7 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 
 from shardproof.impl import algorithms as functions
+from shardproof.impl.collectives import all_gather
 from shardproof.oracles.communication import KINDS, Cost
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
@@ -221,6 +222,14 @@ def test_odd_blocks_cost_what_the_formula_says(name: str, sizes: tuple[int, ...]
 def test_formulas_hold_on_large_meshes(name: str, sizes: tuple[int, ...]) -> None:
     """What holds on sixteen participants holds on a thousand."""
     check_forward(BY_NAME[name], case_of(BY_NAME[name].contract, sizes, block=(1, 1), dtype="int32"))
+
+
+def test_a_gather_is_one_operation() -> None:
+    """How its result is to be typed is not asked of an index, which would be one more."""
+    mesh = AbstractMesh((4,), ("x",), axis_types=(AxisType.Auto,))
+    gather = jax.shard_map(lambda x: all_gather(x, "x"), mesh=mesh, in_specs=jax.P("x"), out_specs=jax.P("x"))
+    (mapped,) = jax.make_jaxpr(gather)(jax.ShapeDtypeStruct((8,), np.float32)).eqns
+    assert [equation.primitive.name for equation in mapped.params["jaxpr"].eqns] == ["all_gather"]
 
 
 @pytest.mark.parametrize("one", BUILT_IN, ids=str)

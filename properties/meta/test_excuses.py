@@ -157,11 +157,10 @@ def by_branches(table: Array, ids: Array, axis_name: Any) -> Array:
     rows, me = len(table), lax.axis_index(axis_name)
 
     def row(i: Array) -> Array:
-        first = rows * me.astype(i.dtype)
-        mine = (i >= first) & (i < first + rows)
-        return lax.cond(mine, lambda: table[i - first], lambda: jnp.zeros_like(table[0]))
+        mine = (i >= rows * me) & (i < rows * (me + 1))
+        return lax.cond(mine, lambda: table[i - rows * me], lambda: jnp.zeros_like(table[0]))
 
-    return lax.psum(lax.map(row, ids), axis_name)
+    return lax.psum(lax.map(row, ids.astype(jnp.int32)), axis_name)
 
 
 def written_further(x: Array, axis_name: Any, *, offset: int = 1) -> Array:

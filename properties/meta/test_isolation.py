@@ -20,6 +20,7 @@ from shardproof.properties.counting.examples import example
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.laws.violation import Broken
 from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.precision import of_products
 from shardproof.properties.runner import isolation, watching
 from shardproof.properties.runner.draws import Finding
 from shardproof.properties.runner.given import Given
@@ -49,6 +50,11 @@ def says_who_it_is_and_waits(x: Any, axis_name: Any, *, offset: int = 1) -> Any:
     time.sleep(10**6)
 
 
+def says_its_precision(x: Any, axis_name: Any, *, offset: int = 1) -> Any:
+    """Refuses all cases, and names the precision of products that its process was told."""
+    raise NotImplementedError(f"told {of_products()}")
+
+
 def slow_beyond_sixteen(x: Any, axis_name: Any, *, offset: int = 1) -> Any:
     """Right, and slow on large meshes."""
     end = time.monotonic() + 3600 * (lax.axis_size(axis_name) > 16)
@@ -71,6 +77,13 @@ def no_memory() -> Iterator[None]:
     if isolation._child is not None:
         isolation._child.end()
         isolation._child = None
+
+
+def test_the_process_multiplies_as_precisely_as_it_is_told() -> None:
+    """With each of its tasks; a run tells it what JAX was told there, by a conftest.py or a line of the user's."""
+    for told in ("float32", None, "bfloat16"):
+        found = check_isolated(dataclasses.replace(task("says_its_precision"), precision=told))
+        assert {reason.rsplit(": ", 1)[-1] for reason in found.tally.unsupported} == {f"told {told}"}
 
 
 @pytest.mark.lengthy

@@ -26,8 +26,8 @@ from shardproof.properties.suite.test_moe_relations import SPOILING
 
 BY_NAME = {relation.name: relation for relation in RELATIONS}
 SCOPE = Scope()
-DRAWN = 54
-"""A run draws 3 pairs for each of nine dispatches: what is wrong in something that they share is met in two runs."""
+DRAWN = 108
+"""A run draws 3 pairs for each of nine dispatches: what is wrong in something that they share is met in four runs."""
 
 RIGHT = Implementation("moe_layer", "right", Layer())
 

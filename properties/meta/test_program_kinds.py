@@ -13,13 +13,16 @@ import numpy as np
 import pytest
 from jax import lax
 
+from shardproof.properties.contracts import Scope
 from shardproof.properties.contracts.described import Array
+from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.meta.brief import marked
 from shardproof.properties.reports.program_tests import program_test
 from shardproof.properties.reports.programs import check_program
 from shardproof.properties.runner.programs import Program, meant
-from shardproof.properties.runner.reach import FEWEST, LARGEST, Reach, reach
+from shardproof.properties.runner.reach import LARGEST, reach
+from shardproof.properties.runner.search import find_violation
 
 
 def last_stage(x: Any, w: Any, *, stage: Any) -> Any:
@@ -170,14 +173,35 @@ def test_a_program_whose_steps_grow_is_interpreted_on_fewer_devices() -> None:
         with meant(program.implementation):
             found = reach(program.implementation, 1024, str)
             assert most / 2 < found.devices <= most
-            assert (found.equations > 0) == (function is around_the_ring)
+            fewer = reach(program.implementation, 64, str)
+            assert fewer.devices == 64
+            assert (4 * fewer.equations < found.equations) == (function is around_the_ring)
+            assert (found.equations == 0) == (function is at_once)
 
 
-@pytest.mark.parametrize(("equations", "count"), [(0, 40), (400, 40), (3_000, 10), (20_000, FEWEST)])
-def test_of_what_has_many_equations_fewer_structures_are_drawn(equations: int, count: int) -> None:
-    """So that a right function that sends to one after the other has its verdict in a minute as well."""
-    assert Reach(256, equations).structures(40) == count
-    assert Reach(256, equations).structures(2) == 2
+def sent_round_and_round(block: Any, *, data: Any) -> Any:
+    """The mean of all blocks, which are added up again and again: hundreds of operations for every participant."""
+    p = lax.axis_size(data)
+    total = 0 * block
+    for _ in range(40):
+        total = total + around_the_ring(block, data=data)
+    return total / (40 * p)
+
+
+@pytest.mark.lengthy
+def test_what_is_left_out_on_large_meshes_is_told() -> None:
+    """Larger meshes, and structures, each by itself: of a function that has thousands of operations there."""
+    described: Any = {"arguments": ("@data n",), "results": "@data n", "one_axis": ["data"]}
+    program = Program(sent_round_and_round, lambda x: np.broadcast_to(x.mean(0), x.shape), **described)
+    with meant(program.implementation):
+        for asked, told in ((1024, ["none of more than", "structures were interpreted"]), (64, ["structures were"])):
+            scope = Scope(large=asked)
+            found = find_violation(
+                LAWS["scale"], program.implementation, engine_named("simulate"), scope, max_examples=12, random_seed=0
+            )
+            assert found.violation is None
+            assert len(found.tally.findings) == len(told)
+            assert all(any(words in finding for finding in found.tally.findings) for words in told)
 
 
 def test_what_a_compiler_sends_is_checked_where_it_is_seen() -> None:

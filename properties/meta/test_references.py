@@ -15,7 +15,7 @@ from shardproof.properties.contracts import Scope
 from shardproof.properties.contracts.described import Array, Signature, indices
 from shardproof.properties.contracts.roles import Conditions, sizes_of_dimensions
 from shardproof.properties.engines.references import JaxReference, NumpyReference, reference_of
-from shardproof.properties.engines.references.kinks import differences
+from shardproof.properties.engines.references.kinks import aside, differences
 from shardproof.properties.engines.references.traced import is_of_doubles
 from shardproof.properties.engines.simulate import interpret_doubles, interpret_wide
 from shardproof.properties.meta.drawn import drawn, smallest
@@ -65,6 +65,8 @@ def test_both_kinds_agree_on_values_and_derivatives(seed: int) -> None:
         np.testing.assert_allclose(one, other, rtol=0, atol=rough * max(1, np.abs(one).max()))
 
 
+ZERO = np.zeros(1)
+
 FUNCTIONS: dict[str, Any] = {
     "power": lambda t: np.exp(3 * t),
     "quotient": lambda t: np.sin(t) / (2 + t),
@@ -80,8 +82,15 @@ FUNCTIONS: dict[str, Any] = {
 @pytest.mark.parametrize(("name", "known"), [(name, name in ("power", "quotient")) for name in FUNCTIONS])
 def test_what_is_not_smooth_is_not_known(name: str, known: bool) -> None:
     """A kink is noticed wherever it lies within the steps."""
-    (found,) = differences(lambda step: [np.array([FUNCTIONS[name](step)])], 2.0**-9)
+    (found,) = differences(lambda step, number: [np.array([FUNCTIONS[name](aside(ZERO, number)[0] + step)])], 2.0**-9)
     assert np.isfinite(found[0]) == known
+
+
+def test_what_looks_smooth_along_a_line_is_not_known() -> None:
+    """The second of three equal elements is that in the middle, whichever way the three go."""
+    x, way = np.array([1.0, 1.0, 1.0, 2.0]), np.array([0.3, 0.1, 0.7, 1.0])
+    (found,) = differences(lambda step, number: [np.sort(aside(x, number) + step * way)], 2.0**-9)
+    np.testing.assert_array_equal(np.isfinite(found), [False, False, False, True])
 
 
 def test_options_reach_a_reference() -> None:

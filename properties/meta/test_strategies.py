@@ -160,6 +160,14 @@ def test_both_orders_of_two_axes_appear() -> None:
     assert set(found) == {True, False}
 
 
+def test_the_order_of_most_tuples_tells() -> None:
+    """Of tuples on meshes of several long axes few have one of these alone, and of meshes half are such."""
+    several = [(mesh, axes) for mesh, axes in drawn(meshes_with(axis_tuples)) if len(mesh.longer(mesh.axis_names)) > 1]
+    assert 200 < len(several) < 400
+    tuples = [mesh.longer(axes) for mesh, axes in several if len(axes) > 1]
+    assert sum(len(longer) < 2 for longer in tuples) < len(tuples) / 10
+
+
 @pytest.mark.lengthy
 def test_axis_tuples_are_all_subsets_in_all_orders() -> None:
     """On two axes there are four axis tuples, and six ways to write them."""

@@ -241,6 +241,13 @@ def attention_with_a_shallow_mask(q: Array, k: Array, v: Array, axis_name: AxisN
     return _values(weights, values).astype(q.dtype)
 
 
+@mutant("attention", smallest=(1,))
+def attention_with_capped_logits(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool) -> Array:
+    """Takes 1,000 for whatever is above."""
+    logits, values = _whole(q, k, v, axis_name, causal)
+    return _values(jax.nn.softmax(jnp.minimum(logits, 1_000), axis=-1), values).astype(q.dtype)
+
+
 @mutant("attention", smallest=(1,), form="user")
 def attention_in_chunks_of_512(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool) -> Array:
     """Looks at 512 keys at a time: of more, at those of whole chunks alone."""

@@ -44,6 +44,12 @@ that, which is more where bugs of this form are found late, and less where a cas
 `shardproof.properties.mutants` with the catalogue's own seed."""
 
 
+EQUATIONS = 30_000
+"""The most equations of all structures of a law of large meshes, if there are more than `FEWEST` of these."""
+
+FEWEST = 4
+"""What is drawn however many equations there are."""
+
 WEIGHTS: Mapping[str, float] = {
     "nonlinear": 0.35,
     "fused": 0.4,
@@ -53,10 +59,11 @@ WEIGHTS: Mapping[str, float] = {
     "routers": 0.08,
 }
 """What `check` draws of that, of a contract whose own implementations are of a form that takes long: so that it has its
-verdict on a right function within a minute (`benchmark verdicts` measures it). `pytest --impl` draws all."""
+verdict on a right function within about a minute (`benchmark verdicts` measures some). `pytest --impl` draws all."""
 
 IN_FULL = ("value", "error")
-"""Laws of which `check` draws all of every contract: by the one most bugs are found, and the other computes nothing."""
+"""Laws of which it draws as much of every contract: values, by which most bugs are found, and errors, for which nothing
+is computed."""
 
 
 def structures(law: Law, examples: int, engine: str, form: str = "user", contract: str = "") -> int:
@@ -74,6 +81,16 @@ def structures(law: Law, examples: int, engine: str, form: str = "user", contrac
     if law.name not in IN_FULL:
         share *= weight(contract)
     return max(LEAST, round(examples * law.share * share * (XLA if engine == "xla" else 1)))
+
+
+def within(structures: int, equations: int) -> int:
+    """How many of the structures of a law of large meshes are interpreted, of a function with many equations there.
+
+    Arguments:
+        structures: how many the law grants.
+        equations: how many a forward pass on the largest mesh may have; 0 if that is not known.
+    """
+    return min(structures, max(FEWEST, EQUATIONS // equations)) if equations else structures
 
 
 def weight(contract: str) -> float:

@@ -46,6 +46,7 @@ def serve(connection: Connection, words: str, parent: int) -> None:
             task: Task = connection.recv()
         except EOFError:  # the parent is done
             return
+        jax.config.update("jax_default_matmul_precision", task.precision)
         if not started:
             use(task.platform)
             if task.platform == "cpu":

@@ -38,33 +38,24 @@ EQUATIONS = 10_000
 """The most equations of a forward pass: they are traced in a few seconds, its derivatives included."""
 
 
-IN_ALL = 30_000
-"""The most equations of all its structures together, but for `FEWEST` of them, which are drawn of every function."""
-
-FEWEST = 4
-
-
 @dataclass(frozen=True)
 class Reach:
     """How far a function is interpreted on large meshes.
 
     Arguments:
         devices: the most devices.
-        equations: how many a forward pass on so many is estimated to have; 0 if they do not grow with the mesh.
+        equations: how many a forward pass on so many may have; 0 if that is not known, or if they grow slower than the
+            mesh.
     """
 
     devices: int
     equations: int = 0
 
-    def structures(self, count: int) -> int:
-        """How many of that many structures are drawn, all of them on the largest mesh taking no more than `IN_ALL`."""
-        return min(count, max(FEWEST, IN_ALL // self.equations)) if self.equations else count
-
 
 def reach(implementation: Implementation, most: int, before: Callable[[Case], object]) -> Reach:
-    """The most devices, up to `most`, on which the function is interpreted in seconds, by how its equations grow.
+    """On how many devices, up to `most`, the function is interpreted in seconds, by how its equations grow.
 
-    That is `most` for what cannot be interpreted on a small mesh: a law will say why.
+    On `most`, if it cannot be interpreted on a small mesh: a law will say why.
 
     Arguments:
         implementation: the function.
@@ -85,11 +76,14 @@ def reach(implementation: Implementation, most: int, before: Callable[[Case], ob
         if later < 1.5 * max(earlier, 1):  # by no more at each doubling: a logarithm
             return Reach(most)
         growth = later / max(earlier, 1)  # at each doubling: 2 for a ring, 4 for steps between all pairs
-        devices, count, more = math.prod(meshes[2]), counts[2], float(later)
-        while devices < LARGEST and count + growth * more <= EQUATIONS:
-            more *= growth
-            devices, count = 2 * devices, count + round(more)
-        return Reach(min(most, LARGEST, devices), count)
+        devices, count, more, limit = math.prod(meshes[2]), counts[2], float(later), min(most, LARGEST)
+        while devices < limit:
+            longer = min(2, limit / devices)  # at last no whole doubling
+            added = growth * more * (longer - 1)
+            if count + added > EQUATIONS:
+                break
+            devices, count, more = round(longer * devices), count + round(added), added
+        return Reach(min(devices, limit), count)
     return Reach(most)
 
 

@@ -14,6 +14,7 @@ from shardproof.properties.engines import Engine
 from shardproof.properties.laws.law import Law
 from shardproof.properties.laws.violation import DEATHS, SuiteError
 from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.runner.budgets import within
 from shardproof.properties.runner.draws import Chosen, Finding, search
 from shardproof.properties.runner.frames import roomy
 from shardproof.properties.runner.judging import ENOUGH, verify
@@ -54,7 +55,7 @@ def find_violation(
         implementation: the implementation.
         engine: what runs it.
         scope: what cases may use.
-        max_examples: how many cases to draw.
+        max_examples: how many cases to draw; of a law of large meshes they may be fewer (see `budgets.within`).
         random_seed: another seed draws other cases; None derandomizes.
         shrink: whether to look for the smallest case.
         before: called with every case before it is checked; may name the known defect that ended a process on it.
@@ -64,8 +65,9 @@ def find_violation(
     start = time.perf_counter()
     asked, granted = scope.large, max_examples
     if law.large:
-        within = reach(implementation, asked, before)
-        scope, max_examples = dataclasses.replace(scope, large=within.devices), within.structures(granted)
+        reached = reach(implementation, asked, before)
+        scope = dataclasses.replace(scope, large=reached.devices)
+        max_examples = within(granted, reached.equations)
     found = search(law, implementation, engine, scope, max_examples, random_seed, shrink, before, was_told, patience)
     if found.violation is not None and (was_told(found.violation) or found.violation.kind == "ended"):
         return found
@@ -75,9 +77,10 @@ def find_violation(
         found = rest if rest.violation is not None else dataclasses.replace(found, tally=rest.tally)
     if scope.large < asked:
         steps = f"its steps grow with the mesh: none of more than {scope.large:,} devices was interpreted"
-        if max_examples < granted:
-            steps += f", and {max_examples} structures, not {granted}"
         found.tally.finding(f"a mesh of {asked:,}", steps)
+    if max_examples < granted:
+        many = f"its steps are many on large meshes: {max_examples} structures were interpreted instead of {granted}"
+        found.tally.finding(f"{granted} structures", many)
     if found.violation is None or found.violation.diagnosis is not None or not shrink:
         return found
     least = smallest(found.violation, scope, engine, random_seed=random_seed, before=before)

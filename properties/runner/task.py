@@ -35,3 +35,5 @@ class Task:
     case: Case | None = None
     diagnose: Callable[[LawViolation], Sequence[str]] | None = None
     """Says in words what is wrong, in the process in which it went wrong."""
+    precision: str | None = None
+    """The precision of products that JAX is told in the child."""

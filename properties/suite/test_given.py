@@ -6,6 +6,7 @@ from hypothesis import settings
 from shardproof.properties.contracts import Scope
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.precision import of_products
 from shardproof.properties.reports.failures.text import diagnosed
 from shardproof.properties.runner.budgets import structures
 from shardproof.properties.runner.isolation import check_isolated, unending
@@ -32,6 +33,7 @@ def test_given(
         random_seed=None if seed in (None, "random") else int(seed),
         diagnose=diagnosed,
         platform=pytestconfig.getoption("--platform"),
+        precision=of_products(),
     )
     if hung := unending(task):
         pytest.fail(

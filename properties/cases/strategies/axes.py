@@ -44,10 +44,10 @@ def in_some_order(draw: st.DrawFn, names: Sequence[str]) -> list[str]:
 def axis_tuples(draw: st.DrawFn, mesh: MeshCase) -> tuple[str, ...]:
     """Non-empty subsets of the mesh's axes, in any order.
 
-    Nearly half skip an axis in the middle of the mesh, where there is one: its participants are then no slice of
+    Over a third skip an axis in the middle of the mesh, where there is one: its participants are then no slice of
     the mesh's devices. Where three axes have several devices, half are all axes in any order, since any order of two is
-    its own inverse. Three of four that would connect a device with itself alone get a longer axis instead, and so do
-    three of four of several axes of which one alone has several devices, since their order tells nothing.
+    its own inverse. In three of four draws what would connect a device with itself alone gets a longer axis instead,
+    and so does a tuple of several axes of which one alone has several devices, since their order tells nothing.
     Shrinks to the mesh's first axis. On `(dp=2, tp=4)` draws `("dp",)`, `("tp",)`, `("dp", "tp")`
     and `("tp", "dp")`.
     """
@@ -58,12 +58,12 @@ def axis_tuples(draw: st.DrawFn, mesh: MeshCase) -> tuple[str, ...]:
     skipped = draw(SKIPPED, label="skipped axis")
     if skipped and count > 1 and len(names) > 2:  # two axes without a third are still two where there is none
         chosen = [name for name in order if name != names[1 + skipped % (len(names) - 2)]]
-    alone = draw(st.integers(0, 3), label="one participant") == 3
-    longer = [name for name in names if mesh.shape[name] > 1]
-    if longer and not alone and mesh.axis_size(chosen) == 1:
+    kept = draw(st.integers(0, 3), label="as short as it is") == 3
+    longer = mesh.longer(names)
+    if longer and not kept and mesh.axis_size(chosen) == 1:
         chosen[0] = longer[0]
     left = [name for name in longer if name not in chosen]
-    if left and len(chosen) > 1 and not alone and len(longer) - len(left) == 1:
+    if left and len(chosen) > 1 and not kept and len(longer) - len(left) == 1:
         chosen[next(i for i, name in enumerate(chosen) if name not in longer)] = left[0]
     every = draw(EVERY, label="every axis")
     if len(longer) > 2 and len(names) <= MAX_AXES and every:

@@ -8,7 +8,7 @@ import numpy as np
 
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.contracts.trees import refilled
-from shardproof.properties.engines.references.kinks import differences
+from shardproof.properties.engines.references.kinks import aside, differences
 from shardproof.properties.engines.references.leaves import Arrays, Dtypes, Options, leaves_of, together_of
 
 STEP = 2.0**-9
@@ -16,6 +16,10 @@ STEP = 2.0**-9
 
 MOST_DIFFERENCES = 64
 """Of so many elements of an argument, central differences give the derivative; of the others it is not known."""
+
+
+FEW_ASIDES = 3
+"""How many places aside are looked at for each of these: what is weighed by cotangents rarely looks smooth."""
 
 
 class NumpyReference:
@@ -52,8 +56,8 @@ class NumpyReference:
     ) -> list[np.ndarray]:
         """Their tangents, given those of some leaves; NaN where they are not known."""
 
-        def at(step: float) -> list[np.ndarray]:
-            moved = [a + step * tangents[i] if i in tangents else a for i, a in enumerate(arrays)]
+        def at(step: float, number: int) -> list[np.ndarray]:
+            moved = [aside(a, number) + step * tangents[i] if i in tangents else a for i, a in enumerate(arrays)]
             return self.floats(moved, dtypes, options)
 
         size = max((float(np.abs(t).max(initial=0)) for t in tangents.values()), default=0.0)
@@ -63,20 +67,28 @@ class NumpyReference:
         self, arrays: Arrays, cotangents: Arrays, moving: Sequence[int], dtypes: Dtypes, options: Options
     ) -> list[np.ndarray]:
         """The cotangents of some leaves, given those of the results; NaN where they are not known."""
+
+        def weighed(at: Arrays) -> list[np.ndarray]:
+            results = self.floats(at, dtypes, options)
+            with np.errstate(invalid="ignore"):
+                return [np.asarray(sum(np.sum(y * ct) for y, ct in zip(results, cotangents, strict=True)))]
+
         found = []
         for i in moving:
+            places = [aside(arrays[i].astype(np.float64), number) for number in range(1 + FEW_ASIDES)]
+            there = [weighed([*arrays[:i], place, *arrays[i + 1 :]]) for place in places]
             gradient = np.full(arrays[i].size, np.nan)
             # spread over all elements
             for k in np.unique(np.linspace(0, arrays[i].size - 1, min(arrays[i].size, MOST_DIFFERENCES)).astype(int)):
 
-                def at(step: float, i: int = i, k: int = int(k)) -> list[np.ndarray]:
-                    moved = arrays[i].astype(np.float64)  # a copy
+                def at(step: float, number: int, i: int = i, k: int = int(k), of: Any = (places, there)) -> Any:
+                    if step == 0:
+                        return of[1][number]
+                    moved = of[0][number].copy()
                     moved.flat[k] += step
-                    results = self.floats([*arrays[:i], moved, *arrays[i + 1 :]], dtypes, options)
-                    with np.errstate(invalid="ignore"):
-                        return [np.asarray(sum(np.sum(y * ct) for y, ct in zip(results, cotangents, strict=True)))]
+                    return weighed([*arrays[:i], moved, *arrays[i + 1 :]])
 
-                gradient[k] = differences(at, STEP)[0]
+                gradient[k] = differences(at, STEP, FEW_ASIDES)[0]
             found.append(gradient.reshape(arrays[i].shape))
         return found
 

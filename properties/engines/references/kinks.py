@@ -42,14 +42,41 @@ def without_kinks(
     return found
 
 
-def differences(at: Callable[[float], list[np.ndarray]], step: float) -> list[np.ndarray]:
+ASIDE = 2.0**-20
+"""How far aside differences are taken as well, of arrays of the size of 1."""
+
+SHORT = 2.0**-21
+"""The part of a step that is theirs, which crosses no kink that is as far away."""
+
+ASIDES = 8
+"""So many are taken along a line: at a tie of three, in a sort, one in three agrees by chance."""
+
+TURN = 2.0**-10
+"""By how much the derivative of a smooth function may differ there."""
+
+
+def aside(x: np.ndarray, number: int) -> np.ndarray:
+    """Floats, a little aside of those given, elsewhere for each number; those given for 0."""
+    if number == 0:
+        return x
+    return x + ASIDE * np.random.default_rng(number).standard_normal(x.shape)
+
+
+def differences(at: Callable[[float, int], list[np.ndarray]], step: float, asides: int = ASIDES) -> list[np.ndarray]:
     """The derivative at zero of arrays that depend on a number, by central differences of the fourth order.
 
-    NaN unless it is smooth nearby, which shows in two ways: half the step halves the gap between the derivatives from
-    both sides, and central differences of different steps agree.
+    NaN unless it is smooth nearby, which shows in three ways: half the step halves the gap between the derivatives from
+    both sides, central differences of different steps agree, and so do others a little aside. Along one line, what
+    sorts three equal elements looks smooth.
+
+    Arguments:
+        at: the arrays at a number, of a line that is `aside` for another than 0.
+        step: the largest.
+        asides: at how many places aside.
     """
-    middle = at(0.0)
-    sides = [(at(step / n), at(-step / n), step / n) for n in (4, 2, 1)]
+    middle = at(0.0, 0)
+    sides = [(at(step / n, 0), at(-step / n, 0), step / n) for n in (4, 2, 1)]
+    beside = [(at(step * SHORT, n), at(0.0, n)) for n in range(1, asides + 1)]
     found = []
     for i, here in enumerate(middle):
         with np.errstate(invalid="ignore", over="ignore"):
@@ -58,5 +85,7 @@ def differences(at: Callable[[float], list[np.ndarray]], step: float) -> list[np
             bent = [np.abs(up[i] + down[i] - 2 * here) / h for up, down, h in sides]
             one, other = (4 * near - middling) / 3, (4 * middling - far) / 3
             rough = np.abs(one - other) > ROUGH * np.maximum(np.abs(one), 1) + noise
-            found.append(np.where((bent[0] > SMOOTH * bent[1] + noise) | rough, np.nan, one))
+            allowed = TURN * np.maximum(np.abs(one), 1) + noise / SHORT
+            turns = [np.abs((up[i] - there[i]) / (step * SHORT) - one) > allowed for up, there in beside]
+            found.append(np.where((bent[0] > SMOOTH * bent[1] + noise) | rough | np.any(turns, axis=0), np.nan, one))
     return found

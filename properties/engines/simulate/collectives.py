@@ -144,11 +144,6 @@ def all_to_all(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarra
     return [through(env, x, axes, collectives.all_to_all, **parameters) for x in operands]
 
 
-def _several(env: Env, names: tuple[str, ...]) -> list[str]:
-    """The axes with several devices; in another order than the mesh's, participants are in another than devices."""
-    return [name for name in names if env.mesh.shape[name] > 1]
-
-
 @rule("ppermute")
 def ppermute(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
     """Each source's block, on its destination; zeros where nothing arrives.
@@ -161,7 +156,8 @@ def ppermute(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]
     """
     axes = axes_of(equation)
     ordered = env.mesh.in_mesh_order(axes)
-    if axes != ordered and jax.__version_info__ >= (0, 11) and _several(env, axes) != _several(env, ordered):
+    # in another order than the mesh's, axes of several devices have participants in another order than devices
+    if jax.__version_info__ >= (0, 11) and axes != ordered and env.mesh.longer(axes) != env.mesh.longer(ordered):
         raise SimulationError(
             f"ppermute over {axes} on the mesh {env.mesh}: this version of JAX lowers no axis tuple that is not in "
             f"mesh order, {ordered}, at {location(equation)}"

@@ -56,7 +56,7 @@ class Place:
     @property
     def in_mesh_order(self) -> bool:
         """Whether tokens are numbered in the order of the mesh."""
-        long = [name for name in self.rows if self.mesh.shape[name] > 1]
+        long = self.mesh.longer(self.rows)
         return tuple(long) == self.mesh.in_mesh_order(long)
 
     def __str__(self) -> str:

@@ -80,7 +80,7 @@ def _long(scene: Scene) -> list[str]:
     case = scene.case
     if "perm" in case.keywords or "root" in case.keywords or "axis_index_groups" in case.keywords:
         return []
-    return [name for name in case.axes if case.mesh.shape[name] > 1]
+    return case.mesh.longer(case.axes)
 
 
 def _together(

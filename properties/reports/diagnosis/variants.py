@@ -185,7 +185,7 @@ def meetings(scene: Scene) -> Iterator[tuple[str, list[np.ndarray]]]:
 
 def variants(case: Case) -> Iterator[tuple[str, Case]]:
     """The same case with one argument changed the way it is mistaken, the likeliest first."""
-    long = [name for name in case.axes if case.mesh.shape[name] > 1]  # where the others stand changes nothing
+    long = case.mesh.longer(case.axes)  # where the others stand changes nothing
     in_order = list(case.mesh.in_mesh_order(long))
     orders = [o for o in map(list, itertools.permutations(long)) if o != long]
     for order in sorted(orders, key=lambda o: o != in_order):
@@ -215,7 +215,7 @@ def variants(case: Case) -> Iterator[tuple[str, Case]]:
         axes for n in range(len(long) - 1, 0, -1) for axes in itertools.combinations(long, n)
     )
     varying = frozenset[str]().union(*(o.placement.axes for o in case.operands))  # over others, sums are multiples
-    more = [n for n in case.mesh.axis_names if n in varying - set(case.axes) and case.mesh.shape[n] > 1]
+    more = [n for n in case.mesh.longer(case.mesh.axis_names) if n in varying - set(case.axes)]
     wider: Iterator[tuple[str, ...]] = (
         (*case.axes, *names) for n in range(1, len(more) + 1) for names in itertools.combinations(more, n)
     )

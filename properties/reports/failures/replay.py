@@ -13,6 +13,7 @@ from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.laws.violation import DEATHS
 from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.precision import of_products
 from shardproof.properties.reports.failures.record import Recorded, parse
 from shardproof.properties.reports.failures.text import diagnosed
 from shardproof.properties.runner.given import Given, parse_all
@@ -195,6 +196,7 @@ def run_isolated(recorded: Recorded, lookup: Lookup, *, devices: int = 1, platfo
         max_examples=1,
         random_seed=None,
         platform=platform,
+        precision=of_products(),
         case=recorded.case,
         diagnose=diagnosed,
     )

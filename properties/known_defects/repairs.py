@@ -143,7 +143,8 @@ def search_typed(primitive: Any) -> Iterator[None]:
     def typed(x: Any) -> Any:
         if not isinstance(x, jax.ShapeDtypeStruct):
             return original.typeof(x)
-        return original.typeof(cast_varying(jnp.zeros(x.shape, x.dtype), x.manual_axis_type.varying))
+        varying = frozenset() if x.manual_axis_type is None else x.manual_axis_type.varying  # outside of a shard_map
+        return original.typeof(cast_varying(jnp.zeros(x.shape, x.dtype), varying))
 
     forget()
     module.core = SimpleNamespace(**{**vars(original), "typeof": typed})

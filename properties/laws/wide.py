@@ -248,9 +248,12 @@ def held_to(
 def is_a_number(right: Reference) -> Reference:
     """A reference of which only that is asked, where it is one itself, and far from the end of its dtype.
 
-    At a kink there may be several derivatives, and programs add up theirs from different ones; but none is NaN.
+    At a kink there may be several derivatives, and programs add up theirs from different ones; but none is NaN. Where
+    nothing is known of one that is a number in doubles, as of a root of what is too small for the dtype, none is asked.
     """
     finite, largest = np.isfinite(right.exact), largest_finite(right.dtype)
+    if right.bound is not None and right.double is not None:
+        finite &= ~(np.isinf(right.bound) & np.isfinite(right.double))
     far = largest > LARGE and magnitude(right.exact).max(initial=0, where=finite) < largest**0.5
     return Reference(np.where(finite, right.exact, 0), right.dtype, np.where(finite & far, ANY_FINITE, -np.inf))
 

@@ -86,6 +86,26 @@ PROGRAMS = {
         arguments=["n@data k"],
         results=Array("n@data 1", "int32"),
     ),
+    "a remainder": Program(lambda x, *, data: jnp.mod(x, 0.7), lambda x: jnp.mod(x, 0.7), **ROWS),
+    "a whole quotient": Program(lambda x, *, data: (x * 3) // 0.3, lambda x: (x * 3) // 0.3, **ROWS),
+    "buckets": Program(
+        lambda x, *, data: jnp.digitize(x, jnp.array([-1, 0, 0.3, 2])),
+        lambda x: jnp.digitize(x, jnp.array([-1, 0, 0.3, 2])),
+        arguments=["n@data k"],
+        results=Array("n@data k", "int32"),
+    ),
+    "a median": Program(
+        lambda x, *, data: jnp.median(x, axis=1),
+        lambda x: jnp.median(x, axis=1),
+        arguments=["n@data k"],
+        results="n@data",
+    ),
+    "an area": Program(lambda x, *, data: jnp.arccosh(1 + x * x), lambda x: jnp.arccosh(1 + x * x), **ROWS),
+    "a root of what vanishes": Program(
+        lambda x, *, data: jnp.sqrt((1 - jnp.tanh(8 * x) ** 2) ** 2),
+        lambda x: jnp.sqrt((1 - jnp.tanh(8 * x) ** 2) ** 2),
+        **ROWS,
+    ),
     "in place": Program(lambda x, *, data: jnp.sort(x, axis=1), sorted_in_place, **ROWS),
     "no gradient": Program(
         lambda x, *, data: abs(x) / 127.0,

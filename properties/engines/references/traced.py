@@ -213,6 +213,8 @@ def has_tables(program: Any) -> bool:
 
 def is_of_doubles(program: Any) -> bool:
     """Whether all floats of a program are doubles, or pairs of them, so that none of them is rounded by a cast."""
+    if any(equation.primitive.name == "reduce_precision" for equation in equations(program)):
+        return False
     found = {getattr(v.aval, "dtype", None) for equation in equations(program) for v in equation.outvars}
     floats = [d for d in found if isinstance(d, np.dtype) and is_float(d)]
     return all(d == as_double(d) for d in floats)

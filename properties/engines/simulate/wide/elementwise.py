@@ -33,6 +33,10 @@ APPROXIMATED = 8.0
 """Roundings of a function that a backend approximates: four units in the last place."""
 
 
+SHORT = 2.0**12
+"""The parts of 1 of which the operands of exact arithmetic are made, up to the square of that."""
+
+
 class Function(NamedTuple):
     """What is known of a function's error.
 
@@ -95,6 +99,12 @@ def _inverse(derivative: Callable[[X], X]) -> Propagation:
     return propagation
 
 
+def _area(y: X, x: X, e: X) -> X:
+    """The inverse of cosh, which is defined from 1 on, and steep there."""
+    least = x - e
+    return _only_off(np.where(least > 1, e / np.sqrt(np.maximum(least * least - 1, 0)), np.inf), e)
+
+
 def _falling(derivative: Callable[[X], X]) -> Propagation:
     """Of a function whose derivative is the smaller the larger the operand's magnitude."""
     return lambda y, x, e: e * derivative(beyond(x, e))
@@ -119,6 +129,17 @@ def _angle(angle: X, y: X, ey: X, x: X, ex: X) -> X:
     off, radius = np.hypot(ex, ey), np.hypot(x, y)
     turned = np.where(off < radius, np.pi / 2 * off / radius, np.inf)  # asin t <= pi/2 t
     return _only_off(np.where((x - ex < 0) & (np.abs(y) <= ey) & (ey > 0), np.inf, turned), off)
+
+
+def _remainder(y: X, a: X, ea: X, b: X, eb: X) -> X:
+    """Of a quotient that is cut off: unless it is certain where, the remainder may be any that is smaller than b."""
+    quotient = a / b
+    off = _quotient(quotient, a, ea, b, eb)
+    off = off + 4 * np.finfo(np.float64).eps * np.abs(quotient)  # which may be rounded to a whole number
+    whole = np.trunc(quotient)
+    sure = (np.trunc(quotient - off) == whole) & (np.trunc(quotient + off) == whole)
+    other = np.where(eb < np.abs(b), np.abs(y) + np.abs(b) + eb, np.inf)
+    return _only_off(np.where(sure, ea + np.abs(whole) * eb, other), ea + eb)
 
 
 def _larger(y: X, a: X, ea: X, b: X, eb: X) -> X:
@@ -171,6 +192,8 @@ FUNCTIONS: dict[str, Function] = {
     "sinh": Function(_rising(np.cosh)),
     "cosh": Function(_rising(np.sinh)),
     "tanh": Function(_falling(_hyperbolic_secant_squared)),
+    "acosh": Function(_area),
+    "rem": Function(_remainder, 0),
     "asinh": Function(_falling(lambda x: 1 / np.sqrt(1 + x * x))),
     "erf": Function(_falling(lambda x: 2 / np.sqrt(np.pi) * np.exp(-x * x))),
     "erfc": Function(_falling(lambda x: 2 / np.sqrt(np.pi) * np.exp(-x * x)), 2 * APPROXIMATED),
@@ -183,6 +206,10 @@ FUNCTIONS: dict[str, Function] = {
 }
 
 
+def _short(x: X) -> X:
+    return (np.abs(x) <= SHORT**2) & (x * SHORT == np.rint(x * SHORT))
+
+
 def result(env: Env, equation: Any, function: Function, *operands: Numbers, roundings: Any = None) -> Numbers:
     """What the rule for values gives, with the error of a function."""
     if has_complex(equation) and not function.of_complex:
@@ -193,9 +220,13 @@ def result(env: Env, equation: Any, function: Function, *operands: Numbers, roun
     interleaved = [part for pair in zip(numbers, errors, strict=True) for part in pair]
     error = settled(function.propagation(value, *interleaved), errors)
     often = function.roundings if roundings is None else roundings
+    bounds = limits_of(env, equation)
     if has_complex(equation):
         often *= 4  # a complex product or magnitude is a root or a sum of several
-    bounds = limits_of(env, equation)
+    elif np.ndim(often) == 0 and often == 1 and not np.any(error):
+        # of short numbers a whole one is itself, such as an index that is made of floats
+        whole = (value == np.rint(value)) & (np.abs(value) <= bounds.exact)
+        often = np.where(whole & np.logical_and.reduce(np.broadcast_arrays(*map(_short, numbers))), 0.0, 1.0)
     return together(value, charged(bounds, value, error, often), result_dtype(equation))
 
 

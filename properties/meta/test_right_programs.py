@@ -100,6 +100,9 @@ PROGRAMS = {
         arguments=["n@data k"],
         results="n@data",
     ),
+    "a step between constants": Program(
+        lambda x, *, data: jnp.sign(x * 0.1 - 0.07), lambda x: jnp.sign(x * 0.1 - 0.07), **ROWS
+    ),
     "an area": Program(lambda x, *, data: jnp.arccosh(1 + x * x), lambda x: jnp.arccosh(1 + x * x), **ROWS),
     "a root of what vanishes": Program(
         lambda x, *, data: jnp.sqrt((1 - jnp.tanh(8 * x) ** 2) ** 2),

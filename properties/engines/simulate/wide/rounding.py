@@ -63,7 +63,8 @@ class Rounding:
         floor: floats that are narrower than this one count as it even there; empty: none do.
         literals: whether a constant may be what a number of the source was rounded to, and is off by that.
         moved: if not 0, constants are moved by as much, one way or the other: 1 and 2 all of them away from zero, and
-            towards it, 3 and 4 some; equal ones together. So it shows what comes of it, also where they cancel.
+            towards it, further ones some, each pair others; equal ones together. So it shows what comes of it, also
+            where they cancel.
         split: whether a compiler may divide any sum over devices, as in a program of global arrays: its parts are then
             sent in the dtype of the sum.
         leeway: by how many roundings each is charged: more than one, where it is compared with another formula.
@@ -92,8 +93,8 @@ DOUBLES = Rounding("float64", literals=True, leeway=16.0)
 """What the wide run itself may be off by, from another formula for the same in doubles."""
 
 
-WAYS = (1, 2, 3, 4)
-"""The ways to move constants."""
+WAYS = (1, 2, 3, 4, 5, 6, 7, 8)
+"""The ways to move constants; of eight pairs of two of them one moves alike in all."""
 
 
 @functools.cache
@@ -132,6 +133,7 @@ def literal_error(value: Numbers, dtype: np.dtype) -> Numbers:
 def moved(value: Numbers, dtype: np.dtype, way: int) -> Numbers:
     """A constant that is moved by how far it may be from the number that the source has; one and its negative alike."""
     size = np.asarray(np.abs(value), np.float64)
-    some = (size.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(63)).astype(bool) if way > 2 else True
+    hashed = size.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    some = (hashed >> np.uint64(64 - (way - 1) // 2) & np.uint64(1)).astype(bool) if way > 2 else True
     away = np.where(some, 1.0, -1.0) * (1 if way % 2 else -1)
     return value + np.sign(value) * away * literal_error(value, dtype)

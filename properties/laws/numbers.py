@@ -24,7 +24,7 @@ def checked_sets(told: Sequence[bool], case: Case) -> int:
     """
     if not any(told):
         names = ", ".join(dict.fromkeys(operand.dtype for operand in case.operands))
-        raise NotRun(f"no data set tells right from wrong: sums of so many terms have no certain digit in {names}")
+        raise NotRun(f"no data set tells right from wrong: roundings leave no certain digit in {names}")
     return sum(told)
 
 

@@ -223,9 +223,9 @@ def result(env: Env, equation: Any, function: Function, *operands: Numbers, roun
     bounds = limits_of(env, equation)
     if has_complex(equation):
         often *= 4  # a complex product or magnitude is a root or a sum of several
-    elif np.ndim(often) == 0 and often == 1 and not np.any(error):
+    elif np.ndim(often) == 0 and often == 1 and (certain := error == 0).any():
         # of short numbers a whole one is itself, such as an index that is made of floats
-        whole = (value == np.rint(value)) & (np.abs(value) <= bounds.exact)
+        whole = certain & (value == np.rint(value)) & (np.abs(value) <= bounds.exact)
         often = np.where(whole & np.logical_and.reduce(np.broadcast_arrays(*map(_short, numbers))), 0.0, 1.0)
     return together(value, charged(bounds, value, error, often), result_dtype(equation))
 

@@ -167,6 +167,8 @@ class Contract:
             compared bit for bit; then `degree` is how many factors the data leaves room for.
         doubt: of one that is nonlinear, how far off the oracle may be itself, in results and derivatives, relative to
             the largest number of an array, or to 1: then its NaN in derivatives is not known. Zero: as doubles are.
+        casts: of one that is nonlinear, the narrowest float to which it is said to be rounded on its way, whatever the
+            dtypes of the operands; None: to none.
         finite: of one that is nonlinear, whether results are finite where mathematics is, whatever overflows before.
         decided: of one that is nonlinear, whether its data leave nothing that is compared or ordered to roundings.
         roles: the names of its axis tuples, where it has several, or one of another name than `axis_name`.
@@ -217,6 +219,7 @@ class Contract:
     weighs: bool = False
     nonlinear: bool = False
     doubt: tuple[float, float] = (0.0, 0.0)
+    casts: np.dtype | None = None
     finite: bool = True
     decided: bool = False
     roles: tuple[str, ...] = ()

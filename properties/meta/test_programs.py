@@ -494,6 +494,31 @@ def normed_whole(x: Any) -> Any:
     return jnp.where(squares > 0, x / jnp.sqrt(jnp.where(squares > 0, squares, 1)), 0)
 
 
+def through(dtype: str, x: Any) -> Any:
+    """Numbers that are sent in another dtype."""
+    return x.astype(dtype).astype(x.dtype) * 3
+
+
+@pytest.mark.parametrize("stated", [None, "bfloat16"])
+def test_a_cast_is_right_where_the_reference_has_one(stated: str | None) -> None:
+    """To a float as narrow, and to a narrower one not."""
+
+    def meant(x: Any) -> Any:
+        return 3 * x if stated is None else through(stated, x)
+
+    described: Any = {"arguments": ["n@data k"], "results": "n@data k", "dtypes": "float32", "laws": ["value"]}
+    for sent in ("float32", "bfloat16", "float8_e4m3fn"):
+
+        def function(x: Any, *, data: Any, sent: str = sent) -> Any:
+            return through(sent, x)
+
+        if sent in ("float32", stated):
+            check_program(function, meant, **described, max_examples=10)
+        else:
+            with pytest.raises(AssertionError, match="rounded too much"):
+                check_program(function, meant, **described, max_examples=10)
+
+
 IDS, COUNTS, ROWS = Array("n@data", "int32", below=5), Array("5", "int32"), "n@data d@model"
 
 

@@ -109,6 +109,20 @@ PROGRAMS = {
         lambda x: jnp.sqrt((1 - jnp.tanh(8 * x) ** 2) ** 2),
         **ROWS,
     ),
+    "products in bfloat16": Program(
+        lambda x, w, *, data: (x.astype(jnp.bfloat16) @ w.astype(jnp.bfloat16)).astype(jnp.float32),
+        lambda x, w: (x.astype(jnp.bfloat16) @ w.astype(jnp.bfloat16)).astype(jnp.float32),
+        arguments=[Array("n@data k", "float32"), Array("k m", "float32")],
+        results=Array("n@data m", "float32"),
+    ),
+    "eight bits on the way": Program(
+        lambda x, *, data: x.astype(jnp.float8_e4m3fn).astype(x.dtype),
+        lambda x: x.astype(jnp.float8_e4m3fn).astype(x.dtype),
+        **ROWS,
+    ),
+    "fewer bits": Program(
+        lambda x, *, data: lax.reduce_precision(x, 8, 7), lambda x: lax.reduce_precision(x, 8, 7), **ROWS
+    ),
     "in place": Program(lambda x, *, data: jnp.sort(x, axis=1), sorted_in_place, **ROWS),
     "no gradient": Program(
         lambda x, *, data: abs(x) / 127.0,

@@ -148,7 +148,9 @@ class Program:
         options = {name: values[0] for name, values in self.conditions.options.items()}
         sizes = self._sizes_served(_small(self.signature, self.conditions), options)
         known = reference_of(self.reference, self.signature, sizes, options)
-        return whole_contract(self.name, self.signature, known, conditions=self.conditions, listed=False)
+        return whole_contract(
+            self.name, self.signature, known, conditions=self.conditions, listed=False, casts=known.casts
+        )
 
     @cached_property
     def implementation(self) -> Implementation:

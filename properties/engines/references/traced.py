@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.extend import core
 
-from shardproof.oracles.dtypes import is_float
+from shardproof.oracles.dtypes import is_float, unit_roundoff
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.contracts.trees import refilled
 from shardproof.properties.engines.references.kinks import without_kinks
@@ -24,7 +24,7 @@ from shardproof.properties.engines.references.leaves import (
     leaves_of,
     together_of,
 )
-from shardproof.properties.engines.simulate import InterpreterLimit, interpret_doubles, interpret_wide
+from shardproof.properties.engines.simulate import FORMATS, InterpreterLimit, interpret_doubles, interpret_wide
 from shardproof.properties.engines.simulate.liveness import equations, opened, subjaxprs
 
 KEPT = 512
@@ -51,10 +51,17 @@ class JaxReference:
         function: takes and returns whole arrays, in trees.
         signature: these trees.
         doubt: how far off it may be, of values and of derivatives (see `Contract`).
+        casts: the narrowest float that it casts to itself, in its own words; None: none.
     """
 
-    def __init__(self, function: Callable[..., Any], signature: Signature, doubt: tuple[float, float] = DOUBT) -> None:
-        self.function, self.signature, self.doubt = function, signature, doubt
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        signature: Signature,
+        doubt: tuple[float, float] = DOUBT,
+        casts: np.dtype | None = None,
+    ) -> None:
+        self.function, self.signature, self.doubt, self.casts = function, signature, doubt, casts
         self._known: OrderedDict[Hashable, Any] = OrderedDict()
 
     def value(self, arrays: Arrays, dtypes: Dtypes, options: Options) -> list[np.ndarray]:
@@ -209,6 +216,25 @@ def has_tables(program: Any) -> bool:
     """Whether a program has arrays of constants."""
     inner = (jaxpr for equation in equations(program) for jaxpr in subjaxprs(equation))
     return any(np.ndim(constant) for jaxpr in (program, *inner) for constant in opened(jaxpr)[1])
+
+
+def narrowest_cast(program: Any) -> np.dtype | None:
+    """The narrowest of the floats below float32 that a program casts to; None: there is none."""
+    found = [
+        np.dtype(v.aval.dtype)
+        for equation in equations(program)
+        if equation.primitive.name == "convert_element_type"
+        for v in equation.outvars
+    ]
+    found += [
+        np.dtype(FORMATS[bits])
+        for equation in equations(program)
+        if equation.primitive.name == "reduce_precision"
+        for bits in [(equation.params["exponent_bits"], equation.params["mantissa_bits"])]
+        if bits in FORMATS
+    ]
+    narrow = [dtype for dtype in found if is_float(dtype) and unit_roundoff(dtype) > unit_roundoff(np.dtype("float32"))]
+    return max(narrow, key=unit_roundoff, default=None)
 
 
 def is_of_doubles(program: Any) -> bool:

@@ -40,10 +40,11 @@ from shardproof.properties.engines.simulate.prepare import (
 )
 from shardproof.properties.engines.simulate.record import Collective, Record, Recorder
 from shardproof.properties.engines.simulate.rules import RULES, Rule, rule
-from shardproof.properties.engines.simulate.wide import DOUBLES, OWN, WAYS, Change, Rounding, Wide
+from shardproof.properties.engines.simulate.wide import DOUBLES, FORMATS, OWN, WAYS, Change, Rounding, Wide
 
 __all__ = [
     "DOUBLES",
+    "FORMATS",
     "OF_THE_PROGRAM",
     "OWN",
     "RULES",

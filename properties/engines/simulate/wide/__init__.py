@@ -13,6 +13,7 @@ from shardproof.properties.engines.simulate.wide import (  # each module registe
     sums,
 )
 from shardproof.properties.engines.simulate.wide.arithmetic import WideArithmetic
+from shardproof.properties.engines.simulate.wide.casts import FORMATS
 from shardproof.properties.engines.simulate.wide.changed import Change, ChangedArithmetic
 from shardproof.properties.engines.simulate.wide.held import Wide
 from shardproof.properties.engines.simulate.wide.rounding import DOUBLES, OWN, WAYS, Rounding
@@ -20,6 +21,7 @@ from shardproof.properties.engines.simulate.wide.table import WIDE, wide_rule
 
 __all__ = [
     "DOUBLES",
+    "FORMATS",
     "OWN",
     "WAYS",
     "WIDE",

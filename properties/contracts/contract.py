@@ -167,8 +167,7 @@ class Contract:
             compared bit for bit; then `degree` is how many factors the data leaves room for.
         doubt: of one that is nonlinear, how far off the oracle may be itself, in results and derivatives, relative to
             the largest number of an array, or to 1: then its NaN in derivatives is not known. Zero: as doubles are.
-        casts: of one that is nonlinear, the narrowest float to which it is said to be rounded on its way, whatever the
-            dtypes of the operands; None: to none.
+        casts: of one that is nonlinear, the floats that it is said to be rounded to on its way, whatever its operands.
         finite: of one that is nonlinear, whether results are finite where mathematics is, whatever overflows before.
         decided: of one that is nonlinear, whether its data leave nothing that is compared or ordered to roundings.
         roles: the names of its axis tuples, where it has several, or one of another name than `axis_name`.
@@ -219,7 +218,7 @@ class Contract:
     weighs: bool = False
     nonlinear: bool = False
     doubt: tuple[float, float] = (0.0, 0.0)
-    casts: np.dtype | None = None
+    casts: tuple[np.dtype, ...] = ()
     finite: bool = True
     decided: bool = False
     roles: tuple[str, ...] = ()
@@ -254,10 +253,8 @@ class Contract:
     @property
     def axis_names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """What the parameters for axes are called: those that are passed by their place, and those by keyword."""
-        if self.roles:
-            return (), self.roles
-        names = () if self.local else ("axis_name",)
-        return ((), names) if self.keyword_axis else (names, ())
+        names = self.roles or (() if self.local else ("axis_name",))
+        return ((), names) if self.roles or self.keyword_axis else (names, ())
 
     def axis(self, case: Case, *, whole: bool = False) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """How axis names are passed in a case: by their place, by keyword, or not at all; roles by their names."""

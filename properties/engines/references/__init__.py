@@ -16,7 +16,7 @@ from shardproof.properties.contracts.described import Signature
 from shardproof.properties.contracts.trees import names_of
 from shardproof.properties.engines.references.evaluated import NumpyReference
 from shardproof.properties.engines.references.leaves import Arrays, Options, WrongTree, arrays_like
-from shardproof.properties.engines.references.traced import DOUBT_OF_TABLES, JaxReference, has_tables, narrowest_cast
+from shardproof.properties.engines.references.traced import DOUBT_OF_TABLES, JaxReference, has_tables, narrow_casts
 from shardproof.properties.engines.simulate import InterpreterLimit, interpret_wide
 from shardproof.properties.engines.simulate.liveness import equations
 
@@ -49,7 +49,7 @@ def reference_of(
         program, exact = traceable.run_program("value", traceable.called, shapes, dtypes, options)
         _check_results(signature, program.out_avals, sizes)
         _check_run(traceable, program, small, options, exact=exact)
-        casts = narrowest_cast(traceable.program("value", traceable.called, shapes, dtypes, options))
+        casts = narrow_casts(traceable.program("value", traceable.called, shapes, dtypes, options))
         return JaxReference(function, signature, DOUBT_OF_TABLES if has_tables(program) else traceable.doubt, casts)
     own = NumpyReference(function, signature)
     try:

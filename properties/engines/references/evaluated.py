@@ -33,8 +33,8 @@ class NumpyReference:
     doubt = (1e-11, 1e-7)
     """How far off it may be, of values and of derivatives (see `Contract`)."""
 
-    casts: np.dtype | None = None
-    """To which float it casts, is not known."""
+    casts: tuple[np.dtype, ...] = ()
+    """To which floats it casts, is not known."""
 
     def __init__(self, function: Callable[..., Any], signature: Signature) -> None:
         self.function, self.signature = function, signature

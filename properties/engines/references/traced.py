@@ -51,7 +51,7 @@ class JaxReference:
         function: takes and returns whole arrays, in trees.
         signature: these trees.
         doubt: how far off it may be, of values and of derivatives (see `Contract`).
-        casts: the narrowest float that it casts to itself, in its own words; None: none.
+        casts: the floats below float32 that it casts to, in its own words.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class JaxReference:
         function: Callable[..., Any],
         signature: Signature,
         doubt: tuple[float, float] = DOUBT,
-        casts: np.dtype | None = None,
+        casts: tuple[np.dtype, ...] = (),
     ) -> None:
         self.function, self.signature, self.doubt, self.casts = function, signature, doubt, casts
         self._known: OrderedDict[Hashable, Any] = OrderedDict()
@@ -218,23 +218,16 @@ def has_tables(program: Any) -> bool:
     return any(np.ndim(constant) for jaxpr in (program, *inner) for constant in opened(jaxpr)[1])
 
 
-def narrowest_cast(program: Any) -> np.dtype | None:
-    """The narrowest of the floats below float32 that a program casts to; None: there is none."""
-    found = [
-        np.dtype(v.aval.dtype)
-        for equation in equations(program)
-        if equation.primitive.name == "convert_element_type"
-        for v in equation.outvars
-    ]
-    found += [
-        np.dtype(FORMATS[bits])
-        for equation in equations(program)
-        if equation.primitive.name == "reduce_precision"
-        for bits in [(equation.params["exponent_bits"], equation.params["mantissa_bits"])]
-        if bits in FORMATS
-    ]
-    narrow = [dtype for dtype in found if is_float(dtype) and unit_roundoff(dtype) > unit_roundoff(np.dtype("float32"))]
-    return max(narrow, key=unit_roundoff, default=None)
+def narrow_casts(program: Any) -> tuple[np.dtype, ...]:
+    """The floats below float32 that a program casts to."""
+    found = set()
+    for equation in equations(program):
+        if equation.primitive.name == "convert_element_type":
+            found.add(np.dtype(equation.outvars[0].aval.dtype))
+        if equation.primitive.name == "reduce_precision":
+            name = FORMATS.get((equation.params["exponent_bits"], equation.params["mantissa_bits"]))
+            found |= set() if name is None else {np.dtype(name)}
+    return tuple(d for d in found if is_float(d) and unit_roundoff(d) > unit_roundoff(np.dtype("float32")))
 
 
 def is_of_doubles(program: Any) -> bool:

@@ -152,14 +152,11 @@ def permitted(implementation: Implementation, case: Case, *, derivative: bool) -
     if "narrow_accumulation" in implementation.features:
         return OWN
     contract, whole = CONTRACTS[case.contract], implementation.whole
-    if not (
-        moving := contract.moving(case)
-    ):  # of integers alone nothing is rounded to 16 bits but what the program rounds
-        given = [operand.numpy_dtype for operand in case.operands]
-        met = [*given, *contract.result_dtypes(case, given), *contract.casts]
-        narrow = any(is_float(dtype) and dtype.itemsize < 4 for dtype in met)
-        return Rounding("" if narrow else "float32", split=whole)
-    floats = [case.operands[i].numpy_dtype for i in (range(len(case.operands)) if contract.generic else moving[:1])]
+    given, moving = [operand.numpy_dtype for operand in case.operands], contract.moving(case)
+    met = [dtype for dtype in (*given, *contract.result_dtypes(case, given), *contract.casts) if is_float(dtype)]
+    if not moving:  # of integers alone nothing is rounded to 16 bits but what the program rounds
+        return Rounding("" if any(dtype.itemsize < 4 for dtype in met) else "float32", split=whole)
+    floats = given if contract.generic else [given[moving[0]]]
     held = max(filter(is_float, floats), key=unit_roundoff)
     # of a user's own, the narrowest; of global arrays a compiler may send parts of sums in their dtype
     held = max([held if whole else contract.accumulator(held), *contract.casts], key=unit_roundoff)
@@ -167,9 +164,8 @@ def permitted(implementation: Implementation, case: Case, *, derivative: bool) -
     if not derivative:
         return Rounding(held.name, between_calls, split=whole)
     # JAX adds up in dtypes of the case: what is narrower was written
-    every = [operand.numpy_dtype for operand in case.operands]
-    known = map(real_of, filter(is_float, [*every, *contract.result_dtypes(case, every), *contract.casts]))
-    return Rounding(held.name, between_calls | ACCUMULATED_BY_JAX, max(known, key=unit_roundoff).name, split=whole)
+    floor = max(map(real_of, met), key=unit_roundoff)
+    return Rounding(held.name, between_calls | ACCUMULATED_BY_JAX, floor.name, split=whole)
 
 
 def value_references(implementation: Implementation, case: Case, sets: Sets) -> Iterator[list[Reference]]:

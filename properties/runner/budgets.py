@@ -59,7 +59,7 @@ WEIGHTS: Mapping[str, float] = {
     "routers": 0.08,
 }
 """What `check` draws of that, of a contract whose own implementations are of a form that takes long: so that it has its
-verdict on a right function within about a minute (`benchmark verdicts` measures some). `pytest --impl` draws all."""
+verdict on most right functions within a minute (`benchmark verdicts` measures some). `pytest --impl` draws all."""
 
 IN_FULL = ("value", "error")
 """Laws of which it draws as much of every contract: values, by which most bugs are found, and errors, for which nothing

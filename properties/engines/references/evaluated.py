@@ -1,6 +1,7 @@
 """References that are called with doubles: in NumPy, or in JAX with branches in Python."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -76,6 +77,13 @@ class NumpyReference:
             with np.errstate(invalid="ignore"):
                 return [np.asarray(sum(np.sum(y * ct) for y, ct in zip(results, cotangents, strict=True)))]
 
+        def at(step: float, number: int, i: int, k: int, places: Arrays, there: Sequence[Any]) -> Any:
+            if step == 0:
+                return there[number]
+            moved = places[number].copy()
+            moved.flat[k] += step
+            return weighed([*arrays[:i], moved, *arrays[i + 1 :]])
+
         found = []
         for i in moving:
             places = [aside(arrays[i].astype(np.float64), number) for number in range(1 + FEW_ASIDES)]
@@ -83,15 +91,8 @@ class NumpyReference:
             gradient = np.full(arrays[i].size, np.nan)
             # spread over all elements
             for k in np.unique(np.linspace(0, arrays[i].size - 1, min(arrays[i].size, MOST_DIFFERENCES)).astype(int)):
-
-                def at(step: float, number: int, i: int = i, k: int = int(k), of: Any = (places, there)) -> Any:
-                    if step == 0:
-                        return of[1][number]
-                    moved = of[0][number].copy()
-                    moved.flat[k] += step
-                    return weighed([*arrays[:i], moved, *arrays[i + 1 :]])
-
-                gradient[k] = differences(at, STEP, FEW_ASIDES)[0]
+                along = partial(at, i=i, k=int(k), places=places, there=there)
+                gradient[k] = differences(along, STEP, FEW_ASIDES)[0]
             found.append(gradient.reshape(arrays[i].shape))
         return found
 

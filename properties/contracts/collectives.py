@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shardproof.oracles import collectives as values
 from shardproof.oracles import transposes
-from shardproof.oracles.dtypes import is_integer
+from shardproof.oracles.dtypes import is_integer, is_signed
 from shardproof.properties.cases.case import Case, Operand
 from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.strategies import (
@@ -136,6 +136,19 @@ def _reduce(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     return blocks.within(draw, scope), {"op": draw(sampled(ops), label="op")}
 
 
+def _of_one_sign(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """What is compared has one sign in every second data set, below zero for a maximum.
+
+    Otherwise some participant has most likely a larger number than the zeros where nothing arrives, which then do not
+    show.
+    """
+    op = case.keywords.get("op")
+    if op not in ("max", "min") or case.data[0].seed % 2 == 0:
+        return arrays
+    sign = -1 if op == "max" else 1
+    return [(sign * np.abs(x)).astype(x.dtype) if is_signed(x.dtype) else x for x in arrays]
+
+
 def _gather(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     tiled = draw(sampled((True, False)), label="tiled")
     block = blocks.within(draw, scope, min_rank=1 if tiled else 0)
@@ -217,6 +230,7 @@ def _collective(
         terms=lambda case: case.group_size if sums(case) else 1,
         divides=lambda case: case.keywords.get("op") == "mean",
         even=divides_exactly,
+        adapt=_of_one_sign,
         invariant=invariant,
         parameters=parameters,
         features=ANY_COLLECTIVE | features,

@@ -74,8 +74,8 @@ def meshes_with_room(
 
 
 def further_dimensions(draw: st.DrawFn, scope: Scope) -> tuple[int, ...]:
-    """Leading dimensions of tokens, of one in four cases of those who claim `any_rank`; mostly there are none."""
-    if "any_rank" not in scope.features or draw(st.integers(0, 3), label="further dimensions") < 3:
+    """Leading dimensions of tokens, of one in three cases of those who claim `any_rank`; mostly there are none."""
+    if "any_rank" not in scope.features or draw(st.integers(0, 2), label="further dimensions") < 2:
         return ()
     return draw(sampled(((1,), (2,), (3,), (2, 1))), label="leading")
 

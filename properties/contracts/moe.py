@@ -52,7 +52,7 @@ MOST_MEMBERS = 64
 
 def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     if scope.large:
-        tokens, held, features, outputs = 1, draw(st.integers(1, 2), label="experts of each"), 2, 1
+        tokens, held, features, outputs = 1, draw(st.integers(1, 3), label="experts of each"), 2, 1
     else:
         least = 0 if "empty_blocks" in scope.features and draw(st.integers(0, 9), label="no tokens") == 9 else 1
         tokens = draw(st.integers(least, 0 if least == 0 else 5), label="tokens")
@@ -61,7 +61,7 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
         if draw(st.integers(0, 6), label="long") == 6:
             side = draw(sampled(LONG), label="long side")
             features, outputs = (1, side) if draw(st.integers(0, 2), label="outputs are") == 2 else (side, 1)
-    many = tokens > 0 and not scope.large and draw(st.integers(0, 8), label="many tokens") == 8
+    many = tokens > 0 and not scope.large and draw(st.integers(0, 7), label="many tokens") == 7
     if many:
         tokens, held, features, outputs = MANY // participants, 1, 2, 1
     elif tokens > 0 and not scope.large and draw(st.integers(0, 31), label="many experts") == 31:

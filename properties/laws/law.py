@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shardproof.properties.cases.case import Case
-from shardproof.properties.cases.chain import LINKS, in_words
+from shardproof.properties.cases.chain import FED, LINKS, in_words
 from shardproof.properties.cases.strategies import PLAIN, Chains
 from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.engines import Engine
@@ -190,7 +190,7 @@ LAWS: dict[str, Law] = {
             "transformation",
             "No chain of transformations around a call changes its values.",
             check_value,
-            chains=Chains((*COMPILED, "partial_manual", "no_vma", "vjp_inside")),  # twice: they change what is called
+            chains=Chains((*COMPILED, FED, "partial_manual", "no_vma", "vjp_inside")),  # twice: other calls
             share=0.8,
             title="{part}",
         ),
@@ -199,7 +199,7 @@ LAWS: dict[str, Law] = {
             "No chain of transformations around a call changes its gradients.",
             check_gradient,
             asks=has_gradient,
-            chains=Chains((*DIFFERENTIABLE, "jacobian", "apart")),  # which take several at once, or one
+            chains=Chains((*DIFFERENTIABLE, FED, "jacobian", "apart")),  # which take several at once, or one
             floating=True,
             share=0.35,
             script="gradient",

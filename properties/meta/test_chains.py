@@ -59,6 +59,7 @@ PRODUCT = (Operand((2, 3), "float32", SHARDED), Operand((3, 2), "float32", Place
 def test_half_of_the_chains_have_two_links_or_more() -> None:
     """Of the cases of a law of transformations; each of them is one that may be drawn, and may be read."""
     lengths: Counter[int] = Counter()
+    repeated: Counter[bool] = Counter()
 
     @settings(max_examples=400, database=None, derandomize=True)
     @given(LAW.cases(BUILT_IN[0], Scope()))
@@ -67,9 +68,11 @@ def test_half_of_the_chains_have_two_links_or_more() -> None:
         assert LAW.chains.allows(case.chain)
         assert fitted(case) == case
         lengths[len(case.chain)] += 1
+        repeated[len({*case.chain}) < len(case.chain)] += 1
 
     count()
     assert set(lengths) == {1, 2, 3}
+    assert repeated[True] > repeated.total() / 20
     assert 0.4 < 1 - lengths[1] / lengths.total() < 0.65
 
 

@@ -127,6 +127,13 @@ def test_every_dtype_appears() -> None:
     assert set(drawn(dtypes(ordered=True))) == set(ALL) - {"complex64"}
 
 
+def test_of_what_is_compared_half_are_integers() -> None:
+    """Where numbers are put in order, signs and ends of integers matter: of those there are more than elsewhere."""
+    found = [drawn(dtypes(ordered=ordered), 1000) for ordered in (True, False)]
+    parts = [sum(is_integer(as_dtype(name)) for name in names) / len(names) for names in found]
+    assert parts[0] > 0.4 > parts[1]
+
+
 @pytest.mark.lengthy
 def test_wide_dtypes_are_rare_and_asked_for() -> None:
     """64-bit dtypes appear where they are served, all of them, about once in `WIDE_IN` draws."""

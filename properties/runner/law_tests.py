@@ -24,7 +24,7 @@ Drawn = TypeVar("Drawn")
 ENOUGH = ("agreement", "communication")
 """With the laws in the interpreter, what implies them on XLA."""
 
-INEXACT = frozenset({"fused", "layers", "nonlinear", "whole"})
+INEXACT = frozenset({"sequences", "fused", "layers", "nonlinear", "whole"})
 """Forms of which no gradient is exact, so that the law of agreement compares none: their gradients are compiled.
 
 Those of mixtures of experts are too, in layers of global arrays."""
@@ -34,7 +34,7 @@ OF_OTHERS = frozenset({"routers"})
 
 COMPILED_ALIKE: Mapping[str, frozenset[str]] = {
     "agreement": OF_OTHERS,
-    "communication": frozenset({"algorithm", "fused", "layers", "nonlinear", "overlapped", "routed"}),
+    "communication": INEXACT - {"whole"} | {"algorithm", "overlapped", "routed"},
     "gradient": INEXACT - {"whole"},
 }
 """The forms of which, by law, the last of each contract is compiled alone; the others are interpreted.

@@ -51,7 +51,7 @@ PLAIN = Chains()
 
 @Composite
 def chains(draw: st.DrawFn, of: Chains) -> Chain:
-    """Chains of at most three links; of those that have any about half have two or more.
+    """Chains of at most three links; of those that have any about half have two or more, some the same one twice.
 
     Every place in a chain is filled or left out by itself, so that a link that is not needed goes, wherever it stands.
     Shrinks to none, then to one link, the simplest. Of `vmap`, `scan` and `checkpoint` draws `("vmap",)` and
@@ -64,7 +64,10 @@ def chains(draw: st.DrawFn, of: Chains) -> Chain:
     if of.bare and draw(st.integers(0, TWELFTHS - 1), label="transformed") < of.bare:
         return in_order(of.always)
     places = (*(None,) * len(of.links), *of.links)
-    return filled(of, [draw(sampled(places), label="link") for _ in range(of.most)])
+    drawn = [draw(sampled(places), label="link") for _ in range(of.most)]
+    if of.most > 1 and draw(st.integers(0, 5), label="the first one twice") == 5:
+        drawn[1] = drawn[0] or drawn[1]
+    return filled(of, drawn)
 
 
 def filled(of: Chains, places: Sequence[str | None]) -> Chain:

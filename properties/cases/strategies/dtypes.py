@@ -40,6 +40,8 @@ INTEGERS = ("int32", "int8", "int16", "uint8", "int4", "uint32", "uint16", "uint
 OTHERS = ("bool", "complex64")
 FAMILIES = (FLOATS, INTEGERS, FLOATS, INTEGERS, FLOATS, OTHERS)
 """A family is drawn first, and those that are used most twice as often: the rare kinds fail in ways of their own."""
+ORDERED = (FLOATS, INTEGERS, INTEGERS, FLOATS, INTEGERS, OTHERS)
+"""The same where numbers are compared: of integers signs and ends matter then."""
 
 
 def as_dtype(name: str) -> np.dtype:
@@ -84,7 +86,7 @@ def dtypes(
         and (wrapping or name not in ("int64", "uint64"))  # JAX takes their mean in float64
         and (exact_limit(as_dtype(name)) >= terms or (wrapping and not is_float(as_dtype(name))))
     ]
-    families = [tuple(name for name in family if name in chosen) for family in FAMILIES]
+    families = [tuple(name for name in family if name in chosen) for family in (ORDERED if ordered else FAMILIES)]
     chosen_family = sampled([family for family in families if family])
     # two choices for every family: with one for those of a single participant, that would be the simplest
     usual = st.tuples(chosen_family, st.integers(0, 59)).map(lambda drawn: drawn[0][drawn[1] % len(drawn[0])])

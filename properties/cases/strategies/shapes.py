@@ -24,7 +24,7 @@ def shapes(
 ) -> tuple[int, ...]:
     """Shapes of `min_rank` to `max_rank` dimensions with sides from `min_side` to `max_side`.
 
-    One in 25 is empty, where `min_side` is 0. If `long`, three in 50 have one side of `LONG`, and one in 50 has one of
+    One in 25 is empty, where `min_side` is 0. If `long`, four in 50 have one side of `LONG`, and one in 50 has one of
     `LARGE`, and no other is above 2. Shrinks to `min_rank` ones. Draws such as `()`, `(2,)`, `(3, 1)`, `(1, 2, 0, 3)`,
     `(2, 129)`, `(1, 2049)`.
 
@@ -36,7 +36,7 @@ def shapes(
     side = st.integers(min(max(1, min_side), max_side), max_side)
     rank = draw(st.integers(min_rank, max_rank), label="rank")
     shape = draw(st.lists(side, min_size=max_rank, max_size=max_rank), label="sides")[:rank]
-    kinds = ("small",) * 44 + ("long",) * 3 + ("large",) + ("empty",) * 2
+    kinds = ("small",) * 43 + ("long",) * 4 + ("large",) + ("empty",) * 2
     kind = draw(sampled(kinds), label="small, long, large or empty")
     if kind == "empty" and min_side == 0 and shape:
         shape[draw(st.integers(0, len(shape) - 1), label="empty dimension")] = 0

@@ -1,16 +1,26 @@
 """The known defects of XLA:GPU, which its suite meets on one device already."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import jax.numpy as jnp
+from jax.extend import core
 
 from shardproof.properties.cases.case import Case
+from shardproof.properties.engines.simulate.control import scan_counts
+from shardproof.properties.engines.simulate.liveness import equations, subjaxprs
 from shardproof.properties.known_defects import faults, repairs
 from shardproof.properties.known_defects.defect import Defect
-from shardproof.properties.known_defects.showing import by_compiler
+from shardproof.properties.known_defects.showing import BUFFER_MISSING, by_compiler, of_complex
 from shardproof.properties.laws.violation import Broken
+
+NARROW = {"int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "float4_e2m1fn": 4}
+"""The dtypes whose elements are no whole bytes, and their bits."""
+
+STARTS = {"dynamic_slice": 1, "dynamic_update_slice": 2}
+"""What reads or writes a part of an array, and where among its operands the indices of the part begin."""
 
 
 def narrow_product(case: Case, program: Any) -> Any:
@@ -25,12 +35,47 @@ def narrow_product(case: Case, program: Any) -> Any:
     )
 
 
-def scanned_four_bits(case: Case, program: Any) -> Any:
-    """A loop over integers of 4 bits."""
+def rows_of_bits(case: Case, program: Any) -> Any:
+    """A loop that reads or writes parts of an array which are no whole number of bytes apart."""
+    for loop in equations(program):
+        if loop.primitive.name in ("scan", "while"):
+            inside = (equation for body in subjaxprs(loop) for equation in equations(body))
+            if any(_steps_over_bits(array, along) for e in (loop, *inside) for array, along in _indexed(e)):
+                return loop.primitive
+    return None
+
+
+def _indexed(equation: Any) -> Iterator[tuple[Any, int]]:
+    """The arrays of which an equation reads or writes a part, and the dimensions along which it may be any."""
+    name = equation.primitive.name
+    dimensions: tuple[int, ...] = ()
+    if name == "scan":
+        consts, carried = scan_counts(equation)
+        rows = (*equation.invars[consts + carried :], *equation.outvars[carried:])
+        yield from ((each, 0) for each in rows)
+    elif name in STARTS:
+        array, part = equation.invars[0], equation.invars[1] if STARTS[name] == 2 else equation.outvars[0]
+        starts = enumerate(equation.invars[STARTS[name] :])
+        moving = (d for d, start in starts if not (isinstance(start, core.Literal) and start.val == 0))
+        dimensions = tuple(d for d in moving if part.aval.shape[d] < array.aval.shape[d])
+    elif name == "gather":
+        dimensions = equation.params["dimension_numbers"].start_index_map
+    elif name in faults.SCATTERS:
+        dimensions = equation.params["dimension_numbers"].scatter_dims_to_operand_dims
+    yield from ((equation.invars[0], dimension) for dimension in dimensions)
+
+
+def _steps_over_bits(array: Any, along: int) -> bool:
+    """Whether one step along a dimension of an array is no whole number of bytes."""
+    return math.prod(array.aval.shape[along + 1 :]) * NARROW.get(array.aval.dtype.name, 8) % 8 != 0
+
+
+def permuted_scalar(case: Case, program: Any) -> Any:
+    """A ppermute of a scalar of less than a byte."""
     return faults.first(
         program,
         lambda e: (
-            e.primitive.name == "scan" and any(v.aval.dtype.name in ("int4", "uint4") for v in (*e.invars, *e.outvars))
+            e.primitive.name == "ppermute" and any(not v.aval.shape and v.aval.dtype.name in NARROW for v in e.invars)
         ),
     )
 
@@ -66,12 +111,31 @@ GPU = (
         confirmed=True,
     ),
     Defect(
-        "gpu_four_bits_scan",
-        "XLA:GPU compiles no scan that computes with rows of integers of 4 bits: it raises INTERNAL.",
+        "gpu_rows_of_bits",
+        "XLA:GPU compiles no loop of known length over rows that are no whole number of bytes: it raises INTERNAL.",
         ("0.11.2",),
         platform="gpu",
-        at_fault=scanned_four_bits,
+        at_fault=rows_of_bits,
         shows=lambda case, error: by_compiler(error, "Non-byte-aligned dimension in slice"),
+    ),
+    Defect(
+        "gpu_complex_constant_sum",
+        "XLA:GPU raises INTERNAL, or aborts, while it compiles the psum or psum_scatter of a complex constant.",
+        ("0.11.2",),
+        platform="gpu",
+        at_fault=faults.sum_of_complex_constant,
+        shows=lambda case, error: by_compiler(error, "SameElementType(broadcast->shape(), operand_shape)"),
+        aborts=of_complex,
+        last_words=BUFFER_MISSING,
+        suspect=faults.sum_of_complex,
+    ),
+    Defect(
+        "gpu_scalar_permute",
+        "XLA:GPU crashes while it compiles the ppermute of a scalar of less than a byte, as of int4.",
+        ("0.11.2",),
+        platform="gpu",
+        at_fault=permuted_scalar,
+        aborts=lambda case: any(operand.dtype in NARROW for operand in case.operands),
     ),
     Defect(
         "gpu_ragged_all_to_all_bool",

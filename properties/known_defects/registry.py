@@ -8,12 +8,8 @@ from shardproof.properties.known_defects.defect import Defect
 from shardproof.properties.known_defects.on_gpus import GPU
 from shardproof.properties.known_defects.ragged_exchanges import RAGGED
 from shardproof.properties.known_defects.recorded import RECORDED
-from shardproof.properties.known_defects.showing import by_compiler, under_vmap
+from shardproof.properties.known_defects.showing import BUFFER_MISSING, by_compiler, of_complex, under_vmap
 from shardproof.properties.laws.violation import Broken
-
-
-def _complex(case: Case) -> bool:
-    return any(operand.dtype.startswith("complex") for operand in case.operands)
 
 
 def _of_bfloat16(case: Case) -> bool:
@@ -224,8 +220,8 @@ DEFECTS: dict[str, Defect] = {
             ("0.10.2", "0.12.0.1"),
             platform="cpu",
             at_fault=faults.sum_of_complex_constant,
-            aborts=_complex,
-            last_words=b"Check failed: buffer != nullptr",
+            aborts=of_complex,
+            last_words=BUFFER_MISSING,
             suspect=faults.sum_of_complex,
         ),
         Defect(

@@ -308,9 +308,14 @@ PAIRS = {
         "ragged_all_to_all", exchanged, after(exchanged, twice_the_gradient), "gradient", "simulate"
     ),
     "gpu_small_product": Pair("attention", gathered_attention, after(gathered_attention, doubled), "agreement", "xla"),
-    "gpu_four_bits_scan": Pair(
+    "gpu_rows_of_bits": Pair(
         "reduce_scatter", scatter, after(scatter, in_another_dtype), "agreement", "xla", ("scan",)
     ),
+    "gpu_rows_of_bits: a while_loop": Pair(
+        "all_to_all", exchange, after(exchange, in_another_dtype), "agreement", "xla", ("while_loop",)
+    ),
+    "gpu_complex_constant_sum": Pair("ring_shift", with_nothing, after(with_nothing, doubled), "agreement", "xla"),
+    "gpu_scalar_permute": Pair("ring_shift", shift, after(shift, in_another_dtype), "agreement", "xla"),
     "gpu_ragged_all_to_all_bool": Pair(
         "ragged_all_to_all", exchanged, after(exchanged, in_another_dtype), "agreement", "xla"
     ),
@@ -523,6 +528,51 @@ def test_what_xla_refuses_of_nothing_is_at_fault(name: str) -> None:
         assert defect.shows(case, caught.value)
     else:
         compiled(*operands)
+
+
+def two_steps(step: Function) -> Function:
+    """A loop of two steps that adds up what they read."""
+    return lambda x: lax.fori_loop(0, 2, lambda i, total: total + step(x, i), jnp.zeros_like(step(x, 0)))
+
+
+def negated(x: Array) -> Array:
+    """The rows of x with the other sign."""
+    return lax.scan(lambda carry, row: (carry, -row), 0, x)[1]
+
+
+OVER_ROWS: dict[str, tuple[Function, tuple[int, ...], bool]] = {
+    "scan": (negated, (2, 3), True),
+    "scan of scalars": (negated, (2,), True),
+    "scan under vmap": (jax.vmap(negated), (1, 2, 3), True),
+    "scan that writes": (lambda x: lax.scan(lambda carry, i: (carry, -x[0]), 0, jnp.arange(2))[1], (2, 3), True),
+    "slice": (two_steps(lambda x, i: x[i]), (2, 3), True),
+    "slice of a row": (two_steps(lambda x, i: lax.dynamic_slice(x, (i, 1), (1, 1))), (2, 2), True),
+    "gather": (two_steps(lambda x, i: jnp.take(x, i, axis=0)), (2, 3), True),
+    "update": (lambda x: lax.fori_loop(0, 2, lambda i, y: y.at[i].set(x[0]), x), (2, 3), True),
+    "scatter": (lambda x: lax.fori_loop(0, 2, lambda i, y: y.at[i].add(x[0]), x), (2, 3), True),
+    "scan of bytes": (negated, (2, 2), False),
+    "slice of bytes": (two_steps(lambda x, i: x[i]), (3, 2), False),
+    "update of bytes": (lambda x: lax.fori_loop(0, 2, lambda i, y: y.at[i].set(x[0]), x), (2, 3, 2), False),
+    "row that stays": (two_steps(lambda x, i: x[0]), (2, 3), False),
+    "no loop": (lambda x: x[x[0, 0].astype(int)], (2, 3), False),
+}
+
+
+@pytest.mark.parametrize("name", OVER_ROWS)
+def test_loops_that_a_gpu_refuses_are_at_fault(name: str) -> None:
+    """A loop over rows of 4 bits is at fault unless they are whole bytes; on a GPU, XLA refuses these and no others."""
+    (function, shape, fault), defect = OVER_ROWS[name], DEFECTS["gpu_rows_of_bits"]
+    case = Case("all_reduce", MeshCase(("dp",), (2,)), "dp", ())
+    rows = jax.ShapeDtypeStruct(shape, jnp.int4)
+    assert (defect.at_fault(case, jax.make_jaxpr(function)(rows)) is not None) == fault
+    assert defect.at_fault(case, jax.make_jaxpr(function)(jax.ShapeDtypeStruct(shape, jnp.int8))) is None
+    if jax.default_backend() == defect.platform and defect.in_version(jax.__version__):
+        refused = False
+        try:
+            jax.jit(function).lower(rows).compile()
+        except jax.errors.JaxRuntimeError as error:
+            refused = defect.shows(case, error)
+        assert refused == fault
 
 
 def lacking(y: Array) -> Array:

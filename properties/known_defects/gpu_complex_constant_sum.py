@@ -1,0 +1,18 @@
+"""XLA:GPU raises INTERNAL while it compiles the psum of a complex constant, or aborts if XLA computes that."""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+from jax import P, lax
+
+jax.config.update("jax_platforms", "cuda")
+mesh = jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+add_ones = lambda x: x + lax.psum(jnp.ones_like(x), "d")  # of -jnp.ones_like(x), it aborts
+program = jax.shard_map(add_ones, mesh=mesh, in_specs=P(), out_specs=P())
+
+try:
+    print(f"fixed\n{jax.jit(program)(jnp.ones(2, complex))}")  # of float32, it is compiled
+except jax.errors.JaxRuntimeError as error:
+    print(f"defect: {str(error).splitlines()[0]}")
+    sys.exit(1)

@@ -61,7 +61,7 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
         if draw(st.integers(0, 6), label="long") == 6:
             side = draw(sampled(LONG), label="long side")
             features, outputs = (1, side) if draw(st.integers(0, 2), label="outputs are") == 2 else (side, 1)
-    many = tokens > 0 and not scope.large and draw(st.integers(0, 7), label="many tokens") == 7
+    many = tokens > 0 and not scope.large and draw(st.integers(0, 5), label="many tokens") == 5
     if many:
         tokens, held, features, outputs = MANY // participants, 1, 2, 1
     elif tokens > 0 and not scope.large and draw(st.integers(0, 31), label="many experts") == 31:

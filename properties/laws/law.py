@@ -199,7 +199,7 @@ LAWS: dict[str, Law] = {
             "No chain of transformations around a call changes its gradients.",
             check_gradient,
             asks=has_gradient,
-            chains=Chains((*DIFFERENTIABLE, FED, "jacobian", "apart")),  # which take several at once, or one
+            chains=Chains((*DIFFERENTIABLE, FED, "jacobian", "apart", "apart")),  # several at once, or one
             floating=True,
             share=0.35,
             script="gradient",

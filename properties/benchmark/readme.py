@@ -73,7 +73,7 @@ WORST = (
     "varying_predicate_type",
     "grad_of_psum_unchecked",
     "pmean_uneven_groups",
-    "product_out_of_order",
+    "product_over_three_axes",
 )
 """Defects that give wrong numbers or types without an error, for the front page."""
 

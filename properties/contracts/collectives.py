@@ -137,16 +137,17 @@ def _reduce(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
 
 
 def _of_one_sign(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """What is compared has one sign in every second data set, below zero for a maximum.
+    """What is compared is not above zero in every second data set for a maximum, and not below it for a minimum.
 
-    Otherwise some participant has most likely a larger number than the zeros where nothing arrives, which then do not
-    show.
+    Otherwise some participant most likely has a number beyond the zeros where nothing arrives, which then do not show.
+    The least integer has no opposite, and stays.
     """
     op = case.keywords.get("op")
     if op not in ("max", "min") or case.data[0].seed % 2 == 0:
         return arrays
     sign = -1 if op == "max" else 1
-    return [(sign * np.abs(x)).astype(x.dtype) if is_signed(x.dtype) else x for x in arrays]
+    with np.errstate(over="ignore"):
+        return [np.asarray(sign * np.abs(x), x.dtype) if is_signed(x.dtype) else x for x in arrays]
 
 
 def _gather(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:

@@ -154,7 +154,7 @@ class Contract:
         result_dtypes: the dtypes of the results, given those of the operands.
         features: those of `FEATURES` that an implementation of it may claim.
         accumulator: the dtype in which terms of a dtype are added up.
-        adapt: enforces the contract's preconditions on the drawn global arrays of the operands, unless they are zeros.
+        adapt: makes the drawn global arrays of the operands fit the contract, or tell more, unless they are zeros.
         auxiliary: the operands that have no gradient and are not added up: indices, masks, metadata.
         alike: the operands that are the same on all participants, the sums of whose gradients are part of the cost.
         reads: how often, at most, one device's result reads an element of an operand, in this case.

@@ -1,4 +1,4 @@
-"""XLA:GPU compiles no loop of known length over rows that are no whole number of bytes: it raises INTERNAL."""
+"""XLA:GPU compiles no loop over rows that are no whole number of bytes: it raises INTERNAL."""
 
 import sys
 

@@ -16,8 +16,8 @@ from shardproof.properties.known_defects.defect import Defect
 from shardproof.properties.known_defects.showing import BUFFER_MISSING, by_compiler, of_complex
 from shardproof.properties.laws.violation import Broken
 
-NARROW = {"int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "float4_e2m1fn": 4}
-"""The dtypes whose elements are no whole bytes, and their bits."""
+NARROW = {"int4": 4, "uint4": 4}
+"""The dtypes whose elements are no whole bytes, and their bits, of those that cases have."""
 
 STARTS = {"dynamic_slice": 1, "dynamic_update_slice": 2}
 """What reads or writes a part of an array, and where among its operands the indices of the part begin."""
@@ -46,7 +46,10 @@ def rows_of_bits(case: Case, program: Any) -> Any:
 
 
 def _indexed(equation: Any) -> Iterator[tuple[Any, int]]:
-    """The arrays of which an equation reads or writes a part, and the dimensions along which it may be any."""
+    """The arrays of which an equation reads or writes a part, each with a dimension along which that may be anywhere.
+
+    Of a gather or scatter these are all that are indexed.
+    """
     name = equation.primitive.name
     dimensions: tuple[int, ...] = ()
     if name == "scan":
@@ -112,7 +115,7 @@ GPU = (
     ),
     Defect(
         "gpu_rows_of_bits",
-        "XLA:GPU compiles no loop of known length over rows that are no whole number of bytes: it raises INTERNAL.",
+        "XLA:GPU compiles no loop over rows that are no whole number of bytes: it raises INTERNAL.",
         ("0.11.2",),
         platform="gpu",
         at_fault=rows_of_bits,

@@ -190,7 +190,7 @@ LAWS: dict[str, Law] = {
             "transformation",
             "No chain of transformations around a call changes its values.",
             check_value,
-            chains=Chains((*COMPILED, FED, "partial_manual", "no_vma", "vjp_inside")),  # twice: other calls
+            chains=Chains((*COMPILED, FED, "partial_manual", "no_vma", "vjp_inside")),  # twice: they call it otherwise
             share=0.8,
             title="{part}",
         ),
@@ -199,7 +199,7 @@ LAWS: dict[str, Law] = {
             "No chain of transformations around a call changes its gradients.",
             check_gradient,
             asks=has_gradient,
-            chains=Chains((*DIFFERENTIABLE, FED, "jacobian", "apart", "apart")),  # several at once, or one
+            chains=Chains((*DIFFERENTIABLE, FED, "jacobian", "apart", "apart")),  # of several, or of one alone
             floating=True,
             share=0.35,
             script="gradient",

@@ -74,6 +74,7 @@ def test_every_form_has_a_budget() -> None:
     assert {i.form for i in IMPLEMENTATIONS} == set(SHARES) - {"user"}
     assert {m.form for m in MUTANTS.values()} <= set(SHARES)
     assert set(WEIGHTS) <= set(SHARES)
+    assert {law for weights in WEIGHTS.values() for law in weights} <= {*LAWS, "other"}
     assert {i.form for i in OVERLAPPED} == {MUTANTS["halves_swapped"].form} == {"overlapped"}
     assert {i.form for i in ALGORITHMS} == {MUTANTS["torus_mean_over_the_last_axis"].form} == {"algorithm"}
     assert MUTANTS["sum_of_bool_stays_bool"].form == "user"

@@ -127,7 +127,7 @@ def test_every_dtype_appears() -> None:
     assert set(drawn(dtypes(ordered=True))) == set(ALL) - {"complex64"}
 
 
-def test_of_what_is_compared_half_are_integers() -> None:
+def test_of_what_is_compared_more_are_integers() -> None:
     """Where numbers are put in order, signs and ends of integers matter: of those there are more than elsewhere."""
     found = [drawn(dtypes(ordered=ordered), 1000) for ordered in (True, False)]
     parts = [sum(is_integer(as_dtype(name)) for name in names) / len(names) for names in found]

@@ -74,7 +74,7 @@ def ask(
         implementation: of what.
         known: what the laws before found.
         max_examples: the structures that a law of share 1 draws to be simulated; fewer are compiled, and fewer drawn of
-            contracts that take long, least so of values and errors.
+            contracts that take long: of errors all, and of values mostly.
         random_seed: another seed draws other cases; None draws the same every time.
         tell: called with every violation that is not of a cause that is known, before the smallest is found.
 

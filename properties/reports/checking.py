@@ -55,7 +55,7 @@ def check(
         laws: the laws to check; None: all of them.
         max_examples: the structures that a law of share 1 draws to be simulated, at least 1; fewer are compiled. Of
             contracts that take long, such as those of experts, fewer are drawn than by `pytest --impl` with as many
-            examples, least so of values and errors.
+            examples: of errors all, and of values mostly.
         random_seed: another seed draws other cases; None draws the same every time.
         communication: what it sends, as `--expect-communication` takes it: `"permute=p-1,bytes=(p-1)*n/p"`, and
             after `;grad:` what its gradient sends.

@@ -14,7 +14,8 @@ LEAST = 2
 own tests leave that out (see `law_tests`)."""
 
 SHARES: Mapping[str, Mapping[str, float]] = {
-    # of a user's function nothing is known; a case without jit, or compiled with its gradients, takes as long as fifty
+    # of a user's function nothing is known; a case without jit, or compiled with its gradients, takes as long as fifty;
+    # under what takes derivatives of one operand alone, or of two calls, bugs are met late
     "user": {"simulate": 1.0, "xla": 1.0, "eager": 0.4, "agreement": 0.5, "transformed gradient": 1.3},
     # a collective of `jax.lax`
     "lax": {"simulate": 0.11, "xla": 0.09, "scale": 0.06},
@@ -61,7 +62,7 @@ WEIGHTS: Mapping[str, Mapping[str, float]] = {
     "routed": {"value": 1, "other": 0.11},
     "routers": {"value": 1, "other": 0.08},
 }
-"""What `check` draws of that, of a contract whose own implementations are of a form that takes long: so that it has its
+"""What part `check` draws, of a contract whose own implementations are of a form that takes long: so that it has its
 verdict on most right functions within a minute (`benchmark verdicts` measures some). More of values, by which most bugs
 are found, than of the other laws. `pytest --impl` draws all."""
 

@@ -7,6 +7,7 @@ import jax
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from jax import lax
 from jax.sharding import NamedSharding
 
 from shardproof.impl import modes
@@ -88,7 +89,15 @@ def test_a_loss_is_the_same_in_every_mode(mode: str, engines: Mapping[str, Engin
 def test_a_layer_is_laid_out_in_every_mode(mode: str, scope: Scope, data: st.DataObject) -> None:
     """Compiled, every device has the part of the result that was asked for."""
     case = data.draw(modes_cases(max_devices=scope.max_devices, available=scope.available), label="case")
-    check_layout(LAYERS[mode], case)
+    known = DEFECTS["product_over_three_axes"]
+    try:
+        check_layout(LAYERS[mode], case)
+    except Broken as error:
+        if error.kind != "values" or not (case.over_three_axes and known.in_version(jax.__version__)):
+            raise
+        assert known.repair is not None
+        with known.repair(lax.dot_general_p):
+            check_layout(LAYERS[mode], case)
 
 
 def constrained(x: Any, spec: Any, mesh: Any) -> Any:

@@ -53,7 +53,8 @@ PLAIN = Chains()
 def chains(draw: st.DrawFn, of: Chains) -> Chain:
     """Chains of at most three links; of those that have any about half have two or more, some the same one twice.
 
-    Every place in a chain is filled or left out by itself, so that a link that is not needed goes, wherever it stands.
+    Every place in a chain is filled or left out by itself, so that a link that is not needed goes, wherever it stands;
+    but for the second, which in one of six is as the first, if that is filled.
     Shrinks to none, then to one link, the simplest. Of `vmap`, `scan` and `checkpoint` draws `("vmap",)` and
     `("scan", "checkpoint")`.
     """

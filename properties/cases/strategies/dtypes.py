@@ -39,7 +39,7 @@ FLOATS = ("float32", "bfloat16", "float32", "bfloat16", "float16", "float8_e4m3f
 INTEGERS = ("int32", "int8", "int16", "uint8", "int4", "uint32", "uint16", "uint4")
 OTHERS = ("bool", "complex64")
 FAMILIES = (FLOATS, INTEGERS, FLOATS, INTEGERS, FLOATS, OTHERS)
-"""A family is drawn first, and those that are used most twice as often: the rare kinds fail in ways of their own."""
+"""A family is drawn first, each as often as it stands here: the rare kinds fail in ways of their own."""
 ORDERED = (FLOATS, INTEGERS, INTEGERS, FLOATS, INTEGERS, OTHERS)
 """The same where numbers are compared: of integers signs and ends matter then."""
 

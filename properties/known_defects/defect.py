@@ -31,8 +31,8 @@ class Defect:
         shows: case and exception to whether this is how it shows, given that the program is at fault.
         aborts: the cases on which it may end the process, which is then not risked where the program is at fault.
         last_words: what it prints when it ends a process after all.
-        suspect: as `at_fault`, of a program on which a process ended with these words: it may take more for the
-            cause, since the compiler makes more of a program than was traced. Without it, what is `at_fault`.
+        suspect: as `at_fault`, of a program on which it showed, or a process ended with these words: it may take more
+            for the cause, since the compiler makes more of a program than was traced. Without it, what is `at_fault`.
         repair: given the primitive at fault, rids JAX or XLA of the defect for as long as it is entered; None: the
             interpreter is without it.
         confirmed: whether the compiler must hold too, once repaired: where what is at fault need not show it.

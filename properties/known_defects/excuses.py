@@ -52,7 +52,7 @@ def excused(
     for defect in DEFECTS.values():
         if defect.name in repaired or not defect.is_in(engine) or not defect.shows(case, error):
             continue
-        primitive = at_fault(defect, law, implementation, case, engine)
+        primitive = at_fault(defect, law, implementation, case, engine, ended=True)
         if primitive is None:
             continue
         verdict = _without(defect, primitive, law, implementation, case, engine)
@@ -118,7 +118,7 @@ def _undecided(defect: Defect, lacks: str) -> Verdict:
 def at_fault(
     defect: Defect, law: Law, implementation: Implementation, case: Case, engine: Engine, *, ended: bool = False
 ) -> Any:
-    """The primitive at fault, if it is in one of the programs of the case; `ended`: it ended a process, or may."""
+    """The primitive at fault, if it is in one of the programs of the case; `ended`: it showed, or may end a process."""
     condition = defect.suspect if ended and defect.suspect is not None else defect.at_fault
     found = (condition(case, program) for program in _programs(law, implementation, case, engine))
     return next((primitive for primitive in found if primitive is not None), None)

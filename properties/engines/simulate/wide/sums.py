@@ -58,7 +58,7 @@ def summed(
 def _are_whole(env: Env, x: Numbers) -> np.ndarray:
     """In which data sets all are whole numbers, and certain: `[*lead]`, broadcast."""
     value = x["value"]
-    return ~env.anywhere((x["error"] != 0) | (value != np.rint(value.real)))
+    return np.asarray(~env.anywhere((x["error"] != 0) | (value != np.rint(value.real))))
 
 
 def linear(count: Count) -> Any:

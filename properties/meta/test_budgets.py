@@ -19,7 +19,16 @@ from shardproof.properties.meta.drawn import drawn
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.programs.implementations import ALGORITHMS, IMPLEMENTATIONS, OVERLAPPED
 from shardproof.properties.reports.report import COLUMNS, by_contract, by_implementation
-from shardproof.properties.runner.budgets import EQUATIONS, FEWEST, LEAST, SHARES, WEIGHTS, structures, within
+from shardproof.properties.runner.budgets import (
+    EQUATIONS,
+    FEWEST,
+    LEAST,
+    OF_VALUES,
+    SHARES,
+    WEIGHTS,
+    structures,
+    within,
+)
 from shardproof.properties.runner.draws import FEW, search, telling
 from shardproof.properties.runner.law_tests import but_the_simplest
 from shardproof.properties.runner.tally import Tally
@@ -73,8 +82,7 @@ def test_every_form_has_a_budget() -> None:
     """Every implementation and every planted bug is of a form with one; bugs of rings are hunted at that of rings."""
     assert {i.form for i in IMPLEMENTATIONS} == set(SHARES) - {"user"}
     assert {m.form for m in MUTANTS.values()} <= set(SHARES)
-    assert set(WEIGHTS) <= set(SHARES)
-    assert {law for weights in WEIGHTS.values() for law in weights} <= {*LAWS, "other"}
+    assert set(OF_VALUES) <= set(WEIGHTS) <= set(SHARES)
     assert {i.form for i in OVERLAPPED} == {MUTANTS["halves_swapped"].form} == {"overlapped"}
     assert {i.form for i in ALGORITHMS} == {MUTANTS["torus_mean_over_the_last_axis"].form} == {"algorithm"}
     assert MUTANTS["sum_of_bool_stays_bool"].form == "user"

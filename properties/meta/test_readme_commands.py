@@ -70,7 +70,8 @@ ELSEWHERE = {
     "pytest --platform gpu --devices 1 --engine xla": (
         "test_plugin.py::test_a_missing_platform_is_a_usage_error_with_a_reason"
     ),
-    "pytest --platform gpu --devices 1 properties/meta/test_known_defects.py properties/meta/test_excuses.py -k gpu": (
+    "pytest --platform gpu --devices 1 properties/meta/test_known_defects.py properties/meta/test_excuses.py "
+    "properties/meta/test_at_fault.py -k gpu": (
         "test_plugin.py::test_a_missing_platform_is_a_usage_error_with_a_reason"
     ),
     "pytest -m tpu --platform tpu --devices 8 --impl all_gather_matmul_lhs=mine:gathered": (

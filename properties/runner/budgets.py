@@ -53,21 +53,20 @@ EQUATIONS = 30_000
 FEWEST = 4
 """What is drawn however many equations there are."""
 
-WEIGHTS: Mapping[str, Mapping[str, float]] = {
-    "nonlinear": {"value": 1, "other": 0.5},
-    "sequences": {"value": 0.6, "other": 0.2},
-    "fused": {"value": 1, "other": 0.4},
-    "whole": {"value": 1, "other": 0.2},
-    "layers": {"value": 1, "other": 0.8},
-    "routed": {"value": 1, "other": 0.11},
-    "routers": {"value": 1, "other": 0.08},
+WEIGHTS: Mapping[str, float] = {
+    "nonlinear": 0.5,
+    "sequences": 0.2,
+    "fused": 0.4,
+    "whole": 0.2,
+    "layers": 0.8,
+    "routed": 0.11,
+    "routers": 0.08,
 }
 """What part `check` draws, of a contract whose own implementations are of a form that takes long: so that it has its
-verdict on most right functions within a minute (`benchmark verdicts` measures some). More of values, by which most bugs
-are found, than of the other laws. `pytest --impl` draws all."""
+verdict on most right functions within a minute (`benchmark verdicts` measures some). `pytest --impl` draws all."""
 
-IN_FULL = "error"
-"""The law of which it draws as much of every contract: of errors, nothing is computed."""
+OF_VALUES: Mapping[str, float] = {"sequences": 0.6}
+"""The same of values, by which most bugs are found, so that it draws all but where these alone take longer."""
 
 
 def structures(law: Law, examples: int, engine: str, form: str = "user", contract: str = "") -> int:
@@ -82,8 +81,8 @@ def structures(law: Law, examples: int, engine: str, form: str = "user", contrac
     """
     shares = SHARES[form]
     share = shares.get(law.name, shares[engine]) if engine == law.engines[0] else shares[engine]
-    if law.name != IN_FULL:
-        share *= weight(contract, law.name)
+    if law.name != "error":  # for which nothing is computed
+        share *= weight(contract, OF_VALUES if law.name == "value" else WEIGHTS)
     return max(LEAST, round(examples * law.share * share * (XLA if engine == "xla" else 1)))
 
 
@@ -97,10 +96,9 @@ def within(structures: int, equations: int) -> int:
     return min(structures, max(FEWEST, EQUATIONS // equations)) if equations else structures
 
 
-def weight(contract: str, law: str) -> float:
-    """What `check` draws of a law's examples for a function of a contract: by the form of our first one of it."""
-    weights = WEIGHTS.get(next((one.form for one in IMPLEMENTATIONS if one.contract == contract), ""), {})
-    return weights.get(law, weights.get("other", 1))
+def weight(contract: str, weights: Mapping[str, float]) -> float:
+    """What `check` draws of the examples for a function of a contract: by the form of our first one of it."""
+    return weights.get(next((one.form for one in IMPLEMENTATIONS if one.contract == contract), ""), 1)
 
 
 def in_words() -> str:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from shardproof.properties.cases.chain import MOST_LINKS, Chain, in_order
 from shardproof.properties.cases.strategies.making import Composite, sampled
 
-TWELFTHS = 12
+TWELFTHS, SIXTHS = 12, 6
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def chains(draw: st.DrawFn, of: Chains) -> Chain:
         return in_order(of.always)
     places = (*(None,) * len(of.links), *of.links)
     drawn = [draw(sampled(places), label="link") for _ in range(of.most)]
-    if of.most > 1 and draw(st.integers(0, 5), label="the first one twice") == 5:
+    if of.most > 1 and draw(st.integers(0, SIXTHS - 1), label="the first one twice") == SIXTHS - 1:
         drawn[1] = drawn[0] or drawn[1]
     return filled(of, drawn)
 

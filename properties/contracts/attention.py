@@ -41,10 +41,10 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     sides = list(draw(st.tuples(rows, small, small), label="rows, heads, features"))
     if participants <= MOST_HEADS and draw(st.booleans(), label="heads for all participants"):
         sides[1] = participants * (1 if scope.large else 1 + sides[1] // 3)
-    elif not scope.large and draw(st.integers(0, 7), label="long") == 7:
-        at = draw(sampled((1, 2, 0, 0)), label="which")
+    elif not scope.large and draw(st.integers(0, 5), label="long") == 5:
+        at = draw(sampled((1, 2, 0, 0, 0)), label="which")
         most = max(1, LONGEST // participants) if at == 0 else max(LONG)
-        longest = at == 0 and draw(st.integers(0, 2), label="as long as may be") > 0
+        longest = at == 0 and draw(st.integers(0, 3), label="as long as may be") > 0
         some = [most] if longest else [side for side in LONG if side <= most]
         sides[at] = draw(sampled(some or [most]), label="long side")
     causal = draw(st.integers(0, 3), label="causal") > 0  # mostly, since only then the order of positions counts

@@ -46,7 +46,8 @@ TIED, FAVOURITE, SKEWED, PAIRED, CLOSE = range(5)
 STYLES = 7
 """What routers are like: all numbers are the same, one expert has the highest, those of a low number often have, in
 each row two have, or one is far above the others. Others are like none of these. Those with two are made where the
-highest of two gates wins, in every second one; those far above, where gates win that have more than 16 bits."""
+highest of two gates wins, in every second one; those far above, where gates win that have more than 16 bits, in a
+quarter of the rest, at least."""
 
 Class = tuple[int, int]
 """A row of the router, and the factor."""
@@ -62,8 +63,13 @@ def clear(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
     """Tokens of classes, some of them NaN, a router of small integers, and experts that are finite."""
     tokens, router, *experts = arrays
     rows, drawn = (case.operands[0].block[-1] + 1) // 2, zlib.crc32(router.tobytes())
-    style = PAIRED if _pairs_win(case) and drawn // STYLES % 2 else drawn % STYLES
-    style = style if style != CLOSE or (_wide(case) and _gates_win(case)) else STYLES
+    style, further, close = drawn % STYLES, drawn // STYLES, _wide(case) and _gates_win(case)
+    if _pairs_win(case) and further % 2:
+        style = PAIRED
+    elif close and further % 8 < 2:
+        style = CLOSE
+    elif style == CLOSE and not close:
+        style = STYLES
     unknown = bool(np.isnan(router.astype(np.float64)).any())
     levels = _of_blocks(case, 1, router, lambda rng, x: _router(rng, x, rows, style, unknown))
     factors = FACTORS[:2] if style in (FAVOURITE, CLOSE) else FACTORS

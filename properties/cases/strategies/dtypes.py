@@ -37,10 +37,11 @@ WIDE_IN = 15
 
 FLOATS = ("float32", "bfloat16", "float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
 INTEGERS = ("int32", "int8", "int16", "uint8", "int4", "uint32", "uint16", "uint4")
+UNSIGNED = ("uint32", "uint8", "uint16", "uint4")
 OTHERS = ("bool", "complex64")
 FAMILIES = (FLOATS, INTEGERS, FLOATS, INTEGERS, FLOATS, OTHERS)
 """A family is drawn first, each as often as it stands here: the rare kinds fail in ways of their own."""
-ORDERED = (FLOATS, INTEGERS, INTEGERS, FLOATS, INTEGERS, OTHERS)
+ORDERED = (FLOATS, INTEGERS, UNSIGNED, FLOATS, INTEGERS, OTHERS)
 """The same where numbers are compared: of integers signs and ends matter then."""
 
 

@@ -58,5 +58,6 @@ def compare(
         wrong = ~same.reshape(*sizes, -1).all(axis=-1)
         count = f"{int(wrong.sum())} of {case.mesh.size} blocks wrong"
         finding = count if what == "result" else f"{what}: {count}"
-        difference = Difference(of, what, expected, actual, ~same, bound, leaf, off_in_doubles)
+        unrounded = None if bound is None else exact
+        difference = Difference(of, what, expected, actual, ~same, bound, leaf, off_in_doubles, unrounded)
         raise Broken("values", finding, data=data, difference=difference)

@@ -90,6 +90,7 @@ class Difference:
             where a sum may overflow); None: they are equal bit for bit.
         leaf: which of the results it is, of a gradient which of the operands.
         off_in_doubles: elementwise, whether the implementation is wrong in double precision as well, if that is known.
+        exact: what the oracle's blocks were before they were rounded, if that is known.
     """
 
     of: Of
@@ -100,6 +101,7 @@ class Difference:
     bound: np.ndarray | None = None
     leaf: int = 0
     off_in_doubles: np.ndarray | None = None
+    exact: np.ndarray | None = None
 
     @property
     def comparable(self) -> bool:

@@ -6,6 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,17 +22,21 @@ from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.gradient import check_gradient
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.laws.value import check_value
-from shardproof.properties.laws.violation import Broken
+from shardproof.properties.laws.violation import Broken, Difference
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.axes import AxisName
 from shardproof.properties.reports.checking import user_implementation
+from shardproof.properties.reports.diagnosis.conditions import rounding
 from shardproof.properties.reports.diagnosis.diagnosis import diagnose
+from shardproof.properties.reports.diagnosis.scene import Scene
 from shardproof.properties.reports.diagnosis.witnesses import enlarged
 from shardproof.properties.reports.plugin import pytest_pyfunc_call
 from shardproof.properties.runner.search import on_telling_data
 from shardproof.properties.runner.violation import LawViolation
 
 pytestmark = pytest.mark.untyped
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 Function = Callable[..., Any]
 
@@ -238,6 +244,24 @@ def test_rounding_is_no_rearrangement() -> None:
         assert text.startswith("rounded too much: off by up to ")
         assert "units in the last place of float32; the bound is " in text
         assert len(text.splitlines()) == 1
+
+
+def test_what_is_rounded_too_much_is_off_by_more_than_its_bound() -> None:
+    """It is off from what was right before it was rounded, and of a zero no number of units is told."""
+    case = a_case("all_reduce", {"dp": 1}, "dp", (3,), op="mean")
+    expected, exact, bound = (
+        np.array([[0.5, 0.0, 1.0]], BFLOAT16),
+        np.array([[0.4990, 0.0, 1.0]]),
+        np.full((1, 3), 0.0045),
+    )
+    for zero, words in (
+        (0.0, "off by up to 0.0049, 1.3 units in the last place of bfloat16; the bound is 0.0045"),
+        (0.0078125, "off by up to 0.0078, over a million units in the last place of bfloat16; the bound is 0.0045"),
+    ):
+        actual = np.array([[0.50390625, zero, 1.0]], BFLOAT16)
+        wrong = actual != expected
+        scene = Scene(case, expected, actual, wrong, 0.0045, [], lambda case, inputs: inputs[0])
+        assert words in str(rounding([scene], Difference("result", "", expected, actual, wrong, bound, exact=exact)))
 
 
 def test_a_coincidence_of_one_element_is_no_cause() -> None:

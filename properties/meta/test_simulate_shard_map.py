@@ -109,6 +109,14 @@ def test_collective(name: str) -> None:
     check_on_mesh(body, X, out_specs=out_specs, **options)
 
 
+def test_a_scalar_of_each_device_beside_arrays() -> None:
+    """An operation on arrays may have an operand of rank 0, where `vmap` maps the others alone."""
+    over_the_first = [jax.vmap(f, (0, None)) for f in (lax.complex, lax.add, lax.max)]
+    over_the_second = [jax.vmap(f, (None, 0)) for f in (lax.complex, lax.sub, lax.nextafter)]
+    for first, second in zip(over_the_first, over_the_second, strict=True):
+        check_on_mesh(lambda x, f=first, g=second: (f(x[0], x.sum()), g(x.sum(), x[0])), X)
+
+
 @pytest.mark.parametrize("name", ["psum", "all_gather tiled", "reduce_scatter", "all_to_all", "ring_shift"])
 def test_explicit_axes(name: str) -> None:
     """On a mesh with Explicit axes nothing is different."""

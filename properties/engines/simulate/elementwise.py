@@ -203,6 +203,7 @@ def round_rule(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
 @rule("complex")
 def complex_rule(env: Env, equation: Any, real: np.ndarray, imaginary: np.ndarray) -> np.ndarray:
     """A complex number from its parts."""
+    real, imaginary = aligned(env, equation, (real, imaginary))
     result = np.empty(np.broadcast_shapes(real.shape, imaginary.shape), result_dtype(equation))
     result.real, result.imag = real, imaginary
     return result

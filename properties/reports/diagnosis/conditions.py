@@ -8,7 +8,7 @@ import numpy as np
 from shardproof.oracles.dtypes import is_float, is_integer, is_signed, smallest_normal, unit_roundoff, wide
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.laws.numbers import largest_of
-from shardproof.properties.laws.violation import ROUNDINGS
+from shardproof.properties.laws.violation import ROUNDINGS, Difference
 from shardproof.properties.reports.diagnosis.scene import Scene
 
 ENOUGH = 3
@@ -28,15 +28,16 @@ Kind = Callable[[np.ndarray], np.ndarray]
 
 def rounding(
     scenes: Sequence[Scene],
-    bound: np.ndarray | None,
+    difference: Difference,
     *,
     entered: bool = False,
     by: Callable[[], str] = lambda: "",
 ) -> str | None:
     """Says how much too coarsely results are rounded, if all errors are small, and none is one of small integers.
 
-    Small are those that are a small part of results, or with `entered` some roundings of the numbers that went in. `by`
-    says what rounds them, if that is known.
+    Small are those that are a small part of results, or with `entered` some roundings of the numbers that went in. They
+    are told from what was right before it was rounded, as the difference has it of the first scene, like the bound.
+    `by` says what rounds them, if that is known.
     """
     scene = scenes[0]
     if not is_float(scene.actual.dtype) or not scene.devices:
@@ -47,12 +48,14 @@ def rounding(
     whole = all((_exact(s.expected)[s.wrong] == np.round(_exact(s.expected)[s.wrong])).all() for s in scenes)
     if whole and not any(s.expected.size and np.abs(_exact(s.expected)).max() <= 64 for s in scenes[1:]):
         return None  # of whole numbers, a neighbour is another value
-    off = np.abs(_exact(scene.actual)[scene.wrong] - right)
+    exact = right if difference.exact is None else _at(difference.exact, scene)
+    off = np.abs(_exact(scene.actual)[scene.wrong] - exact)
     units = off / _spacing(right, scene.actual.dtype)
     at = int(np.argmax(off))
-    count = f"{units[at]:,.0f}" if units[at] >= 10 else f"{units[at]:.2g}"
+    count = "over a million" if units[at] > 1e6 else f"{units[at]:,.0f}" if units[at] >= 10 else f"{units[at]:.2g}"
     last = f"{count} {'unit' if count == '1' else 'units'} in the last place of {scene.actual.dtype}"
-    limit = "there is nothing to round" if bound is None else f"the bound is {_at(bound, scene)[at]:.2g}"
+    bound = difference.bound
+    limit = "there is nothing to round" if bound is None else f"the bound is {abs(_at(bound, scene)[at]):.2g}"
     how = by()
     if not how and (through := _through(scenes)):
         how = f"all wrong values are {through}"
@@ -85,9 +88,9 @@ def _factor(scenes: Sequence[Scene]) -> float | None:
     return middle if np.abs(factors - middle).max() <= abs(middle - 1) / 8 else None
 
 
-def _at(bound: np.ndarray, scene: Scene) -> np.ndarray:
-    """The bound of each wrong element."""
-    return np.abs(bound.reshape(scene.wrong.shape)[scene.wrong])
+def _at(numbers: np.ndarray, scene: Scene) -> np.ndarray:
+    """Those of the wrong elements, of one for every element."""
+    return np.asarray(numbers.reshape(scene.wrong.shape)[scene.wrong])
 
 
 def _exact(block: np.ndarray) -> np.ndarray:

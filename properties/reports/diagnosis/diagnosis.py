@@ -60,7 +60,7 @@ def diagnose(violation: LawViolation) -> list[str]:
             or [_formula(difference, rounded_constant(violation))]
         )
     by = partial(rounds_at, violation)
-    coarse = None if difference.by_formula else rounding(scenes, difference.bound, by=by)
+    coarse = None if difference.by_formula else rounding(scenes, difference, by=by)
     if coarse is not None:
         return right_for(scenes, numbers=False) or [coarse, *_claim(violation)]
     special = starts_from_zero(scenes) or partial_results(scenes)
@@ -86,7 +86,7 @@ def diagnose(violation: LawViolation) -> list[str]:
     if left and not also:
         rest = np.isin(np.arange(len(scenes[0].wrong)), left).reshape(-1, *[1] * (scenes[0].wrong.ndim - 1))
         some = [dataclasses.replace(s, wrong=s.wrong & rest) for s in alike]
-        coarse = rounding(some, difference.bound, by=by) or rounding(some, difference.bound, entered=True, by=by)
+        coarse = rounding(some, difference, by=by) or rounding(some, difference, entered=True, by=by)
         if coarse and difference.by_formula:
             coarse = another_formula(alike)
         found = coarse or overflows(some)

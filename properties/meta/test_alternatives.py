@@ -221,6 +221,19 @@ PLANTED: dict[str, tuple[Case, Callable[..., Any], str]] = {
 }
 
 
+def test_of_nan_it_is_not_told_what_it_would_be_right_for() -> None:
+    """A root that overflows makes NaN of zeros; so does epsilon=0.0, which is not why."""
+    zeros = dataclasses.replace(rms_case(), params=(("epsilon", 1e-12),), data=(Data("zeros", 2),))
+
+    def overflowing(x: Array, scale: Array, axis_name: Any, *, epsilon: float) -> Array:
+        squares = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
+        infinite = jnp.where(squares == 0, jnp.inf, 1)
+        return norms.rms_norm(x, scale, axis_name, epsilon=epsilon) * lax.pmax(infinite, axis_name)
+
+    assert told(zeros, overflowing) == ["NaN: holds NaN where the right value is none"]
+    assert told(rms_case(), without_epsilon) == ["the blocks are the right ones for epsilon=0.0"]
+
+
 def told(case: Case, function: Callable[..., Any]) -> list[str]:
     """What is said of the violation of the law of values on this case."""
     implementation = user_implementation(case.contract, function)

@@ -141,6 +141,14 @@ def test_what_follows_from_wrong_values_is_told_with_them(tmp_path: Path, monkey
     assert [group[0] for group in by_cause([of_gradient, rounded])] == [of_gradient, rounded]
 
 
+def test_a_wrong_shape_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Laws that cannot go on with a result of another shape, dtype or tree find the same as that of values."""
+    monkeypatch.chdir(tmp_path)
+    kinds: tuple[tuple[str, Kind], ...] = (("value", "shape"), ("gradient", "tree"), ("communication", "dtype"))
+    (group,) = by_cause([report(violation(law, "blocks of shape (2, 1)", kind=kind)) for law, kind in kinds])
+    assert "  wrong in the same way under 2 more checks:\n    gradient: mesh (dp=2)" in told(group)
+
+
 @pytest.mark.lengthy
 def test_a_check_ends_soon_where_values_are_wrong() -> None:
     """What would ask about them once more, at a price, is left out, and says so; of wrong derivatives it is not."""

@@ -65,7 +65,7 @@ def right_for(scenes: Sequence[Scene], *, numbers: bool) -> list[str]:
     if not scene.inputs or scene.case.mesh.size > MOST or scene.actual[0].size == 0:
         return []
     shows = any(np.isfinite(as_wide(s.actual)[s.wrong]).any() for s in scenes)  # of NaN it cannot be told whose it is
-    usual: tuple[Sources, ...] = (mistaken, constant, unfed, _arguments, _meetings)
+    usual: tuple[Sources, ...] = (mistaken, constant, unfed, *((_arguments,) if shows else ()), _meetings)
     tried = (alone, *usual, together, replaced, numbers_instead, results_instead) if numbers and shows else usual
     for sources in tried:
         # of results that are those of two mistakes, either may be the cause; of derivatives, what has no other result

@@ -11,6 +11,8 @@ from shardproof.properties.runner.violation import LawViolation
 ROUNDING = "rounding"
 WRONG = "wrong values of the {}"
 RESULT, DERIVATIVES = "result", "derivatives"
+FORM = ("shape", "dtype", "tree")
+"""The kinds of violations of what a result is, whatever its values are: a law that needs them cannot go on."""
 SITE = re.compile(r'File "([^"]*)", line (\d+)')
 
 LINE = 200
@@ -32,13 +34,13 @@ def _mistake(violation: LawViolation) -> str:
         return f"{finding.partition(':')[0]} at {':'.join(sites[-1]) if sites else 'no place of its own'}"
     if violation.kind in DEATHS:
         return finding
+    whose = DERIVATIVES if violation.broken.of_derivative else RESULT
+    if violation.kind in FORM:
+        return f"shape or dtype of the {whose}"
     if difference is None:
         return violation.law.name
     if difference.of == "replica":
         return "replicas differ"
-    whose = DERIVATIVES if violation.broken.of_derivative else RESULT
-    if not difference.comparable:
-        return f"shape or dtype of the {whose}"
     return f"{ROUNDING} of the {whose}" if difference.rounding else WRONG.format(whose)
 
 

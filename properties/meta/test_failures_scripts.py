@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import importlib
 import io
 import json
 import re
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+from shardproof import check_program
 from shardproof.impl import collectives
 from shardproof.impl.collective_matmul import naive
 from shardproof.oracles.mesh import MeshCase
@@ -320,6 +322,42 @@ def test_a_function_may_be_called_as_something_in_the_script(tmp_path: Path) -> 
         text = script(violation_of(function, a_case("ring_shift", offset=1), "value"))
         assert runs(text, tmp_path)[0] == 1, text
         assert "implementation(x" in text
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("P", "mesh", "np", "call", "wrong"),
+        ("jax", "sys", "program", "local", "abs"),
+        ("result", "y", "z", "y_", "exact"),
+    ],
+)
+def test_arguments_may_be_called_as_something_in_the_script(
+    names: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a user's program they have names of their own there, so that it tells a right program from a wrong one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = tmp_path / f"of_{'_'.join(names)}.py"
+    summed = f"lax.psum(({' + '.join(names)}).sum(), data)"
+    text = f"from jax import lax\n\ndef total({', '.join(names)}, *, data):\n    return {summed}"
+    module.write_text(f"{text} * 2\n")
+    with pytest.raises(AssertionError) as caught:
+        check_program(
+            importlib.import_module(module.stem).total,
+            lambda *arrays: sum(x.sum() for x in arrays),
+            arguments=("n@data",) * len(names),
+            results="",
+            laws="value",
+            max_examples=4,
+        )
+    (written,) = re.findall(r"^  python (\S+\.py)$", str(caught.value), re.MULTILINE)
+    wrong = runs(Path(written).read_text(), tmp_path)
+    assert wrong[0] == 1
+    assert "result is" in wrong[1] or "result[" in wrong[1]
+    module.write_text(f"{text}\n")
+    monkeypatch.delitem(sys.modules, module.stem)
+    assert runs(Path(written).read_text(), tmp_path) == (0, "")
 
 
 def test_a_function_that_is_nowhere_to_be_found_is_asked_for() -> None:

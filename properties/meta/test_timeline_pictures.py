@@ -226,12 +226,14 @@ def test_figures_say_what_is_assumed_and_where_they_are_from(mine: Path, capsys:
 def test_without_drawsvg_figures_are_printed(
     mine: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the lanes in letters; what is missing is named."""
+    """And the lanes in letters; what is missing is named, and no error where no picture was asked for."""
     monkeypatch.setitem(sys.modules, "drawsvg", None)
-    assert command.main(["ring_all_gather_matmul_lhs"]) == 1
-    told = capsys.readouterr()
-    assert "compute  ##" in told.out
-    assert "pip install 'shardproof[draw]'" in told.err
+    for more, code, kind in (([], 0, "note"), (["--output", "lanes.svg"], 1, "error")):
+        assert command.main(["ring_all_gather_matmul_lhs", *more]) == code
+        told = capsys.readouterr()
+        assert "compute  ##" in told.out
+        assert told.err.startswith(f"{kind}: no picture: ")
+        assert told.err.endswith("; pip install 'shardproof[draw]'\n")
 
 
 def test_the_axis_leaves_out_what_is_left_out() -> None:

@@ -35,7 +35,7 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
 
 
 def exit_code(command: Callable[[], None], options: argparse.Namespace, name: str) -> int:
-    """Runs a command: 0, 1 without drawsvg, 2 for what cannot be had, of which a line says why. Bugs raise."""
+    """Runs a command: 0, 1 without drawsvg for a picture that has a name, 2 for what cannot be had. A line says why."""
     try:
         command()
     except NotImplementedError as error:
@@ -50,8 +50,9 @@ def exit_code(command: Callable[[], None], options: argparse.Namespace, name: st
     except ModuleNotFoundError as error:
         if error.name != "drawsvg":
             raise
-        print(f"error: no picture: {error}; pip install 'shardproof[draw]'", file=sys.stderr)
-        return 1
+        asked = options.output is not None
+        print(f"{'error' if asked else 'note'}: no picture: {error}; pip install 'shardproof[draw]'", file=sys.stderr)
+        return int(asked)
     except OSError as error:
         print(f"error: --output={options.output}: {error}", file=sys.stderr)
         return 2

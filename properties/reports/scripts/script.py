@@ -5,7 +5,7 @@ from shardproof.properties.programs.precision import precision_of
 from shardproof.properties.reports.scripts import checks, hidden, sent, verdicts
 from shardproof.properties.reports.scripts.expectations import data_of, gradient_values
 from shardproof.properties.reports.scripts.parts import Script
-from shardproof.properties.reports.scripts.source import clashes
+from shardproof.properties.reports.scripts.source import apart, clashes
 from shardproof.properties.runner.violation import LawViolation
 
 
@@ -13,11 +13,19 @@ def script(violation: LawViolation) -> str:
     """The source of the script that shows a violation again."""
     with precision_of(violation.case):
         parts = Script(violation)
-        text = parts.whole(_body(parts))
+        if not parts.contract.listed:  # arguments of a user's own, which may be called anything
+            wanted, parts.names = parts.names, [f"operand_{i}" for i in range(len(parts.names))]
+            parts.names = apart(wanted, _whole(parts))
+        text = _whole(parts)
         if clashes(text, parts.source):
-            parts = Script(violation, renamed=True)
-            text = parts.whole(_body(parts))
+            others = Script(violation, renamed=True)
+            others.names = parts.names
+            text = _whole(others)
         return text
+
+
+def _whole(parts: Script) -> str:
+    return parts.whole(_body(parts))
 
 
 def _body(parts: Script) -> list[str]:

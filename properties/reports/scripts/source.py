@@ -4,10 +4,11 @@ import ast
 import dataclasses
 import inspect
 import keyword
+import symtable
 import sys
 import textwrap
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,30 @@ def clashes(text: str, source: Source) -> bool:
     names = {n.name for n in defined if isinstance(n, ast.FunctionDef)}
     names |= {n.id for d in defined if isinstance(d, ast.Assign) for n in d.targets if isinstance(n, ast.Name)}
     return any(_binds_twice(text, name) for name in (source.name, *names))
+
+
+def apart(names: Sequence[str], text: str) -> list[str]:
+    """Names of a script's operands, those with an underscore at their end that it has for something else.
+
+    Arguments:
+        names: what they are called.
+        text: the script, with operands that are called otherwise.
+    """
+    taken = _outermost(symtable.symtable(text, "<script>", "exec"))
+    result: list[str] = []
+    for name in names:
+        free = name
+        while free in taken:
+            free += "_"
+        taken.add(free)
+        result.append(free)
+    return result
+
+
+def _outermost(table: symtable.SymbolTable) -> set[str]:
+    """All names that mean what they do at the outermost level of a module."""
+    own = {s.get_name() for s in table.get_symbols() if table.get_type() == "module" or s.is_global()}
+    return own.union(*map(_outermost, table.get_children()))
 
 
 def _binds_twice(text: str, name: str) -> bool:

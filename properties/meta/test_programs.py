@@ -117,6 +117,7 @@ def test_the_script_of_a_program_runs_alone(tmp_path: Any, monkeypatch: pytest.M
         ({"arguments": ("a b", "b c", "c d"), "results": "a d"}, "expected a role that shards a dimension"),
         ({"results": "batch@data"}, "result: the reference returns shape (2, 3): expected (2,), 'batch@data', of arg"),
         ({"results": "embed batch"}, "result: the reference returns shape (2, 3): expected (3, 2), 'embed batch', of"),
+        ({"results": "batch@data embd"}, "of arguments of shapes (2, 3), (3, 4), (4, 3); no argument has embd"),
         (
             {"results": {"y": "batch@data embed"}},
             "the reference returns *: expected {'y': *}, as results are",
@@ -186,7 +187,9 @@ def test_a_gradient_taken_inside_is_guessed() -> None:
     written = dataclasses.replace(PROGRAMS["step"], more={})
     with pytest.raises(AssertionError, match="JAX has wrong gradients of sums") as raised:
         checked(written, written.right, laws="transformation", max_examples=100)
-    assert "if step takes gradients, say differentiates=True, and no such case is drawn" in str(raised.value)
+    told = str(raised.value)
+    hint = told.index("if step takes gradients, say differentiates=True, and no such case is drawn")
+    assert hint < told.index("first wrong element: "), "what may be no bug is told before what is wrong"
 
 
 def test_a_role_may_shard_nothing() -> None:

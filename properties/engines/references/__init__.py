@@ -87,11 +87,14 @@ def _check_run(reference: JaxReference, program: Any, arrays: Arrays, options: O
 def _check_results(signature: Signature, found: Sequence[Any], sizes: Mapping[str, int]) -> None:
     """What a reference returns is of the kind, and has the dimensions, that its description says."""
     alone = dict.fromkeys(signature.roles, 1)
+    known = {dimension.name for one in signature.arrays for dimension in one.dimensions}
     for name, array, result in zip(names_of(signature.result_tree), signature.results, found, strict=True):
         shape = array.shape(sizes, alone)
         if tuple(result.shape) != shape:
             given = ", ".join(str(one.shape(sizes, alone)) for one in signature.arrays)
-            expected = f"{shape}, {str(array)!r}, of arguments of shapes {given}"
+            strange = [d.name for d in array.dimensions if d.name and d.fixed is None and d.name not in known]
+            unlike = f"; no argument has {', '.join(strange)}" if strange else ""
+            expected = f"{shape}, {str(array)!r}, of arguments of shapes {given}{unlike}"
             raise ValueError(f"{name}: the reference returns shape {tuple(result.shape)}: expected {expected}")
         if is_float(np.dtype(result.dtype)) != array.floating:
             described = "floats" if array.floating else array.dtype

@@ -20,8 +20,8 @@ RED, BOLD, PLAIN = "\x1b[31m", "\x1b[1m", "\x1b[0m"
 
 
 def render(violation: LawViolation, *, colour: bool = False) -> str:
-    """The headline, the mesh, what is wrong, where, on which case, and the commands that show it again."""
-    lines = [violation.headline, ""]
+    """The headline, what may be unsaid, the mesh, what is wrong, where, and the commands that show it again."""
+    lines = [violation.headline, "", *unchecked(violation)]
     difference = violation.difference
     if difference is not None:
         if difference.comparable:
@@ -41,7 +41,6 @@ def render(violation: LawViolation, *, colour: bool = False) -> str:
     if violation.kind in RAISED and violation.origin:
         lines += ["", *violation.origin]
         lines += unstated(violation)
-    lines += unchecked(violation)
     lanes = in_letters(violation)
     lines += ["", *lanes] if lanes else []
     files = written(violation)
@@ -59,9 +58,9 @@ def unchecked(violation: LawViolation) -> list[str]:
     if program is None or program.differentiates or not {*UNCHECKED} & {*violation.case.chain}:
         return []
     return [
-        "",
         "  the types in shard_map are not checked here (check_vma=False), so that JAX has wrong gradients of sums:",
         f"  if {program.name} takes gradients, say differentiates=True, and no such case is drawn",
+        "",
     ]
 
 

@@ -31,7 +31,7 @@ SIMULATED = [
 class Script:
     """The parts of a script, put together by `whole`."""
 
-    def __init__(self, violation: LawViolation, *, renamed: bool = False) -> None:
+    def __init__(self, violation: LawViolation) -> None:
         self.violation = violation
         self.case = violation.case
         self.contract = CONTRACTS[self.case.contract]
@@ -40,7 +40,7 @@ class Script:
         if self.case.tree:
             self.names = [f"x{i}" for i in range(len(self.case.operands))]
         self.lead = stacked_axes(self.case)
-        self.source: Source = source_of(violation.implementation, renamed=renamed)
+        self.source: Source = source_of(violation.implementation)
 
     @property
     def moving(self) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from shardproof.properties.programs.precision import precision_of
 from shardproof.properties.reports.scripts import checks, hidden, sent, verdicts
 from shardproof.properties.reports.scripts.expectations import data_of, gradient_values
 from shardproof.properties.reports.scripts.parts import Script
-from shardproof.properties.reports.scripts.source import apart, clashes
+from shardproof.properties.reports.scripts.source import apart, clashes, source_of
 from shardproof.properties.runner.violation import LawViolation
 
 
@@ -18,9 +18,8 @@ def script(violation: LawViolation) -> str:
             parts.names = apart(wanted, _whole(parts))
         text = _whole(parts)
         if clashes(text, parts.source):
-            others = Script(violation, renamed=True)
-            others.names = parts.names
-            text = _whole(others)
+            parts.source = source_of(violation.implementation, renamed=True)
+            text = _whole(parts)
         return text
 
 

@@ -17,5 +17,10 @@ def meant(name: str, known: Iterable[str], *, of: str = "one of", instead: Itera
         instead: what is listed in place of all of them.
     """
     names = list(known)
-    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=FAR)
-    return f"did you mean {near[0]!r}?" if near else f"expected {of} {', '.join(names if instead is None else instead)}"
+    return near(name, names) or f"expected {of} {', '.join(names if instead is None else instead)}"
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """The nearest of the names that there are, as a question; nothing, if none is near."""
+    found = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=FAR)
+    return f"did you mean {found[0]!r}?" if found else ""

@@ -350,7 +350,7 @@ def test_a_replay_fails_the_same_way_until_it_is_fixed(tmp_path: Path, monkeypat
     ("impl", "line"),
     [
         ("foo", "ERROR: --impl=foo: expected CONTRACT=MODULE:FUNCTION, as in all_gather=mine:gather"),
-        ("foo=mine:shift", "ERROR: contract='foo': no such contract; "),
+        ("foo=mine:shift", "ERROR: --impl=foo=mine:shift: contract='foo': no such contract; "),
     ],
 )
 def test_a_wrong_function_beside_a_replay_is_a_usage_error(impl: str, line: str, tmp_path: Path) -> None:

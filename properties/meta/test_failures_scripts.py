@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from shardproof import check_program
+from shardproof import Array, check_program
 from shardproof.impl import collectives
 from shardproof.impl.collective_matmul import naive
 from shardproof.oracles.mesh import MeshCase
@@ -325,17 +325,25 @@ def test_a_function_may_be_called_as_something_in_the_script(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "names",
+    ("names", "law"),
     [
-        ("P", "mesh", "np", "call", "wrong"),
-        ("jax", "sys", "program", "local", "abs"),
-        ("result", "y", "z", "y_", "exact"),
+        (("P", "mesh", "np", "call", "wrong"), "value"),
+        (("jax", "sys", "program", "local", "abs"), "value"),
+        (("result", "y", "z", "y_", "exact"), "value"),
+        (("x", "dx", "xs"), "gradient"),
+        (("dx", "x", "ct"), "gradient"),
+        (("ddx", "dx", "ds", "gradient"), "gradient"),
+        (("c0", "implementation", "made", "tangent"), "gradient"),
     ],
+    ids=str,
 )
 def test_arguments_may_be_called_as_something_in_the_script(
-    names: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    names: tuple[str, ...], law: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a user's program they have names of their own there, so that it tells a right program from a wrong one."""
+    """Of a user's program they have names of their own there, so that it tells a right program from a wrong one.
+
+    The third of those whose gradient is wrong is an integer, which has none.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     module = tmp_path / f"of_{'_'.join(names)}.py"
@@ -346,15 +354,17 @@ def test_arguments_may_be_called_as_something_in_the_script(
         check_program(
             importlib.import_module(module.stem).total,
             lambda *arrays: sum(x.sum() for x in arrays),
-            arguments=("n@data",) * len(names),
+            arguments=[
+                Array("n@data", "int32") if law == "gradient" and i == 2 else "n@data" for i in range(len(names))
+            ],
             results="",
-            laws="value",
-            max_examples=4,
+            laws=law,
+            max_examples=8,
         )
     (written,) = re.findall(r"^  python (\S+\.py)$", str(caught.value), re.MULTILINE)
     wrong = runs(Path(written).read_text(), tmp_path)
-    assert wrong[0] == 1
-    assert "result is" in wrong[1] or "result[" in wrong[1]
+    assert wrong[0] == 1, wrong
+    assert re.search(r"^(result|gradient|tangent)\w*(\[.*\])? is", wrong[1], re.MULTILINE), wrong
     module.write_text(f"{text}\n")
     monkeypatch.delitem(sys.modules, module.stem)
     assert runs(Path(written).read_text(), tmp_path) == (0, "")
@@ -524,7 +534,7 @@ def test_a_script_about_the_order_of_updates_tries_both(op: str, tmp_path: Path)
 PLAIN = """
 import sys
 from jax import lax
-from shardproof import check_program
+from shardproof import Array, check_program
 from beside_the_plain_one import same
 
 UNRELATED = object()

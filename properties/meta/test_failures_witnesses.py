@@ -256,7 +256,7 @@ def test_what_is_rounded_too_much_is_off_by_more_than_its_bound() -> None:
     )
     for zero, words in (
         (0.0, "off by up to 0.0049, 1.3 units in the last place of bfloat16; the bound is 0.0045"),
-        (0.0078125, "off by up to 0.0078, over a million units in the last place of bfloat16; the bound is 0.0045"),
+        (0.0078125, "off by up to 0.0078, where 0 is right; the bound is 0.0045"),
     ):
         actual = np.array([[0.50390625, zero, 1.0]], BFLOAT16)
         wrong = actual != expected

@@ -88,7 +88,10 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("given", "line"),
     [
-        ("ring_shif=mine:right", "contract='ring_shif': no such contract; did you mean 'ring_shift'?"),
+        (
+            "ring_shif=mine:right",
+            "--impl=ring_shif=mine:right: contract='ring_shif': no such contract; did you mean 'ring_shift'?",
+        ),
         ("ring_shift", "--impl=ring_shift: expected CONTRACT=MODULE:FUNCTION, as in all_gather=mine:gather"),
         ("ring_shift=yours:right", "cannot import yours: ModuleNotFoundError: No module named 'yours'"),
         ("ring_shift=ends:right", "cannot import ends: SystemExit: 3"),
@@ -134,6 +137,16 @@ def test_a_right_function_passes_and_only_its_contract_runs(project: Path) -> No
     assert done.returncode == 0, done.stdout
     assert "contracts: ring_shift\n" in done.stdout
     assert "all_gather" not in done.stdout
+
+
+@pytest.mark.lengthy
+@pytest.mark.either_end
+def test_a_function_of_wrong_values_is_not_checked_for_what_these_imply(project: Path) -> None:
+    """Without `jit` it is not run once more, and that is told."""
+    done = run(project, "--impl=ring_shift=mine:wrong", "-k", "value-simulate or eager")
+    assert "1 failed, 1 skipped" in done.stdout, done.stdout
+    assert "\nnot checked, since the values are wrong: ring_shift[wrong]: eager\n" in done.stdout
+    assert "apply" not in done.stdout
 
 
 MEETING = {

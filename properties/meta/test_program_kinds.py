@@ -202,6 +202,7 @@ def test_what_is_left_out_on_large_meshes_is_told() -> None:
             assert found.violation is None
             assert len(found.tally.findings) == len(told)
             assert all(any(words in finding for finding in found.tally.findings) for words in told)
+            assert all(where.startswith("a mesh of ") for where in found.tally.findings.values())
 
 
 def test_what_a_compiler_sends_is_checked_where_it_is_seen() -> None:

@@ -106,6 +106,9 @@ def test_the_script_of_a_program_runs_alone(tmp_path: Any, monkeypatch: pytest.M
         assert "result" in ended.stdout
 
 
+MISSPELT = ("batch@dta embed", "embed hidden@model", "hidden@model embed")
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -117,7 +120,11 @@ def test_the_script_of_a_program_runs_alone(tmp_path: Any, monkeypatch: pytest.M
         ({"arguments": ("a b", "b c", "c d"), "results": "a d"}, "expected a role that shards a dimension"),
         ({"results": "batch@data"}, "result: the reference returns shape (2, 3): expected (2,), 'batch@data', of arg"),
         ({"results": "embed batch"}, "result: the reference returns shape (2, 3): expected (3, 2), 'embed batch', of"),
-        ({"results": "batch@data embd"}, "of arguments of shapes (2, 3), (3, 4), (4, 3); no argument has embd"),
+        (
+            {"results": "batch@data embd"},
+            "of arguments of shapes (2, 3), (3, 4), (4, 3); no argument has embd: did you ",
+        ),
+        ({"results": "rows rows"}, "of arguments of shapes (2, 3), (3, 4), (4, 3); no argument has rows"),
         (
             {"results": {"y": "batch@data embed"}},
             "the reference returns *: expected {'y': *}, as results are",
@@ -155,13 +162,21 @@ def test_the_script_of_a_program_runs_alone(tmp_path: Any, monkeypatch: pytest.M
         ({"check_vma": False, "whole": True}, "check_vma=False, whole=True: a function of global arrays says it in"),
         ({"laws": ["values"]}, "laws='values': no such law; did you mean 'value'"),
         ({"max_examples": 0}, "max_examples=0: expected a whole number"),
+        ({"arguments": MISSPELT}, "; arguments: role 'dta': did you mean 'data'?"),
+        ({"arguments": MISSPELT, "function": lambda *xs, data, model: xs[0]}, "role 'dta': did you mean 'data'?"),
+        (
+            {"arguments": MISSPELT, "function": lambda a, b, c, /, *, model, eps=1: a},
+            "; arguments: role 'dta': expected a parameter 'dta' of the function",
+        ),
+        ({"roles": ["expert"]}, "; roles: role 'expert': expected a parameter 'expert' of the function"),
         ({"results": "batch@dta embed"}, "got an unexpected keyword argument 'dta'; results: role 'dta': did you mean"),
     ],
 )
 def test_a_description_that_cannot_be_used_is_one_line(changed: dict[str, Any], message: str) -> None:
     """It names the argument, its value, and what was expected."""
+    given = {"function": mlp, **MLP, **changed}
     with pytest.raises(ValueError, match=re.escape(message)) as raised:
-        check_program(mlp, numpy_mlp, **{**MLP, **changed})
+        check_program(given.pop("function"), numpy_mlp, **given)
     assert "\n" not in str(raised.value)
 
 

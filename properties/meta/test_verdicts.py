@@ -148,6 +148,12 @@ def test_a_wrong_argument_of_check_is_named(arguments: dict[str, Any], message: 
         check("ring_shift", few, **arguments)
 
 
+def test_a_function_in_the_contracts_place_is_told() -> None:
+    """Arguments that were swapped are named, in place of all the contracts that there are."""
+    with pytest.raises(GivenError, match=r"^contract=<function few .*: expected the contract's name first, and the"):
+        check(few, "ring_shift")  # type: ignore[arg-type]
+
+
 def returning(change: Function) -> Function:
     """A ring shift whose right result is changed."""
     return lambda x, axis_name, *, offset=1: change(collectives.ring_shift(x, axis_name, offset=offset))

@@ -35,7 +35,7 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
 
 
 def exit_code(command: Callable[[], None], options: argparse.Namespace, name: str) -> int:
-    """Runs a command: 0, 1 without drawsvg for a picture that has a name, 2 for what cannot be had. A line says why."""
+    """Runs a command: 0, 1 without drawsvg for an `--output`, 2 for what cannot be had. A line says why."""
     try:
         command()
     except NotImplementedError as error:

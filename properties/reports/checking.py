@@ -15,7 +15,7 @@ from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.overlap import Overlap
 from shardproof.properties.reports import failures
 from shardproof.properties.reports.asking import ask, asked, idle_of
-from shardproof.properties.reports.failures.causes import Told, by_cause, told
+from shardproof.properties.reports.failures.causes import LEFT_OUT, Told, by_cause, told
 from shardproof.properties.reports.progress import Progress, devices_note
 from shardproof.properties.reports.summary import Summary
 from shardproof.properties.runner.garbage import seldom_collected
@@ -142,7 +142,7 @@ def checked(
                 empty.append(found.nothing)
     if not reports and not empty and not any(t.verifies and not LAWS[t.law].partial for t in tallies):
         empty += [reason for t in tallies if t.outcome == "skipped" for reason in t.findings]
-    notes = [f"not checked, since the values are wrong: {', '.join(left_out)}"] if left_out else []
+    notes = [f"{LEFT_OUT}: {', '.join(left_out)}"] if left_out else []
     if waiting:
         notes.append(f"not run, since devices would wait for one another for ever: {', '.join(waiting)}")
     if idle := idle_of(implementation, laws):

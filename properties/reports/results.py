@@ -7,6 +7,7 @@ import pytest
 
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.reports.destinations import write_somewhere
+from shardproof.properties.reports.failures.causes import LEFT_OUT
 from shardproof.properties.reports.report import FAILURE, print_table, report_text
 from shardproof.properties.reports.session import COUNTED, GIVEN, GIVEN_TESTS, TABLES, header
 from shardproof.properties.runner.tally import Tally
@@ -94,6 +95,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if tallies:
         given = GIVEN not in config.stash or bool(config.stash[GIVEN])  # without the options: programs
         print_table(tallies, terminalreporter, given=given)
+    for line in left_out(terminalreporter):
+        terminalreporter.write_line(line)
     for path in config.getoption("--report", default=[]):
         text = report_text(path, tallies, header(config))
         write_somewhere(Path(path), text, terminalreporter.write_line)
+
+
+def left_out(terminalreporter: pytest.TerminalReporter) -> list[str]:
+    """The laws that were left out since others had answered them, a line each, which pytest alone does not print."""
+    skipped = [str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", [])]
+    reasons = [reason.removeprefix("Skipped: ") for reason in skipped]
+    return [reason for reason in dict.fromkeys(reasons) if reason.startswith(LEFT_OUT)]

@@ -64,7 +64,7 @@ class Given:
                 if said is not None:
                     raise GivenError(f"{option}={said}: expected none of {text}: a Program says it itself")
             return cls("", module, function)
-        check_contract(contract)
+        check_contract(contract, said=f"--impl={text}: contract")
         names = [name.strip() for name in (claims or "").split(",") if name.strip()]
         try:
             expected = None if expectation is None else Expectation.parse(expectation, names_of(contract), SAID[0])
@@ -180,16 +180,22 @@ def claimed(contract: str, names: Iterable[str]) -> frozenset[str]:
     return frozenset(found)
 
 
-def check_contract(contract: str) -> None:
+def check_contract(contract: object, said: str = "contract") -> None:
     """The contract exists.
+
+    Arguments:
+        contract: its name.
+        said: where that was said.
 
     Raises:
         GivenError: if not; the message suggests the nearest one.
     """
+    if callable(contract):
+        raise GivenError(f"{said}={contract!r}: expected the contract's name first, and the function after it")
     if not isinstance(contract, str):
-        raise GivenError(f"contract={contract!r}: expected the name of one: {', '.join(CONTRACTS)}")
+        raise GivenError(f"{said}={contract!r}: expected the name of one: {', '.join(CONTRACTS)}")
     if contract not in CONTRACTS:
-        raise GivenError(f"contract={contract!r}: no such contract; {suggestion.meant(contract, CONTRACTS)}")
+        raise GivenError(f"{said}={contract!r}: no such contract; {suggestion.meant(contract, CONTRACTS)}")
 
 
 def check_signature(contract: str, function: Callable[..., Any], features: Collection[str] = ()) -> None:

@@ -80,7 +80,7 @@ def find_violation(
         found.tally.finding(f"a mesh of {asked:,}", steps)
     if max_examples < granted:
         many = f"its steps are many on large meshes: {max_examples} structures were interpreted instead of {granted}"
-        found.tally.finding(f"the law of {law.name}", many)
+        found.tally.finding(f"a mesh of {scope.large:,}", many)
     if found.violation is None or found.violation.diagnosis is not None or not shrink:
         return found
     least = smallest(found.violation, scope, engine, random_seed=random_seed, before=before)

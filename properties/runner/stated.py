@@ -1,7 +1,7 @@
 """What a user states of a program: read and checked before anything is drawn, with one clear message."""
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -85,10 +85,26 @@ def check_call(function: Callable[..., Any], signature: Signature, conditions: C
         name = getattr(function, "__name__", repr(function))
         wanted = ", ".join([*(f"<{tree}>" for tree in leaves), *(f"{n}=" for n in by_name)])
         told = f"{name}{inspect.signature(function)} cannot be called as {name}({wanted}): {error}"
-        named = [*(role for array in signature.arrays for role in array.roles), *signature.more]
-        for role in {role for array in signature.results for role in array.roles} - {*named}:
-            if f"'{role}'" in str(error) and named:
-                told += f"; results: role {role!r}: {suggestion.meant(role, dict.fromkeys(named))}"
+        told += "".join(f"; {unknown}" for unknown in _unknown(function, signature, by_name))
         raise ValueError(told) from error
     except ValueError:  # some callables in C do not tell
         return
+
+
+def _unknown(function: Callable[..., Any], signature: Signature, by_name: Sequence[str]) -> Iterator[str]:
+    """The roles that are no parameters of a function, each with where it is stated, and what it may be meant to be."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return
+    by_place = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    named = [*by_place[len(signature.tree) :], *(p for p in parameters if p.kind is p.KEYWORD_ONLY)]
+    names = [p.name for p in named if p.kind is not p.POSITIONAL_ONLY]
+    required = [p.name for p in named if p.default is p.empty]
+    missing = [name for name in required if name not in by_name]
+    places = {"arguments": signature.arrays, "hidden": signature.hidden, "results": signature.results}
+    for role in signature.roles:
+        if role not in names:
+            place = next((p for p, arrays in places.items() if any(role in a.roles for a in arrays)), "roles")
+            near = suggestion.near(role, required)
+            expected = f"one of {', '.join(missing)}" if missing else f"a parameter {role!r} of the function"
+            yield f"{place}: role {role!r}: {near or f'expected {expected}'}"

@@ -1,5 +1,7 @@
 """The functions given with `--impl`, each against every law of its contract, in a process of its own."""
 
+from collections import defaultdict
+
 import pytest
 from hypothesis import settings
 
@@ -7,14 +9,28 @@ from shardproof.properties.contracts import Scope
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.precision import of_products
+from shardproof.properties.reports.failures.causes import LEFT_OUT, Told
 from shardproof.properties.reports.failures.text import diagnosed
 from shardproof.properties.runner.budgets import structures
 from shardproof.properties.runner.isolation import check_isolated, unending
 from shardproof.properties.runner.tally import Tally
-from shardproof.properties.runner.task import Task
+from shardproof.properties.runner.task import Source, Task
+
+KNOWN = pytest.StashKey[defaultdict[Source, Told]]()
+"""What was told of each function in this run, or in this worker of it."""
+
+
+@pytest.fixture
+def known(implementation: Implementation, given_law: str, pytestconfig: pytest.Config) -> Told:
+    """What was told of the function; a law that this answers is not checked, nor counted."""
+    found = pytestconfig.stash.setdefault(KNOWN, defaultdict(Told))[implementation.given]
+    if found.answers(LAWS[given_law]):
+        pytest.skip(f"{LEFT_OUT}: {implementation}: {given_law}")
+    return found
 
 
 def test_given(
+    known: Told,
     implementation: Implementation,
     given_law: str,
     given_engine: str,
@@ -43,4 +59,5 @@ def test_given(
     tally.add(found.tally)
     tally.unclaimed, tally.stated = implementation.unclaimed, implementation.stated
     if found.violation is not None:
+        known.add(found.violation)
         raise found.violation  # and that it held on something is for the plugin to see, as of every law

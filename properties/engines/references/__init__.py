@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from shardproof.oracles.dtypes import is_float, unit_roundoff
+from shardproof.properties.cases import suggestion
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.contracts.trees import names_of
 from shardproof.properties.engines.references.evaluated import NumpyReference
@@ -92,9 +93,11 @@ def _check_results(signature: Signature, found: Sequence[Any], sizes: Mapping[st
         shape = array.shape(sizes, alone)
         if tuple(result.shape) != shape:
             given = ", ".join(str(one.shape(sizes, alone)) for one in signature.arrays)
-            strange = [d.name for d in array.dimensions if d.name and d.fixed is None and d.name not in known]
-            unlike = f"; no argument has {', '.join(strange)}" if strange else ""
-            expected = f"{shape}, {str(array)!r}, of arguments of shapes {given}{unlike}"
+            strange = dict.fromkeys(
+                d.name for d in array.dimensions if d.name and d.fixed is None and d.name not in known
+            )
+            told = [f"; no argument has {one}: {suggestion.near(one, known)}".removesuffix(": ") for one in strange]
+            expected = f"{shape}, {str(array)!r}, of arguments of shapes {given}{''.join(told)}"
             raise ValueError(f"{name}: the reference returns shape {tuple(result.shape)}: expected {expected}")
         if is_float(np.dtype(result.dtype)) != array.floating:
             described = "floats" if array.floating else array.dtype

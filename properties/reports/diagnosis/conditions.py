@@ -54,6 +54,7 @@ def rounding(
     at = int(np.argmax(off))
     count = "over a million" if units[at] > 1e6 else f"{units[at]:,.0f}" if units[at] >= 10 else f"{units[at]:.2g}"
     last = f"{count} {'unit' if count == '1' else 'units'} in the last place of {scene.actual.dtype}"
+    last = last if right[at] else "where 0 is right"  # next to which the last place is as small as any
     bound = difference.bound
     limit = "there is nothing to round" if bound is None else f"the bound is {abs(_at(bound, scene)[at]):.2g}"
     how = by()

@@ -12,11 +12,14 @@ ROUNDING = "rounding"
 WRONG = "wrong values of the {}"
 RESULT, DERIVATIVES = "result", "derivatives"
 FORM = ("shape", "dtype", "tree")
-"""The kinds of violations of what a result is, whatever its values are: a law that needs them cannot go on."""
+"""The kinds of violations of what a result is, whatever its values are: no law can go on to compare these."""
 SITE = re.compile(r'File "([^"]*)", line (\d+)')
 
 LINE = 200
 """How much of the headline of a further failure of one cause is told."""
+
+LEFT_OUT = "not checked, since the values are wrong"
+"""What is said of the laws that `Told.answers`."""
 
 SHORTER = 4
 """Of a function that broke a law already, what part of their structures the other laws draw."""
@@ -36,7 +39,7 @@ def _mistake(violation: LawViolation) -> str:
         return finding
     whose = DERIVATIVES if violation.broken.of_derivative else RESULT
     if violation.kind in FORM:
-        return f"shape or dtype of the {whose}"
+        return f"form of the {whose}"
     if difference is None:
         return violation.law.name
     if difference.of == "replica":

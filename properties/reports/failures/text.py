@@ -20,7 +20,7 @@ RED, BOLD, PLAIN = "\x1b[31m", "\x1b[1m", "\x1b[0m"
 
 
 def render(violation: LawViolation, *, colour: bool = False) -> str:
-    """The headline, what may be unsaid, the mesh, what is wrong, where, and the commands that show it again."""
+    """The headline, what the program may have left unsaid, the mesh, what is wrong where, and how to show it again."""
     lines = [violation.headline, "", *unchecked(violation)]
     difference = violation.difference
     if difference is not None:
@@ -55,7 +55,8 @@ def render(violation: LawViolation, *, colour: bool = False) -> str:
 def unchecked(violation: LawViolation) -> list[str]:
     """What a program must say that takes gradients, where it is wrong with unchecked types."""
     program = violation.implementation.program
-    if program is None or program.differentiates or not {*UNCHECKED} & {*violation.case.chain}:
+    unlike = violation.difference is None or not {*UNCHECKED} & {*violation.case.chain}
+    if program is None or program.differentiates or unlike:
         return []
     return [
         "  the types in shard_map are not checked here (check_vma=False), so that JAX has wrong gradients of sums:",

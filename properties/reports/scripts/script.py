@@ -5,7 +5,7 @@ from shardproof.properties.programs.precision import precision_of
 from shardproof.properties.reports.scripts import checks, hidden, sent, verdicts
 from shardproof.properties.reports.scripts.expectations import data_of, gradient_values
 from shardproof.properties.reports.scripts.parts import Script
-from shardproof.properties.reports.scripts.source import apart, clashes, source_of
+from shardproof.properties.reports.scripts.source import clashes, named, operand, source_of
 from shardproof.properties.runner.violation import LawViolation
 
 
@@ -13,14 +13,13 @@ def script(violation: LawViolation) -> str:
     """The source of the script that shows a violation again."""
     with precision_of(violation.case):
         parts = Script(violation)
-        if not parts.contract.listed:  # arguments of a user's own, which may be called anything
-            wanted, parts.names = parts.names, [f"operand_{i}" for i in range(len(parts.names))]
-            parts.names = apart(wanted, _whole(parts))
+        own = [] if parts.contract.listed else parts.names  # of a user's program, which may be called anything
+        parts.names = [operand(i) for i in range(len(own))] or parts.names
         text = _whole(parts)
         if clashes(text, parts.source):
             parts.source = source_of(violation.implementation, renamed=True)
             text = _whole(parts)
-        return text
+        return named(text, own)
 
 
 def _whole(parts: Script) -> str:

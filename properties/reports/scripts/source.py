@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import inspect
 import keyword
+import re
 import symtable
 import sys
 import textwrap
@@ -98,28 +99,42 @@ def clashes(text: str, source: Source) -> bool:
     return any(_binds_twice(text, name) for name in (source.name, *names))
 
 
-def apart(names: Sequence[str], text: str) -> list[str]:
-    """Names of a script's operands, those with an underscore at their end that it has for something else.
+def operand(place: int) -> str:
+    """What stands in a script for the name of an operand, until it is `named`."""
+    return f"_operand{place}_"
+
+
+def named(text: str, names: Sequence[str]) -> str:
+    """A script with its operands named, with an underscore at the end where it has the name for something else.
+
+    A tangent is called `d` and the name of its operand, and that is no other operand either.
 
     Arguments:
-        names: what they are called.
-        text: the script, with operands that are called otherwise.
+        text: the script, where `operand` stands for names.
+        names: what the operands are called.
     """
-    taken = _outermost(symtable.symtable(text, "<script>", "exec"))
-    result: list[str] = []
-    for name in names:
-        free = name
-        while free in taken:
-            free += "_"
-        taken.add(free)
-        result.append(free)
-    return result
+    if not names:
+        return text
+    taken = _seen_with(symtable.symtable(text, "<script>", "exec"), {operand(i) for i in range(len(names))})
+    found: list[str] = []
+    for i, name in enumerate(names):
+        kinds = ("", "d") if f"d{operand(i)}" in taken else ("",)
+        while taken & {kind + name for kind in kinds}:
+            name += "_"
+        taken |= {kind + name for kind in kinds}
+        found.append(name)
+    places = re.compile(rf"\b(d?)(?:{'|'.join(f'({operand(i)})' for i in range(len(names)))})\b")
+    return places.sub(lambda match: f"{match[1]}{found[(match.lastindex or 0) - 2]}", text)
 
 
-def _outermost(table: symtable.SymbolTable) -> set[str]:
-    """All names that mean what they do at the outermost level of a module."""
-    own = {s.get_name() for s in table.get_symbols() if table.get_type() == "module" or s.is_global()}
-    return own.union(*map(_outermost, table.get_children()))
+def _seen_with(table: symtable.SymbolTable, operands: set[str]) -> set[str]:
+    """All names that mean what they do at the outermost level of a module, or where an operand is named or inside."""
+    names = {symbol.get_name() for symbol in table.get_symbols()}
+    inside = [_seen_with(child, operands) for child in table.get_children()]
+    seen = set().union(*inside)
+    if table.get_type() == "module" or operands & (names | seen):
+        return names | seen
+    return seen | {symbol.get_name() for symbol in table.get_symbols() if symbol.is_global()}
 
 
 def _binds_twice(text: str, name: str) -> bool:

@@ -61,7 +61,21 @@ def squares(w: Any, x: Any, *, data: Any) -> Any:
     return lax.psum(jnp.sum(jnp.square((x @ w.astype(x.dtype)).astype(jnp.float32))), data)
 
 
+def normalised(x: Any, scale: Any, bias: Any, *, data: Any) -> Any:
+    """Batch norm, of which XLA divides by a number of devices through its reciprocal."""
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    centred = wide - lax.pmean(wide.mean(0), data)
+    variance = lax.pmean(jnp.square(centred).mean(0), data)
+    return (centred * lax.rsqrt(variance + 0.01) * scale + bias).astype(x.dtype)
+
+
 PROGRAMS = {
+    "batch norm": Program(
+        normalised,
+        lambda x, scale, bias: (x - x.mean(0)) / jnp.sqrt(x.var(0) + 0.01) * scale + bias,
+        arguments=["batch@data c", "c", "c"],
+        results="batch@data c",
+    ),
     "a tenth": Program(lambda x, *, data: x / 10, lambda x: 0.1 * x, **ROWS),
     "a number of NumPy": Program(
         lambda x, *, data: jnp.asarray(np.sqrt(2 / np.pi), x.dtype) * x, lambda x: np.sqrt(2 / np.pi) * x, **ROWS

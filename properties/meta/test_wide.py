@@ -477,6 +477,20 @@ def test_a_count_may_have_been_rounded(dtype: str) -> None:
     assert abs(held - count) <= literal_error(held, np.dtype(dtype))
 
 
+@pytest.mark.parametrize("divisor", [3, 5, 7, 41, 1.5, 2, 8])
+def test_a_compiler_divides_by_reciprocals(divisor: float) -> None:
+    """A quotient that is exact is rounded all the same, but by a power of two: XLA leaves a little of x - 3 x / 3."""
+    x = np.arange(1, 9, dtype=np.float32)
+
+    def nothing(x: Array) -> Array:
+        return x - (x * divisor) / divisor
+
+    compiled, (wide,) = np.asarray(jax.jit(nothing)(x)), run_wide(nothing, x)
+    assert (wide.value == 0).all()
+    assert (abs(compiled) <= wide.error).all()
+    assert wide.error.any() == (np.frexp(divisor)[0] != 0.5)
+
+
 def test_narrow_operations_may_be_charged_as_wider_ones() -> None:
     """Charged as float32, a product in bfloat16 is further off than is claimed; a cast that is excepted is not."""
     x = np.asarray([1.015625, 1.0234375], "bfloat16")

@@ -33,6 +33,9 @@ APPROXIMATED = 8.0
 """Roundings of a function that a backend approximates: four units in the last place."""
 
 
+POWER_OF_TWO = 0.5
+"""The fraction of such a number, as `frexp` has it."""
+
 SHORT = 2.0**12
 """The parts of 1 of which the operands of exact arithmetic are made, up to the square of that."""
 
@@ -168,7 +171,7 @@ FUNCTIONS: dict[str, Function] = {
     "add_any": SUM,
     "sub": SUM,
     "mul": Function(lambda y, a, ea, b, eb: np.abs(a) * eb + np.abs(b) * ea + ea * eb, 1, True),
-    "div": Function(_quotient, 1),
+    "div": Function(_quotient, 2),
     "square": Function(SQUARE, 1, True),
     "one_minus_square": Function(SQUARE, 2),
     "sqrt": Function(_root, 2),
@@ -223,10 +226,10 @@ def result(env: Env, equation: Any, function: Function, *operands: Numbers, roun
     bounds = limits_of(env, equation)
     if has_complex(equation):
         often *= 4  # a complex product or magnitude is a root or a sum of several
-    elif np.ndim(often) == 0 and often == 1 and (certain := error == 0).any():
+    elif (certain := np.asarray((often == 1) & (error == 0))).any():
         # of short numbers a whole one is itself, such as an index that is made of floats
         whole = certain & (value == np.rint(value)) & (np.abs(value) <= bounds.exact)
-        often = np.where(whole & np.logical_and.reduce(np.broadcast_arrays(*map(_short, numbers))), 0.0, 1.0)
+        often = np.where(whole & np.logical_and.reduce(np.broadcast_arrays(*map(_short, numbers))), 0.0, often)
     return together(value, charged(bounds, value, error, often), result_dtype(equation))
 
 
@@ -243,6 +246,16 @@ def elementwise(function: Function) -> Any:
 
 for _name, _function in FUNCTIONS.items():
     wide_rule(_name)(elementwise(_function))
+
+
+@wide_rule("div")
+def quotient(env: Env, equation: Any, a: Numbers, b: Numbers) -> Any:
+    """A quotient: compilers multiply by the reciprocal of what they know, which is exact of powers of two alone."""
+    if is_exact(equation):
+        return exactly(env, RULES["div"], equation, [a, b])
+    a, b = aligned(env, equation, (a, b))
+    roundings = np.where(np.frexp(np.abs(b["value"]))[0] == POWER_OF_TWO, 1.0, 2.0)
+    return result(env, equation, FUNCTIONS["div"], a, b, roundings=roundings)
 
 
 @wide_rule("integer_pow")

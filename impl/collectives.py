@@ -79,8 +79,7 @@ def all_reduce(x: Blocks, axis_name: AxisName, *, op: str = "sum", axis_index_gr
     Arguments:
         x: blocks `[…]` of any dtype; max and min take no complex numbers.
         axis_name: the axis or axis tuple to reduce over.
-        op: `"sum"` (of bool: counts, in int32), `"mean"` (of exact dtypes: float32, of a sum in their own dtype that
-            wraps, as `lax.pmean` has it), `"max"`, `"min"`.
+        op: `"sum"` (of bool: counts, in int32), `"mean"` (of exact dtypes: float32; no sum may wrap), `"max"`, `"min"`.
         axis_index_groups: reduce within groups of logical indices only, of any lengths. The result then differs
             between groups, which no invariant type can express: needs `check_vma=False`.
 

@@ -29,6 +29,7 @@ from shardproof.properties.reports.checking import user_implementation
 from shardproof.properties.reports.diagnosis.conditions import rounding
 from shardproof.properties.reports.diagnosis.diagnosis import diagnose
 from shardproof.properties.reports.diagnosis.scene import Scene
+from shardproof.properties.reports.diagnosis.variants import right_for
 from shardproof.properties.reports.diagnosis.witnesses import enlarged
 from shardproof.properties.reports.plugin import pytest_pyfunc_call
 from shardproof.properties.runner.search import on_telling_data
@@ -262,6 +263,16 @@ def test_what_is_rounded_too_much_is_off_by_more_than_its_bound() -> None:
         wrong = actual != expected
         scene = Scene(case, expected, actual, wrong, 0.0045, [], lambda case, inputs: inputs[0])
         assert words in str(rounding([scene], Difference("result", "", expected, actual, wrong, bound, exact=exact)))
+
+
+def test_what_would_overflow_is_no_cause_of_finite_values() -> None:
+    """However far a result is off, it is not what a mistake would make infinite."""
+    case = a_case("all_reduce", {"dp": 2}, "dp", (1,), op="sum")
+    right, zero = np.full((2, 1), 0.46, np.float32), np.zeros((2, 1), np.float32)
+    for made, found in ((zero, ["the blocks are the right ones if nothing is subtracted"]), (zero + np.inf, [])):
+        mistakes = {"nothing is subtracted": lambda case, inputs, made=made: made}
+        scene = Scene(case, right, zero, right != zero, 1e-6, [right], lambda *_: right, mistakes=mistakes)
+        assert [line for line in right_for([scene], numbers=False) if "subtracted" in line] == found
 
 
 def test_a_coincidence_of_one_element_is_no_cause() -> None:

@@ -77,6 +77,21 @@ def test_a_missing_sum_is_called_by_its_role() -> None:
 
 
 @pytest.mark.lengthy
+def test_a_result_that_no_argument_goes_with_is_explained() -> None:
+    """The second of two results, of one argument."""
+    with pytest.raises(AssertionError) as raised:
+        check_program(
+            lambda x, *, data: (x, x[::-1] * 2),
+            lambda x: (x, x * 2),
+            arguments=("n@data",),
+            results=("n@data", "n@data"),
+            laws="value",
+        )
+    assert "wrong" in str(raised.value)
+    assert "diagnosis raises" not in str(raised.value)
+
+
+@pytest.mark.lengthy
 def test_a_missing_mean_is_called_by_its_role() -> None:
     """Blocks whose average is right are partial means."""
     with pytest.raises(AssertionError) as raised:

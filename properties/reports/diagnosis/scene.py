@@ -86,8 +86,8 @@ class Scene:
 
     @cached_property
     def own(self) -> np.ndarray | None:
-        """What each device put in: `[devices, *block]` of the operand that the result belongs to."""
-        if not self.inputs:
+        """What each device put in: `[devices, *block]` of the operand that the result belongs to, if it does to one."""
+        if self.leaf >= len(self.inputs):
             return None
         chosen = self.inputs[self.leaf]
         return chosen.reshape(-1, *chosen.shape[len(self.case.mesh.sizes) :])

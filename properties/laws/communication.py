@@ -157,7 +157,8 @@ def _check_bound(case: Case, counted: Counted) -> None:
     assert cost is not None
     if passed < bound.bytes:
         least = f"{float(bound.bytes):g} byte{'s' * (bound.bytes != 1)} must pass every device (lower bound)"
-        raise Broken("communication", f"{worded(cost)}: {least}")
+        sent = f", by which {float(passed):g} pass a device" if cost.total_bytes else ""
+        raise Broken("communication", f"{worded(cost)}{sent}: {least}")
     steps = bound.steps
     if set(dict(cost.counts)) == {"permute"} and cost.count("permute") < steps:
         raise Broken("communication", f"{worded(cost)}: expected at least {steps} (lower bound)")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
@@ -176,6 +178,14 @@ def test_nothing_sent_is_below_the_bound(contract: str) -> None:
     nothing = mine(lambda x, axis_name, **parameters: jax.numpy.resize(x, block), contract)
     assert "no communication: " in check(nothing, case, "simulate")
     assert "bytes must pass every device (lower bound)" in check(nothing, case, "simulate")
+
+
+def test_what_passes_is_told_beside_what_must() -> None:
+    """Of a collective of narrower elements; its size alone may be as large as what must pass."""
+    narrow = mine(lambda x, axis_name, *, op: lax.psum(x.astype(jnp.bfloat16), axis_name).astype(x.dtype), "all_reduce")
+    case = example("all_reduce", FOUR, "dp")
+    words = r"^1 all_reduce of [\d,]+ bytes, by which [\d.]+ pass a device: [\d.]+ bytes must pass every device \("
+    assert re.search(words, check(narrow, case, "simulate"))
 
 
 @pytest.mark.lengthy

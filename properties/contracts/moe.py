@@ -56,6 +56,8 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     else:
         least = 0 if "empty_blocks" in scope.features and draw(st.integers(0, 9), label="no tokens") == 9 else 1
         tokens = draw(st.integers(least, 0 if least == 0 else 5), label="tokens")
+        if "chunks" in scope.features and tokens and draw(st.booleans(), label="more of them than participants"):
+            tokens += participants  # so that small chunks take more rounds than there are participants
         held = draw(sampled((1, 2, 3)), label="experts of each")
         features, outputs = draw(SIZES, label="features, outputs")
         if draw(st.integers(0, 6), label="long") == 6:
@@ -86,8 +88,10 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
         params["capacity_per_sender"] = draw(sent, label="capacity_per_sender")
     if "chunks" in scope.features:
         pairs = max(1, tokens * top_k)
-        few = (pairs // 2, pairs // 3) if many else (1, 2)  # or hundreds of rounds
-        params["chunk"] = draw(sampled((None, few[0], max(1, pairs - 1), few[1], pairs + 1)), label="chunk")
+        few = (max(1, pairs // (participants * (participants + 1))), pairs // 3) if many else (1, 2)
+        # many small ones, since only with these there are more rounds than participants
+        chunks = (None, few[0], max(1, pairs - 1), few[0], few[1], few[0], pairs + 1)
+        params["chunk"] = draw(sampled(chunks), label="chunk")
     router = Described((features, experts), varies=False)
     return [Described((tokens, features)), router, Described((held, features, outputs))], params
 

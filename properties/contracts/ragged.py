@@ -36,7 +36,7 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     small = st.integers(1, 3 if scope.large else 6)
     rows_in, rows_out = draw(st.tuples(small, small), label="rows of operand and output")
     row = tuple(draw(st.lists(st.integers(1, 2), max_size=2), label="row"))
-    if not scope.large and draw(st.integers(0, 5), label="long") == 5:
+    if not scope.large and draw(st.integers(0, 2), label="long") == 2:
         rows_in, rows_out = draw(
             st.tuples(*[st.sampled_from((*LONG, *BEYOND_BYTES))] * 2), label="rows of operand and output"
         )

@@ -132,7 +132,7 @@ def fit(shape: tuple[int, ...], at: int, parts: int, tiled: bool) -> tuple[int, 
 
 
 def _reduce(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
-    ops = ("sum", "mean") if scope.floating else ("sum", "max", "min", "mean", "sum")
+    ops = ("sum", "mean") if scope.floating else ("sum", "max", "min", "mean", "sum", "mean")
     return blocks.within(draw, scope), {"op": draw(sampled(ops), label="op")}
 
 

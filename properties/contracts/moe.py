@@ -60,7 +60,7 @@ def _arguments(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
             tokens += participants  # so that small chunks take more rounds than there are participants
         held = draw(sampled((1, 2, 3)), label="experts of each")
         features, outputs = draw(SIZES, label="features, outputs")
-        if draw(st.integers(0, 6), label="long") == 6:
+        if draw(st.integers(0, 2), label="long") == 2:
             side = draw(sampled(LONG), label="long side")
             features, outputs = (1, side) if draw(st.integers(0, 2), label="outputs are") == 2 else (side, 1)
     many = tokens > 0 and not scope.large and draw(st.integers(0, 5), label="many tokens") == 5

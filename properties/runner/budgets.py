@@ -20,7 +20,7 @@ SHARES: Mapping[str, Mapping[str, float]] = {
     # a collective of `jax.lax`
     "lax": {"simulate": 0.11, "xla": 0.09, "scale": 0.06},
     # twenty hand-written algorithms, which share their pieces
-    "algorithm": {"simulate": 0.03, "xla": 0.03, "value": 0.08},
+    "algorithm": {"simulate": 0.03, "xla": 0.03, "value": 0.12},
     # a product that communicates, then multiplies: made of collectives that were checked by themselves
     "naive": {"simulate": 0.06, "xla": 0.04, "scale": 0.03},
     # an operation made of a collective or two
@@ -38,7 +38,7 @@ SHARES: Mapping[str, Mapping[str, float]] = {
     # one of loops, which the interpreter runs step by step, and compilers slowly
     "layers": {"simulate": 0.02, "xla": 0.02, "value": 0.038, "gradient": 0.03, "overlap": 0.05},
     # one that is meant on whole arrays, which a compiler may take to pieces
-    "whole": {"simulate": 0.02, "xla": 0.02, "value": 0.05, "gradient": 0.06},
+    "whole": {"simulate": 0.02, "xla": 0.02, "value": 0.05, "gradient": 0.075},
     # products that overlap, over two dozen: one pair of loops, and each compilation takes a second
     "overlapped": {"simulate": 0.02, "xla": 0.02, "value": 0.025, "communication": 0.03, "overlap": 0.12},
 }

@@ -10,6 +10,7 @@ from shardproof.properties.engines.simulate.wide import (  # each module registe
     choices,
     elementwise,
     moving,
+    quotients,
     sums,
 )
 from shardproof.properties.engines.simulate.wide.arithmetic import WideArithmetic
@@ -34,6 +35,7 @@ __all__ = [
     "choices",
     "elementwise",
     "moving",
+    "quotients",
     "sums",
     "wide_rule",
 ]

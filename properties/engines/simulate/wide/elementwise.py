@@ -32,10 +32,6 @@ Propagation = Callable[..., X]
 APPROXIMATED = 8.0
 """Roundings of a function that a backend approximates: four units in the last place."""
 
-
-POWER_OF_TWO = 0.5
-"""The fraction of such a number, as `frexp` has it."""
-
 SHORT = 2.0**12
 """The parts of 1 of which the operands of exact arithmetic are made, up to the square of that."""
 
@@ -246,16 +242,6 @@ def elementwise(function: Function) -> Any:
 
 for _name, _function in FUNCTIONS.items():
     wide_rule(_name)(elementwise(_function))
-
-
-@wide_rule("div")
-def quotient(env: Env, equation: Any, a: Numbers, b: Numbers) -> Any:
-    """A quotient: compilers multiply by the reciprocal of what they know, which is exact of powers of two alone."""
-    if is_exact(equation):
-        return exactly(env, RULES["div"], equation, [a, b])
-    a, b = aligned(env, equation, (a, b))
-    roundings = np.where(np.frexp(np.abs(b["value"]))[0] == POWER_OF_TWO, 1.0, 2.0)
-    return result(env, equation, FUNCTIONS["div"], a, b, roundings=roundings)
 
 
 @wide_rule("integer_pow")

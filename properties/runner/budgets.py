@@ -36,7 +36,7 @@ SHARES: Mapping[str, Mapping[str, float]] = {
     # what goes with that: losses of its router, other experts, experts that choose; of parts that were checked there
     "routers": {"simulate": 0.01, "xla": 0.01, "value": 0.015, "gradient": 0.02},
     # one of loops, which the interpreter runs step by step, and compilers slowly
-    "layers": {"simulate": 0.02, "xla": 0.02, "value": 0.038, "gradient": 0.03, "overlap": 0.05},
+    "layers": {"simulate": 0.02, "xla": 0.02, "value": 0.06, "gradient": 0.03, "overlap": 0.05},
     # one that is meant on whole arrays, which a compiler may take to pieces
     "whole": {"simulate": 0.02, "xla": 0.02, "value": 0.08, "gradient": 0.075},
     # products that overlap, over two dozen: one pair of loops, and each compilation takes a second

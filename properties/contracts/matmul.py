@@ -99,7 +99,7 @@ def matmul_cases(draw: st.DrawFn, name: str, scope: Scope, layout: Layout) -> Ca
     z = specs.within(draw, mesh, 1)[0]
     # a relu goes by the sign, which complex numbers do not have, and sums that wrap around lose
     others = OTHERS[: 0 if name == "transformer_block" else 1 if scope.floating else 3]
-    narrow = [name for name in FLOATS if as_dtype(name).itemsize < 4]  # twice, for these are added up in wider ones
+    narrow = [one for one in FLOATS if as_dtype(one).itemsize < 4]  # twice, for these are added up in wider ones
     dtype = draw(sampled((*FLOATS, *others, *narrow)), label="dtype")
     if "x64" in scope.features and draw(st.integers(0, WIDE_IN - 1), label="64 bits") == WIDE_IN - 1:
         dtype = {"int32": "int64", "int8": "int64", "complex64": "complex128"}.get(dtype, "float64")

@@ -104,6 +104,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 def left_out(terminalreporter: pytest.TerminalReporter) -> list[str]:
     """The laws that were left out since others had answered them, a line each, which pytest alone does not print."""
-    skipped = [str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", [])]
-    reasons = [reason.removeprefix("Skipped: ") for reason in skipped]
+    skipped = [report.longrepr for report in terminalreporter.stats.get("skipped", [])]
+    reasons = [str(one[2]).removeprefix("Skipped: ") for one in skipped if isinstance(one, tuple)]  # of any plugin
     return [reason for reason in dict.fromkeys(reasons) if reason.startswith(LEFT_OUT)]

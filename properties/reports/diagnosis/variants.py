@@ -116,7 +116,8 @@ def _holds(scene: Scene, blocks: np.ndarray) -> bool:
     right = is_float(blocks.dtype) and not scene.devices and not is_moved(scene.case)
     if scene.tolerance or right:
         # the tolerance is that of the right values, of which larger ones have another; of right blocks it is not known
-        scale = np.where(np.isfinite(blocks), np.abs(as_wide(blocks)), 0)
+        size = np.abs(as_wide(blocks))
+        scale = np.where(np.isfinite(size), size, 0)
         if right:
             scale = np.maximum(scale, max(_largest(x) for x in [scene.actual, *scene.inputs]))
         with np.errstate(invalid="ignore"):

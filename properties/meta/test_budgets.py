@@ -51,7 +51,7 @@ def test_budgets(law: str, form: str, engine: str, count: int) -> None:
     assert structures(LAWS[law], 200, engine, form) == count
 
 
-GRANTED = {"value": 240, "error": 30, "gradient": 60, "transformation": 80, "scale": 40}
+GRANTED = {"value": 240, "error": 45, "gradient": 60, "transformation": 100, "scale": 40}
 """What `pytest --impl` draws of some laws, of 100 examples."""
 
 

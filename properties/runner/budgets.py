@@ -15,8 +15,16 @@ own tests leave that out (see `law_tests`)."""
 
 SHARES: Mapping[str, Mapping[str, float]] = {
     # of a user's function nothing is known; a case without jit, or compiled with its gradients, takes as long as fifty;
-    # under what takes derivatives of one operand alone, or of two calls, bugs are met late
-    "user": {"simulate": 1.0, "xla": 1.0, "eager": 0.4, "agreement": 0.5, "transformed gradient": 1.3},
+    # under what takes derivatives of one operand alone, or of two calls, bugs are met late, as are errors of many kinds
+    "user": {
+        "simulate": 1.0,
+        "xla": 1.0,
+        "eager": 0.4,
+        "agreement": 0.5,
+        "transformation": 1.25,
+        "transformed gradient": 1.6,
+        "error": 1.5,
+    },
     # a collective of `jax.lax`
     "lax": {"simulate": 0.11, "xla": 0.09, "scale": 0.06},
     # twenty hand-written algorithms, which share their pieces

@@ -87,6 +87,11 @@ def through_bfloat16(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array
     return collectives.all_reduce(x.astype(jnp.bfloat16), axis_name, op=op).astype(x.dtype)
 
 
+def through_int16(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Cuts off the upper half of what it sends, and wraps."""
+    return collectives.all_reduce(x.astype(jnp.int16).astype(x.dtype), axis_name, op=op)
+
+
 def own_twice(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
     """Counts the device's own block twice."""
     return collectives.all_reduce(x, axis_name, op=op) + x
@@ -220,6 +225,12 @@ SAID: dict[str, tuple[Function, Case, Any, str]] = {
         a_case("all_gather", LINE, "dp", (1,), axis=0, tiled=True),
         check_gradient,
         "(dp=2) has the cotangent of (dp=2) alone",
+    ),
+    "wrapped": (
+        through_int16,
+        a_case("all_reduce", {"dp": 1}, "dp", (3,), op="sum", dtype="int32", kind="special", seed=2),
+        check_value,
+        "the blocks are the right ones with its value in int16 in place of each number that goes in",
     ),
     "signed": (
         MUTANTS["max_of_words_is_signed"].function,

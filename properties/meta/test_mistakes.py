@@ -51,7 +51,7 @@ CASES = {
             ignore_index=3,
         ),
         a_case("embedding_lookup", ((3, 4), "float32", (AXES, ())), ((9,), "int32", ((),))),
-        a_case("masked_mean", ((3,), "float32", EVERY), ((3,), "bool", EVERY)),
+        a_case("masked_mean", ((2, 3), "float32", (AXES, ())), ((2, 3), "bool", (AXES, ()))),
         a_case("global_norm", ((3, 2), "float32", (AXES, ()))),
         a_case("rms_norm", ((3, 4), "float32", ((), AXES)), ((4,), "float32", EVERY), epsilon=0.5),
         a_case("ragged_all_to_all", *[((6,), "float32", EVERY)] * 2, *[((12,), "int32", EVERY)] * 4),
@@ -138,6 +138,7 @@ SHOWN = {
     "masked_mean: values are multiplied by the mask, which keeps a masked NaN": (("nan",), SEEDS),
     "masked_mean: the sum is divided by how many elements count where none does": (("exact",), range(20)),
     "masked_mean: the sum is divided by how many elements count on each participant alone": (("exact",), SEEDS),
+    "masked_mean: the means of rows, which count different numbers of elements, are averaged": (("exact",), SEEDS),
 }
 """On which kinds of data a mistake shows, and of which seeds, where it does not on any."""
 
@@ -149,6 +150,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "gated_moe_layer: the lowest gates of an expert were kept, not the highest": OF_GATES,
     "gated_moe_layer: all policies were that by position": {"policy": "choice"},
     "gated_moe_layer: senders dropped nothing": {"capacity_per_sender": 1},
+    **{
+        f"{layer}: without a capacity an expert had room for as many tokens as a participant has": {
+            "capacity": None,
+            "capacity_per_sender": None,
+        }
+        for layer in ("moe_layer", "gated_moe_layer")
+    },
 }
 """The options on which a mistake shows, where it does not on the case's own."""
 

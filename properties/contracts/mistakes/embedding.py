@@ -76,5 +76,11 @@ MISTAKES = {
     "the id behind a participant's last row is taken for that row, and added": RowOfEach(
         lambda ids, local, rows: np.where(local == rows, rows - 1, local)
     ),
+    "every participant but the first takes the row before that of an id": RowOfEach(
+        lambda ids, local, rows: np.where(local < ids, local - 1, local)
+    ),
+    "every participant but the first takes the row behind that of an id": RowOfEach(
+        lambda ids, local, rows: np.where(local < ids, local + 1, local)
+    ),
     "an id that is there several times gives its row the gradient of one place": OneGradientPerRow(),
 }

@@ -45,8 +45,22 @@ class ByOwn(masked_mean.MaskedMean):
         return [total / np.maximum(masked_mean.per_device(mask, mesh).sum(axis=-1), 1)]
 
 
+class OfRows(masked_mean.MaskedMean):
+    """Takes the mean of the means of rows."""
+
+    def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> list[Blocks]:
+        """The mean over the rows, which are along the last dimension, of the mean of each."""
+        values, mask = operands
+        rows = values.reshape(*mesh.sizes, -1, values.shape[-1])
+        kept = np.where(mask.reshape(rows.shape), rows.astype(wide(values.dtype)), 0)
+        with np.errstate(invalid="ignore"):
+            total, count = (all_reduce(x.sum(axis=-1), mesh, axes) for x in (kept, mask.reshape(rows.shape)))
+            return [(total / np.maximum(count, 1)).mean(axis=-1)]
+
+
 MISTAKES = {
     "values are multiplied by the mask, which keeps a masked NaN": Multiplied(),
     "the sum is divided by how many elements count where none does": ByNone(),
     "the sum is divided by how many elements count on each participant alone": ByOwn(),
+    "the means of rows, which count different numbers of elements, are averaged": OfRows(),
 }

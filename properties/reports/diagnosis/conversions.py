@@ -24,7 +24,7 @@ INSTEAD: dict[str, Change] = {
 }
 """What may have been taken for an operand, or for a result."""
 
-COARSE = ("float8_e4m3fn", "float8_e5m2", "bfloat16", "float16", "int8", "int32", "float32")
+COARSE = ("float8_e4m3fn", "float8_e5m2", "bfloat16", "float16", "int32", "int16", "int8", "float32")
 """The dtypes through which numbers may have been sent."""
 
 
@@ -76,13 +76,13 @@ def _widely(change: Change, x: np.ndarray) -> np.ndarray:
 
 
 def _as(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """The numbers in another dtype.
+    """The numbers in another dtype; integers that do not fit wrap.
 
     Raises:
-        ValueError: if they do not fit, and what they become is left to the machine.
+        ValueError: if floats do not fit integers, and what they become is left to the machine.
     """
     cast = x.astype(dtype)
-    if is_integer(dtype) and x.size and x.dtype.kind != "b":
+    if is_integer(dtype) and x.size and x.dtype.kind != "b" and not is_integer(x.dtype):
         info, exact = ml_dtypes.iinfo(dtype), x.astype(np.float64)
         if not (np.isfinite(exact).all() and exact.min() >= info.min and exact.max() <= info.max):
             raise ValueError(f"x={x}: not all of {dtype}")

@@ -11,13 +11,13 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import Scope
 from shardproof.properties.counting.examples import example
-from shardproof.properties.engines import engine_named
+from shardproof.properties.engines import Engine, engine_named
 from shardproof.properties.laws.kinds import WRONG_ARGUMENTS
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.laws.violation import SuiteError
 from shardproof.properties.meta.drawn import drawn
 from shardproof.properties.mutants import MUTANTS
-from shardproof.properties.programs.implementations import ALGORITHMS, IMPLEMENTATIONS, OVERLAPPED
+from shardproof.properties.programs.implementations import ALGORITHMS, IMPLEMENTATIONS, OVERLAPPED, Implementation
 from shardproof.properties.reports.report import COLUMNS, by_contract, by_implementation
 from shardproof.properties.runner.budgets import (
     EQUATIONS,
@@ -29,8 +29,7 @@ from shardproof.properties.runner.budgets import (
     structures,
     within,
 )
-from shardproof.properties.runner.draws import FEW, search, telling
-from shardproof.properties.runner.law_tests import but_the_simplest
+from shardproof.properties.runner.draws import FEW, but_the_simplest, search, telling
 from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.turns import PATIENCE, Turns
 
@@ -119,6 +118,24 @@ def test_the_simplest_is_no_part_of_a_budget(number: int) -> None:
     collect()
     assert len(seen) == 3
     assert 0 not in seen
+
+
+@pytest.mark.parametrize("implementation", ["embedding_lookup[masked]", "moe_layer[sorted]"])
+def test_on_the_second_engine_each_seed_draws_others(implementation: str) -> None:
+    """Of a few structures none is the same in every run, as what Hypothesis tries first is on the first engine."""
+    (one,), first = (i for i in IMPLEMENTATIONS if str(i) == implementation), []
+
+    def check(implementation: Implementation, case: Case, engine: Engine) -> int:
+        seen.append(str(case))
+        return 1
+
+    for number in range(4):
+        seen: list[str] = []
+        law = replace(LAWS["value"], check=check)
+        search(law, one, engine_named("xla"), Scope(), 2, number, False, lambda case: "")
+        assert len(seen) == 2
+        first.append(seen[0])
+    assert len(set(first)) == 4, first
 
 
 def test_of_few_structures_all_can_fail() -> None:

@@ -11,7 +11,7 @@ shardproof.properties.benchmark simulate`), and the law of agreement has a large
 
 LEAST = 2
 """What everything gets: the first structure that Hypothesis tries is the simplest, on which nothing moves. The suite's
-own tests leave that out (see `law_tests`)."""
+own tests leave that out, and on a second engine all searches do (see `draws`)."""
 
 SHARES: Mapping[str, Mapping[str, float]] = {
     # of a user's function nothing is known; a case without jit, or compiled with its gradients, takes as long as fifty;

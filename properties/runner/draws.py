@@ -4,9 +4,9 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import HealthCheck, Phase, given, reject, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import FlakyFailure, Unsatisfiable
 
@@ -21,6 +21,8 @@ from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.turns import Turns, in_turn
 from shardproof.properties.runner.verdict import Enough
 from shardproof.properties.runner.violation import LawViolation, first_of
+
+Drawn = TypeVar("Drawn")
 
 FEW = 12
 """So many structures or fewer are for what tells right from wrong alone."""
@@ -117,6 +119,17 @@ def telling(
     return possible if broken is None else in_turn(possible, Turns(law.kinds), broken)
 
 
+@st.composite
+def but_the_simplest(draw: st.DrawFn, drawn: st.SearchStrategy[Drawn]) -> Drawn:
+    """What is drawn without what Hypothesis tries first, on which nothing moves.
+
+    With a few structures for a law and an implementation, that would be one of a few, and the same in every run.
+    """
+    if not draw(st.integers(0, 15), label="not the simplest"):
+        reject()  # a filter Hypothesis would make a bound of, and try that first
+    return draw(drawn)
+
+
 def _can_fail(case: Case) -> bool:
     return not case.trivial
 
@@ -153,6 +166,9 @@ def search(
     start = time.perf_counter()
     tried = 0
     caught: tuple[int, float] | None = None
+    cases = telling(law, implementation, scope, tally.exclude, max_examples, tally.is_broken)
+    if engine.name != law.engines[0]:  # on which what is tried first was run
+        cases = but_the_simplest(cases)
     instead = max(budgets.LEAST, round(max_examples * budgets.XLA))
 
     @settings(
@@ -165,7 +181,7 @@ def search(
         suppress_health_check=list(HealthCheck),
         print_blob=False,
     )
-    @given(case=telling(law, implementation, scope, tally.exclude, max_examples, tally.is_broken))
+    @given(case=cases)
     def holds(case: Case) -> None:
         nonlocal tried, caught, kind
         if chosen and not caught and not chosen.takes(case):

@@ -3,10 +3,9 @@
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import TypeVar
 
 import pytest
-from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shardproof.properties.contracts import Scope
@@ -14,12 +13,10 @@ from shardproof.properties.engines import Engine
 from shardproof.properties.laws.law import LAWS, Law
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.runner.budgets import structures
-from shardproof.properties.runner.draws import telling
+from shardproof.properties.runner.draws import but_the_simplest, telling
 from shardproof.properties.runner.judging import verify
 from shardproof.properties.runner.reach import LARGEST
 from shardproof.properties.runner.tally import Tally
-
-Drawn = TypeVar("Drawn")
 
 ENOUGH = ("agreement", "communication")
 """With the laws in the interpreter, what implies them on XLA."""
@@ -97,17 +94,6 @@ def law_test(
 
 _made_once = lru_cache(maxsize=1)(telling)
 """The cases of a law, made once for a test."""
-
-
-@st.composite
-def but_the_simplest(draw: st.DrawFn, drawn: st.SearchStrategy[Drawn]) -> Drawn:
-    """What is drawn without what Hypothesis tries first, on which nothing moves.
-
-    With a few structures for a law and an implementation, that would be one of a few, and the same in every run.
-    """
-    if not draw(st.integers(0, 15), label="not the simplest"):
-        reject()  # a filter Hypothesis would make a bound of, and try that first
-    return draw(drawn)
 
 
 def law_tests(implementations: Sequence[Implementation], *, derived: bool = False) -> dict[str, Callable[..., None]]:

@@ -14,7 +14,7 @@ from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import Engine
 from shardproof.properties.laws.relations import RELATIONS, Relation
 from shardproof.properties.programs.implementations import OPERATIONS, Implementation
-from shardproof.properties.runner.law_tests import but_the_simplest
+from shardproof.properties.runner.draws import but_the_simplest
 
 ROUTED = [one for one in OPERATIONS if one.form == "routed"]
 GLOBAL = [one for one in OPERATIONS if one.contract == "global_moe_layer"]

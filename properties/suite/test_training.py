@@ -10,7 +10,7 @@ from shardproof.properties.cases.training import Trial
 from shardproof.properties.contracts import Scope
 from shardproof.properties.laws.training import OPTIMISERS, check_steps
 from shardproof.properties.programs.training import FORMS, Form
-from shardproof.properties.runner.law_tests import but_the_simplest
+from shardproof.properties.runner.draws import but_the_simplest
 
 EXAMPLES = {"simulate": 0.03, "xla": 0.01}
 """What the profile's examples are multiplied with."""

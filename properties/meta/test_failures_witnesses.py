@@ -92,6 +92,11 @@ def through_int16(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
     return collectives.all_reduce(x.astype(jnp.int16).astype(x.dtype), axis_name, op=op)
 
 
+def own_of_one(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
+    """Its own block, if that is one element, and the wrong sign of what is right of more."""
+    return x if x.size == 1 else -collectives.all_reduce(x, axis_name, op=op)
+
+
 def own_twice(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
     """Counts the device's own block twice."""
     return collectives.all_reduce(x, axis_name, op=op) + x
@@ -226,6 +231,12 @@ SAID: dict[str, tuple[Function, Case, Any, str]] = {
         check_gradient,
         "(dp=2) has the cotangent of (dp=2) alone",
     ),
+    "of one element": (
+        own_of_one,
+        REDUCED,
+        check_value,
+        "every wrong device holds its own input, unchanged\n  in blocks this small; in larger ones it is otherwise",
+    ),
     "wrapped": (
         through_int16,
         a_case("all_reduce", {"dp": 1}, "dp", (3,), op="sum", dtype="int32", kind="special", seed=2),
@@ -246,6 +257,12 @@ def test_what_a_function_does_wrong_is_said(name: str) -> None:
     """A wrong function is told by what it does, on the smallest blocks as well."""
     function, case, check, words = SAID[name]
     assert words in told(function, case, check)
+
+
+def test_what_holds_of_larger_blocks_too_is_not_restricted() -> None:
+    """Larger blocks that say the same, or have no whole that is wrong, add nothing."""
+    for function, case in ((first_twice, REDUCED), (half_own, a_case("all_reduce", LINE, "dp", (3, 2), op="sum"))):
+        assert "in blocks this small" not in told(function, case, check_value)
 
 
 def test_rounding_is_no_rearrangement() -> None:
@@ -356,6 +373,11 @@ def test_larger_blocks_keep_what_an_odd_side_shows() -> None:
     assert larger.operands[0].block == (4, 33) or larger.operands[0].block[1] % 2 == 1
     assert larger.operands[0].block[0] == 4
     assert enlarged(a_case("ring_shift", {"dp": 2}, "dp", (), offset=1)) is None
+    whole = a_case("ring_shift", {"dp": 2}, "dp", (1, 2), offset=1)
+    longer = enlarged(whole, sharded=False)
+    assert longer is not None
+    assert longer.operands[0].block[0] == 1  # which is sharded
+    assert longer.operands[0].block[1] > 2
 
 
 def test_the_smallest_case_has_data_that_shows_every_wrong_block() -> None:

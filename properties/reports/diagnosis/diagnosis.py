@@ -38,6 +38,10 @@ LOOKED_AT = 64
 """How many wrong blocks are explained: those of a large mesh are wrong in the same way."""
 
 
+SMALL = "  in blocks this small; in larger ones it is otherwise"
+"""What is added to what is said of whole blocks, and contradicted by larger ones on which the function was run."""
+
+
 def diagnose(violation: LawViolation) -> list[str]:
     """Lines that say what is wrong, the details indented; none where blocks were not compared."""
     difference = violation.difference
@@ -83,6 +87,8 @@ def diagnose(violation: LawViolation) -> list[str]:
         if left and not also:
             more, left = _explain(some, left, explanations)
             lines += more
+            if more and some is alike and len(alike) < len(scenes):
+                lines.append(SMALL)
     if left and not also:
         rest = np.isin(np.arange(len(scenes[0].wrong)), left).reshape(-1, *[1] * (scenes[0].wrong.ndim - 1))
         some = [dataclasses.replace(s, wrong=s.wrong & rest) for s in alike]

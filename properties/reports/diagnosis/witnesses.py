@@ -38,6 +38,9 @@ MOST = 64
 ELEMENTS = 24
 """How many elements of 16 bits or more a block has that no other resembles; of fewer bits, more."""
 
+FURTHER = 1_000_003
+"""How far the seeds of further data sets are from that of the first."""
+
 MOST_RUNS = 40
 """How many data sets the function is run on, at most, so that there are as many numbers as there may be unknowns."""
 
@@ -52,13 +55,15 @@ def scenes_of(violation: LawViolation) -> list[Scene]:
     engine = _engine(violation, own)
     if engine is None or data is None:
         return [own]
-    found = [own]
-    for other, more in _others(case, data, own.actual[0].size, larger=engine.name == "simulate"):
-        scene = _observed(violation, other, more, engine)
-        # larger blocks on which all is right do not show the bug, and say nothing of it
-        if scene is not None and (other is case or scene.devices):
-            found.append(scene)
-    return found
+    alike = [_observed(violation, case, more, engine) for more in _others(case, data, own.actual[0].size)]
+    longer: list[Scene | None] = []
+    if engine.name == "simulate" and case.mesh.size <= MOST:  # larger blocks are others to be compiled
+        for larger in (enlarged(case), enlarged(case, sharded=False)):
+            if larger is not None and not any(longer):
+                longer = [_observed(violation, larger, more, engine) for more in _of_larger(data)]
+    # larger blocks on which all is right do not show the bug, and say nothing of it
+    shown = [scene for scene in longer if scene is not None and scene.devices]
+    return [own, *(scene for scene in alike if scene is not None), *shown]
 
 
 def _engine(violation: LawViolation, own: Scene) -> Engine | None:
@@ -74,11 +79,11 @@ def _engine(violation: LawViolation, own: Scene) -> Engine | None:
     return None
 
 
-def _others(case: Case, data: Data, elements: int, *, larger: bool) -> Iterator[tuple[Case, Data]]:
-    """Structures and data sets on which to run the function again; `larger` blocks are others to be compiled."""
-    seed = data.seed + 1_000_003
+def _others(case: Case, data: Data, elements: int) -> Iterator[Data]:
+    """Data sets on which to run the function again."""
+    seed = data.seed + FURTHER
     moved = is_moved(case)
-    yield case, Data("distinct" if moved else "exact", seed)
+    yield Data("distinct" if moved else "exact", seed)
     if case.mesh.size > MOST:
         return
     unknown = case.mesh.size
@@ -87,16 +92,18 @@ def _others(case: Case, data: Data, elements: int, *, larger: bool) -> Iterator[
     wanted = max(2 * unknown, _telling(case))
     runs = min(3 + wanted // max(elements, 1), MOST_RUNS)
     for i in range(1, runs):
-        yield case, Data("exact", seed + i)
+        yield Data("exact", seed + i)
     if data.kind not in ("distinct", "exact"):
         for i, kind in enumerate((data.kind, data.kind, "special" if data.kind == "nan" else data.kind)):
-            yield case, Data(kind, seed + runs + i)
-    longer = enlarged(case) if larger else None
-    if longer is not None:
-        for i in range(3):
-            yield longer, Data("exact", seed + i)
-        if data.kind not in ("distinct", "exact"):
-            yield longer, Data(data.kind, seed)
+            yield Data(kind, seed + runs + i)
+
+
+def _of_larger(data: Data) -> Iterator[Data]:
+    """The same on larger blocks, of which few are enough."""
+    for i in range(3):
+        yield Data("exact", data.seed + FURTHER + i)
+    if data.kind not in ("distinct", "exact"):
+        yield Data(data.kind, data.seed + FURTHER)
 
 
 def _telling(case: Case) -> int:
@@ -104,15 +111,25 @@ def _telling(case: Case) -> int:
     return ELEMENTS * (1 if min(width(o.numpy_dtype) for o in case.operands) >= 16 else 4)
 
 
-def enlarged(case: Case) -> Case | None:
-    """The case with every side an odd number of times as long, so that blocks differ, and odd sides stay odd."""
+def enlarged(case: Case, *, sharded: bool = True) -> Case | None:
+    """The case with every side an odd number of times as long, so that blocks differ, and odd sides stay odd.
+
+    Arguments:
+        case: the case.
+        sharded: whether sides that are sharded are longer as well, which some functions refuse.
+    """
     params = case.keywords
     fixed = () if params.get("tiled", True) else (params.get("split_axis"), params.get("scatter_dimension"))
     wanted = _telling(case)
     smallest = min(case.operands, key=lambda o: math.prod(o.block))
     sizes = math.prod(smallest.block)
-    scaled = [[n if i in fixed or i - len(o.block) in fixed else None for i, n in enumerate(o.block)] for o in
-              case.operands]  # fmt: skip
+    scaled = [
+        [
+            n if i in fixed or i - len(o.block) in fixed or (axes and not sharded) else None
+            for i, (n, axes) in enumerate(zip(o.block, o.placement.spec, strict=True))
+        ]
+        for o in case.operands
+    ]
     free = sum(side is None for side in scaled[case.operands.index(smallest)])
     if not sizes or not free:
         return None

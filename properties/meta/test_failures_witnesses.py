@@ -261,8 +261,13 @@ def test_what_a_function_does_wrong_is_said(name: str) -> None:
 
 def test_what_holds_of_larger_blocks_too_is_not_restricted() -> None:
     """Larger blocks that say the same, or have no whole that is wrong, add nothing."""
-    for function, case in ((first_twice, REDUCED), (half_own, a_case("all_reduce", LINE, "dp", (3, 2), op="sum"))):
-        assert "in blocks this small" not in told(function, case, check_value)
+    for function, case, words in (
+        (first_twice, REDUCED, "twice"),
+        (half_own, a_case("all_reduce", LINE, "dp", (3, 2), op="sum"), "its own input"),
+    ):
+        text = told(function, case, check_value)
+        assert words in text
+        assert "in blocks this small" not in text
 
 
 def test_rounding_is_no_rearrangement() -> None:

@@ -121,9 +121,9 @@ def telling(
 
 @st.composite
 def but_the_simplest(draw: st.DrawFn, drawn: st.SearchStrategy[Drawn]) -> Drawn:
-    """What is drawn without what Hypothesis tries first, on which nothing moves.
+    """What is drawn without what Hypothesis tries first, which is the same for every seed, and mostly trivial.
 
-    With a few structures for a law and an implementation, that would be one of a few, and the same in every run.
+    With a few structures for a law and an implementation, that would be one of a few.
     """
     if not draw(st.integers(0, 15), label="not the simplest"):
         reject()  # a filter Hypothesis would make a bound of, and try that first

@@ -87,7 +87,7 @@ def diagnose(violation: LawViolation) -> list[str]:
         if left and not also:
             more, left = _explain(some, left, explanations)
             lines += more
-            if more and some is alike and len(alike) < len(scenes):
+            if more and some is alike and explanations is EXPLANATIONS and len(alike) < len(scenes):
                 lines.append(SMALL)
     if left and not also:
         rest = np.isin(np.arange(len(scenes[0].wrong)), left).reshape(-1, *[1] * (scenes[0].wrong.ndim - 1))

@@ -4,7 +4,7 @@ import pytest
 
 from shardproof.properties.runner.garbage import kept_to_the_end
 
-pytest_plugins = ["shardproof.properties.reports.plugin"]
+pytest_plugins = ["shardproof.properties.report.plugin"]
 collect_ignore = ["shardproof"]  # links to the folders beside it, whose tests `pytest .` would find twice
 
 

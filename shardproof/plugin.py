@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-SUITE = "shardproof.properties.reports.plugin"
+SUITE = "shardproof.properties.report.plugin"
 ASKING = ("--impl", "--replay", "--keep-regression", "--claims", "--expect-communication", "--expect-overlap")
 """The options that ask for the suite. The others belong to these: alone they mean nothing outside of its checkout."""
 OPTIONS = (
@@ -28,7 +28,7 @@ OPTIONS = (
 FLAGS = ("--require-gpu", "--require-tpu", "--require-tpu-compiler")
 """Those that have none."""
 TESTS = Path(__file__).parent / "properties"
-REPORTS = ("shardproof.properties.reports.results", "shardproof.properties.reports.failures.showing")
+REPORTS = ("shardproof.properties.report.results", "shardproof.properties.report.failures.showing")
 """What shows and counts what tests check, without any option."""
 MADE_TEST = "shardproof_program_test"
 """What `program_test` marks its tests with."""

@@ -10,12 +10,12 @@ from rich.console import Console
 from shardproof.properties.benchmark.products import form_of
 from shardproof.properties.benchmark.tables import table
 from shardproof.properties.benchmark.timelines import COMPARED
-from shardproof.properties.counting.chips import chip
-from shardproof.properties.counting.choosing import choice, forms
-from shardproof.properties.counting.compiled import RECORDED, UNSHARDED, Records
-from shardproof.properties.counting.modelled import Place, Work
-from shardproof.properties.counting.products import SHAPES
-from shardproof.properties.engines.tpu_compiler import NotCompiled, Topology, missing
+from shardproof.properties.contracts.products import SHAPES
+from shardproof.properties.performance.chips import chip
+from shardproof.properties.performance.choosing import choice, forms
+from shardproof.properties.performance.compiled import RECORDED, UNSHARDED, Records
+from shardproof.properties.performance.modelled import Place, Work
+from shardproof.properties.performance.tpu_compiler import NotCompiled, Topology, missing
 
 COLUMNS = ("product", "shape", "form", "timeline", "compiler", "exposed, timeline", "exposed, compiler")
 

@@ -5,7 +5,7 @@ from rich.progress import track
 
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.hunt import hunt
-from shardproof.properties.reports.failures.text import diagnosed
+from shardproof.properties.report.failures.text import diagnosed
 
 UNEXPLAINED = "other values"
 """How a diagnosis begins that explains nothing."""

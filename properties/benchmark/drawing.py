@@ -11,7 +11,7 @@ from rich.table import Table
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import XlaEngine
-from shardproof.properties.laws.batches import oracle_blocks
+from shardproof.properties.engines.batches import oracle_blocks
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS
 from shardproof.properties.programs.program import Seen, forward

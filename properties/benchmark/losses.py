@@ -8,9 +8,9 @@ from shardproof.impl.losses import PARALLELISATIONS
 from shardproof.oracles import mlp_costs
 from shardproof.oracles.communication import Cost
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.counting.counted import count
-from shardproof.properties.counting.operations import peak_of
+from shardproof.properties.communication.counted import count
 from shardproof.properties.engines import Engine, SimulateEngine, XlaEngine
+from shardproof.properties.performance.operations import peak_of
 from shardproof.properties.programs.losses import loss_and_gradients
 from shardproof.properties.programs.program import Program
 

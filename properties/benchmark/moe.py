@@ -21,13 +21,13 @@ from shardproof.oracles.moe.costs import kept_bytes
 from shardproof.oracles.moe.dropping import dispatch
 from shardproof.oracles.moe.routing import route
 from shardproof.properties.benchmark import tables
-from shardproof.properties.counting.bounds import moved
-from shardproof.properties.counting.machines import Balanced
-from shardproof.properties.counting.operations import operations_of
-from shardproof.properties.counting.timeline import timeline
+from shardproof.properties.communication.bounds import moved
 from shardproof.properties.engines.simulate import prepare
 from shardproof.properties.engines.simulate.record import Record
 from shardproof.properties.engines.xla import abstract_mesh
+from shardproof.properties.performance.machines import Balanced
+from shardproof.properties.performance.operations import operations_of
+from shardproof.properties.performance.timeline import timeline
 from shardproof.properties.programs.implementations import OPERATIONS
 from shardproof.properties.programs.program import Argument, Program
 

@@ -8,12 +8,12 @@ import jax
 from jax.sharding import AxisType, NamedSharding
 from rich.table import Table
 
-from shardproof.properties.benchmark.measured.medians import medians
 from shardproof.properties.benchmark.moe import Layer, names_of
 from shardproof.properties.benchmark.tables import table
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.laws.law import LAWS
+from shardproof.properties.performance.measured.medians import medians
 from shardproof.properties.programs.implementations import OPERATIONS
 from shardproof.properties.runner.search import find_violation
 

@@ -11,8 +11,8 @@ from rich.table import Table
 
 from shardproof.properties.benchmark import moe, moe_clock, tables
 from shardproof.properties.benchmark.moe import DISPATCHES, PER_SENDER, Layer, names_of, recorded, sent
-from shardproof.properties.counting.operations import peak_of
 from shardproof.properties.engines.simulate.record import Record
+from shardproof.properties.performance.operations import peak_of
 
 DEVICES = (8, 64, 256)
 MOST_BYTES = 2**30

@@ -4,7 +4,7 @@ import importlib
 import re
 from typing import Any
 
-from shardproof.properties.reports import plugin
+from shardproof.properties.report import plugin
 
 
 class Collector:

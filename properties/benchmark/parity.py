@@ -27,7 +27,7 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.benchmark import tables
 from shardproof.properties.benchmark.losses import counts
 from shardproof.properties.cases.training import Masked, Trial
-from shardproof.properties.counting.counted import of_compiled, of_record
+from shardproof.properties.communication.counted import of_compiled, of_record
 from shardproof.properties.laws.training import TOLERANCE, compiled, expected, setting_of, simulated
 from shardproof.properties.programs.losses import shapes
 from shardproof.properties.programs.training import FORMS, Form, of_loss

@@ -11,12 +11,12 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.benchmark import tables
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data, generate
-from shardproof.properties.counting.machines import Balanced, flops_in
-from shardproof.properties.counting.operations import Operation, operations_of
-from shardproof.properties.counting.products import product_case
-from shardproof.properties.counting.timeline import timeline
+from shardproof.properties.contracts.products import product_case
 from shardproof.properties.engines.simulate import prepare
 from shardproof.properties.engines.xla import abstract_mesh
+from shardproof.properties.performance.machines import Balanced, flops_in
+from shardproof.properties.performance.operations import Operation, operations_of
+from shardproof.properties.performance.timeline import timeline
 from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.implementations import OVERLAPPED, PRODUCTS, Implementation
 from shardproof.properties.programs.program import Program, Seen, forward

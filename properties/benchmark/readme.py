@@ -9,20 +9,20 @@ from shardproof.properties.benchmark.tables import markdown
 from shardproof.properties.cases.chain import LINKS
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.features import FEATURES
-from shardproof.properties.counting.shaped import KNOWN
 from shardproof.properties.known_defects import DEFECTS
 from shardproof.properties.known_defects.recorded import RECORDED
 from shardproof.properties.laws.law import LAWS
+from shardproof.properties.performance.shaped import KNOWN
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS
 from shardproof.properties.runner.given import signature_of
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 CONTRACTS_PAGE = ROOT / "properties/contracts/README.md"
-COUNTING_PAGE = ROOT / "properties/counting/README.md"
+COUNTING_PAGE = ROOT / "properties/performance/README.md"
 DEFECTS_PAGE = ROOT / "properties/known_defects/README.md"
 IMPL_PAGE = ROOT / "impl/README.md"
-REPORTS_PAGE = ROOT / "properties/reports/README.md"
+REPORTS_PAGE = ROOT / "properties/report/README.md"
 SUITE_PAGE = ROOT / "properties/README.md"
 VERIFIED_PAGE = ROOT / "properties/suite/VERIFIED.md"
 

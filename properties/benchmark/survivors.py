@@ -11,16 +11,16 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.benchmark import tables
 from shardproof.properties.benchmark.products import SMALL, form_of, traced_ways
 from shardproof.properties.benchmark.timelines import DATA
-from shardproof.properties.counting.chips import CHIPS
-from shardproof.properties.counting.choosing import Choice, choice, forms, scheduled
-from shardproof.properties.counting.compiled import RECORDED, UNSHARDED, Figures, Key, read
-from shardproof.properties.counting.crossover import shapes_of
-from shardproof.properties.counting.machines import Balanced, loads_in
-from shardproof.properties.counting.products import SHAPES, product_case, whole_sides
-from shardproof.properties.counting.shaped import shaped
-from shardproof.properties.counting.steps import steps
-from shardproof.properties.counting.timeline import timeline
-from shardproof.properties.engines.tpu_compiler.request import COMPILER, FORWARD
+from shardproof.properties.communication.steps import steps
+from shardproof.properties.contracts.products import SHAPES, product_case, whole_sides
+from shardproof.properties.performance.chips import CHIPS
+from shardproof.properties.performance.choosing import Choice, choice, forms, scheduled
+from shardproof.properties.performance.compiled import RECORDED, UNSHARDED, Figures, Key, read
+from shardproof.properties.performance.crossover import shapes_of
+from shardproof.properties.performance.machines import Balanced, loads_in
+from shardproof.properties.performance.shaped import shaped
+from shardproof.properties.performance.timeline import timeline
+from shardproof.properties.performance.tpu_compiler.request import COMPILER, FORWARD
 from shardproof.properties.programs.implementations import FORMS, OVERLAPPED, Implementation, over_two_axes
 
 NEAR = Fraction(102, 100)

@@ -8,11 +8,11 @@ from rich.console import Console
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.benchmark.products import form_of
 from shardproof.properties.benchmark.tables import table
-from shardproof.properties.counting.chips import CHIPS, Chip
-from shardproof.properties.counting.choosing import Choice, Forms, choice, forms
-from shardproof.properties.counting.machines import flops_in
-from shardproof.properties.counting.products import SHAPES, whole_sides
-from shardproof.properties.counting.shaped import shaped
+from shardproof.properties.contracts.products import SHAPES, whole_sides
+from shardproof.properties.performance.chips import CHIPS, Chip
+from shardproof.properties.performance.choosing import Choice, Forms, choice, forms
+from shardproof.properties.performance.machines import flops_in
+from shardproof.properties.performance.shaped import shaped
 
 DATA = 2
 """Over how many devices the rows are divided beside the axis of the product."""

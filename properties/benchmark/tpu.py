@@ -10,11 +10,21 @@ from rich.console import Console
 
 from shardproof.properties.benchmark.products import form_of
 from shardproof.properties.benchmark.tables import markdown, table
-from shardproof.properties.counting.compiled import MICRO, OWN, RECORDED, UNSHARDED, Figures, Key, Records, key_of, read
-from shardproof.properties.counting.modelled import Place, Work, modelled
-from shardproof.properties.counting.products import SHAPES
-from shardproof.properties.engines.tpu_compiler import NotCompiled, NoTpuCompiler, Topology, TpuCompiler, missing
-from shardproof.properties.engines.tpu_compiler.request import COMPILER, FORWARD, WAYS
+from shardproof.properties.contracts.products import SHAPES
+from shardproof.properties.performance.compiled import (
+    MICRO,
+    OWN,
+    RECORDED,
+    UNSHARDED,
+    Figures,
+    Key,
+    Records,
+    key_of,
+    read,
+)
+from shardproof.properties.performance.modelled import Place, Work, modelled
+from shardproof.properties.performance.tpu_compiler import NotCompiled, NoTpuCompiler, Topology, TpuCompiler, missing
+from shardproof.properties.performance.tpu_compiler.request import COMPILER, FORWARD, WAYS
 from shardproof.properties.programs.implementations import OVERLAPPED, PRODUCTS, Implementation
 
 COLUMNS = (

@@ -10,7 +10,7 @@ from rich.progress import track
 
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.right import RIGHT_ONES
-from shardproof.properties.reports.checking import check
+from shardproof.properties.report.checking import check
 
 SAMPLED = 20
 """How many functions of each kind are timed: every so many of the catalogue, so that all contracts are among them."""

@@ -8,15 +8,15 @@ from typing import Any
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.engines import ENGINES, Engine
+from shardproof.properties.engines.running import traced
 from shardproof.properties.engines.simulate import InterpreterLimit, raised_in
 from shardproof.properties.known_defects.defect import Defect
 from shardproof.properties.known_defects.registry import DEFECTS
 from shardproof.properties.laws.law import Check, Law
-from shardproof.properties.laws.running import traced
-from shardproof.properties.laws.violation import NotRun, SuiteError
 from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, forward
+from shardproof.properties.programs.violation import NotRun, SuiteError
 from shardproof.properties.runner.verdict import Verdict
 
 INTERPRETER = ENGINES["simulate"]()

@@ -14,7 +14,7 @@ from shardproof.properties.engines.simulate.liveness import equations, subjaxprs
 from shardproof.properties.known_defects import faults, repairs
 from shardproof.properties.known_defects.defect import Defect
 from shardproof.properties.known_defects.showing import BUFFER_MISSING, by_compiler, of_complex
-from shardproof.properties.laws.violation import Broken
+from shardproof.properties.programs.violation import Broken
 
 NARROW = {"int4": 4, "uint4": 4}
 """The dtypes whose elements are no whole bytes, and their bits, of those that cases have."""

@@ -5,7 +5,7 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.known_defects import faults, repairs
 from shardproof.properties.known_defects.defect import Defect
 from shardproof.properties.known_defects.showing import by_compiler, under_vmap
-from shardproof.properties.laws.violation import Broken
+from shardproof.properties.programs.violation import Broken
 
 
 def _backward(case: Case, error: Exception) -> bool:

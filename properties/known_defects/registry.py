@@ -9,7 +9,7 @@ from shardproof.properties.known_defects.on_gpus import GPU
 from shardproof.properties.known_defects.ragged_exchanges import RAGGED
 from shardproof.properties.known_defects.recorded import RECORDED
 from shardproof.properties.known_defects.showing import BUFFER_MISSING, by_compiler, of_complex, under_vmap
-from shardproof.properties.laws.violation import Broken
+from shardproof.properties.programs.violation import Broken
 
 
 def _of_bfloat16(case: Case) -> bool:

@@ -8,11 +8,11 @@ from shardproof.oracles.dtypes import is_float, wide
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine, SimulateEngine
-from shardproof.properties.laws.comparison import compare
+from shardproof.properties.engines.running import all_blocks, check_results, ready
 from shardproof.properties.laws.gradient import cotangents, derives_at
-from shardproof.properties.laws.numbers import is_exact, operands, pulled_terms
-from shardproof.properties.laws.running import all_blocks, check_results, ready
-from shardproof.properties.laws.wide import value_references
+from shardproof.properties.precision.comparison import compare
+from shardproof.properties.precision.numbers import is_exact, operands, pulled_terms
+from shardproof.properties.precision.runs import value_references
 from shardproof.properties.programs.implementations import Implementation
 
 REFERENCE = SimulateEngine()

@@ -5,10 +5,10 @@ from contextlib import suppress
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.engines import Engine
+from shardproof.properties.engines.running import ready
 from shardproof.properties.engines.simulate.liveness import equations
 from shardproof.properties.laws.agreement import REFERENCE, differentiable
 from shardproof.properties.laws.gradient import check_gradient, derives_at
-from shardproof.properties.laws.running import ready
 from shardproof.properties.laws.value import check_value
 from shardproof.properties.programs.implementations import Implementation
 

@@ -8,20 +8,20 @@ from shardproof.oracles.communication import KINDS, Cost
 from shardproof.oracles.dtypes import NARROW, is_float
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import generate
+from shardproof.properties.communication.bounds import KNOWN, NOTHING, moved, needed, nothing_must_move
+from shardproof.properties.communication.counted import Counted, count
+from shardproof.properties.communication.sizes import sizes_of
+from shardproof.properties.communication.wording import worded, worded_expectation
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.costs import COUNTED
-from shardproof.properties.counting.bounds import KNOWN, NOTHING, moved, needed, nothing_must_move
-from shardproof.properties.counting.counted import Counted, count
-from shardproof.properties.counting.sizes import sizes_of
-from shardproof.properties.counting.wording import worded, worded_expectation
 from shardproof.properties.engines import Engine
-from shardproof.properties.laws.numbers import operands
-from shardproof.properties.laws.running import check_results, differentiating, remember, seen_of_values
-from shardproof.properties.laws.violation import Broken, NothingToCompare, NotRun
+from shardproof.properties.engines.running import check_results, differentiating, remember, seen_of_values
+from shardproof.properties.precision.numbers import operands
 from shardproof.properties.programs.derivatives import pullback
 from shardproof.properties.programs.expectation import Terms
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, answering, forward
+from shardproof.properties.programs.violation import Broken, NothingToCompare, NotRun
 
 KEPT = 64
 WIDER = {"bfloat16": 2, "float8_e4m3fn": 4, "float8_e5m2": 4, "int4": 2, "uint4": 2}

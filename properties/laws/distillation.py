@@ -23,7 +23,7 @@ from shardproof.oracles.optimisers import Adam
 from shardproof.properties.cases.distilling import Lesson
 from shardproof.properties.engines.xla import device_mesh
 from shardproof.properties.laws.training import check_replicas, close
-from shardproof.properties.laws.violation import Broken
+from shardproof.properties.programs.violation import Broken
 
 PATIENCE = 120.0
 """Seconds after which a teacher computes although steps are missing: longer than they take to compile."""

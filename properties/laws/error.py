@@ -2,10 +2,10 @@
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.engines import Engine
-from shardproof.properties.laws.running import traced
-from shardproof.properties.laws.violation import Broken
+from shardproof.properties.engines.running import traced
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, WrongResult, forward
+from shardproof.properties.programs.violation import Broken
 
 
 def check_error(implementation: Implementation, case: Case, engine: Engine) -> int:

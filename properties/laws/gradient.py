@@ -12,9 +12,11 @@ from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine
-from shardproof.properties.laws.batches import pulled_over_batch, pushed_over_batch, widened
-from shardproof.properties.laws.comparison import compare
-from shardproof.properties.laws.numbers import (
+from shardproof.properties.engines.batches import pulled_over_batch, pushed_over_batch, widened
+from shardproof.properties.engines.running import MODES, Ready, placed_blocks, ready
+from shardproof.properties.precision.comparison import compare
+from shardproof.properties.precision.expected import Reference, derivative, references
+from shardproof.properties.precision.numbers import (
     Sums,
     checked_sets,
     exact_inner,
@@ -28,12 +30,10 @@ from shardproof.properties.laws.numbers import (
     pulled_terms,
     pushed_terms,
 )
-from shardproof.properties.laws.references import Reference, derivative, references
-from shardproof.properties.laws.running import MODES, Ready, placed_blocks, ready
-from shardproof.properties.laws.violation import Broken
-from shardproof.properties.laws.wide import both, check_mathematics, gradients_held, is_a_number, tangents_held
+from shardproof.properties.precision.runs import both, check_mathematics, gradients_held, is_a_number, tangents_held
 from shardproof.properties.programs.derivatives import with_derivative
 from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.violation import Broken
 
 TANGENT_SEED = 104729
 """What is added to the seed of the operands for that of the tangents."""

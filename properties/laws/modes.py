@@ -18,9 +18,9 @@ from shardproof.properties.cases.modes import ModesCase
 from shardproof.properties.engines import Engine
 from shardproof.properties.engines.simulate.liveness import equations
 from shardproof.properties.engines.xla import abstract_mesh, device_mesh
-from shardproof.properties.laws.violation import Broken, Difference
 from shardproof.properties.programs.mapping import partition_spec
 from shardproof.properties.programs.program import Argument, Program
+from shardproof.properties.programs.violation import Broken, Difference
 
 Mlp = Callable[..., Any]
 Loss = Callable[..., Any]

@@ -11,7 +11,7 @@ import numpy as np
 from shardproof.impl.optimisers import updated
 from shardproof.oracles import optimisers as oracle
 from shardproof.oracles.dtypes import unit_roundoff
-from shardproof.properties.laws.violation import Broken, Difference
+from shardproof.properties.programs.violation import Broken, Difference
 
 
 @dataclass(frozen=True)

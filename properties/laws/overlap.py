@@ -4,18 +4,18 @@ import math
 from fractions import Fraction
 
 from shardproof.properties.cases.case import Case
-from shardproof.properties.counting.machines import Balanced, flops_in, loads_in, products_in, shortest_side
-from shardproof.properties.counting.operations import Operation, Untold, operations_of, peak_of
-from shardproof.properties.counting.sizes import sizes_of
-from shardproof.properties.counting.timeline import Timeline, timeline
+from shardproof.properties.communication.sizes import sizes_of
 from shardproof.properties.engines import Engine
+from shardproof.properties.engines.running import check_results, differentiating
 from shardproof.properties.laws.communication import has_own_gradient
-from shardproof.properties.laws.running import check_results, differentiating
-from shardproof.properties.laws.violation import Broken, NotRun
+from shardproof.properties.performance.machines import Balanced, flops_in, loads_in, products_in, shortest_side
+from shardproof.properties.performance.operations import Operation, Untold, operations_of, peak_of
+from shardproof.properties.performance.timeline import Timeline, timeline
 from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.overlap import Overlap, limit
 from shardproof.properties.programs.program import Seen, answering, forward
+from shardproof.properties.programs.violation import Broken, NotRun
 
 MACHINE = "on a machine whose busiest link needs as long as p-1 of p products"
 

@@ -10,11 +10,11 @@ from jax.sharding import NamedSharding
 
 from shardproof.oracles.layout import shard
 from shardproof.properties.cases.resharding import Resharding
-from shardproof.properties.counting.bounds import moved
-from shardproof.properties.counting.counted import of_compiled
+from shardproof.properties.communication.bounds import moved
+from shardproof.properties.communication.counted import of_compiled
 from shardproof.properties.engines.xla import device_mesh
-from shardproof.properties.laws.violation import Broken, Difference, NotRun
 from shardproof.properties.programs.mapping import partition_spec
+from shardproof.properties.programs.violation import Broken, Difference, NotRun
 
 
 def check_resharding(function: Callable[..., Any], case: Resharding) -> None:

@@ -15,8 +15,8 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.sharding_types import Ambiguous, Refused, ShardedType
 from shardproof.properties.cases.typed_call import Call, Rule
 from shardproof.properties.engines.xla import abstract_mesh
-from shardproof.properties.laws.violation import Broken
 from shardproof.properties.programs.mapping import partition_spec
+from shardproof.properties.programs.violation import Broken
 
 REFUSED = "ShardingTypeError"
 """What JAX raises where an operation has no type; the exception has no public name."""

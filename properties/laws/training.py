@@ -17,13 +17,13 @@ from shardproof.oracles.layout import sharded_axes
 from shardproof.oracles.mlp import loss as reference
 from shardproof.oracles.mlp_costs import Setting
 from shardproof.properties.cases.training import NARROW, Trial
-from shardproof.properties.counting.counted import of_compiled, of_record
-from shardproof.properties.counting.wording import worded
+from shardproof.properties.communication.counted import of_compiled, of_record
+from shardproof.properties.communication.wording import worded
 from shardproof.properties.engines.simulate import Record, prepare
 from shardproof.properties.engines.xla import abstract_mesh, device_mesh
 from shardproof.properties.laws.communication import WIDER
-from shardproof.properties.laws.violation import Broken
 from shardproof.properties.programs.training import Form
+from shardproof.properties.programs.violation import Broken
 
 TOLERANCE = 1e-9
 """Of doubles: how far a number may be off, as a part of the largest, after any steps."""

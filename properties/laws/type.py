@@ -7,12 +7,12 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine
-from shardproof.properties.laws.batches import oracle_blocks
-from shardproof.properties.laws.comparison import compare
-from shardproof.properties.laws.numbers import is_exact, operands, terms_of
-from shardproof.properties.laws.running import check_results, ready
-from shardproof.properties.laws.violation import Broken, Difference
+from shardproof.properties.engines.batches import oracle_blocks
+from shardproof.properties.engines.running import check_results, ready
+from shardproof.properties.precision.comparison import compare
+from shardproof.properties.precision.numbers import is_exact, operands, terms_of
 from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.violation import Broken, Difference
 
 
 def declared_varying(implementation: Implementation, case: Case) -> list[frozenset[str]] | None:

@@ -3,10 +3,10 @@
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine
-from shardproof.properties.laws.comparison import compare
-from shardproof.properties.laws.numbers import checked_sets, operands
-from shardproof.properties.laws.running import all_blocks, ready
-from shardproof.properties.laws.wide import check_mathematics, value_references
+from shardproof.properties.engines.running import all_blocks, ready
+from shardproof.properties.precision.comparison import compare
+from shardproof.properties.precision.numbers import checked_sets, operands
+from shardproof.properties.precision.runs import check_mathematics, value_references
 from shardproof.properties.programs.implementations import Implementation
 
 

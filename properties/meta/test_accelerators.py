@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from shardproof.properties.benchmark.measured.work import (
+from shardproof.properties.performance.measured.accelerators import missing
+from shardproof.properties.performance.measured.work import (
     NAIVE,
     UNSHARDED,
 )
-from shardproof.properties.reports.accelerators import missing
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -65,7 +65,7 @@ def test_measures(record_table):
 def run_pytest(tmp_path: Path, *arguments: str) -> tuple[int, str]:
     """A run of a marked test in a project of its own, with the suite's plugin."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "CI", "COLUMNS", "TOX_"))}
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "shardproof.properties.reports.plugin"]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "shardproof.properties.report.plugin"]
     ended = subprocess.run(
         [*command, "--color=no", "-rs", *arguments, str(tmp_path)],
         cwd=tmp_path,
@@ -109,7 +109,7 @@ def test_required_tests_that_were_not_selected_are_a_failure(tmp_path: Path) -> 
 
 
 AS_IF = """
-import shardproof.properties.reports.accelerators as accelerators
+import shardproof.properties.performance.measured.accelerators as accelerators
 
 own = accelerators.missing
 accelerators.missing = lambda name, config: own(name, PassingFor(config))
@@ -150,7 +150,7 @@ def gathered(lhs, rhs, axis_name):
     return jnp.matmul(rows, rhs, preferred_element_type=jnp.float32).astype(lhs.dtype)
 """
 SMALLER = """
-import shardproof.properties.benchmark.measured.work as work
+import shardproof.properties.performance.measured.work as work
 
 work.SHAPES = {"wide": (64, 64, 64)}
 """

@@ -7,13 +7,12 @@ import pytest
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
-from shardproof.properties.counting.examples import example
-from shardproof.properties.engines import Prepared, XlaEngine
-from shardproof.properties.laws import running
+from shardproof.properties.contracts.examples import example
+from shardproof.properties.engines import Prepared, XlaEngine, running
 from shardproof.properties.laws.agreement import REFERENCE, check_agreement
-from shardproof.properties.laws.violation import Broken
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
 from shardproof.properties.programs.program import Program
+from shardproof.properties.programs.violation import Broken
 
 
 class AddsOne(XlaEngine):

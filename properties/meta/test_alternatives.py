@@ -18,13 +18,13 @@ from shardproof.properties.cases.data import Data
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.laws.value import check_value
-from shardproof.properties.laws.violation import Broken
-from shardproof.properties.reports.checking import user_implementation
-from shardproof.properties.reports.diagnosis.conditions import condition
-from shardproof.properties.reports.diagnosis.diagnosis import diagnose
-from shardproof.properties.reports.diagnosis.explanations import EXPLANATIONS
-from shardproof.properties.reports.diagnosis.scene import Scene
-from shardproof.properties.reports.diagnosis.variants import right_for
+from shardproof.properties.programs.violation import Broken
+from shardproof.properties.report.checking import user_implementation
+from shardproof.properties.report.diagnosis.conditions import condition
+from shardproof.properties.report.diagnosis.diagnosis import diagnose
+from shardproof.properties.report.diagnosis.explanations import EXPLANATIONS
+from shardproof.properties.report.diagnosis.scene import Scene
+from shardproof.properties.report.diagnosis.variants import right_for
 from shardproof.properties.runner.violation import LawViolation
 
 pytestmark = pytest.mark.untyped

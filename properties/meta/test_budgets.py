@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import Scope
-from shardproof.properties.counting.examples import example
+from shardproof.properties.contracts.examples import example
 from shardproof.properties.engines import Engine, engine_named
 from shardproof.properties.laws.kinds import WRONG_ARGUMENTS
 from shardproof.properties.laws.law import LAWS
-from shardproof.properties.laws.violation import SuiteError
 from shardproof.properties.meta.drawn import drawn
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.programs.implementations import ALGORITHMS, IMPLEMENTATIONS, OVERLAPPED, Implementation
-from shardproof.properties.reports.report import COLUMNS, by_contract, by_implementation
+from shardproof.properties.programs.violation import SuiteError
+from shardproof.properties.report.report import COLUMNS, by_contract, by_implementation
 from shardproof.properties.runner.budgets import (
     EQUATIONS,
     FEWEST,

@@ -20,11 +20,11 @@ from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.laws.law import LAWS
-from shardproof.properties.laws.violation import Broken, Difference, Kind, Of
-from shardproof.properties.reports.checking import check, user_implementation
-from shardproof.properties.reports.failures import report
-from shardproof.properties.reports.failures.causes import by_cause, told
-from shardproof.properties.reports.failures.files import paths
+from shardproof.properties.programs.violation import Broken, Difference, Kind, Of
+from shardproof.properties.report.checking import check, user_implementation
+from shardproof.properties.report.failures import report
+from shardproof.properties.report.failures.causes import by_cause, told
+from shardproof.properties.report.failures.files import paths
 from shardproof.properties.runner.search import find_violation
 from shardproof.properties.runner.violation import LawViolation
 
@@ -218,7 +218,7 @@ def test_a_run_shows_a_cause_once(tmp_path: Path) -> None:
 def test_check_says_what_it_does(tmp_path: Path) -> None:
     """Its progress is on standard error, with the devices that XLA runs on; what it raises shows none of its code."""
     (tmp_path / "test_mine.py").write_text(
-        "import jax\nfrom shardproof import check\nfrom shardproof.properties.reports import progress\n"
+        "import jax\nfrom shardproof import check\nfrom shardproof.properties.report import progress\n"
         f"from {__name__} import wrong_everywhere\n\n"
         "jax.devices()\nprogress.QUIET_SECONDS = 0.0\n\n\n"
         "def test_shift():\n    check('ring_shift', wrong_everywhere, laws=['value', 'type'], max_examples=10)\n"

@@ -35,16 +35,16 @@ from shardproof.properties.cases.strategies import Chains, chains
 from shardproof.properties.cases.strategies.chains import SIXTHS, filled
 from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.engines import engine_named
-from shardproof.properties.laws.batches import pulled_over_batch, value_over_batch
+from shardproof.properties.engines.batches import pulled_over_batch, value_over_batch
 from shardproof.properties.laws.both_ways import LONG
 from shardproof.properties.laws.communication import communication_of
 from shardproof.properties.laws.drawing import fitted
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.meta.drawn import drawn
 from shardproof.properties.programs.implementations import BUILT_IN, IMPLEMENTATIONS, PRODUCTS
-from shardproof.properties.reports.checking import user_implementation
-from shardproof.properties.reports.report import pairs, report_text
-from shardproof.properties.reports.scripts.script import script
+from shardproof.properties.report.checking import user_implementation
+from shardproof.properties.report.report import pairs, report_text
+from shardproof.properties.report.scripts.script import script
 from shardproof.properties.runner.budgets import structures
 from shardproof.properties.runner.judging import verify
 from shardproof.properties.runner.tally import Tally

@@ -18,14 +18,14 @@ from shardproof.properties.benchmark.readme import README, features
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies import index_groups
 from shardproof.properties.contracts import CONTRACTS, Scope
+from shardproof.properties.contracts.examples import example
 from shardproof.properties.contracts.features import CONCESSIONS, FEATURES
-from shardproof.properties.counting.examples import example
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS
 from shardproof.properties.programs.precision import is_wide, precision_of
-from shardproof.properties.reports.checking import user_implementation
-from shardproof.properties.reports.summary import notes
+from shardproof.properties.report.checking import user_implementation
+from shardproof.properties.report.summary import notes
 from shardproof.properties.runner.given import GivenError, claimed, parse_all
 from shardproof.properties.runner.judging import verify
 from shardproof.properties.runner.lookup import implementation_of

@@ -20,11 +20,11 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.matmul import CONTRACTS as MATMULS
-from shardproof.properties.counting.machines import flops_in
-from shardproof.properties.counting.operations import operations_of
-from shardproof.properties.counting.products import product_case
+from shardproof.properties.contracts.products import product_case
 from shardproof.properties.meta.brief import first_of_each, marked
 from shardproof.properties.meta.test_algorithms import check_forward, cost_of, recorded, without, without_tangents
+from shardproof.properties.performance.machines import flops_in
+from shardproof.properties.performance.operations import operations_of
 from shardproof.properties.programs.costs import gathered_again, product_flops
 from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.hiding import three_chunks

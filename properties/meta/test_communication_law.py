@@ -21,8 +21,7 @@ from shardproof.oracles.communication import Cost
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.benchmark.readme import README
 from shardproof.properties.cases.case import Case, Operand, Placement
-from shardproof.properties.contracts import Scope
-from shardproof.properties.counting.bounds import (
+from shardproof.properties.communication.bounds import (
     NOTHING,
     Bound,
     full_bytes,
@@ -31,20 +30,21 @@ from shardproof.properties.counting.bounds import (
     needed,
     nothing_must_move,
 )
-from shardproof.properties.counting.counted import of_record
-from shardproof.properties.counting.examples import PARAMETERS, example
-from shardproof.properties.counting.sizes import names_of, sizes_of
+from shardproof.properties.communication.counted import of_record
+from shardproof.properties.communication.sizes import names_of, sizes_of
+from shardproof.properties.contracts import Scope
+from shardproof.properties.contracts.examples import PARAMETERS, example
 from shardproof.properties.engines import Engine, engine_named, simulate
-from shardproof.properties.laws.batches import oracle_blocks
+from shardproof.properties.engines.batches import oracle_blocks
 from shardproof.properties.laws.communication import check_communication, communication_of
 from shardproof.properties.laws.law import LAWS
-from shardproof.properties.laws.violation import Broken
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.programs.expectation import Expectation, ExpectationError
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
-from shardproof.properties.reports import communication as table
-from shardproof.properties.reports.scripts.script import script
-from shardproof.properties.reports.summary import notes
+from shardproof.properties.programs.violation import Broken
+from shardproof.properties.report import communication as table
+from shardproof.properties.report.scripts.script import script
+from shardproof.properties.report.summary import notes
 from shardproof.properties.runner.judging import verify
 from shardproof.properties.runner.search import find_violation
 from shardproof.properties.runner.tally import Tally

@@ -18,13 +18,13 @@ from shardproof import check, no_communication
 from shardproof.impl.collectives import ring_shift
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.benchmark.readme import README
-from shardproof.properties.counting.examples import example
-from shardproof.properties.counting.steps import Step, steps
+from shardproof.properties.communication import pictures as drawn
+from shardproof.properties.communication.steps import Step, steps
+from shardproof.properties.contracts.examples import example
 from shardproof.properties.laws.law import Law
 from shardproof.properties.programs.expectation import Expectation, ExpectationError, value
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.reports import draw
-from shardproof.properties.reports.pictures import steps as drawn
+from shardproof.properties.report import draw
 from shardproof.properties.runner.draws import Finding
 from shardproof.properties.runner.given import Given, GivenError, parse_all
 from shardproof.properties.runner.tally import Tally
@@ -117,7 +117,7 @@ def test_check_takes_an_expectation(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.append(implementation.expectation)
         return Finding(law.name, None, Tally("ring_shift", "mine", law.name, structures=1))
 
-    monkeypatch.setattr("shardproof.properties.reports.asking.find_violation", find)
+    monkeypatch.setattr("shardproof.properties.report.asking.find_violation", find)
     check("ring_shift", ring_shift, laws=["communication"], communication="permute=1,bytes=n")
     assert seen == [Expectation.parse("permute=1,bytes=n")] * 2
     with pytest.raises(ValueError, match=r"^communication=permutes=2: "):

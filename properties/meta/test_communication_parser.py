@@ -20,11 +20,11 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from shardproof.oracles.communication import Cost
-from shardproof.properties.counting.counted import of_compiled, of_record
-from shardproof.properties.counting.groups import lists, replica_groups
-from shardproof.properties.counting.hlo import Branch, CompiledCollective, collectives
-from shardproof.properties.counting.shapes import Shape, arrays
-from shardproof.properties.counting.text import HloError, read, split
+from shardproof.properties.communication.counted import of_compiled, of_record
+from shardproof.properties.communication.groups import lists, replica_groups
+from shardproof.properties.communication.hlo import Branch, CompiledCollective, collectives
+from shardproof.properties.communication.shapes import Shape, arrays
+from shardproof.properties.communication.text import HloError, read, split
 from shardproof.properties.engines import simulate
 
 SAVED = Path(__file__).parent / "saved_hlo"

@@ -13,29 +13,29 @@ from typing import Any
 import pytest
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.counting.chips import CHIPS, chip
-from shardproof.properties.counting.machines import flops_in, loads_in
-from shardproof.properties.counting.operations import operations_of
-from shardproof.properties.counting.products import product_case
-from shardproof.properties.counting.room import KNOWN, ROOM, longest, place, roomy
-from shardproof.properties.counting.sizes import names_of, sizes_of
-from shardproof.properties.engines.tpu_compiler import Compiled, NotCompiled, Request, Topology
-from shardproof.properties.engines.tpu_compiler.request import BACKWARD, FORWARD
-from shardproof.properties.laws.compiled_overlap import (
+from shardproof.properties.communication.sizes import names_of, sizes_of
+from shardproof.properties.contracts.products import product_case
+from shardproof.properties.meta.test_scheduled import DONE, NOTHING, PAIRS, SENT, START, X, by_hand, product
+from shardproof.properties.mutants import MUTANTS
+from shardproof.properties.performance.chips import CHIPS, chip
+from shardproof.properties.performance.machines import flops_in, loads_in
+from shardproof.properties.performance.measured import compiling
+from shardproof.properties.performance.measured.compiled_overlap import (
     FOR_ITSELF,
     WITH_ROOM,
     check_compiled_overlap,
     share_of,
     sizes_of_compiled,
 )
-from shardproof.properties.laws.violation import Broken
-from shardproof.properties.meta.test_scheduled import DONE, NOTHING, PAIRS, SENT, START, X, by_hand, product
-from shardproof.properties.mutants import MUTANTS
+from shardproof.properties.performance.measured.compiling import Compiling
+from shardproof.properties.performance.operations import operations_of
+from shardproof.properties.performance.room import KNOWN, ROOM, longest, place, roomy
+from shardproof.properties.performance.tpu_compiler import Compiled, NotCompiled, Request, Topology
+from shardproof.properties.performance.tpu_compiler.request import BACKWARD, FORWARD
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, OVERLAPPED
 from shardproof.properties.programs.overlap import Overlap
 from shardproof.properties.programs.program import Seen, forward
-from shardproof.properties.reports import compiling
-from shardproof.properties.reports.compiling import Compiling
+from shardproof.properties.programs.violation import Broken
 from shardproof.properties.suite.test_compiled_overlap import FALLS_SHORT, PROGRAMS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -229,7 +229,7 @@ def test_compiles(tpu_compiler):
     raise AssertionError("never")
 """
 WITHOUT = """
-import shardproof.properties.reports.compiling as compiling
+import shardproof.properties.performance.measured.compiling as compiling
 
 compiling.missing = lambda: "the engine tpu-compiler needs libtpu, which is not installed"
 """
@@ -241,7 +241,7 @@ def test_without_the_compiler_tests_are_skipped_or_fail(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(MARKED, encoding="utf-8")
     (tmp_path / "conftest.py").write_text(WITHOUT, encoding="utf-8")
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "CI", "COLUMNS", "TOX_"))}
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "shardproof.properties.reports.plugin"]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "shardproof.properties.report.plugin"]
     for option, code, told in (
         ("-rs", 0, "1 skipped"),
         ("--require-tpu-compiler", 1, "--require-tpu-compiler: the engine tpu-compiler needs libtpu"),

@@ -24,7 +24,7 @@ ANY_OF_THEM = "mutants/right/"
 MISTAKES = "properties/contracts/mistakes"
 """Where a contract has a module of what is easily mistaken in it, if anything is known of that."""
 
-PRIMITIVES = ("engines", "known_defects", "counting", "communication.py")
+PRIMITIVES = ("engines", "known_defects", "performance", "precision", "communication", "communication.py")
 """Folders and files about JAX's primitives, of which one may have the name of a contract."""
 
 MADE_OF_OTHERS = ("moe", "moe.py")
@@ -92,7 +92,7 @@ def test_nothing_else_knows_a_contract(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OWN)
-@pytest.mark.parametrize("path", ["impl/arguments.py", "oracles/mesh.py", "properties/reports/diagnosis/products.py"])
+@pytest.mark.parametrize("path", ["impl/arguments.py", "oracles/mesh.py", "properties/report/diagnosis/products.py"])
 def test_a_stranger_is_found(name: str, path: str) -> None:
     """A name in another module is found, in code, in a table and in a docstring; a longer name is another one."""
     for text in (

@@ -6,8 +6,8 @@ from hypothesis import Phase, given, settings
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.distilling import Lesson
 from shardproof.properties.laws.distillation import PATIENCE, check_lesson
-from shardproof.properties.laws.violation import Broken
 from shardproof.properties.mutants.distillation import HALVES, ODD, UNEVEN, WRONG, Planted
+from shardproof.properties.programs.violation import Broken
 from shardproof.properties.suite.test_distillation import LESSONS, MOST, of_several
 
 pytestmark = pytest.mark.needs_devices(8)

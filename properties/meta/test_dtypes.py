@@ -29,7 +29,7 @@ from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.engines import XlaEngine
 from shardproof.properties.laws.law import LAWS
-from shardproof.properties.laws.numbers import operands
+from shardproof.properties.precision.numbers import operands
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS
 from shardproof.properties.runner.judging import verify
 from shardproof.properties.runner.tally import Tally

@@ -28,9 +28,9 @@ from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.engines import engine_named
 from shardproof.properties.known_defects import DEFECTS, at_fault, excused, spared
 from shardproof.properties.laws.law import LAWS
-from shardproof.properties.laws.violation import NotRun, SuiteError
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
-from shardproof.properties.reports.checking import user_implementation
+from shardproof.properties.programs.violation import NotRun, SuiteError
+from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.runner.given import Given
 from shardproof.properties.runner.isolation import check_isolated
 from shardproof.properties.runner.judging import verify

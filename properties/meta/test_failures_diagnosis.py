@@ -13,17 +13,17 @@ from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import engine_named
-from shardproof.properties.laws.batches import oracle_blocks
-from shardproof.properties.laws.comparison import compare
+from shardproof.properties.engines.batches import oracle_blocks
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.laws.value import check_value
-from shardproof.properties.laws.violation import Broken, Difference, Of
 from shardproof.properties.mutants import MUTANTS
+from shardproof.properties.precision.comparison import compare
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
-from shardproof.properties.reports.checking import user_implementation
-from shardproof.properties.reports.diagnosis.diagnosis import diagnose
-from shardproof.properties.reports.failures.picture import picture
-from shardproof.properties.reports.failures.text import coloured, render
+from shardproof.properties.programs.violation import Broken, Difference, Of
+from shardproof.properties.report.checking import user_implementation
+from shardproof.properties.report.diagnosis.diagnosis import diagnose
+from shardproof.properties.report.failures.picture import picture
+from shardproof.properties.report.failures.text import coloured, render
 from shardproof.properties.runner.violation import LawViolation
 
 pytestmark = pytest.mark.untyped

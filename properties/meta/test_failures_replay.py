@@ -18,13 +18,13 @@ from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.engines import XlaEngine
 from shardproof.properties.laws.law import LAWS
-from shardproof.properties.laws.violation import Broken
 from shardproof.properties.mutants import runtime
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
-from shardproof.properties.reports.failures import replay, write
-from shardproof.properties.reports.failures.files import replace
-from shardproof.properties.reports.failures.record import failing_case, identity, parse, record
-from shardproof.properties.reports.failures.replay import files, read, regressions, run
+from shardproof.properties.programs.violation import Broken
+from shardproof.properties.report.failures import replay, write
+from shardproof.properties.report.failures.files import replace
+from shardproof.properties.report.failures.record import failing_case, identity, parse, record
+from shardproof.properties.report.failures.replay import files, read, regressions, run
 from shardproof.properties.runner.judging import verify
 from shardproof.properties.runner.lookup import implementation_of
 from shardproof.properties.runner.named import Named, NotAFailure, named

@@ -31,17 +31,17 @@ from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import SimulateEngine, XlaEngine
 from shardproof.properties.laws.drawing import fitted
 from shardproof.properties.laws.law import LAWS
-from shardproof.properties.laws.numbers import operands
-from shardproof.properties.laws.violation import Broken
 from shardproof.properties.meta.brief import marked
 from shardproof.properties.mutants import runtime
+from shardproof.properties.precision.numbers import operands
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.reports.failures import write
-from shardproof.properties.reports.failures.text import render
-from shardproof.properties.reports.scripts.large import compared_at
-from shardproof.properties.reports.scripts.literals import MOST, array_text
-from shardproof.properties.reports.scripts.script import script
-from shardproof.properties.reports.scripts.source import source_of
+from shardproof.properties.programs.violation import Broken
+from shardproof.properties.report.failures import write
+from shardproof.properties.report.failures.text import render
+from shardproof.properties.report.scripts.large import compared_at
+from shardproof.properties.report.scripts.literals import MOST, array_text
+from shardproof.properties.report.scripts.script import script
+from shardproof.properties.report.scripts.source import source_of
 from shardproof.properties.runner.judging import verify
 from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.violation import LawViolation

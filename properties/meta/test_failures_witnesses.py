@@ -22,16 +22,16 @@ from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.gradient import check_gradient
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.laws.value import check_value
-from shardproof.properties.laws.violation import Broken, Difference
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.axes import AxisName
-from shardproof.properties.reports.checking import user_implementation
-from shardproof.properties.reports.diagnosis.conditions import rounding
-from shardproof.properties.reports.diagnosis.diagnosis import diagnose
-from shardproof.properties.reports.diagnosis.scene import Scene
-from shardproof.properties.reports.diagnosis.variants import right_for
-from shardproof.properties.reports.diagnosis.witnesses import enlarged
-from shardproof.properties.reports.plugin import pytest_pyfunc_call
+from shardproof.properties.programs.violation import Broken, Difference
+from shardproof.properties.report.checking import user_implementation
+from shardproof.properties.report.diagnosis.conditions import rounding
+from shardproof.properties.report.diagnosis.diagnosis import diagnose
+from shardproof.properties.report.diagnosis.scene import Scene
+from shardproof.properties.report.diagnosis.variants import right_for
+from shardproof.properties.report.diagnosis.witnesses import enlarged
+from shardproof.properties.report.plugin import pytest_pyfunc_call
 from shardproof.properties.runner.search import on_telling_data
 from shardproof.properties.runner.violation import LawViolation
 

@@ -14,20 +14,20 @@ from shardproof.properties.cases.chain import Chain
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import engine_named
-from shardproof.properties.laws.batches import pulled_over_batch, pushed_over_batch, value_over_batch
+from shardproof.properties.engines.batches import pulled_over_batch, pushed_over_batch, value_over_batch
+from shardproof.properties.engines.running import ready
 from shardproof.properties.laws.drawing import fitted
 from shardproof.properties.laws.gradient import cotangents, gradient_references
 from shardproof.properties.laws.law import LAWS
-from shardproof.properties.laws.numbers import operands, pulled_terms
-from shardproof.properties.laws.references import references
-from shardproof.properties.laws.running import ready
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.hunt import implementation_of
+from shardproof.properties.precision.expected import references
+from shardproof.properties.precision.numbers import operands, pulled_terms
 from shardproof.properties.programs.feeding import fed_operands
 from shardproof.properties.programs.implementations import BUILT_IN, Implementation
-from shardproof.properties.reports.checking import user_implementation
-from shardproof.properties.reports.failures.text import diagnosed
-from shardproof.properties.reports.report import pairs
+from shardproof.properties.report.checking import user_implementation
+from shardproof.properties.report.failures.text import diagnosed
+from shardproof.properties.report.report import pairs
 from shardproof.properties.runner.judging import verify
 from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.violation import LawViolation

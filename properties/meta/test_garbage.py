@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from jax import lax
 
-from shardproof.properties.reports.checking import check
+from shardproof.properties.report.checking import check
 from shardproof.properties.runner.garbage import YOUNG, seldom_collected
 
 pytestmark = pytest.mark.either_end

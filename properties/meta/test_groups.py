@@ -17,9 +17,9 @@ from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.strategies import index_groups
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.value import check_value
-from shardproof.properties.laws.violation import Broken
 from shardproof.properties.meta.drawn import drawn
-from shardproof.properties.reports.checking import user_implementation
+from shardproof.properties.programs.violation import Broken
+from shardproof.properties.report.checking import user_implementation
 
 GROUPS = ((2, 0), (1,))
 CASE = Case(

@@ -14,8 +14,8 @@ from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.meta.test_given import run
-from shardproof.properties.reports import asking
-from shardproof.properties.reports.checking import user_implementation
+from shardproof.properties.report import asking
+from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.runner.draws import FEW, Finding
 from shardproof.properties.runner.judging import require_held
 from shardproof.properties.runner.search import find_violation

@@ -16,11 +16,11 @@ from jax import lax
 from shardproof.impl import collectives
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.contracts import Scope
-from shardproof.properties.counting.examples import example
+from shardproof.properties.contracts.examples import example
 from shardproof.properties.laws.law import LAWS
-from shardproof.properties.laws.violation import Broken
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.precision import of_products
+from shardproof.properties.programs.violation import Broken
 from shardproof.properties.runner import isolation, watching
 from shardproof.properties.runner.draws import Finding
 from shardproof.properties.runner.given import Given

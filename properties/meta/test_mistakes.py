@@ -16,14 +16,14 @@ from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.gradient import check_gradient
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.laws.value import check_value
-from shardproof.properties.laws.violation import Broken, Difference, Of
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS
-from shardproof.properties.reports.checking import user_implementation
-from shardproof.properties.reports.diagnosis.diagnosis import diagnose
-from shardproof.properties.reports.diagnosis.scene import Scene
-from shardproof.properties.reports.diagnosis.variants import right_for
-from shardproof.properties.reports.diagnosis.witnesses import scenes_of
+from shardproof.properties.programs.violation import Broken, Difference, Of
+from shardproof.properties.report.checking import user_implementation
+from shardproof.properties.report.diagnosis.diagnosis import diagnose
+from shardproof.properties.report.diagnosis.scene import Scene
+from shardproof.properties.report.diagnosis.variants import right_for
+from shardproof.properties.report.diagnosis.witnesses import scenes_of
 from shardproof.properties.runner.violation import LawViolation
 
 MESH = MeshCase(("dp", "tp"), (2, 3))

@@ -24,7 +24,6 @@ from shardproof.properties.laws.modes import (
     check_narrow_loss,
 )
 from shardproof.properties.laws.resharding import check_resharding
-from shardproof.properties.laws.violation import Broken
 from shardproof.properties.mutants.modes import (
     NARROW_LOSSES,
     ODD_LAYERS,
@@ -36,6 +35,7 @@ from shardproof.properties.mutants.modes import (
 )
 from shardproof.properties.mutants.resharding import CHANGES, RIGHT
 from shardproof.properties.mutants.resharding import WRONG as RESHARDINGS
+from shardproof.properties.programs.violation import Broken
 from shardproof.properties.suite.test_modes import COMPILED, INTERPRETED
 
 pytestmark = pytest.mark.needs_devices(8)

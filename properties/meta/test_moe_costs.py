@@ -14,7 +14,7 @@ from shardproof.oracles.communication import NOTHING, built_in
 from shardproof.oracles.moe import costs
 from shardproof.oracles.moe.dropping import Dispatch, dispatch
 from shardproof.oracles.moe.routing import route
-from shardproof.properties.counting.counted import of_record
+from shardproof.properties.communication.counted import of_record
 from shardproof.properties.engines.simulate import prepare
 from shardproof.properties.engines.simulate.record import Record
 

@@ -17,10 +17,10 @@ from shardproof.impl.moe.plan import Plan
 from shardproof.impl.ragged import ragged_all_to_all
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.benchmark.moe import DISPATCHES, Layer
-from shardproof.properties.counting.operations import peak_of
 from shardproof.properties.engines.simulate.control import scan_counts
 from shardproof.properties.engines.simulate.liveness import equations
 from shardproof.properties.engines.xla import abstract_mesh, device_mesh
+from shardproof.properties.performance.operations import peak_of
 
 T, D, F, HELD, TOP_K, PLACES = 30, 7, 11, 3, 2, 4
 E, PAIRS, CHUNK = HELD * PLACES, T * TOP_K, 15

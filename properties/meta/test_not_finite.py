@@ -12,12 +12,12 @@ from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.laws.law import LAWS
-from shardproof.properties.laws.numbers import operands
-from shardproof.properties.laws.references import references
 from shardproof.properties.laws.value import check_value
-from shardproof.properties.laws.violation import Broken
 from shardproof.properties.meta.drawn import drawn
-from shardproof.properties.reports.checking import user_implementation
+from shardproof.properties.precision.expected import references
+from shardproof.properties.precision.numbers import operands
+from shardproof.properties.programs.violation import Broken
+from shardproof.properties.report.checking import user_implementation
 
 PRODUCTS = sorted(name for name, contract in CONTRACTS.items() if contract.degree > 1 and not contract.nonlinear)
 SIMULATE = ENGINES["simulate"]()

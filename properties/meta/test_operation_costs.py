@@ -13,9 +13,9 @@ from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.communication import check_communication, communication_of, has_own_gradient
-from shardproof.properties.laws.violation import Broken
 from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.implementations import OPERATIONS, Implementation
+from shardproof.properties.programs.violation import Broken
 
 MESH = MeshCase(("dp", "tp"), (2, 4))
 BY_NAME = {

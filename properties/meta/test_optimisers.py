@@ -14,8 +14,8 @@ from shardproof.impl import optimisers
 from shardproof.impl.training import like_parameters
 from shardproof.properties.laws.optimisers import Updates, check_updates
 from shardproof.properties.laws.training import OPTIMISERS
-from shardproof.properties.laws.violation import Broken
 from shardproof.properties.mutants.optimisers import RIGHT, WRONG
+from shardproof.properties.programs.violation import Broken
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 

@@ -17,27 +17,27 @@ from jax import Array, lax
 from shardproof.impl.algorithms.pieces import shift
 from shardproof.properties.benchmark.readme import COUNTING_PAGE, README
 from shardproof.properties.cases.case import Case, Placement
-from shardproof.properties.counting.machines import Balanced
-from shardproof.properties.counting.operations import Operation, Untold, operations_of, peak_of
-from shardproof.properties.counting.routes import Loads, permuted
-from shardproof.properties.counting.timeline import timeline
 from shardproof.properties.engines import SimulateEngine
+from shardproof.properties.engines.running import traced
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.laws.overlap import check_overlap
-from shardproof.properties.laws.running import traced
-from shardproof.properties.laws.violation import Broken, NotRun
 from shardproof.properties.meta.test_collective_matmul import case_of, way_of
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.hunt import hunt
+from shardproof.properties.performance.machines import Balanced
+from shardproof.properties.performance.operations import Operation, Untold, operations_of, peak_of
+from shardproof.properties.performance.routes import Loads, permuted
+from shardproof.properties.performance.timeline import timeline
 from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.expectation import ExpectationError
 from shardproof.properties.programs.implementations import OVERLAPPED, PRODUCTS, Implementation
 from shardproof.properties.programs.overlap import Overlap, limit
 from shardproof.properties.programs.program import Seen, forward
-from shardproof.properties.reports.checking import check
-from shardproof.properties.reports.programs import check_program
-from shardproof.properties.reports.scripts.hidden import exposed
-from shardproof.properties.reports.scripts.script import script
+from shardproof.properties.programs.violation import Broken, NotRun
+from shardproof.properties.report.checking import check
+from shardproof.properties.report.programs import check_program
+from shardproof.properties.report.scripts.hidden import exposed
+from shardproof.properties.report.scripts.script import script
 
 NAMES = ("p", "n", "lhs", "rhs", "out")
 RING = {("tp", 1): Fraction(6)}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardproof.properties.counting.groups import replica_groups
+from shardproof.properties.communication.groups import replica_groups
 
 
 @pytest.mark.parametrize(

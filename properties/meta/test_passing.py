@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import pytest
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.counting.choosing import scheduled
-from shardproof.properties.counting.operations import Operation
-from shardproof.properties.counting.products import product_case
+from shardproof.properties.contracts.products import product_case
+from shardproof.properties.performance.choosing import scheduled
+from shardproof.properties.performance.operations import Operation
 from shardproof.properties.programs.implementations import OVERLAPPED
 
 GATHERING = ("all_gather_matmul_lhs_contracting", "all_gather_matmul_lhs", "all_gather_matmul_rhs")

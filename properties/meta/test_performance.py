@@ -12,13 +12,15 @@ import pytest
 from jax import Array, lax
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.benchmark.measured.bandwidth import Traffic, traffic
-from shardproof.properties.benchmark.measured.data import exact, expected, thinned
-from shardproof.properties.benchmark.measured.expectations import ON_TOP, broken
-from shardproof.properties.benchmark.measured.medians import medians
-from shardproof.properties.benchmark.measured.placing import KINDS, chip_of, mesh_of, placed, topology_of
-from shardproof.properties.benchmark.measured.row import COLUMNS, Row, Wrong, table
-from shardproof.properties.benchmark.measured.work import (
+from shardproof.properties.contracts.products import SHARDED, product_case
+from shardproof.properties.performance.chips import CHIPS
+from shardproof.properties.performance.measured.bandwidth import Traffic, traffic
+from shardproof.properties.performance.measured.data import exact, expected, thinned
+from shardproof.properties.performance.measured.expectations import ON_TOP, broken
+from shardproof.properties.performance.measured.medians import medians
+from shardproof.properties.performance.measured.placing import KINDS, chip_of, mesh_of, placed, topology_of
+from shardproof.properties.performance.measured.row import COLUMNS, Row, Wrong, table
+from shardproof.properties.performance.measured.work import (
     COLLECTIVES,
     MEASURED,
     NAIVE,
@@ -29,8 +31,6 @@ from shardproof.properties.benchmark.measured.work import (
     measure,
     tracing,
 )
-from shardproof.properties.counting.chips import CHIPS
-from shardproof.properties.counting.products import SHARDED, product_case
 from shardproof.properties.programs.implementations import OVERLAPPED, PRODUCTS, Implementation
 
 MESH = MeshCase(("data", "model"), (1, 4))

@@ -15,10 +15,10 @@ import pytest
 from shardproof.oracles.mesh import MeshCase
 from shardproof.plugin import FLAGS, OPTIONS
 from shardproof.properties.benchmark.readme import README, REPORTS_PAGE, block
-from shardproof.properties.counting.examples import example
+from shardproof.properties.contracts.examples import example
 from shardproof.properties.programs.precision import of_products, precision_of
-from shardproof.properties.reports.destinations import DestinationError, check_destination, write_somewhere
-from shardproof.properties.reports.scripts.options import options
+from shardproof.properties.report.destinations import DestinationError, check_destination, write_somewhere
+from shardproof.properties.report.scripts.options import options
 from shardproof.properties.runner.platforms import TooFewDevices, check_devices, use
 
 ROOT = Path(__file__).resolve().parents[2]

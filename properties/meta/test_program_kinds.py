@@ -18,8 +18,8 @@ from shardproof.properties.contracts.described import Array
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.meta.brief import marked
-from shardproof.properties.reports.program_tests import program_test
-from shardproof.properties.reports.programs import check_program
+from shardproof.properties.report.program_tests import program_test
+from shardproof.properties.report.programs import check_program
 from shardproof.properties.runner.programs import Program, meant
 from shardproof.properties.runner.reach import LARGEST, reach
 from shardproof.properties.runner.search import find_violation

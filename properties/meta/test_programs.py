@@ -19,13 +19,13 @@ from shardproof.properties.benchmark.readme import block
 from shardproof.properties.contracts import Scope
 from shardproof.properties.contracts.described import Array
 from shardproof.properties.contracts.whole import MOST_ON_ALL
-from shardproof.properties.engines.references import NumpyReference, reference_of
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.meta.brief import marked
 from shardproof.properties.meta.drawn import drawn
 from shardproof.properties.meta.test_failures_replay import pytest_run
 from shardproof.properties.meta.whole_programs import PROGRAMS, Written, mlp, numpy_mlp
-from shardproof.properties.reports.programs import check_program
+from shardproof.properties.precision.references import NumpyReference, reference_of
+from shardproof.properties.report.programs import check_program
 from shardproof.properties.runner.programs import Program, meant
 
 MLP: dict[str, Any] = {

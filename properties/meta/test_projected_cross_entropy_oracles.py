@@ -14,7 +14,6 @@ from jax.sharding import PartitionSpec as P
 from shardproof.impl import projected_cross_entropy as forms
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.projected_cross_entropy import projected_cross_entropy as oracle
-from shardproof.properties.counting.operations import peak_of
 from shardproof.properties.engines.simulate.liveness import equations
 from shardproof.properties.engines.xla import abstract_mesh
 from shardproof.properties.meta import REVERSED, places
@@ -28,6 +27,7 @@ from shardproof.properties.meta.blockwise import (
     participants,
     simulated,
 )
+from shardproof.properties.performance.operations import peak_of
 from shardproof.properties.programs.program import Argument, Program
 
 FORMS = (

@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 
 from shardproof.impl.model import initialise, random_batch
 from shardproof.properties.meta.brief import marked
-from shardproof.properties.reports.checking import check
+from shardproof.properties.report.checking import check
 
 Axes = tuple[str, ...]
 Linear = Callable[[Any, Any, Any, Axes, Axes], jax.Array]

@@ -30,17 +30,17 @@ from shardproof.properties.cases.chain import MOST_LINKS
 from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.whole import KINDS
-from shardproof.properties.engines.references import NumpyReference
-from shardproof.properties.engines.references.evaluated import MOST_DIFFERENCES
-from shardproof.properties.engines.references.traced import DOUBT, DOUBT_OF_TABLES
-from shardproof.properties.laws.doubles import DIGITS
 from shardproof.properties.meta.brief import marked
 from shardproof.properties.meta.test_scheduled import MICRO, saved
+from shardproof.properties.precision.doubles import DIGITS
+from shardproof.properties.precision.references import NumpyReference
+from shardproof.properties.precision.references.evaluated import MOST_DIFFERENCES
+from shardproof.properties.precision.references.traced import DOUBT, DOUBT_OF_TABLES
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS
 from shardproof.properties.programs.training import FORMS
-from shardproof.properties.reports.asking import LARGE
-from shardproof.properties.reports.options import SIMULATED
-from shardproof.properties.reports.report import COLUMNS, report_text, sealed
+from shardproof.properties.report.asking import LARGE
+from shardproof.properties.report.options import SIMULATED
+from shardproof.properties.report.report import COLUMNS, report_text, sealed
 from shardproof.properties.runner import budgets, profiles
 from shardproof.properties.runner.reach import LARGEST
 

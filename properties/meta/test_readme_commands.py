@@ -23,7 +23,7 @@ from shardproof.properties.benchmark.readme import (
     with_section,
 )
 from shardproof.properties.meta.brief import marked
-from shardproof.properties.reports.programs import check_program
+from shardproof.properties.report.programs import check_program
 
 COMMAND = r"(?:pytest|python -m|pip|tox) [^`\n]+"
 """What a command begins with, in a block of commands or in a line."""

@@ -13,7 +13,7 @@ from shardproof import check_program
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.simulate import Change, prepare
 from shardproof.properties.meta.brief import marked
-from shardproof.properties.reports.diagnosis.repairs import numbers_by_the_mesh
+from shardproof.properties.report.diagnosis.repairs import numbers_by_the_mesh
 
 
 def bias_of_every_member(x: Any, w: Any, b: Any, *, model: Any) -> Any:

@@ -20,17 +20,17 @@ from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.laws.law import LAWS
-from shardproof.properties.laws.violation import Broken, Kind
 from shardproof.properties.meta.hostile import MARK, PAYLOADS, hostile_files, watched
 from shardproof.properties.meta.test_failures_replay import pytest_run
 from shardproof.properties.programs.expectation import Expectation, ExpectationError
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
-from shardproof.properties.reports.failures.plugin import KEPT_NAME
-from shardproof.properties.reports.failures.record import Recorded, parse, record
-from shardproof.properties.reports.failures.replay import MOST_BYTES, REGRESSIONS, files, read
-from shardproof.properties.reports.scripts import sent
-from shardproof.properties.reports.scripts.literals import comment, docstring, quoted
-from shardproof.properties.reports.scripts.script import script
+from shardproof.properties.programs.violation import Broken, Kind
+from shardproof.properties.report.failures.plugin import KEPT_NAME
+from shardproof.properties.report.failures.record import Recorded, parse, record
+from shardproof.properties.report.failures.replay import MOST_BYTES, REGRESSIONS, files, read
+from shardproof.properties.report.scripts import sent
+from shardproof.properties.report.scripts.literals import comment, docstring, quoted
+from shardproof.properties.report.scripts.script import script
 from shardproof.properties.runner.given import Given
 from shardproof.properties.runner.lookup import Lookup
 from shardproof.properties.runner.named import Named, NotAFailure

@@ -10,8 +10,8 @@ import pytest
 from jax import Array, lax
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.counting.operations import operations_of
-from shardproof.properties.counting.routes import Link, Loads, Untold, exchanged, spread
+from shardproof.properties.performance.operations import operations_of
+from shardproof.properties.performance.routes import Link, Loads, Untold, exchanged, spread
 from shardproof.properties.programs.bare import bare, parse_arrays
 
 NAMES = ("a", "b", "c")

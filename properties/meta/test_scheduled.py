@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from shardproof.properties.counting.chips import chip
-from shardproof.properties.counting.frames import Frames
-from shardproof.properties.counting.hlo import CompiledCollective, collectives
-from shardproof.properties.counting.modelled import Place, Work, alone, sides
-from shardproof.properties.counting.products import SHAPES
-from shardproof.properties.counting.scheduled import Schedule, schedule
-from shardproof.properties.counting.text import HloError, read
-from shardproof.properties.counting.torus import passage
-from shardproof.properties.counting.trips import trips
-from shardproof.properties.counting.walking import clock
-from shardproof.properties.engines.tpu_compiler import NoTpuCompiler, Request, Topology, TpuCompiler
+from shardproof.properties.communication.hlo import CompiledCollective, collectives
+from shardproof.properties.communication.text import HloError, read
+from shardproof.properties.contracts.products import SHAPES
+from shardproof.properties.performance.chips import chip
+from shardproof.properties.performance.frames import Frames
+from shardproof.properties.performance.modelled import Place, Work, alone, sides
+from shardproof.properties.performance.scheduled import Schedule, schedule
+from shardproof.properties.performance.torus import passage
+from shardproof.properties.performance.tpu_compiler import NoTpuCompiler, Request, Topology, TpuCompiler
+from shardproof.properties.performance.trips import trips
+from shardproof.properties.performance.walking import clock
 from shardproof.properties.programs.implementations import PRODUCTS
 
 SAVED = Path(__file__).parent / "saved_hlo"

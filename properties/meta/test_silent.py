@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import pytest
 from jax import Array, lax
 
+from shardproof.properties.communication.bounds import KNOWN
 from shardproof.properties.contracts import CONTRACTS, Scope
-from shardproof.properties.counting.bounds import KNOWN
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.law import LAWS
-from shardproof.properties.laws.violation import NothingToCompare
-from shardproof.properties.reports.checking import user_implementation
-from shardproof.properties.reports.summary import notes
+from shardproof.properties.programs.violation import NothingToCompare
+from shardproof.properties.report.checking import user_implementation
+from shardproof.properties.report.summary import notes
 from shardproof.properties.runner.judging import require_held
 from shardproof.properties.runner.search import find_violation
 from shardproof.properties.runner.tally import Tally

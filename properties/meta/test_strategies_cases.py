@@ -9,14 +9,14 @@ import pytest
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
+from shardproof.properties.communication.bounds import nothing_must_move
 from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.contracts.attention import LONGEST
 from shardproof.properties.contracts.roles import axes_of
-from shardproof.properties.counting.bounds import nothing_must_move
 from shardproof.properties.laws.law import LAWS, Law
 from shardproof.properties.meta.drawn import drawn, one
 from shardproof.properties.programs.implementations import BUILT_IN, Implementation
-from shardproof.properties.reports.checking import user_implementation
+from shardproof.properties.report.checking import user_implementation
 
 pytestmark = pytest.mark.either_end
 

@@ -11,7 +11,7 @@ from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.contracts.drawing import placements
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.meta.drawn import TWO_BY_FOUR, drawn, smallest
-from shardproof.properties.reports.checking import user_implementation
+from shardproof.properties.report.checking import user_implementation
 
 pytestmark = pytest.mark.either_end
 

@@ -12,11 +12,11 @@ from jax.sharding import AxisType
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.benchmark import survivors, tpu
 from shardproof.properties.benchmark.readme import section
-from shardproof.properties.counting.compiled import RECORDED, UNSHARDED, Figures, Records, key_of, line_of, read
-from shardproof.properties.counting.modelled import Place, Work
-from shardproof.properties.counting.products import SHAPES, SHARDED, product_case
-from shardproof.properties.engines.tpu_compiler import Topology, missing
-from shardproof.properties.engines.tpu_compiler.request import COMPILER, FORWARD, WAYS
+from shardproof.properties.contracts.products import SHAPES, SHARDED, product_case
+from shardproof.properties.performance.compiled import RECORDED, UNSHARDED, Figures, Records, key_of, line_of, read
+from shardproof.properties.performance.modelled import Place, Work
+from shardproof.properties.performance.tpu_compiler import Topology, missing
+from shardproof.properties.performance.tpu_compiler.request import COMPILER, FORWARD, WAYS
 from shardproof.properties.programs.implementations import FORMS, OVERLAPPED
 from shardproof.properties.programs.partitioned import partitioned
 

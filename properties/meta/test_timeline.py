@@ -13,13 +13,13 @@ import pytest
 from jax import Array, lax
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.counting.chips import CHIPS, REGISTER, Chip, Unpublished, chip, in_words
-from shardproof.properties.counting.choosing import scheduled
-from shardproof.properties.counting.lanes import MOST_BARS, laid_out, text
-from shardproof.properties.counting.operations import Operation, flops_of, operations_of
-from shardproof.properties.counting.routes import Loads
-from shardproof.properties.counting.shaped import shaped
-from shardproof.properties.counting.timeline import COMPUTE, Timeline, timeline
+from shardproof.properties.performance.chips import CHIPS, REGISTER, Chip, Unpublished, chip, in_words
+from shardproof.properties.performance.choosing import scheduled
+from shardproof.properties.performance.lanes import MOST_BARS, laid_out, text
+from shardproof.properties.performance.operations import Operation, flops_of, operations_of
+from shardproof.properties.performance.routes import Loads
+from shardproof.properties.performance.shaped import shaped
+from shardproof.properties.performance.timeline import COMPUTE, Timeline, timeline
 from shardproof.properties.programs.bare import bare, parse_arrays
 from shardproof.properties.programs.implementations import OVERLAPPED, PRODUCTS, Implementation
 

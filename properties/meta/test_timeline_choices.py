@@ -11,13 +11,13 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.benchmark import agreement, timelines
 from shardproof.properties.benchmark.agreement import Pair, summary
 from shardproof.properties.benchmark.tables import markdown
-from shardproof.properties.counting.chips import CHIPS
-from shardproof.properties.counting.choosing import Choice, choice, choose
-from shardproof.properties.counting.compiled import known_of, recorded
-from shardproof.properties.counting.modelled import Place, Work
-from shardproof.properties.counting.products import SHARDED
-from shardproof.properties.counting.shaped import KNOWN, laid_out_for, shaped
-from shardproof.properties.engines.tpu_compiler import Topology
+from shardproof.properties.contracts.products import SHARDED
+from shardproof.properties.performance.chips import CHIPS
+from shardproof.properties.performance.choosing import Choice, choice, choose
+from shardproof.properties.performance.compiled import known_of, recorded
+from shardproof.properties.performance.modelled import Place, Work
+from shardproof.properties.performance.shaped import KNOWN, laid_out_for, shaped
+from shardproof.properties.performance.tpu_compiler import Topology
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS
 
 

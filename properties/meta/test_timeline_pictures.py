@@ -11,26 +11,26 @@ from xml.etree import ElementTree
 import pytest
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.counting.chips import CHIPS
-from shardproof.properties.counting.lanes import Axis, Lanes, laid_out, round_step
-from shardproof.properties.counting.operations import Operation
-from shardproof.properties.counting.products import product_case
-from shardproof.properties.counting.routes import Loads
-from shardproof.properties.counting.timeline import timeline
+from shardproof.properties.communication.pictures import LETTER
+from shardproof.properties.contracts.products import product_case
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.laws.overlap import check_overlap
-from shardproof.properties.laws.violation import Broken
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.hunt import implementation_of
-from shardproof.properties.reports import crossover
-from shardproof.properties.reports import timeline as command
-from shardproof.properties.reports.arguments import exit_code
-from shardproof.properties.reports.failures import lanes
-from shardproof.properties.reports.failures.lanes import in_letters, picture
-from shardproof.properties.reports.failures.text import report
-from shardproof.properties.reports.pictures.gantt import gantt
-from shardproof.properties.reports.pictures.steps import LETTER
+from shardproof.properties.performance.chips import CHIPS
+from shardproof.properties.performance.commands import crossover
+from shardproof.properties.performance.commands import timeline as command
+from shardproof.properties.performance.lanes import Axis, Lanes, laid_out, round_step
+from shardproof.properties.performance.operations import Operation
+from shardproof.properties.performance.pictures.gantt import gantt
+from shardproof.properties.performance.routes import Loads
+from shardproof.properties.performance.timeline import timeline
+from shardproof.properties.programs.violation import Broken
+from shardproof.properties.report.arguments import exit_code
+from shardproof.properties.report.failures import lanes
+from shardproof.properties.report.failures.lanes import in_letters, picture
+from shardproof.properties.report.failures.text import report
 from shardproof.properties.runner.violation import LawViolation
 
 MINE = """import jax

@@ -9,11 +9,11 @@ import pytest
 from shardproof.impl import collective_matmul
 from shardproof.oracles.dtypes import unit_roundoff
 from shardproof.properties.cases.data import Data, generate
-from shardproof.properties.counting.machines import loads_in
-from shardproof.properties.counting.operations import operations_of
 from shardproof.properties.engines.simulate import prepare
 from shardproof.properties.engines.xla import abstract_mesh
 from shardproof.properties.meta.test_collective_matmul import case_of
+from shardproof.properties.performance.machines import loads_in
+from shardproof.properties.performance.operations import operations_of
 from shardproof.properties.programs.implementations import FORMS, Implementation
 from shardproof.properties.programs.program import Seen, forward
 

@@ -8,7 +8,7 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.meta.drawn import drawn
-from shardproof.properties.reports.report import total
+from shardproof.properties.report.report import total
 from shardproof.properties.runner.tally import Tally
 
 CASES = 60

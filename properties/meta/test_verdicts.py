@@ -17,10 +17,10 @@ from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import engine_named
 from shardproof.properties.known_defects import DEFECTS
 from shardproof.properties.laws.law import LAWS
-from shardproof.properties.laws.violation import SuiteError
 from shardproof.properties.programs.overlap import Overlap
-from shardproof.properties.reports.checking import user_implementation
-from shardproof.properties.reports.summary import alike, verdict_row
+from shardproof.properties.programs.violation import SuiteError
+from shardproof.properties.report.checking import user_implementation
+from shardproof.properties.report.summary import alike, verdict_row
 from shardproof.properties.runner.draws import Finding
 from shardproof.properties.runner.given import GivenError, named
 from shardproof.properties.runner.judging import ENOUGH, require_held

@@ -17,7 +17,7 @@ from shardproof.properties.engines import engine_named
 from shardproof.properties.engines.simulate import RULES
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.meta.test_verdicts import SMALL, Function, found, returning
-from shardproof.properties.reports.checking import user_implementation
+from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.runner import budgets
 from shardproof.properties.runner.judging import own, require_held
 from shardproof.properties.runner.search import find_violation

@@ -21,16 +21,16 @@ from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine, SimulateEngine, XlaEngine
 from shardproof.properties.engines.simulate import Wide
-from shardproof.properties.laws.comparison import compare
 from shardproof.properties.laws.law import LAWS
-from shardproof.properties.laws.references import Reference
-from shardproof.properties.laws.violation import Broken
-from shardproof.properties.laws.wide import held_to
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.properties.precision.comparison import compare
+from shardproof.properties.precision.expected import Reference
+from shardproof.properties.precision.runs import held_to
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.reports.failures.text import diagnosed
-from shardproof.properties.reports.scripts.script import script
+from shardproof.properties.programs.violation import Broken
+from shardproof.properties.report.failures.text import diagnosed
+from shardproof.properties.report.scripts.script import script
 from shardproof.properties.runner.judging import require_held, verify
 from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.verdict import HeldOnNothing, Verdict

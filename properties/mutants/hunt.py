@@ -2,15 +2,15 @@
 
 from dataclasses import replace
 
+from shardproof.properties.communication.sizes import names_of
 from shardproof.properties.contracts import Scope
-from shardproof.properties.counting.sizes import names_of
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.mutants.catalogue import Mutant
 from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.overlap import Overlap
-from shardproof.properties.reports.checking import user_implementation
+from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.runner.budgets import structures
 from shardproof.properties.runner.draws import Finding
 from shardproof.properties.runner.search import find_violation

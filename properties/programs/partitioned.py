@@ -20,7 +20,7 @@ RESULT: dict[str, int | None] = {
     "matmul_all_reduce": None,
     "transformer_block": 1,
 }
-"""The dimension in which each product's result is sharded, as `counting.products.SHARDED` has it of the operands."""
+"""The dimension in which each product's result is sharded, as `contracts.products.SHARDED` has it of the operands."""
 
 
 def product(*operands: jax.Array) -> jax.Array:

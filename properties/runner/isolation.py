@@ -18,8 +18,8 @@ from typing import Any
 from shardproof.properties.cases.case import Case
 from shardproof.properties.known_defects import fatal
 from shardproof.properties.laws.law import LAWS
-from shardproof.properties.laws.violation import Broken
 from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.violation import Broken
 from shardproof.properties.runner.child import READY, RENDEZVOUS_SECONDS, serve
 from shardproof.properties.runner.draws import Finding
 from shardproof.properties.runner.named import NotAFailure

@@ -11,8 +11,9 @@ from hypothesis import currently_in_test_context, event, reject
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
-from shardproof.properties.counting.bounds import full_bytes
+from shardproof.properties.communication.bounds import full_bytes
 from shardproof.properties.engines import Engine
+from shardproof.properties.engines.running import traced
 from shardproof.properties.engines.simulate import (
     OF_THE_PROGRAM,
     CollectiveMismatch,
@@ -23,14 +24,13 @@ from shardproof.properties.engines.simulate import (
 )
 from shardproof.properties.known_defects import DEFECTS, Defect, aborting, at_fault, excused, spared
 from shardproof.properties.laws.communication import communication_of, compared_with, in_vain
-from shardproof.properties.laws.doubles import COMPILER
 from shardproof.properties.laws.gradient import check_gradient
 from shardproof.properties.laws.law import Law
-from shardproof.properties.laws.running import traced
-from shardproof.properties.laws.violation import Broken, Kind, NothingToCompare, NotRun, SuiteError
+from shardproof.properties.precision.doubles import COMPILER
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.precision import precision_of
 from shardproof.properties.programs.program import Seen, WrongResult, forward
+from shardproof.properties.programs.violation import Broken, Kind, NothingToCompare, NotRun, SuiteError
 from shardproof.properties.runner.tally import DECLINED, Tally, traits
 from shardproof.properties.runner.verdict import Enough, HeldOnNothing, Verdict
 from shardproof.properties.runner.violation import LawViolation, origin_of
@@ -41,7 +41,9 @@ OWN = (
     "shardproof.properties.contracts.",
     "shardproof.properties.cases.",
     "shardproof.properties.engines.",
-    "shardproof.properties.counting.",
+    "shardproof.properties.communication.",
+    "shardproof.properties.performance.",
+    "shardproof.properties.precision.",
     "shardproof.properties.programs.expectation",
     "shardproof.properties.programs.transformations",
 )

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from shardproof.properties.cases import reading
+from shardproof.properties.communication.sizes import names_of
 from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.counting.sizes import names_of
 from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
 from shardproof.properties.programs.overlap import Overlap

@@ -11,12 +11,12 @@ from typing import Any
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.dtypes import as_dtype
+from shardproof.properties.communication.sizes import names_of
 from shardproof.properties.contracts import CONTRACTS, Contract, added
 from shardproof.properties.contracts.described import Array, Signature
 from shardproof.properties.contracts.roles import Conditions, axes_of
 from shardproof.properties.contracts.whole import sizes_in, whole_contract
-from shardproof.properties.counting.sizes import names_of
-from shardproof.properties.engines.references import reference_of
+from shardproof.properties.precision.references import reference_of
 from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.overlap import Overlap

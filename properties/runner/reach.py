@@ -13,8 +13,8 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.cases.strategies.axes import MAX_AXES
 from shardproof.properties.contracts import CONTRACTS, Scope
+from shardproof.properties.contracts.examples import EXAMPLES, example
 from shardproof.properties.contracts.roles import axes_of
-from shardproof.properties.counting.examples import EXAMPLES, example
 from shardproof.properties.engines.simulated import SimulateEngine
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, forward

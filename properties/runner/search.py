@@ -12,8 +12,8 @@ from shardproof.properties.cases.strategies import Chains
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import Engine
 from shardproof.properties.laws.law import Law
-from shardproof.properties.laws.violation import DEATHS, SuiteError
 from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.violation import DEATHS, SuiteError
 from shardproof.properties.runner.budgets import within
 from shardproof.properties.runner.draws import Chosen, Finding, search
 from shardproof.properties.runner.frames import roomy

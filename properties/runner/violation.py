@@ -10,8 +10,8 @@ from hypothesis.errors import FlakyFailure
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
 from shardproof.properties.laws.law import Law
-from shardproof.properties.laws.violation import Broken, Difference, Kind
 from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.violation import Broken, Difference, Kind
 
 PROPERTIES = Path(__file__).parents[1]
 INNER = ("jax", "jaxlib", "jaxtyping", "beartype", "hypothesis", "_pytest", "pluggy")

@@ -7,7 +7,7 @@ import sys
 import time
 from dataclasses import dataclass
 
-from shardproof.properties.laws.violation import Kind
+from shardproof.properties.programs.violation import Kind
 
 IDLE_SECONDS = 30.0
 """How long a case may run without using a processor; longer than XLA:CPU waits for a collective before it gives up."""

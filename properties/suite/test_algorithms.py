@@ -7,7 +7,7 @@ from hypothesis import settings
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
-from shardproof.properties.counting.examples import example
+from shardproof.properties.contracts.examples import example
 from shardproof.properties.engines import Engine
 from shardproof.properties.laws.communication import check_communication
 from shardproof.properties.programs.implementations import ALGORITHMS, Implementation

@@ -5,14 +5,14 @@ Needs libtpu, and no TPU: `tox -e tpu-compiler`, or `pytest -m tpu_compiler` whe
 
 import pytest
 
-from shardproof.properties.counting.chips import chip
-from shardproof.properties.counting.room import place, roomy
-from shardproof.properties.engines.tpu_compiler import Request, Topology
-from shardproof.properties.engines.tpu_compiler.request import BACKWARD, FORWARD, WAYS
-from shardproof.properties.laws.compiled_overlap import check_compiled_overlap, share_of
-from shardproof.properties.laws.violation import Broken
+from shardproof.properties.performance.chips import chip
+from shardproof.properties.performance.measured.compiled_overlap import check_compiled_overlap, share_of
+from shardproof.properties.performance.measured.compiling import Compiling
+from shardproof.properties.performance.room import place, roomy
+from shardproof.properties.performance.tpu_compiler import Request, Topology
+from shardproof.properties.performance.tpu_compiler.request import BACKWARD, FORWARD, WAYS
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
-from shardproof.properties.reports.compiling import Compiling
+from shardproof.properties.programs.violation import Broken
 
 CLAIMING = [one for one in IMPLEMENTATIONS if one.overlap is not None]
 MAIN, OTHER = "v5e:2x4", "v6e:2x4"

@@ -9,8 +9,8 @@ from shardproof.properties.contracts import Scope
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.precision import of_products
-from shardproof.properties.reports.failures.causes import LEFT_OUT, Told
-from shardproof.properties.reports.failures.text import diagnosed
+from shardproof.properties.report.failures.causes import LEFT_OUT, Told
+from shardproof.properties.report.failures.text import diagnosed
 from shardproof.properties.runner.budgets import structures
 from shardproof.properties.runner.isolation import check_isolated, unending
 from shardproof.properties.runner.tally import Tally

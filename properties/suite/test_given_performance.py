@@ -5,11 +5,11 @@ from collections.abc import Callable
 import jax
 import pytest
 
-from shardproof.properties.benchmark.measured.expectations import broken
-from shardproof.properties.benchmark.measured.placing import chip_of, mesh_of
-from shardproof.properties.benchmark.measured.row import table
-from shardproof.properties.benchmark.measured.work import MEASURED, forms, measure, tracing
-from shardproof.properties.reports.session import GIVEN
+from shardproof.properties.performance.measured.expectations import broken
+from shardproof.properties.performance.measured.placing import chip_of, mesh_of
+from shardproof.properties.performance.measured.row import table
+from shardproof.properties.performance.measured.work import MEASURED, forms, measure, tracing
+from shardproof.properties.report.session import GIVEN
 
 PLATFORMS = [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("tpu", "gpu")]
 

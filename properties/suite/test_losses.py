@@ -16,12 +16,12 @@ from shardproof.impl.model import initialise, random_batch, unsharded_loss
 from shardproof.oracles import mlp, mlp_costs
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.strategies import meshes
-from shardproof.properties.counting.counted import count, of_compiled
-from shardproof.properties.counting.operations import peak_of
+from shardproof.properties.communication.counted import count, of_compiled
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.engines.simulate import simulate
 from shardproof.properties.engines.simulate.liveness import equations
 from shardproof.properties.engines.xla import abstract_mesh, device_mesh
+from shardproof.properties.performance.operations import peak_of
 from shardproof.properties.programs.losses import loss_and_gradients
 
 LOSSES = pytest.mark.parametrize("loss", PARALLELISATIONS.values(), ids=PARALLELISATIONS)

@@ -26,7 +26,7 @@ from shardproof.properties.laws.modes import (
 )
 from shardproof.properties.laws.resharding import check_resharding
 from shardproof.properties.laws.sharding_types import check_type
-from shardproof.properties.laws.violation import Broken
+from shardproof.properties.programs.violation import Broken
 from shardproof.properties.runner.excused_types import excused
 
 TYPED = max(10, settings().max_examples // 4)

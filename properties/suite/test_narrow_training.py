@@ -17,8 +17,8 @@ from shardproof.properties.cases.training import Trial
 from shardproof.properties.engines.simulate import prepare
 from shardproof.properties.engines.xla import abstract_mesh
 from shardproof.properties.laws.training import OPTIMISERS, check_steps
-from shardproof.properties.laws.violation import Broken
 from shardproof.properties.programs.training import FORMS
+from shardproof.properties.programs.violation import Broken
 
 DEVICES, MICROBATCHES, EXAMPLES, SIZES = 2, 64, 128, (4, 4)
 MESH = MeshCase(("dp",), (DEVICES,))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from shardproof.properties.reports.failures.record import Recorded
-from shardproof.properties.reports.failures.replay import devices_needed, regressions, repeat
+from shardproof.properties.report.failures.record import Recorded
+from shardproof.properties.report.failures.replay import devices_needed, regressions, repeat
 from shardproof.properties.runner.lookup import Lookup
 
 RECORDED = [

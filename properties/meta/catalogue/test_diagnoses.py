@@ -7,7 +7,7 @@ import pytest
 from shardproof.properties.meta.brief import first_of_each, marked
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.hunt import hunt
-from shardproof.properties.reports.failures.text import diagnosed
+from shardproof.properties.report.failures.text import diagnosed
 
 CASES = ((1, False), (2, False), (3, True), (7, False), (1, True))
 """Seeds, and whether the case is shrunk: of long sides it cannot be told where one goes wrong, of short ones it is."""

@@ -11,12 +11,12 @@ from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.engines import Engine, engine_named
 from shardproof.properties.laws.gradient import check_gradient
-from shardproof.properties.laws.numbers import operands, pulled_terms
 from shardproof.properties.laws.value import check_value
-from shardproof.properties.laws.violation import Broken
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.hunt import implementation_of
+from shardproof.properties.precision.numbers import operands, pulled_terms
 from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.violation import Broken
 
 EVERY = Placement((("dp",),))
 CASE = Case(

@@ -21,7 +21,7 @@ from shardproof.properties.mutants.axes import AxisName
 from shardproof.properties.mutants.catalogue import mutant
 from shardproof.properties.mutants.hunt import hunt, is_smallest
 from shardproof.properties.programs.implementations import BUILT_IN
-from shardproof.properties.reports.checking import user_implementation
+from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.runner.search import find_violation
 
 DRAWN = [m for m in MUTANTS.values() if m.runs != "isolated"]

@@ -13,7 +13,7 @@ from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.right import RIGHT_ONES, RightOne
 from shardproof.properties.mutants.right.catalogue import enter
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.reports.checking import user_implementation
+from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.runner.search import find_violation
 
 SEED = 0

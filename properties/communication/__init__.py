@@ -1,0 +1,1 @@
+"""What programs send: counted in the trace and in compiled text, and bounded from below."""

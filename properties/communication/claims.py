@@ -1,0 +1,75 @@
+"""Claims about communication that a test of one's own can make."""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+
+from shardproof.properties.communication.hlo import collectives
+from shardproof.properties.engines.simulate.divergence import COLLECTIVE_KINDS, axes_of
+from shardproof.properties.engines.simulate.liveness import opened, subjaxprs
+from shardproof.properties.engines.simulate.location import location
+
+
+def no_communication(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    """Asserts that a function sends nothing from device to device.
+
+    Both the compiled program and the traced one are looked at: what a `shard_map` in it says, and what
+    the compiler adds to a function of global arrays.
+
+    Arguments:
+        fn: any function that `jax.jit` takes, or one that is under `jit` already, with shardings of its own.
+        *args: its arguments, or `jax.ShapeDtypeStruct`s with shardings in their place.
+        **kwargs: as `*args`.
+
+    Raises:
+        AssertionError: listing the collectives.
+
+    Example:
+        no_communication(jax.shard_map(lambda x: 2 * x, mesh=mesh, in_specs=P("x"), out_specs=P("x")), x)
+    """
+    __tracebackhide__ = True
+    traced = list(traced_collectives(fn, *args, **kwargs))
+    compiled = compiled_collectives(fn, *args, **kwargs)
+    if not traced and not compiled:
+        return
+    name = getattr(fn, "__name__", repr(fn))
+    parts = [f"  traced: {line}" for line in traced] + [f"  compiled: {line}" for line in compiled]
+    raise AssertionError("\n".join([f"{name}: expected no communication, found {len(traced or compiled)}:", *parts]))
+
+
+def compiled_collectives(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> list[str]:
+    """The collectives of the compiled program that move something, one line each."""
+    function: Any = fn if hasattr(fn, "lower") else jax.jit(fn)
+    text = function.lower(*args, **kwargs).compile().as_text()
+    return [
+        f"{c.kind} of {c.operand_bytes:,} bytes, {c.form}, {c.name}: {connected(c.pairs or c.groups)}"
+        for c in collectives(text)
+        if not c.moves_nothing
+    ]
+
+
+def connected(groups: Any) -> str:
+    """Which devices a collective connects, as its line says it."""
+    return "{" + ",".join("{" + ",".join(map(str, group)) + "}" for group in groups or ()) + "}"
+
+
+def traced_collectives(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[str]:
+    """The collectives that the traced program asks for over more than one device, one line each."""
+    closed = jax.make_jaxpr(fn)(*args, **kwargs)
+    yield from _traced(closed, {})
+
+
+def _traced(jaxpr: Any, sizes: dict[str, int]) -> Iterator[str]:
+    body, _ = opened(jaxpr)
+    for equation in body.eqns:
+        if equation.primitive.name in COLLECTIVE_KINDS:
+            axes = axes_of(equation)
+            if math.prod(sizes.get(name, 1) for name in axes) > 1:
+                kind = COLLECTIVE_KINDS[equation.primitive.name]
+                yield f"{kind} over {', '.join(axes)} ({equation.primitive.name}, {location(equation)})"
+        mesh = equation.params.get("mesh") if equation.primitive.name == "shard_map" else None
+        inner = sizes if mesh is None else {**sizes, **dict(mesh.shape)}
+        for below in subjaxprs(equation):
+            yield from _traced(below, inner)

@@ -1,0 +1,162 @@
+"""The picture of an algorithm: devices side by side, rounds downwards, an arrow for everything that is sent."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardproof.oracles.layout import device_name, logical_index
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.communication.steps import Step
+
+COLUMN, ROW, MARGIN, HEAD = 70, 80, 40, 58
+UP, DOWN, NEUTRAL = "#0072b2", "#d55e00", "#999999"
+"""Towards higher indices, towards lower ones (each the shorter way round the ring), and a backend's choice."""
+DASHES = (None, "7 4", "2 3")
+"""How the arrows of the first, second and third collective of a round are drawn; of more, in turn."""
+LETTER = 0.62
+"""The width of a letter of a sans-serif font, as a part of its size; the widest on average."""
+SHOWN = 3
+"""How many of the collectives of one round are named."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which device stands in which column: one process group after the other, each in the order of the axis tuple.
+
+    Arguments:
+        column: of each device, by its position in the mesh.
+        names: of the devices, by column.
+        participants: how many devices a group has.
+    """
+
+    column: tuple[int, ...]
+    names: tuple[str, ...]
+    participants: int
+
+    def index(self, position: int) -> int:
+        """The logical index of a device in its group."""
+        return self.column[position] % self.participants
+
+
+def columns(mesh: MeshCase, axes: Sequence[str]) -> Columns:
+    """The columns for collectives over an axis tuple."""
+    rest = [i for i, name in enumerate(mesh.axis_names) if name not in axes]
+    places = list(np.ndindex(*mesh.sizes))
+
+    def key(place: tuple[int, ...]) -> tuple[object, ...]:
+        return tuple(place[i] for i in rest), logical_index(mesh, place, tuple(axes))
+
+    order = sorted(range(mesh.size), key=lambda position: key(places[position]))
+    names = tuple(device_name(mesh, places[position]).strip("()") for position in order)
+    return Columns(tuple(int(i) for i in np.argsort(order)), names, mesh.axis_size(tuple(axes)))
+
+
+def picture(title: str, found: list[Step], placed: Columns) -> Any:
+    """A drawing: each round leads from one row of devices to the next.
+
+    Raises:
+        ModuleNotFoundError: if drawsvg is not installed.
+    """
+    import drawsvg
+
+    def text(words: str, size: float, x: float, y: float, **options: Any) -> None:
+        drawing.append(drawsvg.Text(words, size, x, y, font_family="sans-serif", **options))
+
+    rounds = [list(steps) for _, steps in itertools.groupby(found, key=lambda step: step.round)]
+    labels = [_labels(number, steps) for number, steps in enumerate(rounds, start=1)]
+    legend = _legend(rounds)
+    left = 30 + LETTER * 12 * max((len(line) for lines in labels for line in lines), default=0)
+    pitch = max(COLUMN, 8 + LETTER * 10 * max(len(line) for name in placed.names for line in name.split(", ")))
+    devices, deep = len(placed.names), max(len(name.split(", ")) for name in placed.names)
+    top = HEAD + 12 * deep
+    width = max(
+        left + (devices - 1) * pitch + 2 * MARGIN,
+        20 + LETTER * 14 * len(title),
+        60 + LETTER * 11 * max(len(words) for _, _, words in legend),
+    )
+    bottom = top + len(rounds) * ROW + MARGIN
+    drawing = drawsvg.Drawing(width, bottom + 18 * len(legend))
+    drawing.append(drawsvg.Rectangle(0, 0, "100%", "100%", fill="white"))
+    text(title, 14, 10, 20)
+    heads = {}
+    for colour in (UP, DOWN):
+        heads[colour] = drawsvg.Marker(-0.1, -0.51, 0.9, 0.5, scale=5, orient="auto")
+        heads[colour].append(drawsvg.Lines(-0.1, 0.5, -0.1, -0.5, 0.9, 0, fill=colour, close=True))
+
+    def arrow(ends: tuple[float, float, float, float], colour: str, dash: str | None) -> None:
+        dashes = {} if dash is None else {"stroke_dasharray": dash}
+        drawing.append(drawsvg.Line(*ends, stroke=colour, stroke_width=1.6, marker_end=heads[colour], **dashes))
+
+    for number, (steps, lines) in enumerate(zip(rounds, labels, strict=True)):
+        start = top + number * ROW
+        text("\n".join(lines), 12, 10, start + ROW / 2 - 7 * (len(lines) - 1), line_height=1.2)
+        if any(not step.links for step in steps):
+            box = (left - 14, start + 16, (devices - 1) * pitch + 28, ROW - 32)
+            drawing.append(drawsvg.Rectangle(*box, fill="none", stroke=NEUTRAL))
+        for nth, step in enumerate(steps):
+            for source, target in step.links:
+                colour = direction(placed.index(source), placed.index(target), placed.participants)
+                at, to = (left + placed.column[device] * pitch for device in (source, target))
+                apart = 5 * (nth - (len(steps) - 1) / 2)  # side by side, where two go the same way
+                aside = math.copysign(3, to - at) if at != to else 0
+                ends = (at + apart + aside, start + 12, to + apart - aside, start + ROW - 16)
+                arrow(ends, colour, DASHES[nth % len(DASHES)])
+    for column, name in enumerate(placed.names):
+        x = left + column * pitch
+        for i, part in enumerate(name.split(", ")):
+            text(part, 10, x, HEAD - 16 + 12 * i, center=True)
+        for row in range(len(rounds) + 1):
+            y = top + row * ROW
+            drawing.append(drawsvg.Circle(x, y, 11, fill="white", stroke="black"))
+            text(str(placed.column.index(column)), 11, x, y, center=True)
+    for line, (colour, dash, words) in enumerate(legend):
+        y = bottom + 18 * line
+        if colour in heads:
+            arrow((12, y, 36, y), colour, dash)
+        elif colour == NEUTRAL:
+            drawing.append(drawsvg.Rectangle(12, y - 5, 28, 10, fill="none", stroke=NEUTRAL))
+        else:
+            drawing.append(drawsvg.Circle(26, y, 6, fill="white", stroke="black"))
+        text(words, 11, 50, y + 4)
+    return drawing
+
+
+def _labels(number: int, steps: list[Step]) -> list[str]:
+    named = [f"{step.kind}, {step.bytes:,} B" for step in steps[:SHOWN]]
+    more = [f"and {len(steps) - SHOWN} more"] * (len(steps) > SHOWN)
+    return [f"{number}: {named[0]}", *named[1:], *more]
+
+
+def _legend(rounds: list[list[Step]]) -> list[tuple[str, str | None, str]]:
+    """The colour, the dashes and the meaning of what is drawn."""
+    lines: list[tuple[str, str | None, str]] = [
+        ("black", None, "a device by its position in the mesh; columns are in the order of the axis tuple")
+    ]
+    if any(step.links for steps in rounds for step in steps):
+        lines.append((UP, None, "sent towards higher indices, from the last to the first as well"))
+        lines.append((DOWN, None, "sent towards lower indices, from the first to the last as well"))
+    if any(not step.links for steps in rounds for step in steps):
+        lines.append((NEUTRAL, None, "who sends to whom is the backend's choice"))
+    several = min(len(DASHES), max((sum(bool(step.links) for step in steps) for steps in rounds), default=0))
+    for nth, name in list(enumerate(("first", "second", "third")))[1:several]:
+        lines.append((UP, DASHES[nth], f"the {name} collective of a round, at the same time as the first"))
+    return lines
+
+
+def direction(source: int, target: int, devices: int) -> str:
+    """The colour of an arrow, given logical indices: which way round the ring is shorter."""
+    return UP if (target - source) % devices <= devices / 2 else DOWN
+
+
+def write(path: Path, title: str, found: list[Step], placed: Columns) -> None:
+    """Writes the picture.
+
+    Raises:
+        ModuleNotFoundError: if drawsvg is not installed.
+    """
+    picture(title, found, placed).save_svg(str(path))

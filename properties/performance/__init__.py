@@ -1,0 +1,1 @@
+"""Stated machines and timelines: when a device computes, and when its links are busy."""

@@ -1,0 +1,292 @@
+"""Stated machines: what is published of accelerators, and how long an operation takes on one by that alone.
+
+An operation takes the larger of two times: its multiplications and additions at the peak of their dtype, and what it
+reads and writes at the memory's bandwidth (the roofline, Williams et al. 2009, doi 10.1145/1498765.1498785). A transfer
+takes the latency of every hop and the time of its bytes over the busiest link; through a switch, that of every step:
+of a ring algorithm p-1, and twice as many if it goes round twice (https://github.com/NVIDIA/nccl, src/graph/tuning.cc).
+What `operations` folds into one kernel reads and writes once, its result included; element by element arithmetic beside
+that is never limited by its FLOPs, and less than a vector register's bytes are index arithmetic, which takes no time.
+
+Assumed: every mesh axis lies on a physical ring of its own, both ways usable, as a square of four chips or a wrapped
+dimension of a torus has it. Left out: what a product of few rows loses of the peak, launches, copies of what a loop
+carries, memory that transfers and arithmetic share, and what stays in on-chip memory between two kernels.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases import suggestion
+from shardproof.properties.cases.requests import RequestError
+from shardproof.properties.performance.operations import Operation
+from shardproof.properties.performance.routes import Link
+
+TERA, GIGA = 10**12, 10**9
+REGISTER = 8 * 128 * 4
+"""The bytes of a vector register of a TPU: 8 by 128 of 32 bits."""
+
+SWITCH: Link = ("switch", 1)
+"""The one link of a device that a switch connects with all others."""
+
+BOOK = 'Austin et al., "How to Scale Your Model", https://jax-ml.github.io/scaling-book'
+TPUS = f"{BOOK}/tpus (table of ICI bandwidth, one way)"
+HOP = f"{BOOK}/sharding (a note on ICI latency: typically around 1 us a hop)"
+PRECISION = "https://docs.jax.dev/en/latest/201/precision.html"
+ONE_PASS = f"that of bfloat16, in one pass of which float32 is multiplied by default: {PRECISION}"
+DOCS = "https://docs.cloud.google.com/tpu/docs"
+TPU_INFO = "https://github.com/jax-ml/jax jax/_src/tpu_info.py"
+H100 = "https://www.nvidia.com/en-us/data-center/h100 (SXM)"
+CAST = "float8 at the rate of bfloat16, by way of which it is multiplied"
+COMPILED = "estimates of libtpu 0.0.42.1 for bfloat16 8192x8192 by 8192x2048, of which this is"
+
+
+class Unpublished(RequestError):
+    """Nobody says how fast a chip is at what is asked; the message names both."""
+
+
+@dataclass(frozen=True)
+class Chip:
+    """A machine of many devices of one kind.
+
+    Arguments:
+        name: what it is called.
+        peak: multiplications and additions a second, by the dtype of what is multiplied.
+        memory: bytes a second, of the device's own memory.
+        link: bytes a second over one link, one way; of a switch, what a device sends in all.
+        latency: seconds for a hop.
+        dimensions: of the torus of its links, on which mesh axes lie; 0: a switch.
+        sources: where each figure is published: `memory`, `link`, `latency`, `cycle`, and `peak:` with a dtype.
+        cycle: multiplications and additions of bfloat16 in a cycle; None if nobody says.
+        assumed: the figures that are published of other chips alone.
+    """
+
+    name: str
+    peak: Mapping[str, int]
+    memory: int
+    link: int
+    latency: Fraction
+    dimensions: int
+    sources: Mapping[str, str]
+    cycle: int | None = None
+    assumed: frozenset[str] = frozenset()
+
+    @property
+    def clock(self) -> Fraction:
+        """Cycles a second, by which the compiler's estimates become times.
+
+        Raises:
+            Unpublished: if nobody says what it multiplies in one.
+        """
+        if self.cycle is None:
+            raise Unpublished(f"clock of {self.name}: nobody says how many products it has in a cycle")
+        return Fraction(self.rate("bfloat16"), self.cycle)
+
+    def seconds(self, operation: Operation) -> Fraction:
+        """How long an operation takes alone.
+
+        Raises:
+            Unpublished: for a product of a dtype that has no published peak.
+        """
+        loads = operation.loads
+        if operation.transfers:
+            hops, busiest = loads.hops, max(loads.bytes.values())
+            if not self.dimensions:
+                hops, busiest = loads.stages, loads.sent
+            return hops * self.latency + busiest / self.link
+        moved = operation.bytes if operation.bytes >= REGISTER else 0
+        arithmetic = sum((Fraction(n, self.rate(dtype)) for dtype, n in operation.flops.items() if n), Fraction(0))
+        return max(arithmetic, Fraction(moved, self.memory))
+
+    def links(self, operation: Operation) -> tuple[Link, ...]:
+        """The links that it takes: one for every way along every axis, or that to the switch."""
+        if not operation.transfers:
+            return ()
+        return tuple(operation.loads.bytes) if self.dimensions else (SWITCH,)
+
+    def bandwidth(self, mesh: MeshCase, axes: Sequence[str]) -> int:
+        """Bytes a second that a device gets over all its links along some axes; of two devices, each has one."""
+        ways = sum(2 if mesh.shape[axis] > 2 else mesh.shape[axis] - 1 for axis in axes)
+        return self.link * (ways if self.dimensions else min(ways, 1))
+
+    def rate(self, dtype: str) -> int:
+        """The peak of a dtype, in multiplications and additions a second.
+
+        Raises:
+            Unpublished: if there is none.
+        """
+        if dtype not in self.peak:
+            known = ", ".join(sorted(self.peak))
+            raise Unpublished(f"dtype={dtype}: no published peak of it on {self.name}: expected one of {known}")
+        return self.peak[dtype]
+
+    def check(self, mesh: MeshCase) -> None:
+        """The mesh's axes have a dimension of the torus each.
+
+        Raises:
+            RequestError: if there are more axes.
+        """
+        axes = [f"{name}={size}" for name, size in mesh.shape.items() if size > 1]
+        if self.dimensions and len(axes) > self.dimensions:
+            told = f"a torus of {self.dimensions} dimensions: expected at most as many axes of more than one device"
+            raise RequestError(f"mesh=({', '.join(axes)}): {self.name} is {told}")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number, and where it is from."""
+
+    value: int
+    source: str
+
+
+def stated(
+    name: str,
+    dimensions: int,
+    peaks: Mapping[str, Figure],
+    memory: Figure,
+    link: Figure,
+    latency: tuple[Fraction, str],
+    cycle: Figure | None = None,
+    assumed: Sequence[str] = (),
+) -> Chip:
+    """A chip of figures; a name of `peaks` may list several dtypes."""
+    each = {dtype: figure for names, figure in peaks.items() for dtype in names.split()}
+    sources = {f"peak:{dtype}": figure.source for dtype, figure in each.items()}
+    sources |= {"memory": memory.source, "link": link.source, "latency": latency[1]}
+    sources |= {} if cycle is None else {"cycle": cycle.source}
+    rates = {dtype: figure.value for dtype, figure in each.items()}
+    return Chip(
+        name,
+        rates,
+        memory.value,
+        link.value,
+        latency[0],
+        dimensions,
+        sources,
+        None if cycle is None else cycle.value,
+        frozenset(assumed),
+    )
+
+
+MICRO = Fraction(1, 10**6)
+FLOAT8 = "float8_e4m3fn float8_e5m2"
+
+CHIPS: dict[str, Chip] = {
+    chip.name: chip
+    for chip in (
+        stated(
+            "v4",
+            3,
+            {
+                "bfloat16 int8": Figure(275 * TERA, f"{DOCS}/v4"),
+                "float32": Figure(275 * TERA, ONE_PASS),
+            },
+            Figure(1200 * GIGA, f"{DOCS}/v4"),
+            Figure(45 * GIGA, TPUS),
+            (MICRO, HOP),
+            Figure(2**18, f"{DOCS}/v4: 2 cores of 4 units, of 128x128 ({BOOK}/tpus)"),
+        ),
+        stated(
+            "v5e",
+            2,
+            {
+                "bfloat16": Figure(197 * TERA, f"{DOCS}/v5e"),
+                "float32": Figure(197 * TERA, ONE_PASS),
+                "int8": Figure(393 * TERA, f"{DOCS}/v5e"),
+            },
+            Figure(819 * GIGA, f"{DOCS}/v5e (HBM2; a later revision has 800 GiB/s, or 859)"),
+            Figure(45 * GIGA, TPUS),
+            (MICRO, HOP),
+            Figure(2**17, f"{DOCS}/v5e: 4 units, of 128x128 ({BOOK}/tpus, which has their clock, 1.5 GHz)"),
+        ),
+        stated(
+            "v5p",
+            3,
+            {
+                "bfloat16": Figure(459 * TERA, f"{DOCS}/v5p"),
+                "float32": Figure(459 * TERA, ONE_PASS),
+                "int8": Figure(918 * TERA, f"{BOOK}/tpus"),
+                FLOAT8: Figure(459 * TERA, f"{DOCS}/v5p: {CAST}"),
+            },
+            Figure(2765 * GIGA, f"{DOCS}/v5p (2575 GiB/s)"),
+            Figure(90 * GIGA, TPUS),
+            (MICRO, HOP),
+            Figure(2**18, f"{DOCS}/v5p: 2 cores of 4 units, of 128x128 ({BOOK}/tpus)"),
+        ),
+        stated(
+            "v6e",
+            2,
+            {
+                "bfloat16": Figure(918 * TERA, f"{DOCS}/v6e"),
+                "float32": Figure(918 * TERA, ONE_PASS),
+                "int8": Figure(1836 * TERA, f"{DOCS}/v6e"),
+                FLOAT8: Figure(918 * TERA, f"{DOCS}/tpu7x: {CAST}"),
+            },
+            Figure(1638 * GIGA, f"{DOCS}/v6e"),
+            Figure(90 * GIGA, TPUS),
+            (MICRO, HOP),
+            Figure(2**19, f"{COMPILED} 1.16 times what they imply; {DOCS}/v6e has half as many, 2 units of 256x256"),
+        ),
+        stated(
+            "tpu7x",
+            3,
+            {
+                "bfloat16": Figure(
+                    2307 * TERA,
+                    f"{DOCS}/tpu7x; of a chip, which JAX shows as two devices: what each of the two has of the links "
+                    "is not published, so a device here is a chip",
+                ),
+                "float32": Figure(2307 * TERA, ONE_PASS),
+                FLOAT8: Figure(4614 * TERA, f"{DOCS}/tpu7x"),
+            },
+            Figure(7380 * GIGA, f"{DOCS}/tpu7x, of a chip"),
+            Figure(100 * GIGA, f"{DOCS}/tpu7x: 1200 GB/s both ways over the six links of a chip; no measured figure"),
+            (MICRO, f"{HOP}; none is published of this generation"),
+            Figure(
+                2**20, f"{COMPILED} 1.18 times what they imply, for both cores of a chip; {TPU_INFO} has half as many"
+            ),
+            assumed=("latency",),
+        ),
+        stated(
+            "h100",
+            0,
+            {
+                "bfloat16 float16": Figure(989 * TERA, f"{H100}, half of the figure with sparsity"),
+                "float32": Figure(
+                    494 * TERA, f"{H100}, half of that of TF32 with sparsity, which is the default: {PRECISION}"
+                ),
+                "float64": Figure(67 * TERA, f"{H100}, of tensor cores"),
+                f"int8 {FLOAT8}": Figure(1979 * TERA, f"{H100}, half of the figure with sparsity"),
+            },
+            Figure(3350 * GIGA, H100),
+            Figure(450 * GIGA, f"{H100}: NVLink 900 GB/s, both ways together; in-switch reduction left out"),
+            (
+                Fraction(34, 10**7),
+                "https://github.com/NVIDIA/nccl src/graph/tuning.cc: 3.4 us a step of a ring of the Simple protocol",
+            ),
+        ),
+    )
+}
+"""By name; the pages were read in November 2026. Of links, one way: Google's pages have the sum of all, both ways."""
+
+
+def chip(name: str) -> Chip:
+    """The chip of a name.
+
+    Raises:
+        RequestError: if there is none; the message suggests the nearest one.
+    """
+    if name not in CHIPS:
+        raise RequestError(f"machine={name!r}: no such machine; {suggestion.meant(name, CHIPS)}")
+    return CHIPS[name]
+
+
+def in_words(seconds: Fraction) -> str:
+    """A time in a unit in which it has one to three digits before the point: `21.8 us`."""
+    if not seconds:
+        return "0"
+    power = min(max(math.floor(math.log10(seconds)) // 3, -3), 0)
+    unit = {0: "s", -1: "ms", -2: "us", -3: "ns"}[power]
+    return f"{float(seconds * Fraction(1000) ** -power):.3g} {unit}"

@@ -1,0 +1,280 @@
+"""Which form of an operation to use for a shape: the fastest as XLA:TPU schedules it, or by its timeline."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.requests import RequestError
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.contracts.products import SHARDED, received
+from shardproof.properties.performance.chips import Chip, chip, in_words
+from shardproof.properties.performance.compiled import OWN, Known, known_of
+from shardproof.properties.performance.operations import Operation, operations_of
+from shardproof.properties.performance.routes import Untold
+from shardproof.properties.performance.shaped import Shapes, laid_out_for, shaped
+from shardproof.properties.performance.timeline import timeline
+from shardproof.properties.performance.tpu_compiler.request import COMPILER, FORWARD, WAYS
+from shardproof.properties.programs.derivatives import derivatives
+from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
+from shardproof.properties.programs.precision import precision_of
+from shardproof.properties.programs.program import Seen, forward
+
+PLAIN = ("naive", "lax")
+"""The forms that hide nothing: one collective, before or after the product if there is one."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A form on a machine.
+
+    Arguments:
+        implementation: the form.
+        total: seconds.
+        exposed: seconds in which something is sent and nothing computed.
+        communication: seconds in which something is sent.
+        transfers: how many there are, of one device, in loops as often as they run.
+    """
+
+    implementation: Implementation
+    total: Fraction
+    exposed: Fraction
+    communication: Fraction
+    transfers: int
+
+    @property
+    def narrow(self) -> bool:
+        """Whether sums of 16-bit floats travel in 16 bits, so that they are rounded at every hop."""
+        return "narrow_accumulation" in self.implementation.features
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to use.
+
+    Arguments:
+        contract: of which operation.
+        case: the shapes, on their mesh.
+        machine: on which machine.
+        rows: all forms, by their timelines, the fastest first; of equally fast ones the plain form.
+        unsharded: of a product, seconds that the plain form computes for, as if nothing had to be sent; else zero.
+        unsupported: the forms that do not support the case, or have no timeline, with why.
+        gradient: whether the gradient is scheduled with it.
+        compiled: what XLA:TPU makes of forms, and of the product of global arrays, where that is recorded: forward,
+            and with `gradient` backward too.
+        unrecorded: the way that is not, where the other one is.
+    """
+
+    contract: str
+    case: Case
+    machine: Chip
+    rows: tuple[Row, ...]
+    unsharded: Fraction
+    unsupported: tuple[tuple[Implementation, str], ...] = ()
+    gradient: bool = False
+    compiled: tuple[Known, ...] = ()
+    unrecorded: tuple[str, ...] = ()
+
+    @property
+    def best(self) -> Implementation:
+        """The fastest form as XLA:TPU schedules it, where that is recorded, or by its timeline.
+
+        Where `left_to_compiler` is true, XLA's own is faster still.
+        """
+        forms = {row.implementation.name: row.implementation for row in self.rows}
+        return next((forms[name] for name in self.totals if name in forms), self.timed)
+
+    @property
+    def plain(self) -> bool:
+        """Whether `best` is the plain form, which hides nothing."""
+        return self.best.name in PLAIN
+
+    @property
+    def timed(self) -> Implementation:
+        """The fastest form by its timeline."""
+        return self.rows[0].implementation
+
+    @property
+    def totals(self) -> dict[str, Fraction]:
+        """Seconds of each form that is recorded, and of XLA's own, as `COMPILER`: both ways of a gradient.
+
+        The fastest comes first; of equally fast ones the one that is faster by its timeline, and XLA's own last.
+        """
+        order = {row.implementation.name: place for place, row in enumerate(self.rows)}
+        shared = [name for known in self.compiled[:1] for name in known.forms]
+        totals = {
+            name: sum((known.forms[name].seconds for known in self.compiled), Fraction(0))
+            for name in shared
+            if all(name in known.forms for known in self.compiled)
+        }
+        return dict(sorted(totals.items(), key=lambda one: (one[1], order.get(one[0], len(order)))))
+
+    @property
+    def left_to_compiler(self) -> bool:
+        """Whether XLA's own, of global arrays under `jit`, is recorded as faster than every form."""
+        return next(iter(self.totals), None) == COMPILER
+
+    @property
+    def floor(self) -> Fraction:
+        """A lower bound on any form's time, relative to `unsharded`: the transfers plus 1/p of a product, or 1.
+
+        Blocks travel in the operands' dtype, over all links of their axes, without latency; of a gradient only those of
+        the function itself are counted.
+        """
+        if not self.unsharded or self.case.participants < 2:
+            return Fraction(1)
+        sent = received(self.case) / self.machine.bandwidth(self.case.mesh, self.case.axes)
+        products = len(self.case.operands) - 1
+        alone = Fraction(0) if self.gradient else Fraction(1, products * self.case.participants)
+        return max(Fraction(1), sent / self.unsharded + alone)
+
+    def ratio(self, row: Row) -> Fraction:
+        """The time of a form over `unsharded`."""
+        return row.total / self.unsharded if self.unsharded else Fraction(0)
+
+    def __str__(self) -> str:
+        arrays = ", ".join(map(str, self.case.operands))
+        head = f"{self.contract}({arrays}) on mesh {self.case.mesh}, {self.machine.name}: "
+        head += f"{OWN}, of global arrays under jit; of these forms " if self.left_to_compiler else ""
+        lines = [head + (f"{self.best.name}, the plain form" if self.plain else self.best.name)]
+        if self.unsharded:
+            lines.append(f"  nothing to send: {in_words(self.unsharded)}; floor {float(self.floor):.2f} of that")
+        for row in self.rows:
+            over = f", {float(self.ratio(row)):.2f}" if self.unsharded else ""
+            rounds = "; rounds sums of 16-bit floats at every hop" if row.narrow else ""
+            told = f"{in_words(row.total)}{over}, {in_words(row.exposed)} exposed{rounds}"
+            lines.append(f"  {row.implementation.name}: {told}")
+        lines += [f"  {one.name} has no timeline: {reason}" for one, reason in self.unsupported]
+        return "\n".join(lines + self._as_compiled())
+
+    def _as_compiled(self) -> list[str]:
+        """Lines on what XLA:TPU makes of each form."""
+        if not self.compiled:
+            return [f"  as XLA:TPU schedules it: {way} is not recorded" for way in self.unrecorded]
+        told = [f"  as XLA:TPU schedules it on {self.compiled[0].topology}, over the product of one device alone:"]
+        for name, total in self.totals.items():
+            parts = []
+            for way, known in zip(WAYS, self.compiled, strict=False):
+                ratio, share = float(known.forms[name].seconds / known.alone.seconds), known.forms[name].share
+                parts.append(f"{way} {ratio:.2f}, {share:.0%} exposed")
+            told.append(f"    {OWN if name == COMPILER else name}: {in_words(total)}; {'; '.join(parts)}")
+        return told
+
+
+def choose(
+    contract: str,
+    shapes: Shapes | None = None,
+    machine: str | Chip = "v5e",
+    *,
+    mesh: MeshCase | int = 4,
+    axis_name: str | Sequence[str] = (),
+    dtype: str = "bfloat16",
+    gradient: bool = False,
+) -> Choice:
+    """Which of this project's forms of an operation is the fastest on a stated machine.
+
+    Nothing is run or compiled: every form is traced, and scheduled as `performance.timeline` does. Where the plain form
+    (one collective and one product) is best, `plain` is true and the text says so. Some products were compiled for TPUs
+    (`properties/performance/README.md`): there XLA's schedules decide, and where the shortest is that of global arrays
+    under `jit`, `left_to_compiler` is true and the text says so.
+
+    Arguments:
+        contract: the operation, `"all_gather_matmul_lhs"` say.
+        shapes: of whole arrays, as they are divided along the axis tuple alone; None: those of a published example.
+        machine: a name of `chips.CHIPS`, or a `Chip`.
+        mesh: the mesh, or how many participants one axis `tp` has.
+        axis_name: the axis tuple; empty: all axes of the mesh.
+        dtype: of all floating operands.
+        gradient: whether the gradient is scheduled with it.
+
+    Returns:
+        The forms with their times; `best` is the fastest of them.
+
+    Raises:
+        RequestError: for an unknown contract, machine or axis, shapes that do not divide, or a dtype that has no
+            published peak on the machine.
+
+    Example:
+        `choose("all_gather_matmul_lhs", ((512, 2048), (2048, 8192)), "v5e").best.name`
+    """
+    on = MeshCase(("tp",), (mesh,)) if isinstance(mesh, int) else mesh
+    axes = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name) or on.axis_names
+    if not {*axes} <= {*on.axis_names}:
+        raise RequestError(f"axis_name={axis_name!r}: expected axes of the mesh {on}")
+    stated = chip(machine) if isinstance(machine, str) else machine
+    stated.check(on)
+    case = shaped(contract, on, axes if len(axes) > 1 else axes[0], shapes, dtype)
+    ways = WAYS if gradient else (FORWARD,)
+    known = {way: known_of(case, stated, way) for way in ways}
+    compiled = tuple(one for one in known.values() if one is not None)
+    found = choice(forms(case, gradient=gradient), stated)
+    if len(compiled) == len(ways):
+        return dataclasses.replace(found, compiled=compiled)
+    missing = tuple(way for way, one in known.items() if one is None)
+    return dataclasses.replace(found, unrecorded=missing if compiled else ())
+
+
+@dataclass(frozen=True)
+class Forms:
+    """What a device does in every form of an operation, for a case.
+
+    Arguments:
+        case: the case.
+        operations: by form.
+        unsupported: the forms that do not support the case, with what they say.
+        gradient: whether their gradients are in it.
+    """
+
+    case: Case
+    operations: tuple[tuple[Implementation, tuple[Operation, ...]], ...]
+    unsupported: tuple[tuple[Implementation, str], ...]
+    gradient: bool
+
+
+def forms(case: Case, *, gradient: bool = False) -> Forms:
+    """Every form of a case's operation, traced: what it is on one machine or another is `choice`."""
+    found, unsupported = [], []
+    for one in [i for i in IMPLEMENTATIONS if i.contract == case.contract and _sends_by_itself(i)]:
+        if one.serves is not None and not one.serves(case):
+            unsupported.append((one, f"it is not meant for {case.mesh}"))
+            continue
+        try:
+            found.append((one, scheduled(one, laid_out_for(case, one.layouts), gradient=gradient)))
+        except (NotImplementedError, Untold) as error:
+            unsupported.append((one, str(error)))
+    return Forms(case, tuple(found), tuple(unsupported), gradient)
+
+
+def _sends_by_itself(one: Implementation) -> bool:
+    """Whether the traced program has what is sent: of global arrays, if it is not left to the compiler."""
+    return not one.whole or bool(one.layouts) or (bool(CONTRACTS[one.contract].roles) and one.communication is not None)
+
+
+def choice(traced: Forms, machine: Chip) -> Choice:
+    """What to use on a machine, by timelines alone."""
+    found, plain = [], None
+    for one, operations in traced.operations:
+        told = timeline(operations, machine)
+        plain = told if one.name in PLAIN else plain
+        found.append(Row(one, told.total, told.exposed, told.communication, transfers_in(operations)))
+    rows = sorted(found, key=lambda row: (row.total, row.implementation.name not in PLAIN))
+    unsharded = plain.compute if plain is not None and traced.case.contract in SHARDED else Fraction(0)
+    case, unsupported = traced.case, traced.unsupported
+    return Choice(case.contract, case, machine, tuple(rows), unsharded, unsupported, traced.gradient)
+
+
+def scheduled(implementation: Implementation, case: Case, *, gradient: bool = False) -> tuple[Operation, ...]:
+    """What a device does in an implementation, or in it and its gradient."""
+    seen = Seen()
+    with precision_of(case):
+        found = operations_of(forward(case, implementation, seen), case.mesh)  # from its trace, `seen` is known
+        if gradient:
+            found = operations_of(derivatives(case, implementation, seen, forward_mode=False)[0], case.mesh)
+    return found
+
+
+def transfers_in(operations: Sequence[Operation]) -> int:
+    """How many transfers there are, in loops as often as they run."""
+    return sum(o.transfers + o.times * transfers_in(o.body) for o in operations)

@@ -1,0 +1,1 @@
+"""Commands that print and draw timelines."""

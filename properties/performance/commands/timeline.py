@@ -1,0 +1,168 @@
+"""Draws what hides behind what on a machine: `python -m shardproof.properties.performance.commands.timeline -h`."""
+
+import argparse
+import importlib
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases.requests import RequestError
+from shardproof.properties.cases.strategies.dtypes import WIDE
+from shardproof.properties.performance.chips import Chip, chip, in_words
+from shardproof.properties.performance.choosing import scheduled
+from shardproof.properties.performance.lanes import KEY, laid_out, text
+from shardproof.properties.performance.operations import Operation, operations_of
+from shardproof.properties.performance.pictures import gantt
+from shardproof.properties.performance.shaped import KNOWN, laid_out_for, parse_shapes, shaped
+from shardproof.properties.performance.timeline import Timeline, timeline
+from shardproof.properties.programs.bare import bare, parse_arrays
+from shardproof.properties.report.arguments import (
+    LONGEST,
+    add_machine,
+    add_mesh,
+    exit_code,
+    find,
+    parse_axes,
+    parse_dtype,
+    parse_mesh,
+)
+from shardproof.properties.runner.called import called
+from shardproof.properties.runner.programs import Program
+
+NAME = (
+    "the implementation: its name, contract[name], a contract that has only one; a function of yours as "
+    "CONTRACT=MODULE:FUNCTION, or as MODULE:FUNCTION, which is called with blocks and the axis name; or MODULE:PROGRAM"
+)
+SHAPE = (
+    "whole arrays, as they are divided along the axis tuple alone: 512x2048,2048x8192; for MODULE:FUNCTION with the "
+    "axis that shards each side, and dtypes: 512x2048@tp,int32:2048"
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints the figures and the lanes, and writes the picture; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, prog="python -m shardproof.properties.performance.commands.timeline"
+    )
+    parser.add_argument("name", help=NAME)
+    add_mesh(parser)
+    add_machine(parser)
+    parser.add_argument("--shape", metavar="SIDES", help=SHAPE)
+    parser.add_argument("--sources", action="store_true", help="print where the machine's figures are from as well")
+    options = parser.parse_args(arguments)
+    jax.config.update("jax_platforms", "cpu")
+    return exit_code(lambda: _drawn(options), options, options.name)
+
+
+def _drawn(options: argparse.Namespace) -> None:
+    machine, mesh = chip(options.machine), parse_mesh(options.mesh)
+    machine.check(mesh)
+    parse_dtype(options.dtype)
+    name, arrays, operations = _asked(options, mesh, parse_axes(options.axis, mesh))
+    found = timeline(operations, machine)
+    title = [f"{name} on {machine.name}, mesh {mesh}", f"of {arrays}", figures(found)]
+    title.append(assumed(machine, options.dtype))
+    lanes = laid_out(found)
+    print("\n".join([title[0], *(f"  {line}" for line in title[1:]), *(f"    {line}" for line in text(lanes))]))
+    print(f"    {KEY}")
+    if options.sources:
+        print(sources(machine))
+    if lanes.total:
+        path = options.output or Path(f"{_file_name(options.name)}-{machine.name}.svg")
+        gantt.write(path, title, lanes)
+        print(f"wrote {path}")
+
+
+def _asked(options: Any, mesh: MeshCase, axes: tuple[str, ...]) -> tuple[str, str, tuple[Operation, ...]]:
+    """What is asked for, of which arrays, and what a device does."""
+    gradient = " and its gradient" if options.gradient else ""
+    if ":" in options.name and "=" not in options.name:
+        if not options.shape:
+            raise RequestError(f"{options.name}: expected --shape, the arrays that it is called with")
+        given = parse_arrays(options.shape, mesh, options.dtype)
+        target = _imported(options.name)
+        of_users = isinstance(target, Program)
+        program = called(target, given, mesh) if of_users else bare(target, given, mesh, axes)
+        with jax.enable_x64(any(one.dtype.name in WIDE for one in given)):
+            operations = operations_of(program, mesh)
+        if options.gradient:
+            raise RequestError(f"--gradient: of {options.name} nothing is known that has one: expected CONTRACT=...")
+        return options.name, f"{options.shape.replace(',', ', ')}, {options.dtype}", operations
+    implementation = find(options.name, KNOWN)
+    shapes = parse_shapes(options.shape) if options.shape else None
+    case = shaped(implementation.contract, mesh, axes if len(axes) > 1 else axes[0], shapes, options.dtype)
+    case = laid_out_for(case, implementation.layouts)
+    name = implementation.name if implementation.contract in implementation.name else str(implementation)
+    arrays = ", ".join(map(str, case.operands))
+    try:
+        operations = scheduled(implementation, case, gradient=options.gradient)
+    except ValueError as error:  # the function refuses what it is called with
+        raise RequestError(str(error)) from error
+    return f"{name}{gradient}", f"{arrays} on each device", operations
+
+
+def _imported(name: str) -> Any:
+    """A function by `MODULE:FUNCTION`, from the working directory as well.
+
+    Raises:
+        RequestError: if there is none.
+    """
+    module, _, function = name.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        target: Any = importlib.import_module(module)
+    except (Exception, SystemExit) as error:  # whatever an import raises is why the function is not there
+        raise RequestError(f"{name}: cannot import {module}: {type(error).__name__}: {error}") from error
+    for part in function.split("."):
+        if not hasattr(target, part):
+            raise RequestError(f"{name}: module {module} has no {function}")
+        target = getattr(target, part)
+    if not (callable(target) or isinstance(target, Program)):
+        raise RequestError(f"{name}: expected a function or a Program, got {type(target).__name__}")
+    return target
+
+
+def _file_name(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_]+", "-", name)[:LONGEST].strip("-")
+
+
+def figures(found: Timeline) -> str:
+    """The times of a timeline, in a line."""
+    exposed = f"{in_words(found.exposed)} exposed ({float(found.share):.0%} of what is sent)"
+    return (
+        f"total {in_words(found.total)}: {in_words(found.compute)} computing, {in_words(found.communication)} sending, "
+        f"of which {in_words(found.hidden)} hidden and {exposed}"
+    )
+
+
+def assumed(machine: Chip, dtype: str) -> str:
+    """A machine's figures, in a line: the peak of a dtype, if it has one, and the others."""
+
+    def told(name: str, figure: str) -> str:
+        return f"{figure} (assumed)" if name in machine.assumed else figure
+
+    links, steps = ("a link, one way", "a hop") if machine.dimensions else ("to a switch", "a step")
+    peak = [told(f"peak:{dtype}", f"{machine.rate(dtype) / 1e12:g} TFLOP/s ({dtype})")] if dtype in machine.peak else []
+    figures_of = (
+        *peak,
+        told("memory", f"memory {machine.memory / 1e9:g} GB/s"),
+        told("link", f"{machine.link / 1e9:g} GB/s {links}"),
+        told("latency", f"{in_words(machine.latency)} {steps}"),
+    )
+    return f"{machine.name}: {', '.join(figures_of)}"
+
+
+def sources(machine: Chip) -> str:
+    """Where a machine's figures are from, a line for each."""
+    return "\n".join(f"{machine.name} {name}: {source}" for name, source in machine.sources.items())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

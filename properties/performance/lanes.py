@@ -1,0 +1,198 @@
+"""A timeline laid out: what each resource does from when until when, loops unrolled as far as they can be shown."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import pairwise
+
+from shardproof.properties.performance.chips import SWITCH
+from shardproof.properties.performance.operations import Operation
+from shardproof.properties.performance.routes import Link
+from shardproof.properties.performance.timeline import COMPUTE, Span, Timeline
+
+MOST_BARS = 160
+"""How many bars a picture may have before a loop's iterations are left out of it, but for the first and the last."""
+
+WAYS = {1: "->", -1: "<-"}
+FILLED, SENDING, EXPOSED, IDLE, CUT = "#", "=", "!", ".", "~"
+KEY = "# computes, = sends, ! sends while nothing is computed, ~ iterations left out"
+"""What the letters mean."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One operation on one resource.
+
+    Arguments:
+        lane: `compute`, or a link.
+        start: from the start of the program.
+        end: likewise.
+        operation: which one.
+    """
+
+    lane: Link | str
+    start: Fraction
+    end: Fraction
+    operation: Operation
+
+
+@dataclass
+class Lanes:
+    """A timeline laid out.
+
+    Arguments:
+        total: how long it takes.
+        bars: everything that takes time, in the order of its start.
+        cuts: from when until when iterations of a loop are left out, and how many.
+        exposed: when something is sent while nothing is computed, where nothing is left out.
+    """
+
+    total: Fraction
+    bars: list[Bar] = field(default_factory=list)
+    cuts: list[tuple[Fraction, Fraction, int]] = field(default_factory=list)
+    exposed: list[tuple[Fraction, Fraction]] = field(default_factory=list)
+
+    @property
+    def names(self) -> list[Link | str]:
+        """The lanes that are used: compute, then links by axis, both ways of each beside one another."""
+        links = {bar.lane for bar in self.bars if bar.lane != COMPUTE}
+        return [COMPUTE, *sorted(links, key=lambda link: (link[0], -int(link[1])))]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Where a time is in a picture: linear, but for the cuts, which all have the same width.
+
+    Arguments:
+        left: where it begins.
+        scale: how wide a unit of time is.
+        cut: how wide a cut is.
+        cuts: from when until when nothing is shown.
+    """
+
+    left: float
+    scale: float
+    cut: float
+    cuts: tuple[tuple[Fraction, Fraction], ...]
+
+    @classmethod
+    def of(cls, lanes: Lanes, left: float, width: float, cut: float) -> "Axis":
+        """The axis of this width that has room for all that is shown."""
+        cuts = tuple((start, end) for start, end, _ in sorted(lanes.cuts))
+        shown = lanes.total - sum((end - start for start, end in cuts), start=Fraction(0))
+        return cls(left, (width - cut * len(cuts)) / float(shown or 1), cut, cuts)
+
+    def at(self, time: Fraction) -> float:
+        """How far to the right a time is."""
+        gone, gaps = Fraction(0), 0.0
+        for start, end in self.cuts:
+            if time >= end:
+                gone, gaps = gone + end - start, gaps + self.cut
+            elif time > start:
+                return self.at(start) + float((time - start) / (end - start)) * self.cut
+        return self.left + float(time - gone) * self.scale + gaps
+
+    def ticks(self, total: Fraction, about: int) -> Iterator[Fraction]:
+        """About so many round times, evenly spaced, up to the first cut; behind the last one there is the end."""
+        shown = total - sum((end - start for start, end in self.cuts), start=Fraction(0))
+        step, first = round_step(shown / about), min((start for start, _ in self.cuts), default=total)
+        yield from (i * step for i in range(int(first / step) + 1))
+        if self.cuts:
+            yield total
+
+
+def round_step(about: Fraction) -> Fraction:
+    """The least number that is 1, 2 or 5 times a power of ten and not below a positive one."""
+    power = Fraction(1)
+    while power > about:
+        power /= 10
+    while power * 10 <= about:
+        power *= 10
+    return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= about)
+
+
+def laid_out(found: Timeline) -> Lanes:
+    """The bars of a timeline, with the iterations of loops one after the other."""
+    lanes = Lanes(found.total)
+    _place(found, Fraction(0), lanes, MOST_BARS)
+    lanes.bars.sort(key=lambda bar: (bar.start, bar.end))
+    lanes.exposed = [*_exposed(lanes.bars)]
+    return lanes
+
+
+def called(lane: Link | str) -> str:
+    """The name of a lane: `tp ->` for the link to the next device along tp."""
+    if lane == SWITCH:
+        return "switch"
+    return lane if isinstance(lane, str) else f"{lane[0]} {WAYS[lane[1]]}"
+
+
+def _place(found: Timeline, at: Fraction, lanes: Lanes, room: int) -> None:
+    loops = [span for span in found.spans if span.inside is not None]
+    for span in found.spans:
+        if span.inside is not None:
+            _repeat(span, at + span.start, lanes, max(1, room // len(loops)))
+        elif span.end > span.start:
+            for lane in span.links or (COMPUTE,):
+                lanes.bars.append(Bar(lane, at + span.start, at + span.end, span.operation))
+
+
+def _repeat(span: Span, at: Fraction, lanes: Lanes, room: int) -> None:
+    inside, times = span.inside, span.operation.times
+    assert inside is not None
+    if not inside.total:
+        return
+    fitting = room // max(1, _bars(inside))
+    shown = [*range(times)] if times <= max(fitting, 3) else [0, 1, times - 1]
+    for i in shown:
+        _place(inside, at + i * inside.total, lanes, max(1, room // len(shown)))
+    if len(shown) < times:
+        lanes.cuts.append((at + 2 * inside.total, at + (times - 1) * inside.total, times - len(shown)))
+
+
+def _bars(found: Timeline) -> int:
+    return sum(
+        max(1, len(span.links)) if span.inside is None else span.operation.times * _bars(span.inside)
+        for span in found.spans
+        if span.end > span.start
+    )
+
+
+def _exposed(bars: Sequence[Bar]) -> Iterator[tuple[Fraction, Fraction]]:
+    """When something is sent while nothing is computed, of all bars together."""
+    edges = sorted({edge for bar in bars for edge in (bar.start, bar.end)})
+    start: Fraction | None = None
+    for left, right in pairwise(edges):
+        busy = [bar.lane == COMPUTE for bar in bars if bar.start <= left and bar.end >= right]
+        if busy and not any(busy):
+            start = left if start is None else start
+        elif start is not None:
+            yield start, left
+            start = None
+    if start is not None:
+        yield start, edges[-1]
+
+
+def text(lanes: Lanes, width: int = 64) -> list[str]:
+    """The lanes in letters: `#` computes, `=` sends, `!` sends while nothing computes, `~` iterations left out."""
+    if not lanes.total:
+        return []
+    rows: dict[str, list[str]] = {called(lane): [IDLE] * width for lane in lanes.names}
+    axis = Axis.of(lanes, 0, width, 3)
+
+    def fill(row: list[str], start: Fraction, end: Fraction, letter: str) -> None:
+        first = min(round(axis.at(start)), width - 1)
+        last = max(first + 1, round(axis.at(end)))
+        row[first:last] = [letter] * (last - first)
+
+    for bar in lanes.bars:
+        fill(rows[called(bar.lane)], bar.start, bar.end, FILLED if bar.lane == COMPUTE else SENDING)
+    for start, end in lanes.exposed:
+        for bar in lanes.bars:
+            if bar.lane != COMPUTE and bar.start < end and bar.end > start:
+                fill(rows[called(bar.lane)], max(start, bar.start), min(end, bar.end), EXPOSED)
+    for start, end, _ in lanes.cuts:
+        for row in rows.values():
+            fill(row, start, end, CUT)
+    longest = max(map(len, rows))
+    return [f"{name:<{longest}}  {''.join(row)}" for name, row in rows.items()]

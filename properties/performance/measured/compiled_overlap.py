@@ -1,0 +1,115 @@
+"""The law of overlap on compiled programs: what XLA:TPU schedules hides what is claimed to be hidden.
+
+`shardproof.properties.laws.overlap` asks whether a program could hide what it sends. This asks of the schedule that the
+TPU's compiler made of it, and of its gradient, in a case that has room for all of it (`performance.room`), whether it is
+hidden: whether all that is left are permutes that begin in one place and are waited for in another, how long the device
+waits for them, which links they take, and what is held meanwhile.
+"""
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from shardproof.oracles.dtypes import width
+from shardproof.properties.cases.case import Case
+from shardproof.properties.communication.bounds import full_bytes
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.performance.chips import in_words
+from shardproof.properties.performance.scheduled import Schedule, schedule
+from shardproof.properties.performance.tpu_compiler import Compiled, Topology
+from shardproof.properties.performance.tpu_compiler.request import BACKWARD
+from shardproof.properties.performance.waiting import story
+from shardproof.properties.performance.walking import Sent
+from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.overlap import Overlap, limit
+from shardproof.properties.programs.violation import Broken, Of
+
+WITH_ROOM = Fraction(1, 20)
+"""What may be exposed where there is room to hide all: hops, and the ends of transfers that begin a little late."""
+
+FOR_ITSELF = 2**20
+"""Bytes that the compiler may take for itself: semaphores, copies of scalars, padding of small arrays."""
+
+
+def share_of(implementation: Implementation, case: Case) -> Fraction:
+    """What may be exposed of a claim in a case that has room.
+
+    The second half of an all-reduce gathers what is finished, a ring of rings has a barrier in it, and the first of
+    several chunks has nothing beside it: of these as much as they claim of any machine; of the others, next to nothing.
+    """
+    stated = implementation.overlap
+    assert stated is not None
+    barred = case.contract == "matmul_all_reduce" or implementation.name.startswith(("nested", "chunked"))
+    return limit(stated.exposed, case, {"p": case.participants}) * barred + WITH_ROOM
+
+
+def check_compiled_overlap(
+    stated: Overlap, share: Fraction, case: Case, compiled: Compiled, topology: Topology, way: str
+) -> Schedule:
+    """The schedule of a compiled program hides what is claimed of it, and is returned.
+
+    Arguments:
+        stated: the claim, of which the ways round the ring and the memory are checked here.
+        share: what may be exposed.
+        case: what was compiled; its last axis lies on rings of chips.
+        compiled: what became of it.
+        topology: what it was compiled for.
+        way: forward, or backward, of which no memory is claimed.
+
+    Raises:
+        Broken: if a collective is left whole, or made synchronous, more is exposed, one way is not used, or more held.
+        HloError: if the schedule cannot be read.
+    """
+    found = schedule(compiled.text, topology, compiled.chips)
+    of: Of = "gradient" if way == BACKWARD else "result"
+    whose = f"of {'its gradient' if way == BACKWARD else 'the function'}, compiled for {topology}"
+    for sent in found.monolithic:
+        raise Broken("overlap", f"{sent} {whose}, is left whole: expected permutes beside products ({stated})", of=of)
+    for sent in found.synchronous:
+        told = f"{sent} {whose}, is made synchronous by the compiler: nothing can be computed beside it ({stated})"
+        raise Broken("overlap", f"{told}; {story(compiled.text, sent)}", of=of)
+    if found.share > share:
+        raise Broken("overlap", _exposed(found, share, whose, stated, compiled.text), of=of)
+    if stated.directions > 1 and case.mesh.sizes[-1] > 2:
+        _check_ways(found.sends, compiled, case.mesh.sizes[-1], f"{whose} ({stated})", of)
+    if stated.memory is not None and way != BACKWARD:
+        most = limit(stated.memory, case, sizes_of_compiled(case, compiled)) + FOR_ITSELF
+        held = compiled.argument_bytes + compiled.result_bytes + compiled.temporary_bytes
+        if held > most:
+            told = f"{compiled.temporary_bytes:,} of them temporary, {whose}: expected at most {math.ceil(most):,}"
+            raise Broken("overlap", f"{held:,} bytes held at one time, {told} ({stated})", of=of)
+    return found
+
+
+def _exposed(found: Schedule, share: Fraction, whose: str, stated: Overlap, text: str) -> str:
+    longest = max(found.sends, key=lambda sent: sent.waited)
+    return (
+        f"{float(found.share):.3f} of the communication {whose}, is exposed: expected at most {float(share):.3f} "
+        f"({stated}); {in_words(longest.waited)} of it {longest}: {story(text, longest)}"
+    )
+
+
+def _check_ways(sends: Sequence[Sent], compiled: Compiled, p: int, whose: str, of: Of) -> None:
+    """Both ways round the rings of chips carry about as much."""
+    rings = [compiled.chips[at : at + p] for at in range(0, len(compiled.chips), p)]
+    hops = [(a, b) for ring in rings for a, b in zip(ring, (*ring[1:], ring[0]), strict=True)]
+    ahead = sum((sent.loads.get((a, b), Fraction(0)) for sent in sends for a, b in hops), Fraction(0))
+    back = sum((sent.loads.get((b, a), Fraction(0)) for sent in sends for a, b in hops), Fraction(0))
+    least, busiest = sorted((ahead / len(hops), back / len(hops)))
+    if 2 * least < busiest:
+        sent = f"{math.ceil(least):,} bytes one way round a ring and {math.ceil(busiest):,} the other"
+        raise Broken("overlap", f"{sent} {whose}: expected both ways to be used", of=of)
+
+
+def sizes_of_compiled(case: Case, compiled: Compiled) -> dict[str, int]:
+    """What a claim may speak of: participants and bytes, without running the oracle on arrays of this size."""
+    each = [math.ceil(math.prod(o.block) * width(np.dtype(o.numpy_dtype)) / 8) for o in case.operands]
+    names = CONTRACTS[case.contract].names(case)
+    return {
+        "p": case.participants,
+        "n": full_bytes(case),
+        **dict(zip(names, each, strict=True)),
+        "out": compiled.result_bytes,
+    }

@@ -1,0 +1,293 @@
+"""What one device does while a program runs, from its trace: kernels, transfers and loops, and what waits for what.
+
+A kernel is what a compiler would make one of: a product with the slices, casts and element by element arithmetic around
+it that need nothing else, or such arithmetic by itself. What only moves indices, casts or renames costs nothing, and is
+part of whatever reads it. No kernel is made that would wait for a transfer that a part of it does not need.
+
+Left out: the copies that a loop makes of what it carries, memory layouts, what fits into a cache, and operations on
+global arrays outside of `shard_map`, which a compiler divides.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+from jax.interpreters import partial_eval
+
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.engines.simulate.liveness import Step, Value, flattened, opened, subjaxprs
+from shardproof.properties.engines.simulate.location import location
+from shardproof.properties.engines.simulate.memory import peak_bytes
+from shardproof.properties.engines.simulate.record import bytes_of
+from shardproof.properties.engines.xla import abstract_mesh
+from shardproof.properties.performance.routes import Loads, loads_of
+from shardproof.properties.performance.routes import Untold as Untold
+from shardproof.properties.programs.program import Program
+
+LOOPS, BRANCHES = ("scan", "while"), ("cond",)
+NOT_CALLED = (*LOOPS, *BRANCHES)
+
+FREE = frozenset((
+     "axis_index", "broadcast_in_dim", "convert_element_type", "copy", "dynamic_slice", "empty", "expand_dims", "iota",
+     "name", "optimization_barrier", "partition_id", "platform_index", "pcast", "preduced", "pvary",
+     "reduced_vary_cast", "reshape", "reshard", "sharding_constraint", "slice", "split", "squeeze", "stop_gradient",
+     "transpose", "unstack", "vary_unreduced_cast",
+))  # fmt: skip
+"""Primitives that compilers fold into what reads their results."""
+
+IN_PLACE = frozenset({"dynamic_update_slice"})
+"""Primitives that write a part of their first operand, which nothing else holds, and leave the rest where it is."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A kernel, a transfer, or a loop.
+
+    Arguments:
+        name: the primitive, of a kernel its product if it has one.
+        where: the place in the source.
+        reads: the operations of the same block, by their places, that it needs.
+        flops: multiplications and additions, by the dtype of what is multiplied.
+        bytes: what it reads from memory and writes there.
+        loads: of a transfer, what goes over every link; empty of what is none.
+        body: of a loop, what it repeats.
+        times: how often.
+    """
+
+    name: str
+    where: str
+    reads: frozenset[int]
+    flops: Mapping[str, int] = field(default_factory=dict)
+    bytes: int = 0
+    loads: Loads = field(default_factory=Loads)
+    body: tuple["Operation", ...] = ()
+    times: int = 1
+
+    @property
+    def transfers(self) -> bool:
+        """Whether it sends something, and multiplies nothing."""
+        return bool(self.loads)
+
+
+def operations_of(program: Program, on: MeshCase, trips: int | None = None) -> tuple[Operation, ...]:
+    """What every device does in the `shard_map`s of a program, one after the other.
+
+    Arguments:
+        program: the program.
+        on: the mesh.
+        trips: how often a loop runs whose iterations depend on data; None: that is not known.
+
+    Raises:
+        Untold: if there is no `shard_map`, or such a loop.
+    """
+    bodies = enumerate(_bodies(program, on))
+    return tuple(Operation("shard_map", "", frozenset(range(i)), body=Block(on, trips).of(body)) for i, body in bodies)
+
+
+def peak_of(program: Program, on: MeshCase) -> int:
+    """The most bytes that a device holds at one time in a `shard_map`, as `memory.peak_bytes` counts them.
+
+    Raises:
+        Untold: if there is no `shard_map`.
+    """
+    return max(peak_bytes(body) for body in _bodies(program, on))
+
+
+def _bodies(program: Program, on: MeshCase) -> list[Any]:
+    mesh = abstract_mesh(on)
+    traced = jax.make_jaxpr(program.build(mesh))(*program.abstract_arguments(mesh)).jaxpr
+    bodies = _mapped(partial_eval.dce_jaxpr(traced, [True] * len(traced.outvars), True)[0])  # nothing that nobody reads
+    if not bodies:
+        raise Untold("there is no shard_map in it, and what a compiler makes of global arrays is its own")
+    return bodies
+
+
+def _mapped(jaxpr: Any) -> list[Any]:
+    """The bodies of the outermost `shard_map`s, in program order."""
+    found = []
+    for equation in opened(jaxpr)[0].eqns:
+        inner = list(subjaxprs(equation))
+        found += inner if equation.primitive.name == "shard_map" else [each for one in inner for each in _mapped(one)]
+    return found
+
+
+@dataclass
+class Kernel:
+    """What becomes one operation.
+
+    Arguments:
+        name, where, flops, loads, body, times: as those of an `Operation`.
+        reads: what it needs.
+        behind: all that it needs, and what that needs.
+        read: the values that it reads, with their bytes.
+        written: those that it writes.
+        fuses: whether arithmetic may join it.
+    """
+
+    name: str
+    where: str
+    reads: set[int]
+    behind: set[int]
+    flops: dict[str, int] = field(default_factory=dict)
+    read: dict[Value, int] = field(default_factory=dict)
+    written: dict[Value, int] = field(default_factory=dict)
+    loads: Loads = field(default_factory=Loads)
+    body: tuple[Operation, ...] = ()
+    times: int = 1
+    fuses: bool = False
+
+
+class Block:
+    """The operations of one straight piece of a program: of a `shard_map`, or of a loop's body."""
+
+    def __init__(self, mesh: MeshCase, trips: int | None = None) -> None:
+        self.mesh = mesh
+        self.trips = trips
+        self.kernels: list[Kernel] = []
+        self.sources: dict[Value, frozenset[int]] = {}
+        self.origin: dict[Value, Value] = {}
+        self.uses: dict[Value, int] = {}
+
+    def of(self, jaxpr: Any) -> tuple[Operation, ...]:
+        """The operations of a jaxpr."""
+        inner = opened(jaxpr)[0]
+        names = {v: Value(v.aval) for v in (*inner.invars, *inner.constvars)}
+        steps, found = flattened(inner, names, lambda equation: equation.primitive.name not in NOT_CALLED)
+        results = [v for v in found if isinstance(v, Value)]
+        for step in steps:
+            self._follow(step)
+        for value in results:
+            self._use(value)
+        for step in steps:
+            self._add(step)
+        return self._operations({self._root(v) for v in results})
+
+    def _follow(self, step: Step) -> None:
+        """Counts who reads a value, those that are only looked at in another way aside."""
+        read, written = step.reads, step.writes
+        if step.name not in FREE:
+            for value in read:
+                self._use(value)
+        elif read:
+            pairs = zip(read, written, strict=False) if len(read) == len(written) else ((read[0], w) for w in written)
+            self.origin.update({result: value for value, result in pairs})
+
+    def _use(self, value: Value) -> None:
+        root = self._root(value)
+        self.uses[root] = self.uses.get(root, 0) + 1
+
+    def _root(self, value: Value) -> Value:
+        while value in self.origin:
+            value = self.origin[value]
+        return value
+
+    def _add(self, step: Step) -> None:
+        (equation, read, written), name = step, step.name
+        needed = frozenset[int]().union(*(self.sources.get(v, frozenset()) for v in read))
+        if name in FREE:
+            self.sources.update(dict.fromkeys(written, needed))
+            return
+        behind = set(needed).union(*(self.kernels[i].behind for i in needed))
+        kernel = Kernel(name, location(equation), set(needed), behind)
+        if name in NOT_CALLED:
+            self._repeat(kernel, equation)
+        else:
+            kernel.loads = loads_of(equation, self.mesh)
+        if not kernel.loads and not kernel.body:
+            kernel.flops = flops_of(equation)
+            kernel.fuses = True
+            kernel.read, kernel.written = self._traffic(step)
+        place = self._joined(kernel, read)
+        if place is None:
+            place = len(self.kernels)
+            self.kernels.append(kernel)
+        self.sources.update(dict.fromkeys(written, frozenset({place})))
+
+    def _repeat(self, kernel: Kernel, equation: Any) -> None:
+        """Fills in what a loop, or the costliest branch, does.
+
+        Raises:
+            Untold: if its iterations depend on data.
+        """
+        bodies = [Block(self.mesh, self.trips).of(inner) for inner in subjaxprs(equation)]
+        if equation.primitive.name in BRANCHES:
+            kernel.body = max(bodies, key=lambda body: (_sum_of_flops(body), len(body)))
+        elif not any(_works(body) for body in bodies) or equation.params.get("length") == 0:
+            return
+        elif equation.primitive.name == "while" and self.trips is not None:
+            kernel.body, kernel.times = max(bodies, key=len), self.trips
+        elif equation.primitive.name == "while":
+            raise Untold(f"the iterations of the while at {kernel.where} depend on data")
+        else:
+            (kernel.body,), kernel.times = bodies, equation.params["length"]
+
+    def _traffic(self, step: Step) -> tuple[dict[Value, int], dict[Value, int]]:
+        """The bytes of what an equation reads, and of what it writes, by value."""
+        reads = [(self._root(value), value.bytes) for value in step.reads]
+        if step.name in IN_PLACE:
+            return dict(reads[1:]), dict.fromkeys(step.writes, bytes_of(step.equation.invars[1].aval))
+        return dict(reads), {value: value.bytes for value in step.writes}
+
+    def _joined(self, kernel: Kernel, read: list[Value]) -> int | None:
+        """Fuses elementwise work into the only kernel that it reads from, if that adds no dependency: its place."""
+        if not kernel.fuses or kernel.flops:
+            return None
+        for value in read:
+            root = self._root(value)
+            for place in self.sources.get(value, ()):
+                own = self.kernels[place]
+                if own.fuses and root in own.written and self.uses[root] == 1 and kernel.reads <= {place, *own.behind}:
+                    own.read.update({v: size for v, size in kernel.read.items() if v not in own.written})
+                    del own.written[root]
+                    own.written.update(kernel.written)
+                    return place
+        return None
+
+    def _operations(self, results: set[Value]) -> tuple[Operation, ...]:
+        needed = results.union(*(kernel.read for kernel in self.kernels))
+        return tuple(
+            Operation(
+                kernel.name,
+                kernel.where,
+                frozenset(kernel.reads),
+                kernel.flops,
+                sum(kernel.read.values()) + sum(size for v, size in kernel.written.items() if v in needed),
+                kernel.loads,
+                kernel.body,
+                kernel.times,
+            )
+            for kernel in self.kernels
+        )
+
+
+def flops_of(equation: Any) -> dict[str, int]:
+    """Multiplications and additions of a product, by the dtype of its operands; of what is none, nothing."""
+    name = equation.primitive.name
+    if name == "dot_general":
+        (contracted, _), _ = equation.params["dimension_numbers"]
+        inner = math.prod(equation.invars[0].aval.shape[i] for i in contracted)
+    elif name == "ragged_dot_general":
+        numbers = equation.params["ragged_dot_dimension_numbers"]
+        (contracted, _), _ = numbers.dot_dimension_numbers
+        inner = math.prod(equation.invars[0].aval.shape[i] for i in contracted)
+        if {*numbers.lhs_ragged_dimensions} & {*contracted}:  # every row is a term of one group's sums alone
+            inner //= max(1, equation.invars[2].aval.shape[-1])
+    elif name == "conv_general_dilated":
+        kernel, numbers = equation.invars[1].aval.shape, equation.params["dimension_numbers"]
+        inner = math.prod(kernel) // kernel[numbers.rhs_spec[0]]
+    else:
+        return {}
+    dtype = np.result_type(*(v.aval.dtype for v in equation.invars[:2]))  # a third one holds the sizes of groups
+    return {str(dtype): 2 * inner * math.prod(equation.outvars[0].aval.shape)}
+
+
+def _works(body: tuple[Operation, ...]) -> bool:
+    """Whether anything is computed in it that is not a matter of indices, or sent."""
+    return any(o.loads or o.body or o.flops for o in body)
+
+
+def _sum_of_flops(body: tuple[Operation, ...]) -> int:
+    return sum(sum(o.flops.values()) + o.times * _sum_of_flops(o.body) for o in body)

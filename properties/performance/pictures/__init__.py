@@ -1,0 +1,1 @@
+"""Timelines and crossovers as SVG."""

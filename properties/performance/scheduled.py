@@ -1,0 +1,89 @@
+"""A program that XLA:TPU has scheduled, walked in its order: when it computes, and when its links are busy.
+
+Computation takes as long as the compiler itself estimates (`estimated_cycles` of a fusion or copy, at the chip's
+clock). A transfer begins where its `-start` stands, behind what is on its links already, and takes its bytes at the
+link's bandwidth and a latency for every hop; where its `-done` comes before that is over, the device waits. A
+synchronous one is waited for at once. Of a conditional the longest branch counts.
+
+Left out: copies between a chip's memories that go on beside computation (`copy-start`, `slice-start`), what transfers
+and computation take from one another, scalar instructions, and what has no estimate (`Schedule.unpriced`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from shardproof.properties.communication.hlo import collectives
+from shardproof.properties.communication.text import HloError, read
+from shardproof.properties.performance.frames import Frames
+from shardproof.properties.performance.intervals import Exposure, length, union
+from shardproof.properties.performance.tpu_compiler.topology import Coordinates, Topology
+from shardproof.properties.performance.walking import Sent, Walk, Work
+
+
+@dataclass(frozen=True)
+class Schedule(Exposure):
+    """When a device computes and waits, in seconds; exposed is what it waits for.
+
+    Arguments:
+        sends: all transfers, in order.
+        work: all computation, in order.
+        unpriced: instructions that the compiler has no estimate for.
+    """
+
+    sends: tuple[Sent, ...] = ()
+    work: tuple[Work, ...] = ()
+    unpriced: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """All in the order in which it begins: when, how long it takes, and how long a transfer is waited for."""
+        rows = [(one.start, one.end, one.name) for one in self.work]
+        rows += [(one.start, one.end, f"{one}, waited for {_micro(one.waited)} us") for one in self.sends]
+        lines = [f"{_micro(start):>9} {_micro(end - start):>9}  {what}" for start, end, what in sorted(rows)]
+        return "\n".join(["begins us  takes us", *lines, f"{_micro(self.total):>9}            over"])
+
+    @property
+    def permutes(self) -> int:
+        """How many permutes there are."""
+        return sum(sent.kind == "permute" for sent in self.sends)
+
+    @property
+    def synchronous(self) -> tuple[Sent, ...]:
+        """The transfers beside which nothing can be computed."""
+        return tuple(sent for sent in self.sends if sent.form == "synchronous")
+
+    @property
+    def monolithic(self) -> tuple[Sent, ...]:
+        """The transfers that are no permutes."""
+        return tuple(sent for sent in self.sends if sent.kind != "permute")
+
+
+def schedule(text: str, topology: Topology, chips: Sequence[Coordinates]) -> Schedule:
+    """The timeline of a compiled program.
+
+    Arguments:
+        text: its HLO, scheduled.
+        topology: what it was compiled for.
+        chips: where each device of its mesh is, in mesh order.
+
+    Raises:
+        HloError: if the text is not that of a scheduled program, or cannot be read.
+    """
+    if "is_scheduled=true" not in text.partition("\n")[0]:
+        raise HloError("not a scheduled program: expected is_scheduled=true in its first line")
+    module = read(text)
+    walk = Walk(module, {c.name: c for c in collectives(text)}, topology, chips, Frames.read(text))
+    walk.through(module.entry)
+    return Schedule(
+        walk.now,
+        walk.computed,
+        length(union((sent.start, sent.end) for sent in walk.sends)),
+        walk.waited,
+        tuple(walk.sends),
+        tuple(walk.work),
+        tuple(dict.fromkeys(walk.unpriced)),
+    )
+
+
+def _micro(seconds: Fraction) -> str:
+    return f"{float(seconds * 10**6):.1f}"

@@ -1,0 +1,148 @@
+"""Cases of whole arrays of given shapes: what timelines are of."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases.case import Case, Operand, Placement
+from shardproof.properties.cases.requests import RequestError
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.contracts.described import Array, Signature
+from shardproof.properties.contracts.examples import PARAMETERS, example
+from shardproof.properties.contracts.products import SHARDED
+from shardproof.properties.contracts.roles import Roles, axes_of
+
+Shapes = Sequence[tuple[int, ...]]
+
+PUBLISHED: dict[str, tuple[tuple[int, ...], ...]] = {
+    **dict.fromkeys(SHARDED, ((512, 2048), (2048, 8192))),
+    "all_gather_matmul_rhs": ((512, 2048), (2048, 2048)),
+    "matmul_reduce_scatter": ((512, 8192), (8192, 2048)),
+    "matmul_all_reduce": ((512, 8192), (8192, 2048)),
+    "transformer_block": ((512, 2048), (2048, 8192), (8192, 2048)),
+}
+"""The arrays of products that nobody gives shapes for: A[1024_X, 2048_Y] W[2048, 8192_Y] over two devices along X, and
+what has as many multiplications."""
+
+KNOWN = (*PARAMETERS, *SHARDED, *(name for name, contract in CONTRACTS.items() if contract.shapes))
+"""The contracts that there are such cases of."""
+
+
+def shaped(
+    contract: str,
+    mesh: MeshCase,
+    axis_name: str | tuple[str, ...],
+    shapes: Shapes | None = None,
+    dtype: str = "bfloat16",
+) -> Case:
+    """The case of a contract whose arrays, sharded over the axis tuple alone, have these shapes as a whole.
+
+    Raises:
+        RequestError: for a contract that there is none of, or shapes that are too few, too many, or do not divide.
+    """
+    case, whole = _plain(contract, mesh, axis_name, dtype)
+    given = whole if shapes is None else [*shapes]
+    if len(given) != len(whole) or any(len(one) != len(other) for one, other in zip(given, whole, strict=True)):
+        told = ",".join("x".join(map(str, one)) for one in given)
+        expected = ",".join("x".join(map(str, one)) for one in whole)
+        raise RequestError(f"shapes={told}: expected as many sides as {expected} for {contract} on mesh {mesh}")
+    _check_product(contract, given)
+    return _cut(dataclasses.replace(case, roles=_roles(case, ())), given)
+
+
+def laid_out_for(case: Case, layouts: Sequence[Signature]) -> Case:
+    """The same arrays as an implementation wants them whose arguments have roles (see `Claim.layouts`), if it says how.
+
+    Of several axes the first is that of the first role, and all others that of the last. One alone is of the role that
+    shards the first array that any does: that of `data` for what shares examples, of `model` for what shares features.
+
+    Raises:
+        RequestError: for arrays that the axes do not divide.
+    """
+    if not layouts:
+        return case
+    (arrays,) = (one.arrays for one in layouts if len(one.arrays) == len(case.operands))
+    roles, wholes = _roles(case, arrays), [case.global_shape(place) for place in range(len(case.operands))]
+    operands = tuple(
+        dataclasses.replace(operand, block=whole, placement=array.placement(axes_of(roles)))
+        for operand, array, whole in zip(case.operands, arrays, wholes, strict=True)
+    )
+    return _cut(dataclasses.replace(case, operands=operands, roles=roles), wholes)
+
+
+def _roles(case: Case, arrays: Sequence[Array]) -> Roles:
+    """The axis tuples of a contract's roles, if it has any; see `laid_out_for`."""
+    names = CONTRACTS[case.contract].roles
+    if not names:
+        return ()
+    if len(case.axes) > 1:
+        given = {names[0]: case.axes[:1], names[-1]: case.axes[1:]}
+    else:
+        given = {next((array.roles[0] for array in arrays if array.roles), names[0]): case.axes}
+    return tuple((name, given.get(name, ())) for name in names)
+
+
+def _cut(case: Case, wholes: Shapes) -> Case:
+    """A case with the blocks that its layouts leave of whole arrays.
+
+    Raises:
+        RequestError: if one does not divide.
+    """
+    operands = []
+    for shape, operand in zip(wholes, case.operands, strict=True):
+        parts = [case.mesh.axis_size(entry) for entry in operand.placement.spec]
+        if any(size % part for size, part in zip(shape, parts, strict=True)):
+            told, most = "x".join(map(str, shape)), max(parts)
+            raise RequestError(f"shape={told}: expected sides that divide by {most} where {operand} is sharded")
+        block = tuple(size // part for size, part in zip(shape, parts, strict=True))
+        operands.append(dataclasses.replace(operand, block=block))
+    return dataclasses.replace(case, operands=tuple(operands))
+
+
+def _plain(
+    contract: str, mesh: MeshCase, axis_name: str | tuple[str, ...], dtype: str
+) -> tuple[Case, list[tuple[int, ...]]]:
+    """A case with the right layouts, and the shapes that its arrays get if nobody gives any."""
+    axes = (axis_name,) if isinstance(axis_name, str) else axis_name
+    if contract in CONTRACTS and CONTRACTS[contract].shapes:
+        described, params = CONTRACTS[contract].shapes, CONTRACTS[contract].usual
+        operands = tuple(
+            Operand(shape, own or dtype, Placement(tuple(axes if i == at else () for i in range(len(shape)))))
+            for shape, at, own in described
+        )
+        return Case(contract, mesh, axis_name, operands, tuple(params.items())), [shape for shape, _, _ in described]
+    if contract not in KNOWN:
+        raise RequestError(f"contract={contract!r}: expected one of {', '.join(KNOWN)}")
+    case = example(contract, mesh, axis_name)
+    case = dataclasses.replace(case, operands=tuple(dataclasses.replace(o, dtype=dtype) for o in case.operands))
+    p = mesh.axis_size(axes)
+    return case, [*PUBLISHED.get(contract, ((p * p * -(-8192 // (p * p)), 1024),))]
+
+
+def _check_product(contract: str, shapes: Shapes) -> None:
+    """The contracted sides of a product are equal.
+
+    Raises:
+        RequestError: if they are not.
+    """
+    for one, other in pairwise(shapes):
+        if contract in SHARDED and one[-1] != other[0]:
+            told = ",".join("x".join(map(str, shape)) for shape in shapes)
+            raise RequestError(f"shapes={told}: expected {one[-1]} rows to contract with, got {other[0]}")
+
+
+def parse_shapes(text: str) -> list[tuple[int, ...]]:
+    """The shapes that `512x2048,2048x8192` lists.
+
+    Raises:
+        RequestError: if they cannot be read.
+    """
+    shapes = [part.strip().split("x") for part in text.split(",")]
+    if not all(side.isdecimal() and int(side) for shape in shapes for side in shape):
+        raise RequestError(f"--shape={text}: expected the sides of whole arrays, as in 512x2048,2048x8192")
+    found = [tuple(map(int, shape)) for shape in shapes]
+    if any(math.prod(shape) > 2**48 for shape in found):
+        raise RequestError(f"--shape={text}: expected at most 2**48 elements")
+    return found

@@ -1,0 +1,96 @@
+"""The process that compiles: reads requests, one JSON object a line, and answers each with one."""
+
+import importlib
+import json
+import os
+import sys
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import topologies
+from jax.sharding import AxisType, Mesh
+
+from shardproof.properties.engines.xla import abstract_mesh
+from shardproof.properties.performance.tpu_compiler.request import BACKWARD, COMPILER, Request
+from shardproof.properties.performance.tpu_compiler.topology import Coordinates, Topology, in_rings
+from shardproof.properties.programs.derivatives import pullback
+from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
+from shardproof.properties.programs.partitioned import partitioned
+from shardproof.properties.programs.program import Program, Seen, forward
+
+CHIPS: dict[str, dict[str, Any]] = {"v4": {"chip_config_name": "megacore"}}
+"""What a topology is asked for with: the two cores of a chip of v4 are one device by default, as of v5p."""
+
+
+def implementation_of(contract: str, name: str) -> Implementation:
+    """One of this project's own by `contract[name]`, or a user's by `MODULE:FUNCTION`.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    found = [i for i in IMPLEMENTATIONS if i.contract == contract and str(i) == name]
+    if found:
+        return found[0]
+    module, colon, function = name.partition(":")
+    if not colon:
+        raise ValueError(f"implementation={name!r}: expected contract[name] of one of {contract}, or MODULE:FUNCTION")
+    return Implementation(contract, function, getattr(importlib.import_module(module), function))
+
+
+def devices_of(topology: Topology, participants: int) -> tuple[list[Any], list[Coordinates]]:
+    """The devices of a topology and their places, each `participants` that follow one another a ring of chips."""
+    options = CHIPS.get(topology.generation, {})
+    described: Any = topologies.get_topology_desc(platform="tpu", topology_name=str(topology), **options)
+    placed = in_rings(described.devices, topology, participants)
+    return [device for device, _ in placed], [chip for _, chip in placed]
+
+
+def program_of(request: Request) -> Program:
+    """The program that is to be compiled."""
+    if request.implementation == COMPILER:
+        return partitioned(request.case, backward=request.way == BACKWARD)
+    implementation, seen = implementation_of(request.case.contract, request.implementation), Seen()
+    program = forward(request.case, implementation, seen)
+    if request.way != BACKWARD:
+        return program
+    mesh = abstract_mesh(request.case.mesh)
+    jax.eval_shape(program.build(mesh), *program.abstract_arguments(mesh))  # fills what was seen
+    return pullback(request.case, implementation, seen)
+
+
+def answer(request: Request) -> dict[str, Any]:
+    """Compiles what a request asks for."""
+    case, topology = request.case, Topology.parse(request.topology)
+    devices, chips = devices_of(topology, case.mesh.sizes[-1])
+    if len(devices) != case.mesh.size:
+        raise ValueError(f"mesh={case.mesh}: expected {len(devices)} devices, as many as {topology} has")
+    kinds = (AxisType.Auto,) * len(case.mesh.sizes)
+    mesh = Mesh(np.array(devices).reshape(case.mesh.sizes), case.mesh.axis_names, axis_types=kinds)
+    program = program_of(request)
+    compiled = jax.jit(program.build(mesh)).lower(*program.abstract_arguments(mesh)).compile()
+    memory: Any = compiled.memory_analysis()
+    return {
+        "text": compiled.as_text(),
+        "temporary_bytes": memory.temp_size_in_bytes,
+        "argument_bytes": memory.argument_size_in_bytes,
+        "result_bytes": memory.output_size_in_bytes,
+        "chips": chips,
+    }
+
+
+def main() -> None:
+    """Answers until there is nothing more to read."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # whatever prints, libraries included, prints no answer
+    for line in sys.stdin:
+        try:
+            said = answer(Request.from_json(json.loads(line)))
+        except Exception as error:  # whatever it is, it is the answer
+            said = {"error": f"{type(error).__name__}: {error}"}
+        answers.write(json.dumps(said) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

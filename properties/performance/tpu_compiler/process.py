@@ -1,0 +1,151 @@
+"""The process that compiles, from outside: started once, asked for one program after another."""
+
+import importlib.util
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, final
+
+from shardproof.properties.performance.tpu_compiler.request import Request
+from shardproof.properties.performance.tpu_compiler.topology import Coordinates
+
+ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",  # nothing is run, and a TPU that is there stays free
+    "TPU_SKIP_MDS_QUERY": "1",  # no server is asked what machine this is
+    "TPU_ACCELERATOR_TYPE": "v5litepod-8",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # it is kept from one process to another only for the sake of a TPU's
+}
+"""What makes libtpu believe that it is on a machine with TPUs; any topology may be compiled for."""
+
+SECONDS = 300.0
+"""How long one program may take; the largest of this project's own take twenty seconds."""
+
+
+class NoTpuCompiler(RuntimeError):
+    """There is no TPU compiler here; the message says how to get it."""
+
+
+class NotCompiled(RuntimeError):
+    """A program that the TPU compiler does not compile; the message says why."""
+
+
+def missing() -> str:
+    """Why nothing can be compiled for TPUs here, as a sentence; empty if it can."""
+    if importlib.util.find_spec("libtpu") is not None:
+        return ""
+    return (
+        "the engine tpu-compiler needs libtpu, which is not installed: pip install --group tpu-compiler in a checkout, "
+        "or pip install libtpu (a download of 140 MB); no TPU is needed"
+    )
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A compiled program.
+
+    Arguments:
+        text: its scheduled HLO: the order of the lines is that of execution.
+        temporary_bytes: the most bytes on a device at one time beside arguments and results, as the compiler says.
+        argument_bytes: those of the arguments.
+        result_bytes: those of the results.
+        chips: where each device of the mesh is, in mesh order.
+    """
+
+    text: str
+    temporary_bytes: int
+    argument_bytes: int
+    result_bytes: int
+    chips: tuple[Coordinates, ...]
+
+
+@final
+class TpuCompiler:
+    """The TPU compiler in a process of its own, which lives as long as the `with` statement.
+
+    Raises:
+        NoTpuCompiler: if libtpu is not installed.
+    """
+
+    def __init__(self, seconds: float = SECONDS) -> None:
+        if reason := missing():
+            raise NoTpuCompiler(reason)
+        self._seconds = seconds
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 # as long as the process lives
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "shardproof.properties.performance.tpu_compiler.child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env={**os.environ, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(_path())},
+        )
+
+    def __enter__(self) -> "TpuCompiler":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Ends the process, whatever it is doing."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._log):
+            if stream is not None:
+                stream.close()
+
+    def compile(self, request: Request) -> Compiled:
+        """Compiles a program.
+
+        Raises:
+            NotCompiled: if it cannot be built, compiled, or not in time.
+        """
+        asked, answers = self._process.stdin, self._process.stdout
+        assert asked is not None
+        assert answers is not None
+        try:
+            asked.write(json.dumps(request.to_json()).encode() + b"\n")
+            asked.flush()
+            line = self._line(answers)
+        except BrokenPipeError:
+            line = b""
+        if not line:
+            raise NotCompiled(f"{_named(request)}: the process that compiles ended: {self._last_words()}")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise NotCompiled(f"{_named(request)}: {answer['error']}")
+        return Compiled(
+            answer["text"],
+            answer["temporary_bytes"],
+            answer["argument_bytes"],
+            answer["result_bytes"],
+            tuple(tuple(chip) for chip in answer["chips"]),
+        )
+
+    def _line(self, answers: IO[bytes]) -> bytes:
+        if not select.select([answers], [], [], self._seconds)[0]:
+            self._process.kill()
+            raise NotCompiled(f"the TPU compiler did not answer within {self._seconds:.0f} s")
+        return answers.readline()
+
+    def _last_words(self) -> str:
+        self._log.seek(0)
+        lines = self._log.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else f"exit code {self._process.wait()}, without a word"
+
+
+def _named(request: Request) -> str:
+    return f"{request.implementation} {request.way} on {request.topology}"
+
+
+def _path() -> list[str]:
+    """Where the process imports from: as this one does, so that a user's module is found as well."""
+    return [str(Path(entry or ".").resolve()) for entry in ["", *sys.path]]

@@ -1,0 +1,244 @@
+"""One walk through a scheduled program: what is under way while its instructions run one after the other."""
+
+import copy
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+from shardproof.properties.communication.hlo import OPCODES, CompiledCollective
+from shardproof.properties.communication.text import Computation, HloError, Instruction, Module, bare
+from shardproof.properties.performance.chips import chip
+from shardproof.properties.performance.frames import Frames
+from shardproof.properties.performance.torus import passage
+from shardproof.properties.performance.tpu_compiler.topology import Coordinates, Hop, Topology
+from shardproof.properties.performance.trips import trips
+
+FUSED_SCATTER = "all-reduce-scatter"
+"""A fusion of an all-reduce and a slice, for which the compiler has an algorithm of its own: a reduce-scatter."""
+
+FREE = frozenset({"ConcatBitcast", "AllocateBuffer", "Sharding", "AssumeGatherIndicesInBound"})
+"""Custom calls that take no time."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One transfer of a schedule, once for every time that it runs.
+
+    Arguments:
+        name: the instruction that starts it.
+        kind: one of `shardproof.oracles.communication.KINDS`.
+        bytes: those of a device's operands.
+        form: `synchronous`, `start and done`, and so on.
+        start: when it begins, in seconds.
+        end: when it is over.
+        waited: how long the device waits for it.
+        where: where the program asks for it.
+        loads: the bytes on every link, one way.
+    """
+
+    name: str
+    kind: str
+    bytes: int
+    form: str
+    start: Fraction
+    end: Fraction
+    waited: Fraction = Fraction(0)
+    where: str = ""
+    loads: Mapping[Hop, Fraction] = field(default_factory=dict, compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.bytes:,} bytes ({self.form}, {self.name}){f' at {self.where}' * bool(self.where)}"
+
+
+@dataclass(frozen=True)
+class Work:
+    """One computation of a schedule.
+
+    Arguments:
+        name: of its instruction.
+        start: when it begins, in seconds.
+        end: when it is over.
+    """
+
+    name: str
+    start: Fraction
+    end: Fraction
+
+
+def clock(generation: str) -> Fraction:
+    """Cycles a second of a generation's chips."""
+    return chip(generation).clock
+
+
+@dataclass
+class Walk:
+    """Where a walk is.
+
+    Arguments:
+        module: the whole text.
+        found: its collectives by name.
+        topology: what it was compiled for.
+        chips: where each device is.
+        frames: where its lines come from.
+        now: the time so far, in seconds.
+        computed: how much of it was computed in.
+        waited: how much of it was waited in.
+        sends: the transfers so far.
+        work: the computations so far.
+        unpriced: what had no estimate.
+        free: from when on each link is free.
+        pending: the places in `sends` of what is under way, by what its end refers to.
+    """
+
+    module: Module
+    found: dict[str, CompiledCollective]
+    topology: Topology
+    chips: Sequence[Coordinates]
+    frames: Frames
+    now: Fraction = Fraction(0)
+    computed: Fraction = Fraction(0)
+    waited: Fraction = Fraction(0)
+    sends: list[Sent] = field(default_factory=list)
+    work: list[Work] = field(default_factory=list)
+    unpriced: list[str] = field(default_factory=list)
+    free: dict[Hop, Fraction] = field(default_factory=dict)
+    pending: dict[str, int] = field(default_factory=dict)
+
+    def through(self, computation: Computation) -> None:
+        """Runs a computation's instructions one after the other."""
+        for instruction in computation.instructions.values():
+            self.step(computation, instruction)
+
+    def step(self, inside: Computation, instruction: Instruction) -> None:
+        """Runs an instruction."""
+        opcode, name = instruction.opcode, instruction.name
+        inner = self._inner(instruction)
+        started, ended = self._fused(inner)
+        if opcode == "while":
+            body = self.module.computations[instruction.called("body")]
+            for _ in range(trips(self.module, inside, instruction)):
+                self.through(body)
+        elif opcode == "conditional":
+            self._longest(inner)
+        elif opcode == "call":
+            self.through(inner[0])
+        elif opcode.endswith("-done") or ended:
+            self._compute(instruction)
+            operand = ended or bare(instruction.operands[0])
+            if operand in self.pending:
+                self._wait(self.pending.pop(operand))
+        elif opcode == "async-update":
+            if (before := bare(instruction.operands[0])) in self.pending:
+                self.pending[name] = self.pending.pop(before)
+        elif opcode.removesuffix("-start") in OPCODES:
+            self._send(name, instruction, self.found[name])
+        elif started:
+            key, collective = started
+            self._send(key, collective, self.found[collective.name])
+        elif inside_of := [i for c in inner for i in c.instructions.values() if i.name in self.found]:
+            self._compute(instruction)
+            for collective in inside_of if not self._goes_on(inside_of[0]) else ():
+                kind = "reduce_scatter" if inner[0].name.startswith(FUSED_SCATTER) else ""
+                self._send(name, collective, self.found[collective.name], kind, done=opcode == "fusion")
+        else:
+            self._compute(instruction)
+
+    def _inner(self, instruction: Instruction) -> list[Computation]:
+        """The computations that an instruction names, but for a loop's."""
+        if instruction.opcode == "while":
+            return []
+        listed = [instruction.attributes.get(a, "") for a in ("calls", "to_apply", "branch_computations")]
+        listed += [instruction.attributes.get(a, "") for a in ("true_computation", "false_computation")]
+        names = [bare(name) for text in listed for name in text.strip("{}").split(",") if name.strip()]
+        return [self.module.computations[name] for name in names if name in self.module.computations]
+
+    def _fused(self, inner: Sequence[Computation]) -> tuple[tuple[str, Instruction] | None, str]:
+        """What a fusion starts of an asynchronous collective, by its chain, and the chain of one that it ends."""
+        for instruction in (i for c in inner for i in c.instructions.values()):
+            target = instruction.attributes.get("custom_call_target", "")
+            if "AsyncCollectiveStart" in target or "AsyncCollectiveDone" in target:
+                steps = [i for c in inner for i in c.instructions.values() if i.opcode in OPCODES]
+                if steps and "Start" in target:
+                    return (_chain(steps[0]), steps[0]), ""
+                if steps:
+                    return None, _chain(steps[0])
+        return None, ""
+
+    def _goes_on(self, instruction: Instruction) -> bool:
+        """Whether it is a further step of a collective that is under way."""
+        return "async_collective_fusion_config" in instruction.attributes.get("backend_config", "")
+
+    def _compute(self, instruction: Instruction) -> None:
+        cycles = _cycles(instruction)
+        if not cycles:
+            target = instruction.attributes.get("custom_call_target", "").strip('"')
+            if instruction.opcode == "custom-call" and target not in FREE:
+                self.unpriced.append(f"{instruction.name} ({target})")
+            return
+        start, took = self.now, cycles / clock(self.topology.generation)
+        self.now, self.computed = start + took, self.computed + took
+        self.work.append(Work(instruction.name, start, self.now))
+
+    def _send(
+        self, key: str, line: Instruction, collective: CompiledCollective, kind: str = "", *, done: bool = False
+    ) -> None:
+        """Begins a transfer, under a name that its end refers to; what is synchronous or `done` ends as well."""
+        machine = chip(self.topology.generation)
+        way = passage(collective, self.chips, self.topology, kind)
+        starts = [max(self.now, self.free.get(hop, Fraction(0))) for hop in way.loads]
+        ends = [start + load / machine.link for start, load in zip(starts, way.loads.values(), strict=True)]
+        self.free.update(zip(way.loads, ends, strict=True))
+        over = max(ends, default=self.now) + way.hops * machine.latency
+        form = "synchronous" if done else collective.form
+        self.sends.append(
+            Sent(
+                collective.name,
+                kind or collective.kind,
+                collective.operand_bytes,
+                form,
+                min(starts, default=self.now),
+                over,
+                where=self.frames.where(line),
+                loads=way.loads,
+            )
+        )
+        if form == "synchronous":
+            self._wait(len(self.sends) - 1)
+        else:
+            self.pending[key] = len(self.sends) - 1
+
+    def _wait(self, index: int) -> None:
+        sent = self.sends[index]
+        wait = max(Fraction(0), sent.end - self.now)
+        self.sends[index] = replace(sent, waited=wait)
+        self.waited, self.now = self.waited + wait, self.now + wait
+
+    def _longest(self, branches: Sequence[Computation]) -> None:
+        ends = []
+        for branch in branches:
+            one = copy.copy(self)
+            for name in ("sends", "work", "unpriced", "free", "pending"):
+                setattr(one, name, copy.copy(getattr(self, name)))
+            one.through(branch)
+            ends.append(one)
+        self.__dict__.update(vars(max(ends, key=lambda one: one.now)))
+
+
+def _chain(instruction: Instruction) -> str:
+    return f"{instruction.opcode} {instruction.attributes.get('frontend_attributes', '')}"
+
+
+def _cycles(instruction: Instruction) -> int:
+    """What the compiler estimates; 0 where it does not.
+
+    Raises:
+        HloError: if what it wrote down cannot be read.
+    """
+    text = instruction.attributes.get("backend_config", "")
+    if "estimated_cycles" not in text:
+        return 0
+    try:
+        return int(json.loads(text)["window_config"]["estimated_cycles"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise HloError(f"backend_config cannot be read: {error}: {instruction.line}") from error

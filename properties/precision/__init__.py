@@ -1,0 +1,1 @@
+"""How near is near: exact data, float64 runs and derived bounds."""

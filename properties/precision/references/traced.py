@@ -1,0 +1,267 @@
+"""References that JAX can trace: run in wide arithmetic, as are their derivatives, which are JAX's."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend import core
+
+from shardproof.oracles.dtypes import is_float, unit_roundoff
+from shardproof.properties.contracts.described import Signature
+from shardproof.properties.contracts.trees import refilled
+from shardproof.properties.engines.simulate import FORMATS, InterpreterLimit, interpret_doubles, interpret_wide
+from shardproof.properties.engines.simulate.liveness import equations, opened, subjaxprs
+from shardproof.properties.precision.references.kinks import without_kinks
+from shardproof.properties.precision.references.leaves import (
+    Arrays,
+    Dtypes,
+    Options,
+    arrays_like,
+    as_double,
+    as_single,
+    is_wider,
+    leaves_of,
+    together_of,
+)
+
+KEPT = 512
+"""How many traced programs are kept."""
+
+DOUBT = (1e-11, 1e-10)
+"""How far off a reference is that is run in doubles."""
+
+DOUBT_OF_TABLES = (1e-5, 1e-5)
+"""How far off one is that has arrays of constants."""
+
+RANDOM = ("random", "threefry", "rng")
+"""What is in the names of the primitives that draw bits, other ones for other dtypes."""
+
+
+class JaxReference:
+    """A reference that JAX can trace.
+
+    What depends on the dtype, as random bits do, is traced in those of the case, and so is what doubles cannot be given
+    to, such as a scan whose carry has a dtype of its own. Their constants are rounded. So are arrays of constants, to
+    float32: of an array of NumPy's there is one conversion at a time, whatever trace needs it (`x64_constant.py`).
+
+    Arguments:
+        function: takes and returns whole arrays, in trees.
+        signature: these trees.
+        doubt: how far off it may be, of values and of derivatives (see `Contract`).
+        casts: the floats below float32 that it casts to, in its own words.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        signature: Signature,
+        doubt: tuple[float, float] = DOUBT,
+        casts: tuple[np.dtype, ...] = (),
+    ) -> None:
+        self.function, self.signature, self.doubt, self.casts = function, signature, doubt, casts
+        self._known: OrderedDict[Hashable, Any] = OrderedDict()
+
+    def value(self, arrays: Arrays, dtypes: Dtypes, options: Options) -> list[np.ndarray]:
+        """The results."""
+        return self._run("value", self.called, [arrays], dtypes, options)[0]
+
+    def pushforward(
+        self, arrays: Arrays, tangents: Mapping[int, np.ndarray], dtypes: Dtypes, options: Options
+    ) -> list[np.ndarray]:
+        """Their tangents, given those of some leaves."""
+        count, moving = len(arrays), tuple(tangents)
+
+        def pushed(options: Options, *given: Any) -> list[Any]:
+            primal = [given[i] for i in moving]
+            return list(jax.jvp(self._of(moving, given[:count], options), primal, [*given[count:]])[1])
+
+        more = [dtypes[i] for i in moving]
+
+        def at(sets: Sequence[Arrays]) -> list[list[np.ndarray]]:
+            given = [[*arrays, *tangents.values()] for arrays in sets]
+            return self._run(("pushed", moving), pushed, given, [*dtypes, *more], options)
+
+        return without_kinks(at, arrays, moving)
+
+    def pullback(
+        self, arrays: Arrays, cotangents: Arrays, moving: Sequence[int], dtypes: Dtypes, options: Options
+    ) -> list[np.ndarray]:
+        """The cotangents of some leaves, given those of the results."""
+        count = len(arrays)
+
+        def pulled(options: Options, *given: Any) -> list[Any]:
+            results, pull = jax.vjp(self._of(tuple(moving), given[:count], options), *[given[i] for i in moving])
+            return list(pull([ct.astype(y.dtype) for ct, y in zip(given[count:], results, strict=True)]))
+
+        found = self.result_dtypes([a.shape for a in arrays], dtypes, options)
+        more = [d if is_float(d) else np.dtype(np.float32) for d in found]
+
+        def at(sets: Sequence[Arrays]) -> list[list[np.ndarray]]:
+            given = [[*arrays, *cotangents] for arrays in sets]
+            return self._run(("pulled", *moving), pulled, given, [*dtypes, *more], options)
+
+        return without_kinks(at, arrays, moving)
+
+    def result_dtypes(self, shapes: Sequence[tuple[int, ...]], dtypes: Dtypes, options: Options) -> list[np.dtype]:
+        """The dtypes of the results: those of the traced program, but where a constant of NumPy made a float wider.
+
+        Such a constant has a dtype, which in NumPy, where arrays are doubles, is that of all of them.
+        """
+        found = [np.dtype(y.dtype) for y in self.program("value", self.called, shapes, dtypes, options).out_avals]
+        together = together_of(self.signature, dtypes)
+        if not any(is_wider(dtype, together) for dtype in found):
+            return found
+        with jax.enable_x64(True):
+            avals = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
+            in_doubles = jax.eval_shape(lambda *leaves: self.called(options, *leaves), *avals)
+        return [
+            together if is_wider(np.dtype(other.dtype), dtype) and own and is_wider(dtype, together) else dtype
+            for dtype, other, own in zip(found, in_doubles, self._in_numpy(shapes, dtypes, options), strict=True)
+        ]
+
+    def _in_numpy(self, shapes: Sequence[tuple[int, ...]], dtypes: Dtypes, options: Options) -> list[bool]:
+        """Of each result, whether it is NumPy's if the arguments are."""
+        try:
+            found = self.called(options, *arrays_like(self.signature, shapes, dtypes))
+        except Exception:  # what JAX does to arrays and NumPy does not, NumPy refuses in many ways
+            return [False] * len(self.signature.results)
+        return [isinstance(leaf, np.ndarray | np.generic) for leaf in found]
+
+    def called(self, options: Options, *leaves: Any) -> list[Any]:
+        """The leaves of its results, of those of its arguments."""
+        return leaves_of(self.signature, self.function(*refilled(self.signature.tree, leaves), **options))
+
+    def _of(self, moving: Sequence[int], leaves: Sequence[Any], options: Options) -> Callable[..., list[Any]]:
+        """The function of some leaves alone, its results as floats: others are constants."""
+
+        def of_moving(*chosen: Any) -> list[Any]:
+            whole = dict(enumerate(leaves)) | dict(zip(moving, chosen, strict=True))
+            found = zip(self.called(options, *whole.values()), self.signature.results, strict=True)
+            return [y if result.floating else jax.numpy.asarray(y, "float32") for y, result in found]
+
+        return of_moving
+
+    def program(
+        self, key: Any, function: Any, shapes: Sequence[tuple[int, ...]], dtypes: Dtypes, options: Options
+    ) -> Any:
+        """The traced program, kept."""
+
+        def traced() -> Any:
+            avals = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
+            return jax.make_jaxpr(lambda *leaves: function(options, *leaves))(*avals)
+
+        return self._kept(("traced", key, *described(shapes, dtypes, options)), traced)
+
+    def run_program(
+        self, key: Any, function: Any, shapes: Sequence[tuple[int, ...]], dtypes: Dtypes, options: Options
+    ) -> tuple[Any, bool]:
+        """The traced program that is run, and whether it is one that rounds nothing, unless it casts; kept."""
+
+        def chosen() -> tuple[Any, bool]:
+            count = len(self.signature.arrays)
+            own = self.program("value", self.called, shapes[:count], dtypes[:count], options)
+            tables = has_tables(own)
+            wide = [(as_single if tables else as_double)(dtype) for dtype in dtypes]
+            try:
+                with nullcontext() if tables else jax.enable_x64(True):
+                    value = self.program("value", self.called, shapes[:count], wide[:count], options)
+                    if is_the_same(own, value):
+                        return self.program(key, function, shapes, wide, options), True
+            except Exception:  # in whatever way it is bound to other dtypes; if it is wrong, it is so on these as well
+                pass
+            return self.program(key, function, shapes, dtypes, options), False
+
+        known: tuple[Any, bool] = self._kept(("run", key, *described(shapes, dtypes, options)), chosen)
+        return known
+
+    def _kept(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        if key not in self._known:
+            self._known[key] = make()
+            if len(self._known) > KEPT:
+                self._known.popitem(last=False)
+        return self._known[key]
+
+    def _run(
+        self, key: Any, function: Any, sets: Sequence[Arrays], dtypes: Dtypes, options: Options
+    ) -> list[list[np.ndarray]]:
+        """The results of a traced program on several sets of arrays of the same shapes, in double precision.
+
+        Of a program in which everything is a double these are its own. What the interpreter lacks, JAX computes.
+        """
+        shapes = [a.shape for a in sets[0]]
+        program, exact = self.run_program(key, function, shapes, dtypes, options)
+        doubles = [[a.astype(as_double(a.dtype), copy=False) for a in arrays] for arrays in sets]  # some are longer
+        try:
+            known = ("doubles", key, *described(shapes, dtypes, options))
+            if exact and self._kept(known, lambda: is_of_doubles(program)):
+                return interpret_doubles(program, doubles)
+            return [[np.asarray(result.value) for result in interpret_wide(program, *arrays)] for arrays in sets]
+        except InterpreterLimit:
+            if not exact:
+                raise
+            with jax.enable_x64(True):
+                compiled = jax.jit(lambda *leaves: function(options, *leaves))
+                return [[np.asarray(x) for x in compiled(*arrays)] for arrays in doubles]
+
+
+def described(shapes: Sequence[tuple[int, ...]], dtypes: Dtypes, options: Options) -> tuple[Hashable, ...]:
+    """What a program is traced for."""
+    return tuple(shapes), tuple(map(str, dtypes)), tuple(sorted(options.items()))
+
+
+def has_tables(program: Any) -> bool:
+    """Whether a program has arrays of constants."""
+    inner = (jaxpr for equation in equations(program) for jaxpr in subjaxprs(equation))
+    return any(np.ndim(constant) for jaxpr in (program, *inner) for constant in opened(jaxpr)[1])
+
+
+def narrow_casts(program: Any) -> tuple[np.dtype, ...]:
+    """The floats below float32 that a program casts to."""
+    found = set()
+    for equation in equations(program):
+        if equation.primitive.name == "convert_element_type":
+            found.add(np.dtype(equation.outvars[0].aval.dtype))
+        if equation.primitive.name == "reduce_precision":
+            name = FORMATS.get((equation.params["exponent_bits"], equation.params["mantissa_bits"]))
+            found |= set() if name is None else {np.dtype(name)}
+    return tuple(d for d in found if is_float(d) and unit_roundoff(d) > unit_roundoff(np.dtype("float32")))
+
+
+def is_of_doubles(program: Any) -> bool:
+    """Whether all floats of a program are doubles, or pairs of them, so that none of them is rounded by a cast."""
+    if any(equation.primitive.name == "reduce_precision" for equation in equations(program)):
+        return False
+    found = {getattr(v.aval, "dtype", None) for equation in equations(program) for v in equation.outvars}
+    floats = [d for d in found if isinstance(d, np.dtype) and is_float(d)]
+    return all(d == as_double(d) for d in floats)
+
+
+def is_the_same(program: Any, wide: Any) -> bool:
+    """Whether a program that was traced on doubles means what it does on the case's dtypes, without their roundings.
+
+    It does not if it draws random bits, or if a constant is another one for each dtype, such as `finfo(dtype).eps`.
+    """
+    if any(part in equation.primitive.name for equation in equations(program) for part in RANDOM):
+        return False
+    known = list(_constants(program))
+    with np.errstate(over="ignore"):
+        return all(
+            any(np.array_equal(one, other.astype(one.dtype)) for one in known if one.shape == other.shape)
+            for other in _constants(wide)
+        )
+
+
+def _constants(program: Any) -> Iterator[np.ndarray]:
+    """The constants of a program that are floats, but for NaN."""
+    found: list[Any] = list(opened(program)[1])
+    for equation in equations(program):
+        found += [
+            np.asarray(v.val, getattr(v.aval, "dtype", None)) for v in equation.invars if isinstance(v, core.Literal)
+        ]
+        found += [constant for inner in subjaxprs(equation) for constant in opened(inner)[1]]
+    for constant in found:
+        if is_float(np.dtype(constant.dtype)) and not np.isnan(constant).any():
+            yield np.asarray(constant)

@@ -1,0 +1,103 @@
+"""The table of what implementations send in one fixed example: counted, and held against the lower bound."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from shardproof.oracles.communication import Cost
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases.data import Data, generate
+from shardproof.properties.communication.bounds import Bound, moved, needed
+from shardproof.properties.communication.counted import count
+from shardproof.properties.contracts.examples import COLUMNS as WIDTH
+from shardproof.properties.contracts.examples import PARAMETERS, ROWS, example
+from shardproof.properties.engines import SimulateEngine
+from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.program import Seen, forward
+
+MEMBERS = (8, 5)
+"""A power of two, and a number that is none."""
+
+COLUMNS = ("implementation", "p", "collectives", "bytes", "lower bound", "optimal in")
+CAPTION = (
+    f"What one device sends for float32 blocks of {ROWS} x {WIDTH} (p times as many rows where they are cut): "
+    "operands as the interpreter counts them. The lower bound is of what must pass each device, which a "
+    "built-in collective reaches however large its operand is; `steps` can be told of permutes only."
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One implementation with one number of participants."""
+
+    implementation: str
+    p: int
+    cost: Cost
+    bound: Bound
+    optimal: tuple[str, ...]
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The row as texts, in the order of `COLUMNS`."""
+        kinds = ", ".join(f"{count} {kind}" for kind, count in self.cost.counts) or "none"
+        least = f"{self.bound.steps} steps, {float(self.bound.bytes):,g} bytes"
+        return self.implementation, str(self.p), kinds, f"{self.cost.total_bytes:,}", least, ", ".join(self.optimal)
+
+
+def rows(implementations: Iterable[Implementation]) -> list[Row]:
+    """Two rows per implementation; none for one that does not serve the example, or of another contract."""
+    found = []
+    for implementation in implementations:
+        for p in MEMBERS if implementation.contract in PARAMETERS else ():
+            row = _row(implementation, p)
+            found += [] if row is None else [row]
+    return found
+
+
+def _row(implementation: Implementation, p: int) -> Row | None:
+    case = example(implementation.contract, MeshCase(("tp",), (p,)), "tp")
+    if implementation.serves is not None and not implementation.serves(case) and p == 8:  # two axes, perhaps
+        case = example(implementation.contract, MeshCase(("dp", "tp"), (2, 4)), ("dp", "tp"))
+    try:
+        program = forward(case, implementation, Seen())
+        arrays = [generate(Data("exact", 0), a.shape, np.dtype(a.dtype)) for a in program.arguments]
+        found = count(SimulateEngine(), program, case.mesh, arrays)
+    except NotImplementedError:  # it does not support the example
+        return None
+    if found.cost is None:
+        return None
+    bound = needed(case)
+    cost, passed = found.cost, moved(found.participants)
+    steps = _steps(implementation.communication(case, False) if implementation.communication else cost)
+    optimal = ("steps",) * (steps == bound.steps) + ("bytes",) * (passed == Fraction(bound.bytes))
+    return Row(str(implementation), p, cost, bound, optimal)
+
+
+def _steps(cost: Cost) -> int | None:
+    """How many collectives must follow one another, where permutes are all there is."""
+    if set(dict(cost.counts)) - {"permute"}:
+        return None
+    return cost.count("permute") if cost.steps is None else cost.steps
+
+
+def markdown(found: Iterable[Row]) -> str:
+    """The table in Markdown."""
+    lines = [COLUMNS, ("---", "---:", "---", "---:", "---", "---"), *(row.cells for row in found)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def json_rows(found: Iterable[Row]) -> list[dict[str, object]]:
+    """The table as JSON-able data."""
+    return [
+        {
+            "implementation": row.implementation,
+            "p": row.p,
+            "counts": dict(row.cost.counts),
+            "bytes": row.cost.total_bytes,
+            "lower_bound": {"steps": row.bound.steps, "bytes": float(row.bound.bytes)},
+            "optimal": list(row.optimal),
+        }
+        for row in found
+    ]

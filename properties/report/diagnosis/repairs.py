@@ -1,0 +1,290 @@
+"""Which single change would make a program right: tried in the interpreter, in double precision, one after the other.
+
+A collective over other axes, or none; one that is missing; participants that are numbered in another order. It knows of
+no contract, so that it tells the mistakes of a user's own program, by the line. What is told was tried on several data
+sets, and made all results right on each of them.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from shardproof.oracles.dtypes import is_float
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.data import Data
+from shardproof.properties.engines.running import all_blocks, ready
+from shardproof.properties.engines.simulate import Change, Simulated
+from shardproof.properties.engines.simulate.divergence import axes_of
+from shardproof.properties.engines.simulate.location import location
+from shardproof.properties.engines.simulated import Interpreted
+from shardproof.properties.precision.expected import references
+from shardproof.properties.precision.numbers import operands
+from shardproof.properties.precision.runs import INTERPRETER
+from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.report.diagnosis.witnesses import enlarged
+from shardproof.properties.runner.violation import LawViolation
+
+MOST = 64
+"""The largest mesh on which changes are tried."""
+
+MOST_CHANGES = 400
+"""How many are tried, at most."""
+
+ALIKE = 1e-6
+"""How far a number may be from the right one, by the largest of them: roundings to 16 bits on the way are not made."""
+
+DATA = (("exact", 1), ("real", 2), ("real", 3))
+"""The kinds of data on which a change must help, by how far their seeds are from that of the failure."""
+
+REDUCES = {"reduce_sum": "psum", "dot_general": "psum", "reduce_max": "pmax", "reduce_min": "pmin"}
+"""What is missing behind an operation that reduces a participant's own part of what is sharded."""
+
+REDUCTIONS = ("psum", "psum_invariant", "pmax", "pmin")
+
+RESULTS: dict[str, tuple[str, Callable[..., np.ndarray]]] = {
+    "psum": ("added up", np.sum),
+    "pmean": ("averaged", np.mean),
+    "pmax": ("at their largest", np.max),
+}
+"""What may be missing behind a whole program."""
+
+Blocks = list[np.ndarray]
+Places = tuple[int, ...]
+"""Equations of a program by their number."""
+
+
+@dataclass(frozen=True)
+class Repair:
+    """One change of a program.
+
+    Arguments:
+        text: what is changed, in words.
+        places: which equations are.
+        change: what they do instead.
+        then: what becomes of the results' blocks.
+    """
+
+    text: str
+    places: Places = ()
+    change: Change = field(default=Change(frozenset()))
+    then: Callable[[np.ndarray], np.ndarray] = field(default=lambda blocks: blocks)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A program on a data set.
+
+    Arguments:
+        program: the program.
+        case: what it is of.
+        arrays: its arguments.
+        right: the blocks of its results, if it were right.
+    """
+
+    program: Simulated
+    case: Case
+    arrays: Blocks
+    right: Blocks
+
+    def holds(self, repair: Repair) -> bool:
+        """Whether all results are right if the program is changed."""
+        equations = self.program.equations
+        change = dataclasses.replace(repair.change, equations=frozenset(id(equations[i]) for i in repair.places))
+        try:
+            results = self.program.run_changed(*self.arrays, change=change)
+        except Exception:  # shapes that do not fit one another, devices that wait for ever
+            return False
+        for wide, exact in zip(results, self.right, strict=True):
+            blocks = repair.then(all_blocks(self.case, np.asarray(wide.value)))
+            if blocks.shape != exact.shape:
+                return False
+            leeway = ALIKE * float(np.abs(exact).max(initial=0)) if is_float(exact.dtype) else 0
+            if not (np.abs(blocks - exact) <= leeway).all():
+                return False
+        return True
+
+
+def repaired(violation: LawViolation, *, numbers: bool = False) -> list[str]:
+    """One line that says which change makes the results right, if one does.
+
+    Arguments:
+        violation: wrong results.
+        numbers: whether only how participants are numbered is changed.
+    """
+    difference, case, data = violation.difference, violation.case, violation.data
+    if difference is None or difference.of != "result" or data is None or violation.law.between_engines:
+        return []
+    if case.mesh.size > MOST or not _long(case):
+        return []
+    try:
+        found = _found(violation.implementation, case, data, numbers=numbers)
+    except Exception:  # a function may refuse other data, and the interpreter the function: then nothing is known
+        return []
+    return [f"one change makes it right: {found}"] if found else []
+
+
+def _found(implementation: Implementation, case: Case, data: Data, *, numbers: bool) -> str:
+    program = program_of(implementation, case)
+    tried = [*itertools.islice(_orders(case, program) if numbers else _changes(case, program), MOST_CHANGES)]
+    if not tried:
+        return ""
+    own = [data, *(Data(kind, data.seed + more) for kind, more in DATA)]
+    trials = [*_trials(implementation, case, own)]
+    wrong = [trial for trial in trials if not trial.holds(Repair(""))]
+    if not wrong or len(trials) < 2:
+        return ""
+    larger = enlarged(case)
+    if larger is not None:  # of single elements much is true by coincidence
+        try:
+            more = [*_trials(implementation, larger, own[1:])]
+        except Exception:  # sizes that a function does not serve
+            more = []
+        trials += [trial for trial in more if _same(trial.program, program)]
+    for repair in tried:
+        if wrong[0].holds(repair) and all(trial.holds(repair) for trial in trials):
+            return repair.text
+    return ""
+
+
+def program_of(implementation: Implementation, case: Case) -> Simulated:
+    """A case's program, as the interpreter runs it."""
+    prepared = ready("value", implementation, case, INTERPRETER).prepared
+    assert isinstance(prepared, Interpreted)
+    return prepared.traced
+
+
+def _trials(implementation: Implementation, case: Case, sets: Sequence[Data]) -> Iterator[Trial]:
+    """A case's program on data sets on which all that is right is finite."""
+    program = program_of(implementation, case)
+    for data in sets:
+        arrays = operands(case, data)
+        right = [r.exact for r in references(case, arrays, implementation.features, split=implementation.whole)]
+        if all(np.isfinite(x).all() for x in right if is_float(x.dtype)):
+            yield Trial(program, case, arrays, right)
+
+
+def _same(one: Simulated, other: Simulated) -> bool:
+    """Whether two programs have the same equations, but for shapes."""
+    names = ([(e.primitive.name, location(e)) for e in program.equations] for program in (one, other))
+    return next(names) == next(names)
+
+
+def _changes(case: Case, program: Simulated) -> Iterator[Repair]:
+    """The changes that are tried, the likeliest first."""
+    equations, long = program.equations, _long(case)
+    yield from _orders(case, program)
+    for places in alike(equations, lambda e: e.primitive.name in REDUCTIONS):
+        yield from _other_axes(equations[places[0]], places, long)
+    floats = alike(equations, lambda e: len(e.outvars) == 1 and is_float(np.dtype(e.outvars[0].aval.dtype)))
+    reducing = [places for places in floats if equations[places[0]].primitive.name in REDUCES]
+    for places in [*reducing, *((i,) for same in reducing if len(same) > 1 for i in same)]:
+        first = equations[places[0]]
+        then = REDUCES[first.primitive.name]
+        for axes in _some(long):
+            yield Repair(f"{then} over {_words(axes)} of what {place(first)} gives", places, _then(then, axes))
+    yield from _of_results(case)
+    for places in floats:
+        its = f"what {place(equations[places[0]])} gives"
+        for axes in _some(long):
+            text = f"{its} counted once, not by every participant along {_words(axes)}"
+            yield Repair(text, places, _then("once", axes))
+    for places in floats:
+        if places not in reducing:
+            for axes in _some(long):
+                its = f"of what {place(equations[places[0]])} gives"
+                yield Repair(f"psum over {_words(axes)} {its}", places, _then("psum", axes))
+
+
+def _then(name: str, axes: tuple[str, ...]) -> Change:
+    return Change(frozenset(), (), name, axes)
+
+
+def _other_axes(first: Any, places: Places, long: Sequence[str]) -> Iterator[Repair]:
+    """A reduction over more axes, over fewer, none, or as a mean."""
+    axes, names = axes_of(first), first.params["axes"]
+    numbered = tuple(name for name in names if isinstance(name, int))
+    its = f"the {place(first)} over"
+
+    def over(some: tuple[Any, ...], then: str = "") -> Change:
+        return Change(frozenset(), (("axes", some),), then, axes if then else ())
+
+    for more in long:
+        if more not in axes:
+            text = f"{its} {_words((*axes, more))}, not over {_words(axes)} alone"
+            yield Repair(text, places, over((*names, more)))
+    if first.primitive.name.startswith("psum"):
+        yield Repair(f"a mean in place of {its} {_words(axes)}", places, over(numbered, "pmean"))
+    for less in [name for name in axes if name in long]:
+        rest = tuple(name for name in axes if name != less)
+        text = f"{its} {_words(rest)} alone, not {_words((less,))}" if rest else f"no {place(first)}"
+        yield Repair(text, places, over((*rest, *numbered)))
+
+
+def _of_results(case: Case) -> Iterator[Repair]:
+    for axes in _some(_long(case)):
+        dimensions = tuple(case.mesh.axis_names.index(name) for name in axes)
+        for name, (words, reduce) in RESULTS.items():
+            then = partial(_reduced, dimensions, reduce)
+            yield Repair(f"all results {words} over {_words(axes)} ({name})", then=then)
+
+
+def _reduced(dimensions: tuple[int, ...], reduce: Callable[..., np.ndarray], blocks: np.ndarray) -> np.ndarray:
+    return np.broadcast_to(reduce(blocks, axis=dimensions, keepdims=True), blocks.shape)
+
+
+def _orders(case: Case, program: Simulated) -> Iterator[Repair]:
+    """Participants of a tuple of axes are numbered in its order: `lax.ppermute` numbers the devices of the mesh."""
+    equations = program.equations
+    for places in alike(equations, lambda e: e.primitive.name == "ppermute"):
+        first = equations[places[0]]
+        axes, perm = axes_of(first), first.params["perm"]
+        ordered = case.mesh.in_mesh_order(axes)
+        if tuple(axes) != tuple(ordered):
+            at = numbers_by_the_mesh(case.mesh, axes, ordered)
+            change = Change(frozenset(), (("perm", tuple((at[s], at[t]) for s, t in perm)),))
+            text = (
+                f"the {place(first)} numbered by {axes}, as `lax.axis_index` is; JAX numbers its devices in the "
+                f"order of the mesh, {tuple(ordered)}"
+            )
+            yield Repair(text, places, change)
+
+
+def numbers_by_the_mesh(mesh: MeshCase, axes: Sequence[str], ordered: Sequence[str]) -> list[int]:
+    """The number of every participant in the order of the mesh, by that in the order of the tuple."""
+    sizes = [mesh.shape[name] for name in axes]
+    numbers = np.arange(int(np.prod(sizes))).reshape([mesh.shape[name] for name in ordered])
+    return [int(n) for n in numbers.transpose([list(ordered).index(name) for name in axes]).ravel()]
+
+
+def alike(equations: Sequence[Any], of: Callable[[Any], bool]) -> list[Places]:
+    """Equations of some kind, those of one line that do the same together."""
+    found: dict[Any, list[int]] = {}
+    for i, equation in enumerate(equations):
+        if of(equation):
+            key = equation.primitive.name, axes_of(equation), equation.params.get("perm"), location(equation)
+            found.setdefault(key, []).append(i)
+    return [tuple(places) for places in found.values()]
+
+
+def _some(long: Sequence[str]) -> list[tuple[str, ...]]:
+    """Every axis, and all of them."""
+    return [*((name,) for name in long), *([tuple(long)] if len(long) > 1 else [])]
+
+
+def _long(case: Case) -> list[str]:
+    return [name for name, size in case.mesh.shape.items() if size > 1]
+
+
+def place(equation: Any) -> str:
+    """What an equation does, and where, without the folder."""
+    return f"{equation.primitive.name.removesuffix('_invariant')} at {location(equation).rpartition('/')[2]}"
+
+
+def _words(axes: Sequence[str]) -> str:
+    return " and ".join(map(repr, axes)) if axes else "no axis"

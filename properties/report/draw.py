@@ -1,0 +1,43 @@
+"""`python -m shardproof.properties.report.draw NAME --mesh tp=4`: prints and draws who sends what to whom."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+
+from shardproof.properties.communication import steps
+from shardproof.properties.communication.pictures import columns, write
+from shardproof.properties.contracts.examples import example
+from shardproof.properties.report.arguments import LONGEST, add_mesh, exit_code, find, parse_axes, parse_mesh
+
+NAME = (
+    "the implementation: its name, contract[name], a contract that has only one, or a function of yours as "
+    "CONTRACT=MODULE:FUNCTION"
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints the steps and writes the picture; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m shardproof.properties.report.draw", description=__doc__)
+    parser.add_argument("name", help=NAME)
+    add_mesh(parser)
+    options = parser.parse_args(arguments)
+    jax.config.update("jax_platforms", "cpu")
+    return exit_code(lambda: _drawn(options), options, options.name)
+
+
+def _drawn(options: argparse.Namespace) -> None:
+    implementation, mesh = find(options.name), parse_mesh(options.mesh)
+    axes = parse_axes(options.axis, mesh)
+    case = example(implementation.contract, mesh, axes if len(axes) > 1 else axes[0])
+    found = steps.steps(implementation, case)
+    print(steps.text(implementation, case, found))
+    path = options.output or Path(f"{implementation.contract}-{implementation.name[:LONGEST]}.svg")
+    write(path, f"{implementation} on mesh {mesh}, axis {case.axis_name!r}", found, columns(mesh, axes))
+    print(f"wrote {path}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

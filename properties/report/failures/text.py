@@ -1,0 +1,160 @@
+"""The text of a failure: what a person reads first, and mostly all."""
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from shardproof.oracles.layout import device_name, logical_index, shard
+from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.chain import UNCHECKED
+from shardproof.properties.programs.violation import RAISED, Difference
+from shardproof.properties.report.diagnosis.diagnosis import diagnose
+from shardproof.properties.report.failures.causes import entry
+from shardproof.properties.report.failures.files import write_if_possible, written
+from shardproof.properties.report.failures.lanes import in_letters
+from shardproof.properties.report.failures.picture import WRONG, picture
+from shardproof.properties.runner.violation import LawViolation
+
+RED, BOLD, PLAIN = "\x1b[31m", "\x1b[1m", "\x1b[0m"
+
+
+def render(violation: LawViolation, *, colour: bool = False) -> str:
+    """The headline, what the program may have left unsaid, the mesh, what is wrong where, and how to show it again."""
+    lines = [violation.headline, "", *unchecked(violation)]
+    difference = violation.difference
+    if difference is not None:
+        if difference.comparable:
+            lines += [
+                f"    {line}" for line in picture(violation.case.mesh, _wrong_devices(violation.case, difference))
+            ]
+            lines.append("")
+        lines += [f"  {line}" for line in diagnosed(violation)]
+        lines += [f"  {line}" for line in first_wrong(violation)]
+    else:
+        lines += [f"  {line}" for line in violation.diagnosis or ()]
+    lines.append(f"  case: {violation.case}")
+    if violation.data is not None:
+        lines.append(f"  data: {violation.data.kind}, seed {violation.data.seed}")
+    if violation.engine != "xla":
+        lines.append(f"  engine: {violation.engine}")
+    if violation.kind in RAISED and violation.origin:
+        lines += ["", *violation.origin]
+        lines += unstated(violation)
+    lanes = in_letters(violation)
+    lines += ["", *lanes] if lanes else []
+    files = written(violation)
+    if files is not None:
+        drawn = files.picture is not None and files.picture.exists()
+        lines += [f"    drawn in {files.picture}"] if lanes and drawn else []
+        lines += ["", *(f"  {command}" for command in files.commands)]
+    text = "\n".join(lines)
+    return coloured(text) if colour else text
+
+
+def unchecked(violation: LawViolation) -> list[str]:
+    """What a program must say that takes gradients, where it is wrong with unchecked types."""
+    program = violation.implementation.program
+    unlike = violation.difference is None or not {*UNCHECKED} & {*violation.case.chain}
+    if program is None or program.differentiates or unlike:
+        return []
+    return [
+        "  the types in shard_map are not checked here (check_vma=False), so that JAX has wrong gradients of sums:",
+        f"  if {program.name} takes gradients, say differentiates=True, and no such case is drawn",
+        "",
+    ]
+
+
+def unstated(violation: LawViolation) -> list[str]:
+    """How a program is said not to be meant for a case that it refuses, other than by NotImplementedError."""
+    program = violation.implementation.program
+    if program is None or not violation.finding.startswith(("raises ValueError", "raises AssertionError")):
+        return []
+    names = ", ".join([*program.signature.parts(dict.fromkeys(program.signature.roles, 1)), *program.signature.roles])
+    return [
+        "",
+        f"  if {program.name} is not meant for such a case, say what it needs, and no other is drawn: one_axis, sizes,",
+        f"  multiples, optional, powers_of_two, most_devices, dtypes, or serves=, a predicate of any of {names}",
+    ]
+
+
+def report(violation: LawViolation) -> dict[str, str]:
+    """Writes the files of a violation; gives its cause, and its text with their commands or why there are none."""
+    files, reason = write_if_possible(violation)
+    text = render(violation) if files is not None else f"{render(violation)}\n\n  {reason}"
+    told = entry(violation, text)
+    if files is not None:
+        told |= {"script": os.fspath(files.script)} | ({"json": os.fspath(files.case)} if files.case else {})
+    return told
+
+
+def briefly(violation: LawViolation) -> dict[str, str]:
+    """The cause and the headline of a violation, for one whose cause was told before."""
+    return entry(violation, "")
+
+
+def coloured(text: str) -> str:
+    """The text with its headline bold and the wrong devices of the picture red, for a terminal that has colour."""
+    lines = text.split("\n")
+    lines[0] = f"{BOLD}{RED}{lines[0]}{PLAIN}"
+    return "\n".join(lines).replace(WRONG, f"{RED}{WRONG}{PLAIN}")
+
+
+def diagnosed(violation: LawViolation) -> Sequence[str]:
+    """What is wrong, in words, if it is not known yet: that takes further runs of the function."""
+    if violation.diagnosis is not None:
+        return violation.diagnosis
+    try:
+        return diagnose(violation)
+    except Exception as error:  # a failure is told even where its explanation fails
+        first = str(error).partition("\n")[0]
+        return [f"other values (the diagnosis raises {type(error).__name__}: {first})"]
+
+
+def _wrong_devices(case: Case, difference: Difference) -> np.ndarray:
+    """Which devices hold what is wrong: of an array that `out_specs` puts together, a part of it."""
+    sizes, wrong = case.mesh.sizes, difference.wrong
+    if difference.of == "array" and case.out is not None:
+        wrong = shard(wrong[(0,) * len(sizes)], case.mesh, case.out[difference.leaf].partition())
+    return np.asarray(wrong.reshape(*sizes, -1).any(axis=-1))
+
+
+def first_wrong(violation: LawViolation) -> list[str]:
+    """The first element that differs: its global index, its value, the right one, and who owns it."""
+    difference, case = violation.difference, violation.case
+    if difference is None or not difference.comparable or not difference.wrong.any():
+        return []
+    where = tuple(int(i) for i in np.argwhere(difference.wrong)[0])
+    lead = len(case.mesh.sizes)
+    place, local = where[:lead], where[lead:]
+    values = f"is {difference.actual[where]}, expected {difference.expected[where]}"
+    if difference.of == "array":  # every device shows the whole array
+        return [f"first wrong element: result[{_index(local)}] {values}"]
+    device = case.mesh.devices[int(np.ravel_multi_index(place, case.mesh.sizes))]
+    owner = f"device {device}, {device_name(case.mesh, place)}"
+    if difference.of == "gradient":
+        name, index = "gradient", _operand_index(violation, place, local)
+    else:
+        name, index = difference.what.partition(" ")[0], where
+    return [
+        f"first wrong element: {name}[{_index(index)}] {values}",
+        f"  it is element [{_index(local)}] of the block of {owner}",
+    ]
+
+
+def _index(index: tuple[int, ...]) -> str:
+    return ", ".join(map(str, index))
+
+
+def _operand_index(violation: LawViolation, place: tuple[int, ...], local: tuple[int, ...]) -> tuple[int, ...]:
+    """Where an element of a block is in the global array that the operand (and thus its gradient) is."""
+    case = violation.case
+    index = violation.difference.leaf if violation.difference is not None else 0
+    operand, dimensions = case.operands[index], len(case.batch_of(index))
+    stacked = tuple(place[case.mesh.axis_names.index(name)] for name in operand.placement.stacked)
+    batch, inner = local[:dimensions], local[dimensions:]
+    inside = tuple(
+        i + n * logical_index(case.mesh, place, axes)
+        for i, n, axes in zip(inner, operand.block, operand.placement.spec, strict=True)
+    )
+    return (*stacked, *batch, *inside)

@@ -1,0 +1,214 @@
+"""The table of what was verified: for a terminal, for a person, for a machine."""
+
+import dataclasses
+import hashlib
+import io
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from shardproof.properties.cases.chain import LINKS, composes
+from shardproof.properties.laws.law import LAWS
+from shardproof.properties.programs.implementations import IMPLEMENTATIONS, called
+from shardproof.properties.report import communication as table
+from shardproof.properties.report.failures.causes import by_cause, told
+from shardproof.properties.report.summary import VERDICTS, notes, verdict_row, verdict_table
+from shardproof.properties.runner import budgets
+from shardproof.properties.runner.tally import LINKS_OF_CHAIN, TRIVIAL, Tally, merge
+
+FAILURE = pytest.StashKey[dict[str, str]]()
+"""What a person needs of a test's failure: headline, text, and where script and case were written."""
+
+COLUMNS = (
+    "contract",
+    "implementation",
+    "laws",
+    "structures",
+    "cases",
+    "meshes",
+    "axis orders",
+    "dtypes",
+    "largest mesh",
+    "compilations",
+    "time",
+)
+MOST_VALUES = 24
+"""How many values of a trait the report lists; where there are more, the most frequent."""
+
+ORDERS = ("one axis", "mesh order", "permuted")
+NUMERIC = frozenset(
+    {"implementations", "laws", "structures", "cases", "meshes", "dtypes", "largest mesh", "compilations", "time"}
+)
+
+
+def row(tally: Tally, implementation: str) -> tuple[str, ...]:
+    """What was counted, as texts, in the order of `COLUMNS`."""
+    return (
+        tally.contract,
+        implementation + (" (failed)" if tally.outcome != "passed" else ""),
+        str(len(tally.law.split(", "))),
+        f"{tally.structures:,}",
+        f"{tally.cases:,}",
+        f"{len(tally.meshes):,}",
+        ", ".join(order for order in ORDERS if order in tally.drawn.get("axis tuple", {})),
+        str(len(tally.drawn.get("dtype", {}))),
+        f"{tally.largest:,}",
+        f"{tally.compilations:,}",
+        f"{tally.seconds:.0f} s",
+    )
+
+
+def by_implementation(tallies: Iterable[Tally]) -> list[tuple[str, ...]]:
+    """One row per implementation."""
+    return [row(t, t.implementation) for t in sorted(merge(tallies), key=lambda t: (t.contract, t.implementation))]
+
+
+def by_contract(tallies: Sequence[Tally]) -> list[tuple[str, ...]]:
+    """One row per contract, with the number of its implementations."""
+    merged = merge(dataclasses.replace(t, implementation="") for t in tallies)
+    number = Counter(contract for contract, _ in {(t.contract, t.implementation) for t in tallies})
+    return [row(t, str(number[t.contract])) for t in sorted(merged, key=lambda t: t.contract)]
+
+
+def total(tallies: Sequence[Tally]) -> str:
+    """The run in one sentence."""
+    meshes = set().union(*(t.meshes for t in tallies))
+    cases = sum(t.cases for t in tallies)
+    compiled = sum(t.cases for t in tallies if t.engine == "xla")
+    compilations = sum(t.compilations for t in tallies)
+    per_case = f"{compilations / max(cases, 1):.3f} per case"
+    structures, lengths = sum(t.structures for t in tallies), Counter[int]()
+    for tally in tallies:
+        lengths.update({int(length): times for length, times in tally.drawn.get(LINKS_OF_CHAIN, {}).items()})
+    trivial = sum(tally.drawn.get(TRIVIAL, {}).get("yes", 0) for tally in tallies)
+    transformed, chained = (sum(n for length, n in lengths.items() if length >= least) for least in (1, 2))
+    return (
+        f"{cases:,} cases checked on {structures:,} structures and {len(meshes):,} meshes, "
+        f"{compiled:,} of them on XLA, with {compilations:,} compilations ({per_case}); "
+        f"{transformed / max(structures, 1):.0%} of the structures under a transformation, "
+        f"{chained / max(structures, 1):.0%} under a chain of two or three, "
+        f"and {trivial / max(structures, 1):.0%} trivial"
+    )
+
+
+def histograms(tallies: Iterable[Tally]) -> str:
+    """What was drawn, in Markdown: per contract and trait the share of each value, so that a blind spot shows."""
+    per_contract: dict[str, Tally] = {}
+    for tally in tallies:
+        per_contract.setdefault(tally.contract, Tally(tally.contract, "", "")).add(tally)
+    lines = ["| contract | trait | values drawn |", "| --- | --- | --- |"]
+    for contract, tally in sorted(per_contract.items()):
+        for trait, histogram in tally.drawn.items():
+            whole = sum(histogram.values())
+            in_order = sorted(histogram.items(), key=lambda entry: (not entry[0].isdigit(), entry[0].zfill(8)))
+            shown = in_order if len(in_order) <= MOST_VALUES else sorted(in_order, key=lambda entry: -entry[1])
+            texts = [f"{value} {100 * times / whole:.1f}%" for value, times in shown[:MOST_VALUES]]
+            more = len(in_order) - MOST_VALUES
+            lines.append(f"| {contract} | {trait} | {', '.join(texts)}{f', and {more} more' if more > 0 else ''} |")
+    return "\n".join(lines)
+
+
+def pairs(tallies: Sequence[Tally]) -> str:
+    """How often each transformation (a row) was around each other (a column), in Markdown; `-` where that cannot be.
+
+    A structure counts once for each pair in its chain.
+    """
+    together = Tally("", "", "")
+    for tally in tallies:
+        together.add(tally)
+    if not together.pairs:
+        return ""
+    lines = [f"| around | {' | '.join(LINKS)} |", "| --- |" + " ---: |" * len(LINKS)]
+    for outer in LINKS:
+        counted = together.pairs.get(outer, {})
+        cells = (str(counted.get(inner, 0)) if composes(outer, inner) else "-" for inner in LINKS)
+        lines.append(f"| {outer} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def print_table(tallies: Sequence[Tally], reporter: pytest.TerminalReporter, *, given: bool = False) -> None:
+    """Prints the table, as wide as the terminal; for functions that were given, the verdicts by law."""
+    table = Table(title=None)
+    for column in COLUMNS:
+        table.add_column(column, justify="right" if column in NUMERIC else "left")
+    for cells in by_implementation(tallies):
+        table.add_row(*cells)
+    width = max(reporter._tw.fullwidth, 140)  # narrower, a row would need several lines
+    console = Console(file=io.StringIO(), width=width, force_terminal=False)
+    console.print(table)
+    reporter.section("what was verified", sep="=")
+    reporter.write(console.file.getvalue())  # type: ignore[attr-defined]
+    if given:
+        for implementation in dict.fromkeys((t.contract, t.implementation) for t in tallies):
+            own = [t for t in tallies if (t.contract, t.implementation) == implementation]
+            reporter.write_line(called(*implementation))
+            reporter.write_line(verdict_table(own))
+    for line in (*notes(tallies), total(tallies)):
+        reporter.write_line(line)
+
+
+def markdown(rows: Iterable[tuple[str, ...]], second: str = "implementation") -> str:
+    """Rows in Markdown, under `COLUMNS`, of which the second may have another name."""
+    columns = [second if c == "implementation" else c for c in COLUMNS]
+    lines = [" | ".join(columns), " | ".join("---:" if c in NUMERIC else "---" for c in columns)]
+    lines += [" | ".join(cells) for cells in rows]
+    return "\n".join(f"| {line} |" for line in lines)
+
+
+def by_law(tallies: Iterable[Tally]) -> str:
+    """What became of what each law drew on each engine, in Markdown."""
+    added: dict[tuple[str, str], Tally] = {}
+    for tally in tallies:
+        added.setdefault((tally.law, tally.engine), Tally("", "", tally.law, tally.engine)).add(tally)
+    columns = (*VERDICTS, "cases", "compilations", "time")
+    lines = ["| " + " | ".join(columns) + " |", "| --- | --- |" + " ---: |" * (len(columns) - 2)]
+    order = {name: i for i, name in enumerate(LAWS)}
+    for _, t in sorted(added.items(), key=lambda entry: (order.get(entry[0][0], len(order)), entry[0])):
+        cells = (*verdict_row(t), f"{t.cases:,}", f"{t.compilations:,}", f"{t.seconds:.0f} s")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def communication(tallies: Sequence[Tally]) -> list[table.Row]:
+    """What the built-in implementations among those verified send in a fixed example."""
+    verified = {(t.contract, t.implementation) for t in tallies}
+    return table.rows(i for i in IMPLEMENTATIONS if (i.contract, i.name) in verified)
+
+
+def sealed(text: str) -> str:
+    """A text and its digest, with that of the budgets, in a comment of Markdown: a copy that is of other ones shows."""
+    of_text, of_budgets = (hashlib.sha256(part.encode()).hexdigest() for part in (text, budgets.in_words()))
+    return f"{text}\n\n<!-- sha256 of the text above: {of_text}\nand of the budgets: {of_budgets} -->"
+
+
+def report_text(path: str, tallies: Sequence[Tally], header: Sequence[str]) -> str:
+    """The report as JSON or Markdown, by the file's ending."""
+    if path.endswith(".json"):
+        record = {
+            "header": list(header),
+            "total": total(tallies) if tallies else "",
+            "communication": table.json_rows(communication(tallies)),
+            "verified": [t.to_json() for t in tallies],
+        }
+        text = json.dumps(record, indent=1)
+    else:
+        listed = "\n".join(f"- {line}" for line in notes(tallies))
+        verified = ["\n".join(f"- {line}" for line in header)]
+        if tallies:
+            verified += [markdown(by_contract(tallies), "implementations"), listed]
+            failed = [t.failure for t in tallies if t.failure]
+            verified += [f"```text\n{told(group).strip()}\n```" for group in by_cause(failed)]
+            verified += [total(tallies)]
+        parts = ["## What was verified", sealed("\n\n".join(filter(None, verified)))]
+        if tallies:
+            parts += ["## By implementation", markdown(by_implementation(tallies))]
+            parts += ["## By law", by_law(tallies), "## What was drawn", histograms(tallies)]
+            parts += ["## Pairs of transformations", table_of_pairs] if (table_of_pairs := pairs(tallies)) else []
+        sent = communication(tallies)
+        parts += ["## Communication", table.CAPTION, table.markdown(sent)] if sent else []
+        text = "\n\n".join(filter(None, parts))
+    return text + "\n"

@@ -1,69 +1,56 @@
-"""What each planted bug costs to catch and to shrink, and the mesh that is left."""
+"""The rate at which planted bugs are caught, each by its law within the budget that a run of the suite gives it."""
 
-import statistics
+import argparse
+import json
+import time
+from collections import Counter
+from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
 from shardproof.properties.mutants import MUTANTS, Mutant
-from shardproof.properties.mutants.hunt import budget, hunt, is_smallest
-from shardproof.properties.runner.draws import Finding
-
-COLUMNS = ("planted bug", "law", "structures", "seconds to catch", "to shrink", "shrunk to", "smallest")
+from shardproof.properties.mutants.hunt import hunt
 
 
-def measure(seeds: range) -> None:
-    """Prints a table for the first seed, and for every seed the medians and how many are caught and shrunk."""
-    drawn = [m for m in MUTANTS.values() if m.runs != "isolated"]
-    console = Console(width=130)
-    for seed in seeds:
-        found = {m: hunt(m, seed=seed) for m in track(drawn, f"seed {seed}", transient=True)}
-        if seed == seeds.start:
-            console.print(table(found))
-        console.print(summary(seed, found))
-        for mutant, finding in found.items():
-            if not is_smallest(mutant, finding):
-                console.print(f"  {mutant}: {outcome(finding)}, smallest {sizes(mutant.smallest)}", markup=False)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `measure`."""
+    parser.add_argument("--seed", type=int, default=None, help="what is drawn (default: another one in every run)")
+    parser.add_argument("--contract", help="the bugs of one contract")
+    parser.add_argument("--law", help="the bugs of one law")
+    parser.add_argument("--json", type=Path, help="a file that gets a line for every bug as it is hunted")
 
 
-def table(found: dict[Mutant, Finding]) -> Table:
-    """One row per planted bug."""
-    result = Table(title=f"{len(found)} planted bugs, each hunted by its law in the default budget, one process")
-    for column in COLUMNS:
-        result.add_column(column, justify="left" if column in COLUMNS[:2] else "right")
-    for mutant, finding in found.items():
-        result.add_row(
-            escape(str(mutant)),
-            mutant.law,
-            f"{finding.caught_after} of {budget(mutant)}",
-            f"{finding.caught_seconds:.2f}",
-            f"{finding.seconds - finding.caught_seconds:.2f}",
-            outcome(finding),
-            sizes(mutant.smallest),
-        )
+def measure(options: argparse.Namespace) -> None:
+    """Prints how many bugs each law caught of how many, and those that it missed."""
+    seed = time.time_ns() % 2**32 if options.seed is None else options.seed
+    chosen = [
+        mutant
+        for mutant in MUTANTS.values()
+        if mutant.runs != "isolated"
+        and options.contract in (None, mutant.contract)
+        and options.law in (None, mutant.law)
+    ]
+    found: dict[Mutant, bool] = {}
+    for mutant in track(chosen, f"seed {seed}", transient=True):
+        found[mutant] = hunt(mutant, seed=seed, shrink=False).violation is not None
+        if options.json:
+            with options.json.open("a", encoding="utf-8") as file:
+                file.write(json.dumps([mutant.name, mutant.contract, mutant.law, found[mutant]]) + "\n")
+    console = Console()
+    console.print(table(found, seed))
+    for mutant, caught in found.items():
+        if not caught:
+            console.print(f"missed: {mutant} ({mutant.law}): {mutant.sentence}", markup=False)
+
+
+def table(found: dict[Mutant, bool], seed: int) -> Table:
+    """The rate of each law, and of all."""
+    result = Table("law", "planted", "caught", "rate", title=f"planted bugs, seed {seed}")
+    planted = Counter(mutant.law for mutant in found)
+    caught = Counter(mutant.law for mutant, is_caught in found.items() if is_caught)
+    for law, count in (*planted.items(), ("all", planted.total())):
+        number = caught.total() if law == "all" else caught[law]
+        result.add_row(law, str(count), str(number), f"{number / max(count, 1):.1%}")
     return result
-
-
-def summary(seed: int, found: dict[Mutant, Finding]) -> str:
-    """One seed in a sentence."""
-    caught = [f for f in found.values() if f.violation is not None]
-    shrunk = sum(is_smallest(m, f) for m, f in found.items())
-    return (
-        f"seed {seed}: {len(caught)} of {len(found)} caught, in the median after "
-        f"{statistics.median(f.caught_after for f in caught):.0f} cases and "
-        f"{statistics.median(f.caught_seconds for f in caught):.2f} s, shrunk in "
-        f"{statistics.median(f.seconds - f.caught_seconds for f in caught):.2f} s, "
-        f"{shrunk} ({100 * shrunk / len(found):.1f}%) to the smallest mesh"
-    )
-
-
-def outcome(finding: Finding) -> str:
-    """The sizes of the mesh that was left."""
-    return "missed" if finding.violation is None else sizes(finding.violation.case.mesh.sizes)
-
-
-def sizes(of: tuple[int, ...]) -> str:
-    """Sizes of axes, in no order."""
-    return "x".join(map(str, sorted(of)))

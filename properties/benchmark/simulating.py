@@ -17,26 +17,22 @@ from shardproof.impl import collective_matmul, collectives
 from shardproof.impl.algorithms import all_gather
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines import Engine, SimulateEngine, XlaEngine
-from shardproof.properties.mutants import MUTANTS
-from shardproof.properties.mutants.hunt import hunt
 from shardproof.properties.programs.program import Argument, Program
 
 COMPARED = (8, 64)
 GROWTH = (8, 64, 512, 4096)
 STRUCTURES = 4
-HUNTED = 12
 
 
-def measure(devices: int) -> None:
-    """Prints structures per second on both engines, the growth from 8 to 4,096 devices, and the catching of bugs."""
+def measure() -> None:
+    """Prints structures per second on both engines, and the growth from 8 to 4,096 devices."""
     console = Console(width=110)
     if hasattr(os, "sched_setaffinity"):  # one core for both
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    console.print(compared(devices))
+    console.print(compared())
     console.print(growth())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     console.print(f"peak memory of this process: {peak:.2f} GiB")
-    console.print(hunted())
 
 
 def over(function: Callable[[Array], Array]) -> Callable[[int, int], Program]:
@@ -94,13 +90,13 @@ def seconds(engine: Engine, program: Callable[[int, int], Program], p: int, size
     return statistics.median(taken[1:])
 
 
-def compared(devices: int) -> Table:
+def compared() -> Table:
     """Both engines, side by side."""
     table = Table(title="one core, per structure: traced and run once; on XLA compiled as well")
     for column in ("program", "devices", "simulate", "xla", "times as many structures per second"):
         table.add_column(column, justify="left" if column == "program" else "right")
     for name, program in PROGRAMS.items():
-        for p in (p for p in COMPARED if p <= devices):
+        for p in COMPARED:
             sizes = range(1, STRUCTURES + 1)
             ours, theirs = (seconds(engine, program, p, sizes) for engine in (SimulateEngine(), XlaEngine()))
             table.add_row(name, str(p), f"{ours * 1e3:.1f} ms", f"{theirs * 1e3:.0f} ms", f"{theirs / ours:.1f}")
@@ -121,19 +117,4 @@ def growth() -> Table:
     for name, function in functions.items():
         cells = [f"{seconds(SimulateEngine(), over(function), p, [2]) * 1e3:.0f} ms" for p in GROWTH]
         table.add_row(name, *cells)
-    return table
-
-
-def hunted() -> Table:
-    """How long planted bugs live, on either engine."""
-    table = Table(title="planted bugs of values, caught in the default budget of each engine")
-    for column in ("planted bug", "simulate", "xla", "times as fast"):
-        table.add_column(column, justify="left" if column == "planted bug" else "right")
-    chosen = [m for m in MUTANTS.values() if m.law == "value" and m.runs == "drawn"][::8][:HUNTED]
-    for mutant in chosen:
-        ours, theirs = (hunt(mutant, seed=0, shrink=False, engine=engine) for engine in ("simulate", "xla"))
-        missed = ours.violation is None or theirs.violation is None
-        ratio = "" if missed else f"{theirs.caught_seconds / ours.caught_seconds:.1f}"
-        cells = [f"{f.caught_seconds:.2f} s" if f.violation else "missed" for f in (ours, theirs)]
-        table.add_row(mutant.name, *cells, ratio)
     return table

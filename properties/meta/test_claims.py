@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, Phase, given, settings
 from shardproof import check
 from shardproof.impl import collectives
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.benchmark.readme import README, features
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies import index_groups
 from shardproof.properties.contracts import CONTRACTS, Scope
@@ -22,6 +21,7 @@ from shardproof.properties.contracts.examples import example
 from shardproof.properties.contracts.features import CONCESSIONS, FEATURES
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.law import LAWS
+from shardproof.properties.meta.pages import README, features
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS
 from shardproof.properties.programs.precision import is_wide, precision_of
 from shardproof.properties.report.checking import user_implementation

@@ -19,7 +19,6 @@ from jax import lax
 from shardproof.impl import collectives
 from shardproof.oracles.communication import Cost
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.benchmark.readme import README
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.communication.bounds import (
     NOTHING,
@@ -38,6 +37,7 @@ from shardproof.properties.engines import Engine, engine_named, simulate
 from shardproof.properties.engines.batches import oracle_blocks
 from shardproof.properties.laws.communication import check_communication, communication_of
 from shardproof.properties.laws.law import LAWS
+from shardproof.properties.meta.pages import README
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.programs.expectation import Expectation, ExpectationError
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation

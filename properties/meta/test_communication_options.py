@@ -17,11 +17,11 @@ from jax.sharding import PartitionSpec as P
 from shardproof import check, no_communication
 from shardproof.impl.collectives import ring_shift
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.benchmark.readme import README
 from shardproof.properties.communication import pictures as drawn
 from shardproof.properties.communication.steps import Step, steps
 from shardproof.properties.contracts.examples import example
 from shardproof.properties.laws.law import Law
+from shardproof.properties.meta.pages import README
 from shardproof.properties.programs.expectation import Expectation, ExpectationError, value
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.report import draw

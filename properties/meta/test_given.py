@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shardproof.properties.benchmark.readme import README
+from shardproof.properties.meta.pages import README
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.runner.given import Given, GivenError
 

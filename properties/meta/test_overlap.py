@@ -15,12 +15,12 @@ import pytest
 from jax import Array, lax
 
 from shardproof.impl.algorithms.pieces import shift
-from shardproof.properties.benchmark.readme import COUNTING_PAGE, README
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.engines.running import traced
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.laws.overlap import check_overlap
+from shardproof.properties.meta.pages import PERFORMANCE_PAGE, README
 from shardproof.properties.meta.test_collective_matmul import case_of, way_of
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.hunt import hunt
@@ -314,7 +314,7 @@ def test_the_command_of_the_readme(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(GIVEN, encoding="utf-8")
     lines = [
         re.findall(r"^pytest (--impl all_gather_matmul_lhs=.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-        for page in (README, COUNTING_PAGE)
+        for page in (README, PERFORMANCE_PAGE)
     ]
     ((line,), again) = lines
     assert again == [line]

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 from jax import lax
 
-from shardproof.properties.benchmark.readme import block
 from shardproof.properties.contracts import Scope
 from shardproof.properties.contracts.described import Array
 from shardproof.properties.contracts.whole import MOST_ON_ALL
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.meta.brief import marked
 from shardproof.properties.meta.drawn import drawn
+from shardproof.properties.meta.pages import README, block
 from shardproof.properties.meta.test_failures_replay import pytest_run
 from shardproof.properties.meta.whole_programs import PROGRAMS, Written, mlp, numpy_mlp
 from shardproof.properties.precision.references import NumpyReference, reference_of
@@ -273,8 +273,8 @@ def test_a_reference_that_cannot_be_called_is_told() -> None:
 @pytest.mark.lengthy
 def test_the_example_of_the_readme_is_what_happens(tmp_path: Any) -> None:
     """It passes as it stands, and without its sum it is reported in the words that are printed there."""
-    code = block("program", "python")
-    shown = block("program-failure", "text").rstrip()
+    code = block(README, "program", "python")
+    shown = block(README, "program-failure", "text").rstrip()
     short = code.replace("check_program(mlp,", "check_program(mlp, laws='value', max_examples=10, reference=")
     short = short.replace("reference= unsharded", "reference=unsharded")
     assert short != code
@@ -292,7 +292,7 @@ def test_the_example_of_the_readme_is_what_happens(tmp_path: Any) -> None:
 @pytest.mark.lengthy
 def test_the_tests_of_the_readme_run(tmp_path: Path) -> None:
     """They pass as they stand, each by the name that is printed there."""
-    code = block("program", "python") + block("program-tests", "python")
+    code = block(README, "program", "python") + block(README, "program-tests", "python")
     short = code.replace("program_test(MLP)", "program_test(MLP, laws=['value', 'gradient'], max_examples=5)")
     assert short != code
     (tmp_path / "test_mlp.py").write_text(short)

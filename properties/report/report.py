@@ -1,7 +1,6 @@
 """The table of what was verified: for a terminal, for a person, for a machine."""
 
 import dataclasses
-import hashlib
 import io
 import json
 from collections import Counter
@@ -17,7 +16,6 @@ from shardproof.properties.programs.implementations import IMPLEMENTATIONS, call
 from shardproof.properties.report import communication as table
 from shardproof.properties.report.failures.causes import by_cause, told
 from shardproof.properties.report.summary import VERDICTS, notes, verdict_row, verdict_table
-from shardproof.properties.runner import budgets
 from shardproof.properties.runner.tally import LINKS_OF_CHAIN, TRIVIAL, Tally, merge
 
 FAILURE = pytest.StashKey[dict[str, str]]()
@@ -179,12 +177,6 @@ def communication(tallies: Sequence[Tally]) -> list[table.Row]:
     return table.rows(i for i in IMPLEMENTATIONS if (i.contract, i.name) in verified)
 
 
-def sealed(text: str) -> str:
-    """A text and its digest, with that of the budgets, in a comment of Markdown: a copy that is of other ones shows."""
-    of_text, of_budgets = (hashlib.sha256(part.encode()).hexdigest() for part in (text, budgets.in_words()))
-    return f"{text}\n\n<!-- sha256 of the text above: {of_text}\nand of the budgets: {of_budgets} -->"
-
-
 def report_text(path: str, tallies: Sequence[Tally], header: Sequence[str]) -> str:
     """The report as JSON or Markdown, by the file's ending."""
     if path.endswith(".json"):
@@ -203,7 +195,7 @@ def report_text(path: str, tallies: Sequence[Tally], header: Sequence[str]) -> s
             failed = [t.failure for t in tallies if t.failure]
             verified += [f"```text\n{told(group).strip()}\n```" for group in by_cause(failed)]
             verified += [total(tallies)]
-        parts = ["## What was verified", sealed("\n\n".join(filter(None, verified)))]
+        parts = ["## What was verified", "\n\n".join(filter(None, verified))]
         if tallies:
             parts += ["## By implementation", markdown(by_implementation(tallies))]
             parts += ["## By law", by_law(tallies), "## What was drawn", histograms(tallies)]

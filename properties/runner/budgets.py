@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from shardproof.properties.laws.law import LAWS, Law
+from shardproof.properties.laws.law import Law
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS
 
 XLA = 0.06
@@ -107,8 +107,3 @@ def within(structures: int, equations: int) -> int:
 def weight(contract: str, weights: Mapping[str, float]) -> float:
     """What `check` draws of the examples for a function of a contract: by the form of our first one of it."""
     return weights.get(next((one.form for one in IMPLEMENTATIONS if one.contract == contract), ""), 1)
-
-
-def in_words() -> str:
-    """All budgets of the suite as one text, which is another one if any budget is; `check` draws less of some."""
-    return f"{[(law.name, law.share) for law in LAWS.values()]} {SHARES} {XLA} {LEAST}"

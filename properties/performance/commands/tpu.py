@@ -1,4 +1,4 @@
-"""What XLA:TPU makes of every product: modelled time over the local product's, what is exposed, and what is held."""
+"""Every collective matrix product as XLA:TPU schedules it: modelled time, exposed communication, memory."""
 
 import argparse
 import itertools
@@ -8,8 +8,6 @@ from fractions import Fraction
 
 from rich.console import Console
 
-from shardproof.properties.benchmark.products import form_of
-from shardproof.properties.benchmark.tables import markdown, table
 from shardproof.properties.contracts.products import SHAPES
 from shardproof.properties.performance.compiled import (
     MICRO,
@@ -23,8 +21,9 @@ from shardproof.properties.performance.compiled import (
     read,
 )
 from shardproof.properties.performance.modelled import Place, Work, modelled
+from shardproof.properties.performance.tables import form_of, markdown, table
 from shardproof.properties.performance.tpu_compiler import NotCompiled, NoTpuCompiler, Topology, TpuCompiler, missing
-from shardproof.properties.performance.tpu_compiler.request import COMPILER, FORWARD, WAYS
+from shardproof.properties.performance.tpu_compiler.request import COMPILER, WAYS
 from shardproof.properties.programs.implementations import OVERLAPPED, PRODUCTS, Implementation
 
 COLUMNS = (
@@ -82,7 +81,7 @@ def rows(records: Records, work: Work, forms: Sequence[Implementation]) -> Itera
 
 
 def best(records: Records, work: Work, forms: Sequence[Implementation]) -> Iterator[tuple[str, ...]]:
-    """The same with the fastest form that overlaps in place of all."""
+    """The naive form and the fastest form that overlaps in place of all."""
 
     def total(one: Implementation) -> float:
         found = found_of(records, work, one.name)
@@ -128,18 +127,6 @@ def recorded(known: Mapping[Key, Found] | None = None, place: Place = PLACE) -> 
     return markdown(RECORDED_COLUMNS, recorded_lines(known, place, tuple(SHAPES), WAYS), left=3)
 
 
-def elsewhere(known: Mapping[Key, Found] | None = None) -> str:
-    """The same of the widest products, forward, on all other places of which something is known."""
-    known = read(RECORDED) if known is None else known
-    others = sorted({(topology, model) for topology, model, *_ in known} - {(str(PLACE.topology), PLACE.model)})
-    lines = [
-        (f"{topology} over {model}", line[0], *line[2:])
-        for topology, model in others
-        for line in recorded_lines(known, Place(Topology.parse(topology), model), ("wide",), (FORWARD,))
-    ]
-    return markdown(("chips", RECORDED_COLUMNS[0], *RECORDED_COLUMNS[2:]), lines, left=3)
-
-
 def recorded_lines(
     known: Mapping[Key, Found], place: Place, shapes: Sequence[str], ways: Sequence[str]
 ) -> list[tuple[str, ...]]:
@@ -179,17 +166,11 @@ def forms_of(contract: str) -> list[Implementation]:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What `measure` is told."""
-    group = parser.add_argument_group("tpu", "what is compiled for a TPU topology; needs libtpu, and no TPU")
-    group.add_argument("--topology", default="v5e:2x4", help="the chips, as in v5e:2x4 (default), v5p:2x2x1, v6e:2x4")
-    group.add_argument("--model", type=int, default=4, metavar="P", help="the size of the model axis (default: 4)")
-    group.add_argument("--shape", action="append", choices=tuple(SHAPES), help="which shape (default: all)")
-    group.add_argument("--way", action="append", choices=WAYS, help="forward or backward (default: both)")
-    group.add_argument("--contract", action="append", help="which product (default: all)")
-    group.add_argument("--best", action="store_true", help="of the forms that overlap, the fastest alone")
-    group.add_argument("--steps", metavar="FORM", help="the schedule of one form instead, such as paired, step by step")
-    group.add_argument("--recorded", action="store_true", help=f"from {RECORDED.name}, which gets what is new")
-    group.add_argument("--markdown", action="store_true", help="print it as Markdown")
+    """Adds the options that say which products are compiled for which chips."""
+    parser.add_argument("--topology", default="v5e:2x4", help="the chips, as in v5e:2x4 (default), v5p:2x2x1, v6e:2x4")
+    parser.add_argument("--model", type=int, default=4, metavar="P", help="the size of the model axis (default: 4)")
+    parser.add_argument("--shape", action="append", choices=tuple(SHAPES), help="which shape (default: all)")
+    parser.add_argument("--recorded", action="store_true", help=f"from {RECORDED.name}, which gets what is new")
 
 
 def print_steps(console: Console, work: Work, form: str) -> None:
@@ -211,8 +192,20 @@ def print_steps(console: Console, work: Work, form: str) -> None:
             )
 
 
-def measure(options: argparse.Namespace) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Prints a table for every shape and way."""
+    parser = argparse.ArgumentParser(
+        prog="python -m shardproof.properties.performance.commands.tpu",
+        description=f"{__doc__} Needs libtpu, and no TPU.",
+    )
+    add_options(parser)
+    parser.add_argument("--way", action="append", choices=WAYS, help="forward or backward (default: both)")
+    parser.add_argument("--contract", action="append", help="which product (default: all)")
+    parser.add_argument("--best", action="store_true", help="of the forms that overlap, the fastest alone")
+    parser.add_argument(
+        "--steps", metavar="FORM", help="the schedule of one form instead, such as paired, step by step"
+    )
+    options = parser.parse_args(arguments)
     console = Console(width=140)
     if (reason := missing()) and (options.steps or not options.recorded):
         console.print(reason)
@@ -233,6 +226,8 @@ def measure(options: argparse.Namespace) -> None:
                         (best if options.best else rows)(records, Work(contract, shape, place, way), forms_of(contract))
                     )
                 title = f"{shape} {SHAPES[shape]}, {way}, bfloat16, {topology}, model axis {place.model}"
-                console.print(markdown(COLUMNS, lines, left=2) if options.markdown else table(title, COLUMNS, lines))
-                if options.markdown:
-                    console.print(title)
+                console.print(table(title, COLUMNS, lines))
+
+
+if __name__ == "__main__":
+    main()

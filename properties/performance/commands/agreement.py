@@ -1,4 +1,4 @@
-"""How well timelines of traced programs agree with what XLA:TPU schedules: every form of a product by both."""
+"""Timelines of traced programs beside the schedules of XLA:TPU: every form of a product by both."""
 
 import argparse
 import math
@@ -7,16 +7,21 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from shardproof.properties.benchmark.products import form_of
-from shardproof.properties.benchmark.tables import table
-from shardproof.properties.benchmark.timelines import COMPARED
 from shardproof.properties.contracts.products import SHAPES
 from shardproof.properties.performance.chips import chip
 from shardproof.properties.performance.choosing import choice, forms
+from shardproof.properties.performance.commands.tpu import add_options
 from shardproof.properties.performance.compiled import RECORDED, UNSHARDED, Records
 from shardproof.properties.performance.modelled import Place, Work
+from shardproof.properties.performance.tables import form_of, table
 from shardproof.properties.performance.tpu_compiler import NotCompiled, Topology, missing
 
+COMPARED = (
+    "all_gather_matmul_lhs_contracting",
+    "all_gather_matmul_lhs",
+    "all_gather_matmul_rhs",
+    "matmul_reduce_scatter",
+)
 COLUMNS = ("product", "shape", "form", "timeline", "compiler", "exposed, timeline", "exposed, compiler")
 
 
@@ -85,8 +90,13 @@ def summary(found: Sequence[Pair]) -> str:
     )
 
 
-def measure(options: argparse.Namespace) -> None:
-    """Prints a table and what follows from it; a sentence where there is no compiler."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Prints a table and its summary, or a sentence where there is no compiler."""
+    parser = argparse.ArgumentParser(
+        prog="python -m shardproof.properties.performance.commands.agreement", description=__doc__
+    )
+    add_options(parser)
+    options = parser.parse_args(arguments)
     console = Console(width=140)
     if (reason := missing()) and not options.recorded:
         console.print(reason)
@@ -97,3 +107,7 @@ def measure(options: argparse.Namespace) -> None:
     title = f"times over the local product, {place.topology}, model axis {place.model}, bfloat16"
     console.print(table(title, COLUMNS, [row(one) for one in found]))
     console.print(summary(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
+from shardproof.properties.programs.implementations import Implementation
+
 
 def table(title: str, columns: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
     """Text to the left, numbers to the right."""
@@ -20,3 +22,8 @@ def markdown(columns: Sequence[str], lines: Sequence[Sequence[str]], *, left: in
     texts = len(columns) if left is None else left
     rows = ["| " + " | ".join(line) + " |" for line in (columns, *lines)]
     return "\n".join([rows[0], "|" + "---|" * texts + "---:|" * (len(columns) - texts), *rows[1:]])
+
+
+def form_of(one: Implementation) -> str:
+    """An implementation's name without that of its contract."""
+    return one.name.removesuffix(one.contract).rstrip("_")

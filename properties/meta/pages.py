@@ -1,0 +1,141 @@
+"""Writes the tables of the pages: `python -m shardproof.properties.meta.pages`; with `--check` it compares them."""
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from cogapp import Cog
+
+from shardproof.properties.cases.chain import LINKS
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.contracts.features import FEATURES
+from shardproof.properties.known_defects import DEFECTS
+from shardproof.properties.known_defects.recorded import RECORDED
+from shardproof.properties.laws.law import LAWS
+from shardproof.properties.performance.commands import tpu
+from shardproof.properties.performance.shaped import KNOWN
+from shardproof.properties.performance.tables import markdown
+from shardproof.properties.programs.implementations import IMPLEMENTATIONS
+from shardproof.properties.runner.given import signature_of
+
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+CONTRACTS_PAGE = ROOT / "properties/contracts/README.md"
+DEFECTS_PAGE = ROOT / "properties/known_defects/README.md"
+IMPL_PAGE = ROOT / "impl/README.md"
+PERFORMANCE_PAGE = ROOT / "properties/performance/README.md"
+REPORT_PAGE = ROOT / "properties/report/README.md"
+SUITE_PAGE = ROOT / "properties/README.md"
+VERIFIED = ROOT / "properties/suite/VERIFIED.md"
+PAGES = (README, SUITE_PAGE, CONTRACTS_PAGE, DEFECTS_PAGE, IMPL_PAGE, PERFORMANCE_PAGE, REPORT_PAGE)
+PROLOGUE = "from shardproof.properties.meta import pages"
+
+WORST = (
+    "overlapping_update",
+    "pmax_loses_nan",
+    "varying_predicate_type",
+    "grad_of_psum_unchecked",
+    "pmean_uneven_groups",
+    "product_over_three_axes",
+)
+"""Defects that give wrong numbers or types without an error, for the front page."""
+
+COLUMNS = ("contract", "implementations", "cases", "meshes", "largest mesh")
+"""The columns of VERIFIED.md that the front page has."""
+
+
+def laws() -> str:
+    """The laws."""
+    rows = [(law.name, law.sentence, ", ".join(law.engines)) for law in LAWS.values()]
+    return markdown(("law", "what holds", "engines"), rows)
+
+
+def links() -> str:
+    """The transformations around a call."""
+    return markdown(("under", "what is around the call"), [(f"`{one.name}`", one.sentence) for one in LINKS.values()])
+
+
+def defects() -> str:
+    """The known defects of JAX and XLA."""
+    rows = [(f"`{d.name}`", d.sentence, ", ".join(d.seen_on), "" if d in RECORDED else "yes") for d in DEFECTS.values()]
+    return markdown(("script", "defect", "JAX", "excuses"), rows)
+
+
+def worst_defects() -> str:
+    """The defects of the front page, and how many others there are."""
+    rows = [(f"`{name}`", DEFECTS[name].sentence, ", ".join(DEFECTS[name].seen_on)) for name in WORST]
+    more = f"{len(DEFECTS) - len(WORST)} more: [all {len(DEFECTS)}](properties/known_defects/README.md)."
+    return f"{markdown(('script', 'defect', 'JAX'), rows)}\n\n{more}"
+
+
+def contracts() -> str:
+    """The signatures of the contracts."""
+    return markdown(("contract", "signature"), [(f"`{name}`", f"`{signature_of(name)}`") for name in CONTRACTS])
+
+
+def docstrings() -> str:
+    """The modules of the first implementations, whose docstrings say how operands are sharded."""
+    first = {one.contract: one.function.__module__ for one in reversed(IMPLEMENTATIONS)}
+    modules: dict[str, list[str]] = {}
+    for contract in CONTRACTS:
+        path = first[contract].removeprefix("shardproof.").replace(".", "/") + ".py"
+        modules.setdefault(path, []).append(f"`{contract}`")
+    return markdown(("docstrings of", "contracts"), [(f"`{path}`", ", ".join(of)) for path, of in modules.items()])
+
+
+def claims() -> str:
+    """The features that an implementation may claim."""
+    return ", ".join(f"`{name}`" for name in FEATURES) + "."
+
+
+def features() -> str:
+    """The features, and the contracts that have them."""
+    rows = []
+    for name, sentence in FEATURES.items():
+        having = [c.name for c in CONTRACTS.values() if name in c.features]
+        rows.append((f"`{name}`", sentence, "all" if len(having) == len(CONTRACTS) else ", ".join(having)))
+    return markdown(("claim", "what is drawn then", "contracts"), rows)
+
+
+def without_timelines() -> str:
+    """The contracts whose arrays are of no shape that can be asked for."""
+    return f"Contracts without timelines: {', '.join(f'`{name}`' for name in CONTRACTS if name not in KNOWN)}."
+
+
+def compiled() -> str:
+    """The products as XLA:TPU schedules them, from the recorded figures."""
+    return tpu.recorded()
+
+
+def rows_of(text: str) -> list[dict[str, str]]:
+    """The rows of the first Markdown table in a text, by column."""
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
+    return [dict(zip(lines[0], line, strict=True)) for line in lines[2:]]
+
+
+def verified() -> str:
+    """VERIFIED.md in short: fewer columns, and the whole run in one sentence."""
+    text = VERIFIED.read_text(encoding="utf-8")
+    rows = [[f"`{row['contract']}`", *(row[name] for name in COLUMNS[1:])] for row in rows_of(text)]
+    (total,) = [line for line in text.splitlines() if " cases checked on " in line]
+    return f"{markdown(COLUMNS, rows, left=1)}\n\n{total}"
+
+
+def block(page: Path, name: str, language: str) -> str:
+    """The code of a language that stands in a page between the marks of a name."""
+    text = page.read_text(encoding="utf-8").partition(f"<!-- {name} -->\n")[2].partition(f"<!-- /{name} -->")[0]
+    return re.split(r"^```\n?", text.partition(f"```{language}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Writes the tables into the pages, or compares them with `--check`; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m shardproof.properties.meta.pages", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing, and fail where a table is not up to date")
+    changes = ("--check", "--diff") if parser.parse_args(arguments).check else ("-r",)
+    return int(Cog().main(["cog", *changes, "-p", PROLOGUE, *map(str, PAGES)]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

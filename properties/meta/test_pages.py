@@ -1,0 +1,139 @@
+"""The pages say what is so: tables are those of the suite, links lead somewhere, programs and commands run."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.meta import pages
+from shardproof.properties.meta.pages import (
+    CONTRACTS_PAGE,
+    IMPL_PAGE,
+    PAGES,
+    PERFORMANCE_PAGE,
+    README,
+    ROOT,
+    VERIFIED,
+    block,
+    rows_of,
+)
+from shardproof.properties.report.programs import check_program
+
+EACH_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+MODULE = "python -m shardproof.properties."
+
+
+def test_tables_are_up_to_date() -> None:
+    """Every computed table stands in its page as the suite has it today."""
+    assert pages.main(["--check"]) == 0
+
+
+def test_every_contract_was_verified() -> None:
+    """The table of what is verified has a row for each contract, and for nothing else."""
+    assert [row["contract"] for row in rows_of(VERIFIED.read_text(encoding="utf-8"))] == sorted(CONTRACTS)
+
+
+@EACH_PAGE
+def test_paths_exist(page: Path) -> None:
+    """Every file and folder of the project that a page names is there."""
+    for path in re.findall(r"\b((?:impl|oracles|properties)/[\w/.]*\w)", page.read_text(encoding="utf-8")):
+        assert (ROOT / path.replace("NAME", "pmax_loses_nan")).exists(), path
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@EACH_PAGE
+def test_links_lead_somewhere(page: Path) -> None:
+    """Every relative link leads to a file of the project, and to a heading that is in it."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), target
+        assert file.is_relative_to(ROOT), target
+        assert not anchor or anchor in anchors(file.read_text(encoding="utf-8")), target
+
+
+def run(*arguments: str, folder: Path) -> str:
+    """The output of a Python process in a folder, with this checkout on its path."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "COLUMNS": "200"}
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", ["moe", "global-moe", "losses", "distillation"])
+def test_programs_of_the_page_on_implementations_run(name: str, tmp_path: Path) -> None:
+    """Each program prints what stands below it."""
+    assert (
+        run("-c", block(IMPL_PAGE, name, "python"), folder=tmp_path).split() == block(IMPL_PAGE, name, "text").split()
+    )
+
+
+@pytest.mark.parametrize(("page", "name"), [(README, "choose"), (PERFORMANCE_PAGE, "choose-compiled")])
+def test_the_choice_of_a_form_runs(page: Path, name: str, tmp_path: Path) -> None:
+    """Each program prints what stands below it."""
+    assert run("-c", block(page, name, "python"), folder=tmp_path).split() == block(page, name, "text").split()
+
+
+def test_the_step_of_the_page_on_contracts_is_right() -> None:
+    """It passes, and a mean of gradients that JAX has added up already, which many write, is reported."""
+    its: dict[str, Any] = {}
+    exec(block(CONTRACTS_PAGE, "step", "python"), its)  # noqa: S102
+
+    def mean_of_sums(weights: Any, x: Any, y: Any, *, data: Any) -> Any:
+        gradients = jax.grad(its["error"])(weights, x, y)
+        return its["updated"](weights, jax.tree.map(lambda g: jax.lax.pmean(g, data), gradients))
+
+    few: dict[str, Any] = {"laws": ["value", "gradient"], "max_examples": 10, "random_seed": 1}
+    check_program(its["step"], its["unsharded"], **its["STEP"], **few)
+    with pytest.raises(AssertionError, match=r"value: mesh \(dp=2\)"):
+        check_program(mean_of_sums, its["unsharded"], **its["STEP"], **few)
+
+
+@pytest.mark.parametrize(
+    ("page", "name", "pictures"),
+    [(README, "timeline", 1), (PERFORMANCE_PAGE, "timelines", 2), (PERFORMANCE_PAGE, "crossover", 1)],
+)
+def test_timelines_are_printed_and_drawn(page: Path, name: str, pictures: int, tmp_path: Path) -> None:
+    """The commands print what stands below them, and draw it."""
+    printed = [run(*shlex.split(line)[1:], folder=tmp_path) for line in block(page, name, "sh").splitlines()]
+    lines = [line.rstrip() for text in printed for line in text.splitlines() if not line.startswith("wrote ")]
+    assert lines == block(page, name, "text").splitlines()
+    assert len(list(tmp_path.glob("*.svg"))) == pictures
+
+
+def commands() -> Iterator[str]:
+    """The commands of all pages, without comments."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for lines in re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+            yield from (line.partition("  #")[0].strip() for line in lines.strip().splitlines())
+        prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+        yield from re.findall(r"`((?:pytest|python -m) [^`]+)`", re.sub(r"\s+", " ", prose))
+
+
+@pytest.mark.parametrize(
+    "line", sorted({line for line in commands() if line.startswith("pytest properties/") and " -k " in line})
+)
+def test_tests_that_are_named_are_there(line: str) -> None:
+    """A command of a page selects tests."""
+    assert "::" in run("-m", *shlex.split(line), "--collect-only", "-q", "-p", "no:cacheprovider", folder=ROOT)
+
+
+@pytest.mark.parametrize("module", sorted({line.split()[2] for line in commands() if line.startswith(MODULE)}))
+def test_commands_that_are_named_are_there(module: str, tmp_path: Path) -> None:
+    """A module that a page starts says how it is used."""
+    assert "usage:" in run("-m", module, "--help", folder=tmp_path)

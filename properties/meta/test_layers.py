@@ -33,8 +33,6 @@ The model of `performance` stands before the laws, one of which asks it; what a 
 BESIDE = {"benchmark", "mutants", "meta", "suite", "regressions"}
 """What stands beside the layers and uses all of them: what is measured, what is planted, and the tests."""
 
-MOST_AT_THE_TOP = 6
-
 
 def modules(folder: Path = PROPERTIES) -> dict[str, Path]:
     """All modules by their names within `properties`; its own is empty."""
@@ -109,11 +107,6 @@ def test_imports_go_one_way() -> None:
 def test_there_is_no_circle() -> None:
     """No module imports itself, by however many others, wherever in their sources."""
     assert not circle(graph(modules()))
-
-
-def test_the_top_holds_little() -> None:
-    """What a newcomer sees first are folders: at most six modules lie beside them."""
-    assert len([*PROPERTIES.glob("*.py")]) <= MOST_AT_THE_TOP
 
 
 def test_what_breaks_the_rules_is_found() -> None:

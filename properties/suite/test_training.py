@@ -10,7 +10,6 @@ from shardproof.properties.cases.training import Trial
 from shardproof.properties.contracts import Scope
 from shardproof.properties.laws.training import OPTIMISERS, check_steps
 from shardproof.properties.programs.training import FORMS, Form
-from shardproof.properties.runner.draws import but_the_simplest
 
 EXAMPLES = {"simulate": 0.03, "xla": 0.01}
 """What the profile's examples are multiplied with."""
@@ -32,7 +31,7 @@ def steps_of(engine: str) -> object:
             sharded=form.sharded,
             max_steps=steps,
         )
-        trial = data.draw(but_the_simplest(drawn), label="trial")
+        trial = data.draw(drawn, label="trial")
         name = data.draw(st.sampled_from(sorted(OPTIMISERS)), label="optimiser")
         check_steps(trial, form, OPTIMISERS[name], engine)
 

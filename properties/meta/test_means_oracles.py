@@ -19,9 +19,7 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.xla import device_mesh
 from shardproof.properties.meta import REVERSED, places
 from shardproof.properties.meta.blockwise import (
-    PLACES,
     central_difference,
-    derivatives,
     floats,
     inner,
     on_devices,
@@ -93,22 +91,6 @@ def test_the_oracle_refuses(weights: np.ndarray) -> None:
         weighted_mean.value([values, weights], mesh, ("dp",))
     with pytest.raises(ValueError, match=r"mask: float64\[1, \d\]: expected bool\[1, 2\]"):
         masked_mean.value([values, weights], mesh, ("dp",))
-
-
-@forms
-@pytest.mark.parametrize(("mesh", "axes"), PLACES[::3], ids=str)
-def test_forms_equal_the_oracle(form: Any, mesh: MeshCase, axes: tuple[str, ...]) -> None:
-    """All forms give the oracle's mean and gradient, of values of which those without weight are NaN."""
-    oracle = oracle_of(form)
-    weights = weights_of(oracle, mesh, 4, 0.5)
-    weights = weights if oracle is masked_mean else weights.astype(np.float32)
-    values = np.where(weights == 0, np.nan, floats(mesh, 4)).astype(np.float32)
-    ct, local = floats(mesh, seed=1, dtype=np.float32), functools.partial(form, axis_name=axes)
-    right = oracle.value([values, weights], mesh, axes)[0]
-    np.testing.assert_allclose(simulated(local, mesh, values, weights), right, rtol=1e-5)
-    _, (pulled,) = derivatives(local, mesh, [values], [np.ones_like(values)], ct, [weights], interpreted=True)
-    wanted: Any = oracle.pullback([values, weights], [ct], mesh, axes)[0]
-    np.testing.assert_allclose(pulled, wanted, rtol=1e-4, atol=1e-6)
 
 
 @forms

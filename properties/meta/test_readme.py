@@ -37,12 +37,12 @@ from shardproof.properties.precision.references import NumpyReference
 from shardproof.properties.precision.references.evaluated import MOST_DIFFERENCES
 from shardproof.properties.precision.references.traced import DOUBT, DOUBT_OF_TABLES
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS
-from shardproof.properties.programs.training import FORMS
 from shardproof.properties.report.asking import LARGE
 from shardproof.properties.report.options import SIMULATED
 from shardproof.properties.report.report import COLUMNS, report_text, sealed
 from shardproof.properties.runner import budgets, profiles
 from shardproof.properties.runner.reach import LARGEST
+from shardproof.properties.suite.test_training import FORMS
 
 TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
 MOST_BYTES = 20_480

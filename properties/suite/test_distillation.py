@@ -384,7 +384,8 @@ class Copies(Distillation):
 
     def __call__(self, teacher_params: Any, params: Any, state: Any, inputs: Any) -> Any:
         """The right values, from memory of their own."""
-        return super().__call__(teacher_params, *jax.tree.map(jnp.copy, (params, state)), inputs)
+        params, state = jax.tree.map(jnp.copy, (params, state))
+        return super().__call__(teacher_params, params, state, inputs)
 
 
 UNEVEN = Lesson(

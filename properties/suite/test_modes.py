@@ -4,6 +4,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -348,23 +349,23 @@ def narrow(case: Case) -> None:
 
 
 WRONG: dict[str, tuple[Callable[[Case], Any], int, str]] = {
-    "without_relu": (lambda case: check_mlp(without_relu, case), INTERPRETED, "Arrays are not equal"),
-    "without_a_bias": (lambda case: check_mlp(without_a_bias_elsewhere, case), INTERPRETED, "Arrays are not equal"),
-    "without_constraints": (lambda case: laid_out(without_constraints, case), 10 * COMPILED, "laid out as"),
-    "on_the_first_axis": (lambda case: laid_out(on_the_first_axis, case), 10 * COMPILED, "laid out as"),
-    "not_over_one_axis": (lambda case: check_loss(not_over_one_axis, case), INTERPRETED, "loss 0"),
-    "of_a_constant_layer": (lambda case: check_loss(of_a_constant_layer, case), INTERPRETED, "loss 1"),
-    "in_the_dtype_of_x": (lambda case: check_dtype(in_the_dtype_of_x, case), 1, "the loss's dtype"),
+    "without_relu": (partial(check_mlp, without_relu), INTERPRETED, "Arrays are not equal"),
+    "without_a_bias": (partial(check_mlp, without_a_bias_elsewhere), INTERPRETED, "Arrays are not equal"),
+    "without_constraints": (partial(laid_out, without_constraints), 10 * COMPILED, "laid out as"),
+    "on_the_first_axis": (partial(laid_out, on_the_first_axis), 10 * COMPILED, "laid out as"),
+    "not_over_one_axis": (partial(check_loss, not_over_one_axis), INTERPRETED, "loss 0"),
+    "of_a_constant_layer": (partial(check_loss, of_a_constant_layer), INTERPRETED, "loss 1"),
+    "in_the_dtype_of_x": (partial(check_dtype, in_the_dtype_of_x), 1, "the loss's dtype"),
     "added_up_in_16_bits": (narrow, 8 * INTERPRETED, "narrow loss"),
-    "manual_for_mixed": (lambda case: check_mode(modes.manual_mlp, "mixed", case), INTERPRETED, "products on axes"),
+    "manual_for_mixed": (partial(check_mode, modes.manual_mlp, "mixed"), INTERPRETED, "products on axes"),
     "automatic_for_explicit": (
-        lambda case: check_mode(modes.automatic_mlp, "explicit", case),
+        partial(check_mode, modes.automatic_mlp, "explicit"),
         INTERPRETED,
         "products on axes",
     ),
     **{
         f"hidden_anywhere_{mode}": (
-            lambda case, mode=mode: check_mode(anywhere(LAYERS[mode]), mode, case),
+            partial(check_mode, anywhere(LAYERS[mode]), mode),
             INTERPRETED,
             "hidden values laid out as",
         )
@@ -397,7 +398,7 @@ def test_a_wrong_one_is_found(name: str) -> None:
 @pytest.mark.needs_devices(8)
 def test_an_odd_layer_is_right() -> None:
     """One that gathers everything is not reported."""
-    search(lambda case: check_mlp(gathered, case), INTERPRETED)
+    search(partial(check_mlp, gathered), INTERPRETED)
     search(lambda case: np.testing.assert_array_equal(*laid_out(gathered, case)), COMPILED)
 
 

@@ -509,7 +509,8 @@ class NotDonating(TrainingStep):
 
     def __call__(self, params: Any, state: Any, batch: Any) -> Any:
         """A step that leaves its arguments."""
-        return super().__call__(*jax.tree.map(jnp.copy, (params, state)), batch)
+        params, state = jax.tree.map(jnp.copy, (params, state))
+        return super().__call__(params, state, batch)
 
 
 class GathersParameters(TrainingStep):
@@ -667,13 +668,9 @@ def test_an_abstract_mesh_is_refused(name: str) -> None:
     """A step that runs on devices asks for a mesh that has some, and says how to trace without."""
     step: Any = FORMS[name].step(OPTIMISERS["adam"][0](), abstract_mesh(MeshCase(("dp",), (2,))), ("dp",), (), 1)
     params = some_params()
-    for call in (
-        lambda: step.init(params),
-        lambda: step.lower(params, (), ()),
-        lambda: step(params, (), ()),
-    ):
+    for method, arguments in ((step.init, [params]), (step.lower, [params, (), ()]), (step, [params, (), ()])):
         with pytest.raises(ValueError, match=r"^\w+Step: mesh=\(dp=2\): expected a mesh of devices; on an abstract"):
-            call()
+            method(*arguments)
     jax.eval_shape(step.init_traceable, params)
 
 

@@ -17,7 +17,7 @@ from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, forward
 from shardproof.properties.programs.violation import NotRun, SuiteError
-from shardproof.properties.runner.verdict import Verdict
+from shardproof.properties.runner.tally import Verdict
 
 INTERPRETER = ENGINES["simulate"]()
 

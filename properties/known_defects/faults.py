@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from jax.extend import core
 
+from shardproof.oracles.layout import Entries
 from shardproof.properties.cases.case import Case
-from shardproof.properties.cases.resharding import in_front
 from shardproof.properties.engines.simulate.liveness import equations, opened, subjaxprs
 from shardproof.properties.known_defects.constants import of_constants
 
@@ -246,3 +246,18 @@ def shape(equation: Any) -> tuple[int, ...]:
 def dtype(equation: Any) -> np.dtype:
     """The dtype of an equation's first operand."""
     return np.dtype(equation.invars[0].aval.dtype)
+
+
+def in_front(held: Entries, wanted: Entries) -> bool:
+    """Whether an axis goes to another dimension, in front of one that does not come along, or leaves one."""
+    return _arrives(held, wanted, stays=False) or _arrives(wanted, held, stays=True)
+
+
+def _arrives(held: Entries, wanted: Entries, *, stays: bool) -> bool:
+    for i, after in enumerate(wanted):
+        elsewhere = {name for j, axes in enumerate(held) if j != i for name in axes}
+        for at, name in enumerate(after):
+            there = name in held[i] if stays else name not in elsewhere
+            if there and elsewhere & {*after[:at]}:
+                return True
+    return False

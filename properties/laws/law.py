@@ -24,11 +24,10 @@ from shardproof.properties.laws.drawing import (
     leaving,
     on_some_data,
     typed,
-    unrelated,
+    without_mutation,
 )
 from shardproof.properties.laws.error import check_error
 from shardproof.properties.laws.gradient import check_gradient
-from shardproof.properties.laws.kinds import LARGEST_OPTIONS, SUMS, WRONG_ARGUMENTS, Kinds
 from shardproof.properties.laws.overlap import check_overlap, claims_overlap
 from shardproof.properties.laws.type import check_type
 from shardproof.properties.laws.value import check_value
@@ -63,7 +62,6 @@ class Law:
         derives: whether it differentiates, or may.
         repeats: whether wrong values already imply that it fails, so that it is left out then.
         alone: what checks it by the interpreter alone, where that is less than `check`.
-        kinds: what a few cases are told apart by, so that all kinds come in turn.
     """
 
     name: str
@@ -82,7 +80,6 @@ class Law:
     derives: bool = False
     repeats: bool = False
     alone: Check | None = None
-    kinds: Kinds = LARGEST_OPTIONS
 
     @property
     def partial(self) -> bool:
@@ -136,7 +133,7 @@ class Law:
                 return wanted
 
             cases = cases.filter(kept)
-        return unrelated(self.adapt(cases, implementation))
+        return without_mutation(self.adapt(cases, implementation))
 
 
 SIMPLEST_FIRST = sorted(LINKS, key=lambda name: LINKS[name].whole)
@@ -184,7 +181,6 @@ LAWS: dict[str, Law] = {
             script="error",
             adapt=forbidden,
             asks=forbids,
-            kinds=WRONG_ARGUMENTS,
         ),
         Law(
             "transformation",
@@ -214,7 +210,6 @@ LAWS: dict[str, Law] = {
             share=0.8,
             script="communication",
             derives=True,
-            kinds=SUMS,
         ),
         Law(
             "overlap",

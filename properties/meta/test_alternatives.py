@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax import Array, lax
 
-from shardproof.impl import attention, collectives, embedding, halo, local, masked_mean, norms, ragged
+from shardproof.impl import attention, collectives, embedding, halo, local, means, norms, ragged
 from shardproof.impl.collectives import cast_varying
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
@@ -155,17 +155,17 @@ PLANTED: dict[str, tuple[Case, Callable[..., Any], str]] = {
     ),
     "opposite": (
         mean_case(),
-        lambda v, m, axis_name: masked_mean.masked_mean(v, ~m, axis_name),
+        lambda v, m, axis_name: means.masked_mean(v, ~m, axis_name),
         "the blocks are the right ones with the opposite of mask",
     ),
     "no mask": (
         mean_case(),
-        lambda v, m, axis_name: masked_mean.masked_mean(v, jnp.ones_like(m), axis_name),
+        lambda v, m, axis_name: means.masked_mean(v, jnp.ones_like(m), axis_name),
         "the blocks are the right ones with True in place of mask",
     ),
     "masked ones count": (
         mean_case(),
-        lambda v, m, axis_name: masked_mean.masked_mean(jnp.where(m, v, 0), jnp.ones_like(m), axis_name),
+        lambda v, m, axis_name: means.masked_mean(jnp.where(m, v, 0), jnp.ones_like(m), axis_name),
         "the blocks are the right ones with zeros in values where mask is False, which count",
     ),
     "ones": (rms_case(), unscaled, "the blocks are the right ones with ones in place of scale"),

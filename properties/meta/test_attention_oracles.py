@@ -22,7 +22,6 @@ from shardproof.properties.engines.simulate import RULES
 from shardproof.properties.engines.xla import device_mesh
 from shardproof.properties.meta import REVERSED, places
 from shardproof.properties.meta.blockwise import (
-    PLACES,
     central_difference,
     derivatives,
     floats,
@@ -82,41 +81,6 @@ def test_an_oracle_of_different_shapes() -> None:
     mesh, axes = REVERSED
     with pytest.raises(ValueError, match=r"operands: shapes \[\(2, 1, 3\), \(2, 1, 4\), \(2, 1, 3\)\]: expected the"):
         oracle.value([np.zeros((2, 3, 2, 1, n)) for n in (3, 4, 3)], mesh, axes)
-
-
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-@pytest.mark.parametrize(("mesh", "axes"), PLACES, ids=str)
-def test_forms_equal_the_oracle(form: Any, mesh: MeshCase, axes: tuple[str, ...]) -> None:
-    """All forms give the oracle's values and gradients, over every tuple in every order, in which positions count."""
-    shape = (2, mesh.axis_size(axes), 2)
-    operands = [floats(mesh, *shape, seed=i, dtype=np.float32) for i in range(3)]
-    ct = floats(mesh, *shape, seed=3, dtype=np.float32)
-    local = functools.partial(form, axis_name=axes, causal=True)
-    expected = oracle.value(operands, mesh, axes, causal=True)[0]
-    np.testing.assert_allclose(simulated(local, mesh, *operands), expected, rtol=1e-4, atol=1e-6)
-    _, pulled = derivatives(local, mesh, operands, operands, ct, interpreted=True)
-    for found, one in zip(pulled, oracle.pullback(operands, [ct], mesh, axes, causal=True), strict=True):
-        np.testing.assert_allclose(found, one, rtol=1e-3, atol=1e-5)
-
-
-@pytest.mark.lengthy
-@pytest.mark.parametrize("checked", [True, False])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-def test_forms_on_devices(form: Any, causal: bool, checked: bool) -> None:
-    """Values and both derivatives on devices are the oracle's, over a tuple in the reverse of mesh order."""
-    mesh, axes = REVERSED
-    *operands, ct = (floats(mesh, 2, 6, 2, seed=i, dtype=np.float32) for i in range(4))
-    tangents = [operand[::-1] for operand in operands]
-    local = functools.partial(form, axis_name=axes, causal=causal)
-    expected = oracle.value(operands, mesh, axes, causal=causal)[0]
-    found = on_devices(local, mesh, *operands, checked=checked)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
-    pushed, pulled = derivatives(local, mesh, operands, tangents, ct, checked=checked)
-    wanted = oracle.pushforward(operands, tangents, mesh, axes, causal=causal)[0]
-    np.testing.assert_allclose(pushed, wanted, rtol=1e-3, atol=1e-5)
-    for one, other in zip(pulled, oracle.pullback(operands, [ct], mesh, axes, causal=causal), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)

@@ -18,7 +18,6 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.xla import device_mesh
 from shardproof.properties.meta import REVERSED, places
 from shardproof.properties.meta.blockwise import (
-    PLACES,
     central_difference,
     derivatives,
     floats,
@@ -45,12 +44,6 @@ def labels_of(mesh: MeshCase, axes: tuple[str, ...], tokens: int, classes: int, 
     """Labels of all classes, and -1: every device's own, so that nothing is taken for granted."""
     v = classes * mesh.axis_size(axes)
     return np.random.default_rng(seed).integers(-1, v, (*mesh.sizes, tokens))
-
-
-def shared(labels: np.ndarray) -> np.ndarray:
-    """The labels of the first device, on all."""
-    first = labels.reshape(-1, labels.shape[-1])[0]
-    return np.broadcast_to(first, labels.shape).copy()
 
 
 def losses_of_wholes(
@@ -110,21 +103,6 @@ def test_the_oracle_refuses(labels: np.ndarray, message: str) -> None:
     """Labels that are no integers, or not one per token."""
     with pytest.raises(ValueError, match=f"labels: {message}"):
         oracle.value([np.zeros((1, 2, 2)), labels], MeshCase(("tp",), (1,)), ("tp",))
-
-
-@pytest.mark.parametrize("form", FORMS, ids=named)
-@pytest.mark.parametrize(("mesh", "axes"), PLACES, ids=str)
-def test_forms_equal_the_oracle(form: Any, mesh: MeshCase, axes: tuple[str, ...]) -> None:
-    """All forms give the oracle's losses and their gradient, in chunks that do not divide the classes as well."""
-    logits, ct = floats(mesh, 4, 3, dtype=np.float32), floats(mesh, 4, seed=1, dtype=np.float32)
-    labels = shared(labels_of(mesh, axes, 4, 3))
-    keywords: dict[str, Any] = {"label_smoothing": 0.1, "ignore_index": int(labels.flat[0])}
-    local = functools.partial(form, axis_name=axes, **keywords)
-    expected = oracle.value([logits, labels], mesh, axes, **keywords)[0]
-    np.testing.assert_allclose(simulated(local, mesh, logits, labels), expected, rtol=1e-5, atol=1e-6)
-    _, pulled = derivatives(local, mesh, [logits], [logits], ct, [labels], interpreted=True)
-    wanted: Any = oracle.pullback([logits, labels], [ct], mesh, axes, **keywords)[0]
-    np.testing.assert_allclose(pulled[0], wanted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=named)

@@ -18,7 +18,7 @@ from shardproof.oracles.embedding import embedding_lookup
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.xla import device_mesh
 from shardproof.properties.meta import small_meshes
-from shardproof.properties.meta.blockwise import PLACES, derivatives, inner, on_devices, participants, simulated
+from shardproof.properties.meta.blockwise import derivatives, inner, on_devices, participants, simulated
 
 FORMS = (added_embedding_lookup, gathered_embedding_lookup)
 REVERSED = (MeshCase(("dp", "tp"), (2, 3)), ("tp", "dp"))
@@ -88,18 +88,6 @@ def pulled_back(table: np.ndarray, ids: np.ndarray, ct: np.ndarray, mesh: MeshCa
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-@pytest.mark.parametrize(("mesh", "axes"), PLACES, ids=str)
-def test_forms_equal_the_oracle(form: Any, mesh: MeshCase, axes: tuple[str, ...]) -> None:
-    """Both forms give the oracle's rows, for ids of a narrow and of an unsigned dtype too."""
-    table, ids = operands_of(mesh, axes, 2, 9)
-    table = table.astype(np.float32)
-    for dtype in (np.int32, np.int8, np.uint8):
-        named = ids.astype(dtype)
-        expected = embedding_lookup.value([table, named], mesh, axes)[0]
-        np.testing.assert_array_equal(simulated(functools.partial(form, axis_name=axes), mesh, table, named), expected)
-
-
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
 def test_ids_narrower_than_the_table(form: Any) -> None:
     """The last rows that int8 can name are found in a table of which it cannot count the rows."""
     mesh, axes = REVERSED
@@ -133,23 +121,6 @@ def test_a_result_for_all(form: Any, axes: tuple[str, ...], checked: bool) -> No
     whole = np.zeros_like(table)
     whole[0], whole[v - 1], whole[3] = cotangent[0, 0], cotangent[0, 1], cotangent[0, 2] + cotangent[1, 0]
     np.testing.assert_array_equal(gradient, whole)
-
-
-@pytest.mark.lengthy
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-@pytest.mark.parametrize("checked", [True, False])
-def test_forms_on_devices(form: Any, checked: bool) -> None:
-    """Values and both derivatives on devices are the oracle's, over a tuple in the reverse of mesh order."""
-    mesh, axes = REVERSED
-    table, ids = operands_of(mesh, axes, 2, 9)
-    table = table.astype(np.float32)
-    local = functools.partial(form, axis_name=axes)
-    expected = embedding_lookup.value([table, ids], mesh, axes)[0]
-    np.testing.assert_array_equal(on_devices(local, mesh, table, ids, checked=checked), expected)
-    cotangent = np.arange(expected.size, dtype=np.float32).reshape(expected.shape) % 7
-    pushed, pulled = derivatives(local, mesh, [table], [table], cotangent, [ids], checked=checked)
-    np.testing.assert_array_equal(pushed, expected)
-    np.testing.assert_array_equal(pulled[0], pulled_back(table, ids, cotangent, mesh, axes))
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)

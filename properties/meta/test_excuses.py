@@ -31,12 +31,11 @@ from shardproof.properties.laws.law import LAWS
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
 from shardproof.properties.programs.violation import NotRun, SuiteError
 from shardproof.properties.report.checking import user_implementation
+from shardproof.properties.runner.child import Task
 from shardproof.properties.runner.given import Given
 from shardproof.properties.runner.isolation import check_isolated
 from shardproof.properties.runner.judging import verify
-from shardproof.properties.runner.tally import Tally
-from shardproof.properties.runner.task import Task
-from shardproof.properties.runner.verdict import Verdict
+from shardproof.properties.runner.tally import Tally, Verdict
 from shardproof.properties.runner.violation import LawViolation
 
 Function = Callable[..., Any]

@@ -17,9 +17,6 @@ from shardproof.properties.engines.simulate import prepare
 from shardproof.properties.engines.xla import abstract_mesh
 from shardproof.properties.meta import small_meshes
 from shardproof.properties.meta.blockwise import (
-    PLACES,
-    derivatives,
-    floats,
     inner,
     on_blocks,
     on_devices,
@@ -80,36 +77,6 @@ def test_the_pullback_is_the_adjoint(exchange: Any) -> None:
     pulled = halo_exchange.pullback([blocks], [cotangent], mesh, axes, **keywords)
     assert pulled[0].shape == blocks.shape
     assert inner(pushed, [cotangent]) == inner([blocks], pulled)
-
-
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-@pytest.mark.parametrize(("mesh", "axes"), PLACES, ids=str)
-def test_forms_equal_the_oracle(form: Any, mesh: MeshCase, axes: tuple[str, ...]) -> None:
-    """Both forms hold the oracle's rows, for halos of a few rows and of many blocks."""
-    blocks = floats(mesh, 3, 2, dtype=np.float32)
-    for before, after in HALOS:
-        if max(before, after) <= 2 * mesh.axis_size(axes):
-            keywords = {"before": before, "after": after, "axis": -1}
-            expected = halo_exchange.value([blocks], mesh, axes, **keywords)[0]
-            local = functools.partial(form, axis_name=axes, **keywords)
-            np.testing.assert_array_equal(simulated(local, mesh, blocks), expected)
-
-
-@pytest.mark.lengthy
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-@pytest.mark.parametrize("checked", [True, False])
-def test_forms_on_devices(form: Any, checked: bool) -> None:
-    """Values and both derivatives on devices are the oracle's, over a tuple in the reverse of mesh order."""
-    mesh, axes = REVERSED
-    keywords = {"before": 3, "after": 2, "axis": 0}
-    blocks = np.arange(12, dtype=np.float32).reshape(2, 3, 2)
-    local = functools.partial(form, axis_name=axes, **keywords)
-    expected = halo_exchange.value([blocks], mesh, axes, **keywords)[0]
-    np.testing.assert_array_equal(on_devices(local, mesh, blocks, checked=checked), expected)
-    cotangent = np.arange(expected.size, dtype=np.float32).reshape(expected.shape)
-    pushed, pulled = derivatives(local, mesh, [blocks], [blocks], cotangent, checked=checked)
-    np.testing.assert_array_equal(pushed, expected)
-    np.testing.assert_array_equal(pulled[0], halo_exchange.pullback([blocks], [cotangent], mesh, axes, **keywords)[0])
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)

@@ -22,11 +22,11 @@ from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.precision import of_products
 from shardproof.properties.programs.violation import Broken
 from shardproof.properties.runner import isolation, watching
+from shardproof.properties.runner.child import Task
 from shardproof.properties.runner.draws import Finding
 from shardproof.properties.runner.given import Given
 from shardproof.properties.runner.isolation import NeverBegan, check_isolated, unending
 from shardproof.properties.runner.tally import Tally
-from shardproof.properties.runner.task import Task
 from shardproof.properties.runner.violation import LawViolation
 from shardproof.properties.runner.watching import Death, Watch
 

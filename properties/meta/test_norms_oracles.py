@@ -19,7 +19,6 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.xla import device_mesh
 from shardproof.properties.meta import REVERSED, places
 from shardproof.properties.meta.blockwise import (
-    PLACES,
     central_difference,
     derivatives,
     floats,
@@ -90,55 +89,6 @@ def test_the_norm_of_zeros_has_no_slope() -> None:
     assert not norms.global_norm.value([zeros], mesh, axes)[0].any()
     assert not norms.global_norm.pushforward([zeros], [ones], mesh, axes)[0].any()
     assert not norms.global_norm.pullback([zeros], [ones[..., 0]], mesh, axes)[0].any()
-
-
-@pytest.mark.parametrize("form", GLOBAL, ids=lambda form: form.__name__)
-@pytest.mark.parametrize(("mesh", "axes"), PLACES, ids=str)
-def test_global_norms_equal_the_oracle(form: Any, mesh: MeshCase, axes: tuple[str, ...]) -> None:
-    """Both forms give the oracle's norm and its gradient."""
-    x, ct = floats(mesh, 2, 3, dtype=np.float32), floats(mesh, seed=1, dtype=np.float32)
-    local = functools.partial(form, axis_name=axes)
-    expected = norms.global_norm.value([x], mesh, axes)[0]
-    np.testing.assert_allclose(simulated(local, mesh, x), expected, rtol=1e-6)
-    _, pulled = derivatives(local, mesh, [x], [x], ct, interpreted=True)
-    np.testing.assert_allclose(pulled[0], norms.global_norm.pullback([x], [ct], mesh, axes)[0], rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("form", RMS, ids=lambda form: form.__name__)
-@pytest.mark.parametrize(("mesh", "axes"), PLACES, ids=str)
-def test_rms_norms_equal_the_oracle(form: Any, mesh: MeshCase, axes: tuple[str, ...]) -> None:
-    """Both forms give the oracle's features, and the gradients of x and of scale."""
-    x, scale, ct = (floats(mesh, *shape, seed=i, dtype=np.float32) for i, shape in enumerate(((2, 3), (3,), (2, 3))))
-    local = functools.partial(form, axis_name=axes, epsilon=0.1)
-    expected = norms.rms_norm.value([x, scale], mesh, axes, epsilon=0.1)[0]
-    np.testing.assert_allclose(simulated(local, mesh, x, scale), expected, rtol=1e-5)
-    _, pulled = derivatives(local, mesh, [x, scale], [x, scale], ct, interpreted=True)
-    for found, wanted in zip(pulled, norms.rms_norm.pullback([x, scale], [ct], mesh, axes, epsilon=0.1), strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.lengthy
-@pytest.mark.parametrize("checked", [True, False])
-@pytest.mark.parametrize("form", [*GLOBAL, *RMS], ids=lambda form: form.__name__)
-def test_forms_on_devices(form: Any, checked: bool) -> None:
-    """Values and both derivatives on devices are the oracle's, over a tuple in the reverse of mesh order."""
-    mesh, axes = REVERSED
-    operands = [floats(mesh, 2, 3, dtype=np.float32)]
-    oracle: Any = norms.global_norm
-    keywords = {}
-    if form in RMS:
-        operands.append(floats(mesh, 3, seed=1, dtype=np.float32))
-        oracle, keywords = norms.rms_norm, {"epsilon": 0.5}
-    tangents = [operand[::-1] for operand in operands]
-    expected = oracle.value(operands, mesh, axes, **keywords)[0]
-    ct = floats(mesh, *expected.shape[2:], seed=2, dtype=np.float32)
-    local = functools.partial(form, axis_name=axes, **keywords)
-    np.testing.assert_allclose(on_devices(local, mesh, *operands, checked=checked), expected, rtol=1e-5)
-    pushed, pulled = derivatives(local, mesh, operands, tangents, ct, checked=checked)
-    wanted = oracle.pushforward(operands, tangents, mesh, axes, **keywords)[0]
-    np.testing.assert_allclose(pushed, wanted, rtol=1e-4, atol=1e-5)
-    for found, one in zip(pulled, oracle.pullback(operands, [ct], mesh, axes, **keywords), strict=True):
-        np.testing.assert_allclose(found, one, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("form", GLOBAL, ids=lambda form: form.__name__)

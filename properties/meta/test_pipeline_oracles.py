@@ -18,10 +18,9 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.pipeline import circular_steps, gpipe_steps
 from shardproof.oracles.pipeline import pipeline as oracle
 from shardproof.properties.engines.simulate.liveness import equations
-from shardproof.properties.engines.xla import abstract_mesh, device_mesh
+from shardproof.properties.engines.xla import abstract_mesh
 from shardproof.properties.meta import REVERSED, places
 from shardproof.properties.meta.blockwise import (
-    PLACES,
     central_difference,
     derivatives,
     floats,
@@ -32,7 +31,6 @@ from shardproof.properties.meta.blockwise import (
 )
 
 FORMS = (gathered_pipeline, pipeline, circular_pipeline)
-OF_SEVERAL = (gathered_pipeline, circular_pipeline)
 
 
 def row_by_row(mesh: MeshCase, axes: tuple[str, ...], weights: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -70,51 +68,6 @@ def test_an_oracle_of_no_layers() -> None:
     mesh, axes = REVERSED
     with pytest.raises(ValueError, match="weights: blocks of 3 by 2: expected layers of 2 features"):
         oracle.value([np.zeros((2, 3, 3, 2)), np.zeros((2, 3, 1, 1, 2))], mesh, axes)
-
-
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-@pytest.mark.parametrize(("mesh", "axes"), PLACES, ids=str)
-def test_forms_equal_the_oracle(form: Any, mesh: MeshCase, axes: tuple[str, ...]) -> None:
-    """All forms give the oracle's values and gradients, over every tuple in every order; each device has its own x."""
-    if form is not gathered_pipeline:  # what a participant hands on is of the first one's x
-        x = np.broadcast_to(floats(mesh, 3, 2, 2, seed=1)[(0,) * len(mesh.sizes)], (*mesh.sizes, 3, 2, 2))
-    else:
-        x = floats(mesh, 3, 2, 2, seed=1)
-    operands = [floats(mesh, 2, 2), x]
-    local = functools.partial(form, axis_name=axes)
-    expected = oracle.value(operands, mesh, axes)[0]
-    np.testing.assert_allclose(simulated(local, mesh, *operands), expected, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.lengthy
-@pytest.mark.parametrize("microbatches", [1, 7])
-@pytest.mark.parametrize(("form", "layers"), [*((form, 1) for form in FORMS), *((form, 2) for form in OF_SEVERAL)])
-def test_forms_on_devices(form: Any, microbatches: int, layers: int) -> None:
-    """Values and gradients of global arrays are those of the layers on one device, of fewer microbatches and more."""
-    mesh, axes = REVERSED
-    local = functools.partial(form, axis_name=axes)
-    mapped = jax.shard_map(
-        local, mesh=device_mesh(mesh), in_specs=(PartitionSpec(axes), PartitionSpec()), out_specs=PartitionSpec()
-    )
-    weights, x, ct = (
-        np.random.default_rng(seed).normal(size=shape).astype(np.float32)
-        for seed, shape in enumerate([(6 * layers * 3, 3), (microbatches, 2, 3), (microbatches, 2, 3)])
-    )
-
-    def unsharded(weights: Any, x: Any) -> Any:
-        by_participant = weights.reshape(6, layers, 3, 3)
-        for n in range(layers):
-            for i in range(6):
-                x = jax.numpy.tanh(x @ by_participant[i, n])
-        return x
-
-    for function in (mapped, unsharded):
-        found, pull = jax.vjp(jax.jit(function), weights, x)
-        results = [found, *pull(ct)]
-        if function is mapped:
-            sharded = results
-    for one, other in zip(sharded, results, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)

@@ -18,7 +18,6 @@ from shardproof.properties.engines.simulate.liveness import equations
 from shardproof.properties.engines.xla import abstract_mesh
 from shardproof.properties.meta import REVERSED, places
 from shardproof.properties.meta.blockwise import (
-    PLACES,
     central_difference,
     derivatives,
     floats,
@@ -90,23 +89,6 @@ def test_the_oracle_refuses() -> None:
         oracle.value(
             [np.zeros((1, 1, 2)), np.zeros((1, 3, 2)), np.zeros((1, 1), int)], MeshCase(("tp",), (1,)), ("tp",)
         )
-
-
-@pytest.mark.parametrize("form", FORMS, ids=named)
-@pytest.mark.parametrize(("mesh", "axes"), PLACES[::3], ids=str)
-def test_forms_equal_the_oracle(form: Any, mesh: MeshCase, axes: tuple[str, ...]) -> None:
-    """All forms give the oracle's losses and both gradients, in chunks that do not divide the classes as well."""
-    x = np.broadcast_to(np.random.default_rng(0).normal(size=(4, 2)), (*mesh.sizes, 4, 2)).astype(np.float32)
-    w, ct = floats(mesh, 2, 3, seed=1, dtype=np.float32), floats(mesh, 4, seed=2, dtype=np.float32)
-    one = np.random.default_rng(0).integers(0, 3 * mesh.axis_size(axes), 4)
-    labels = np.broadcast_to(one, (*mesh.sizes, 4)).copy()
-    options: dict[str, Any] = {"label_smoothing": 0.1, "ignore_index": int(one[0])}
-    local = functools.partial(form, axis_name=axes, **options)
-    right = oracle.value([x, w, labels], mesh, axes, **options)[0]
-    np.testing.assert_allclose(simulated(local, mesh, x, w, labels), right, rtol=1e-5, atol=1e-6)
-    _, pulled = derivatives(local, mesh, [x, w], [x, w], ct, [labels], interpreted=True)
-    for found, wanted in zip(pulled, oracle.pullback([x, w, labels], [ct], mesh, axes, **options)[:2], strict=True):
-        np.testing.assert_allclose(found, np.asarray(wanted), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=named)

@@ -22,7 +22,6 @@ from shardproof.properties.meta import REVERSED
 from shardproof.properties.meta.blockwise import (
     PLACES,
     central_difference,
-    derivatives,
     floats,
     inner,
     participants,
@@ -70,20 +69,6 @@ def test_an_mlp_is_that_of_each_position(mesh: MeshCase, axes: tuple[str, ...]) 
     assert math.isclose(inner(pushed, [ct]), inner(tangents, pulled), rel_tol=1e-9, abs_tol=1e-9)
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-def test_forms_equal_the_oracle(form: Any) -> None:
-    """Values and gradients in the interpreter are the oracle's, over a tuple in the reverse of mesh order."""
-    mesh, axes = REVERSED
-    shapes = ((2, 1, 2), (2, 3), (3, 2))
-    operands = [floats(mesh, *s, seed=i, dtype=np.float32) for i, s in enumerate(shapes)]
-    ct, local = floats(mesh, 2, 1, 2, seed=6, dtype=np.float32), functools.partial(form, axis_name=axes)
-    expected = oracle.value(operands, mesh, axes)[0]
-    np.testing.assert_allclose(simulated(local, mesh, *operands), expected, rtol=1e-4, atol=1e-5)
-    _, pulled = derivatives(local, mesh, operands, operands, ct, interpreted=True)
-    for found, one in zip(pulled, oracle.pullback(operands, [ct], mesh, axes), strict=True):
-        np.testing.assert_allclose(found, one, rtol=1e-3, atol=1e-4)
-
-
 def normalised_one_by_one(
     mesh: MeshCase,
     axes: tuple[str, ...],
@@ -112,21 +97,6 @@ def test_a_normalised_mlp_is_that_of_each_position(mesh: MeshCase, axes: tuple[s
     np.testing.assert_allclose(pushed[0], central_difference(whole, operands, tangents), rtol=1e-5, atol=1e-7)
     pulled = normalised_oracle.pullback(operands, [ct], mesh, axes, epsilon=EPSILON)
     assert math.isclose(inner(pushed, [ct]), inner(tangents, pulled), rel_tol=1e-9, abs_tol=1e-9)
-
-
-@pytest.mark.parametrize("form", NORMALISED, ids=lambda form: form.__name__)
-def test_normalised_forms_equal_the_oracle(form: Any) -> None:
-    """Values and gradients in the interpreter are the oracle's, with a scale of each device's own."""
-    mesh, axes = REVERSED
-    operands = [floats(mesh, *s, seed=i, dtype=np.float32) for i, s in enumerate(OF_NORMALISED)]
-    ct = floats(mesh, 2, 1, 2, seed=6, dtype=np.float32)
-    local = functools.partial(form, axis_name=axes, epsilon=EPSILON)
-    expected = normalised_oracle.value(operands, mesh, axes, epsilon=EPSILON)[0]
-    np.testing.assert_allclose(simulated(local, mesh, *operands), expected, rtol=1e-4, atol=1e-5)
-    _, pulled = derivatives(local, mesh, operands, operands, ct, interpreted=True)
-    right = normalised_oracle.pullback(operands, [ct], mesh, axes, epsilon=EPSILON)
-    for found, one in zip(pulled, right, strict=True):
-        np.testing.assert_allclose(found, one, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("form", NORMALISED, ids=lambda form: form.__name__)

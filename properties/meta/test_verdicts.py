@@ -25,8 +25,7 @@ from shardproof.properties.runner.draws import Finding
 from shardproof.properties.runner.given import GivenError, named
 from shardproof.properties.runner.judging import ENOUGH, require_held
 from shardproof.properties.runner.search import find_violation
-from shardproof.properties.runner.tally import Tally
-from shardproof.properties.runner.verdict import HeldOnNothing
+from shardproof.properties.runner.tally import HeldOnNothing, Tally
 
 Function = Callable[..., Any]
 SMALL = Scope(max_devices=4, available=4, large=24)

@@ -21,8 +21,7 @@ from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.runner import budgets
 from shardproof.properties.runner.judging import own, require_held
 from shardproof.properties.runner.search import find_violation
-from shardproof.properties.runner.tally import Tally
-from shardproof.properties.runner.verdict import HeldOnNothing, Verdict
+from shardproof.properties.runner.tally import HeldOnNothing, Tally, Verdict
 
 
 def _pallas(x: Array) -> Array:

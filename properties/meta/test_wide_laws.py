@@ -32,8 +32,7 @@ from shardproof.properties.programs.violation import Broken
 from shardproof.properties.report.failures.text import diagnosed
 from shardproof.properties.report.scripts.script import script
 from shardproof.properties.runner.judging import require_held, verify
-from shardproof.properties.runner.tally import Tally
-from shardproof.properties.runner.verdict import HeldOnNothing, Verdict
+from shardproof.properties.runner.tally import HeldOnNothing, Tally, Verdict
 from shardproof.properties.runner.violation import LawViolation
 
 CASE = Case(

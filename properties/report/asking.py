@@ -17,7 +17,7 @@ from shardproof.properties.runner.given import named
 from shardproof.properties.runner.judging import ENOUGH, require_held
 from shardproof.properties.runner.platforms import DEVICES
 from shardproof.properties.runner.search import find_violation
-from shardproof.properties.runner.verdict import HeldOnNothing
+from shardproof.properties.runner.tally import HeldOnNothing
 from shardproof.properties.runner.violation import LawViolation
 
 LARGE = 1024

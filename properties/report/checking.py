@@ -18,7 +18,6 @@ from shardproof.properties.report.asking import ask, asked, idle_of
 from shardproof.properties.report.failures.causes import LEFT_OUT, Told, by_cause, told
 from shardproof.properties.report.progress import Progress, devices_note
 from shardproof.properties.report.summary import Summary
-from shardproof.properties.runner.garbage import seldom_collected
 from shardproof.properties.runner.given import check_contract, check_draws, check_signature, claimed, named
 from shardproof.properties.runner.platforms import make_devices
 from shardproof.properties.runner.tally import Tally
@@ -108,7 +107,7 @@ def checked(
     waiting: list[str] = []
     known = Told()
 
-    with seldom_collected(), Progress(f"check {implementation}", len(wanted), devices_note(devices)) as progress:
+    with Progress(f"check {implementation}", len(wanted), devices_note(devices)) as progress:
         # what the interpreter refuses would end this process if it were run
         for law, engine in sorted(wanted, key=lambda one: one[1] != "simulate"):
             progress.law(law.name, engine)

@@ -14,12 +14,9 @@ from shardproof.properties.engines import ENGINES, Engine, engine_named
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.report.session import COUNTED, GIVEN, GIVEN_MEASURED, GIVEN_TESTS
 from shardproof.properties.runner import profiles
-from shardproof.properties.runner.frames import roomy
-from shardproof.properties.runner.garbage import seldom_collected
 from shardproof.properties.runner.judging import require_held
 from shardproof.properties.runner.search import smallest
-from shardproof.properties.runner.tally import Tally
-from shardproof.properties.runner.verdict import Enough
+from shardproof.properties.runner.tally import Enough, Tally
 from shardproof.properties.runner.violation import LawViolation, first_of
 
 pytest_plugins = (
@@ -69,18 +66,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = kept
-
-
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Runs a test where there is room for the frames of what it calls."""
-    vars(item)["runtest"] = roomy(item.runtest)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtestloop() -> Any:
-    """Runs all tests with fewer searches for reference cycles."""
-    with seldom_collected():
-        return (yield)
 
 
 @pytest.fixture(scope="session")

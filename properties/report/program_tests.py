@@ -18,7 +18,7 @@ from shardproof.properties.runner.lookup import Lookup
 from shardproof.properties.runner.named import NotAFailure, held_by_a_module
 from shardproof.properties.runner.platforms import make_devices
 from shardproof.properties.runner.programs import Program, meant
-from shardproof.properties.runner.verdict import HeldOnNothing
+from shardproof.properties.runner.tally import HeldOnNothing
 
 
 def program_test(

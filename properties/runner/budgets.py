@@ -10,8 +10,7 @@ XLA = 0.06
 shardproof.properties.benchmark simulate`), and the law of agreement has a larger share."""
 
 LEAST = 2
-"""What everything gets: the first structure that Hypothesis tries is the same for every seed, and mostly trivial. The
-suite's own tests leave that out, and on a second engine all searches do (see `draws`)."""
+"""What everything gets: the first structure that Hypothesis tries is the same for every seed, and mostly trivial."""
 
 SHARES: Mapping[str, Mapping[str, float]] = {
     # of a user's function nothing is known; a case without jit, or compiled with its gradients, takes as long as fifty;

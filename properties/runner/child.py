@@ -2,15 +2,17 @@
 
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.reading import one_line
+from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import engine_named
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.programs.implementations import Implementation
@@ -21,11 +23,9 @@ from shardproof.properties.runner.platforms import use
 from shardproof.properties.runner.preconditions import check_case, check_oracle
 from shardproof.properties.runner.programs import meant
 from shardproof.properties.runner.search import find_violation
-from shardproof.properties.runner.stuck import patience
 from shardproof.properties.runner.tally import Tally
-from shardproof.properties.runner.task import Task
 from shardproof.properties.runner.violation import LawViolation
-from shardproof.properties.runner.watching import die_with_parent
+from shardproof.properties.runner.watching import BUSY_SECONDS, die_with_parent, patience
 
 RENDEZVOUS_SECONDS = (5, 15)
 """After the first, XLA:CPU warns of a collective that some devices do not reach; after the second more, it gives up."""
@@ -34,10 +34,38 @@ READY = {"ready": True}
 """What it says when it has imported the function: from now on the limit of a case holds."""
 
 
+class Source(Protocol):
+    """Where the implementation comes from: a name, which the child looks up as well."""
+
+    def load(self) -> Implementation:
+        """The implementation."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the child is to check, and how much of it: the cases that a law draws, or the one case that is given."""
+
+    given: Source
+    law: str
+    engine: str
+    scope: Scope
+    max_examples: int
+    random_seed: int | None
+    platform: str
+    busy_seconds: float = BUSY_SECONDS
+    known: Mapping[str, str] = field(default_factory=dict)
+    """Cases, as JSON, that are not to be run again, and the known defects that ended the process on them."""
+    case: Case | None = None
+    diagnose: Callable[[LawViolation], Sequence[str]] | None = None
+    """Says in words what is wrong, in the process in which it went wrong."""
+    precision: str | None = None
+    """The precision of products that JAX is told in the child."""
+
+
 def serve(connection: Connection, words: str, parent: int) -> None:
     """Runs in the child: checks what it is sent, naming every case before it runs, and answers."""
     die_with_parent(parent)
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {patience(RENDEZVOUS_SECONDS)}".strip()
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {patience(*RENDEZVOUS_SECONDS)}".strip()
     with Path(words).open("wb") as log:  # what XLA prints when it aborts fills screens
         os.dup2(log.fileno(), 2)
     started = False

@@ -2,11 +2,10 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
-from hypothesis import HealthCheck, Phase, given, reject, seed, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import FlakyFailure, Unsatisfiable
 
@@ -17,18 +16,8 @@ from shardproof.properties.laws.law import Law
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.runner import budgets
 from shardproof.properties.runner.judging import ENOUGH, verify
-from shardproof.properties.runner.tally import Tally
-from shardproof.properties.runner.turns import Turns, in_turn
-from shardproof.properties.runner.verdict import Enough
+from shardproof.properties.runner.tally import Enough, Tally
 from shardproof.properties.runner.violation import LawViolation, first_of
-
-Drawn = TypeVar("Drawn")
-
-FEW = 12
-"""So many structures or fewer are for what tells right from wrong alone."""
-
-UNLIKE = 0.5
-"""The part of what is run on a smaller mesh that may be unlike the case that was found."""
 
 
 class Told(BaseException):
@@ -62,76 +51,10 @@ class Finding:
     nothing: str = ""
 
 
-@dataclass
-class Chosen:
-    """Which of the cases that are drawn on a smaller mesh are run: first of all those with the same options.
-
-    Arguments:
-        options: what the case that was found has of these: an operation's name, whether dimensions are tiled.
-        alike: how many with the same options may still be run.
-        unlike: how many others.
-    """
-
-    options: Mapping[str, Any]
-    alike: int
-    unlike: int
-
-    @classmethod
-    def like(cls, case: Case, count: int) -> "Chosen":
-        """As many as `count` of those with the options of a case, and fewer others."""
-        options = {name: value for name, value in case.keywords.items() if isinstance(value, str | bool | None)}
-        return cls(options, count, round(count * UNLIKE))
-
-    def takes(self, case: Case) -> bool:
-        """Whether a case is run.
-
-        Raises:
-            Enough: if no other one will be.
-        """
-        alike = all(case.keywords.get(name) == value for name, value in self.options.items())
-        if self.alike == 0:
-            raise Enough
-        left = self.alike if alike else self.unlike
-        if alike:
-            self.alike -= 1
-        elif left:
-            self.unlike -= 1
-        return left > 0
-
-
-def telling(
-    law: Law,
-    implementation: Implementation,
-    scope: Scope,
-    excluded: Callable[[Case], None],
-    count: int,
-    broken: Callable[[], bool] | None = None,
-) -> st.SearchStrategy[Case]:
-    """The cases of a law; of a few structures those alone in which something can go wrong, where there are others.
-
-    Of a few all kinds come in turn until one is `broken`, if that is given. It is not where cases are remembered: of
-    what failed before Hypothesis would forget whatever is not taken.
-    """
-    cases = law.cases(implementation, scope, excluded)
-    if count > FEW:
-        return cases
-    possible = cases.filter(_can_fail) if scope.available > 1 else cases
-    return possible if broken is None else in_turn(possible, Turns(law.kinds), broken)
-
-
-@st.composite
-def but_the_simplest(draw: st.DrawFn, drawn: st.SearchStrategy[Drawn]) -> Drawn:
-    """What is drawn without what Hypothesis tries first, which is the same for every seed, and mostly trivial.
-
-    With a few structures for a law and an implementation, that would be one of a few.
-    """
-    if not draw(st.integers(0, 15), label="not the simplest"):
-        reject()  # a filter Hypothesis would make a bound of, and try that first
-    return draw(drawn)
-
-
-def _can_fail(case: Case) -> bool:
-    return not case.trivial
+def with_options_of(cases: st.SearchStrategy[Case], other: Case) -> st.SearchStrategy[Case]:
+    """The cases with the options of another one: the same operation's name, and tiled or not as that is."""
+    options = {name: value for name, value in other.keywords.items() if isinstance(value, str | bool | None)}
+    return cases.filter(lambda case: all(case.keywords.get(name) == value for name, value in options.items()))
 
 
 def on_data(case: Case, kind: str) -> Case:
@@ -153,22 +76,22 @@ def search(
     *,
     past_rounding: bool = False,
     kind: str = "",
-    chosen: Chosen | None = None,
+    like: Case | None = None,
 ) -> Finding:
     """One search, as `find_violation` makes several; one that differs by rounding alone can be passed over.
 
     Arguments:
         past_rounding: whether what differs by rounding alone is taken to hold.
         kind: the kind of the only data sets to run; after the first violation those of its kind alone are.
-        chosen: which of the cases are run; by default all.
+        like: a case whose options all others are to have.
     """
     tally = Tally(implementation.contract, implementation.name, law.name, engine.name)
     start = time.perf_counter()
     tried = 0
     caught: tuple[int, float] | None = None
-    cases = telling(law, implementation, scope, tally.exclude, max_examples, tally.is_broken)
-    if engine.name != law.engines[0]:  # on which what is tried first was run
-        cases = but_the_simplest(cases)
+    cases = law.cases(implementation, scope, tally.exclude)
+    if like is not None:
+        cases = with_options_of(cases, like)
     instead = max(budgets.LEAST, round(max_examples * budgets.XLA))
 
     @settings(
@@ -184,8 +107,6 @@ def search(
     @given(case=cases)
     def holds(case: Case) -> None:
         nonlocal tried, caught, kind
-        if chosen and not caught and not chosen.takes(case):
-            return
         tried += 1
         case = on_data(case, kind)
         try:

@@ -20,14 +20,12 @@ from shardproof.properties.known_defects import fatal
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken
-from shardproof.properties.runner.child import READY, RENDEZVOUS_SECONDS, serve
+from shardproof.properties.runner.child import READY, RENDEZVOUS_SECONDS, Source, Task, serve
 from shardproof.properties.runner.draws import Finding
 from shardproof.properties.runner.named import NotAFailure
-from shardproof.properties.runner.stuck import GAVE_UP
 from shardproof.properties.runner.tally import Tally
-from shardproof.properties.runner.task import Source, Task
 from shardproof.properties.runner.violation import LawViolation
-from shardproof.properties.runner.watching import AGAIN_SECONDS, Death, Watch
+from shardproof.properties.runner.watching import AGAIN_SECONDS, GAVE_UP, Death, Watch
 
 START_SECONDS = 120.0
 """How long a process may compute before its first case: it starts, and imports the user's module."""

@@ -13,7 +13,6 @@ from shardproof.properties.engines import Engine
 from shardproof.properties.laws.law import LAWS, Law
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.runner.budgets import structures
-from shardproof.properties.runner.draws import but_the_simplest, telling
 from shardproof.properties.runner.judging import verify
 from shardproof.properties.runner.reach import LARGEST
 from shardproof.properties.runner.tally import Tally
@@ -64,7 +63,7 @@ def law_test(
     if len(forms) != 1:
         raise ValueError(f"implementations: forms {sorted(forms)}: expected one form, since one test has one budget")
     form = forms.pop()
-    budget = structures(law, settings().max_examples, engine, form) - 1
+    budget = structures(law, settings().max_examples, engine, form)
 
     def test(
         implementation: Implementation,
@@ -75,9 +74,7 @@ def law_test(
     ) -> None:
         if largest is not None:
             scope = dataclasses.replace(scope, large=min(scope.large, largest))
-        broken = tally.is_broken if settings().database is None else None
-        cases = _made_once(law, implementation, scope, tally.exclude, budget, broken)
-        case = data.draw(but_the_simplest(cases), label="case")
+        case = data.draw(_made_once(law, implementation, scope, tally.exclude), label="case")
         instead = structures(law, settings().max_examples, "xla", form)
         verify(law, implementation, case, engines[engine], tally, instead=instead)
 
@@ -92,7 +89,7 @@ def law_test(
     return pytest.mark.parametrize("implementation", implementations, ids=str)(marked)
 
 
-_made_once = lru_cache(maxsize=1)(telling)
+_made_once = lru_cache(maxsize=1)(Law.cases)
 """The cases of a law, made once for a test."""
 
 

@@ -15,8 +15,7 @@ from shardproof.properties.laws.law import Law
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import DEATHS, SuiteError
 from shardproof.properties.runner.budgets import within
-from shardproof.properties.runner.draws import Chosen, Finding, search
-from shardproof.properties.runner.frames import roomy
+from shardproof.properties.runner.draws import Finding, search
 from shardproof.properties.runner.judging import ENOUGH, verify
 from shardproof.properties.runner.reach import reach
 from shardproof.properties.runner.tally import Tally
@@ -25,14 +24,10 @@ from shardproof.properties.runner.violation import LawViolation, once
 SMALLER = {"simulate": 30, "xla": 10}
 """How many cases on the next smaller mesh are run, per engine, before it is taken to be right there."""
 
-DRAWN = 3
-"""How many are drawn there for each that is run: of those that are unlike the case that was found few are run."""
-
 TELLING_SEEDS = (1, 2, 3)
 """The data sets that a smallest case is run on besides the simplest."""
 
 
-@roomy
 def find_violation(
     law: Law,
     implementation: Implementation,
@@ -172,13 +167,13 @@ def on_a_smaller_mesh(
                 violation.implementation,
                 engine,
                 on_these,
-                DRAWN * SMALLER[engine.name],
+                SMALLER[engine.name],
                 random_seed,
                 True,
                 before,
                 past_rounding=not violation.rounding,
                 kind=violation.data.kind if violation.data else "",
-                chosen=Chosen.like(violation.case, SMALLER[engine.name]),
+                like=violation.case,
             )
             if found.violation is not None:
                 violation = found.violation

@@ -5,12 +5,11 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Any
+from typing import Any, Literal
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.chain import in_words
 from shardproof.properties.programs.implementations import called
-from shardproof.properties.runner.verdict import Enough, Verdict
 
 TRANSFORMATIONS, LINKS_OF_CHAIN = "transformations", "length of the chain"
 """The traits that say what is around the call."""
@@ -23,6 +22,43 @@ ENOUGH = 1_000
 
 DECLINED = "declined"
 """Beside the verdicts, what is counted of unsupported cases: those that are so without any derivative."""
+
+
+Kind = Literal["held", "unsupported", "excused", "not run"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a case that does not break its law; one that does raises `LawViolation`.
+
+    Arguments:
+        kind: `held`; `unsupported`: the implementation, or JAX for it, raises NotImplementedError; `excused`: it fails
+            because of a known defect of JAX or XLA, without which the law holds on this very case; `not run`: no engine
+            that was allowed to can run it.
+        reason: why it is not held: the exception, the name of the defect, what the engine lacks.
+        checked: how many data sets were checked.
+        instead: why another engine ran it than the one that was asked to.
+        final: of a case that is not run, whether it is so on every engine.
+        declined: of an unsupported case, whether it is so without any derivative, so that the law has nothing to say.
+    """
+
+    kind: Kind
+    reason: str = ""
+    checked: int = 0
+    instead: str = ""
+    final: bool = False
+    declined: bool = False
+
+
+class Enough(BaseException):
+    """Ends a search in which hardly any case is supported.
+
+    It is no Exception, because Hypothesis takes those for a failing example, and shrinks it.
+    """
+
+
+class HeldOnNothing(AssertionError):
+    """A law was broken by no case, and held on none either: that is no pass."""
 
 
 def traits(case: Case) -> dict[str, str]:
@@ -158,10 +194,6 @@ class Tally:
         self.excluded += 1
         if self.excluded >= ENOUGH and not self.drawn_structures and not self.broken:
             raise Enough
-
-    def is_broken(self) -> bool:
-        """Whether a case was found that breaks the law."""
-        return self.broken
 
     @property
     def drawn_structures(self) -> int:

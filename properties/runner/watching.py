@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 from shardproof.properties.programs.violation import Kind
 
+GAVE_UP = b"Termination timeout for"
+"""What XLA:CPU prints before it aborts the process, where some devices never reach a collective."""
+
 IDLE_SECONDS = 30.0
 """How long a case may run without using a processor; longer than XLA:CPU waits for a collective before it gives up."""
 
@@ -45,6 +48,12 @@ class Death:
     words: bytes = b""
     waits: bool = False
     busy: bool = False
+
+
+def patience(warn: int, give_up: int) -> str:
+    """XLA's flags for a warning after some seconds, and giving up on a collective after so many more."""
+    flag = "--xla_cpu_collective_call_{}_timeout_seconds={}"
+    return f"{flag.format('warn_stuck', warn)} {flag.format('terminate', give_up)}"
 
 
 class Watch:

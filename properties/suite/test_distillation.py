@@ -1,31 +1,255 @@
-"""Steps of distillation, on drawn pairs of disjoint meshes, are those of a single device; the host never waits."""
+"""Steps of distillation on two meshes are those of one device, and the host waits for none of them."""
 
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
-from shardproof.properties.cases.distilling import Lesson
-from shardproof.properties.cases.strategies.distilling import lessons
+from shardproof.impl import optimisers
+from shardproof.impl.distillation import Distillation, predictions, transfer
+from shardproof.impl.losses import PARALLELISATIONS, tensor_parallel
+from shardproof.impl.training import Step, TrainingStep
+from shardproof.oracles import mlp
+from shardproof.oracles.layout import shard
+from shardproof.oracles.mesh import MeshCase
+from shardproof.oracles.optimisers import Adam, GradientDescent, Optimiser
+from shardproof.properties.cases.strategies import axis_tuples, meshes
 from shardproof.properties.contracts import Scope
-from shardproof.properties.laws.distillation import check_lesson
+from shardproof.properties.engines.xla import device_mesh
+from shardproof.properties.suite.test_training import check_replicas, close
 
-LESSONS = max(2, settings().max_examples // 60)
-"""How many are taken of each kind of split: every one compiles four programs."""
+PATIENCE = 120.0
+"""Seconds after which a teacher computes although steps are missing: longer than they take to compile."""
 
-MOST = 8
-"""Devices of both together."""
+Axes = tuple[str, ...]
+Layers = list[tuple[np.ndarray, np.ndarray]]
 
 
-def of_several(available: int, split: str) -> st.SearchStrategy[Lesson]:
-    """Lessons with more than one teacher or student, if there are so many devices: with a few, none is for the rest."""
-    drawn = lessons(available=available, halves=split == "halves")
-    return drawn.filter(lambda lesson: lesson.teacher.size + lesson.student.size > 2) if available > 3 else drawn
+@pytest.fixture(autouse=True)
+def in_float64() -> Iterator[None]:
+    """All arrays are of doubles."""
+    with jax.enable_x64(True):
+        yield
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A teacher with tensor parallelism over `model`, and a student on other devices: what it takes to learn again.
+
+    Arguments:
+        teacher: the teacher's mesh.
+        model: its axes over which features are shared; over the others everything is replicated.
+        student: the student's mesh.
+        data: its axes over which examples are shared.
+        teacher_sizes: `D_0` to `D_n` of the teacher's layers.
+        student_sizes: the same of the student's.
+        examples: `B`, of each batch.
+        over: the student's axes over which features are shared.
+        parallelisation: the student's.
+        seed: what the arrays are drawn with.
+    """
+
+    teacher: MeshCase
+    model: Axes
+    student: MeshCase
+    data: Axes
+    teacher_sizes: tuple[int, ...]
+    student_sizes: tuple[int, ...]
+    examples: int
+    over: Axes = ()
+    parallelisation: str = "data_parallel"
+    seed: int = 0
+
+    def arrays(self) -> tuple[Layers, Layers, Iterator[np.ndarray]]:
+        """The teacher's parameters, the student's, and the inputs of one batch after another."""
+        rng = np.random.default_rng(self.seed)
+
+        def layers(sizes: tuple[int, ...]) -> Layers:
+            pairs = itertools.pairwise(sizes)
+            return [(rng.normal(size=(a, b)) / a**0.5, rng.normal(size=b)) for a, b in pairs]
+
+        of_teacher, of_student = layers(self.teacher_sizes), layers(self.student_sizes)
+        inputs = (rng.normal(size=(self.examples, self.teacher_sizes[0])) for _ in itertools.count())
+        return of_teacher, of_student, inputs
+
+
+@st.composite
+def lessons(draw: st.DrawFn, available: int, *, halves: bool) -> Lesson:
+    """Lessons on two disjoint meshes of one or two axes, over devices in any order, most of them with all devices.
+
+    Shrinks to a teacher on one device and a student on another; to three devices where there are more than that.
+
+    Arguments:
+        available: how many devices there are, at least two.
+        halves: whether the teacher has as many devices as the student.
+    """
+    counts = range(4 if halves and available > 3 else min(3, available), available + 1, 2 if halves else 1)
+    total = draw(st.sampled_from((*counts, *(counts[-1],) * 4)), label="devices")
+    teaching = total // 2 if halves else draw(st.integers(1, total - 1), label="the teacher's")
+    teacher, student = (
+        draw(meshes(min_devices=n, max_devices=n, max_axes=2), label="mesh") for n in (teaching, total - teaching)
+    )
+    order = draw(st.permutations(range(available)), label="order")
+    teacher = replace(teacher, devices=tuple(order[i] for i in teacher.devices))
+    student = replace(student, devices=tuple(order[teaching + i] for i in student.devices))
+    model, data = draw(axis_tuples(teacher), label="model"), draw(axis_tuples(student), label="data")
+    inputs, hidden, outputs = (teacher.axis_size(model) * draw(st.integers(1, 2), label="size") for _ in range(3))
+    narrow = draw(st.integers(1, 3), label="hidden of the student")
+    return Lesson(
+        teacher,
+        model,
+        student,
+        data,
+        draw(st.sampled_from([(inputs, outputs), (inputs, hidden, outputs)]), label="teacher's sizes"),
+        draw(st.sampled_from([(inputs, outputs), (inputs, narrow, outputs)]), label="student's sizes"),
+        student.axis_size(data) * draw(st.integers(1, 3), label="examples"),
+        seed=draw(st.integers(0, 999), label="seed"),
+    )
+
+
+class Watched(Step):
+    """A step that keeps the batches that it was given."""
+
+    def __init__(self, step: Step) -> None:
+        super().__init__(step.mesh)
+        self.step = step
+        self.batches: list[Any] = []
+
+    def __call__(self, params: Any, state: Any, batch: Any) -> Any:
+        """The step."""
+        self.batches.append(batch)
+        return self.step(params, state, batch)
+
+
+class Gate:
+    """A teacher computes only after the host has gone through it, or after so many seconds; keeps the order."""
+
+    def __init__(self, patience: float) -> None:
+        self.patience, self.open, self.events = patience, threading.Event(), list[str]()
+
+    def issued(self) -> None:
+        """The host has issued all steps."""
+        self.events.append("issued")
+        self.open.set()
+
+    def before(self, teacher: Callable[[Any, Any], Any], inputs: NamedSharding) -> Callable[[Any, Any], Any]:
+        """The teacher, of which no device computes before."""
+
+        def late(part: np.ndarray) -> np.ndarray:
+            self.open.wait(self.patience)
+            self.events.append("taught")
+            return part
+
+        def local(x: jax.Array) -> jax.Array:
+            ones = 1 + (0 * x).astype(jnp.int32)  # threads of callbacks know nothing of float64
+            return x * jax.pure_callback(late, ones, ones)
+
+        mapped: Any = jax.shard_map(local, mesh=inputs.mesh, in_specs=inputs.spec, out_specs=inputs.spec)
+        return lambda params, x: teacher(params, mapped(x))
+
+
+def check_laid_out(array: jax.Array, whole: np.ndarray, mesh: MeshCase, of: P, what: str) -> None:
+    """Every device of the mesh, and none beside, holds the part that the spec gives it, to nine digits."""
+    held = {part.device.id: np.asarray(part.data) for part in array.addressable_shards}
+    numbers = [jax.devices()[number].id for number in mesh.devices]
+    assert {*held} == {*numbers}, f"{what} is on devices {sorted(held)}"
+    right = shard(whole, mesh, of)
+    for number, part in zip(numbers, right.reshape(-1, *right.shape[len(mesh.sizes) :]), strict=True):
+        assert held[number].shape == part.shape, f"{what} has blocks {held[number].shape}, expected {part.shape}"
+        close(held[number], part, what)
+
+
+def check(
+    lesson: Lesson,
+    kind: type[Distillation] = Distillation,
+    make: Callable[[Any, Any, Axes], Step] | None = None,
+    *,
+    steps: int = 2,
+    optimiser: tuple[Any, Optimiser] | None = None,
+    again: bool = False,
+    patience: float = PATIENCE,
+) -> list[float]:
+    """Losses and parameters are one device's, logits lie as the student takes them, the teacher stays as it is.
+
+    All steps are issued before a teacher on several devices computes the first logits, and donate what they are given.
+
+    Arguments:
+        lesson: the models and their meshes.
+        kind: the distillation.
+        make: `(optimiser, mesh, data)` to the student's step; None: under its parallelisation.
+        steps: how many steps are taken.
+        optimiser: the student's, and its definition; None: Adam.
+        again: whether all are on the same batch.
+        patience: how many seconds a host that waits for the teacher is waited for.
+
+    Returns:
+        The losses, one before each step.
+    """
+    teacher, student, batches = lesson.arrays()
+    first = next(batches)
+    inputs = [first if again or i == 0 else next(batches) for i in range(steps)]
+    run, oracle = optimiser or (optimisers.adam(0.01), Adam(0.01))
+    mesh, of_student = device_mesh(lesson.teacher), device_mesh(lesson.student)
+    roles: dict[str, Any] = {"mesh": mesh, "data": (), "model": lesson.model}
+    kept, (taught, _) = tensor_parallel.layout.shardings(len(teacher), **roles)
+    learning = PARALLELISATIONS[lesson.parallelisation]
+    over: dict[str, Any] = {"mesh": of_student, "data": lesson.data, "model": lesson.over}
+    layouts, taken = learning.layout.shardings(len(student), **over)
+    teacher_params, params = jax.device_put(teacher, kept), jax.device_put(student, layouts)
+    inner = make(run, of_student, lesson.data) if make else TrainingStep(learning, run, **over)
+    step, gate = Watched(inner), Gate(patience)
+    predict = gate.before(partial(predictions, tensor_parallel, **roles), taught)
+    distil = kind(predict, step, teacher_inputs=taught, student_inputs=taken[0], logits=taken[1])
+    state, losses = inner.init(params), []
+    if lesson.teacher.size == 1:  # XLA:CPU runs what it takes for cheap within the call that issues it
+        gate.issued()
+    try:
+        for x in inputs:
+            old = params, state
+            params, state, loss = distil(teacher_params, params, state, x)
+            losses.append(loss)
+            assert all(x.is_deleted() for x in jax.tree.leaves(old)), "a buffer of the student was not donated"
+    finally:
+        gate.issued()
+    jax.block_until_ready((params, state, losses))
+    assert gate.events[0] == "issued", f"the host waited for the teacher: {', '.join(gate.events)}"
+    for leaf, layout, whole in zip(*map(jax.tree.leaves, (teacher_params, kept, teacher)), strict=True):
+        assert not leaf.is_deleted(), "a parameter of the teacher is gone"
+        assert leaf.sharding.is_equivalent_to(layout, leaf.ndim), "a parameter of the teacher is laid out otherwise"
+        np.testing.assert_array_equal(leaf, whole, err_msg="a parameter of the teacher changed")
+    leaves = [x for layer in student for x in layer]
+    moments = oracle.start(leaves)
+    for i, (x, batch, loss) in enumerate(zip(inputs, step.batches, losses, strict=True)):
+        logits = mlp.weighted_sums(teacher, x)[-1]
+        for what, array, whole, at in zip(("inputs", "logits"), batch, (x, logits), taken, strict=True):
+            check_laid_out(array, whole, lesson.student, at.spec, f"step {i + 1}: {what}")
+        arrays = [*leaves, x, logits]
+        dtypes = [a.dtype for a in arrays]
+        close(loss, mlp.loss.value(arrays, dtypes, {})[0], f"step {i + 1}: loss")
+        gradients = mlp.loss.pullback(arrays, [np.ones(())], range(len(leaves)), dtypes, {})
+        leaves, moments = oracle.step(leaves, gradients, moments)
+    check_replicas((params, state))
+    for leaf, right in zip(jax.tree.leaves(params), leaves, strict=True):
+        assert leaf.sharding.device_set == {*of_student.devices.flat}
+        close(leaf, right, "parameter")
+    return [float(loss) for loss in losses]
 
 
 @pytest.mark.law("value", "xla")
 @pytest.mark.needs_devices(2)
 @pytest.mark.parametrize("split", ["halves", "any"])
-@settings(max_examples=LESSONS)
+@settings(max_examples=max(2, settings().max_examples // 60))
 @given(data=st.data())
 def test_a_student_learns_from_a_teacher_on_other_devices(split: str, scope: Scope, data: st.DataObject) -> None:
     """A teacher with tensor parallelism on some devices, a student with data parallelism on others.
@@ -33,4 +257,193 @@ def test_a_student_learns_from_a_teacher_on_other_devices(split: str, scope: Sco
     Losses and parameters are one device's; every device of the student has its part of the logits; the teacher stays
     as it was; and all steps are issued before the teacher has computed anything.
     """
-    check_lesson(data.draw(of_several(min(MOST, scope.available), split), label="lesson"))
+    check(data.draw(lessons(min(8, scope.available), halves=split == "halves"), label="lesson"))
+
+
+SPLITS = {
+    "4+4": (MeshCase(("tp",), (4,)), MeshCase(("dp", "tp"), (2, 2), (4, 5, 6, 7))),
+    "2+6": (MeshCase(("tp",), (2,)), MeshCase(("dp", "tp"), (3, 2), (7, 2, 6, 3, 5, 4))),
+}
+split = pytest.mark.parametrize("split", SPLITS)
+
+
+def on_both(split: str, parallelisation: str = "data_parallel") -> Lesson:
+    """A lesson on eight devices; of a student with features over an axis where its parallelisation shares them."""
+    teacher, student = SPLITS[split]
+    over = () if parallelisation == "data_parallel" else ("tp",)
+    return Lesson(
+        teacher, ("tp",), student, ("dp",), (12, 12, 12), (12, 24, 12), 12, over, parallelisation=parallelisation
+    )
+
+
+@pytest.mark.needs_devices(8)
+@split
+@pytest.mark.parametrize("student", ["data_parallel", "fsdp_rows", "fsdp_tensor_parallel"])
+def test_students_under_other_parallelisations(split: str, student: str) -> None:
+    """Three steps, each on a batch of its own, are those of one device."""
+    check(on_both(split, student), steps=3)
+
+
+@pytest.mark.needs_devices(8)
+@split
+def test_steps_on_one_batch_decrease_the_loss(split: str) -> None:
+    """Every step does, and five take a tenth of it at least."""
+    descent = optimisers.sgd(0.01), GradientDescent(0.01)
+    losses = check(on_both(split), steps=6, optimiser=descent, again=True)
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < 0.9 * losses[0]
+
+
+@pytest.mark.needs_devices(8)
+def test_published_sizes() -> None:
+    """The teacher and student of "JAX Sharding and Parallel Computing": five steps decrease the loss on one batch."""
+    student = MeshCase(("dp", "tp"), (4, 1), (4, 5, 6, 7))
+    lesson = Lesson(MeshCase(("tp",), (4,)), ("tp",), student, ("dp",), (32, 128, 256, 128, 4), (32, 4), examples=16)
+    losses = check(lesson, steps=5, optimiser=(optimisers.sgd(0.01), GradientDescent(0.01)), again=True)
+    assert losses == sorted({*losses}, reverse=True)
+
+
+@pytest.mark.needs_devices(8)
+@split
+@pytest.mark.parametrize("there", [P(), P("dp"), P(("tp", "dp")), P(None, ("dp", "tp"))], ids=str)
+@pytest.mark.parametrize("here", [P(), P("tp"), P(None, "tp"), None], ids=str)
+def test_transfer(split: str, here: P | None, there: P) -> None:
+    """An array of devices, or of the host, is on the others afterwards, bit for bit and laid out as asked for."""
+    teacher, student = SPLITS[split]
+    whole = np.random.default_rng(0).normal(size=(12, 12))
+    sent = whole if here is None else jax.device_put(whole, NamedSharding(device_mesh(teacher), here))
+    sharding = NamedSharding(device_mesh(student), there)
+    found = transfer(sent, sharding)
+    assert found.sharding == sharding
+    check_laid_out(found, whole, student, there, "the array")
+    np.testing.assert_array_equal(found, whole, strict=True)
+
+
+class UpdatesTheTeacher(Distillation):
+    """The teacher's parameters decay with every step, in the list that they came in."""
+
+    def __call__(self, teacher_params: Any, params: Any, state: Any, inputs: Any) -> Any:
+        """A step of the student, and of the teacher."""
+        stepped = super().__call__(teacher_params, params, state, inputs)
+        teacher_params[:] = jax.tree.map(lambda x: 0.999 * x, teacher_params)
+        return stepped
+
+
+class GathersTheTeacher(Distillation):
+    """The teacher's parameters are on all of its devices from the first step on."""
+
+    def __call__(self, teacher_params: Any, params: Any, state: Any, inputs: Any) -> Any:
+        """A step with the same values."""
+        stepped = super().__call__(teacher_params, params, state, inputs)
+        teacher_params[:] = jax.device_put(teacher_params, NamedSharding(self.teacher_inputs.mesh, P()))
+        return stepped
+
+
+class SplitByDeviceNumber(Distillation):
+    """The first part of the logits goes to the device with the lowest number, whatever the order of the mesh."""
+
+    def logits(self, teacher_params: Any, inputs: Any) -> Any:
+        """Parts of the right sizes, some of which are on each other's devices."""
+        whole = super().logits(teacher_params, inputs)
+        held: dict[Any, Any] = dict(whole.sharding.devices_indices_map(whole.shape))
+        owner = {str(part.index): part.data for part in whole.addressable_shards}
+        wanted = sorted(held, key=lambda device: device.id)
+        moved = [jax.device_put(owner[str(i)], device) for i, device in zip(held.values(), wanted, strict=True)]
+        return jax.make_array_from_single_device_arrays(whole.shape, whole.sharding, moved)
+
+
+class WholeLogits(Distillation):
+    """Every device of the student has all logits: the step, which would send the rest, cuts out its own."""
+
+    def logits(self, teacher_params: Any, inputs: Any) -> Any:
+        """The right values."""
+        return transfer(super().logits(teacher_params, inputs), NamedSharding(self.of_logits.mesh, P()))
+
+
+class LogitsOfTheBatchBefore(Distillation):
+    """From the second step on, the student learns the teacher's outputs for the inputs before."""
+
+    before: Any = None
+
+    def logits(self, teacher_params: Any, inputs: Any) -> Any:
+        """Those of the first batch twice."""
+        asked, self.before = inputs if self.before is None else self.before, inputs
+        return super().logits(teacher_params, asked)
+
+
+class ByWayOfTheHost(Distillation):
+    """The logits are NumPy's in between."""
+
+    def logits(self, teacher_params: Any, inputs: Any) -> Any:
+        """The right values, laid out as they should be."""
+        return jax.device_put(np.asarray(super().logits(teacher_params, inputs)), self.of_logits)
+
+
+class Copies(Distillation):
+    """The student's parameters are copied before a step that would donate them."""
+
+    def __call__(self, teacher_params: Any, params: Any, state: Any, inputs: Any) -> Any:
+        """The right values, from memory of their own."""
+        params, state = jax.tree.map(jnp.copy, (params, state))
+        return super().__call__(teacher_params, params, state, inputs)
+
+
+UNEVEN = Lesson(
+    MeshCase(("dp",), (2,), (1, 3)),
+    ("dp",),
+    MeshCase(("dp", "tp"), (3, 2), (7, 2, 6, 0, 5, 4)),
+    ("tp", "dp"),
+    (2, 4),
+    (2, 3, 4),
+    examples=6,
+)
+
+
+@pytest.mark.needs_devices(8)
+@pytest.mark.parametrize(
+    ("kind", "match", "patience"),
+    [
+        (UpdatesTheTeacher, "a parameter of the teacher changed", PATIENCE),
+        (GathersTheTeacher, "of the teacher is laid out otherwise", PATIENCE),
+        (SplitByDeviceNumber, "step 1: logits", PATIENCE),
+        (WholeLogits, r"step 1: logits has blocks \(6, 4\), expected \(1, 4\)", PATIENCE),
+        (LogitsOfTheBatchBefore, "step 2: logits", PATIENCE),
+        (ByWayOfTheHost, "the host waited for the teacher: taught", 1.0),
+        (Copies, "a buffer of the student was not donated", PATIENCE),
+    ],
+)
+def test_a_wrong_distillation_is_found(kind: type[Distillation], match: str, patience: float) -> None:
+    """It is reported for what is wrong with it; one that waits holds up its teacher for a second."""
+    with pytest.raises(AssertionError, match=match):
+        check(UNEVEN, kind, patience=patience)
+
+
+@pytest.mark.needs_devices(8)
+def test_an_odd_student_is_right() -> None:
+    """One whose devices learn from the same examples over one of the axes is not reported."""
+    first: Any = PARALLELISATIONS["data_parallel"]
+    check(UNEVEN, make=lambda optimiser, mesh, data: TrainingStep(first, optimiser, mesh=mesh, data=data[:1]))
+
+
+@pytest.mark.needs_devices(8)
+@pytest.mark.parametrize(("teaching", "learning"), [(7, 1), (1, 7)])
+def test_seven_and_one(teaching: int, learning: int) -> None:
+    """Seven teachers for one student, and one for seven."""
+    student = MeshCase(("dp",), (learning,), tuple(range(teaching, 8)))
+    check(Lesson(MeshCase(("tp",), (teaching,)), ("tp",), student, ("dp",), (7, 14, 7), (7, 7), examples=14))
+
+
+@pytest.mark.needs_devices(8)
+def test_errors() -> None:
+    """Meshes that share a device, and parameters that are elsewhere, are refused by name."""
+    mesh, other = (device_mesh(case) for case in SPLITS["4+4"])
+    mine, theirs = NamedSharding(mesh, P()), NamedSharding(other, P())
+    step = TrainingStep(PARALLELISATIONS["data_parallel"], optimisers.sgd(0.01), mesh=other, data="dp")
+    with pytest.raises(ValueError, match=r"^Distillation: teacher_inputs=.* none of the devices \[4, 5, 6, 7\] of"):
+        Distillation(max, step, teacher_inputs=theirs, student_inputs=theirs, logits=theirs)
+    with pytest.raises(ValueError, match=r"^Distillation: logits=.*: expected it on the student's mesh \(dp=2, tp=2\)"):
+        Distillation(max, step, teacher_inputs=mine, student_inputs=theirs, logits=mine)
+    distil = Distillation(max, step, teacher_inputs=mine, student_inputs=theirs, logits=theirs)
+    params = jax.device_put([(np.ones((2, 2)), np.ones(2))], theirs)
+    with pytest.raises(ValueError, match=r"^Distillation: teacher_params\[0\]\[0\]=.* on devices \[4, 5, 6, 7\]: exp"):
+        distil(params, params, (), np.ones((4, 2)))

@@ -12,9 +12,9 @@ from shardproof.properties.programs.precision import of_products
 from shardproof.properties.report.failures.causes import LEFT_OUT, Told
 from shardproof.properties.report.failures.text import diagnosed
 from shardproof.properties.runner.budgets import structures
+from shardproof.properties.runner.child import Source, Task
 from shardproof.properties.runner.isolation import check_isolated, unending
 from shardproof.properties.runner.tally import Tally
-from shardproof.properties.runner.task import Source, Task
 
 KNOWN = pytest.StashKey[defaultdict[Source, Told]]()
 """What was told of each function in this run, or in this worker of it."""

@@ -18,7 +18,6 @@ from shardproof.properties.cases.strategies.dtypes import dtypes
 from shardproof.properties.cases.strategies.meshes import AXIS_NAMES, factorisations, large_meshes, meshes
 from shardproof.properties.cases.strategies.shapes import shapes
 from shardproof.properties.cases.strategies.specs import specs
-from shardproof.properties.cases.strategies.training import trials
 
 __all__ = [
     "AXIS_NAMES",
@@ -37,5 +36,4 @@ __all__ = [
     "permutations_of_participants",
     "shapes",
     "specs",
-    "trials",
 ]

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shardproof.oracles import masked_mean
+from shardproof.oracles import means
 from shardproof.oracles.collectives import Axes, Blocks, all_reduce
 from shardproof.oracles.dtypes import wide
 from shardproof.oracles.mesh import MeshCase
 
 
-class Multiplied(masked_mean.MaskedMean):
+class Multiplied(means.MaskedMean):
     """Multiplies by the mask."""
 
     def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> list[Blocks]:
@@ -23,7 +23,7 @@ class Multiplied(masked_mean.MaskedMean):
         return [np.where(np.isnan(nan), nan, right)]
 
 
-class ByNone(masked_mean.MaskedMean):
+class ByNone(means.MaskedMean):
     """Divides by the number of elements that count where there is none."""
 
     def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> list[Blocks]:
@@ -33,7 +33,7 @@ class ByNone(masked_mean.MaskedMean):
         return [np.where(counted > 0, mean, np.nan)]
 
 
-class ByOwn(masked_mean.MaskedMean):
+class ByOwn(means.MaskedMean):
     """Divides by how many elements count on each participant alone."""
 
     def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> list[Blocks]:
@@ -41,11 +41,11 @@ class ByOwn(masked_mean.MaskedMean):
         values, mask = operands
         kept = np.where(mask, values.astype(wide(values.dtype)), 0)
         with np.errstate(invalid="ignore"):
-            total = all_reduce(masked_mean.per_device(kept, mesh).sum(axis=-1), mesh, axes)
-        return [total / np.maximum(masked_mean.per_device(mask, mesh).sum(axis=-1), 1)]
+            total = all_reduce(means.per_device(kept, mesh).sum(axis=-1), mesh, axes)
+        return [total / np.maximum(means.per_device(mask, mesh).sum(axis=-1), 1)]
 
 
-class OfRows(masked_mean.MaskedMean):
+class OfRows(means.MaskedMean):
     """Takes the mean of the means of rows."""
 
     def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> list[Blocks]:

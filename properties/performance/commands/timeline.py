@@ -21,6 +21,8 @@ from shardproof.properties.performance.pictures import gantt
 from shardproof.properties.performance.shaped import KNOWN, laid_out_for, parse_shapes, shaped
 from shardproof.properties.performance.timeline import Timeline, timeline
 from shardproof.properties.programs.bare import bare, parse_arrays
+from shardproof.properties.programs.program import Argument
+from shardproof.properties.programs.program import Program as OnMesh
 from shardproof.properties.report.arguments import (
     LONGEST,
     add_machine,
@@ -31,7 +33,6 @@ from shardproof.properties.report.arguments import (
     parse_dtype,
     parse_mesh,
 )
-from shardproof.properties.runner.called import called
 from shardproof.properties.runner.programs import Program
 
 NAME = (
@@ -87,7 +88,7 @@ def _asked(options: Any, mesh: MeshCase, axes: tuple[str, ...]) -> tuple[str, st
         given = parse_arrays(options.shape, mesh, options.dtype)
         target = _imported(options.name)
         of_users = isinstance(target, Program)
-        program = called(target, given, mesh) if of_users else bare(target, given, mesh, axes)
+        program = call_on_mesh(target, given, mesh) if of_users else bare(target, given, mesh, axes)
         with jax.enable_x64(any(one.dtype.name in WIDE for one in given)):
             operations = operations_of(program, mesh)
         if options.gradient:
@@ -131,6 +132,41 @@ def _imported(name: str) -> Any:
 
 def _file_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_]+", "-", name)[:LONGEST].strip("-")
+
+
+def call_on_mesh(program: Program, given: Sequence[Argument], mesh: MeshCase) -> OnMesh:
+    """What an engine runs: the program's function on whole arrays, or inside `shard_map` on their blocks.
+
+    Options have the first of their values.
+
+    Raises:
+        RequestError: if the arrays are not as the program describes them, or a role shards none of them.
+    """
+    arrays, names = program.signature.arrays, program.signature.names
+    if len(given) != len(arrays):
+        raise RequestError(f"arrays={len(given)}: expected {len(arrays)}: {', '.join(names)}")
+    roles: dict[str, str | tuple[str, ...]] = {}
+    for name, array, argument in zip(names, arrays, given, strict=True):
+        if len(argument.shape) != len(array.dimensions):
+            raise RequestError(f"{name}={argument.shape}: expected the dimensions {array}")
+        for dimension, entry in zip(array.dimensions, argument.spec, strict=True):
+            if len(dimension.roles) > 1 or (entry and not dimension.roles):
+                raise RequestError(f"{name}: expected one role and one axis at most for each dimension of {array}")
+            for role in dimension.roles:
+                axis = entry[0] if entry else ()
+                if roles.setdefault(role, axis) != axis:
+                    raise RequestError(f"{name}: {role}={axis!r}: expected {roles[role]!r}, as another array has it")
+    if missing := [role for role in program.signature.roles if role not in roles]:
+        raise RequestError(f"role={missing[0]}: expected it to shard an array: no other tells which axis it is")
+    tree: Any = jax.tree.structure(program.signature.tree)
+    options = {name: values[0] for name, values in program.conditions.options.items()}
+
+    def function(*leaves: Any, **more: Any) -> Any:
+        return program.function(*jax.tree.unflatten(tree, leaves), **roles, **options, **more)
+
+    if not program.whole:
+        return bare(lambda *blocks: function(*blocks), given, mesh, ())
+    return OnMesh(lambda on: jax.jit(lambda *whole: function(*whole, mesh=on)), tuple(given))
 
 
 def figures(found: Timeline) -> str:

@@ -16,6 +16,7 @@ from shardproof.properties.programs.precision import of_products
 from shardproof.properties.programs.violation import DEATHS
 from shardproof.properties.report.failures.record import Recorded, parse
 from shardproof.properties.report.failures.text import diagnosed
+from shardproof.properties.runner.child import Task
 from shardproof.properties.runner.given import Given, parse_all
 from shardproof.properties.runner.isolation import check_isolated
 from shardproof.properties.runner.judging import verify
@@ -23,9 +24,7 @@ from shardproof.properties.runner.lookup import Lookup, built_in
 from shardproof.properties.runner.named import Named, NotAFailure
 from shardproof.properties.runner.preconditions import check_case, check_oracle
 from shardproof.properties.runner.programs import meant
-from shardproof.properties.runner.tally import Tally
-from shardproof.properties.runner.task import Task
-from shardproof.properties.runner.verdict import HeldOnNothing
+from shardproof.properties.runner.tally import HeldOnNothing, Tally
 from shardproof.properties.runner.violation import LawViolation
 
 MOST_BYTES = 2**20

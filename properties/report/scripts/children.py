@@ -1,14 +1,14 @@
 """How a script runs what may abort or hang, or what depends on what JAX leaves open: in processes of its own."""
 
 from shardproof.properties.programs.violation import Kind
-from shardproof.properties.runner.stuck import GAVE_UP, patience
+from shardproof.properties.runner.watching import GAVE_UP, patience
 
 WAIT = (3, 6)
 """Seconds after which XLA:CPU warns of a collective that some devices never reach, and then gives up."""
 CHILD = [
     "if len(sys.argv) == 1:  # what follows may abort, hang or eat memory: a child runs it, and has half a minute",
     "    flags = (",
-    *(f'        " {flag}"' for flag in patience(WAIT).split()),
+    *(f'        " {flag}"' for flag in patience(*WAIT).split()),
     "    )",
     '    environment = {**os.environ, "XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + flags}',
     '    command = [sys.executable, __file__, "child"]',

@@ -1,9 +1,9 @@
-"""Planted bugs of weighted_mean."""
+"""Planted bugs of means by weights, and by masks, which are weights of 0 and 1."""
 
 import jax.numpy as jnp
 from jax import Array, lax
 
-from shardproof.impl import weighted_mean
+from shardproof.impl import means
 from shardproof.impl.collectives import cast_varying
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import formula_of, mutant
@@ -86,7 +86,7 @@ def weighted_mean_whose_gradient_is_even(values: Array, weights: Array, axis_nam
     """Has the gradient of a mean in which all elements with a weight count alike."""
     kept, factors = _parts(values, weights, axis_name)
     even = _quotient(lax.psum((jnp.sum(kept), jnp.sum(factors)), names(axis_name)), kept)
-    right = lax.stop_gradient(weighted_mean.weighted_mean(values, weights, axis_name))
+    right = lax.stop_gradient(means.weighted_mean(values, weights, axis_name))
     return right + (even - lax.stop_gradient(even)).astype(values.dtype)
 
 
@@ -123,3 +123,42 @@ def weighted_mean_times_infinity(values: Array, weights: Array, axis_name: AxisN
     wide = cast_varying(_wide(values), names(axis_name))
     kept = jnp.where((factors == 0) & jnp.isnan(wide), 0, wide)
     return _quotient(lax.psum((jnp.sum(kept * factors), jnp.sum(factors)), names(axis_name)), values)
+
+
+@mutant("masked_mean", smallest=(2,))
+def mean_of_means(values: Array, mask: Array, axis_name: AxisName) -> Array:
+    """Takes the mean of the participants' own means, which count different numbers of elements."""
+    kept, factors = _parts(values, mask, axis_name)
+    return lax.pmean(_divided(jnp.sum(kept), jnp.sum(factors), kept), names(axis_name)).astype(values.dtype)
+
+
+@mutant("masked_mean", smallest=(2,))
+def mean_by_the_own_number(values: Array, mask: Array, axis_name: AxisName) -> Array:
+    """Divides the sum over all participants by how many elements count here."""
+    kept, factors = _parts(values, mask, axis_name)
+    return _divided(lax.psum(jnp.sum(kept), names(axis_name)), jnp.sum(factors), values)
+
+
+@mutant("masked_mean", smallest=(1,))
+def mean_over_all_elements(values: Array, mask: Array, axis_name: AxisName) -> Array:
+    """Divides by the number of all elements, masked ones included."""
+    return means.masked_mean(jnp.where(mask, values, 0), jnp.ones_like(mask), axis_name)
+
+
+@mutant("masked_mean", smallest=(1,))
+def mean_of_the_masked(values: Array, mask: Array, axis_name: AxisName) -> Array:
+    """Counts the elements where the mask is False."""
+    return means.masked_mean(values, ~mask, axis_name)
+
+
+@mutant("masked_mean", smallest=(1,))
+def mean_with_a_masked_nan(values: Array, mask: Array, axis_name: AxisName) -> Array:
+    """Multiplies by the mask, so that a masked NaN or infinity makes the mean NaN."""
+    return weighted_mean_with_a_nan_of_no_weight(values, mask, axis_name)
+
+
+@mutant("masked_mean", smallest=(1,), law="gradient")
+def mean_whose_gradient_is_nan(values: Array, mask: Array, axis_name: AxisName) -> Array:
+    """Selects after a function of what is masked, so that a masked NaN is in the gradient, and nowhere else."""
+    kept = jnp.where(mask, values + jnp.tanh(jnp.where(mask, 0, values)), 0)
+    return means.masked_mean(kept, mask, axis_name)

@@ -1,0 +1,99 @@
+"""What means over all participants mean: that of all elements, each of which counts by its weight; a mask is 0 and 1.
+
+Operands are blocks `values [*mesh.sizes, *block]` and, of the same shape, `weights` that are not negative, or a bool
+`mask` that is True where an element counts. Derivatives are exact, in `wide` floats, and their transpose is taken over
+all blocks of all devices: each has its own cotangent (see `oracles.transposes`). Weights and mask have none.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from shardproof.oracles.collectives import Axes, Blocks, all_reduce
+from shardproof.oracles.communication import Cost, built_in
+from shardproof.oracles.dtypes import is_float, wide
+from shardproof.oracles.mesh import MeshCase
+
+
+class WeightedMean:
+    """`values [T_Y]`, `weights [T_Y]` to a scalar that all participants hold; 0 where all weights are."""
+
+    def check(self, values: Blocks, weights: Blocks) -> None:
+        """The weights fit the values.
+
+        Raises:
+            ValueError: for weights that are no floats, of another shape than the values, or a negative one.
+        """
+        if not is_float(weights.dtype):
+            raise ValueError(f"weights: {weights.dtype}: expected a floating dtype")
+        if weights.shape != values.shape or not (weights.astype(np.float64) >= 0).all():
+            raise ValueError(f"weights: {list(weights.shape)}: expected {list(values.shape)}, none of them negative")
+
+    def value(self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes) -> list[Blocks]:
+        """The sum of the products with the weights by the sum of the weights.
+
+        Raises:
+            ValueError: for weights that do not fit the values.
+        """
+        values, weights = operands
+        self.check(values, weights)
+        factors = weights.astype(wide(weights.dtype))
+        with np.errstate(invalid="ignore"):
+            products = np.where(factors > 0, values.astype(wide(values.dtype)), 0) * factors
+            total = all_reduce(per_device(products, mesh).sum(axis=-1), mesh, axes)
+        return [total / self.total(factors, mesh, axes)]
+
+    def pushforward(
+        self, operands: Sequence[Blocks], tangents: Sequence[Blocks | None], mesh: MeshCase, axes: Axes
+    ) -> list[Blocks]:
+        """The mean is linear in the values: that of their tangents."""
+        return self.value([np.asarray(tangents[0]), operands[1]], mesh, axes)
+
+    def pullback(
+        self, operands: Sequence[Blocks], cotangents: Sequence[Blocks], mesh: MeshCase, axes: Axes
+    ) -> list[Blocks | None]:
+        """Every element gets its weight's share of all participants' cotangents."""
+        (_, weights), (ct,) = operands, cotangents
+        factors = weights.astype(wide(weights.dtype))
+        share = all_reduce(ct.astype(wide(ct.dtype)), mesh, axes) / self.total(factors, mesh, axes)
+        aligned = share.reshape(*mesh.sizes, *(1,) * (weights.ndim - len(mesh.sizes)))
+        return [np.where(factors > 0, factors * aligned, 0), None]
+
+    def total(self, factors: Blocks, mesh: MeshCase, axes: Axes) -> Blocks:
+        """The sum of all weights, and 1 where they are 0: of nothing the sum is 0, by whatever it is divided."""
+        total = all_reduce(per_device(factors, mesh).sum(axis=-1), mesh, axes)
+        return np.where(total == 0, 1, total)
+
+
+class MaskedMean(WeightedMean):
+    """`values [T_Y]`, `mask [T_Y]` to a scalar that all participants hold; 0 where everything is masked."""
+
+    def check(self, values: Blocks, weights: Blocks) -> None:
+        """The mask fits the values.
+
+        Raises:
+            ValueError: for a mask of another shape than the values, or of numbers.
+        """
+        if weights.shape != values.shape or weights.dtype != np.bool_:
+            raise ValueError(f"mask: {weights.dtype}{list(weights.shape)}: expected bool{list(values.shape)}")
+
+
+def per_device(blocks: Blocks, mesh: MeshCase) -> Blocks:
+    """The elements of every device in a row: `[*mesh.sizes, n]`."""
+    return blocks.reshape(*mesh.sizes, int(np.prod(blocks.shape[len(mesh.sizes) :])))
+
+
+weighted_mean = WeightedMean()
+masked_mean = MaskedMean()
+
+
+def sums_cost(*, sum_bits: int = 32, total_bits: int = 32, backward: bool = False) -> Cost:
+    """Two all-reduces of a number each, the products and the weights; the gradient divides by the weights alone."""
+    of_weights = built_in("all_reduce", 1, bits=total_bits)
+    return of_weights if backward else of_weights + built_in("all_reduce", 1, bits=sum_bits)
+
+
+def gathered_cost(n: int, *, bits: int = 8, weight_bits: int = 8, backward: bool = False) -> Cost:
+    """Two all-gathers of n elements, the values and the weights; the gradient needs the weights alone."""
+    of_weights = built_in("all_gather", n, bits=weight_bits)
+    return of_weights if backward else of_weights + built_in("all_gather", n, bits=bits)

@@ -1,0 +1,167 @@
+"""The contracts of means over all participants' elements: each counts by its weight, or by a mask of zeros and ones."""
+
+from collections.abc import Callable
+
+import numpy as np
+from hypothesis import strategies as st
+
+from shardproof.impl import means as implementations
+from shardproof.oracles import means
+from shardproof.oracles.communication import Cost
+from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.strategies.making import sampled
+from shardproof.properties.cases.strategies.shapes import LONG
+from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
+from shardproof.properties.contracts.costs import bits, elements, something, sum_bits
+from shardproof.properties.contracts.drawing import further_dimensions
+from shardproof.properties.contracts.floats import float32_accumulator, scaled_to
+from shardproof.properties.contracts.forbidden import changed
+from shardproof.properties.contracts.mistakes import masked_mean as mistakes
+from shardproof.properties.contracts.operation import APART, Described, Drawn, operation
+
+FEATURES = frozenset({"any_rank", "explained_errors", "replicated_operands", "x64"})
+OF_MASKED = FEATURES | {APART}
+
+LARGEST = 8.0
+"""About the largest weight."""
+
+SMALL = 2.0**-40
+"""What all weights are multiplied by now and then, of more than 16 bits: the mean is the same."""
+
+
+def _block(draw: st.DrawFn, scope: Scope) -> tuple[int, ...]:
+    usual = st.integers(1, 2 if scope.large else 6)
+    long = not scope.large and draw(st.integers(0, 9), label="long") == 9
+    size = draw(sampled(LONG) if long else usual, label="elements")
+    return (*further_dimensions(draw, scope), size)
+
+
+def _with_weights(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
+    block = _block(draw, scope)
+    return [Described(block), Described(block, like=0)], {}
+
+
+def _with_mask(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
+    block = _block(draw, scope)
+    return [Described(block), Described(block, "bool", like=0)], {}
+
+
+def _where(case: Case, counts: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """The elements that count, of which all values that they meet are known."""
+    met = case.aligned(0, known) & np.ones_like(case.aligned(1, counts))
+    shared = tuple(len(case.operands[1].placement.stacked) + at for at in case.shared_dimensions(1))
+    return np.asarray(counts & met.all(axis=shared).reshape(counts.shape))
+
+
+def _masked(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """The mask: of one participant's elements, of all, or of none; what is not finite is masked half of the time.
+
+    Drawn booleans count about half of the elements of each participant, so that a mean of means is nearly right.
+    """
+    values, mask = arrays
+    style = int(np.count_nonzero(mask)) % 5
+    if style == 0:
+        mask = np.zeros_like(mask)
+    elif style == 1:
+        mask = np.ones_like(mask)
+    elif style == 2:  # the first elements count, so that participants count different numbers of them
+        mask = np.arange(mask.size).reshape(mask.shape) <= mask.size // 3
+    return [values, mask if style == 1 else _where(case, mask, np.isfinite(values.astype(np.float64)))]
+
+
+def _weighted(case: Case, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """Weights of a part of the elements, of all, or of none; NaN has one now and then, and what is infinite none.
+
+    Where only the first elements have weights, those of one participant add up to more than those of another.
+    """
+    values, drawn = arrays
+    finite = np.isfinite(drawn.astype(np.float64))
+    weights = scaled_to(np.abs(np.where(finite, drawn, np.ones((), drawn.dtype))), LARGEST)
+    style = int(np.signbit(values).sum() + np.signbit(drawn).sum()) % 5
+    counts = np.ones(weights.shape, bool)
+    if style == 0:
+        counts[...] = False
+    elif style == 1:
+        counts = np.arange(weights.size).reshape(weights.shape) <= weights.size // 3
+    elif style == 2:
+        counts = np.signbit(drawn)
+    wide = values.astype(np.float64)
+    counts = _where(case, counts, ~np.isinf(wide) if style == 3 else np.isfinite(wide))
+    if weights.dtype.itemsize > 2 and int(np.signbit(drawn).sum()) % 3 == 2:
+        weights = weights * np.asarray(SMALL, weights.dtype)
+    return [values, np.where(counts, weights, np.zeros((), weights.dtype))]
+
+
+def _taller(case: Case) -> st.SearchStrategy[Case]:
+    *more, size = case.operands[1].block
+    return st.just(changed(case, 1, block=(*more, size + 1)))
+
+
+def _of_dtype(dtype: str) -> Callable[[Case], st.SearchStrategy[Case]]:
+    return lambda case: st.just(changed(case, 1, dtype=dtype))
+
+
+def _two_numbers(case: Case, backward: bool) -> Cost:
+    counted = case.operands[1].dtype == "bool"  # in int32
+    wide = sum_bits(case)
+    return means.sums_cost(sum_bits=wide, total_bits=32 if counted else wide, backward=backward)
+
+
+def _all_elements(case: Case, backward: bool) -> Cost:
+    own = bits(case)
+    weight_bits = 8 if case.operands[1].dtype == "bool" else own
+    return means.gathered_cost(elements(case), bits=own, weight_bits=weight_bits, backward=backward)
+
+
+CONTRACTS: tuple[Contract, ...] = (
+    operation(
+        "masked_mean",
+        means.masked_mean,
+        _with_mask,
+        operands=("values", "mask"),
+        auxiliary=frozenset({"mask"}),
+        invariant=True,
+        kinds=("exact", "real", "nan", "scaled", "special", "nan"),
+        features=OF_MASKED,
+        violations=(Violation("mask", _taller), Violation("mask", _of_dtype("float32"))),
+        adapt=_masked,
+        weighs=True,
+        terms=lambda case: elements(case) * case.participants,
+        divides=lambda case: True,
+        quotient=True,
+        even=lambda case: False,  # it divides by how many count, which only the mask tells
+        accumulator=float32_accumulator,
+        mistakes=mistakes.MISTAKES,
+        shapes=(((65536,), 0, ""), ((65536,), 0, "bool")),
+        leading=0,
+        least=something(0),
+        implementations={
+            "sums": Claim(implementations.masked_mean, OF_MASKED, communication=_two_numbers),
+            "gathered": Claim(implementations.gathered_masked_mean, OF_MASKED, communication=_all_elements),
+        },
+    ),
+    operation(
+        "weighted_mean",
+        means.weighted_mean,
+        _with_weights,
+        operands=("values", "weights"),
+        auxiliary=frozenset({"weights"}),
+        invariant=True,
+        kinds=("exact", "real", "nan", "special", "distinct", "real"),
+        features=FEATURES,
+        violations=(Violation("weights", _taller), Violation("weights", _of_dtype("int32"))),
+        adapt=_weighted,
+        weighs=True,
+        terms=lambda case: elements(case) * case.participants,
+        quotient=True,
+        accumulator=float32_accumulator,
+        nonlinear=True,
+        budget="fused",
+        shapes=(((65536,), 0, ""), ((65536,), 0, "")),
+        least=something(0),
+        implementations={
+            "sums": Claim(implementations.weighted_mean, FEATURES, communication=_two_numbers),
+            "gathered": Claim(implementations.gathered_weighted_mean, FEATURES, communication=_all_elements),
+        },
+    ),
+)

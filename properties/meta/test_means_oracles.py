@@ -1,0 +1,166 @@
+"""Means: the oracles once more element by element, and all implementations against them."""
+
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jax.sharding import PartitionSpec as P
+
+from shardproof.impl import means as implementations
+from shardproof.oracles.means import WeightedMean, masked_mean, weighted_mean
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.engines.xla import device_mesh
+from shardproof.properties.meta import REVERSED, places
+from shardproof.properties.meta.blockwise import (
+    central_difference,
+    floats,
+    inner,
+    on_devices,
+    participants,
+    simulated,
+)
+
+MASKED = (implementations.masked_mean, implementations.gathered_masked_mean)
+WEIGHTED = (implementations.weighted_mean, implementations.gathered_weighted_mean)
+forms = pytest.mark.parametrize("form", MASKED + WEIGHTED, ids=lambda form: form.__name__)
+oracles = pytest.mark.parametrize("oracle", [masked_mean, weighted_mean], ids=["masked", "weighted"])
+
+
+def oracle_of(form: Any) -> WeightedMean:
+    """The oracle of an implementation."""
+    return masked_mean if form in MASKED else weighted_mean
+
+
+def weights_of(oracle: WeightedMean, mesh: MeshCase, n: int, share: float, seed: int = 0) -> np.ndarray:
+    """Weights of such a share of the elements, on each device more than on the one before; of a mask those are 1."""
+    rng = np.random.default_rng(seed)
+    counts = rng.random((*mesh.sizes, n)) < share
+    scales = np.arange(1, mesh.size + 1).reshape(*mesh.sizes, 1)
+    return counts if oracle is masked_mean else scales * rng.random(counts.shape) * counts
+
+
+def element_by_element(mesh: MeshCase, axes: tuple[str, ...], weights: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """The mean that every device holds, found by a walk over all elements of its participants."""
+    means = []
+    for device in np.ndindex(*mesh.sizes):
+        pairs = [
+            pair
+            for participant in participants(mesh, axes, device)
+            for pair in zip(values[participant], weights[participant], strict=True)
+            if pair[1]
+        ]
+        total = math.fsum(weight for _, weight in pairs)
+        means.append(math.fsum(value * weight for value, weight in pairs) / total if pairs else 0.0)
+    return np.array(means).reshape(mesh.sizes)
+
+
+@oracles
+@given(place=places(), n=st.integers(0, 4), share=st.sampled_from([0.0, 1.0, 0.5, 0.9]))
+def test_the_mean_is_that_of_all_elements(oracle: WeightedMean, place: Any, n: int, share: float) -> None:
+    """The oracle's mean, its differences and its adjoint are those of a walk over the elements.
+
+    What does not count is NaN, and has a cotangent of zero.
+    """
+    mesh, axes, seed = place
+    values, tangent, ct = (floats(mesh, *shape, seed=seed + i) for i, shape in enumerate([(n,), (n,), ()]))
+    weights = weights_of(oracle, mesh, n, share, seed)
+    values = np.where(weights == 0, np.nan, values)
+    walk = functools.partial(element_by_element, mesh, axes, weights)
+    np.testing.assert_allclose(oracle.value([values, weights], mesh, axes)[0], walk(values), rtol=1e-12, atol=1e-15)
+    pushed = oracle.pushforward([values, weights], [tangent, None], mesh, axes)
+    np.testing.assert_allclose(pushed[0], central_difference(walk, [values], [tangent], 1e-3), rtol=1e-9, atol=1e-9)
+    pulled, none = oracle.pullback([values, weights], [ct], mesh, axes)
+    assert none is None
+    assert pulled is not None
+    assert not pulled[weights == 0].any()
+    assert math.isclose(inner(pushed, [ct]), inner([tangent], [pulled]), rel_tol=1e-9, abs_tol=1e-12)
+
+
+@pytest.mark.parametrize("weights", [np.ones((1, 3)), np.array([[1.0, -1.0]])], ids=["more", "negative"])
+def test_the_oracle_refuses(weights: np.ndarray) -> None:
+    """Weights of another shape, and a negative one; a mask of numbers."""
+    values, mesh = np.ones((1, 2)), MeshCase(("dp",), (1,))
+    with pytest.raises(ValueError, match=r"weights: \[1, \d\]: expected \[1, 2\], none of them negative"):
+        weighted_mean.value([values, weights], mesh, ("dp",))
+    with pytest.raises(ValueError, match=r"mask: float64\[1, \d\]: expected bool\[1, 2\]"):
+        masked_mean.value([values, weights], mesh, ("dp",))
+
+
+@forms
+@pytest.mark.parametrize("checked", [True, False])
+def test_a_mean_for_all(form: Any, checked: bool) -> None:
+    """The mean leaves as one number; the gradient is the weight's share."""
+    mesh, axes = REVERSED
+    values, weights = np.arange(12, dtype=np.float32), np.zeros(12, np.float32)
+    weights[[1, 5]] = 1, 1 if form in MASKED else 3
+    mean: Any = jax.shard_map(
+        functools.partial(form, axis_name=axes),
+        mesh=device_mesh(mesh),
+        in_specs=P(axes),
+        out_specs=P(),
+        check_vma=checked,
+    )
+    given_ones = weights > 0 if form in MASKED else weights
+    found, of_values = jax.jit(jax.value_and_grad(mean))(values, given_ones)
+    assert found == (values * weights).sum() / weights.sum()
+    np.testing.assert_allclose(of_values, weights / weights.sum())
+
+
+@pytest.mark.parametrize("form", WEIGHTED, ids=lambda form: form.__name__)
+def test_weights_have_no_gradient(form: Any) -> None:
+    """It is zero."""
+    mesh, axes = REVERSED
+    mean: Any = jax.shard_map(
+        functools.partial(form, axis_name=axes), mesh=device_mesh(mesh), in_specs=P(axes), out_specs=P()
+    )
+    x = np.arange(12, dtype=np.float32)
+    assert not jax.jit(jax.grad(mean, argnums=1))(x, x).any()
+
+
+@forms
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_sixteen_bits_are_rounded_once(form: Any, dtype: Any) -> None:
+    """A mean of 16-bit floats is the exact one, rounded: partial sums are carried in float32."""
+    mesh, axes = REVERSED
+    values, weights = np.ones((2, 3, 700)).astype(dtype), np.ones((2, 3, 700)).astype(dtype)
+    values[..., ::7], weights[..., ::5] = 257, 3
+    given_ones = weights > 0 if form in MASKED else weights
+    found = on_devices(functools.partial(form, axis_name=axes), mesh, values, given_ones)
+    right = oracle_of(form).value([values, given_ones], mesh, axes)[0].astype(dtype)
+    np.testing.assert_array_equal(found, right, strict=True)
+
+
+@forms
+def test_replicated_values_are_counted_by_each(form: Any) -> None:
+    """A block that is typed invariant counts once per participant, as its copies do, beside a mask that varies."""
+    mesh, axes = REVERSED
+    block, mask = np.array([1, 2, 3], np.float32), np.ones((2, 3, 3), bool)
+    mask[0, :, 0] = False
+    weights = mask if form in MASKED else mask.astype(np.float32)
+    found = on_devices(lambda m: form(jnp.asarray(block), m, axes), mesh, weights)
+    np.testing.assert_allclose(found, np.full((2, 3), 33 / 15), rtol=1e-6)
+
+
+@forms
+def test_wrong_arguments_are_refused(form: Any) -> None:
+    """Values and weights that are not floating, a mask of numbers or another shape, and an axis that is not there."""
+    mesh, axes = REVERSED
+    x, name = np.zeros((2, 3, 2), np.float32), form.__name__
+    argument, right, other = ("mask", x > 0, x) if form in MASKED else ("weights", x, x > 0)
+    kind = "bool" if form in MASKED else "real floating-point numbers"
+    for arguments, axis_name, message in (
+        ((x > 0, right), axes, r"values='bool.*': expected an array of real floating-point numbers, on the mesh"),
+        ((x, other), axes, rf"{argument}='{other.dtype}.*': expected an array of {kind}, on the mesh \(dp=2, tp=3\)"),
+        ((x, right[..., :1]), axes, rf"{argument}='.*\[1\].*': expected an array of shape \(2,\), that of values"),
+        ((x, right), ("tp", "ep"), r"axis_name=\('tp', 'ep'\): expected bound axis names"),
+        ((x, right), ("tp", "tp"), r"axis_name=\('tp', 'tp'\): expected each mesh axis at most once"),
+    ):
+        with pytest.raises(ValueError, match=f"^{name}: {message}"):
+            simulated(functools.partial(form, axis_name=axis_name), mesh, *arguments)

@@ -12,8 +12,7 @@ from jax import lax
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
-from shardproof.oracles.ragged import RaggedMismatch
-from shardproof.properties.engines.simulate import prepare, simulate
+from shardproof.properties.engines.simulate import RaggedMetadata, prepare, simulate
 
 
 def exchange(p: int, **options: Any) -> Any:
@@ -61,7 +60,7 @@ def test_example() -> None:
 def test_contradictions(change: dict[str, list[int]], message: str) -> None:
     """Metadata that contradicts itself is an error that names the devices and the numbers."""
     lists = {"STARTS": STARTS, "SENT": SENT, "TARGETS": TARGETS, "RECEIVED": RECEIVED} | change
-    with pytest.raises(RaggedMismatch, match=message):
+    with pytest.raises(RaggedMetadata, match=message):
         simulate(exchange(2), *arrays(OPERAND, OUTPUT, *lists.values()))
 
 

@@ -1,7 +1,7 @@
 """The simulate engine: a traced program, run in NumPy for every device of its meshes at once.
 
 No device and no compilation is needed, so meshes of thousands of devices cost as little as their
-data. Every collective goes to `shardproof.oracles.collectives`, the one definition of what it means.
+data. What a collective does is in `exchange`, which shares nothing with the oracles that judge it.
 """
 
 from shardproof.properties.engines.simulate import (  # each module registers its rules
@@ -23,8 +23,11 @@ from shardproof.properties.engines.simulate.errors import (
     OF_THE_PROGRAM,
     CollectiveMismatch,
     InterpreterLimit,
+    InvalidGroups,
     OrderDependent,
+    RaggedMetadata,
     SimulationError,
+    UnequalReplicas,
     UnknownPrimitive,
     UnwrittenRead,
     raised_in,
@@ -53,13 +56,16 @@ __all__ = [
     "Collective",
     "CollectiveMismatch",
     "InterpreterLimit",
+    "InvalidGroups",
     "OrderDependent",
+    "RaggedMetadata",
     "Record",
     "Recorder",
     "Rounding",
     "Rule",
     "Simulated",
     "SimulationError",
+    "UnequalReplicas",
     "UnknownPrimitive",
     "UnwrittenRead",
     "Wide",

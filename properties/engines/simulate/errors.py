@@ -2,10 +2,6 @@
 
 from traceback import walk_tb
 
-from shardproof.oracles.collectives import GroupMismatch
-from shardproof.oracles.layout import ReplicaMismatch
-from shardproof.oracles.ragged import RaggedMismatch
-
 
 class SimulationError(Exception):
     """The traced program cannot be interpreted, or would not run on hardware."""
@@ -42,14 +38,19 @@ class CollectiveMismatch(SimulationError):
     """Devices of one process group disagree about their next collective: a deadlock on hardware."""
 
 
-OF_THE_PROGRAM = (
-    SimulationError,
-    ReplicaMismatch,
-    RaggedMismatch,
-    GroupMismatch,
-    MemoryError,
-    RecursionError,
-)
+class InvalidGroups(SimulationError):
+    """`axis_index_groups`, or blocks, that do not fit the participants of a collective."""
+
+
+class RaggedMetadata(SimulationError):
+    """The offsets and sizes of a ragged exchange contradict each other: hardware would corrupt memory."""
+
+
+class UnequalReplicas(SimulationError):
+    """Devices differ in a result that is typed invariant along a mesh axis."""
+
+
+OF_THE_PROGRAM = (SimulationError, MemoryError, RecursionError)
 """What is wrong with the program that is interpreted, wherever it is raised."""
 
 

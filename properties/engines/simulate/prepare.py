@@ -42,8 +42,8 @@ def interpret(closed_jaxpr: Any, *args: Any, record: Recorder | None = None, aro
     Raises:
         UnknownPrimitive: if a primitive has no rule.
         CollectiveMismatch: if devices of one group disagree about their next collective.
-        ReplicaMismatch: if a result that is typed invariant along a mesh axis differs along it.
-        RaggedMismatch: if the metadata of a `ragged_all_to_all` contradicts itself.
+        UnequalReplicas: if a result that is typed invariant along a mesh axis differs along it.
+        RaggedMetadata: if the metadata of a `ragged_all_to_all` contradicts itself.
         UnwrittenRead: if a result depends on memory that was allocated and never written.
         OrderDependent: if it depends on the order in which a scatter applies two updates of one place, or on indices
             that are promised to be sorted, and are not.

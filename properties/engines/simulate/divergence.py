@@ -72,12 +72,9 @@ def check_agreement(env: Env, equation: Any, axes: tuple[str, ...], groups: Grou
 
 def parted(active: np.ndarray, mesh: MeshCase, axes: tuple[str, ...], groups: Groups) -> tuple[int, int] | None:
     """The first active device of a process group that is active in part, and the first of the others in its group."""
-    found = []
-    for devices in process_groups(mesh, axes, groups):
-        here = active[devices]
-        for group in devices[here.any(axis=1) & ~here.all(axis=1)]:
-            found.append((int(group[active[group]].min()), int(group[~active[group]].min())))
-    return min(found, default=None)
+    members = [(devices, active[devices]) for devices in process_groups(mesh, axes, groups)]
+    partly = [group for devices, on in members for group in devices[on.any(axis=1) & ~on.all(axis=1)]]
+    return min(((int(g[active[g]].min()), int(g[~active[g]].min())) for g in partly), default=None)
 
 
 def whereabouts(env: Env, device: int, axes: tuple[str, ...]) -> str:

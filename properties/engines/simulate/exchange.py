@@ -145,36 +145,25 @@ class Slices:
         Raises:
             RaggedMetadata: naming the devices and the numbers that contradict each other.
         """
-        start, size, target = self.start, self.size, self.target
-        outside = (size > 0) & ((start < 0) | (start + size > rows_in))
-        beyond = (size > 0) & ((target < 0) | (target + size > rows_out))
-        for wrong, text in (
-            (
-                size != self.announced,
-                "sends {size} rows to device {to}, which expects {announced} (send_sizes and recv_sizes)",
-            ),
-            (size < 0, "sends {size} rows to device {to}: expected none or more"),
-            (
-                outside,
-                f"sends rows [{{start}}, {{start_end}}) to device {{to}}: its operand has {rows_in} rows "
-                "(input_offsets, send_sizes)",
-            ),
-            (
-                beyond,
-                f"writes rows [{{target}}, {{target_end}}) of device {{to}}, whose output has {rows_out} rows "
-                "(output_offsets, send_sizes)",
-            ),
-        ):
-            if wrong.any():
-                i = int(wrong.argmax())
-                numbers = {name: int(getattr(self, name)[i]) for name in ("start", "size", "target", "announced")}
-                told = text.format(
-                    **numbers,
-                    to=device_name(mesh, int(self.destination[i])),
-                    start_end=numbers["start"] + numbers["size"],
-                    target_end=numbers["target"] + numbers["size"],
-                )
-                raise RaggedMetadata(f"{over}: device {device_name(mesh, int(self.source[i]))} {told}")
+        ends = self.start + self.size, self.target + self.size
+        inside = (self.start >= 0) & (ends[0] <= rows_in) & (self.target >= 0) & (ends[1] <= rows_out)
+        wrong = (self.size != self.announced) | (self.size < 0) | (self.size > 0) & ~inside
+        if not wrong.any():
+            return
+        i = int(wrong.argmax())
+        here, there = (device_name(mesh, int(x[i])) for x in (self.source, self.destination))
+        start, size, target = (int(x[i]) for x in (self.start, self.size, self.target))
+        if size != self.announced[i]:
+            told = f"sends {size} rows to device {there}, which expects {self.announced[i]} (send_sizes and recv_sizes)"
+        elif size < 0:
+            told = f"sends {size} rows to device {there}: expected none or more"
+        elif start < 0 or start + size > rows_in:
+            told = f"sends rows [{start}, {start + size}) to device {there}: its operand has {rows_in} rows "
+            told += "(input_offsets, send_sizes)"
+        else:
+            told = f"writes rows [{target}, {target + size}) of device {there}, whose output has {rows_out} rows "
+            told += "(output_offsets, send_sizes)"
+        raise RaggedMetadata(f"{over}: device {here} {told}")
 
     def rows(self, rows_in: int, rows_out: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Each row that is sent: its place among all devices' operands, that among their outputs, and its sender."""

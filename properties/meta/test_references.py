@@ -14,11 +14,11 @@ from shardproof import check_program
 from shardproof.properties.contracts import Scope
 from shardproof.properties.contracts.described import Array, Signature, indices
 from shardproof.properties.contracts.roles import Conditions, sizes_of_dimensions
-from shardproof.properties.engines.simulate import interpret_doubles, interpret_wide
 from shardproof.properties.meta.drawn import drawn, smallest
 from shardproof.properties.precision.references import JaxReference, NumpyReference, reference_of
 from shardproof.properties.precision.references.kinks import aside, differences
 from shardproof.properties.precision.references.traced import is_of_doubles
+from shardproof.properties.precision.wide.run import interpret_doubles, interpret_wide
 
 BLOCK = Signature.of(("x", "w"), ("b@data k", "k n"), {"y": "b@data n", "total": ""})
 SIZES = {"b": 4, "k": 3, "n": 2}

@@ -12,9 +12,11 @@ from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
 from shardproof.properties.engines import simulated
-from shardproof.properties.engines.simulate import DOUBLES, OWN, CollectiveMismatch, prepare
+from shardproof.properties.engines.simulate import CollectiveMismatch, prepare
 from shardproof.properties.engines.simulate.env import SETS
 from shardproof.properties.engines.simulated import Interpreted
+from shardproof.properties.precision.wide import DOUBLES, OWN
+from shardproof.properties.precision.wide.run import run_prepared_together, run_wide, run_wide_together
 
 MESH = AbstractMesh((2, 3), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
 ROWS = 6
@@ -110,8 +112,8 @@ def test_errors_of_one_are_none_of_another(name: str, rounding: Any) -> None:
     """What is unknown of one data set, as where NaN decides an order, leaves the others known."""
     program = prepare(PROGRAMS[name], SETS_OF_DATA[0])
     sets = finite(name)
-    for arrays, results in zip(sets, program.run_wide_together(sets, rounding=rounding), strict=True):
-        for one, other in zip(results, program.run_wide(*arrays, rounding=rounding), strict=True):
+    for arrays, results in zip(sets, run_wide_together(program, sets, rounding=rounding), strict=True):
+        for one, other in zip(results, run_wide(program, *arrays, rounding=rounding), strict=True):
             np.testing.assert_array_equal(one.value, other.value, strict=True)
             np.testing.assert_array_equal(one.error, other.error)
 
@@ -129,15 +131,15 @@ def test_what_one_cannot_be_run_on_is_told_of_it_alone() -> None:
     np.testing.assert_array_equal(next(runs)[0], right + 3)
     with pytest.raises(CollectiveMismatch):
         next(runs)
-    assert program.wide_together([[right], [some]], OWN) is None
+    assert run_prepared_together(program, [[right], [some]], OWN) is None
 
 
 def test_large_data_sets_are_run_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the arrays are large, there is nothing to gain."""
     program = Interpreted(prepare(PROGRAMS["softmax"], SETS_OF_DATA[0]))
-    assert program.wide_together(finite("softmax"), OWN) is not None
+    assert run_prepared_together(program, finite("softmax"), OWN) is not None
     monkeypatch.setattr(simulated, "MOST_TOGETHER", 18)
-    assert program.wide_together(finite("softmax"), OWN) is None
+    assert run_prepared_together(program, finite("softmax"), OWN) is None
 
 
 def test_a_mesh_that_has_such_an_axis() -> None:

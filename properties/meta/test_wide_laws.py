@@ -20,13 +20,13 @@ from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine, SimulateEngine, XlaEngine
-from shardproof.properties.engines.simulate import Wide
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.precision.comparison import compare
 from shardproof.properties.precision.expected import Reference
 from shardproof.properties.precision.runs import held_to
+from shardproof.properties.precision.wide import Wide
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken
 from shardproof.properties.report.failures.text import diagnosed

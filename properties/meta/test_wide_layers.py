@@ -11,7 +11,8 @@ import scipy.special
 from jax import Array, lax
 
 from shardproof.properties.engines import simulate
-from shardproof.properties.engines.simulate import DOUBLES
+from shardproof.properties.precision.wide import DOUBLES, Rounding
+from shardproof.properties.precision.wide.run import run_wide
 
 MESH = jax.sharding.AbstractMesh((2, 4), ("dp", "tp"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
 P = jax.P
@@ -115,14 +116,14 @@ def gradient(function: Function, count: int) -> Function:
 
 def apart(function: Function, reference: Function, arrays: list[np.ndarray]) -> list[np.ndarray]:
     """By how much more two functions differ in double precision than roundings of doubles and constants explain."""
-    runs = [simulate.prepare(f, *arrays).run_wide(*arrays, rounding=DOUBLES) for f in (function, reference)]
+    runs = [run_wide(simulate.prepare(f, *arrays), *arrays, rounding=DOUBLES) for f in (function, reference)]
     return [np.abs(a.value - b.value) / (a.error + b.error) for a, b in zip(*runs, strict=True)]
 
 
 def within(function: Function, arrays: list[np.ndarray]) -> bool:
     """Whether what the program computes in its own dtypes is where its wide run says."""
     program = simulate.prepare(function, *arrays)
-    pairs = zip(jax.tree.leaves(program.run(*arrays)), program.run_wide(*arrays), strict=True)
+    pairs = zip(jax.tree.leaves(program.run(*arrays)), run_wide(program, *arrays), strict=True)
     return all(
         np.isfinite(wide.error).all() and (np.abs(plain.astype(np.float64) - wide.value) <= wide.error).all()
         for plain, wide in pairs
@@ -146,7 +147,7 @@ def test_a_layer_is_what_numpy_says(name: str) -> None:
     """In double precision its values are those of a formula in NumPy to ten digits, but for a constant's own."""
     function, _, shapes = LAYERS[name]
     arrays = drawn(shapes, "float32", 0)
-    (wide,) = simulate.prepare(function, *arrays).run_wide(*arrays, rounding=DOUBLES)
+    (wide,) = run_wide(simulate.prepare(function, *arrays), *arrays, rounding=DOUBLES)
     right = NUMPY[name](*(a.astype(np.float64) for a in arrays))
     assert (np.abs(wide.value - right) <= wide.error).all()
     constants = name in ("attention", "layer norm")
@@ -173,12 +174,12 @@ def test_an_accumulation_in_sixteen_bits_is_caught(name: str) -> None:
     """What is charged as float32, and computed in bfloat16 in one place, is further off than its wide run says."""
     function, _, shapes = LAYERS[name]
     arrays = drawn(shapes, "float32", 0)
-    held = simulate.Rounding("float32")
+    held = Rounding("float32")
 
     def planted(*args: Array) -> Array:
         return function(*(a.astype(jnp.bfloat16).astype(a.dtype) for a in args))
 
     for f, right in ((function, True), (planted, False)):
         program = simulate.prepare(f, *arrays)
-        (wide,) = program.run_wide(*arrays, rounding=held)
+        (wide,) = run_wide(program, *arrays, rounding=held)
         assert bool((np.abs(program.run(*arrays) - wide.value) <= wide.error).all()) == right

@@ -14,8 +14,9 @@ from shardproof.oracles.dtypes import is_float, unit_roundoff
 from shardproof.properties.cases.case import Case
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.engines.running import ready, traced
-from shardproof.properties.engines.simulate import InterpreterLimit, Wide
+from shardproof.properties.engines.simulate import InterpreterLimit
 from shardproof.properties.engines.simulate.liveness import equations
+from shardproof.properties.precision.wide import Wide
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.precision import precision_of
 from shardproof.properties.programs.program import Seen, forward

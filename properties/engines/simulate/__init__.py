@@ -16,7 +16,6 @@ from shardproof.properties.engines.simulate import (  # each module registers it
     shaping,
     shard_map,
     sorting,
-    wide,
 )
 from shardproof.properties.engines.simulate.divergence import may_part
 from shardproof.properties.engines.simulate.errors import (
@@ -36,23 +35,15 @@ from shardproof.properties.engines.simulate.prepare import (
     Simulated,
     check_that_all_meet,
     interpret,
-    interpret_doubles,
-    interpret_wide,
     prepare,
     simulate,
 )
 from shardproof.properties.engines.simulate.record import Collective, Record, Recorder
 from shardproof.properties.engines.simulate.rules import RULES, Rule, rule
-from shardproof.properties.engines.simulate.wide import DOUBLES, FORMATS, OWN, WAYS, Change, Rounding, Wide
 
 __all__ = [
-    "DOUBLES",
-    "FORMATS",
     "OF_THE_PROGRAM",
-    "OWN",
     "RULES",
-    "WAYS",
-    "Change",
     "Collective",
     "CollectiveMismatch",
     "InterpreterLimit",
@@ -61,14 +52,12 @@ __all__ = [
     "RaggedMetadata",
     "Record",
     "Recorder",
-    "Rounding",
     "Rule",
     "Simulated",
     "SimulationError",
     "UnequalReplicas",
     "UnknownPrimitive",
     "UnwrittenRead",
-    "Wide",
     "bits",
     "check_that_all_meet",
     "collectives",
@@ -76,8 +65,6 @@ __all__ = [
     "elementwise",
     "indexing",
     "interpret",
-    "interpret_doubles",
-    "interpret_wide",
     "linear",
     "may_part",
     "prepare",
@@ -89,5 +76,4 @@ __all__ = [
     "shard_map",
     "simulate",
     "sorting",
-    "wide",
 ]

@@ -15,11 +15,12 @@ from shardproof.oracles.dtypes import is_float, unit_roundoff
 from shardproof.properties.cases import suggestion
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.contracts.trees import names_of
-from shardproof.properties.engines.simulate import InterpreterLimit, interpret_wide
+from shardproof.properties.engines.simulate import InterpreterLimit
 from shardproof.properties.engines.simulate.liveness import equations
 from shardproof.properties.precision.references.evaluated import NumpyReference
 from shardproof.properties.precision.references.leaves import Arrays, Options, WrongTree, arrays_like
 from shardproof.properties.precision.references.traced import DOUBT_OF_TABLES, JaxReference, has_tables, narrow_casts
+from shardproof.properties.precision.wide.run import interpret_wide
 
 __all__ = ["JaxReference", "NumpyReference", "reference_of"]
 

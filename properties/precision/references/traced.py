@@ -12,7 +12,7 @@ from jax.extend import core
 from shardproof.oracles.dtypes import is_float, unit_roundoff
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.contracts.trees import refilled
-from shardproof.properties.engines.simulate import FORMATS, InterpreterLimit, interpret_doubles, interpret_wide
+from shardproof.properties.engines.simulate import InterpreterLimit
 from shardproof.properties.engines.simulate.liveness import equations, opened, subjaxprs
 from shardproof.properties.precision.references.kinks import without_kinks
 from shardproof.properties.precision.references.leaves import (
@@ -26,6 +26,8 @@ from shardproof.properties.precision.references.leaves import (
     leaves_of,
     together_of,
 )
+from shardproof.properties.precision.wide import FORMATS
+from shardproof.properties.precision.wide.run import interpret_doubles, interpret_wide
 
 KEPT = 512
 """How many traced programs are kept."""

@@ -9,8 +9,8 @@ import numpy as np
 
 from shardproof.properties.engines.simulate.env import Env
 from shardproof.properties.engines.simulate.rules import RULES, Rule
-from shardproof.properties.engines.simulate.wide.arithmetic import WideArithmetic
-from shardproof.properties.engines.simulate.wide.held import Numbers, double, error_of, together, value_of
+from shardproof.properties.precision.wide.arithmetic import WideArithmetic
+from shardproof.properties.precision.wide.held import Numbers, double, error_of, together, value_of
 
 
 @dataclass(frozen=True)

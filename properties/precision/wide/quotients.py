@@ -7,10 +7,10 @@ import numpy as np
 from shardproof.properties.engines.simulate.elementwise import aligned
 from shardproof.properties.engines.simulate.env import Env
 from shardproof.properties.engines.simulate.rules import RULES
-from shardproof.properties.engines.simulate.wide.elementwise import FUNCTIONS, result
-from shardproof.properties.engines.simulate.wide.held import Numbers
-from shardproof.properties.engines.simulate.wide.integers import exactly
-from shardproof.properties.engines.simulate.wide.table import is_exact, wide_rule
+from shardproof.properties.precision.wide.elementwise import FUNCTIONS, result
+from shardproof.properties.precision.wide.held import Numbers
+from shardproof.properties.precision.wide.integers import exactly
+from shardproof.properties.precision.wide.table import is_exact, wide_rule
 
 POWER_OF_TWO = 0.5
 """The fraction of such a number, as `frexp` has it."""

@@ -8,7 +8,7 @@ from shardproof.oracles.dtypes import is_float, largest_finite, real_of, smalles
 from shardproof.properties.engines.simulate.bits import convert
 from shardproof.properties.engines.simulate.env import Env
 from shardproof.properties.engines.simulate.rules import RULES, result_dtype
-from shardproof.properties.engines.simulate.wide.held import (
+from shardproof.properties.precision.wide.held import (
     UNKNOWN,
     Numbers,
     double,
@@ -18,9 +18,9 @@ from shardproof.properties.engines.simulate.wide.held import (
     together,
     value_of,
 )
-from shardproof.properties.engines.simulate.wide.integers import exactly
-from shardproof.properties.engines.simulate.wide.rounding import limits, literal_error, moved
-from shardproof.properties.engines.simulate.wide.table import (
+from shardproof.properties.precision.wide.integers import exactly
+from shardproof.properties.precision.wide.rounding import limits, literal_error, moved
+from shardproof.properties.precision.wide.table import (
     charged,
     decided,
     is_exact,

@@ -8,7 +8,7 @@ import numpy as np
 from shardproof.properties.engines.simulate.control import acting
 from shardproof.properties.engines.simulate.env import Env
 from shardproof.properties.engines.simulate.rules import Rule
-from shardproof.properties.engines.simulate.wide.held import (
+from shardproof.properties.precision.wide.held import (
     Numbers,
     Wide,
     certain,
@@ -18,9 +18,9 @@ from shardproof.properties.engines.simulate.wide.held import (
     together,
     value_of,
 )
-from shardproof.properties.engines.simulate.wide.integers import exactly
-from shardproof.properties.engines.simulate.wide.rounding import Rounding, literal_error, moved
-from shardproof.properties.engines.simulate.wide.table import WIDE, is_exact, without_errors
+from shardproof.properties.precision.wide.integers import exactly
+from shardproof.properties.precision.wide.rounding import Rounding, literal_error, moved
+from shardproof.properties.precision.wide.table import WIDE, is_exact, without_errors
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ import scipy.special
 from shardproof.properties.engines.simulate.elementwise import aligned
 from shardproof.properties.engines.simulate.env import Env
 from shardproof.properties.engines.simulate.rules import RULES, result_dtype
-from shardproof.properties.engines.simulate.wide.held import Numbers, together
-from shardproof.properties.engines.simulate.wide.integers import exactly
-from shardproof.properties.engines.simulate.wide.table import (
+from shardproof.properties.precision.wide.held import Numbers, together
+from shardproof.properties.precision.wide.integers import exactly
+from shardproof.properties.precision.wide.table import (
     charged,
     has_complex,
     is_exact,

@@ -12,8 +12,8 @@ from shardproof.properties.engines.simulate.env import Env
 from shardproof.properties.engines.simulate.errors import InterpreterLimit
 from shardproof.properties.engines.simulate.location import location
 from shardproof.properties.engines.simulate.rules import RULES, Results, Rule, result_dtype
-from shardproof.properties.engines.simulate.wide.held import Numbers, double
-from shardproof.properties.engines.simulate.wide.rounding import Limits, limits
+from shardproof.properties.precision.wide.held import Numbers, double
+from shardproof.properties.precision.wide.rounding import Limits, limits
 
 WIDE: dict[str, Rule] = {}
 

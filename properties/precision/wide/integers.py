@@ -8,7 +8,7 @@ import numpy as np
 from shardproof.properties.engines.simulate.elementwise import PLAIN, aligned
 from shardproof.properties.engines.simulate.env import Env
 from shardproof.properties.engines.simulate.rules import Rule
-from shardproof.properties.engines.simulate.wide.held import (
+from shardproof.properties.precision.wide.held import (
     UNKNOWN,
     Numbers,
     certain,

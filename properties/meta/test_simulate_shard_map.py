@@ -7,8 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from jax import lax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -117,54 +115,6 @@ def test_a_scalar_of_each_device_beside_arrays() -> None:
         check_on_mesh(lambda x, f=first, g=second: (f(x[0], x.sum()), g(x.sum(), x[0])), X)
 
 
-@pytest.mark.parametrize("name", ["psum", "all_gather tiled", "reduce_scatter", "all_to_all", "ring_shift"])
-def test_explicit_axes(name: str) -> None:
-    """On a mesh with Explicit axes nothing is different."""
-    body, out_specs, options = COLLECTIVES[name]
-    check_on_mesh(body, X, out_specs=out_specs, kind=AxisType.Explicit, **options)
-
-
-@pytest.mark.parametrize("name", ["all_gather", "all_gather tiled", "reduce_scatter", "all_to_all", "ppermute", "psum"])
-def test_gradients(name: str) -> None:
-    """The cotangents that reach the operand are XLA's."""
-    body, out_specs, options = COLLECTIVES[name]
-
-    def cotangent(mapped: Callable[..., Any]) -> Callable[..., Any]:
-        def gradient(x: Any) -> Any:
-            value, pull = jax.vjp(mapped, x)
-            weights = jnp.arange(value.size, dtype=value.dtype).reshape(value.shape) % 5
-            return value, pull(weights)
-
-        return gradient
-
-    check_on_mesh(body, X, out_specs=out_specs, wrap=cotangent, **options)
-
-
-def ring_matmul(a: Any, w: Any) -> Any:
-    """A[M, K_tp] W[K, N_tp]: the moving block is a's."""
-    p, i, k = lax.axis_size("tp"), lax.axis_index("tp"), a.shape[1]
-    total = lax.pcast(jnp.zeros((a.shape[0], w.shape[1]), a.dtype), ("tp",), to="varying")
-    for step in range(p):
-        total += a @ lax.dynamic_slice_in_dim(w, (i + step) % p * k, k, 0)
-        if step < p - 1:
-            a = lax.ppermute(a, "tp", [(q, (q - 1) % p) for q in range(p)])
-    return total
-
-
-def scanned_matmul(a: Any, w: Any) -> Any:
-    """As `ring_matmul`, as a loop of the program."""
-    p, i, k = lax.axis_size("tp"), lax.axis_index("tp"), a.shape[1]
-    start = lax.pcast(jnp.zeros((a.shape[0], w.shape[1]), a.dtype), ("tp",), to="varying")
-
-    def turn(state: Any, step: Any) -> Any:
-        a, total = state
-        total += a @ lax.dynamic_slice_in_dim(w, (i + step) % p * k, k, 0)
-        return (lax.ppermute(a, "tp", [(q, (q - 1) % p) for q in range(p)]), total), total.sum()
-
-    (_, total), sums = lax.scan(turn, (a, start), jnp.arange(p))
-    return total + 0 * sums[-1]
-
-
 UNREDUCED: dict[str, tuple[Callable[[Any], Any], dict[str, Any]]] = {
     "a sum put off": (lambda x: lax.psum(lax.pcast(x, "tp", to="unreduced"), "tp"), {"out_specs": P("dp")}),
     "a scattered sum put off": (
@@ -221,31 +171,6 @@ def constrained(x: Any) -> Any:
 def test_sharding_constraint() -> None:
     """A constraint on where a global array is held leaves it as it is."""
     assert same(simulate(constrained, X), jax.jit(constrained)(X))
-
-
-MATMUL: dict[str, Any] = {
-    "in_specs": (P(None, "tp"), P(None, "tp")),
-    "out_specs": P(None, "tp"),
-    "sizes": (8,),
-    "names": ("tp",),
-}
-GRADIENTS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
-    "value": lambda f: f,
-    "vjp": lambda f: lambda a, w: jax.vjp(f, a, w)[1](jnp.ones((4, 16), a.dtype) * 2),
-    "grad": lambda f: jax.grad(lambda a, w: (f(a, w) * jnp.arange(16.0) % 3).sum(), (0, 1)),
-    "jvp": lambda f: lambda a, w: jax.jvp(f, (a, w), (a + 1, w - 1)),
-    "linearize": lambda f: lambda a, w: jax.linearize(f, a, w)[1](w[:4], a.T[:, :4].repeat(4, 1)),
-    "checkpoint": lambda f: jax.grad(lambda a, w: jax.checkpoint(f)(a, w).sum(), (0, 1)),
-    "vmap": lambda f: lambda a, w: jax.vmap(f, in_axes=(0, None))(jnp.stack([a, -a]), w),
-    "jit": jax.jit,
-}
-
-
-@pytest.mark.parametrize("body", [ring_matmul, scanned_matmul])
-@pytest.mark.parametrize("transformation", GRADIENTS)
-def test_collective_matmul(body: Callable[..., Any], transformation: str) -> None:
-    """A collective matmul, unrolled or in a loop, is XLA's under every transformation."""
-    check_on_mesh(body, block(4, 16), block(16, 16, seed=1), wrap=GRADIENTS[transformation], **MATMUL)
 
 
 def divergent_cond(x: Any) -> Any:
@@ -358,37 +283,3 @@ def test_body(name: str) -> None:
     """Control flow, random numbers, indexing and order inside shard_map are XLA's, device by device."""
     body, options = BODIES[name]
     check_on_mesh(body, X, **options)
-
-
-@settings(deadline=None, max_examples=25)
-@given(
-    st.sampled_from(
-        [
-            ((2,), ("a",)),
-            ((1, 2), ("a", "b")),
-            ((2, 2), ("a", "b")),
-            ((2, 1, 4), ("a", "b", "c")),
-            ((2, 2, 2), ("c", "a", "b")),
-        ]
-    ),
-    st.data(),
-)
-def test_axis_tuples(mesh: tuple[tuple[int, ...], Axes], data: st.DataObject) -> None:
-    """Every collective over every tuple of a mesh's axes, in every order, is XLA's."""
-    sizes, names = mesh
-    order = tuple(data.draw(st.permutations(names)))
-    axes = order[: data.draw(st.integers(1, len(names)))]
-    spec = P(tuple(data.draw(st.permutations(names))))
-    p = int(np.prod([sizes[names.index(name)] for name in axes]))
-    kind = data.draw(st.sampled_from(["psum", "all_gather", "reduce_scatter", "all_to_all", "ring_shift", "broadcast"]))
-    offset = data.draw(st.integers(0, p - 1))
-    bodies = {
-        "psum": lambda x: lax.pcast(lax.psum(x, axes), axes, to="varying"),
-        "all_gather": lambda x: lax.all_gather(x, axes),
-        "reduce_scatter": lambda x: lax.psum_scatter(x, axes, scatter_dimension=1, tiled=True),
-        "all_to_all": lambda x: lax.all_to_all(x, axes, 1, 0, tiled=True),
-        "ring_shift": lambda x: collectives.ring_shift(x, axes, offset=offset),
-        "broadcast": lambda x: collectives.broadcast(x, axes, root=offset),
-    }
-    x = block(2 * int(np.prod(sizes)), p)
-    check_on_mesh(bodies[kind], x, in_specs=spec, out_specs=spec, sizes=sizes, names=names)

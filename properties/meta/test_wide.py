@@ -15,13 +15,9 @@ from jax import Array, lax
 from shardproof.oracles.dtypes import exact_limit
 from shardproof.properties.engines import simulate
 from shardproof.properties.engines.simulate import InterpreterLimit
-from shardproof.properties.engines.simulate.liveness import equations
 from shardproof.properties.meta.brief import marked
-from shardproof.properties.precision.wide import DOUBLES, OWN, WIDE, Rounding, Wide, WideArithmetic
-from shardproof.properties.precision.wide.elementwise import FUNCTIONS, elementwise
-from shardproof.properties.precision.wide.elementwise import Function as Known
+from shardproof.properties.precision.wide import DOUBLES, OWN, Rounding, Wide, WideArithmetic
 from shardproof.properties.precision.wide.held import together
-from shardproof.properties.precision.wide.moving import UNCHANGED
 from shardproof.properties.precision.wide.rounding import WAYS, literal_error, moved
 from shardproof.properties.precision.wide.run import run_wide
 
@@ -219,11 +215,6 @@ def test_no_result_is_further_off_than_is_claimed(name: str, dtype: str, seed: i
     assert not beyond(plain, wide), (beyond(plain, wide), plain, wide)
 
 
-UNDRAWN = {"empty", "empty2", "unreduced_psum", "unreduced_reduce_scatter"} | (
-    {"log2", "one_minus_square"} if jax.__version_info__ < (0, 11) else set()
-)
-"""Primitives that this version of JAX has not, and those that are others of the table on axes of the explicit type."""
-
 ON_DEVICES = ("psum", "pmean", "pmax", "psum_scatter", "exchanges", "softmax", "unchecked sums", "ragged exchange")
 
 
@@ -251,32 +242,6 @@ def prepared(name: str, dtype: str, off: bool) -> simulate.Simulated:
     if (name, dtype, off) not in _PREPARED:
         _PREPARED[name, dtype, off] = traced(name, dtype, off=off)
     return _PREPARED[name, dtype, off]
-
-
-def test_the_programs_have_every_primitive() -> None:
-    """Each primitive of which the table says an error is in one of the programs."""
-    missing = set(WIDE) - set(UNCHANGED) - UNDRAWN
-    for name in PROGRAMS:
-        missing -= {equation.primitive.name for equation in equations(prepared(name, "float32", True).closed_jaxpr)}
-    assert not missing
-
-
-EXACT = ("abs", "neg", "real", "imag", "conj", "complex", "sign", "floor", "ceil", "clamp", "max", "min")
-SILENT = (*EXACT, "one_minus_square")
-"""Functions whose errors are at most those of their operands, so that another rounding covers them, or seldom show."""
-
-
-@pytest.mark.parametrize("primitive", sorted(set(FUNCTIONS) - set(SILENT) - UNDRAWN))
-def test_a_forgotten_error_is_caught(primitive: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A function that passes nothing on of what its operands are off by claims too much, and that shows."""
-    monkeypatch.setitem(WIDE, primitive, elementwise(Known(lambda y, *_: np.zeros(np.shape(y)), 1, True)))
-    assert any(
-        beyond(jax.tree.leaves(program.run(*arrays)), run_wide(program, *arrays))
-        for name in PROGRAMS
-        for program in [prepared(name, "float32", True)]
-        if any(equation.primitive.name == primitive for equation in equations(program.closed_jaxpr))
-        for arrays in (drawn(seed, scale, "float32") for seed in range(10) for scale in (1.0, 30.0))
-    )
 
 
 def worst(function: Function, shapes: tuple[tuple[int, ...], ...], dtype: str) -> float:

@@ -177,8 +177,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "what does not divide": (
         lambda: shard(np.zeros((2, 3)), REVERSED, (None, "tp")),
-        "shape=(2, 3): dimension 1 of size 3 does not divide into the 2 parts of ('tp',) "
-        "on the mesh (dp=1, tp=2) [devices 1,0] [explicit tp]",
+        (
+            "shape=(2, 3): dimension 1 of size 3 does not divide into the 2 parts of ('tp',) "
+            "on the mesh (dp=1, tp=2) [devices 1,0] [explicit tp]"
+        ),
     ),
     "blocks of fewer dimensions": (
         lambda: unshard(np.zeros((2, 4, 1)), GRID, ("dp", "tp")),
@@ -222,8 +224,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "JSON with a size that is no number": (
         lambda: MeshCase.from_json({"axis_names": ["dp"], "sizes": ["a"], "devices": [0], "axis_types": ["auto"]}),
-        "mesh={'axis_names': ['dp'], 'sizes': ['a'], 'devices': [0], 'axis_types': ['auto']}: "
-        "expected whole numbers for sizes and devices",
+        (
+            "mesh={'axis_names': ['dp'], 'sizes': ['a'], 'devices': [0], 'axis_types': ['auto']}: "
+            "expected whole numbers for sizes and devices"
+        ),
     ),
     "the size of an unknown axis": (
         lambda: GRID.axis_size(("dp", "ep")),

@@ -15,7 +15,6 @@ from shardproof.properties.engines.simulate import (  # each module registers it
     reductions,
     shaping,
     shard_map,
-    sorting,
 )
 from shardproof.properties.engines.simulate.divergence import may_part
 from shardproof.properties.engines.simulate.errors import (
@@ -75,5 +74,4 @@ __all__ = [
     "shaping",
     "shard_map",
     "simulate",
-    "sorting",
 ]

@@ -1,6 +1,5 @@
 """Collectives: how their primitives find operands and parameters; `exchange` has their definitions."""
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -11,11 +10,10 @@ from shardproof.oracles.dtypes import wide
 from shardproof.properties.engines.simulate import exchange
 from shardproof.properties.engines.simulate.divergence import COLLECTIVE_KINDS, axes_of, check_agreement
 from shardproof.properties.engines.simulate.env import Env
-from shardproof.properties.engines.simulate.errors import RaggedMetadata, SimulationError
+from shardproof.properties.engines.simulate.errors import RaggedMetadata, SimulationError, location
 from shardproof.properties.engines.simulate.groups import Groups
-from shardproof.properties.engines.simulate.location import location
 from shardproof.properties.engines.simulate.record import Collective, Traffic, bytes_of, participants
-from shardproof.properties.engines.simulate.rules import rule
+from shardproof.properties.engines.simulate.rules import Rule, rule
 
 
 def executed(env: Env, equation: Any, traffic: Traffic = ()) -> tuple[tuple[str, ...], Groups]:
@@ -46,37 +44,27 @@ def executed(env: Env, equation: Any, traffic: Traffic = ()) -> tuple[tuple[str,
     return axes, groups
 
 
-def all_reduce(env: Env, equation: Any, operands: Sequence[np.ndarray], op: str) -> list[np.ndarray]:
-    """Reduces every operand over mesh axes and, where a number stands among the axes, over that dimension."""
-    axes, groups = executed(env, equation)
-    names = equation.params["axes"]
-    positional = tuple(env.lead + name for name in names if isinstance(name, int))
-    results = []
-    for x, variable in zip(operands, equation.outvars, strict=True):
-        if positional:
-            x = exchange.REDUCTIONS[op].reduce(x, axis=positional, dtype=wide(x.dtype)).astype(x.dtype)
-        if axes:
-            x = exchange.exchange(x, env.mesh, axes, groups, partial(exchange.all_reduce, op=op))
-        results.append(x.astype(variable.aval.dtype, copy=False))
-    return results
+def all_reduce(op: str) -> Rule:
+    """The rule of a reduction over mesh axes and, where a number stands among the axes, over that dimension."""
+
+    def run(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
+        axes, groups = executed(env, equation)
+        positional = tuple(env.lead + name for name in equation.params["axes"] if isinstance(name, int))
+        results = []
+        for x, variable in zip(operands, equation.outvars, strict=True):
+            if positional:
+                x = exchange.REDUCTIONS[op].reduce(x, axis=positional, dtype=wide(x.dtype)).astype(x.dtype)
+            if axes:
+                x = exchange.exchange(x, env.mesh, axes, groups, partial(exchange.all_reduce, op=op))
+            results.append(x.astype(variable.aval.dtype, copy=False))
+        return results
+
+    return run
 
 
-@rule("psum", "psum_invariant", "unreduced_psum")
-def psum(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
-    """The sum over the participants."""
-    return all_reduce(env, equation, operands, "sum")
-
-
-@rule("pmax")
-def pmax(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
-    """The maximum over the participants."""
-    return all_reduce(env, equation, operands, "max")
-
-
-@rule("pmin")
-def pmin(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
-    """The minimum over the participants."""
-    return all_reduce(env, equation, operands, "min")
+rule("psum", "psum_invariant", "unreduced_psum")(all_reduce("sum"))
+rule("pmax")(all_reduce("max"))
+rule("pmin")(all_reduce("min"))
 
 
 @rule("all_gather", "all_gather_invariant", "all_gather_reduced")

@@ -7,10 +7,9 @@ import numpy as np
 
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.simulate.env import Env
-from shardproof.properties.engines.simulate.errors import CollectiveMismatch
+from shardproof.properties.engines.simulate.errors import CollectiveMismatch, location
 from shardproof.properties.engines.simulate.groups import Groups, device_name, process_groups
 from shardproof.properties.engines.simulate.liveness import equations, subjaxprs
-from shardproof.properties.engines.simulate.location import location
 
 COLLECTIVE_KINDS: dict[str, str] = {
     "psum": "all_reduce",

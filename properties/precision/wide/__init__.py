@@ -10,12 +10,10 @@ from shardproof.properties.precision.wide import (  # each module registers its 
     choices,
     elementwise,
     moving,
-    quotients,
     sums,
 )
-from shardproof.properties.precision.wide.arithmetic import WideArithmetic
+from shardproof.properties.precision.wide.arithmetic import Change, ChangedArithmetic, WideArithmetic
 from shardproof.properties.precision.wide.casts import FORMATS
-from shardproof.properties.precision.wide.changed import Change, ChangedArithmetic
 from shardproof.properties.precision.wide.held import Wide
 from shardproof.properties.precision.wide.rounding import DOUBLES, OWN, WAYS, Rounding
 from shardproof.properties.precision.wide.table import WIDE, wide_rule
@@ -35,7 +33,6 @@ __all__ = [
     "choices",
     "elementwise",
     "moving",
-    "quotients",
     "sums",
     "wide_rule",
 ]

@@ -18,11 +18,11 @@ from shardproof.properties.precision.wide.held import (
     together,
     value_of,
 )
-from shardproof.properties.precision.wide.integers import exactly
 from shardproof.properties.precision.wide.rounding import limits, literal_error, moved
 from shardproof.properties.precision.wide.table import (
     charged,
     decided,
+    exactly,
     is_exact,
     limits_of,
     one,

@@ -7,11 +7,10 @@ import numpy as np
 
 from shardproof.properties.engines.simulate.elementwise import aligned
 from shardproof.properties.engines.simulate.env import Env, common_lead
+from shardproof.properties.engines.simulate.reductions import ranking
 from shardproof.properties.engines.simulate.rules import RULES, result_dtype
-from shardproof.properties.engines.simulate.sorting import ranking
 from shardproof.properties.precision.wide.held import UNKNOWN, Numbers, together, value_of
-from shardproof.properties.precision.wide.integers import exactly
-from shardproof.properties.precision.wide.table import decided, is_exact, one, wide_rule
+from shardproof.properties.precision.wide.table import decided, exactly, is_exact, one, wide_rule
 
 
 @wide_rule("eq", "ne", "lt", "le", "gt", "ge")

@@ -14,9 +14,9 @@ from shardproof.properties.engines.simulate.elementwise import aligned
 from shardproof.properties.engines.simulate.env import Env
 from shardproof.properties.engines.simulate.rules import RULES, result_dtype
 from shardproof.properties.precision.wide.held import Numbers, together
-from shardproof.properties.precision.wide.integers import exactly
 from shardproof.properties.precision.wide.table import (
     charged,
+    exactly,
     has_complex,
     is_exact,
     limits_of,
@@ -297,3 +297,17 @@ def rounded(env: Env, equation: Any, x: Numbers) -> Any:
 def is_finite(env: Env, equation: Any, x: Numbers) -> Numbers:
     """Whether a number is finite: unknown where the number is."""
     return together(np.isfinite(x["value"]), np.where(np.isinf(x["error"]), np.inf, 0.0), np.dtype(bool))
+
+
+POWER_OF_TWO = 0.5
+"""The fraction of such a number, as `frexp` has it."""
+
+
+@wide_rule("div")
+def quotient(env: Env, equation: Any, a: Numbers, b: Numbers) -> Any:
+    """A quotient: compilers multiply by the reciprocal of what they know, which is exact of powers of two alone."""
+    if is_exact(equation):
+        return exactly(env, RULES["div"], equation, [a, b])
+    a, b = aligned(env, equation, (a, b))
+    roundings = np.where(np.frexp(np.abs(b["value"]))[0] == POWER_OF_TWO, 1.0, 2.0)
+    return result(env, equation, FUNCTIONS["div"], a, b, roundings=roundings)

@@ -16,8 +16,7 @@ from shardproof.properties.engines.simulate.interpreter import evaluate
 from shardproof.properties.engines.simulate.plans import as_value
 from shardproof.properties.engines.simulate.prepare import NOTHING, beside, of_set
 from shardproof.properties.engines.simulated import failing_as_a_limit, small
-from shardproof.properties.precision.wide.arithmetic import WideArithmetic
-from shardproof.properties.precision.wide.changed import Change, ChangedArithmetic
+from shardproof.properties.precision.wide.arithmetic import Change, ChangedArithmetic, WideArithmetic
 from shardproof.properties.precision.wide.held import Wide
 from shardproof.properties.precision.wide.rounding import OWN, Rounding
 

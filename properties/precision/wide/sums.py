@@ -14,11 +14,11 @@ from shardproof.properties.engines.simulate.divergence import axes_of
 from shardproof.properties.engines.simulate.env import Env
 from shardproof.properties.engines.simulate.rules import RULES, result_dtype
 from shardproof.properties.precision.wide.held import Numbers, error_of, over_blocks, together, value_of
-from shardproof.properties.precision.wide.integers import exactly
 from shardproof.properties.precision.wide.moving import of_each_device, unknown_where
 from shardproof.properties.precision.wide.rounding import ACROSS_DEVICES
 from shardproof.properties.precision.wide.table import (
     charged,
+    exactly,
     is_exact,
     limits_of,
     one,

@@ -21,7 +21,7 @@ from shardproof.properties.cases.data import Data
 from shardproof.properties.engines.running import all_blocks, ready
 from shardproof.properties.engines.simulate import Simulated
 from shardproof.properties.engines.simulate.divergence import axes_of
-from shardproof.properties.engines.simulate.location import location
+from shardproof.properties.engines.simulate.errors import location
 from shardproof.properties.engines.simulated import Interpreted
 from shardproof.properties.precision.expected import references
 from shardproof.properties.precision.numbers import operands

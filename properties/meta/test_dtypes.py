@@ -28,7 +28,6 @@ from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.engines import XlaEngine
 from shardproof.properties.laws.law import LAWS
-from shardproof.properties.precision.numbers import operands
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS
 from shardproof.properties.runner.judging import verify
 from shardproof.properties.runner.tally import Tally
@@ -203,32 +202,3 @@ def test_parts_of_the_smallest_normal_numbers_may_be_zero(law: str) -> None:
     (mean,) = (i for i in IMPLEMENTATIONS if str(i) == "shard_mean[mean]")
     verdict = verify(LAWS[law], mean, case, XlaEngine(), Tally("shard_mean", "mean", law))
     assert verdict.kind == "held"
-
-
-@pytest.mark.parametrize("block", [(), (2, 50)])
-@pytest.mark.parametrize("dtype", ["int32", "int8", "int4", "float32", "float8_e4m3fn"])
-@pytest.mark.parametrize(("op", "sign"), [("max", -1), ("min", 1)])
-def test_what_is_compared_has_one_sign_in_every_second_data_set(
-    op: str, sign: int, dtype: str, block: tuple[int, ...]
-) -> None:
-    """None beyond the zeros where nothing arrives, but for NaN and the least integer; others have both signs."""
-    mixed = []
-    for kind in ("exact", "special", "nan") if dtype.startswith("float") else ("exact", "special"):
-        for seed in range(6):
-            case = Case(
-                "all_reduce",
-                MeshCase(("dp",), (2,)),
-                "dp",
-                (Operand(block, dtype, Placement(((),) * len(block))),),
-                (("op", op),),
-            )
-            (array,) = operands(case, Data(kind, seed))
-            assert (array.dtype.name, array.shape) == (dtype, block)
-            assert isinstance(array, np.ndarray)
-            numbers = array.astype(np.float64)
-            if seed % 2:
-                least = ml_dtypes.iinfo(array.dtype).min if is_integer(array.dtype) else np.nan
-                assert not (sign * numbers < 0)[numbers != least].any()
-            else:
-                mixed.append((numbers < 0).any() and (numbers > 0).any())
-    assert all(mixed) or block == ()

@@ -73,9 +73,9 @@ def all_to_all(blocks: np.ndarray, split_dimension: int, concat_dimension: int) 
 
 def permute(blocks: np.ndarray, pairs: Iterable[tuple[int, int]]) -> np.ndarray:
     """For each (source, destination), the source's block on the destination; zeros where nothing arrives."""
+    sources, destinations = np.array(list(pairs), int).reshape(-1, 2).T
     result = np.zeros_like(blocks)
-    for source, destination in pairs:
-        result[:, destination] = blocks[:, source]
+    result[:, destinations] = blocks[:, sources]
     return result
 
 

@@ -159,13 +159,13 @@ def exchanges(draw: st.DrawFn, name: str, *, ops: tuple[str, ...] = ("sum", "mea
     axis = draw(st.integers(-rank, rank - 1)) if rank else 0
     if splits:
         shape[axis] = p * shape[axis] if tiled else p
-    keywords = {
+    keywords: dict[str, Callable[[], dict[str, Any]]] = {
         "all_reduce": lambda: {"op": draw(st.sampled_from(ops))},
         "all_gather": lambda: {"axis": axis, "tiled": tiled},
         "reduce_scatter": lambda: {"scatter_dimension": axis, "tiled": tiled},
         "all_to_all": lambda: {"split_axis": axis, "concat_axis": draw(st.integers(-rank, rank - 1)), "tiled": tiled},
         "permute": lambda: {
-            "perm": tuple(p for p in enumerate(draw(st.permutations(range(p)))) if draw(st.booleans()))
+            "perm": tuple(pair for pair in enumerate(draw(st.permutations(range(p)))) if draw(st.booleans()))
         },
         "ring_shift": lambda: {"offset": draw(st.integers(-2 * p, 2 * p))},
         "broadcast": lambda: {"root": draw(st.integers(0, p - 1))},

@@ -41,6 +41,21 @@ def wide_rule(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
+def float_rule(*names: str) -> Callable[[Rule], Rule]:
+    """The same, of floats: where none goes in or comes out, the primitive does what it does in any run."""
+
+    def register(function: Rule) -> Rule:
+        def run(env: Env, equation: Any, *operands: Numbers) -> Any:
+            if is_exact(equation):
+                return exactly(env, RULES[equation.primitive.name], equation, list(operands))
+            return function(env, equation, *operands)
+
+        wide_rule(*names)(run)
+        return function
+
+    return register
+
+
 class Variable(NamedTuple):
     """What a rule reads of a variable."""
 

@@ -8,8 +8,8 @@ import jax
 
 from shardproof.properties.communication.hlo import collectives
 from shardproof.properties.engines.simulate.divergence import COLLECTIVE_KINDS, axes_of
+from shardproof.properties.engines.simulate.errors import location
 from shardproof.properties.engines.simulate.liveness import opened, subjaxprs
-from shardproof.properties.engines.simulate.location import location
 
 
 def no_communication(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> None:

@@ -1,6 +1,7 @@
 """The contracts of the collectives, from `all_reduce` to `broadcast`."""
 
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -205,19 +206,17 @@ def _collective(
     violations: tuple[Violation, ...] = (),
 ) -> Contract:
     base = name.removesuffix("_invariant")
-    value = getattr(values, base)
-    transpose = getattr(transposes, f"{base}_transpose")
 
-    def on_blocks(function: Callable[..., np.ndarray]) -> Callable[[Case, Sequence[np.ndarray]], list[np.ndarray]]:
+    def on_blocks(oracles: ModuleType, function: str) -> Callable[[Case, Sequence[np.ndarray]], list[np.ndarray]]:
         def apply(case: Case, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
             params = case.keywords
             if "axis_index_groups" in params:
                 params["groups"] = params.pop("axis_index_groups")
-            return [function(leaf, case.mesh, case.axes, **params) for leaf in blocks]
+            return [getattr(oracles, function)(leaf, case.mesh, case.axes, **params) for leaf in blocks]
 
         return apply
 
-    oracle, transposed = on_blocks(value), on_blocks(transpose)
+    oracle, transposed = on_blocks(values, base), on_blocks(transposes, f"{base}_transpose")
     return Contract(
         name=name,
         cases=lambda scope: collective_cases(name, scope, arguments),

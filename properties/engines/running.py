@@ -13,13 +13,13 @@ import numpy as np
 from jax import lax
 from jax.interpreters import ad
 
-from shardproof.oracles.layout import shard
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.manual import stacked_axes
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine, Interpreted, Prepared, SimulateEngine, XlaEngine
 from shardproof.properties.engines.batches import oracle_blocks
 from shardproof.properties.engines.simulate import raised_in
+from shardproof.properties.engines.simulate.layout import divide
 from shardproof.properties.engines.simulate.liveness import equations
 from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.implementations import Implementation
@@ -193,6 +193,7 @@ def all_blocks(case: Case, stacked: np.ndarray) -> np.ndarray:
 
 def placed_blocks(case: Case, array: np.ndarray, placement: Placement) -> np.ndarray:
     """A global array that leaves by type, as blocks `[*mesh.sizes, *block]`."""
-    held = shard(array, case.mesh, placement.partition())
+    held = divide(array, case.mesh, placement.partition())
     rank = len(case.mesh.sizes)
-    return held.reshape(*case.mesh.sizes, *held.shape[rank + len(placement.stacked) :])
+    block = held.shape[rank + len(placement.stacked) :]
+    return np.broadcast_to(held.reshape(*held.shape[:rank], *block), (*case.mesh.sizes, *block))

@@ -28,7 +28,7 @@ def failing_as_a_limit() -> Iterator[None]:
     except simulate.OF_THE_PROGRAM:
         raise
     except Exception as error:
-        if not simulate.raised_in(error).startswith(("shardproof.properties.engines.simulate.", "shardproof.oracles.")):
+        if not simulate.raised_in(error).startswith("shardproof.properties.engines.simulate."):
             raise
         first = str(error).partition("\n")[0]
         what = f"this program, for an error of its own ({type(error).__name__}: {first})"
@@ -62,33 +62,14 @@ class Interpreted(Prepared):
 
     def each(self, sets: Sets) -> Iterator[list[np.ndarray]]:
         """The results on each of several data sets: of small ones at once, if all of them can be run."""
-        if _small(sets):
+        if small(sets):
             with contextlib.suppress(Exception):  # that of the first data set that has one is raised below
                 return iter(self.traced.run_together(sets))
         return super().each(sets)
 
-    def wide_together(self, sets: Sets, rounding: simulate.Rounding) -> list[list[simulate.Wide]] | None:
-        """What `wide` gives of several data sets, run at once; None if one cannot be run, or they are not small."""
-        if _small(sets):
-            with contextlib.suppress(Exception):  # which `wide` raises for the data set that has it
-                return self.traced.run_wide_together(sets, rounding=rounding)
-        return None
 
-    def wide(self, arrays: Sequence[np.ndarray], rounding: simulate.Rounding = simulate.OWN) -> list[simulate.Wide]:
-        """The results in double precision, with how far off those in the traced dtypes may be.
-
-        Arguments:
-            arrays: the global arrays.
-            rounding: what each operation may be off by; by default that of its own dtype.
-
-        Raises:
-            InterpreterLimit: if the program has an operation whose error no rule says.
-        """
-        with failing_as_a_limit():
-            return self.traced.run_wide(*arrays, rounding=rounding)
-
-
-def _small(sets: Sets) -> bool:
+def small(sets: Sets) -> bool:
+    """Whether several data sets are small enough to be run at once."""
     return len(sets) > 1 and sum(array.size for arrays in sets for array in arrays) <= MOST_TOGETHER
 
 

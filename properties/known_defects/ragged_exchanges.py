@@ -1,7 +1,7 @@
 """The known defects of `ragged_all_to_all`."""
 
-from shardproof.oracles.ragged import RaggedMismatch
 from shardproof.properties.cases.case import Case
+from shardproof.properties.engines.simulate import RaggedMetadata
 from shardproof.properties.known_defects import faults, repairs
 from shardproof.properties.known_defects.defect import Defect
 from shardproof.properties.known_defects.showing import by_compiler, under_vmap
@@ -12,7 +12,7 @@ def _backward(case: Case, error: Exception) -> bool:
     """Whether a gradient is wrong, or the exchange that computes it contradicts itself."""
     if isinstance(error, Broken):
         return error.of == "gradient" and error.kind not in ("communication", "overlap")
-    return isinstance(error, RaggedMismatch)
+    return isinstance(error, RaggedMetadata)
 
 
 def _typed_invariant(case: Case, error: Exception) -> bool:
@@ -52,7 +52,7 @@ RAGGED = (
         "The gradient of ragged_all_to_all by `output` is wrong where an empty slice has the offset of another.",
         ("0.10.2", "0.12.0.1"),
         at_fault=faults.ragged_exchange,
-        shows=lambda case, error: _backward(case, error) and not isinstance(error, RaggedMismatch),
+        shows=lambda case, error: _backward(case, error) and not isinstance(error, RaggedMetadata),
         repair=repairs.ragged_exchange,
     ),
     Defect(

@@ -4,11 +4,9 @@ A definition here says what one participant receives, given its place among the 
 that they hold, in plain loops; the transposes follow from the operations by the adjoint identity.
 """
 
-import inspect
-import itertools
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -18,123 +16,40 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardproof.oracles import collectives, transposes
-from shardproof.oracles.layout import shard, sharded_axes, unshard
+from shardproof.oracles.layout import shard, unshard
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.meta import small_meshes
+from shardproof.properties.meta.blockwise import participants
 
-Groups = tuple[tuple[int, ...], ...] | None
-Device = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """One call of every collective: who takes part, and an argument for each parameter that one has.
-
-    `shape` is that of the pieces: the dimension `axis` is multiplied by the number of participants, or
-    replaced by it, where an operation splits it.
-    """
-
-    mesh: MeshCase
-    axes: tuple[str, ...]
-    groups: Groups
-    shape: tuple[int, ...]
-    axis: int
-    other_axis: int
-    tiled: bool
-    perm: tuple[tuple[int, int], ...]
-    offset: int
-    root: int
-
-    @property
-    def participants(self) -> int:
-        """How many blocks one participant receives."""
-        return len(self.groups[0]) if self.groups else self.mesh.axis_size(self.axes)
-
-    @property
-    def splittable(self) -> tuple[int, ...]:
-        """A block shape that divides into one piece per participant along `axis`."""
-        shape = list(self.shape)
-        shape[self.axis] = self.participants * shape[self.axis] if self.tiled else self.participants
-        return tuple(shape)
+Blocks = Sequence[np.ndarray]
+PAIR = MeshCase(("dp",), (2,))
+MULTIPLE = math.lcm(*range(1, 9))
+"""Means over up to 8 participants of multiples of this are integers."""
 
 
-@st.composite
-def exchanges(draw: st.DrawFn) -> Exchange:
-    """Exchanges over any axes of any mesh, in any order, within any groups of equal length.
-
-    Shrinks towards blocks `[0]` on one device. Draws such as `("tp", "dp")` of `(dp=2, tp=3)` in groups
-    `((4, 0, 1), (2, 5, 3))`, pieces `[2, 3]`, `axis=-1`, tiled.
-    """
-    mesh = draw(small_meshes())
-    axes = tuple(draw(st.lists(st.sampled_from(mesh.axis_names), unique=True, min_size=1)))
-    p = mesh.axis_size(axes)
-    order = draw(st.permutations(range(p)))
-    length = draw(st.sampled_from([n for n in range(1, p + 1) if p % n == 0]))
-    groups = tuple(tuple(order[i : i + length]) for i in range(0, p, length))
-    shape = tuple(draw(st.lists(st.integers(0, 3), min_size=1, max_size=3)))
-    dimensions = st.integers(-len(shape), len(shape) - 1)
-    destinations = draw(st.permutations(range(p)))
-    return Exchange(
-        mesh=mesh,
-        axes=axes,
-        groups=draw(st.sampled_from([None, groups])),
-        shape=shape,
-        axis=draw(dimensions),
-        other_axis=draw(dimensions),
-        tiled=draw(st.booleans()),
-        perm=tuple((i, to) for i, to in enumerate(destinations) if draw(st.booleans())),
-        offset=draw(st.integers(-2 * p, 2 * p)),
-        root=draw(st.integers(0, p - 1)),
-    )
+def integers(shape: tuple[int, ...], dtype: Any, *, stream: int = 0) -> np.ndarray:
+    """Small integers in no order, of which a mean over up to 8 participants is exact in float64."""
+    return np.asarray(MULTIPLE * np.random.default_rng(stream).integers(-999, 1000, shape), dtype)
 
 
-def participants_of(mesh: MeshCase, axes: tuple[str, ...], groups: Groups, device: Device) -> list[Device]:
-    """The devices that exchange with `device`, itself included, in logical order (or in its group's order)."""
-    everyone = []
-    for along in itertools.product(*(range(mesh.shape[name]) for name in axes)):
-        at = dict(zip(mesh.axis_names, device, strict=True)) | dict(zip(axes, along, strict=True))
-        everyone.append(tuple(at[name] for name in mesh.axis_names))
-    if groups is None:
-        return everyone
-    [group] = [group for group in groups if everyone.index(device) in group]
-    return [everyone[index] for index in group]
+def place_of(number: int, pieces: int, shape: Sequence[int], axis: int, tiled: bool) -> tuple[Any, ...]:
+    """The index of piece `number` of a block: a slice of its dimension `axis` if tiled, an entry of it if not."""
+    size = shape[axis] // pieces
+    return (slice(None),) * (axis % len(shape)) + (slice(number * size, (number + 1) * size) if tiled else number,)
 
 
-def device_by_device(
-    blocks: np.ndarray, exchange: Exchange, groups: Groups, receive: Callable[[int, list[np.ndarray]], np.ndarray]
-) -> np.ndarray:
-    """What every device receives, one after the other: `receive(its place, the participants' blocks)`."""
-    held = {device: np.asarray(blocks[device]) for device in np.ndindex(*exchange.mesh.sizes)}
-    received = {}
-    for device in held:
-        participants = participants_of(exchange.mesh, exchange.axes, groups, device)
-        received[device] = receive(participants.index(device), [held[participant] for participant in participants])
-    in_order = np.stack([received[device] for device in np.ndindex(*exchange.mesh.sizes)])
-    return in_order.reshape(*exchange.mesh.sizes, *in_order.shape[1:])
-
-
-def along(dimension: int, part: int | slice) -> tuple[int | slice, ...]:
-    """The index of `part` of one dimension."""
-    return (*(slice(None),) * dimension, part)
-
-
-def part_of(piece: int, pieces: int, size: int, tiled: bool) -> int | slice:
-    """Where piece number `piece` is in a dimension of `size`: a slice if tiled, an entry if not."""
-    return slice(piece * size // pieces, (piece + 1) * size // pieces) if tiled else piece
-
-
-def assemble(parts: list[np.ndarray], axis: int, tiled: bool) -> np.ndarray:
+def assemble(parts: Blocks, axis: int, tiled: bool) -> np.ndarray:
     """The parts joined along the dimension `axis` of the result, in order."""
     shape = list(parts[0].shape)
     axis %= len(shape) + (not tiled)
     shape[axis : axis + tiled] = [len(parts) * shape[axis] if tiled else len(parts)]
     result = np.empty(shape, parts[0].dtype)
     for i, part in enumerate(parts):
-        result[along(axis, part_of(i, len(parts), shape[axis], tiled))] = part
+        result[place_of(i, len(parts), shape, axis, tiled)] = part
     return result
 
 
-def total(blocks: list[np.ndarray]) -> np.ndarray:
+def total(blocks: Blocks) -> np.ndarray:
     """The sum of the blocks, one after the other."""
     result = np.zeros_like(blocks[0])
     for block in blocks:
@@ -142,7 +57,7 @@ def total(blocks: list[np.ndarray]) -> np.ndarray:
     return result
 
 
-def all_reduce(place: int, blocks: list[np.ndarray], *, op: str) -> np.ndarray:
+def all_reduce(place: int, blocks: Blocks, *, op: str) -> np.ndarray:
     """Every participant receives the reduction of all."""
     if op == "sum":
         return total(blocks)
@@ -154,177 +69,139 @@ def all_reduce(place: int, blocks: list[np.ndarray], *, op: str) -> np.ndarray:
     return result
 
 
-def all_gather(place: int, blocks: list[np.ndarray], *, axis: int, tiled: bool) -> np.ndarray:
+def all_gather(place: int, blocks: Blocks, *, axis: int, tiled: bool) -> np.ndarray:
     """Every participant receives all blocks."""
     return assemble(blocks, axis, tiled)
 
 
-def reduce_scatter(place: int, blocks: list[np.ndarray], *, scatter_dimension: int, tiled: bool) -> np.ndarray:
+def reduce_scatter(place: int, blocks: Blocks, *, scatter_dimension: int, tiled: bool) -> np.ndarray:
     """A participant receives its own piece of the sum."""
-    dimension = scatter_dimension % blocks[0].ndim
-    return total(blocks)[along(dimension, part_of(place, len(blocks), blocks[0].shape[dimension], tiled))]
+    return total(blocks)[place_of(place, len(blocks), blocks[0].shape, scatter_dimension, tiled)]
 
 
-def all_to_all(place: int, blocks: list[np.ndarray], *, split_axis: int, concat_axis: int, tiled: bool) -> np.ndarray:
+def all_to_all(place: int, blocks: Blocks, *, split_axis: int, concat_axis: int, tiled: bool) -> np.ndarray:
     """A participant receives from every participant the piece that is for it."""
-    rank = blocks[0].ndim
-    where = along(split_axis % rank, part_of(place, len(blocks), blocks[0].shape[split_axis], tiled))
-    return assemble([block[where] for block in blocks], concat_axis % rank, tiled)
+    mine = place_of(place, len(blocks), blocks[0].shape, split_axis, tiled)
+    return assemble([block[mine] for block in blocks], concat_axis % blocks[0].ndim, tiled)
 
 
-def permute(place: int, blocks: list[np.ndarray], *, perm: tuple[tuple[int, int], ...]) -> np.ndarray:
+def permute(place: int, blocks: Blocks, *, perm: tuple[tuple[int, int], ...]) -> np.ndarray:
     """A participant receives from the source whose destination it is, or zeros."""
-    for source, destination in perm:
-        if destination == place:
-            return blocks[source]
-    return np.zeros_like(blocks[place])
+    return next((blocks[source] for source, to in perm if to == place), np.zeros_like(blocks[place]))
 
 
-def ring_shift(place: int, blocks: list[np.ndarray], *, offset: int) -> np.ndarray:
+def ring_shift(place: int, blocks: Blocks, *, offset: int) -> np.ndarray:
     """A participant receives from the one that is `offset` behind it on the ring."""
-    for source in range(len(blocks)):
-        if (source + offset) % len(blocks) == place:
-            return blocks[source]
-    raise AssertionError("a ring has no gaps")
+    return next(block for source, block in enumerate(blocks) if (source + offset) % len(blocks) == place)
 
 
-def broadcast(place: int, blocks: list[np.ndarray], *, root: int) -> np.ndarray:
+def broadcast(place: int, blocks: Blocks, *, root: int) -> np.ndarray:
     """Every participant receives the root's block."""
     return blocks[root]
 
 
-PAIR = MeshCase(("dp",), (2,))
-TRANSPOSED = Exchange(
-    mesh=MeshCase(("dp", "tp"), (2, 3)),
-    axes=("tp", "dp"),
-    groups=((4, 0, 1), (2, 5, 3)),
-    shape=(2,),
-    axis=0,
-    other_axis=0,
-    tiled=True,
-    perm=((0, 5), (3, 3), (5, 1)),
-    offset=-1,
-    root=4,
-)
+DEFINITIONS: dict[str, Callable[..., np.ndarray]] = {
+    f.__name__: f for f in (all_reduce, all_gather, reduce_scatter, all_to_all, permute, ring_shift, broadcast)
+}
+GROUPED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 
 @dataclass(frozen=True)
-class Operation:
-    """A collective: its definition, and how an exchange calls it."""
+class Exchange:
+    """A call of a collective, on blocks of a shape."""
 
     name: str
-    define: Callable[..., np.ndarray]
-    arguments: Callable[[Exchange], dict[str, Any]]
-    splits: bool = False
-    grouped: bool = True
-    variant: str = ""
+    mesh: MeshCase
+    axes: tuple[str, ...]
+    groups: tuple[tuple[int, ...], ...] | None
+    shape: tuple[int, ...]
+    keywords: dict[str, Any]
 
-    def __str__(self) -> str:
-        return "-".join(filter(None, (self.name, self.variant)))
+    def __call__(self, oracle: Callable[..., np.ndarray], blocks: np.ndarray) -> np.ndarray:
+        """Calls an oracle of the collective."""
+        groups = {"groups": self.groups} if self.name in GROUPED else {}
+        return oracle(blocks, self.mesh, self.axes, **self.keywords, **groups)
 
-
-def reduction(op: str) -> Operation:
-    """An all-reduce by `op`."""
-    return Operation("all_reduce", all_reduce, lambda _: {"op": op}, variant=op)
-
-
-def gather_arguments(exchange: Exchange) -> dict[str, Any]:
-    """The new dimension of a stack may also be the one after the last."""
-    axis = exchange.axis if exchange.tiled or exchange.axis < 0 else exchange.other_axis % len(exchange.shape) + 1
-    return {"axis": axis, "tiled": exchange.tiled}
-
-
-LINEAR = (
-    reduction("sum"),
-    reduction("mean"),
-    Operation("all_gather", all_gather, gather_arguments),
-    Operation("reduce_scatter", reduce_scatter, lambda e: {"scatter_dimension": e.axis, "tiled": e.tiled}, splits=True),
-    Operation(
-        "all_to_all",
-        all_to_all,
-        lambda e: {"split_axis": e.axis, "concat_axis": e.other_axis, "tiled": e.tiled},
-        splits=True,
-    ),
-    Operation("permute", permute, lambda e: {"perm": e.perm}, grouped=False),
-    Operation("ring_shift", ring_shift, lambda e: {"offset": e.offset}, grouped=False),
-    Operation("broadcast", broadcast, lambda e: {"root": e.root}, grouped=False),
-)
-NOT_LINEAR = (reduction("max"), reduction("min"))
-
-MULTIPLE = math.lcm(*range(1, 9))
-"""Means over up to 8 participants of multiples of this are integers."""
+    def by_device(self, blocks: np.ndarray, receive: Callable[[int, Blocks], np.ndarray]) -> np.ndarray:
+        """What every device receives, one after the other: `receive(its place, the participants' blocks)`."""
+        received = []
+        for device in np.ndindex(*self.mesh.sizes):
+            together = participants(self.mesh, self.axes, device)
+            if self.groups is not None:
+                (group,) = (group for group in self.groups if together.index(device) in group)
+                together = [together[index] for index in group]
+            received.append(receive(together.index(device), [np.asarray(blocks[one]) for one in together]))
+        return np.stack(received).reshape(*self.mesh.sizes, *received[0].shape)
 
 
-def integers(shape: tuple[int, ...], dtype: Any, *, stream: int = 0) -> np.ndarray:
-    """Small integers in no order, of which a mean over up to 8 participants is exact in float64."""
-    return np.asarray(MULTIPLE * np.random.default_rng(stream).integers(-999, 1000, shape), dtype)
+@st.composite
+def exchanges(draw: st.DrawFn, name: str, *, ops: tuple[str, ...] = ("sum", "mean", "max", "min")) -> Exchange:
+    """Exchanges over any axes of any mesh, in any order, within any groups of equal length.
+
+    Shrinks towards blocks `[0]` on one device. Draws such as `("tp", "dp")` of `(dp=2, tp=3)` in groups
+    `((4, 0, 1), (2, 5, 3))`, pieces `[2, 3]`, `axis=-1`, tiled.
+    """
+    mesh = draw(small_meshes())
+    axes = tuple(draw(st.lists(st.sampled_from(mesh.axis_names), unique=True, min_size=1)))
+    p = mesh.axis_size(axes)
+    groups = None
+    if name in GROUPED and draw(st.booleans()):
+        order, length = (
+            draw(st.permutations(range(p))),
+            draw(st.sampled_from([n for n in range(1, p + 1) if not p % n])),
+        )
+        groups = tuple(tuple(order[i : i + length]) for i in range(0, p, length))
+        p = length
+    splits = name in ("reduce_scatter", "all_to_all")
+    shape = draw(st.lists(st.integers(0, 3), min_size=int(splits), max_size=3))
+    tiled = bool(shape) and draw(st.booleans())
+    rank = len(shape) + (name == "all_gather" and not tiled)
+    axis = draw(st.integers(-rank, rank - 1)) if rank else 0
+    if splits:
+        shape[axis] = p * shape[axis] if tiled else p
+    keywords: dict[str, Callable[[], dict[str, Any]]] = {
+        "all_reduce": lambda: {"op": draw(st.sampled_from(ops))},
+        "all_gather": lambda: {"axis": axis, "tiled": tiled},
+        "reduce_scatter": lambda: {"scatter_dimension": axis, "tiled": tiled},
+        "all_to_all": lambda: {"split_axis": axis, "concat_axis": draw(st.integers(-rank, rank - 1)), "tiled": tiled},
+        "permute": lambda: {
+            "perm": tuple(pair for pair in enumerate(draw(st.permutations(range(p)))) if draw(st.booleans()))
+        },
+        "ring_shift": lambda: {"offset": draw(st.integers(-2 * p, 2 * p))},
+        "broadcast": lambda: {"root": draw(st.integers(0, p - 1))},
+    }
+    return Exchange(name, mesh, axes, groups, tuple(shape), keywords[name]())
 
 
-def call(operation: Operation, exchange: Exchange) -> tuple[tuple[int, ...], Groups, dict[str, Any]]:
-    """The block shape, the groups and the keyword arguments with which an exchange calls an operation."""
-    groups = exchange.groups if operation.grouped else None
-    shape = exchange.splittable if operation.splits else exchange.shape
-    return shape, groups, operation.arguments(exchange)
-
-
-def check_definition(operation: Operation, exchange: Exchange) -> None:
-    """The oracle and the definition of an operation agree on every block, in value, shape and dtype."""
-    shape, groups, arguments = call(operation, exchange)
-    blocks = integers((*exchange.mesh.sizes, *shape), np.int32)
-    expected = device_by_device(
-        blocks, exchange, groups, lambda place, held: operation.define(place, held, **arguments)
-    )
-    oracle = getattr(collectives, operation.name)
-    passed = arguments | ({"groups": groups} if operation.grouped else {})
-    np.testing.assert_array_equal(oracle(blocks, exchange.mesh, exchange.axes, **passed), expected, strict=True)
-
-
-@pytest.mark.parametrize("operation", LINEAR + NOT_LINEAR, ids=str)
-@given(exchange=exchanges())
-def test_an_oracle_is_its_definition(operation: Operation, exchange: Exchange) -> None:
+@pytest.mark.parametrize("name", DEFINITIONS)
+@given(data=st.data())
+def test_an_oracle_is_its_definition(name: str, data: st.DataObject) -> None:
     """Every device receives what the definition says of its place among the participants and of their blocks."""
-    check_definition(operation, exchange)
+    exchange = data.draw(exchanges(name))
+    blocks = integers((*exchange.mesh.sizes, *exchange.shape), np.int32)
+    found = exchange(getattr(collectives, name), blocks)
+    expected = exchange.by_device(blocks, lambda place, held: DEFINITIONS[name](place, held, **exchange.keywords))
+    np.testing.assert_array_equal(found, expected, strict=True)
 
 
-@pytest.mark.parametrize("operation", [o for o in LINEAR + NOT_LINEAR if not o.splits], ids=str)
-def test_scalars_are_exchanged_like_blocks(operation: Operation) -> None:
-    """A block without dimensions is reduced, stacked and moved like any other."""
-    check_definition(operation, replace(TRANSPOSED, shape=(), axis=-1, tiled=False))
-
-
-@given(exchange=exchanges())
+@given(exchange=exchanges("broadcast"))
 def test_axis_index_is_the_place_among_the_participants(exchange: Exchange) -> None:
     """The logical index of a device is its place among the participants, the last name varying fastest."""
-    blank = np.zeros(exchange.mesh.sizes, np.int32)
-    expected = device_by_device(blank, exchange, None, lambda place, held: np.array(place, np.int32))
-    index = collectives.axis_index(exchange.mesh, exchange.axes)
-    np.testing.assert_array_equal(index, expected, strict=True)
+    expected = exchange.by_device(np.zeros(exchange.mesh.sizes), lambda place, held: np.array(place, np.int32))
+    np.testing.assert_array_equal(collectives.axis_index(exchange.mesh, exchange.axes), expected, strict=True)
 
 
-@given(exchange=exchanges())
-def test_a_name_alone_is_a_tuple_of_one(exchange: Exchange) -> None:
-    """A collective over a name equals that over the tuple of this name."""
-    blocks = integers((*exchange.mesh.sizes, *exchange.shape), np.int32)
-    name = exchange.axes[0]
-    np.testing.assert_array_equal(
-        collectives.all_gather(blocks, exchange.mesh, name), collectives.all_gather(blocks, exchange.mesh, (name,))
-    )
-
-
-@pytest.mark.parametrize("operation", LINEAR, ids=str)
-@given(exchange=exchanges())
-def test_a_transpose_satisfies_the_adjoint_identity(operation: Operation, exchange: Exchange) -> None:
+@pytest.mark.parametrize("name", DEFINITIONS)
+@given(data=st.data())
+def test_a_transpose_satisfies_the_adjoint_identity(name: str, data: st.DataObject) -> None:
     """<F d, c> = <d, F^T c> exactly, over all blocks of all devices."""
-    shape, groups, arguments = call(operation, exchange)
-    arguments |= {"groups": groups} if operation.grouped else {}
-    forward = getattr(collectives, operation.name)
-    backward = getattr(transposes, f"{operation.name}_transpose")
-    data = integers((*exchange.mesh.sizes, *shape), np.float64)
-    image = forward(data, exchange.mesh, exchange.axes, **arguments)
+    exchange = data.draw(exchanges(name, ops=("sum", "mean")))
+    blocks = integers((*exchange.mesh.sizes, *exchange.shape), np.float64)
+    image = exchange(getattr(collectives, name), blocks)
     cotangent = integers(image.shape, np.float64, stream=1)
-    pulled_back = backward(cotangent, exchange.mesh, exchange.axes, **arguments)
-    assert pulled_back.shape == data.shape
-    assert np.vdot(image, cotangent) == np.vdot(data, pulled_back)
+    pulled_back = exchange(getattr(transposes, f"{name}_transpose"), cotangent)
+    assert pulled_back.shape == blocks.shape
+    assert np.vdot(image, cotangent) == np.vdot(blocks, pulled_back)
 
 
 @st.composite
@@ -366,98 +243,37 @@ def test_leave_is_the_transpose_of_shard(placement: Any) -> None:
     assert np.vdot(blocks, cotangent) == np.vdot(array, left)
 
 
-@given(placement=placements())
-def test_a_cotangent_that_enters_leaves_unchanged(placement: Any) -> None:
-    """The gradient of the program that shards and assembles again is the identity over global arrays."""
-    mesh, spec, shape = placement
-    cotangent = integers(shape, np.int32)
-    left = transposes.leave(transposes.enter(cotangent, mesh, spec), mesh, spec)
-    np.testing.assert_array_equal(left, cotangent, strict=True)
+LARGEST = 2**64 - 1
+REDUCED: dict[str, tuple[str, Any, list[Any], Any, Any]] = {
+    "a sum of bool counts": ("sum", bool, [True, True], np.int32, 2),
+    "the maximum of bool": ("max", bool, [True, False], bool, True),
+    "the minimum of bool": ("min", bool, [True, False], bool, False),
+    "a mean of bool": ("mean", bool, [True, False], np.float32, 0.5),
+    "a mean of integers": ("mean", np.int8, [1, 0], np.float32, 0.5),
+    "a mean of short integers": ("mean", ml_dtypes.int4, [1, 0], np.float32, 0.5),
+    "int8 wraps around": ("sum", np.int8, [100, 100], np.int8, -56),
+    "negative int8 wraps around": ("sum", np.int8, [-100, -100], np.int8, 56),
+    "uint8 wraps around": ("sum", np.uint8, [200, 200], np.uint8, 144),
+    "int32 wraps around": ("sum", np.int32, [2**30, 2**30], np.int32, -(2**31)),
+    "int4 wraps around": ("sum", ml_dtypes.int4, [5, 5], ml_dtypes.int4, -6),
+    "bfloat16 is rounded once": ("sum", ml_dtypes.bfloat16, [256, 1, 1], ml_dtypes.bfloat16, 258),
+    "the largest uint64 is the largest": ("max", np.uint64, [2, LARGEST], np.uint64, LARGEST),
+    "the largest uint64 is not the smallest": ("min", np.uint64, [LARGEST, 3], np.uint64, 3),
+    "uint64 wraps around": ("sum", np.uint64, [2, LARGEST], np.uint64, 1),
+}
+"""Numbers of a dtype that participants have, and the dtype and number that they receive."""
 
 
-@given(placement=placements())
-def test_a_cotangent_enters_once(placement: Any) -> None:
-    """Of the replicas of a shard, the first receives the cotangent and all others receive zeros."""
-    mesh, spec, shape = placement
-    cotangent = integers(shape, np.int32)
-    blocks = shard(cotangent, mesh, spec)
-    for device in np.ndindex(*mesh.sizes):
-        replica = any(i and n not in sharded_axes(spec) for n, i in zip(mesh.axis_names, device, strict=True))
-        entered = transposes.enter(cotangent, mesh, spec)[device]
-        np.testing.assert_array_equal(entered, 0 * blocks[device] if replica else blocks[device])
-
-
-def test_every_oracle_is_tested() -> None:
-    """Every collective and every transpose of the oracles has a definition here."""
-    names = {operation.name for operation in LINEAR}
-    takes_blocks = {
-        name
-        for name, function in inspect.getmembers(collectives, inspect.isfunction)
-        if function.__module__ == collectives.__name__
-        and next(iter(inspect.signature(function).parameters)) == "blocks"
-    }
-    assert takes_blocks - {"among_participants"} == names
-    assert {name for name in vars(transposes) if name.endswith("_transpose")} == {f"{n}_transpose" for n in names}
-
-
-def test_a_sum_of_bool_counts() -> None:
-    """All-reduce and reduce-scatter of bool count how many are true, in int32."""
-    blocks = np.array([[True, True], [True, False]])
-    expected = np.array([[2, 1], [2, 1]], np.int32)
-    np.testing.assert_array_equal(collectives.all_reduce(blocks, PAIR, "dp"), expected, strict=True)
-    scattered = collectives.reduce_scatter(blocks, PAIR, "dp")
-    np.testing.assert_array_equal(scattered, np.array([2, 1], np.int32), strict=True)
-
-
-@pytest.mark.parametrize("op", ["max", "min"])
-def test_the_extremes_of_bool_are_bool(op: str) -> None:
-    """The maximum of bool is whether any is true and the minimum whether all are, as bool."""
-    blocks = np.array([[True, True, False], [True, False, False]])
-    row = {"max": [True, True, False], "min": [True, False, False]}[op]
-    np.testing.assert_array_equal(collectives.all_reduce(blocks, PAIR, "dp", op=op), np.array([row, row]), strict=True)
-
-
-@pytest.mark.parametrize("dtype", [bool, np.int8, np.uint8, np.int32, ml_dtypes.int4])
-def test_a_mean_of_exact_numbers_is_float32(dtype: Any) -> None:
-    """The mean of bool and of integers is the true quotient, in float32."""
-    mean = collectives.all_reduce(np.array([[1, 0], [0, 0]]).astype(dtype), PAIR, "dp", op="mean")
-    np.testing.assert_array_equal(mean, np.array([[0.5, 0], [0.5, 0]], np.float32), strict=True)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "addend", "doubled"),
-    [
-        (np.int8, 100, -56),
-        (np.int8, -100, 56),
-        (np.uint8, 200, 144),
-        (np.int32, 2**30, -(2**31)),
-        (ml_dtypes.int4, 5, -6),
-    ],
-)
-def test_integer_sums_wrap_around(dtype: Any, addend: int, doubled: int) -> None:
-    """A sum of integers is held modulo two to the number of bits."""
-    blocks = np.full((2, 2), addend).astype(dtype)
-    expected = np.full((2, 2), doubled).astype(dtype)
-    np.testing.assert_array_equal(collectives.all_reduce(blocks, PAIR, "dp"), expected, strict=True)
-    np.testing.assert_array_equal(collectives.reduce_scatter(blocks, PAIR, "dp"), expected[0], strict=True)
-
-
-def test_float_sums_are_rounded_once() -> None:
-    """A sum in bfloat16 is that of the exact numbers, rounded at the end and not after every addition."""
-    mesh = MeshCase(("dp",), (3,))
-    blocks = np.array([256, 1, 1]).astype(ml_dtypes.bfloat16)
-    expected = np.array([258, 258, 258]).astype(ml_dtypes.bfloat16)
-    np.testing.assert_array_equal(collectives.all_reduce(blocks, mesh, "dp"), expected, strict=True)
-
-
-@pytest.mark.parametrize("dtype", [bool, np.int8, np.float16, ml_dtypes.bfloat16, ml_dtypes.int4, np.complex64])
-@pytest.mark.parametrize("operation", [o for o in LINEAR if o.name not in ("all_reduce", "reduce_scatter")], ids=str)
-def test_moving_data_keeps_its_dtype(operation: Operation, dtype: Any) -> None:
-    """A collective that only moves blocks leaves their dtype as it is."""
-    shape, _, arguments = call(operation, TRANSPOSED)
-    blocks = np.ones((*TRANSPOSED.mesh.sizes, *shape), dtype)
-    result = getattr(collectives, operation.name)(blocks, TRANSPOSED.mesh, TRANSPOSED.axes, **arguments)
-    assert result.dtype == dtype
+@pytest.mark.parametrize("name", REDUCED)
+def test_reductions_of_a_dtype(name: str) -> None:
+    """An all-reduce has the exact result, in its own dtype, and so has a reduce-scatter if it is a sum."""
+    op, dtype, held, to, expected = REDUCED[name]
+    p = len(held)
+    mesh, blocks = MeshCase(("dp",), (p,)), np.array([[n] * p for n in held], dtype)
+    row = np.array([expected] * p).astype(to)
+    np.testing.assert_array_equal(collectives.all_reduce(blocks, mesh, "dp", op=op), np.stack([row] * p), strict=True)
+    if op == "sum":
+        np.testing.assert_array_equal(collectives.reduce_scatter(blocks, mesh, "dp"), row, strict=True)
 
 
 @pytest.mark.parametrize("op", ["max", "min"])
@@ -471,11 +287,3 @@ def test_what_is_not_tiled_has_one_entry_per_participant() -> None:
     """Splitting a dimension that is not tiled and has another size than there are participants is refused with both."""
     with pytest.raises(ValueError, match="has size 3: expected 2, one piece per participant"):
         collectives.reduce_scatter(np.zeros((2, 3)), PAIR, "dp")
-
-
-def test_the_largest_uint64_is_the_largest() -> None:
-    """Numbers of uint64 beyond those of int64 keep their order in a maximum and a minimum, and wrap around in a sum."""
-    mesh = MeshCase(("dp",), (2,))
-    blocks = np.array([[2, 2**64 - 1], [2**64 - 1, 3]], np.uint64)
-    found = {op: collectives.all_reduce(blocks, mesh, "dp", op=op)[0].tolist() for op in ("max", "min", "sum")}
-    assert found == {"max": [2**64 - 1, 2**64 - 1], "min": [2, 3], "sum": [1, 2]}

@@ -17,8 +17,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from shardproof.oracles.layout import (
     ReplicaMismatch,
-    block_shape,
-    check_replicas,
     device_name,
     logical_index,
     nan_equal,
@@ -121,22 +119,6 @@ def test_unshard_inverts_shard(layout: Layout) -> None:
     np.testing.assert_array_equal(unshard(blocks, layout.mesh, layout.spec), layout.array, strict=True)
 
 
-@given(layout=layouts())
-def test_block_shape_is_that_of_the_blocks(layout: Layout) -> None:
-    """All blocks of a layout have the one shape that `block_shape` says."""
-    blocks = shard(layout.array, layout.mesh, layout.spec)
-    assert blocks.shape == (*layout.mesh.sizes, *block_shape(layout.shape, layout.mesh, layout.spec))
-
-
-@given(layout=layouts(min_side=1))
-def test_blocks_vary_along_sharded_axes_only(layout: Layout) -> None:
-    """Blocks of distinct elements differ along an axis exactly if the spec splits something over it."""
-    blocks = shard(layout.array, layout.mesh, layout.spec)
-    for dimension, (name, size) in enumerate(layout.mesh.shape.items()):
-        first = np.take(blocks, [0], axis=dimension)
-        assert (blocks != first).any() == (name in sharded_axes(layout.spec) and size > 1)
-
-
 @given(mesh=small_meshes(), data=st.data())
 def test_logical_index_counts_with_the_last_name_fastest(mesh: MeshCase, data: st.DataObject) -> None:
     """The logical index over an axis tuple enumerates its coordinates in tuple order, the last name fastest."""
@@ -164,19 +146,6 @@ def test_a_replica_that_differs_is_named(layout: Layout, data: st.DataObject) ->
     )
 
 
-def test_replica_mismatch_names_axes_and_devices() -> None:
-    """The message of a replica mismatch names the invariant axes and the first two devices that differ."""
-    mesh = MeshCase(("dp", "tp", "ep"), (2, 3, 2))
-    blocks = shard(np.arange(6), mesh, ("dp",)).copy()
-    blocks[1, 2, 0, 1] = -1
-    with pytest.raises(ReplicaMismatch) as caught:
-        check_replicas(blocks, mesh, ["dp"])
-    assert str(caught.value) == (
-        "blocks differ along ('tp', 'ep'), where they should be equal: "
-        "device (dp=1, tp=2, ep=0) does not hold what (dp=1, tp=0, ep=0) holds"
-    )
-
-
 def test_replicas_with_nans_agree() -> None:
     """A NaN equals its replicas and differs from every number."""
     mesh = MeshCase(("dp",), (2,))
@@ -188,118 +157,89 @@ def test_replicas_with_nans_agree() -> None:
         unshard(blocks, mesh, (None,))
 
 
-@given(layout=layouts())
-def test_missing_trailing_entries_leave_dimensions_whole(layout: Layout) -> None:
-    """A spec means the same with its trailing `None`s written out."""
-    written_out = layout.spec + (None,) * (len(layout.shape) - len(layout.spec))
-    rank = len(layout.shape)
-    assert spec_entries(layout.spec, rank, layout.mesh) == spec_entries(written_out, rank, layout.mesh)
-
-
 GRID = MeshCase(("dp", "tp"), (2, 4))
 REVERSED = MeshCase(("dp", "tp"), (1, 2), (1, 0), ("auto", "explicit"))
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        pytest.param(
-            lambda: spec_entries(("dp", None), 1, GRID),
-            "spec=(('dp',), ()): expected at most 1 entries, one per dimension, on the mesh (dp=2, tp=4)",
-            id="too-many-entries",
-        ),
-        pytest.param(
-            lambda: spec_entries(("dp", ("tp", "dp")), 2, GRID),
-            "spec=(('dp',), ('tp', 'dp')): expected each mesh axis at most once, on the mesh (dp=2, tp=4)",
-            id="axis-twice",
-        ),
-        pytest.param(
-            lambda: block_shape((8,), GRID, ("ep",)),
-            "spec=(('ep',),): 'ep' is not an axis of the mesh (dp=2, tp=4)",
-            id="unknown-axis",
-        ),
-        pytest.param(
-            lambda: shard(np.zeros(8), GRID, ("ep",)),
-            "spec=(('ep',),): 'ep' is not an axis of the mesh (dp=2, tp=4)",
-            id="shard-unknown-axis",
-        ),
-        pytest.param(
-            lambda: block_shape((3, 12), GRID, (None, ("tp", "dp"))),
-            "shape=(3, 12): dimension 1 of size 12 does not divide into the 8 parts of ('tp', 'dp') "
-            "on the mesh (dp=2, tp=4)",
-            id="indivisible",
-        ),
-        pytest.param(
-            lambda: shard(np.zeros((2, 3)), REVERSED, (None, "tp")),
+ON_GRID = "on the mesh (dp=2, tp=4)"
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "too many entries": (
+        lambda: spec_entries(("dp", None), 1, GRID),
+        f"spec=(('dp',), ()): expected at most 1 entries, one per dimension, {ON_GRID}",
+    ),
+    "an axis twice": (
+        lambda: spec_entries(("dp", ("tp", "dp")), 2, GRID),
+        f"spec=(('dp',), ('tp', 'dp')): expected each mesh axis at most once, {ON_GRID}",
+    ),
+    "an unknown axis": (
+        lambda: shard(np.zeros(8), GRID, ("ep",)),
+        "spec=(('ep',),): 'ep' is not an axis of the mesh (dp=2, tp=4)",
+    ),
+    "what does not divide": (
+        lambda: shard(np.zeros((2, 3)), REVERSED, (None, "tp")),
+        (
             "shape=(2, 3): dimension 1 of size 3 does not divide into the 2 parts of ('tp',) "
-            "on the mesh (dp=1, tp=2) [devices 1,0] [explicit tp]",
-            id="shard-indivisible",
+            "on the mesh (dp=1, tp=2) [devices 1,0] [explicit tp]"
         ),
-        pytest.param(
-            lambda: unshard(np.zeros((2, 4, 1)), GRID, ("dp", "tp")),
-            "spec=(('dp',), ('tp',)): expected at most 1 entries, one per dimension, on the mesh (dp=2, tp=4)",
-            id="unshard-too-many-entries",
-        ),
-        pytest.param(
-            lambda: MeshCase(("dp", "dp"), (2, 4)),
-            "axis_names=('dp', 'dp') and sizes=(2, 4): expected distinct names, each with one size",
-            id="name-twice",
-        ),
-        pytest.param(
-            lambda: MeshCase(("dp", "tp"), (2,)),
-            "axis_names=('dp', 'tp') and sizes=(2,): expected distinct names, each with one size",
-            id="size-missing",
-        ),
-        pytest.param(
-            lambda: MeshCase(("dp", "tp"), (2, 0)),
-            "sizes=(2, 0): expected at least one device along every axis",
-            id="size-zero",
-        ),
-        pytest.param(
-            lambda: MeshCase(("dp", "tp"), (1, 2), (0,)),
-            "devices=(0,): expected 2 distinct device numbers for the mesh {'dp': 1, 'tp': 2}",
-            id="device-missing",
-        ),
-        pytest.param(
-            lambda: MeshCase(("dp", "tp"), (1, 2), (3, 3)),
-            "devices=(3, 3): expected 2 distinct device numbers for the mesh {'dp': 1, 'tp': 2}",
-            id="device-twice",
-        ),
-        pytest.param(
-            lambda: MeshCase(("dp", "tp"), (1, 2), axis_types=("auto",)),
-            "axis_types=('auto',): expected one of ('auto', 'explicit') for each of ('dp', 'tp')",
-            id="axis-type-missing",
-        ),
-        pytest.param(
-            lambda: MeshCase(("dp",), (2,), axis_types=("manual",)),
-            "axis_types=('manual',): expected one of ('auto', 'explicit') for each of ('dp',)",
-            id="axis-type-unknown",
-        ),
-        pytest.param(
-            lambda: MeshCase.from_json({"axis_names": ["dp"], "sizes": [2]}),
-            "mesh={'axis_names': ['dp'], 'sizes': [2]}: expected lists for axis_names, sizes, devices, axis_types",
-            id="json-key-missing",
-        ),
-        pytest.param(
-            lambda: MeshCase.from_json({"axis_names": ["dp"], "sizes": ["a"], "devices": [0], "axis_types": ["auto"]}),
+    ),
+    "blocks of fewer dimensions": (
+        lambda: unshard(np.zeros((2, 4, 1)), GRID, ("dp", "tp")),
+        f"spec=(('dp',), ('tp',)): expected at most 1 entries, one per dimension, {ON_GRID}",
+    ),
+    "blocks of another mesh": (
+        lambda: unshard(np.zeros((2, 3, 4)), GRID, ("dp",)),
+        "blocks.shape=(2, 3, 4): expected it to begin with (2, 4), the mesh (dp=2, tp=4)",
+    ),
+    "a name twice": (
+        lambda: MeshCase(("dp", "dp"), (2, 4)),
+        "axis_names=('dp', 'dp') and sizes=(2, 4): expected distinct names, each with one size",
+    ),
+    "no size": (
+        lambda: MeshCase(("dp", "tp"), (2,)),
+        "axis_names=('dp', 'tp') and sizes=(2,): expected distinct names, each with one size",
+    ),
+    "a size of zero": (
+        lambda: MeshCase(("dp", "tp"), (2, 0)),
+        "sizes=(2, 0): expected at least one device along every axis",
+    ),
+    "no device": (
+        lambda: MeshCase(("dp", "tp"), (1, 2), (0,)),
+        "devices=(0,): expected 2 distinct device numbers for the mesh {'dp': 1, 'tp': 2}",
+    ),
+    "a device twice": (
+        lambda: MeshCase(("dp", "tp"), (1, 2), (3, 3)),
+        "devices=(3, 3): expected 2 distinct device numbers for the mesh {'dp': 1, 'tp': 2}",
+    ),
+    "no axis type": (
+        lambda: MeshCase(("dp", "tp"), (1, 2), axis_types=("auto",)),
+        "axis_types=('auto',): expected one of ('auto', 'explicit') for each of ('dp', 'tp')",
+    ),
+    "an unknown axis type": (
+        lambda: MeshCase(("dp",), (2,), axis_types=("manual",)),
+        "axis_types=('manual',): expected one of ('auto', 'explicit') for each of ('dp',)",
+    ),
+    "JSON without a key": (
+        lambda: MeshCase.from_json({"axis_names": ["dp"], "sizes": [2]}),
+        "mesh={'axis_names': ['dp'], 'sizes': [2]}: expected lists for axis_names, sizes, devices, axis_types",
+    ),
+    "JSON with a size that is no number": (
+        lambda: MeshCase.from_json({"axis_names": ["dp"], "sizes": ["a"], "devices": [0], "axis_types": ["auto"]}),
+        (
             "mesh={'axis_names': ['dp'], 'sizes': ['a'], 'devices': [0], 'axis_types': ['auto']}: "
-            "expected whole numbers for sizes and devices",
-            id="json-size-no-number",
+            "expected whole numbers for sizes and devices"
         ),
-        pytest.param(
-            lambda: GRID.axis_size(("dp", "ep")),
-            "axis_name=('dp', 'ep'): 'ep' is not an axis of the mesh (dp=2, tp=4)",
-            id="axis-size-unknown-axis",
-        ),
-        pytest.param(
-            lambda: unshard(np.zeros((2, 3, 4)), GRID, ("dp",)),
-            "blocks.shape=(2, 3, 4): expected it to begin with (2, 4), the mesh (dp=2, tp=4)",
-            id="unshard-other-mesh",
-        ),
-    ],
-)
-def test_refusals_tell_the_whole_story(call: Callable[[], Any], message: str) -> None:
+    ),
+    "the size of an unknown axis": (
+        lambda: GRID.axis_size(("dp", "ep")),
+        "axis_name=('dp', 'ep'): 'ep' is not an axis of the mesh (dp=2, tp=4)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals_tell_the_whole_story(name: str) -> None:
     """What is no layout or no mesh is refused with the argument, its value and what was expected."""
+    call, message = REFUSED[name]
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         call()
 

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec
 from shardproof.impl.ragged import gathered_ragged_all_to_all, ragged_all_to_all
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.ragged import RaggedMismatch, differentiable
-from shardproof.properties.engines.simulate import simulate
+from shardproof.properties.engines.simulate import RaggedMetadata, simulate
 from shardproof.properties.engines.xla import abstract_mesh, device_mesh
 from shardproof.properties.meta import small_meshes
 from shardproof.properties.meta.blockwise import (
@@ -183,7 +183,7 @@ def test_slices_that_are_not_disjoint_are_refused_backward() -> None:
     arguments = [np.arange(4).reshape(2, 2, 1), np.zeros((2, 2, 1), int), *lists]
     check_derivatives(ragged_all_to_all, mesh, axes, arguments, interpreted=True)
     claimed = functools.partial(ragged_all_to_all, disjoint=True)
-    with pytest.raises(RaggedMismatch, match="both write row 0"):
+    with pytest.raises(RaggedMetadata, match="both write row 0"):
         check_derivatives(claimed, mesh, axes, arguments, interpreted=True)
 
 
@@ -235,7 +235,7 @@ def test_lists_of_several_dtypes() -> None:
     def local(operand: Any, output: Any, begin: Any, *lists: Any) -> Any:
         return jax.lax.ragged_all_to_all(operand, output, begin.astype(jnp.int16), *lists, axis_name=axes)
 
-    with pytest.raises(RaggedMismatch, match="are int16 and int32: expected one dtype"):
+    with pytest.raises(RaggedMetadata, match="are int16 and int32: expected one dtype"):
         simulated(local, mesh, operand, output, begin, *(one.astype(np.int32) for one in lists))
 
 

@@ -14,11 +14,11 @@ from shardproof import check_program
 from shardproof.properties.contracts import Scope
 from shardproof.properties.contracts.described import Array, Signature, indices
 from shardproof.properties.contracts.roles import Conditions, sizes_of_dimensions
-from shardproof.properties.engines.simulate import interpret_doubles, interpret_wide
 from shardproof.properties.meta.drawn import drawn, smallest
 from shardproof.properties.precision.references import JaxReference, NumpyReference, reference_of
 from shardproof.properties.precision.references.kinks import aside, differences
 from shardproof.properties.precision.references.traced import is_of_doubles
+from shardproof.properties.precision.wide.run import interpret_doubles, interpret_wide
 
 BLOCK = Signature.of(("x", "w"), ("b@data k", "k n"), {"y": "b@data n", "total": ""})
 SIZES = {"b": 4, "k": 3, "n": 2}
@@ -102,41 +102,33 @@ def test_options_reach_a_reference() -> None:
 
 
 @pytest.mark.parametrize(
-    ("described", "message"),
+    ("described", "dtype", "options", "message"),
     [
-        ("a b!", "'b!': expected NAME, NAME@ROLE, NAME@ROLE@ROLE, @ROLE, or a size"),
-        ("0 a", "'0': expected"),
-        ("a@x b@x", "expected each role to shard one dimension at most"),
+        ("a b!", "float", {}, "'b!': expected NAME, NAME@ROLE, NAME@ROLE@ROLE, @ROLE, or a size"),
+        ("0 a", "float", {}, "'0': expected"),
+        ("a@x b@x", "float", {}, "expected each role to shard one dimension at most"),
+        ("n", "float", {"below": "n"}, "below='n': expected a dimension or a positive size, of integers"),
+        ("n", "float", {"upto": "n"}, "upto='n': expected a dimension or a positive size, of integers"),
+        ("n", "int32", {"below": 3, "upto": "n"}, "below=3, upto='n': expected one of them"),
+        ("n", "int32", {"also": -1}, r"also=\(-1,\): expected below= or upto= besides"),
+        ("n", "uint8", {"below": 3, "also": (-1, 256)}, r"also=\(-1, 256\): expected integers of uint8"),
     ],
 )
-def test_what_describes_no_array_is_refused(described: str, message: str) -> None:
-    """In one line."""
+def test_what_describes_no_array_is_refused(described: str, dtype: str, options: dict[str, Any], message: str) -> None:
+    """In one line, as are ranges of floats, and numbers that no array of such a dtype can hold."""
     with pytest.raises(ValueError, match=message):
-        Array(described)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "options", "message"),
-    [
-        ("float", {"below": "n"}, "below='n': expected a dimension or a positive size, of integers"),
-        ("float", {"upto": "n"}, "upto='n': expected a dimension or a positive size, of integers"),
-        ("int32", {"below": 3, "upto": "n"}, "below=3, upto='n': expected one of them"),
-        ("int32", {"also": -1}, r"also=\(-1,\): expected below= or upto= besides"),
-        ("uint8", {"below": 3, "also": (-1, 256)}, r"also=\(-1, 256\): expected integers of uint8"),
-    ],
-)
-def test_only_integers_are_indices(dtype: str, options: dict[str, Any], message: str) -> None:
-    """Ranges of floats are refused, and what no array of such a dtype can hold."""
-    with pytest.raises(ValueError, match=message):
-        Array("n", dtype, **options)
+        Array(described, dtype, **options)
 
 
 @given(size=st.integers(60, 100), below=st.integers(1, 9), seed=st.integers(-9, 9))
-def test_what_marks_padding_is_met(size: int, below: int, seed: int) -> None:
-    """It is one in two to one in six of the integers, and each of several is met."""
-    found = indices(np.full((size,), seed, np.int32), below, (-1, -100))
-    assert set(found.tolist()) - {*range(below)} == {-1, -100}
-    assert size / 6 < np.sum(found < 0) < size / 2
+def test_indices_are_in_range_and_all_are_met(size: int, below: int, seed: int) -> None:
+    """What marks padding is one in two to one in six of them, and each of several is met."""
+    plain, padded = (indices(np.full((size,), seed, np.int32), below, also) for also in ((), (-1, -100)))
+    assert plain.min() >= 0
+    assert plain.max() < below
+    assert len(set(plain.tolist())) == below or 31 % below == 0
+    assert set(padded.tolist()) - {*range(below)} == {-1, -100}
+    assert size / 6 < np.sum(padded < 0) < size / 2
 
 
 @pytest.mark.lengthy
@@ -160,15 +152,6 @@ def test_a_length_may_be_that_of_the_whole_dimension() -> None:
     checked(below="time")
     with pytest.raises(AssertionError, match="1 of 1 blocks wrong"):
         checked(upto="time")
-
-
-@given(size=st.integers(1, 50), below=st.integers(1, 9), seed=st.integers(-9, 9))
-def test_indices_are_in_range(size: int, below: int, seed: int) -> None:
-    """And with enough of them all are met."""
-    found = indices(np.full((size,), seed, np.int32), below)
-    assert found.min() >= 0
-    assert found.max() < below
-    assert size < below or len(set(found.tolist())) == below or 31 % below == 0
 
 
 def branching(x: Any) -> Any:

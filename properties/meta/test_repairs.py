@@ -11,8 +11,10 @@ from jax import lax
 
 from shardproof import check_program
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.engines.simulate import Change, prepare
+from shardproof.properties.engines.simulate import prepare
 from shardproof.properties.meta.brief import marked
+from shardproof.properties.precision.wide import Change
+from shardproof.properties.precision.wide.run import run_wide
 from shardproof.properties.report.diagnosis.repairs import numbers_by_the_mesh
 
 
@@ -148,7 +150,7 @@ def test_a_changed_program() -> None:
     places = {e.primitive.name: id(e) for e in program.equations}
 
     def run(change: Change | None) -> list[float]:
-        (result,) = program.run_changed(x, change=change)
+        (result,) = run_wide(program, x, change=change)
         return [float(v) for v in result.value.ravel()]
 
     assert run(None) == [4, 8, 4, 8]

@@ -13,6 +13,8 @@ MAY_IMPORT = {
     "impl": {"shardproof.impl", "jax", "numpy", "jaxtyping"} | sys.stdlib_module_names,
     "oracles": {"shardproof.oracles", "numpy", "ml_dtypes", "jaxtyping"} | sys.stdlib_module_names,
 }
+SHARED = {"mesh", "dtypes"}
+"""The oracles' modules that the engines may use: definitions of data, by which nothing is judged."""
 NO_NAMES = {"utils", "helpers", "common"}  # a thing lives where its meaning is
 DYNAMIC_IMPORTS = {"import_module", "__import__"}
 
@@ -50,6 +52,20 @@ def test_a_room_imports_only_what_it_may(path: Path) -> None:
     room = path.parts[0]
     forbidden = imported((ROOT / path).read_text(encoding="utf-8")) - MAY_IMPORT[room]
     assert not forbidden, f"{path} imports {', '.join(sorted(forbidden))}: {room}/ may not"
+
+
+def oracles_in(source: str) -> set[str]:
+    """The modules of the oracles that a source imports."""
+    nodes = [*ast.walk(ast.parse(source))]
+    modules = {f"{node.module}.{x.name}" for node in nodes if isinstance(node, ast.ImportFrom) for x in node.names}
+    modules |= {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    return {f"{module}.".split(".")[2] for module in modules if f"{module}.".startswith("shardproof.oracles.")}
+
+
+@pytest.mark.parametrize("path", sources("properties/engines"), ids=str)
+def test_engines_share_nothing_with_what_judges_them(path: Path) -> None:
+    """An engine imports of the oracles what meshes and dtypes are, and nothing else."""
+    assert oracles_in((ROOT / path).read_text(encoding="utf-8")) <= SHARED
 
 
 @pytest.mark.parametrize("room", ["impl", "oracles", "properties"])

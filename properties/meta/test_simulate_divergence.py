@@ -13,8 +13,7 @@ from jax import lax
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
-from shardproof.oracles.layout import ReplicaMismatch
-from shardproof.properties.engines.simulate import CollectiveMismatch, simulate
+from shardproof.properties.engines.simulate import CollectiveMismatch, UnequalReplicas, simulate
 
 MESH = AbstractMesh((2, 4), ("dp", "tp"), axis_types=(AxisType.Auto, AxisType.Auto))
 X = np.arange(16, dtype=np.float32).reshape(8, 2)
@@ -167,7 +166,7 @@ def test_a_type_that_lies() -> None:
     def body(x: Any) -> Any:
         return lax.pmax(x, "tp", axis_index_groups=[[0, 1], [2, 3]])
 
-    with pytest.raises(ReplicaMismatch, match=r"\(dp=0, tp=2\) does not hold what \(dp=0, tp=0\) holds"):
+    with pytest.raises(UnequalReplicas, match=r"\(dp=0, tp=2\) does not hold what \(dp=0, tp=0\) holds"):
         run(body, out_specs=P("dp"))
 
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 import pytest
 from jax import lax
@@ -142,25 +141,20 @@ REAL_FUNCTIONS: dict[str, tuple[Callable[..., Any], np.ndarray]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", REAL_FUNCTIONS)
-def test_real_function(name: str) -> None:
-    """A transcendental function is XLA's to within that one's approximation, 16-bit floats to within a rounding."""
-    function, x = REAL_FUNCTIONS[name]
-    np.testing.assert_allclose(simulate(function, x), jax.jit(function)(x), rtol=1e-4, atol=1e-6)
-    half = x.astype(ml_dtypes.bfloat16)
-    ours, theirs = simulate(function, half), np.asarray(jax.jit(function)(half))
-    assert ours.dtype == theirs.dtype
-    np.testing.assert_allclose(ours.astype(np.float32), theirs.astype(np.float32), rtol=0.02, atol=0.02)
+NEAR = {"float32": (1e-4, 1e-6), "bfloat16": (0.02, 0.02), "float64": (1e-6, 1e-9)}
+"""How near XLA's approximations are, relative and absolute: of 16-bit floats to within a rounding."""
 
 
+@pytest.mark.parametrize("dtype", NEAR)
 @pytest.mark.parametrize("name", REAL_FUNCTIONS)
-def test_real_function_of_doubles(name: str) -> None:
-    """In doubles they are XLA's as well, which has its own functions for those."""
+def test_real_function(name: str, dtype: str) -> None:
+    """A transcendental function is XLA's to within that one's approximation, which has its own for doubles."""
     function, x = REAL_FUNCTIONS[name]
-    with jax.enable_x64(True):
-        ours, theirs = simulate(function, x.astype(np.float64)), np.asarray(jax.jit(function)(x.astype(np.float64)))
-    assert ours.dtype == theirs.dtype == np.float64
-    np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-9)
+    with jax.enable_x64(dtype == "float64"):
+        ours, theirs = simulate(function, x.astype(dtype)), np.asarray(jax.jit(function)(x.astype(dtype)))
+    assert ours.dtype == theirs.dtype == dtype
+    rtol, atol = NEAR[dtype]
+    np.testing.assert_allclose(ours.astype(np.float64), theirs.astype(np.float64), rtol=rtol, atol=atol)
 
 
 def test_real_functions_of_several_numbers() -> None:

@@ -14,15 +14,12 @@ from jax import Array, lax
 
 from shardproof.oracles.dtypes import exact_limit
 from shardproof.properties.engines import simulate
-from shardproof.properties.engines.simulate import DOUBLES, OWN, InterpreterLimit, Rounding, Wide
-from shardproof.properties.engines.simulate.liveness import equations
-from shardproof.properties.engines.simulate.wide import WIDE, WideArithmetic
-from shardproof.properties.engines.simulate.wide.elementwise import FUNCTIONS, elementwise
-from shardproof.properties.engines.simulate.wide.elementwise import Function as Known
-from shardproof.properties.engines.simulate.wide.held import together
-from shardproof.properties.engines.simulate.wide.moving import UNCHANGED
-from shardproof.properties.engines.simulate.wide.rounding import WAYS, literal_error, moved
+from shardproof.properties.engines.simulate import InterpreterLimit
 from shardproof.properties.meta.brief import marked
+from shardproof.properties.precision.wide import DOUBLES, OWN, Rounding, Wide, WideArithmetic
+from shardproof.properties.precision.wide.held import together
+from shardproof.properties.precision.wide.rounding import WAYS, literal_error, moved
+from shardproof.properties.precision.wide.run import run_wide
 
 pytestmark = pytest.mark.untyped  # of scalars NumPy makes other types than the arrays that are annotated
 
@@ -214,14 +211,9 @@ def beyond(plain: list[np.ndarray], wide: list[Wide]) -> list[tuple[int, np.ndar
 def test_no_result_is_further_off_than_is_claimed(name: str, dtype: str, seed: int, scale: float, off: bool) -> None:
     """What the program computes in its own dtypes is within the error of its wide run."""
     program, arrays = prepared(name, dtype, off), drawn(seed, scale, dtype)
-    plain, wide = jax.tree.leaves(program.run(*arrays)), program.run_wide(*arrays)
+    plain, wide = jax.tree.leaves(program.run(*arrays)), run_wide(program, *arrays)
     assert not beyond(plain, wide), (beyond(plain, wide), plain, wide)
 
-
-UNDRAWN = {"empty", "empty2", "unreduced_psum", "unreduced_reduce_scatter"} | (
-    {"log2", "one_minus_square"} if jax.__version_info__ < (0, 11) else set()
-)
-"""Primitives that this version of JAX has not, and those that are others of the table on axes of the explicit type."""
 
 ON_DEVICES = ("psum", "pmean", "pmax", "psum_scatter", "exchanges", "softmax", "unchecked sums", "ragged exchange")
 
@@ -238,7 +230,7 @@ def test_no_compiled_result_is_further_off_than_is_claimed(name: str, dtype: str
     for seed in range(5):
         for scale in (1.0, 1e-3, 30.0):
             arrays = drawn(seed, scale, dtype)
-            results, wide = [np.asarray(r) for r in jax.tree.leaves(compiled(*arrays))], program.run_wide(*arrays)
+            results, wide = [np.asarray(r) for r in jax.tree.leaves(compiled(*arrays))], run_wide(program, *arrays)
             assert not beyond(results, wide), (beyond(results, wide), results, wide)
 
 
@@ -252,32 +244,6 @@ def prepared(name: str, dtype: str, off: bool) -> simulate.Simulated:
     return _PREPARED[name, dtype, off]
 
 
-def test_the_programs_have_every_primitive() -> None:
-    """Each primitive of which the table says an error is in one of the programs."""
-    missing = set(WIDE) - set(UNCHANGED) - UNDRAWN
-    for name in PROGRAMS:
-        missing -= {equation.primitive.name for equation in equations(prepared(name, "float32", True).closed_jaxpr)}
-    assert not missing
-
-
-EXACT = ("abs", "neg", "real", "imag", "conj", "complex", "sign", "floor", "ceil", "clamp", "max", "min")
-SILENT = (*EXACT, "one_minus_square")
-"""Functions whose errors are at most those of their operands, so that another rounding covers them, or seldom show."""
-
-
-@pytest.mark.parametrize("primitive", sorted(set(FUNCTIONS) - set(SILENT) - UNDRAWN))
-def test_a_forgotten_error_is_caught(primitive: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A function that passes nothing on of what its operands are off by claims too much, and that shows."""
-    monkeypatch.setitem(WIDE, primitive, elementwise(Known(lambda y, *_: np.zeros(np.shape(y)), 1, True)))
-    assert any(
-        beyond(jax.tree.leaves(program.run(*arrays)), program.run_wide(*arrays))
-        for name in PROGRAMS
-        for program in [prepared(name, "float32", True)]
-        if any(equation.primitive.name == primitive for equation in equations(program.closed_jaxpr))
-        for arrays in (drawn(seed, scale, "float32") for seed in range(10) for scale in (1.0, 30.0))
-    )
-
-
 def worst(function: Function, shapes: tuple[tuple[int, ...], ...], dtype: str) -> float:
     """How much of the claimed error is seen, in the worst of many draws."""
     most = 0.0
@@ -285,7 +251,7 @@ def worst(function: Function, shapes: tuple[tuple[int, ...], ...], dtype: str) -
     program = simulate.prepare(function, *(jax.ShapeDtypeStruct(shape, dtype) for shape in shapes))
     for _ in range(200):
         arrays = [rng.standard_normal(shape).astype(np.float32).astype(dtype) for shape in shapes]
-        for plain, wide in zip(jax.tree.leaves(program.run(*arrays)), program.run_wide(*arrays), strict=True):
+        for plain, wide in zip(jax.tree.leaves(program.run(*arrays)), run_wide(program, *arrays), strict=True):
             claimed = np.where(wide.error > 0, wide.error, np.inf)  # a sum that is zero is exact
             most = max(most, float(np.max(np.abs(plain.astype(np.float64) - wide.value) / claimed)))
     return most
@@ -309,9 +275,9 @@ def test_the_claim_is_not_much_too_large(function: Function, shapes: tuple[tuple
     assert worst(function, shapes, dtype) > 1 / 50
 
 
-def run_wide(function: Function, *arrays: Any, rounding: Rounding = OWN) -> list[Wide]:
+def run_of(function: Function, *arrays: Any, rounding: Rounding = OWN) -> list[Wide]:
     """The results of a function in double precision."""
-    return simulate.prepare(function, *arrays).run_wide(*arrays, rounding=rounding)
+    return run_wide(simulate.prepare(function, *arrays), *arrays, rounding=rounding)
 
 
 ONES = np.ones(3, np.float32)
@@ -319,7 +285,7 @@ ONES = np.ones(3, np.float32)
 
 def test_what_is_only_moved_has_no_error() -> None:
     """Elements that go elsewhere are what they were."""
-    (wide,) = run_wide(lambda x: jnp.concatenate([x[::-1], x])[1:], drawn(0, 1.0, "float32")[0])
+    (wide,) = run_of(lambda x: jnp.concatenate([x[::-1], x])[1:], drawn(0, 1.0, "float32")[0])
     assert wide.value.dtype == np.float64
     assert (wide.error == 0).all()
 
@@ -329,7 +295,7 @@ def test_what_waits_behind_a_barrier_is_rounded_where_that_is_charged() -> None:
     x = drawn(0, 1.0, "bfloat16")[0]
     function = lambda x: lax.optimization_barrier((x * x, jnp.int32(3)))  # noqa: E731
     own = Rounding("float32", frozenset({"optimization_barrier"}))
-    free, charged = (run_wide(function, x, rounding=rounding) for rounding in (Rounding("float32"), own))
+    free, charged = (run_of(function, x, rounding=rounding) for rounding in (Rounding("float32"), own))
     (plain, _), exact = simulate.prepare(function, x).run(x), x.astype(np.float64) ** 2
     off = np.abs(plain.astype(np.float64) - exact)
     assert (off > free[0].error).any()
@@ -340,7 +306,7 @@ def test_what_waits_behind_a_barrier_is_rounded_where_that_is_charged() -> None:
 
 def test_a_choice_that_rounding_may_change_covers_both() -> None:
     """Where operands are as close as they may be off, what is chosen may be either; elsewhere it is the one."""
-    (wide,) = run_wide(lambda x: jnp.where(x * THIRD >= np.float32(1) * THIRD, 5.0, 1.0), np.array([1, 2], np.float32))
+    (wide,) = run_of(lambda x: jnp.where(x * THIRD >= np.float32(1) * THIRD, 5.0, 1.0), np.array([1, 2], np.float32))
     np.testing.assert_array_equal(wide.value, [5, 5])
     np.testing.assert_array_equal(wide.error, [4, 0])
 
@@ -354,10 +320,10 @@ def test_of_what_rounding_decides_nothing_is_claimed() -> None:
         index = jnp.argmax(third)
         return (third * 3).astype(jnp.int32), index, x[index], lax.cond(third[0] > third[1], lambda: 1.0, lambda: 2.0)
 
-    whole, index, found, branch = run_wide(function, x)
+    whole, index, found, branch = run_of(function, x)
     assert np.isinf(whole.error).all()
     assert np.isinf([index.error, found.error, branch.error]).all()
-    (sure,) = run_wide(lambda x: jnp.argmin(x * THIRD), x)
+    (sure,) = run_of(lambda x: jnp.argmin(x * THIRD), x)
     assert (float(sure.value), float(sure.error)) == (2.0, 0.0)
 
 
@@ -372,7 +338,7 @@ def test_bits_that_come_back_are_the_number_that_they_were() -> None:
             lax.bitcast_convert_type(bits + 1, jnp.float32),
         )
 
-    bits, back, changed = run_wide(function, ONES)
+    bits, back, changed = run_of(function, ONES)
     assert np.isinf(bits.error).all()
     assert (back.error < 1e-5).all()
     assert np.isinf(changed.error).all()
@@ -390,7 +356,7 @@ def test_bits_that_come_back_are_the_number_that_they_were() -> None:
 def test_what_has_no_rule_is_named(function: Function, lacks: str) -> None:
     """Of an operation whose error nothing says, the interpreter says that."""
     with pytest.raises(InterpreterLimit) as raised:
-        run_wide(function, ONES)
+        run_of(function, ONES)
     assert lacks in raised.value.lacks
     assert "in wide arithmetic" in raised.value.lacks
     assert "test_wide.py" in str(raised.value)
@@ -406,14 +372,14 @@ def test_what_cancels_below_the_normal_range_may_be_taken_for_zero() -> None:
 
     plain = [np.asarray(result) for result in jax.jit(functions)(x, y)]
     assert any((one == 0).all() for one in plain)
-    wide = run_wide(functions, x, y)
+    wide = run_of(functions, x, y)
     assert not beyond(plain, wide), (plain, wide)
     assert all((one.error > 0).all() and (one.error < 2e-38).all() for one in wide)
 
 
 def test_doubles_are_charged_as_doubles() -> None:
     """The mathematics is known to the last digits, but for a constant that a number of the source was rounded to."""
-    exact, rounded = run_wide(lambda x: (jnp.tanh(x * 0.5), x * 0.1), ONES, rounding=DOUBLES)
+    exact, rounded = run_of(lambda x: (jnp.tanh(x * 0.5), x * 0.1), ONES, rounding=DOUBLES)
     assert (exact.error < 1e-14).all()
     assert ((rounded.error > 2e-9) & (rounded.error < 1e-8)).all()
     assert (np.abs(rounded.value - 0.1) < rounded.error).all()
@@ -463,7 +429,7 @@ def test_a_constant_may_be_cast_late(dtype: str) -> None:
     def scaled(x: Array) -> Array:
         return x * lax.pcast(0.1, ("dp", "tp"), to="varying").astype(x.dtype)
 
-    (wide,) = run_wide(local(scaled), np.ones((2, 2), dtype), rounding=DOUBLES)
+    (wide,) = run_of(local(scaled), np.ones((2, 2), dtype), rounding=DOUBLES)
     assert (np.abs(float(np.asarray(0.1, dtype)) - wide.value) <= wide.error).all()
     assert (wide.error <= 0.1 * float(ml_dtypes.finfo(dtype).eps)).all()
 
@@ -485,7 +451,7 @@ def test_a_compiler_divides_by_reciprocals(divisor: float) -> None:
     def nothing(x: Array) -> Array:
         return x - (x * divisor) / divisor
 
-    compiled, (wide,) = np.asarray(jax.jit(nothing)(x)), run_wide(nothing, x)
+    compiled, (wide,) = np.asarray(jax.jit(nothing)(x)), run_of(nothing, x)
     assert (wide.value == 0).all()
     assert (abs(compiled) <= wide.error).all()
     assert wide.error.any() == (np.frexp(divisor)[0] != 0.5)
@@ -495,10 +461,10 @@ def test_narrow_operations_may_be_charged_as_wider_ones() -> None:
     """Charged as float32, a product in bfloat16 is further off than is claimed; a cast that is excepted is not."""
     x = np.asarray([1.015625, 1.0234375], "bfloat16")
     program = simulate.prepare(lambda x: x * x, x)
-    (wide,), (plain,) = program.run_wide(x, rounding=Rounding("float32")), [program.run(x)]
+    (wide,), (plain,) = run_wide(program, x, rounding=Rounding("float32")), [program.run(x)]
     assert (np.abs(plain.astype(np.float64) - wide.value) > wide.error).any()
     own = Rounding("float32", own=frozenset({"convert_element_type"}))
-    (cast,) = run_wide(lambda x: (x.astype(jnp.float32) ** 2).astype(jnp.bfloat16), x, rounding=own)
+    (cast,) = run_of(lambda x: (x.astype(jnp.float32) ** 2).astype(jnp.bfloat16), x, rounding=own)
     assert (cast.error > 1e-3).all()
 
 
@@ -510,7 +476,7 @@ def test_a_factor_of_zero_makes_nothing_known() -> None:
         p = x + jnp.exp(lowest - x)
         return p @ jnp.array([[0.0], [1.0]], jnp.float32)
 
-    (whole,) = run_wide(function, np.ones((1, 2), np.float32))
+    (whole,) = run_of(function, np.ones((1, 2), np.float32))
     assert np.isinf(whole.error).all()
 
 

@@ -14,8 +14,10 @@ from shardproof.oracles.dtypes import is_float, unit_roundoff
 from shardproof.properties.cases.case import Case
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.engines.running import ready, traced
-from shardproof.properties.engines.simulate import InterpreterLimit, Wide
-from shardproof.properties.engines.simulate.liveness import equations
+from shardproof.properties.engines.simulate import InterpreterLimit
+from shardproof.properties.precision.wide import Wide
+from shardproof.properties.precision.wide.casts import narrow_floats
+from shardproof.properties.precision.wide.held import double
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.precision import precision_of
 from shardproof.properties.programs.program import Seen, forward
@@ -38,35 +40,21 @@ def in_doubles(
     """
     if implementation.program is None or max(case.mesh.devices) >= len(jax.devices()):
         raise limit
-    operands = tuple(dataclasses.replace(o, dtype=_doubles(o.numpy_dtype).name) for o in case.operands)
+    operands = tuple(dataclasses.replace(o, dtype=double(o.numpy_dtype).name) for o in case.operands)
     wide = dataclasses.replace(case, operands=operands)
     with precision_of(wide):
         try:
-            coarsest = max([DIGITS, *map(_half, narrower(implementation, wide))])
+            program_of_values = traced(forward(wide, implementation, Seen()), wide, COMPILER)
+            coarsest = max([DIGITS, *map(_half, narrow_floats(program_of_values))])
             program = ready(kind, implementation, wide, COMPILER)
         except Exception as error:  # as it was not written for doubles: in its own dtypes it was traced
             raise limit from error
         try:
-            results = program.prepared([array.astype(_doubles(array.dtype)) for array in arrays])
+            results = program.prepared([array.astype(double(array.dtype)) for array in arrays])
         except jax.errors.JaxRuntimeError as error:  # the compiler's, which the law meets on XLA as well
             raise limit from error
     own = max((_half(o.numpy_dtype) for o in case.operands if is_float(o.numpy_dtype)), default=0.0)
     return [(_within(np.asarray(x), max(own, coarsest)), _within(np.asarray(x), coarsest)) for x in results]
-
-
-def narrower(implementation: Implementation, case: Case) -> set[np.dtype]:
-    """The floats below doubles that a program casts to by itself."""
-    program = traced(forward(case, implementation, Seen()), case, COMPILER)
-    dtypes = {getattr(out.aval, "dtype", None) for equation in equations(program) for out in equation.outvars}
-    floats = {np.dtype(d) for d in dtypes if isinstance(d, np.dtype) and is_float(d)}
-    return {dtype for dtype in floats if unit_roundoff(dtype) > unit_roundoff(np.dtype(np.float64))}
-
-
-def _doubles(dtype: np.dtype) -> np.dtype:
-    """The dtype of doubles, of floats; any other as it is."""
-    if not is_float(dtype):
-        return dtype
-    return np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
 
 
 def _half(dtype: np.dtype) -> float:

@@ -19,12 +19,14 @@ from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS, Contract
 from shardproof.properties.engines import Sets, SimulateEngine
 from shardproof.properties.engines.running import all_blocks, placed_blocks, ready
-from shardproof.properties.engines.simulate import DOUBLES, OWN, WAYS, InterpreterLimit, Rounding, Wide
+from shardproof.properties.engines.simulate import InterpreterLimit
 from shardproof.properties.engines.simulated import Interpreted
 from shardproof.properties.precision.comparison import compare
 from shardproof.properties.precision.doubles import in_doubles
 from shardproof.properties.precision.expected import Reference, references
 from shardproof.properties.precision.numbers import magnitude
+from shardproof.properties.precision.wide import DOUBLES, OWN, WAYS, Rounding, Wide
+from shardproof.properties.precision.wide.run import run_prepared, run_prepared_together
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Of
 
@@ -109,9 +111,9 @@ class _Runs:
         prepared = ready(self.kind, self.implementation, self.case, INTERPRETER).prepared
         assert isinstance(prepared, Interpreted)
         if rounding not in self.known:
-            self.known[rounding] = prepared.wide_together(self.sets, rounding)
+            self.known[rounding] = run_prepared_together(prepared, self.sets, rounding)
         together = self.known[rounding]
-        return prepared.wide(self.sets[index], rounding) if together is None else together[index]
+        return run_prepared(prepared, self.sets[index], rounding) if together is None else together[index]
 
     def in_doubles(self, index: int, doubles: Rounding) -> list[Wide]:
         """That with what its constants may be off by, which counts apart wherever nothing else would be known.

@@ -1,7 +1,7 @@
 """The simulate engine: a traced program, run in NumPy for every device of its meshes at once.
 
 No device and no compilation is needed, so meshes of thousands of devices cost as little as their
-data. Every collective goes to `shardproof.oracles.collectives`, the one definition of what it means.
+data. What a collective does is in `exchange`, which shares nothing with the oracles that judge it.
 """
 
 from shardproof.properties.engines.simulate import (  # each module registers its rules
@@ -15,16 +15,17 @@ from shardproof.properties.engines.simulate import (  # each module registers it
     reductions,
     shaping,
     shard_map,
-    sorting,
-    wide,
 )
 from shardproof.properties.engines.simulate.divergence import may_part
 from shardproof.properties.engines.simulate.errors import (
     OF_THE_PROGRAM,
     CollectiveMismatch,
     InterpreterLimit,
+    InvalidGroups,
     OrderDependent,
+    RaggedMetadata,
     SimulationError,
+    UnequalReplicas,
     UnknownPrimitive,
     UnwrittenRead,
     raised_in,
@@ -33,36 +34,29 @@ from shardproof.properties.engines.simulate.prepare import (
     Simulated,
     check_that_all_meet,
     interpret,
-    interpret_doubles,
-    interpret_wide,
     prepare,
     simulate,
 )
 from shardproof.properties.engines.simulate.record import Collective, Record, Recorder
 from shardproof.properties.engines.simulate.rules import RULES, Rule, rule
-from shardproof.properties.engines.simulate.wide import DOUBLES, FORMATS, OWN, WAYS, Change, Rounding, Wide
 
 __all__ = [
-    "DOUBLES",
-    "FORMATS",
     "OF_THE_PROGRAM",
-    "OWN",
     "RULES",
-    "WAYS",
-    "Change",
     "Collective",
     "CollectiveMismatch",
     "InterpreterLimit",
+    "InvalidGroups",
     "OrderDependent",
+    "RaggedMetadata",
     "Record",
     "Recorder",
-    "Rounding",
     "Rule",
     "Simulated",
     "SimulationError",
+    "UnequalReplicas",
     "UnknownPrimitive",
     "UnwrittenRead",
-    "Wide",
     "bits",
     "check_that_all_meet",
     "collectives",
@@ -70,8 +64,6 @@ __all__ = [
     "elementwise",
     "indexing",
     "interpret",
-    "interpret_doubles",
-    "interpret_wide",
     "linear",
     "may_part",
     "prepare",
@@ -82,6 +74,4 @@ __all__ = [
     "shaping",
     "shard_map",
     "simulate",
-    "sorting",
-    "wide",
 ]

@@ -10,7 +10,7 @@ import numpy as np
 from shardproof.oracles.dtypes import is_float, is_integer, is_signed, width
 from shardproof.properties.engines.simulate.elementwise import aligned, bits_of
 from shardproof.properties.engines.simulate.env import Env
-from shardproof.properties.engines.simulate.rules import result_dtype, rule
+from shardproof.properties.engines.simulate.rules import Rule, result_dtype, rule
 
 
 def shift(operands: Sequence[np.ndarray], kind: str) -> np.ndarray:
@@ -31,22 +31,18 @@ def shift(operands: Sequence[np.ndarray], kind: str) -> np.ndarray:
     return np.where(inside, np.right_shift(unsigned, by.astype(np.uint64)), 0).astype(np.uint64).astype(x.dtype)
 
 
-@rule("shift_left")
-def shift_left(env: Env, equation: Any, x: np.ndarray, amount: np.ndarray) -> np.ndarray:
-    """Shift towards the high bits."""
-    return shift(aligned(env, equation, (x, amount)), "left")
+def shifting(kind: str) -> Rule:
+    """The rule of a shift: `left`, `logical` with zeros in, or `arithmetic`, which copies the sign in."""
+
+    def run(env: Env, equation: Any, x: np.ndarray, amount: np.ndarray) -> np.ndarray:
+        return shift(aligned(env, equation, (x, amount)), kind)
+
+    return run
 
 
-@rule("shift_right_arithmetic")
-def shift_right_arithmetic(env: Env, equation: Any, x: np.ndarray, amount: np.ndarray) -> np.ndarray:
-    """Shift towards the low bits, copying the sign in."""
-    return shift(aligned(env, equation, (x, amount)), "arithmetic")
-
-
-@rule("shift_right_logical")
-def shift_right_logical(env: Env, equation: Any, x: np.ndarray, amount: np.ndarray) -> np.ndarray:
-    """Shift towards the low bits, zeros in."""
-    return shift(aligned(env, equation, (x, amount)), "logical")
+rule("shift_left")(shifting("left"))
+rule("shift_right_logical")(shifting("logical"))
+rule("shift_right_arithmetic")(shifting("arithmetic"))
 
 
 @rule("population_count")

@@ -1,23 +1,19 @@
-"""Collectives: what they mean is in `shardproof.oracles.collectives`; here they find their operands."""
+"""Collectives: how their primitives find operands and parameters; `exchange` has their definitions."""
 
-from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
-from shardproof.oracles import collectives, ragged
-from shardproof.oracles.collectives import Groups
 from shardproof.oracles.dtypes import wide
-from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.engines.simulate import exchange
 from shardproof.properties.engines.simulate.divergence import COLLECTIVE_KINDS, axes_of, check_agreement
 from shardproof.properties.engines.simulate.env import Env
-from shardproof.properties.engines.simulate.errors import SimulationError
-from shardproof.properties.engines.simulate.location import location
+from shardproof.properties.engines.simulate.errors import RaggedMetadata, SimulationError, location
+from shardproof.properties.engines.simulate.groups import Groups
 from shardproof.properties.engines.simulate.record import Collective, Traffic, bytes_of, participants
-from shardproof.properties.engines.simulate.rules import rule
-
-Oracle = Callable[..., np.ndarray]
+from shardproof.properties.engines.simulate.rules import Rule, rule
 
 
 def executed(env: Env, equation: Any, traffic: Traffic = ()) -> tuple[tuple[str, ...], Groups]:
@@ -48,84 +44,45 @@ def executed(env: Env, equation: Any, traffic: Traffic = ()) -> tuple[tuple[str,
     return axes, groups
 
 
-def connected(env: Env, x: np.ndarray, axes: Sequence[str]) -> tuple[np.ndarray, MeshCase]:
-    """`x` held by every device along `axes`, and the mesh of the devices that hold it."""
-    sizes = tuple(n if name in axes else x.shape[i] for i, (name, n) in enumerate(env.mesh.shape.items()))
-    mesh = env.mesh if sizes == env.mesh.sizes else MeshCase(env.mesh.axis_names, sizes)
-    return np.broadcast_to(x, (*sizes, *x.shape[len(sizes) :])), mesh
+def all_reduce(op: str) -> Rule:
+    """The rule of a reduction over mesh axes and, where a number stands among the axes, over that dimension."""
+
+    def run(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
+        axes, groups = executed(env, equation)
+        positional = tuple(env.lead + name for name in equation.params["axes"] if isinstance(name, int))
+        results = []
+        for x, variable in zip(operands, equation.outvars, strict=True):
+            if positional:
+                x = exchange.REDUCTIONS[op].reduce(x, axis=positional, dtype=wide(x.dtype)).astype(x.dtype)
+            if axes:
+                x = exchange.exchange(x, env.mesh, axes, groups, partial(exchange.all_reduce, op=op))
+            results.append(x.astype(variable.aval.dtype, copy=False))
+        return results
+
+    return run
 
 
-def same_for_all(env: Env, result: np.ndarray, axes: Sequence[str], groups: Groups) -> np.ndarray:
-    """A result that all participants hold alike, held once."""
-    if groups is not None:
-        return result
-    once = tuple(slice(1) if name in axes else slice(None) for name in env.mesh.axis_names)
-    return result[once].copy()
-
-
-def through(env: Env, x: np.ndarray, axes: Sequence[str], oracle: Oracle, **parameters: Any) -> np.ndarray:
-    """What an oracle says that the devices receive."""
-    blocks, mesh = connected(env, x, axes)
-    return oracle(blocks, mesh, tuple(axes), **parameters)
-
-
-def all_reduce(env: Env, equation: Any, operands: Sequence[np.ndarray], op: str) -> list[np.ndarray]:
-    """Reduces every operand over mesh axes and, where a number stands among the axes, over that dimension."""
-    axes, groups = executed(env, equation)
-    names = equation.params["axes"]
-    positional = tuple(env.lead + name for name in names if isinstance(name, int))
-    results = []
-    for x, variable in zip(operands, equation.outvars, strict=True):
-        if positional:
-            function: Any = {"sum": np.sum, "max": np.max, "min": np.min}[op]
-            x = np.asarray(function(x.astype(wide(x.dtype)), axis=positional)).astype(x.dtype)
-        if axes:
-            x = same_for_all(env, through(env, x, axes, collectives.all_reduce, op=op, groups=groups), axes, groups)
-        results.append(x.astype(variable.aval.dtype, copy=False))
-    return results
-
-
-@rule("psum", "psum_invariant", "unreduced_psum")
-def psum(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
-    """The sum over the participants."""
-    return all_reduce(env, equation, operands, "sum")
-
-
-@rule("pmax")
-def pmax(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
-    """The maximum over the participants."""
-    return all_reduce(env, equation, operands, "max")
-
-
-@rule("pmin")
-def pmin(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
-    """The minimum over the participants."""
-    return all_reduce(env, equation, operands, "min")
+rule("psum", "psum_invariant", "unreduced_psum")(all_reduce("sum"))
+rule("pmax")(all_reduce("max"))
+rule("pmin")(all_reduce("min"))
 
 
 @rule("all_gather", "all_gather_invariant", "all_gather_reduced")
 def all_gather(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
     """All participants' blocks in logical order."""
     axes, groups = executed(env, equation)
-    parameters = {
-        "axis": equation.params["all_gather_dimension"],
-        "tiled": equation.params["tiled"],
-        "groups": groups,
-    }
-    results = [through(env, x, axes, collectives.all_gather, **parameters) for x in operands]
-    return [same_for_all(env, result, axes, groups) for result in results]
+    dimension, tiled = equation.params["all_gather_dimension"], equation.params["tiled"]
+    gather = partial(exchange.all_gather, dimension=dimension, tiled=tiled)
+    return [exchange.exchange(x, env.mesh, axes, groups, gather) for x in operands]
 
 
 @rule("reduce_scatter", "unreduced_reduce_scatter")
 def reduce_scatter(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
     """Each participant's piece of the sum."""
     axes, groups = executed(env, equation)
-    parameters = {
-        "scatter_dimension": equation.params["scatter_dimension"],
-        "tiled": equation.params["tiled"],
-        "groups": groups,
-    }
-    return [through(env, x, axes, collectives.reduce_scatter, **parameters) for x in operands]
+    dimension, tiled = equation.params["scatter_dimension"], equation.params["tiled"]
+    scatter = partial(exchange.reduce_scatter, dimension=dimension, tiled=tiled)
+    return [exchange.exchange(x, env.mesh, axes, groups, scatter) for x in operands]
 
 
 @rule("all_to_all")
@@ -135,13 +92,9 @@ def all_to_all(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarra
     Where `lax.all_to_all` is not tiled, it gives the primitive a new dimension to concatenate along.
     """
     axes, groups = executed(env, equation)
-    parameters = {
-        "split_axis": equation.params["split_axis"],
-        "concat_axis": equation.params["concat_axis"],
-        "tiled": True,
-        "groups": groups,
-    }
-    return [through(env, x, axes, collectives.all_to_all, **parameters) for x in operands]
+    split, concat = equation.params["split_axis"], equation.params["concat_axis"]
+    trade = partial(exchange.all_to_all, split_dimension=split, concat_dimension=concat)
+    return [exchange.exchange(x, env.mesh, axes, groups, trade) for x in operands]
 
 
 @rule("ppermute")
@@ -163,25 +116,25 @@ def ppermute(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]
             f"mesh order, {ordered}, at {location(equation)}"
         )
     executed(env, equation)
-    return [through(env, x, ordered, collectives.permute, perm=equation.params["perm"]) for x in operands]
+    send = partial(exchange.permute, pairs=equation.params["perm"])
+    return [exchange.exchange(x, env.mesh, ordered, None, send) for x in operands]
 
 
 @rule("pbroadcast")
 def pbroadcast(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
     """The block of one participant, on all of them."""
-    axes, groups = executed(env, equation)
-    root = equation.params["source"]
-    results = [through(env, x, axes, collectives.broadcast, root=root) for x in operands]
-    return [same_for_all(env, result, axes, groups) for result in results]
+    axes, _ = executed(env, equation)
+    send = partial(exchange.broadcast, root=equation.params["source"])
+    return [exchange.exchange(x, env.mesh, axes, None, send) for x in operands]
 
 
 @rule("axis_index")
 def axis_index(env: Env, equation: Any) -> np.ndarray:
     """The logical index of every device."""
     axes = axes_of(equation)
-    index = collectives.axis_index(env.mesh, axes)
-    once = tuple(slice(None) if name in axes else slice(1) for name in env.mesh.axis_names)
-    return index[once].reshape(index[once].shape + (1,) * (env.lead - index.ndim))
+    own = tuple((name, size if name in axes else 1) for name, size in env.mesh.shape.items())
+    index = exchange.axis_index(own, axes)
+    return index.reshape(*(size for _, size in own), *(1,) * (env.lead - len(own)))
 
 
 @rule("pvary", "preduced", "vary_unreduced_cast", "reduced_vary_cast")
@@ -196,25 +149,29 @@ def ragged_all_to_all(env: Env, equation: Any, *operands: np.ndarray) -> np.ndar
     """Rows to where each sender says that they go in the receiver's output.
 
     Raises:
-        RaggedMismatch: if the participants' offsets and sizes contradict each other, or are of several dtypes: of those
+        RaggedMetadata: if the participants' offsets and sizes contradict each other, or are of several dtypes: of those
             XLA makes no program.
     """
     if len(kinds := dict.fromkeys(x.dtype.name for x in operands[2:])) > 1:
-        raise ragged.RaggedMismatch(
+        raise RaggedMetadata(
             f"ragged_all_to_all: input_offsets, send_sizes, output_offsets and recv_sizes are {' and '.join(kinds)}: "
             "expected one dtype; XLA takes no others"
         )
     axes, groups = axes_of(equation), equation.params["axis_index_groups"]
     check_agreement(env, equation, axes, groups)
-    blocks = [env.everywhere(x) for x in operands]
+    rank = len(env.mesh.sizes)
+    operand, output, *lists = (x.reshape(env.mesh.size, *x.shape[rank:]) for x in map(env.everywhere, operands))
     if env.active is not None:  # the others' metadata means nothing: nothing of theirs is sent
-        sending = env.active[..., None]
-        blocks[3], blocks[5] = np.where(sending, blocks[3], 0), np.where(sending, blocks[5], 0)
-    result = ragged.ragged_all_to_all(*blocks, mesh=env.mesh, axes=axes, groups=groups)
+        sending = env.active.reshape(-1, 1)
+        lists[1], lists[3] = np.where(sending, lists[1], 0), np.where(sending, lists[3], 0)
+    slices = exchange.Slices(lists, env.mesh, axes, groups)
+    over = f"ragged_all_to_all over {axes} on the mesh {env.mesh}"
+    result = exchange.ragged_all_to_all(operand, output, slices, env.mesh, over)
     sent: dict[tuple[int, int], int] = {}
     if env.recorder is not None:
         row = bytes_of(equation.invars[0].aval) // max(1, equation.invars[0].aval.shape[0])
-        for s in ragged.slices(*blocks[2:], mesh=env.mesh, axes=axes, groups=groups):
-            sent[s.source, s.destination] = sent.get((s.source, s.destination), 0) + s.size * row
+        for source, destination, size in zip(slices.source, slices.destination, slices.size, strict=True):
+            pair = int(source), int(destination)
+            sent[pair] = sent.get(pair, 0) + int(size) * row
     executed(env, equation, traffic=tuple((*pair, size) for pair, size in sent.items() if size))
-    return result
+    return result.reshape(*env.mesh.sizes, *result.shape[1:])

@@ -5,13 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from shardproof.oracles.collectives import Groups, among_participants
-from shardproof.oracles.layout import device_name
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.simulate.env import Env
-from shardproof.properties.engines.simulate.errors import CollectiveMismatch
+from shardproof.properties.engines.simulate.errors import CollectiveMismatch, location
+from shardproof.properties.engines.simulate.groups import Groups, device_name, process_groups
 from shardproof.properties.engines.simulate.liveness import equations, subjaxprs
-from shardproof.properties.engines.simulate.location import location
 
 COLLECTIVE_KINDS: dict[str, str] = {
     "psum": "all_reduce",
@@ -50,15 +48,6 @@ def collectives_in(jaxpr: Any) -> Iterator[Any]:
     return (equation for equation in equations(jaxpr) if equation.primitive.name in COLLECTIVE_KINDS)
 
 
-def whole_groups(active: np.ndarray, mesh: MeshCase, axes: tuple[str, ...], groups: Groups) -> np.ndarray:
-    """Whether the participants of each device's process group are all in `active`, or none: bool `[*mesh.sizes]`."""
-
-    def exchange(participants: np.ndarray) -> np.ndarray:
-        return np.broadcast_to(participants.all(axis=0) | ~participants.any(axis=0), participants.shape)
-
-    return among_participants(active, mesh, axes, groups, exchange)
-
-
 def check_agreement(env: Env, equation: Any, axes: tuple[str, ...], groups: Groups) -> None:
     """Every process group executes the collective as a whole, or not at all.
 
@@ -67,11 +56,11 @@ def check_agreement(env: Env, equation: Any, axes: tuple[str, ...], groups: Grou
     """
     if env.active is None:
         return
-    whole = whole_groups(env.active, env.mesh, axes, groups)
-    if whole.all():
+    active = np.asarray(env.active).reshape(-1)
+    pair = parted(active, env.mesh, axes, groups)
+    if pair is None:
         return
-    here = tuple(int(i) for i in np.argwhere(~whole & env.active)[0])
-    there = partner(env, here, axes, groups)
+    here, there = pair
     raise CollectiveMismatch(
         f"{equation.primitive.name} over {axes} on the mesh {env.mesh}: devices of one group disagree about their "
         f"next collective, a deadlock on hardware: device {device_name(env.mesh, here)} is at "
@@ -80,20 +69,17 @@ def check_agreement(env: Env, equation: Any, axes: tuple[str, ...], groups: Grou
     )
 
 
-def partner(env: Env, device: tuple[int, ...], axes: tuple[str, ...], groups: Groups) -> tuple[int, ...]:
-    """The first device of the same process group that does not execute what `device` does."""
-    mark = np.zeros(env.mesh.sizes, bool)
-    mark[device] = True
-    group = among_participants(
-        mark, env.mesh, axes, groups, lambda participants: np.broadcast_to(participants.any(axis=0), participants.shape)
-    )
-    return tuple(int(i) for i in np.argwhere(group & ~np.asarray(env.active))[0])
+def parted(active: np.ndarray, mesh: MeshCase, axes: tuple[str, ...], groups: Groups) -> tuple[int, int] | None:
+    """The first active device of a process group that is active in part, and the first of the others in its group."""
+    members = [(devices, active[devices]) for devices in process_groups(mesh, axes, groups)]
+    partly = [group for devices, on in members for group in devices[on.any(axis=1) & ~on.all(axis=1)]]
+    return min(((int(g[active[g]].min()), int(g[~active[g]].min())) for g in partly), default=None)
 
 
-def whereabouts(env: Env, device: tuple[int, ...], axes: tuple[str, ...]) -> str:
+def whereabouts(env: Env, device: int, axes: tuple[str, ...]) -> str:
     """What an inactive device does meanwhile: its next collective over one of `axes`, or the end of its branch."""
     for elsewhere in reversed(env.elsewhere):
-        if elsewhere.devices[device]:
+        if elsewhere.devices.reshape(-1)[device]:
             if elsewhere.jaxpr is not None:
                 for equation in collectives_in(elsewhere.jaxpr):
                     if set(axes_of(equation)) & set(axes):

@@ -15,7 +15,7 @@ import numpy as np
 
 from shardproof.oracles.dtypes import wide
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.engines.simulate.location import location
+from shardproof.properties.engines.simulate.errors import location
 from shardproof.properties.engines.simulate.record import Recorder
 from shardproof.properties.engines.simulate.undetermined import Choice, Found, Left
 

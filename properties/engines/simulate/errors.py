@@ -1,10 +1,9 @@
-"""What the simulate engine refuses, and why."""
+"""Errors of the simulate engine, and where in the user's program an equation comes from."""
 
 from traceback import walk_tb
+from typing import Any
 
-from shardproof.oracles.collectives import GroupMismatch
-from shardproof.oracles.layout import ReplicaMismatch
-from shardproof.oracles.ragged import RaggedMismatch
+from jax.extend import source_info_util
 
 
 class SimulationError(Exception):
@@ -42,14 +41,19 @@ class CollectiveMismatch(SimulationError):
     """Devices of one process group disagree about their next collective: a deadlock on hardware."""
 
 
-OF_THE_PROGRAM = (
-    SimulationError,
-    ReplicaMismatch,
-    RaggedMismatch,
-    GroupMismatch,
-    MemoryError,
-    RecursionError,
-)
+class InvalidGroups(SimulationError):
+    """`axis_index_groups`, or blocks, that do not fit the participants of a collective."""
+
+
+class RaggedMetadata(SimulationError):
+    """The offsets and sizes of a ragged exchange contradict each other: hardware would corrupt memory."""
+
+
+class UnequalReplicas(SimulationError):
+    """Devices differ in a result that is typed invariant along a mesh axis."""
+
+
+OF_THE_PROGRAM = (SimulationError, MemoryError, RecursionError)
 """What is wrong with the program that is interpreted, wherever it is raised."""
 
 
@@ -57,3 +61,12 @@ def raised_in(error: Exception) -> str:
     """The module that raised an exception, or called the part of NumPy that did."""
     names = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
     return next((name for name in reversed(names) if name.partition(".")[0] != "numpy"), "")
+
+
+def location(equation: Any) -> str:
+    """`file:line (function)` of the innermost frame that is not JAX's own; `an unknown place` without one."""
+    try:
+        summary = source_info_util.summarize(equation.source_info)
+    except (AttributeError, IndexError):  # an equation that was traced without any frame of the user's
+        summary = ""
+    return str(summary) or "an unknown place"

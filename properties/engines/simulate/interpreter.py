@@ -6,8 +6,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from shardproof.properties.engines.simulate.env import Env
-from shardproof.properties.engines.simulate.errors import SimulationError
-from shardproof.properties.engines.simulate.location import location
+from shardproof.properties.engines.simulate.errors import SimulationError, location
 from shardproof.properties.engines.simulate.plans import Plan, Step, plan_of
 
 

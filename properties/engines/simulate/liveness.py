@@ -1,4 +1,4 @@
-"""How long values live: which are read for the last time where."""
+"""Programs inside of programs: all equations of a jaxpr, and its values where calls are replaced by what they call."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -27,19 +27,6 @@ def equations(jaxpr: Any) -> Iterator[Any]:
         yield equation
         for inner in subjaxprs(equation):
             yield from equations(inner)
-
-
-def last_reads(jaxpr: Any) -> list[list[Any]]:
-    """For every equation, the variables that nothing reads any more once it is done."""
-    jaxpr, _ = opened(jaxpr)
-    alive = {v for v in jaxpr.outvars if not isinstance(v, core.Literal)}
-    result = []
-    for equation in reversed(jaxpr.eqns):
-        mentioned = [v for v in (*equation.invars, *equation.outvars) if not isinstance(v, core.Literal)]
-        ends = [v for v in dict.fromkeys(mentioned) if v not in alive]
-        alive.update(ends)
-        result.append(ends)
-    return result[::-1]
 
 
 class Value:

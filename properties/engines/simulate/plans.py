@@ -15,9 +15,8 @@ import numpy as np
 from jax import dtypes
 from jax.extend import core
 
-from shardproof.properties.engines.simulate.errors import UnknownPrimitive
-from shardproof.properties.engines.simulate.liveness import last_reads, opened
-from shardproof.properties.engines.simulate.location import location
+from shardproof.properties.engines.simulate.errors import UnknownPrimitive, location
+from shardproof.properties.engines.simulate.liveness import opened
 from shardproof.properties.engines.simulate.rules import RULES, Rule
 from shardproof.properties.engines.simulate.undetermined import ALLOCATES
 
@@ -92,7 +91,7 @@ def plan_of(jaxpr: Any, how: str = "traced") -> Plan:
     """
     plan = _PLANS[how].get(jaxpr)
     if plan is None:
-        plan = _as_traced(jaxpr) if how == "traced" else _Short().plan(jaxpr, live=how == "live")
+        plan = _Planner(short=how != "traced").plan(jaxpr, live=how == "live")
         _PLANS[how][jaxpr] = plan
     return plan
 
@@ -126,36 +125,11 @@ def _step(equation: Any, reads: tuple[int, ...], writes: tuple[int, ...], forget
     return Step(RULES[name], equation, reads, writes, shapes, types, forgets)
 
 
-def _as_traced(jaxpr: Any) -> Plan:
-    body, consts = opened(jaxpr)
-    slots: dict[Any, int] = {}
-    constants: list[tuple[int, np.ndarray]] = []
+class _Planner:
+    """Makes a plan: a `short` one does nothing twice, has no calls, and knows what depends on no operand."""
 
-    def slot(variable: Any) -> int:
-        return slots.setdefault(variable, len(slots))
-
-    def read(atom: Any) -> int:
-        if isinstance(atom, core.Literal):
-            position = slot(object())
-            constants.append((position, np.asarray(atom.val, held_as(atom.aval))))
-            return position
-        return slot(atom)
-
-    arguments = tuple(slot(v) for v in body.invars)
-    constants += [(slot(v), as_value(c)) for v, c in zip(body.constvars, consts, strict=bool(consts))]
-    steps = []
-    for equation, ends in zip(body.eqns, last_reads(jaxpr), strict=True):
-        reads = tuple(read(atom) for atom in equation.invars)
-        writes = tuple(slot(v) for v in equation.outvars)
-        steps.append(_step(equation, reads, writes, tuple(slot(v) for v in ends)))
-    results = tuple(read(atom) for atom in body.outvars)
-    return Plan(len(slots), tuple(constants), arguments, tuple(steps), results, (), {})
-
-
-class _Short:
-    """Makes a plan in which nothing is done twice."""
-
-    def __init__(self) -> None:
+    def __init__(self, *, short: bool) -> None:
+        self.short = short
         self.slots = 0
         self.constants: dict[Hashable, tuple[int, np.ndarray]] = {}
         self.done: dict[Hashable, tuple[int, ...]] = {}
@@ -168,7 +142,7 @@ class _Short:
         known = {position for position, _ in self.constants.values()}
         first, later = [], []
         for step in self.steps:
-            if step.equation.primitive.name in FROM_CONSTANTS and known.issuperset(step.reads):
+            if self.short and step.equation.primitive.name in FROM_CONSTANTS and known.issuperset(step.reads):
                 known.update(step.writes)
                 first.append(step)
             else:
@@ -205,12 +179,12 @@ class _Short:
     def results_of(self, equation: Any, reads: tuple[int, ...]) -> Sequence[int]:
         """Where the results of an equation are, with steps that make them if there are none yet."""
         name = equation.primitive.name
-        if name in CALLS:
+        if self.short and name in CALLS:
             (called,) = (equation.params[key] for key in CALLED if key in equation.params)
             return self.follow(*opened(called), reads)
-        if name in SAME:
+        if self.short and name in SAME:
             return reads
-        key = _repeated(equation, reads)
+        key = _repeated(equation, reads) if self.short else None
         if key is None or key not in self.done:
             writes = tuple(self.fresh() for _ in equation.outvars)
             self.steps.append(_step(equation, reads, writes, ()))

@@ -21,7 +21,6 @@ from shardproof.properties.engines.simulate.liveness import equations
 from shardproof.properties.engines.simulate.plans import as_value
 from shardproof.properties.engines.simulate.record import Record, Recorder
 from shardproof.properties.engines.simulate.undetermined import Choice, Found, Left, check_determined
-from shardproof.properties.engines.simulate.wide import OWN, Change, ChangedArithmetic, Rounding, Wide, WideArithmetic
 
 Meshes = jax.sharding.Mesh | jax.sharding.AbstractMesh
 
@@ -42,8 +41,8 @@ def interpret(closed_jaxpr: Any, *args: Any, record: Recorder | None = None, aro
     Raises:
         UnknownPrimitive: if a primitive has no rule.
         CollectiveMismatch: if devices of one group disagree about their next collective.
-        ReplicaMismatch: if a result that is typed invariant along a mesh axis differs along it.
-        RaggedMismatch: if the metadata of a `ragged_all_to_all` contradicts itself.
+        UnequalReplicas: if a result that is typed invariant along a mesh axis differs along it.
+        RaggedMetadata: if the metadata of a `ragged_all_to_all` contradicts itself.
         UnwrittenRead: if a result depends on memory that was allocated and never written.
         OrderDependent: if it depends on the order in which a scatter applies two updates of one place, or on indices
             that are promised to be sorted, and are not.
@@ -79,44 +78,6 @@ def check_that_all_meet(closed_jaxpr: Any, arrays: Sequence[np.ndarray]) -> None
         return
 
 
-def interpret_wide(
-    closed_jaxpr: Any, *args: Any, rounding: Rounding = OWN, around: Env = NOTHING, change: Change | None = None
-) -> list[Wide]:
-    """The results of a closed jaxpr in double precision, and how far off the program's own may be.
-
-    Arguments:
-        closed_jaxpr: what `jax.make_jaxpr` returns.
-        *args: one global array per argument of the jaxpr.
-        rounding: what each operation may be off by.
-        around: what is around the jaxpr, and in front of the dimensions of the arrays.
-        change: what some of its equations do instead.
-
-    Raises:
-        InterpreterLimit: if nothing says how far off a primitive's result may be, or rounding ends a loop.
-        Whatever `interpret` raises, but for `UnwrittenRead` and `OrderDependent`: of what JAX leaves open nothing is
-            claimed.
-    """
-    arithmetic = WideArithmetic(rounding) if change is None else ChangedArithmetic(rounding, change)
-    with np.errstate(all="ignore"):
-        values = [arithmetic.argument(as_value(x)) for x in args]
-        env = dataclasses.replace(around, arithmetic=arithmetic)
-        return [arithmetic.result(x) for x in evaluate(env, closed_jaxpr, values)]
-
-
-def interpret_doubles(closed_jaxpr: Any, sets: Sequence[Sequence[np.ndarray]]) -> list[list[np.ndarray]]:
-    """The results on several data sets of a closed jaxpr that has no float shorter than a double.
-
-    In its own arithmetic, but for sums, which are of longer floats; nothing is asked of what JAX leaves open.
-
-    Raises:
-        UnknownPrimitive: if a primitive has no rule.
-    """
-    values = [np.stack(column) for column in zip(*sets, strict=True)]
-    with np.errstate(all="ignore"):
-        results = evaluate(beside(len(sets)), closed_jaxpr, values)
-    return [[np.array(_of_set(x, i)) for x in results] for i in range(len(sets))]
-
-
 def beside(count: int) -> Env:
     """What is around a program that is run on that many data sets at once: an axis more, which nothing names."""
     return Env(mesh=MeshCase((SETS,), (count,)), lead=1)
@@ -144,32 +105,12 @@ class Simulated:
             Whatever `interpret` raises.
         """
         values = [as_value(leaf) for leaf in jax.tree.leaves(args)]
-        return jax.tree.unflatten(self.structure, interpret(self.closed_jaxpr, *self._typed(values), record=record))
-
-    def run_wide(self, *args: PyTree, rounding: Rounding = OWN) -> list[Wide]:
-        """The results on one data set, flat, in double precision, with how far off the program's own may be.
-
-        Raises:
-            TypeError: if an argument's shape is not what was traced.
-            Whatever `interpret_wide` raises.
-        """
-        values = [as_value(leaf) for leaf in jax.tree.leaves(args)]
-        return interpret_wide(self._live.closed_jaxpr, *self._typed(values), rounding=rounding)
-
-    def run_changed(self, *args: PyTree, change: Change | None) -> list[Wide]:
-        """As `run_wide`, of a program some `equations` of which do something else.
-
-        Raises:
-            TypeError: if an argument's shape is not what was traced.
-            Whatever `interpret_wide` raises.
-        """
-        values = [as_value(leaf) for leaf in jax.tree.leaves(args)]
-        return interpret_wide(self._live.closed_jaxpr, *self._typed(values), change=change)
+        return jax.tree.unflatten(self.structure, interpret(self.closed_jaxpr, *self.typed(values), record=record))
 
     @property
     def equations(self) -> list[Any]:
-        """What wide runs execute, those of inner programs included."""
-        return [*equations(self._live.closed_jaxpr)]
+        """All equations that something reads, those of inner programs included."""
+        return [*equations(self.live().closed_jaxpr)]
 
     def run_together(self, sets: Sequence[Sequence[np.ndarray]]) -> list[list[np.ndarray]]:
         """The flat results on several data sets, which are run at once, as if each were on devices of its own.
@@ -178,25 +119,19 @@ class Simulated:
             TypeError: if an argument's shape is not what was traced.
             Whatever `interpret` raises for one of the data sets, which its message does not tell from the others.
         """
-        results = interpret(self.closed_jaxpr, *self._stacked(sets), around=beside(len(sets)))
-        return [[np.array(_of_set(x, i)) for x in results] for i in range(len(sets))]
+        results = interpret(self.closed_jaxpr, *self.stacked(sets), around=beside(len(sets)))
+        return [[np.array(of_set(x, i)) for x in results] for i in range(len(sets))]
 
-    def run_wide_together(self, sets: Sequence[Sequence[np.ndarray]], *, rounding: Rounding = OWN) -> list[list[Wide]]:
-        """The same in double precision, with how far off the program's own may be.
+    def stacked(self, sets: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
+        """The arguments of several data sets, one behind the other along a new dimension in front."""
+        return [np.stack(column) for column in zip(*map(self.typed, sets), strict=True)]
+
+    def typed(self, values: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Arguments in the dtypes that were traced.
 
         Raises:
-            TypeError: if an argument's shape is not what was traced.
-            Whatever `interpret_wide` raises for one of the data sets.
+            TypeError: if their shapes are others.
         """
-        jaxpr = self._live.closed_jaxpr
-        results = interpret_wide(jaxpr, *self._stacked(sets), rounding=rounding, around=beside(len(sets)))
-        return [[Wide(*(np.array(_of_set(x, i)) for x in wide)) for wide in results] for i in range(len(sets))]
-
-    def _stacked(self, sets: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
-        return [np.stack(column) for column in zip(*map(self._typed, sets), strict=True)]
-
-    def _typed(self, values: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Arguments in the dtypes that were traced, once their shapes are those that were."""
         if [v.shape for v in values] != [tuple(a.shape) for a in self.avals]:
             raise TypeError(
                 f"args: shapes {[v.shape for v in values]}: expected {[tuple(a.shape) for a in self.avals]}, as traced"
@@ -210,17 +145,16 @@ class Simulated:
 
     @functools.cached_property
     def _live(self) -> "Simulated":
-        """What wide runs are of: results are all that is asked of them."""
-        return self.live()
-
-    def live(self) -> "Simulated":
-        """The same program without what nothing reads, as `jit` would run it."""
         closed = self.closed_jaxpr
         jaxpr, _ = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), True)
         return Simulated(core.ClosedJaxpr(jaxpr, closed.consts), self.avals, self.structure)
 
+    def live(self) -> "Simulated":
+        """The same program without what nothing reads, as `jit` would run it."""
+        return self._live
 
-def _of_set(x: np.ndarray, index: int) -> Any:
+
+def of_set(x: np.ndarray, index: int) -> Any:
     """What is one data set's, of a result that is held once if it is the same for all."""
     return x[min(index, len(x) - 1)]
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from shardproof.oracles.dtypes import NARROW
 from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.engines.simulate.groups import process_groups
 
 Pairs = tuple[tuple[int, int], ...]
 Traffic = tuple[tuple[int, int, int], ...]
@@ -66,10 +67,8 @@ class Collective:
         for source, destination, size in self.traffic:
             result[source, destination] += size * self.count
         if self.perm:
-            position = np.arange(self.mesh.size).reshape(self.mesh.sizes)
-            order = [self.mesh.axis_names.index(name) for name in self.axes]
-            rest = [i for i in range(len(self.mesh.sizes)) if i not in order]
-            participants = position.transpose(*order, *rest).reshape(self.mesh.axis_size(self.axes), -1)
+            (devices,) = process_groups(self.mesh, self.axes)
+            participants = devices.T
             for source, destination in self.perm:
                 for pair in zip(participants[source].tolist(), participants[destination].tolist(), strict=True):
                     result[pair] += self.operand_bytes * self.count

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from shardproof.oracles.dtypes import wide
-from shardproof.oracles.layout import shard, sharded_axes, unshard
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.simulate.env import SETS, Env
 from shardproof.properties.engines.simulate.errors import InterpreterLimit
 from shardproof.properties.engines.simulate.interpreter import evaluate
+from shardproof.properties.engines.simulate.layout import divide, first_replica, join
 from shardproof.properties.engines.simulate.memory import peak_bytes
 from shardproof.properties.engines.simulate.rules import rule
 
@@ -38,9 +38,13 @@ def widened(env: Env, mesh: Any, manual: frozenset[str]) -> tuple[Env, MeshCase,
     return inner, MeshCase(tuple(fresh), tuple(sizes[name] for name in fresh)), [names.index(name) for name in fresh]
 
 
-def entries(spec: Any) -> tuple[Any, ...]:
-    """A PartitionSpec's entries, one per dimension; it refuses to be iterated where it says more than those."""
-    return tuple(spec.partitions)
+def entries(env: Env, spec: Any) -> list[tuple[str, ...]]:
+    """The axes that split the dimensions of a global array `[*lead, *global]`, as far as the spec says.
+
+    A PartitionSpec refuses to be iterated where it says more than those.
+    """
+    told = [() if entry is None else (entry,) if isinstance(entry, str) else tuple(entry) for entry in spec.partitions]
+    return [()] * env.lead + told
 
 
 def unreduced_axes(spec: Any) -> frozenset[str]:
@@ -61,15 +65,14 @@ def divided(env: Env, x: np.ndarray, mesh: MeshCase, places: list[int], spec: An
 
     A replica is held once. Of a sum that is left unreduced, the first device holds everything.
     """
-    blocks = shard(x, mesh, (*[None] * env.lead, *entries(spec)))
-    names = mesh.axis_names
-    blocks = blocks[tuple(slice(None) if n in sharded_axes(entries(spec)) else slice(1) for n in names)]
-    for dimension, name in enumerate(names):
-        if name in unreduced_axes(spec):
+    blocks = divide(x, mesh, entries(env, spec))
+    unreduced = unreduced_axes(spec)
+    for dimension, name in enumerate(mesh.axis_names):
+        if name in unreduced:
             rest = [(0, 0)] * blocks.ndim
             rest[dimension] = (0, mesh.shape[name] - 1)
             blocks = np.pad(blocks, rest)
-    return np.moveaxis(blocks, range(len(names)), places)
+    return np.moveaxis(blocks, range(len(places)), places)
 
 
 def assembled(
@@ -80,20 +83,19 @@ def assembled(
     Along an axis that `spec` does not name, the devices must agree; without `check_replicas`, the first one
     is believed. A sum that is left unreduced is summed.
     """
-    names = mesh.axis_names
-    x = np.moveaxis(x, places, range(len(names)))
-    for dimension, name in enumerate(names):
-        if name in unreduced_axes(spec):
-            whole = np.broadcast_to(x, (*x.shape[:dimension], mesh.shape[name], *x.shape[dimension + 1 :]))
+    x = np.moveaxis(x, places, range(len(places)))
+    unreduced, split = unreduced_axes(spec), entries(env, spec)
+    for dimension, (name, size) in enumerate(mesh.shape.items()):
+        whole = np.broadcast_to(x, (*x.shape[:dimension], size, *x.shape[dimension + 1 :]))
+        if name in unreduced:
             x = whole.astype(wide(x.dtype)).sum(axis=dimension, keepdims=True).astype(x.dtype)
-        elif name not in sharded_axes(entries(spec)):
-            if env.arithmetic is not None:  # in the program's own arithmetic they have been compared
-                x = env.arithmetic.replica(x, dimension)
-            elif not check_replicas:
-                x = x.take([0], axis=dimension)
-    sizes = [mesh.shape[n] if n in sharded_axes(entries(spec)) else x.shape[i] for i, n in enumerate(names)]
-    x = np.broadcast_to(x, (*sizes, *x.shape[len(names) :]))
-    return unshard(x, MeshCase(names, tuple(sizes)), (*[None] * env.lead, *entries(spec)))
+        elif any(name in axes for axes in split):
+            x = whole
+        elif env.arithmetic is not None:  # in the program's own arithmetic they have been compared
+            x = env.arithmetic.replica(x, dimension)
+        else:
+            x = first_replica(x, mesh, dimension) if check_replicas else x.take([0], axis=dimension)
+    return join(x, mesh, split)
 
 
 @rule("shard_map")
@@ -101,7 +103,7 @@ def shard_map(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray
     """Divides the operands by `in_specs`, interprets the body on blocks, and assembles by `out_specs`.
 
     Raises:
-        ReplicaMismatch: if a result that is typed invariant along an axis differs along it. With
+        UnequalReplicas: if a result that is typed invariant along an axis differs along it. With
             `check_vma=False` nothing is typed, so the first device's block is taken, as it is for an array
             whose replicas differ.
     """

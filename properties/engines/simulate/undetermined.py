@@ -16,10 +16,10 @@ import ml_dtypes
 import numpy as np
 
 from shardproof.oracles.dtypes import is_float, is_integer, largest_finite
-from shardproof.oracles.layout import device_name, nan_equal
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.engines.simulate.errors import OrderDependent, SimulationError, UnwrittenRead
-from shardproof.properties.engines.simulate.location import location
+from shardproof.properties.engines.simulate.errors import OrderDependent, SimulationError, UnwrittenRead, location
+from shardproof.properties.engines.simulate.groups import device_name
+from shardproof.properties.engines.simulate.layout import nan_equal
 
 ALLOCATES = ("empty", "empty2")
 

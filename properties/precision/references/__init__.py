@@ -11,15 +11,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from shardproof.oracles.dtypes import is_float, unit_roundoff
+from shardproof.oracles.dtypes import is_float
 from shardproof.properties.cases import suggestion
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.contracts.trees import names_of
-from shardproof.properties.engines.simulate import InterpreterLimit, interpret_wide
-from shardproof.properties.engines.simulate.liveness import equations
+from shardproof.properties.engines.simulate import InterpreterLimit
 from shardproof.properties.precision.references.evaluated import NumpyReference
 from shardproof.properties.precision.references.leaves import Arrays, Options, WrongTree, arrays_like
 from shardproof.properties.precision.references.traced import DOUBT_OF_TABLES, JaxReference, has_tables, narrow_casts
+from shardproof.properties.precision.wide.casts import narrow_floats
+from shardproof.properties.precision.wide.run import interpret_wide
 
 __all__ = ["JaxReference", "NumpyReference", "reference_of"]
 
@@ -78,8 +79,7 @@ def _check_run(reference: JaxReference, program: Any, arrays: Arrays, options: O
             raise ValueError(told) from limit
         with jax.enable_x64(True):
             doubles = jax.make_jaxpr(lambda *leaves: reference.called(options, *leaves))(*arrays)
-        dtypes = {np.dtype(out.aval.dtype) for equation in equations(doubles) for out in equation.outvars}
-        cast = sorted(d.name for d in dtypes if is_float(d) and unit_roundoff(d) > unit_roundoff(np.dtype(np.float64)))
+        cast = sorted(dtype.name for dtype in narrow_floats(doubles))
         if cast:
             told = f"the reference casts to {cast[0]}, which rounds it, {since}: expected no cast"
             raise ValueError(told) from limit

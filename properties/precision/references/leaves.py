@@ -8,6 +8,7 @@ import numpy as np
 
 from shardproof.oracles.dtypes import is_float
 from shardproof.properties.contracts.described import Signature
+from shardproof.properties.precision.wide.held import double
 
 Arrays = Sequence[np.ndarray]
 Dtypes = Sequence[np.dtype]
@@ -45,11 +46,6 @@ def is_wider(dtype: np.dtype, other: np.dtype) -> bool:
     return is_float(dtype) and is_float(other) and dtype.itemsize > other.itemsize
 
 
-def as_double(dtype: np.dtype) -> np.dtype:
-    """The dtype of as many doubles as a float has parts."""
-    return np.dtype(np.complex128 if dtype.kind == "c" else np.float64) if is_float(dtype) else dtype
-
-
 def as_single(dtype: np.dtype) -> np.dtype:
     """A float's dtype, or float32 if that has more digits."""
     return np.dtype(np.float32) if is_float(dtype) and dtype.itemsize < 4 else dtype
@@ -58,6 +54,6 @@ def as_single(dtype: np.dtype) -> np.dtype:
 def arrays_like(signature: Signature, shapes: Sequence[tuple[int, ...]], dtypes: Dtypes) -> list[np.ndarray]:
     """Arrays to try a reference with: ones, as doubles, and of indices the first."""
     return [
-        np.full(shape, not array.below, as_double(np.dtype(dtype)))
+        np.full(shape, not array.below, double(np.dtype(dtype)))
         for array, shape, dtype in zip(signature.arrays, shapes, dtypes, strict=True)
     ]

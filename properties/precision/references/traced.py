@@ -12,7 +12,7 @@ from jax.extend import core
 from shardproof.oracles.dtypes import is_float, unit_roundoff
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.contracts.trees import refilled
-from shardproof.properties.engines.simulate import FORMATS, InterpreterLimit, interpret_doubles, interpret_wide
+from shardproof.properties.engines.simulate import InterpreterLimit
 from shardproof.properties.engines.simulate.liveness import equations, opened, subjaxprs
 from shardproof.properties.precision.references.kinks import without_kinks
 from shardproof.properties.precision.references.leaves import (
@@ -20,12 +20,14 @@ from shardproof.properties.precision.references.leaves import (
     Dtypes,
     Options,
     arrays_like,
-    as_double,
     as_single,
     is_wider,
     leaves_of,
     together_of,
 )
+from shardproof.properties.precision.wide import FORMATS
+from shardproof.properties.precision.wide.held import double
+from shardproof.properties.precision.wide.run import interpret_doubles, interpret_wide
 
 KEPT = 512
 """How many traced programs are kept."""
@@ -164,7 +166,7 @@ class JaxReference:
             count = len(self.signature.arrays)
             own = self.program("value", self.called, shapes[:count], dtypes[:count], options)
             tables = has_tables(own)
-            wide = [(as_single if tables else as_double)(dtype) for dtype in dtypes]
+            wide = [(as_single if tables else double)(dtype) for dtype in dtypes]
             try:
                 with nullcontext() if tables else jax.enable_x64(True):
                     value = self.program("value", self.called, shapes[:count], wide[:count], options)
@@ -193,7 +195,7 @@ class JaxReference:
         """
         shapes = [a.shape for a in sets[0]]
         program, exact = self.run_program(key, function, shapes, dtypes, options)
-        doubles = [[a.astype(as_double(a.dtype), copy=False) for a in arrays] for arrays in sets]  # some are longer
+        doubles = [[a.astype(double(a.dtype), copy=False) for a in arrays] for arrays in sets]  # some are longer
         try:
             known = ("doubles", key, *described(shapes, dtypes, options))
             if exact and self._kept(known, lambda: is_of_doubles(program)):
@@ -236,7 +238,7 @@ def is_of_doubles(program: Any) -> bool:
         return False
     found = {getattr(v.aval, "dtype", None) for equation in equations(program) for v in equation.outvars}
     floats = [d for d in found if isinstance(d, np.dtype) and is_float(d)]
-    return all(d == as_double(d) for d in floats)
+    return all(d == double(d) for d in floats)
 
 
 def is_the_same(program: Any, wide: Any) -> bool:

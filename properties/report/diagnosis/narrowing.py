@@ -15,8 +15,10 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.engines.running import all_blocks
-from shardproof.properties.engines.simulate import Change, Simulated
+from shardproof.properties.engines.simulate import Simulated
 from shardproof.properties.precision.numbers import operands
+from shardproof.properties.precision.wide import Change
+from shardproof.properties.precision.wide.run import run_wide
 from shardproof.properties.programs.violation import Difference
 from shardproof.properties.report.diagnosis.repairs import MOST, Places, alike, place, program_of
 from shardproof.properties.runner.violation import LawViolation
@@ -94,7 +96,7 @@ def _line(program: Simulated, case: Case, data: Data, difference: Difference) ->
 def _is_wrong(program: Simulated, places: Places, case: Case, arrays: list[np.ndarray], difference: Difference) -> bool:
     """Whether rounding the results of some equations alone makes a result wrong where it was found to be."""
     change = Change(frozenset(id(program.equations[i]) for i in places), then="rounded")
-    results = program.run_changed(*arrays, change=change)
+    results = run_wide(program, *arrays, change=change)
     blocks = all_blocks(case, np.asarray(results[difference.leaf].value))
     bound = 0 if difference.bound is None else np.abs(difference.bound)
     return bool(((np.abs(blocks - difference.expected.astype(blocks.dtype)) > bound) & difference.wrong).any())

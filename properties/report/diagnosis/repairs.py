@@ -19,13 +19,15 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
 from shardproof.properties.engines.running import all_blocks, ready
-from shardproof.properties.engines.simulate import Change, Simulated
+from shardproof.properties.engines.simulate import Simulated
 from shardproof.properties.engines.simulate.divergence import axes_of
-from shardproof.properties.engines.simulate.location import location
+from shardproof.properties.engines.simulate.errors import location
 from shardproof.properties.engines.simulated import Interpreted
 from shardproof.properties.precision.expected import references
 from shardproof.properties.precision.numbers import operands
 from shardproof.properties.precision.runs import INTERPRETER
+from shardproof.properties.precision.wide import Change
+from shardproof.properties.precision.wide.run import run_wide
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.report.diagnosis.witnesses import enlarged
 from shardproof.properties.runner.violation import LawViolation
@@ -97,7 +99,7 @@ class Trial:
         equations = self.program.equations
         change = dataclasses.replace(repair.change, equations=frozenset(id(equations[i]) for i in repair.places))
         try:
-            results = self.program.run_changed(*self.arrays, change=change)
+            results = run_wide(self.program, *self.arrays, change=change)
         except Exception:  # shapes that do not fit one another, devices that wait for ever
             return False
         for wide, exact in zip(results, self.right, strict=True):

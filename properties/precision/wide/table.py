@@ -1,5 +1,6 @@
 """The table of wide rules, by primitive: the rule for values, run on doubles, and beside it one for errors."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -7,13 +8,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardproof.oracles.dtypes import is_float
+from shardproof.properties.engines.simulate.elementwise import PLAIN, aligned
 from shardproof.properties.engines.simulate.elementwise import WIDE as DIRECT
 from shardproof.properties.engines.simulate.env import Env
-from shardproof.properties.engines.simulate.errors import InterpreterLimit
-from shardproof.properties.engines.simulate.location import location
+from shardproof.properties.engines.simulate.errors import InterpreterLimit, location
 from shardproof.properties.engines.simulate.rules import RULES, Results, Rule, result_dtype
-from shardproof.properties.engines.simulate.wide.held import Numbers, double
-from shardproof.properties.engines.simulate.wide.rounding import Limits, limits
+from shardproof.properties.precision.wide.held import (
+    UNKNOWN,
+    Numbers,
+    certain,
+    double,
+    error_of,
+    over_blocks,
+    together,
+    value_of,
+)
+from shardproof.properties.precision.wide.rounding import Limits, limits
 
 WIDE: dict[str, Rule] = {}
 
@@ -26,6 +36,21 @@ def wide_rule(*names: str) -> Callable[[Rule], Rule]:
 
     def register(function: Rule) -> Rule:
         WIDE.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+def float_rule(*names: str) -> Callable[[Rule], Rule]:
+    """The same, of floats: where none goes in or comes out, the primitive does what it does in any run."""
+
+    def register(function: Rule) -> Rule:
+        def run(env: Env, equation: Any, *operands: Numbers) -> Any:
+            if is_exact(equation):
+                return exactly(env, RULES[equation.primitive.name], equation, list(operands))
+            return function(env, equation, *operands)
+
+        wide_rule(*names)(run)
         return function
 
     return register
@@ -139,3 +164,35 @@ def settled(error: Numbers, errors: Sequence[Numbers]) -> Numbers:
     for operand in errors:
         unknown = unknown | np.isinf(operand)
     return np.where(undefined, np.where(unknown, np.inf, 0.0), error)
+
+
+ABSORBING = {"and": False, "or": True}
+"""Which operand decides, whatever the other one is."""
+
+
+def exactly(env: Env, rule: Rule, equation: Any, operands: list[Numbers]) -> list[Numbers]:
+    """The results of the rule itself, as the program has them; unknown where an operand is."""
+    plain = dataclasses.replace(env, arithmetic=None)
+    results = rule(plain, equation, *(value_of(x) for x in operands))
+    results = [results] if isinstance(results, np.ndarray) else list(results)
+    error = _unknown(env, equation, operands)
+    if error is None:
+        return [certain(x, x.dtype) for x in results]
+    return [x if x.dtype.names is not None else together(x, over_blocks(error, x), x.dtype) for x in results]
+
+
+def _unknown(env: Env, equation: Any, operands: list[Numbers]) -> Any:
+    """Where the results are unknown; None: nowhere."""
+    errors = [error_of(x) != 0 for x in operands]
+    if not any(e.any() for e in errors):
+        return None
+    name = equation.primitive.name
+    if name not in PLAIN:
+        anywhere = [env.anywhere(e) for e in errors]
+        return np.where(np.logical_or.reduce(np.broadcast_arrays(*anywhere)), UNKNOWN, 0.0)
+    errors = aligned(env, equation, tuple(errors))
+    unknown = np.logical_or.reduce(np.broadcast_arrays(*errors))
+    if name in ABSORBING and operands[0]["value"].dtype == bool:
+        for x, doubtful in zip(aligned(env, equation, tuple(operands)), errors, strict=True):
+            unknown = unknown & ~(~doubtful & (x["value"] == ABSORBING[name]))
+    return np.where(unknown, UNKNOWN, 0.0)

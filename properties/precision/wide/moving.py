@@ -8,7 +8,7 @@ from shardproof.properties.engines.simulate.env import Env
 from shardproof.properties.engines.simulate.indexing import filler
 from shardproof.properties.engines.simulate.rules import RULES, result_dtype
 from shardproof.properties.engines.simulate.undetermined import ALLOCATES
-from shardproof.properties.engines.simulate.wide.held import (
+from shardproof.properties.precision.wide.held import (
     UNKNOWN,
     Numbers,
     certain,
@@ -20,7 +20,7 @@ from shardproof.properties.engines.simulate.wide.held import (
     together,
     value_of,
 )
-from shardproof.properties.engines.simulate.wide.table import Doubled, one, wide_rule, without_errors
+from shardproof.properties.precision.wide.table import Doubled, one, wide_rule, without_errors
 
 UNCHANGED = (
     "reshape", "squeeze", "transpose", "broadcast_in_dim", "concatenate", "stack", "unstack", "split", "tile", "rev",

@@ -5,20 +5,18 @@ dtypes that were traced may be from it: what its operands' errors make of it, an
 mathematics is compared with its reference to many digits, and its roundings with a bound that nobody guessed.
 """
 
-from shardproof.properties.engines.simulate.wide import (  # each module registers its rules
+from shardproof.properties.precision.wide import (  # each module registers its rules
     casts,
     choices,
     elementwise,
     moving,
-    quotients,
     sums,
 )
-from shardproof.properties.engines.simulate.wide.arithmetic import WideArithmetic
-from shardproof.properties.engines.simulate.wide.casts import FORMATS
-from shardproof.properties.engines.simulate.wide.changed import Change, ChangedArithmetic
-from shardproof.properties.engines.simulate.wide.held import Wide
-from shardproof.properties.engines.simulate.wide.rounding import DOUBLES, OWN, WAYS, Rounding
-from shardproof.properties.engines.simulate.wide.table import WIDE, wide_rule
+from shardproof.properties.precision.wide.arithmetic import Change, ChangedArithmetic, WideArithmetic
+from shardproof.properties.precision.wide.casts import FORMATS
+from shardproof.properties.precision.wide.held import Wide
+from shardproof.properties.precision.wide.rounding import DOUBLES, OWN, WAYS, Rounding
+from shardproof.properties.precision.wide.table import WIDE, wide_rule
 
 __all__ = [
     "DOUBLES",
@@ -35,7 +33,6 @@ __all__ = [
     "choices",
     "elementwise",
     "moving",
-    "quotients",
     "sums",
     "wide_rule",
 ]

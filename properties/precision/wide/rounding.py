@@ -16,7 +16,7 @@ from shardproof.oracles.dtypes import (
     smallest_normal,
     unit_roundoff,
 )
-from shardproof.properties.engines.simulate.wide.held import Numbers
+from shardproof.properties.precision.wide.held import Numbers
 
 NO_DIGITS = 2**8
 """In a dtype that holds whole numbers up to here, and no further, having few digits says nothing of a number."""

@@ -7,19 +7,16 @@ import numpy as np
 
 from shardproof.properties.engines.simulate.elementwise import aligned
 from shardproof.properties.engines.simulate.env import Env, common_lead
+from shardproof.properties.engines.simulate.reductions import ranking
 from shardproof.properties.engines.simulate.rules import RULES, result_dtype
-from shardproof.properties.engines.simulate.sorting import ranking
-from shardproof.properties.engines.simulate.wide.held import UNKNOWN, Numbers, together, value_of
-from shardproof.properties.engines.simulate.wide.integers import exactly
-from shardproof.properties.engines.simulate.wide.table import decided, is_exact, one, wide_rule
+from shardproof.properties.precision.wide.held import UNKNOWN, Numbers, together, value_of
+from shardproof.properties.precision.wide.table import decided, float_rule, one, wide_rule
 
 
-@wide_rule("eq", "ne", "lt", "le", "gt", "ge")
+@float_rule("eq", "ne", "lt", "le", "gt", "ge")
 def comparison(env: Env, equation: Any, x: Numbers, y: Numbers) -> Any:
     """A comparison: uncertain where the operands are as close as they may be off."""
     rule = RULES[equation.primitive.name]
-    if is_exact(equation):
-        return exactly(env, rule, equation, [x, y])
     x, y = aligned(env, equation, (x, y))
     value = one(rule(env, equation, x["value"], y["value"]))
     off = x["error"] + y["error"]
@@ -64,11 +61,9 @@ def _in_order(env: Env, operands: list[Numbers], order: Numbers, axis: int) -> l
     return [np.take_along_axis(x, order, axis) for x in operands]
 
 
-@wide_rule("sort")
+@float_rule("sort")
 def sort(env: Env, equation: Any, *operands: Numbers) -> Any:
     """All operands in the order of the first ones: of a row that rounding may order otherwise nothing is claimed."""
-    if is_exact(equation):
-        return exactly(env, RULES["sort"], equation, list(operands))
     axis, keys = env.lead + equation.params["dimension"], equation.params["num_keys"]
     lead = common_lead(env, *operands)
     full = [np.broadcast_to(x, lead + x.shape[env.lead :]) for x in operands]
@@ -86,12 +81,10 @@ def _doubtful(x: Numbers, mask: Numbers) -> Numbers:
     return together(x["value"], np.where(mask, UNKNOWN, x["error"]), x["value"].dtype) if mask.any() else x
 
 
-@wide_rule("top_k")
+@float_rule("top_k")
 def top_k(env: Env, equation: Any, x: Numbers) -> Any:
     """The largest elements and their indices: of a row whose first ones rounding may change nothing is claimed."""
     rule = RULES["top_k"]
-    if is_exact(equation):
-        return exactly(env, rule, equation, [x])
     axis = env.lead + equation.params.get("axis", x.ndim - env.lead - 1) % (x.ndim - env.lead)
     _, indices = rule(env, equation, x["value"])
     best = np.take_along_axis(x, indices.astype(np.int64), axis)
@@ -110,8 +103,6 @@ def best_of(sign: int) -> Callable[..., Any]:
 
     def run(env: Env, equation: Any, x: Numbers) -> Any:
         rule = RULES[equation.primitive.name]
-        if is_exact(equation):
-            return exactly(env, rule, equation, [x])
         (axis,) = equation.params["axes"]
         axis = env.lead + axis
         index = one(rule(env, equation, x["value"]))
@@ -126,5 +117,5 @@ def best_of(sign: int) -> Callable[..., Any]:
     return run
 
 
-wide_rule("argmax")(best_of(1))
-wide_rule("argmin")(best_of(-1))
+float_rule("argmax")(best_of(1))
+float_rule("argmin")(best_of(-1))

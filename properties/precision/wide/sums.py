@@ -13,18 +13,18 @@ import numpy as np
 from shardproof.properties.engines.simulate.divergence import axes_of
 from shardproof.properties.engines.simulate.env import Env
 from shardproof.properties.engines.simulate.rules import RULES, result_dtype
-from shardproof.properties.engines.simulate.wide.held import Numbers, error_of, over_blocks, together, value_of
-from shardproof.properties.engines.simulate.wide.integers import exactly
-from shardproof.properties.engines.simulate.wide.moving import of_each_device, unknown_where
-from shardproof.properties.engines.simulate.wide.rounding import ACROSS_DEVICES
-from shardproof.properties.engines.simulate.wide.table import (
+from shardproof.properties.precision.wide.held import Numbers, error_of, over_blocks, together, value_of
+from shardproof.properties.precision.wide.moving import of_each_device, unknown_where
+from shardproof.properties.precision.wide.rounding import ACROSS_DEVICES
+from shardproof.properties.precision.wide.table import (
     charged,
+    exactly,
+    float_rule,
     is_exact,
     limits_of,
     one,
     settled,
     values,
-    wide_rule,
 )
 
 Count = Callable[[Env, Any], int]
@@ -71,18 +71,7 @@ def linear(count: Count) -> Any:
         off = one(values(env, equation, error.astype(value.dtype))).real if error.any() else np.zeros(())
         return summed(env, equation, sums, off, size, max(count(env, equation) - 1, 0), whole=_are_whole(env, x))
 
-    def run(env: Env, equation: Any, *operands: Numbers) -> Any:
-        if is_exact(equation):
-            return exactly(env, RULES[equation.primitive.name], equation, list(operands))
-        results = []
-        for i, x in enumerate(operands):
-            alone = Alone(equation, i)
-            whole = is_exact(alone)
-            rule = RULES[equation.primitive.name]
-            results.append(exactly(env, rule, alone, [x])[0] if whole else each(env, alone, x))
-        return results
-
-    return run
+    return operand_by_operand(each)
 
 
 class Alone:
@@ -91,6 +80,19 @@ class Alone:
     def __init__(self, equation: Any, index: int = 0) -> None:
         self.primitive, self.params, self.source_info = equation.primitive, equation.params, equation.source_info
         self.invars, self.outvars = [equation.invars[index]], [equation.outvars[index]]
+
+
+def operand_by_operand(each: Callable[[Env, Any, Numbers], Numbers]) -> Any:
+    """The wide rule of a primitive that does the same with each of its operands; of integers, what it does anyway."""
+
+    def run(env: Env, equation: Any, *operands: Numbers) -> Any:
+        rule, results = RULES[equation.primitive.name], []
+        for i, x in enumerate(operands):
+            alone = Alone(equation, i)
+            results.append(exactly(env, rule, alone, [x])[0] if is_exact(alone) else each(env, alone, x))
+        return results
+
+    return run
 
 
 def _reduced(env: Env, equation: Any) -> int:
@@ -108,16 +110,14 @@ def _participants(env: Env, equation: Any) -> int:
     return count * math.prod(shape[name] for name in equation.params.get("axes", ()) if isinstance(name, int))
 
 
-wide_rule("reduce_sum")(linear(_reduced))
-wide_rule("cumsum")(linear(_along))
-wide_rule(*ACROSS_DEVICES)(linear(_participants))
+float_rule("reduce_sum")(linear(_reduced))
+float_rule("cumsum")(linear(_along))
+float_rule(*ACROSS_DEVICES)(linear(_participants))
 
 
-@wide_rule("dot_general", "ragged_dot_general")
+@float_rule("dot_general", "ragged_dot_general")
 def dot(env: Env, equation: Any, lhs: Numbers, rhs: Numbers, *rest: Numbers) -> Any:
     """Sums of products: every one has the errors of both factors."""
-    if is_exact(equation):
-        return exactly(env, RULES[equation.primitive.name], equation, [lhs, rhs, *rest])
     sizes = [value_of(x) for x in rest]
 
     def product(a: Numbers, b: Numbers) -> Numbers:
@@ -150,12 +150,10 @@ def _contracted(equation: Any) -> int:
     return math.prod(equation.invars[0].aval.shape[d] for d in numbers[0][0])
 
 
-@wide_rule("scatter-add", "scatter-sub")
+@float_rule("scatter-add", "scatter-sub")
 def scatter_add(env: Env, equation: Any, x: Numbers, indices: Numbers, updates: Numbers, *_: Any) -> Any:
     """Updates added up where they go, with what is there."""
     rule, at = RULES[equation.primitive.name], value_of(indices)
-    if is_exact(equation):
-        return exactly(env, rule, equation, [x, indices, updates])
     negative = -1 if equation.primitive.name == "scatter-sub" else 1
     a, ea, b, eb = x["value"], x["error"], updates["value"], updates["error"]
 
@@ -186,13 +184,8 @@ def extreme() -> Any:
         off = np.where(np.isfinite(found), off, np.where(unknown, np.inf, 0.0))
         return together(found, off, result_dtype(equation))
 
-    def run(env: Env, equation: Any, *operands: Numbers) -> Any:
-        if is_exact(equation):
-            return exactly(env, RULES[equation.primitive.name], equation, list(operands))
-        return [each(env, Alone(equation, i), x) for i, x in enumerate(operands)]
-
-    return run
+    return operand_by_operand(each)
 
 
-wide_rule("reduce_max", "pmax", "cummax")(extreme())
-wide_rule("reduce_min", "pmin", "cummin")(extreme())
+float_rule("reduce_max", "pmax", "cummax")(extreme())
+float_rule("reduce_min", "pmin", "cummin")(extreme())

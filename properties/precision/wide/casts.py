@@ -7,8 +7,9 @@ import numpy as np
 from shardproof.oracles.dtypes import is_float, largest_finite, real_of, smallest_normal, unit_roundoff
 from shardproof.properties.engines.simulate.bits import convert
 from shardproof.properties.engines.simulate.env import Env
+from shardproof.properties.engines.simulate.liveness import equations
 from shardproof.properties.engines.simulate.rules import RULES, result_dtype
-from shardproof.properties.engines.simulate.wide.held import (
+from shardproof.properties.precision.wide.held import (
     UNKNOWN,
     Numbers,
     double,
@@ -18,12 +19,11 @@ from shardproof.properties.engines.simulate.wide.held import (
     together,
     value_of,
 )
-from shardproof.properties.engines.simulate.wide.integers import exactly
-from shardproof.properties.engines.simulate.wide.rounding import limits, literal_error, moved
-from shardproof.properties.engines.simulate.wide.table import (
+from shardproof.properties.precision.wide.rounding import limits, literal_error, moved
+from shardproof.properties.precision.wide.table import (
     charged,
     decided,
-    is_exact,
+    float_rule,
     limits_of,
     one,
     wide_rule,
@@ -44,14 +44,19 @@ def contains(narrow: np.dtype, other: np.dtype) -> bool:
     )
 
 
-@wide_rule("convert_element_type")
+def narrow_floats(program: Any) -> set[np.dtype]:
+    """The floats with fewer digits than a double that equations of a program make."""
+    dtypes = {getattr(out.aval, "dtype", None) for equation in equations(program) for out in equation.outvars}
+    floats = [dtype for dtype in dtypes if isinstance(dtype, np.dtype) and is_float(dtype)]
+    return {dtype for dtype in floats if unit_roundoff(dtype) > unit_roundoff(np.dtype(np.float64))}
+
+
+@float_rule("convert_element_type")
 def convert_element_type(env: Env, equation: Any, x: Numbers) -> Any:
     """A cast: of a float to a narrower one a rounding, to an integer what it is wherever rounding cannot change it.
 
     That is everywhere, where the data leaves no decision to roundings.
     """
-    if is_exact(equation):
-        return exactly(env, RULES["convert_element_type"], equation, [x])
     source, target = np.dtype(equation.invars[0].aval.dtype), result_dtype(equation)
     value, error = x["value"], x["error"]
     if not is_float(target):
@@ -129,15 +134,13 @@ def optimization_barrier(env: Env, equation: Any, *operands: Numbers) -> list[Nu
     ]
 
 
-@wide_rule("bitcast_convert_type")
+@float_rule("bitcast_convert_type")
 def bitcast_convert_type(env: Env, equation: Any, x: Numbers) -> Any:
     """The bits of a number as the program has it: those of one that is off are unknown, but come back as it was.
 
     Until then their error is that of the number, negative: nothing but data movement leaves it that.
     """
     rule = RULES["bitcast_convert_type"]
-    if is_exact(equation):
-        return exactly(env, rule, equation, [x])
     source, target = np.dtype(equation.invars[0].aval.dtype), result_dtype(equation)
     value, error = x["value"], x["error"]
     as_traced = value.astype(source) if is_float(source) else value

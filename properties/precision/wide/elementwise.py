@@ -12,13 +12,12 @@ import scipy.special
 
 from shardproof.properties.engines.simulate.elementwise import aligned
 from shardproof.properties.engines.simulate.env import Env
-from shardproof.properties.engines.simulate.rules import RULES, result_dtype
-from shardproof.properties.engines.simulate.wide.held import Numbers, together
-from shardproof.properties.engines.simulate.wide.integers import exactly
-from shardproof.properties.engines.simulate.wide.table import (
+from shardproof.properties.engines.simulate.rules import result_dtype
+from shardproof.properties.precision.wide.held import Numbers, together
+from shardproof.properties.precision.wide.table import (
     charged,
+    float_rule,
     has_complex,
-    is_exact,
     limits_of,
     settled,
     values,
@@ -230,25 +229,21 @@ def result(env: Env, equation: Any, function: Function, *operands: Numbers, roun
 
 
 def elementwise(function: Function) -> Any:
-    """The wide rule of a function: of integers, the rule itself."""
+    """The wide rule of a function."""
 
     def run(env: Env, equation: Any, *operands: Numbers) -> Any:
-        if is_exact(equation):
-            return exactly(env, RULES[equation.primitive.name], equation, list(operands))
         return result(env, equation, function, *operands)
 
     return run
 
 
 for _name, _function in FUNCTIONS.items():
-    wide_rule(_name)(elementwise(_function))
+    float_rule(_name)(elementwise(_function))
 
 
-@wide_rule("integer_pow")
+@float_rule("integer_pow")
 def integer_pow(env: Env, equation: Any, x: Numbers) -> Any:
     """A fixed integer power, or its reciprocal: by as many products as it has factors."""
-    if is_exact(equation):
-        return exactly(env, RULES["integer_pow"], equation, [x])
     n = equation.params["y"]
 
     def propagation(y: X, x: X, e: X) -> X:
@@ -272,11 +267,9 @@ def logistic(env: Env, equation: Any, x: Numbers) -> Numbers:
     return result(env, equation, Function(propagation), x)
 
 
-@wide_rule("pow")
+@float_rule("pow")
 def power(env: Env, equation: Any, x: Numbers, p: Numbers) -> Any:
     """A power: backends take the exponential of a multiple of the logarithm, whose own error that one multiplies."""
-    if is_exact(equation):
-        return exactly(env, RULES["pow"], equation, [x, p])
     x, p = aligned(env, equation, (x, p))
     exponent = np.abs(p["value"].astype(np.float64) * np.log(np.abs(x["value"])))
     roundings = APPROXIMATED + 2 * np.where(np.isfinite(exponent), exponent, 0)
@@ -297,3 +290,15 @@ def rounded(env: Env, equation: Any, x: Numbers) -> Any:
 def is_finite(env: Env, equation: Any, x: Numbers) -> Numbers:
     """Whether a number is finite: unknown where the number is."""
     return together(np.isfinite(x["value"]), np.where(np.isinf(x["error"]), np.inf, 0.0), np.dtype(bool))
+
+
+POWER_OF_TWO = 0.5
+"""The fraction of such a number, as `frexp` has it."""
+
+
+@float_rule("div")
+def quotient(env: Env, equation: Any, a: Numbers, b: Numbers) -> Any:
+    """A quotient: compilers multiply by the reciprocal of what they know, which is exact of powers of two alone."""
+    a, b = aligned(env, equation, (a, b))
+    roundings = np.where(np.frexp(np.abs(b["value"]))[0] == POWER_OF_TWO, 1.0, 2.0)
+    return result(env, equation, FUNCTIONS["div"], a, b, roundings=roundings)

@@ -1,0 +1,204 @@
+"""Collectives, from their definitions in StableHLO's specification.
+
+Each takes what the participants of process groups hold, `[groups, participants, *block]`, and returns what they
+receive: `[groups, participants, *result]`, or `[groups, 1, *result]` where all of a group receive the same.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from shardproof.oracles.dtypes import wide
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.engines.simulate.errors import InvalidGroups, RaggedMetadata
+from shardproof.properties.engines.simulate.groups import Groups, Sizes, device_name, numbering, process_groups
+
+REDUCTIONS: dict[str, np.ufunc] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+
+
+def exchange(
+    x: np.ndarray,
+    mesh: MeshCase,
+    axes: Sequence[str],
+    groups: Groups,
+    collective: Callable[[np.ndarray], np.ndarray],
+) -> np.ndarray:
+    """Runs a collective in every process group: `[*lead, *block]` to `[*lead', *result]`.
+
+    Along a mesh axis of which `lead` is 1 a value is held once for all devices. So is the result along other axes than
+    `axes`, and along those if all participants receive the same.
+    """
+    rank = len(mesh.sizes)
+    sizes = tuple(n if name in axes else x.shape[i] for i, (name, n) in enumerate(mesh.shape.items()))
+    held = mesh if sizes == mesh.sizes else MeshCase(mesh.axis_names, sizes)
+    lead, block = x.shape[:rank], x.shape[rank:]
+    holder = np.broadcast_to(np.arange(math.prod(lead)).reshape(lead), sizes).reshape(-1)  # where a device's block is
+    blocks = x.reshape(math.prod(lead), *block)
+    members = process_groups(held, axes, groups)
+    received = [collective(blocks[holder[devices]]) for devices in members]
+    if len({part.shape[2:] for part in received}) > 1:
+        raise InvalidGroups(
+            f"groups={groups}: expected groups of equal length, on which results' shapes depend, on {mesh}"
+        )
+    shape = received[0].shape[2:]
+    if groups is None and received[0].shape[1] == 1:
+        return received[0].reshape(*(1 if name in axes else n for name, n in held.shape.items()), *shape)
+    result = np.empty((held.size, *shape), received[0].dtype)
+    for devices, part in zip(members, received, strict=True):
+        result[devices] = part
+    return result.reshape(*sizes, *shape)
+
+
+def all_reduce(blocks: np.ndarray, op: str) -> np.ndarray:
+    """The sum, maximum or minimum of all participants' blocks, rounded once; sums of booleans count, in int32."""
+    exact = REDUCTIONS[op].reduce(blocks, axis=1, dtype=wide(blocks.dtype), keepdims=True)
+    return exact.astype(np.int32 if op == "sum" and blocks.dtype == bool else blocks.dtype)
+
+
+def all_gather(blocks: np.ndarray, dimension: int, tiled: bool) -> np.ndarray:
+    """All participants' blocks, stacked along a new dimension, or concatenated along one if `tiled`."""
+    return _join(blocks[:, None], dimension) if tiled else np.moveaxis(blocks, 1, dimension + 1)[:, None]
+
+
+def reduce_scatter(blocks: np.ndarray, dimension: int, tiled: bool) -> np.ndarray:
+    """Piece i of the sum along a dimension, on participant i; the dimension disappears unless `tiled`."""
+    return _pieces(all_reduce(blocks, "sum"), blocks.shape[1], dimension, tiled)[:, :, 0]
+
+
+def all_to_all(blocks: np.ndarray, split_dimension: int, concat_dimension: int) -> np.ndarray:
+    """Piece i of every participant's block along one dimension, on participant i, concatenated along another."""
+    return _join(_pieces(blocks, blocks.shape[1], split_dimension, tiled=True), concat_dimension)
+
+
+def permute(blocks: np.ndarray, pairs: Iterable[tuple[int, int]]) -> np.ndarray:
+    """For each (source, destination), the source's block on the destination; zeros where nothing arrives."""
+    sources, destinations = np.array(list(pairs), int).reshape(-1, 2).T
+    result = np.zeros_like(blocks)
+    result[:, destinations] = blocks[:, sources]
+    return result
+
+
+def broadcast(blocks: np.ndarray, root: int) -> np.ndarray:
+    """One participant's block, on all of them."""
+    return blocks[:, [root]]
+
+
+def axis_index(mesh: Sizes, axes: Sequence[str]) -> np.ndarray:
+    """Every device's number along an axis tuple: int32 `[devices]`."""
+    return numbering(mesh, axes).astype(np.int32)
+
+
+def _pieces(blocks: np.ndarray, parts: int, dimension: int, tiled: bool) -> np.ndarray:
+    """`[groups, senders, *block]` cut along a dimension of the block: `[groups, parts, senders, *piece]`.
+
+    Raises:
+        InvalidGroups: if there is no piece for each of the participants.
+    """
+    at = dimension + 2
+    size = blocks.shape[at]
+    if size % parts if tiled else size != parts:
+        raise InvalidGroups(f"dimension {dimension} of the block has size {size}: expected one piece per participant")
+    places = np.arange(size).reshape(parts, -1) if tiled else np.arange(size)
+    return np.moveaxis(np.take(blocks, places, axis=at), at, 1)
+
+
+def _join(pieces: np.ndarray, dimension: int) -> np.ndarray:
+    """`[groups, receivers, senders, *piece]` concatenated in the order of senders: `[groups, receivers, *block]`."""
+    at = dimension + 2
+    apart = np.moveaxis(pieces, 2, at)
+    return apart.reshape(*apart.shape[:at], apart.shape[at] * apart.shape[at + 1], *apart.shape[at + 2 :])
+
+
+class Slices:
+    """What participants of a ragged exchange send one another: flat arrays, one entry per slice.
+
+    Arguments:
+        lists: input offsets, send sizes, output offsets and receive sizes: `[devices, entries]` each. Entry
+            j * k + i of p * k is of slice i to, or from, participant j.
+        mesh: the mesh of the devices.
+        axes: the axis tuple over which they exchange.
+        groups: the `axis_index_groups`.
+
+    Raises:
+        RaggedMetadata: if the entries do not divide among the participants.
+    """
+
+    def __init__(self, lists: Sequence[np.ndarray], mesh: MeshCase, axes: Sequence[str], groups: Groups) -> None:
+        columns: list[list[np.ndarray]] = [[] for _ in range(6)]
+        for devices in process_groups(mesh, axes, groups):
+            copies, p = devices.shape
+            if lists[1].shape[1] % p:
+                raise RaggedMetadata(
+                    f"ragged_all_to_all: send_sizes has {lists[1].shape[1]} entries: expected a multiple of {p}, "
+                    f"the participants over {tuple(axes)} on the mesh {mesh}"
+                )
+            start, size, target, announced = (x[devices].reshape(copies, p, p, -1).astype(np.int64) for x in lists)
+            ends = np.broadcast_arrays(devices[:, :, None, None], devices[:, None, :, None], size)[:2]
+            for column, x in zip(columns, (*ends, start, size, target, announced.swapaxes(1, 2)), strict=True):
+                column.append(x.reshape(-1))
+        self.source, self.destination, self.start, self.size, self.target, self.announced = map(np.concatenate, columns)
+
+    def check(self, mesh: MeshCase, over: str, rows_in: int, rows_out: int) -> None:
+        """All participants' lists agree, and every slice lies inside its buffers; an empty one may begin anywhere.
+
+        Raises:
+            RaggedMetadata: naming the devices and the numbers that contradict each other.
+        """
+        ends = self.start + self.size, self.target + self.size
+        inside = (self.start >= 0) & (ends[0] <= rows_in) & (self.target >= 0) & (ends[1] <= rows_out)
+        wrong = (self.size != self.announced) | (self.size < 0) | (self.size > 0) & ~inside
+        if not wrong.any():
+            return
+        i = int(wrong.argmax())
+        here, there = (device_name(mesh, int(x[i])) for x in (self.source, self.destination))
+        start, size, target = (int(x[i]) for x in (self.start, self.size, self.target))
+        if size != self.announced[i]:
+            told = f"sends {size} rows to device {there}, which expects {self.announced[i]} (send_sizes and recv_sizes)"
+        elif size < 0:
+            told = f"sends {size} rows to device {there}: expected none or more"
+        elif start < 0 or start + size > rows_in:
+            told = f"sends rows [{start}, {start + size}) to device {there}: its operand has {rows_in} rows "
+            told += "(input_offsets, send_sizes)"
+        else:
+            told = f"writes rows [{target}, {target + size}) of device {there}, whose output has {rows_out} rows "
+            told += "(output_offsets, send_sizes)"
+        raise RaggedMetadata(f"{over}: device {here} {told}")
+
+    def rows(self, rows_in: int, rows_out: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Each row that is sent: its place among all devices' operands, that among their outputs, and its sender."""
+        within = np.arange(self.size.sum()) - np.repeat(np.cumsum(self.size) - self.size, self.size)
+        source, destination, start, target = (
+            np.repeat(x, self.size) for x in (self.source, self.destination, self.start, self.target)
+        )
+        return source * rows_in + start + within, destination * rows_out + target + within, source
+
+
+def ragged_all_to_all(operand: np.ndarray, output: np.ndarray, slices: Slices, mesh: MeshCase, over: str) -> np.ndarray:
+    """Every slice, where its sender says that it goes in its receiver's output; all other rows keep `output`.
+
+    Arguments:
+        operand: `[devices, rows, …]`.
+        output: `[devices, rows, …]`.
+        slices: what is sent.
+        mesh: the mesh of the devices.
+        over: the exchange, for messages.
+
+    Raises:
+        RaggedMetadata: if the lists contradict each other, or a row is written twice.
+    """
+    rows_in, rows_out = operand.shape[1], output.shape[1]
+    slices.check(mesh, over, rows_in, rows_out)
+    here, there, sender = slices.rows(rows_in, rows_out)
+    order = np.argsort(there, kind="stable")
+    twice = np.flatnonzero(np.diff(there[order]) == 0)
+    if len(twice):
+        first, second = (device_name(mesh, int(sender[order[twice[0] + i]])) for i in (0, 1))
+        device, row = divmod(int(there[order[twice[0]]]), rows_out)
+        raise RaggedMetadata(
+            f"{over}: devices {first} and {second} both write row {row} of device {device_name(mesh, device)} "
+            "(output_offsets, send_sizes)"
+        )
+    result = output.reshape(len(output) * rows_out, *output.shape[2:]).copy()
+    result[there] = operand.reshape(len(operand) * rows_in, *operand.shape[2:])[here]
+    return result.reshape(output.shape)

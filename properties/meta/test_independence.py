@@ -1,0 +1,95 @@
+"""The interpreter and the oracles share no code: a bug in either is reported of a right function."""
+
+import dataclasses
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from jax import Array, lax
+
+from shardproof.oracles import collectives, ragged
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.data import Data
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.contracts.contract import Scope
+from shardproof.properties.contracts.examples import PARAMETERS, example
+from shardproof.properties.engines import SimulateEngine
+from shardproof.properties.engines.simulate import exchange
+from shardproof.properties.laws.value import check_value
+from shardproof.properties.meta.drawn import one
+from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
+from shardproof.properties.programs.violation import Broken
+from shardproof.properties.report.checking import user_implementation
+
+MESH = MeshCase(("dp", "tp"), (2, 3))
+CONTRACTS_OF = (*PARAMETERS, "ragged_all_to_all")
+
+
+def case_of(contract: str) -> Case:
+    """A case over both axes, in another order than the mesh's, whose numbers differ from one another."""
+    if contract == "ragged_all_to_all":
+        sends = CONTRACTS[contract].cases(Scope())
+        return one(sends, lambda case: case.participants > 1 and case.operands[0].block[0] > 1)
+    return dataclasses.replace(example(contract, MESH, ("tp", "dp")), data=(Data("distinct", 1),))
+
+
+def lax_form(contract: str) -> Implementation:
+    """The implementation out of `jax.lax`."""
+    return next(each for each in IMPLEMENTATIONS if str(each) in (f"{contract}[lax]", f"{contract}[native]"))
+
+
+def by_primitive(x: Array, axis_name: Any, *, root: int) -> Array:
+    """A broadcast by the primitive of that name."""
+    return lax.pbroadcast(x, axis_name, root)
+
+
+def by_index(x: Array, axis_name: Any, *, root: int) -> Array:
+    """A broadcast by a sum to which one participant contributes."""
+    return lax.psum(x * (lax.axis_index(axis_name) == root), axis_name)
+
+
+INTERPRETED = {
+    "all_reduce": lax_form("all_reduce"),
+    "all_gather": lax_form("all_gather"),
+    "reduce_scatter": lax_form("reduce_scatter"),
+    "all_to_all": lax_form("all_to_all"),
+    "permute": lax_form("permute"),
+    "ragged_all_to_all": lax_form("ragged_all_to_all"),
+    "broadcast": user_implementation("broadcast", by_primitive),
+    "axis_index": user_implementation("broadcast", by_index),
+}
+"""A right function for each collective of the interpreter."""
+
+
+def plant(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> None:
+    """Rolls the result of a function along its last dimension."""
+    right: Callable[..., np.ndarray] = getattr(module, name)
+    monkeypatch.setattr(module, name, lambda *args, **kwargs: np.roll(right(*args, **kwargs), 1, axis=-1))
+
+
+def check(implementation: Implementation) -> None:
+    """The law of values on the interpreter."""
+    case = case_of(implementation.contract)
+    assert check_value(implementation, case, SimulateEngine()) == len(case.data)
+
+
+@pytest.mark.parametrize("contract", CONTRACTS_OF)
+def test_a_bug_in_an_oracle_is_reported(contract: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The values of the form out of `jax.lax` equal the oracle's, and do not once that is wrong."""
+    check(lax_form(contract))
+    oracle = contract.removesuffix("_invariant")
+    plant(monkeypatch, ragged if contract.startswith("ragged") else collectives, oracle)
+    with pytest.raises(Broken, match="wrong"):
+        check(lax_form(contract))
+
+
+@pytest.mark.parametrize("collective", INTERPRETED)
+def test_a_bug_in_the_interpreter_is_reported(collective: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values that a wrong collective of the interpreter makes are not the oracle's."""
+    check(INTERPRETED[collective])
+    plant(monkeypatch, exchange, collective)
+    with pytest.raises(Broken, match="wrong"):
+        check(INTERPRETED[collective])

@@ -76,12 +76,12 @@ def reorder(blocks: Shaped[Array, "p ..."], order: Int[Array, " p"]) -> Shaped[A
     return blocks.at[order].get(mode="promise_in_bounds", unique_indices=True)
 
 
-def send(x: Block, axes: Axes, perm: Sequence[tuple[int, int]]) -> Block:
+def send(x: Block, axes: AxisName, perm: Sequence[tuple[int, int]]) -> Block:
     """`permute`, which sends nothing where there is nothing to send."""
     return permute(x, axes, perm=perm) if x.size else x
 
 
-def shift(x: Block, axes: Axes, offset: int) -> Block:
+def shift(x: Block, axes: AxisName, offset: int) -> Block:
     """The block of participant i on participant i + offset, wrapping."""
     p = lax.axis_size(axes)
     return send(x, axes, [(i, (i + offset) % p) for i in range(p)])

@@ -4,8 +4,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import masked_mean
-from shardproof.impl.collective_matmul.operands import accumulator
 from shardproof.impl.collectives import cast_varying
+from shardproof.impl.dtypes import accumulator
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 

@@ -15,6 +15,8 @@ and for operands whose contracted sizes differ. Shapes named below are those of 
 participants of v5e, as XLA:TPU schedules them.
 """
 
+from collections.abc import Callable
+
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
@@ -31,10 +33,14 @@ from shardproof.impl.collective_matmul.operands import (
     in_halves,
     multiply,
     ring_loop,
+    rounded_product,
     write,
 )
 from shardproof.impl.collectives import Block, axis_index
 from shardproof.impl.indices import around
+
+Absorb = Callable[[Block, Block, Block, Array | int], Block]
+"""A state, the block that came so far from the left and the one that came as far from the right, to the next state."""
 
 
 @check_product("lhs")
@@ -83,15 +89,9 @@ def bidirectional_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_
         total = total + product(rightward, distance, 0)
         return total + product(leftward, -distance, rightward.shape[-1])
 
-    def step(carry: tuple[Block, Block, Block], distance: Array) -> tuple[Block, Block, Block]:
-        rightward, leftward, total = carry
-        arriving = shift(rightward, axis_name, 1), shift(leftward, axis_name, -1)
-        return *arriving, add(total, rightward, leftward, distance)
-
     total = product(lhs, 0, 0)
+    rightward, leftward, total = pass_both_ways(rightward, leftward, total, add, p - 1, axis_name)
     if p > 1:
-        carry = shift(rightward, axis_name, 1), shift(leftward, axis_name, -1), total
-        rightward, leftward, total = ring_loop(step, carry, 1, p - 1, axis_name)
         total = add(total, rightward, leftward, p - 1)
     return total.astype(jnp.result_type(lhs, rhs))
 
@@ -108,13 +108,13 @@ def ring_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Re
     lhs, rhs = aligned(lhs, rhs, axis_name)
 
     def write_product(result: Block, block: Block, distance: Array | int) -> Block:
-        return write(result, _rounded_product(block, rhs), around(me - distance, p) * rows, lhs.ndim - 2)
+        return write(result, rounded_product(block, rhs), around(me - distance, p) * rows, lhs.ndim - 2)
 
     def step(carry: tuple[Block, Block], distance: Array) -> tuple[Block, Block]:
         block, result = carry
         return shift(block, axis_name, 1), write_product(result, block, distance)
 
-    result = _own_rows(lhs, rhs, axis_name)
+    result = own_rows(lhs, rhs, axis_name)
     if p > 1:
         block, result = ring_loop(step, (shift(lhs, axis_name, 1), result), 1, p - 1, axis_name)
         result = write_product(result, block, p - 1)
@@ -134,21 +134,15 @@ def bidirectional_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisNa
     rightward, leftward = in_halves(lhs, -2)
 
     def write_product(result: Block, block: Block, distance: Array | int, first: int) -> Block:
-        return write(result, _rounded_product(block, rhs), around(me - distance, p) * rows + first, lhs.ndim - 2)
+        return write(result, rounded_product(block, rhs), around(me - distance, p) * rows + first, lhs.ndim - 2)
 
     def write_products(result: Block, rightward: Block, leftward: Block, distance: Array | int) -> Block:
         result = write_product(result, rightward, distance, 0)
         return write_product(result, leftward, -distance, rightward.shape[-2])
 
-    def step(carry: tuple[Block, Block, Block], distance: Array) -> tuple[Block, Block, Block]:
-        rightward, leftward, result = carry
-        arriving = shift(rightward, axis_name, 1), shift(leftward, axis_name, -1)
-        return *arriving, write_products(result, rightward, leftward, distance)
-
-    result = _own_rows(lhs, rhs, axis_name)
+    result = own_rows(lhs, rhs, axis_name)
+    rightward, leftward, result = pass_both_ways(rightward, leftward, result, write_products, p - 1, axis_name)
     if p > 1:
-        carry = shift(rightward, axis_name, 1), shift(leftward, axis_name, -1), result
-        rightward, leftward, result = ring_loop(step, carry, 1, p - 1, axis_name)
         result = write_products(result, rightward, leftward, p - 1)
     return result
 
@@ -167,19 +161,13 @@ def joined_all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> 
     first = rightward.shape[-2]
 
     def write_product(result: Block, rightward: Block, leftward: Block, distance: Array | int) -> Block:
-        product = _rounded_product(jnp.concatenate([rightward, leftward], -2), rhs)
+        product = rounded_product(jnp.concatenate([rightward, leftward], -2), rhs)
         result = write(result, product[..., :first, :], around(me - distance, p) * rows, dimension)
         return write(result, product[..., first:, :], around(me + distance, p) * rows + first, dimension)
 
-    def step(carry: tuple[Block, Block, Block], distance: Array) -> tuple[Block, Block, Block]:
-        rightward, leftward, result = carry
-        arriving = shift(rightward, axis_name, 1), shift(leftward, axis_name, -1)
-        return *arriving, write_product(result, rightward, leftward, distance)
-
-    result = _own_rows(lhs, rhs, axis_name)
+    result = own_rows(lhs, rhs, axis_name)
+    rightward, leftward, result = pass_both_ways(rightward, leftward, result, write_product, p - 1, axis_name)
     if p > 1:
-        carry = shift(rightward, axis_name, 1), shift(leftward, axis_name, -1), result
-        rightward, leftward, result = ring_loop(step, carry, 1, p - 1, axis_name)
         result = write_product(result, rightward, leftward, p - 1)
     return result
 
@@ -225,30 +213,38 @@ def joined_all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> 
     def columns(distance: Array | int, first: int, size: int) -> Block:
         return lax.dynamic_slice_in_dim(lhs, around(me - distance, p) * rows + first, size, lhs.ndim - 1)
 
-    def product(rightward: Block, leftward: Block, distance: Array | int) -> Block:
+    def add(total: Block, rightward: Block, leftward: Block, distance: Array | int) -> Block:
         first, second = rightward.shape[0], leftward.shape[0]
         met = [columns(distance, 0, first), columns(-distance, first, second)]
-        return multiply(jnp.concatenate(met, -1), jnp.concatenate([rightward, leftward]))
-
-    def step(carry: tuple[Block, Block, Block], distance: Array) -> tuple[Block, Block, Block]:
-        rightward, leftward, total = carry
-        arriving = shift(rightward, axis_name, 1), shift(leftward, axis_name, -1)
-        return *arriving, total + product(rightward, leftward, distance)
+        return total + multiply(jnp.concatenate(met, -1), jnp.concatenate([rightward, leftward]))
 
     total = multiply(columns(0, 0, rows), rhs)
+    rightward, leftward, total = pass_both_ways(rightward, leftward, total, add, p - 1, axis_name)
     if p > 1:
-        carry = shift(rightward, axis_name, 1), shift(leftward, axis_name, -1), total
-        rightward, leftward, total = ring_loop(step, carry, 1, p - 1, axis_name)
-        total = total + product(rightward, leftward, p - 1)
+        total = add(total, rightward, leftward, p - 1)
     return total.astype(jnp.result_type(lhs, rhs))
 
 
-def _own_rows(lhs: Left, rhs: Right, axis_name: AxisName) -> Block:
+def pass_both_ways(
+    right: Block, left: Block, state: Block, absorb: Absorb, steps: int, axis_name: AxisName
+) -> tuple[Block, Block, Block]:
+    """One block goes rightward round the ring, and one leftward, and what arrives is absorbed while it is sent on.
+
+    Returns:
+        The blocks after so many steps, which are not absorbed yet, and the state with all that arrived before.
+    """
+
+    def step(carry: tuple[Block, Block, Block], distance: Array) -> tuple[Block, Block, Block]:
+        right, left, state = carry
+        return shift(right, axis_name, 1), shift(left, axis_name, -1), absorb(state, right, left, distance)
+
+    if not steps:
+        return right, left, state
+    return ring_loop(step, (shift(right, axis_name, 1), shift(left, axis_name, -1), state), 1, steps, axis_name)
+
+
+def own_rows(lhs: Left, rhs: Right, axis_name: AxisName) -> Block:
     """The rows of all participants, of which those of this one are written."""
-    product = _rounded_product(lhs, rhs)
+    product = rounded_product(lhs, rhs)
     whole = empty_array((*lhs.shape[:-2], lhs.shape[-2] * lax.axis_size(axis_name), rhs.shape[1]), product)
     return write(whole, product, axis_index(axis_name) * lhs.shape[-2], lhs.ndim - 2)
-
-
-def _rounded_product(lhs: Left, rhs: Right) -> Block:
-    return multiply(lhs, rhs).astype(jnp.result_type(lhs, rhs))

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
-from shardproof.impl.algorithms.pieces import shift
 from shardproof.impl.arguments import AxisName
+from shardproof.impl.collective_matmul.all_gather import pass_both_ways
 from shardproof.impl.collective_matmul.operands import (
     Left,
     Result,
@@ -22,7 +22,6 @@ from shardproof.impl.collective_matmul.operands import (
     check_product,
     empty_array,
     multiply,
-    ring_loop,
     travelling,
     write,
 )
@@ -114,13 +113,6 @@ def _gather_halves(halves: Sequence[Block], into: Block, start: int, axis_name: 
         into = write(into, right, start + around(me - distance, p) * rows, dimension)
         return write(into, left, start + around(me + distance, p) * rows + size, dimension)
 
-    def step(carry: tuple[Block, Block, Block], distance: Array) -> tuple[Block, Block, Block]:
-        right, left, into = carry
-        return shift(right, axis_name, 1), shift(left, axis_name, -1), write_halves(into, right, left, distance)
-
     into = write_halves(into, first, second, 0)
-    if p > 1:
-        carry = shift(first, axis_name, 1), shift(second, axis_name, -1), into
-        first, second, into = ring_loop(step, carry, 1, p - 1, axis_name)
-        into = write_halves(into, first, second, p - 1)
-    return into
+    first, second, into = pass_both_ways(first, second, into, write_halves, p - 1, axis_name)
+    return write_halves(into, first, second, p - 1) if p > 1 else into

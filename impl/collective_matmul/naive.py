@@ -12,6 +12,7 @@ from shardproof.impl.collective_matmul.operands import (
     check_block,
     check_product,
     multiply,
+    rounded_product,
 )
 from shardproof.impl.collectives import all_gather, all_reduce, cast_varying, reduce_scatter
 
@@ -24,7 +25,7 @@ def all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: AxisName
         ValueError: for an unknown axis, or operands whose contracted sizes differ.
     """
     lhs, rhs = aligned(lhs, rhs)
-    return multiply(all_gather(lhs, axis_name, axis=-1, tiled=True), rhs).astype(jnp.result_type(lhs, rhs))
+    return rounded_product(all_gather(lhs, axis_name, axis=-1, tiled=True), rhs)
 
 
 @check_product()
@@ -35,7 +36,7 @@ def all_gather_matmul_lhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
         ValueError: for an unknown axis, or operands whose contracted sizes differ.
     """
     lhs, rhs = aligned(lhs, rhs)
-    return multiply(all_gather(lhs, axis_name, axis=-2, tiled=True), rhs).astype(jnp.result_type(lhs, rhs))
+    return rounded_product(all_gather(lhs, axis_name, axis=-2, tiled=True), rhs)
 
 
 @check_product("rhs")
@@ -46,7 +47,7 @@ def all_gather_matmul_rhs(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
         ValueError: for an unknown axis, or operands whose contracted sizes differ.
     """
     lhs, rhs = aligned(lhs, rhs)
-    return multiply(lhs, all_gather(rhs, axis_name, axis=0, tiled=True)).astype(jnp.result_type(lhs, rhs))
+    return rounded_product(lhs, all_gather(rhs, axis_name, axis=0, tiled=True))
 
 
 @check_product()

@@ -85,6 +85,11 @@ def multiply(lhs: Shaped[Array, "*batch m k"], rhs: Shaped[Array, "k n"]) -> Sha
     return jnp.matmul(lhs, rhs, preferred_element_type=accumulator(lhs, rhs))
 
 
+def rounded_product(lhs: Shaped[Array, "*batch m k"], rhs: Shaped[Array, "k n"]) -> Shaped[Array, "*batch m n"]:
+    """`lhs @ rhs`, rounded once to the operands' dtype."""
+    return multiply(lhs, rhs).astype(jnp.result_type(lhs, rhs))
+
+
 def aligned(lhs: Left, rhs: Right, axis_name: AxisName = ()) -> tuple[Left, Right]:
     """Both operands, typed varying along `axis_name` and along whatever the other one varies along.
 

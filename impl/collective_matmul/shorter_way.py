@@ -12,6 +12,7 @@ from jaxtyping import Array
 
 from shardproof.impl.algorithms.pieces import shift
 from shardproof.impl.arguments import AxisName
+from shardproof.impl.collective_matmul.all_gather import own_rows, pass_both_ways
 from shardproof.impl.collective_matmul.operands import (
     UNROLLED,
     Left,
@@ -21,7 +22,7 @@ from shardproof.impl.collective_matmul.operands import (
     check_product,
     empty_array,
     multiply,
-    ring_loop,
+    rounded_product,
     write,
 )
 from shardproof.impl.collective_matmul.passing import arriving, assembled
@@ -31,9 +32,6 @@ from shardproof.impl.indices import around
 CHUNKS = 8
 """The number of chunks of rows, uneven by a row at most; of few rows, one for every two."""
 
-Moving = tuple[Block, Block, Block]
-"""The block that goes rightward, the one that goes leftward, and what they have given so far."""
-
 
 @check_product("lhs")
 def gather_columns_and_multiply(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
@@ -41,26 +39,20 @@ def gather_columns_and_multiply(lhs: Left, rhs: Right, axis_name: AxisName) -> R
     p, me, columns = lax.axis_size(axis_name), axis_index(axis_name), lhs.shape[-1]
     lhs, rhs = aligned(lhs, rhs, axis_name)
 
-    def add(total: Block, block: Block, distance: Array | int) -> Block:
+    def product(block: Block, distance: Array | int) -> Block:
         owner = around(me - distance, p)
-        return total + multiply(block, lax.dynamic_slice_in_dim(rhs, owner * columns, columns, 0))
+        return multiply(block, lax.dynamic_slice_in_dim(rhs, owner * columns, columns, 0))
 
-    def step(carry: Moving, distance: Array) -> Moving:
-        right, left, total = carry
-        return shift(right, axis_name, 1), shift(left, axis_name, -1), add(add(total, right, distance), left, -distance)
+    def add(total: Block, right: Block, left: Block, distance: Array | int) -> Block:
+        return total + product(right, distance) + product(left, -distance)
 
-    total = multiply(lhs, lax.dynamic_slice_in_dim(rhs, me * columns, columns, 0))
-    right, both = lhs, (p - 1) // 2
-    opposite = []
+    both = (p - 1) // 2
+    right, left, total = pass_both_ways(lhs, lhs, product(lhs, 0), add, both, axis_name)
+    opposite = [shift(right, axis_name, 1)] if p % 2 == 0 else []
     if both:
-        carry = shift(lhs, axis_name, 1), shift(lhs, axis_name, -1), total
-        right, left, total = ring_loop(step, carry, 1, both, axis_name)
-    if p % 2 == 0:
-        opposite = [shift(right, axis_name, 1)]
-    if both:
-        total = add(add(total, right, both), left, -both)
+        total = add(total, right, left, both)
     for block in opposite:
-        total = add(total, block, p // 2)
+        total = total + product(block, p // 2)
     return total.astype(jnp.result_type(lhs, rhs))
 
 
@@ -74,27 +66,19 @@ def gather_rows_and_multiply(lhs: Left, rhs: Right, axis_name: AxisName) -> Resu
     p, me, rows = lax.axis_size(axis_name), axis_index(axis_name), lhs.shape[-2]
     lhs, rhs = aligned(lhs, rhs, axis_name)
 
-    def product(block: Block) -> Block:
-        return multiply(block, rhs).astype(jnp.result_type(lhs, rhs))
-
     def write_product(result: Block, block: Block, distance: Array | int) -> Block:
-        return write(result, product(block), around(me - distance, p) * rows, lhs.ndim - 2)
+        return write(result, rounded_product(block, rhs), around(me - distance, p) * rows, lhs.ndim - 2)
 
-    def step(carry: Moving, distance: Array) -> Moving:
-        right, left, result = carry
-        result = write_product(write_product(result, right, distance), left, -distance)
-        return shift(right, axis_name, 1), shift(left, axis_name, -1), result
+    def write_products(result: Block, right: Block, left: Block, distance: Array | int) -> Block:
+        return write_product(write_product(result, right, distance), left, -distance)
 
-    own, right, both = product(lhs), lhs, (p - 1) // 2
-    result = write(empty_array((*lhs.shape[:-2], p * rows, rhs.shape[1]), own), own, me * rows, lhs.ndim - 2)
+    both, result = (p - 1) // 2, own_rows(lhs, rhs, axis_name)
     opposite = [shift(lhs, axis_name, 2)] if p == 4 else []
-    if both:
-        carry = shift(lhs, axis_name, 1), shift(lhs, axis_name, -1), result
-        right, left, result = ring_loop(step, carry, 1, both, axis_name)
+    right, left, result = pass_both_ways(lhs, lhs, result, write_products, both, axis_name)
     if p % 2 == 0:
         opposite = opposite or [shift(right, axis_name, 1)]
     if both:
-        result = write_product(write_product(result, right, both), left, -both)
+        result = write_products(result, right, left, both)
     for block in opposite:
         result = write_product(result, block, p // 2)
     return result
@@ -125,7 +109,7 @@ def chunked_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: 
     for start, stop in itertools.pairwise(m * i // count for i in range(count + 1)):
         chunk = lax.slice_in_dim(lhs, start, stop, axis=len(batch))
         whole = assembled(arriving(chunk, columns, axis_name), len(batch) + 1, (*chunk.shape[:-1], p * columns))
-        product = multiply(whole, rhs).astype(jnp.result_type(lhs, rhs))
+        product = rounded_product(whole, rhs)
         into = empty_array((*batch, m, rhs.shape[1]), product) if result is None else result
         result = write(into, product, start, len(batch))
     return result

@@ -33,10 +33,10 @@ POWERS_OF_TWO = {
     "recursive_doubling_all_reduce",
     "recursive_halving_reduce_scatter",
 }
-AXES = {"torus_all_reduce": (2,), "two_phase_all_to_all": (2,), "hierarchical_all_reduce": (2, 3)}
+AXES = {"torus_all_reduce": (2,), "two_phase_all_to_all": (2,)}
 """How many axes the tuple may have, of algorithms to which that matters."""
 
-ONE_PORT = ("pairwise_all_to_all", "two_phase_all_to_all", "nested_")
+ONE_PORT = ("pairwise_all_to_all", "two_phase_all_to_all")
 """Algorithms whose formulas have more steps than wait for one another: those of a participant with one port."""
 
 PARAMS: dict[str, dict[str, Any]] = {
@@ -211,7 +211,6 @@ def test_odd_blocks_cost_what_the_formula_says(name: str, sizes: tuple[int, ...]
         ("ring_all_reduce", (512,)),
         ("pairwise_all_to_all", (256,)),
         ("torus_all_reduce", (32, 32)),
-        ("hierarchical_all_reduce", (8, 8, 16)),
         ("tree_all_reduce", (1023,)),
         ("bruck_all_to_all", (300,)),
         ("two_phase_all_to_all", (16, 16)),
@@ -281,13 +280,6 @@ def traced(name: str, x: jax.ShapeDtypeStruct, axis_name: Any, **params: Any) ->
             {},
             NotImplementedError,
             "axis_name=('a',): expected a tuple of 2 axes",
-        ),
-        (
-            "hierarchical_all_reduce",
-            "b",
-            {},
-            NotImplementedError,
-            "axis_name='b': expected a tuple of 2 or 3 axes",
         ),
         (
             "two_phase_all_to_all",

@@ -111,11 +111,6 @@ def over_two_axes(case: Case) -> bool:
     return len(case.axes) == 2
 
 
-def over_two_or_three_axes(case: Case) -> bool:
-    """Whether the axis tuple has two or three axes."""
-    return len(case.axes) in (2, 3)
-
-
 def _algorithm(
     contract: str, name: str, *features: str, serves: Callable[[Case], bool] | None = None
 ) -> Implementation:
@@ -185,7 +180,6 @@ ALGORITHMS: tuple[Implementation, ...] = (
     _algorithm("all_reduce", "rabenseifner_all_reduce", "bool_sum", serves=over_a_power_of_two),
     _algorithm("all_reduce", "tree_all_reduce", "bool_sum"),
     _algorithm("all_reduce", "torus_all_reduce", "bool_sum", serves=over_two_axes),
-    _algorithm("all_reduce", "hierarchical_all_reduce", "bool_sum", serves=over_two_or_three_axes),
     _algorithm("all_to_all", "pairwise_all_to_all"),
     _algorithm("all_to_all", "bruck_all_to_all"),
     _algorithm("all_to_all", "two_phase_all_to_all", serves=over_two_axes),

@@ -53,12 +53,10 @@ REMARK = (
 
 
 def rows(p: int = 8) -> list[tuple[str, ...]]:
-    """Every form's deterministic figures per device, over one axis of p participants, or two that make p."""
+    """Every form's deterministic figures per device, over one axis of p participants."""
     found = []
     for one in (*PRODUCTS, *OVERLAPPED):
-        nested = one.name.startswith("nested")
-        mesh = MeshCase(("x", "y"), (2, p // 2)) if nested else MeshCase(("x",), (p,))
-        case = product_case(one.contract, mesh, ("x", "y") if nested else "x", SMALL)
+        case = product_case(one.contract, MeshCase(("x",), (p,)), "x", SMALL)
         assert one.communication is not None
         sent, back = one.communication(case, False), one.communication(case, True)
         program = forward(case, one, Seen())

@@ -21,7 +21,7 @@ from shardproof.properties.performance.machines import Balanced, loads_in
 from shardproof.properties.performance.shaped import shaped
 from shardproof.properties.performance.timeline import timeline
 from shardproof.properties.performance.tpu_compiler.request import COMPILER, FORWARD
-from shardproof.properties.programs.implementations import FORMS, OVERLAPPED, Implementation, over_two_axes
+from shardproof.properties.programs.implementations import FORMS, OVERLAPPED, Implementation
 
 NEAR = Fraction(102, 100)
 """What is as good as the best."""
@@ -133,20 +133,16 @@ def timed_best(contract: str) -> dict[str, Counter[str]]:
     return named
 
 
-def steps_of(one: Implementation) -> int | None:
-    """The length of the critical path among 8 participants, in permutes; None over two axes."""
-    if one.serves is over_two_axes:
-        return None
+def steps_of(one: Implementation) -> int:
+    """The length of the critical path among 8 participants, in permutes."""
     return max(step.round for step in steps(one, product_case(one.contract, EIGHT, "x", SMALL)))
 
 
-def exposed_by(one: Implementation) -> Fraction | None:
-    """What it exposes among 8 participants where a link takes as long as the products; None over two axes.
+def exposed_by(one: Implementation) -> Fraction:
+    """What it exposes among 8 participants where a link takes as long as the products.
 
     That is the larger part, forward or with its gradient, on the machine for which the forward pass is balanced.
     """
-    if one.serves is over_two_axes:
-        return None
     alone, both = traced_ways(one, product_case(one.contract, EIGHT, "x", SMALL))
     machine = Balanced.of(alone, EIGHT, ("x",))
     return max(timeline(operations, machine).share for operations in (alone, both))

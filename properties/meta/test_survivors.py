@@ -1,4 +1,4 @@
-"""Every overlapped form of a product is the best in something, and what compiled programs took is kept and read."""
+"""What compiled programs took is recorded, of every form of a product, and read."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +10,7 @@ import pytest
 from jax.sharding import AxisType
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.benchmark import survivors, tpu
-from shardproof.properties.benchmark.readme import section
+from shardproof.properties.benchmark import tpu
 from shardproof.properties.contracts.products import SHAPES, SHARDED, product_case
 from shardproof.properties.performance.compiled import RECORDED, UNSHARDED, Figures, Records, key_of, line_of, read
 from shardproof.properties.performance.modelled import Place, Work
@@ -22,17 +21,6 @@ from shardproof.properties.programs.partitioned import partitioned
 
 WORK = Work("all_gather_matmul_lhs", "book", tpu.PLACE)
 ALONE = Figures(20.0, 20.0, 0.0, 0, 0, 0, 0)
-
-
-@pytest.mark.lengthy
-def test_every_form_is_the_best_in_something() -> None:
-    """In time, as compiled or by timelines, or alone in steps, exposed communication or load; the README has it all."""
-    for contract in FORMS:
-        found = survivors.merits(contract)
-        for name, one in found.items():
-            others = [other for known, other in found.items() if known != name]
-            assert one.best_in(others), f"{name} is never the best: {one}"
-    assert section("survivors") == survivors.markdown()
 
 
 def test_all_that_is_compiled_is_recorded() -> None:
@@ -59,21 +47,6 @@ def test_what_is_known_in_part_is_in_no_table() -> None:
     assert len(lines()) == 1
     del known[key_of(work, "ring_matmul_reduce_scatter")]
     assert not lines()
-
-
-def test_the_fastest_is_named_where_nothing_else_is_faster() -> None:
-    """Within 2% of the fastest form, and faster than the naive form and than XLA's own."""
-
-    def totals(**microseconds: float) -> dict[str, list[str]]:
-        return survivors.compiled_best(
-            {key_of(WORK, form): Figures(total, 1.0, 0.0, 0, 0, 0, 0) for form, total in microseconds.items()}
-        )
-
-    ring, other = "ring_all_gather_matmul_lhs", "bidirectional_all_gather_matmul_lhs"
-    best = ["v5e book"]
-    assert totals(naive=3.0, compiler=3.0, **{ring: 2.0, other: 2.03}) == {ring: best, other: best}
-    assert totals(naive=3.0, compiler=3.0, **{ring: 2.0, other: 2.05}) == {ring: best}
-    assert totals(naive=3.0, compiler=1.9, **{ring: 2.0, other: 2.05}) == {}
 
 
 def test_what_is_recorded_is_not_compiled_again(tmp_path: Path) -> None:

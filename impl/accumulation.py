@@ -17,8 +17,8 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, PyTree, Shaped
 
 from shardproof.impl.arguments import AxisName, check_axes, refuse
-from shardproof.impl.collective_matmul.operands import accumulator
 from shardproof.impl.collectives import cast_varying
+from shardproof.impl.dtypes import accumulator
 from shardproof.impl.training import shown
 
 Tree: TypeAlias = PyTree[Shaped[Array, "..."]]

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_shape, refuse
-from shardproof.impl.collective_matmul.operands import accumulator
 from shardproof.impl.collectives import Block, all_gather_invariant, axis_index, cast_varying
+from shardproof.impl.dtypes import accumulator
 
 CHUNK = 64
 """How many classes `chunked_cross_entropy` widens at once, by default."""

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_rank
-from shardproof.impl.collective_matmul.operands import accumulator
 from shardproof.impl.collectives import Block, all_gather_invariant, axis_index, cast_varying, varying
+from shardproof.impl.dtypes import accumulator
 
 
 def embedding_lookup(table: Block, ids: Block, axis_name: AxisName) -> Block:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_shape
-from shardproof.impl.collective_matmul.operands import accumulator
+from shardproof.impl.dtypes import accumulator
 from shardproof.impl.collectives import Block, all_gather_invariant, cast_varying
 
 

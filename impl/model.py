@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
-from shardproof.impl.collective_matmul.operands import accumulator, multiply
+from shardproof.impl.collective_matmul.operands import multiply
+from shardproof.impl.dtypes import accumulator
 
 Layer = tuple[Shaped[Array, "..."], Shaped[Array, "..."]]
 """Weights `[D_in, D_out]` and biases `[D_out]`."""

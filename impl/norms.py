@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_shape, refuse
-from shardproof.impl.collective_matmul.operands import accumulator
 from shardproof.impl.collectives import Block, all_gather, all_gather_invariant, cast_varying
+from shardproof.impl.dtypes import accumulator
 
 
 def global_norm(x: Block, axis_name: AxisName) -> Block:

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree, Shaped
 
-from shardproof.impl.collective_matmul.operands import accumulator
+from shardproof.impl.dtypes import accumulator
 from shardproof.impl.model import wide
 
 Tree: TypeAlias = PyTree[Shaped[Array, "..."]]

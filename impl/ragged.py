@@ -18,8 +18,8 @@ from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
 from shardproof.impl.arguments import Axes, AxisName, check_axes, check_kind, check_shape, raise_unsupported, refuse
-from shardproof.impl.collective_matmul.operands import accumulator
 from shardproof.impl.collectives import Block, all_gather, all_to_all, cast_varying, varying
+from shardproof.impl.dtypes import accumulator
 from shardproof.impl.indices import quotient
 
 Lists = tuple[Block, Block, Block, Block]

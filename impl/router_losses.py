@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_rank, is_integer, refuse
-from shardproof.impl.collective_matmul.operands import accumulator
 from shardproof.impl.collectives import Block, all_gather_invariant, cast_varying
+from shardproof.impl.dtypes import accumulator
 
 
 def load_balancing_loss(logits: Block, axis_name: AxisName, *, top_k: int) -> Block:

@@ -19,10 +19,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Shaped
 
-from shardproof.impl.arguments import AxisName, check_axes, check_rank
-from shardproof.impl.collective_matmul import all_gather_matmul_lhs, gathered, matmul_reduce_scatter, reduced
-from shardproof.impl.collective_matmul.operands import Axes, Result, Right, accumulator, check_contraction
+from shardproof.impl.arguments import Axes, AxisName, check_axes, check_rank
+from shardproof.impl.collective_matmul import (
+    all_gather_matmul_lhs,
+    bidirectional_all_gather_matmul_lhs,
+    matmul_reduce_scatter,
+    ring_all_gather_matmul_lhs,
+    ring_matmul_reduce_scatter,
+)
+from shardproof.impl.collective_matmul.operands import Result, Right, check_contraction
+from shardproof.impl.collective_matmul.reduce_scatter import bidirectional_matmul_reduce_scatter
 from shardproof.impl.collectives import cast_varying, varying
+from shardproof.impl.dtypes import accumulator
 from shardproof.impl.norms import check_rms_norm, rms_norm_of_whole
 
 Sequence = Shaped[Array, "s b d"]
@@ -60,7 +68,7 @@ def overlapped_sequence_parallel_mlp(x: Sequence, w_in: Right, w_out: Right, axi
         ValueError: as `sequence_parallel_mlp`.
     """
     name = "overlapped_sequence_parallel_mlp"
-    return _of_rows(name, _rings(gathered.ring, reduced.ring), x, w_in, w_out, axis_name)
+    return _of_rows(name, _rings(ring_all_gather_matmul_lhs, ring_matmul_reduce_scatter), x, w_in, w_out, axis_name)
 
 
 def bidirectional_sequence_parallel_mlp(x: Sequence, w_in: Right, w_out: Right, axis_name: AxisName) -> Sequence:
@@ -72,7 +80,14 @@ def bidirectional_sequence_parallel_mlp(x: Sequence, w_in: Right, w_out: Right, 
         ValueError: as `sequence_parallel_mlp`.
     """
     name = "bidirectional_sequence_parallel_mlp"
-    return _of_rows(name, _rings(gathered.bidirectional, reduced.bidirectional), x, w_in, w_out, axis_name)
+    return _of_rows(
+        name,
+        _rings(bidirectional_all_gather_matmul_lhs, bidirectional_matmul_reduce_scatter),
+        x,
+        w_in,
+        w_out,
+        axis_name,
+    )
 
 
 def normalised_sequence_parallel_mlp(
@@ -112,7 +127,10 @@ def overlapped_normalised_sequence_parallel_mlp(
     Raises:
         ValueError: as `normalised_sequence_parallel_mlp`.
     """
-    name, form = "overlapped_normalised_sequence_parallel_mlp", _rings(gathered.ring, reduced.ring)
+    name, form = (
+        "overlapped_normalised_sequence_parallel_mlp",
+        _rings(ring_all_gather_matmul_lhs, ring_matmul_reduce_scatter),
+    )
     return _normalised(name, form, x, scale, w_in, w_out, axis_name, epsilon)
 
 
@@ -127,7 +145,7 @@ def bidirectional_normalised_sequence_parallel_mlp(
         ValueError: as `normalised_sequence_parallel_mlp`.
     """
     name = "bidirectional_normalised_sequence_parallel_mlp"
-    form = _rings(gathered.bidirectional, reduced.bidirectional)
+    form = _rings(bidirectional_all_gather_matmul_lhs, bidirectional_matmul_reduce_scatter)
     return _normalised(name, form, x, scale, w_in, w_out, axis_name, epsilon)
 
 
@@ -175,15 +193,10 @@ def _naive(rows: Rows, w_in: Right, w_out: Right, axes: Axes) -> Result:
     return matmul_reduce_scatter(hidden, w_out, axes, scatter_dimension=0)
 
 
-def _rings(
-    gather: Callable[[gathered.Gathering, Axes], Result], scatter: Callable[[reduced.Reducing, Axes], Result]
-) -> Form:
+def _rings(gather: Callable[..., Result], scatter: Callable[..., Result]) -> Form:
     """A ring that gathers and multiplies, relu, and a ring that multiplies and reduces."""
 
     def form(rows: Rows, w_in: Right, w_out: Right, axes: Axes) -> Result:
-        products = gather(gathered.rows_of_lhs(rows, w_in, axes), axes)
-        hidden = jax.nn.relu(products.astype(jnp.result_type(rows, w_in)))
-        piece = scatter(reduced.scattered(hidden, w_out, axes, 0), axes)
-        return piece.astype(jnp.result_type(hidden, w_out))
+        return scatter(jax.nn.relu(gather(rows, w_in, axes)), w_out, axes)
 
     return form

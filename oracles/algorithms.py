@@ -132,14 +132,6 @@ def torus_all_reduce(sizes: Sequence[int], n: int, *, bits: int = 8) -> Cost:
     return 2 * (messages([b * piece] * (a - 1), bits) + messages([piece] * (b - 1), bits))
 
 
-def hierarchical_all_reduce(sizes: Sequence[int], n: int, *, bits: int = 8) -> Cost:
-    """Along the last axis, of q, ceil(n/q) in 2(q-1) steps, which is then all that the axes before it reduce."""
-    if not sizes:
-        return Cost.permutes(0, 0)
-    *outer, inner = sizes
-    return ring_all_reduce(inner, n, bits=bits) + hierarchical_all_reduce(outer, padded(n, inner) // inner, bits=bits)
-
-
 def pairwise_all_to_all(p: int, n: int, *, bits: int = 8) -> Cost:
     """A piece of n/p to each of p - 1 others (Thakur et al. 2005, section 4.3)."""
     return messages([n // p] * (p - 1), bits)

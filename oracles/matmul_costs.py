@@ -23,13 +23,11 @@ WAYS = (
     "naive",
     "ring",
     "bidirectional",
-    "shorter_way",
     "chunked",
     "joined",
     "alternating",
     "scattered",
     "paired",
-    "nested",
 )
 """How the pieces come together."""
 
@@ -61,8 +59,8 @@ def all_gather_matmul(
     if way == "naive":
         return _built_in("all_gather", p, piece, bits, backward)
     if way == "alternating":
-        way = "shorter_way"
-    if in_place and p == 4 and (way == "shorter_way" or (way == "paired" and not backward)):
+        way = "paired"
+    if in_place and p == 4 and way == "paired" and not backward:
         return algorithms.messages([piece] * (p - 1), bits, steps=1)
     return passed(way, p, piece, rows=rows, bits=bits)
 
@@ -91,7 +89,7 @@ def matmul_all_reduce(
 ) -> Cost:
     """All of the sum, so many matrices (`batch`) of `rows` by `columns`, on every participant.
 
-    Naive: one all-reduce. Tiled: one for each ceil(N/p) columns, and one for what is left. Their gradient
+    Naive: one all-reduce, whose gradient
     sends nothing, since the cotangent of an invariant result is known to all. Scattered: p pieces of ceil(M/p) rows are
     scattered as sums, and collected by one all-gather, as results of `result_bits` bits; the gradient is that of the
     naive form. Alternating: 2p pieces of ceil(M/2p) rows, of which p are gathered while the others are scattered; of
@@ -110,11 +108,9 @@ def matmul_all_reduce(
         cut = math.ceil(rows / (parts * p))
         sent, back = (passed(way, p, batch * cut * columns, rows=cut, bits=of) for of in (bits, result_bits))
         return sent + sent.beside(back) + back if parts > 1 else sent + back
-    if way not in ("naive", "tiled", "scattered"):
-        raise ValueError(f"way={way!r}: expected naive, tiled, scattered or alternating")
-    width = max(1, math.ceil(columns / p) if way == "tiled" else columns)
-    count = 0 if backward else max(1, math.ceil(columns / width))
-    return Cost.of({"all_reduce": count}, {"all_reduce": math.ceil(batch * rows * columns * bits / 8)})
+    if way not in ("naive", "scattered"):
+        raise ValueError(f"way={way!r}: expected naive, scattered or alternating")
+    return Cost.of({"all_reduce": 0 if backward else 1}, {"all_reduce": math.ceil(batch * rows * columns * bits / 8)})
 
 
 def transformer_block(
@@ -145,7 +141,7 @@ def chunked_all_gather_matmul(p: int, piece: int, *, rows: int, bits: int = 8) -
     As in place, none of four pieces waits for another.
     """
     if p > MOST_IN_CHUNKS:
-        return passed("shorter_way", p, piece, rows=rows, bits=bits)
+        return passed("paired", p, piece, rows=rows, bits=bits)
     chunks = [size * (piece // rows) for size in chunk_sizes(rows)]
     return algorithms.messages(chunks * (p - 1), bits, steps=1 if p == 4 else p // 2)
 
@@ -176,11 +172,9 @@ def passed(way: str, p: int, piece: int, *, rows: int, bits: int = 8) -> Cost:
     n = p * piece
     formulas: dict[str, Callable[[], Cost]] = {
         "ring": lambda: algorithms.ring_all_gather(p, n, bits=bits),
-        "nested": lambda: algorithms.ring_all_gather(p, n, bits=bits),
         "bidirectional": lambda: algorithms.bidirectional_all_gather(p, n, rows=rows, bits=bits),
         "joined": lambda: algorithms.bidirectional_all_gather(p, n, rows=rows, bits=bits),
         "alternating": lambda: algorithms.bidirectional_all_gather(p, n, rows=rows, bits=bits),
-        "shorter_way": lambda: algorithms.shorter_way_all_gather(p, n, bits=bits),
         "paired": lambda: algorithms.shorter_way_all_gather(p, n, bits=bits),
     }
     if way not in formulas:

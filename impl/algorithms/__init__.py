@@ -13,7 +13,6 @@ from shardproof.impl.algorithms.all_gather import (
 )
 from shardproof.impl.algorithms.all_reduce import (
     bidirectional_all_reduce,
-    hierarchical_all_reduce,
     rabenseifner_all_reduce,
     recursive_doubling_all_reduce,
     ring_all_reduce,
@@ -34,7 +33,6 @@ __all__ = [
     "bidirectional_reduce_scatter",
     "bruck_all_gather",
     "bruck_all_to_all",
-    "hierarchical_all_reduce",
     "pairwise_all_to_all",
     "rabenseifner_all_reduce",
     "recursive_doubling_all_gather",

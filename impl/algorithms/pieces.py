@@ -4,8 +4,10 @@
 ring of participants: 1 sends from participant i to i + 1, -1 to i - 1.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import jax.numpy as jnp
 from jax import lax
@@ -19,12 +21,19 @@ Combine = Callable[[Block, Block], Block]
 Requirement = Callable[[str, AxisName], None]
 """Raises NotImplementedError where an algorithm does not serve an axis tuple."""
 
+Public = TypeVar("Public", bound=Callable[..., Any])
+
 WAYS = (1, -1)
 """The direction of the first half and of the second, where both links of a device are used."""
 
 
 def anywhere(function: str, axis_name: AxisName) -> None:
     """The requirement of algorithms that serve every axis tuple."""
+
+
+def named_after(algorithm: Callable[..., Any], function: Public) -> Public:
+    """A function of trees of blocks, with the name and the docstring of the algorithm of one block that it runs."""
+    return functools.update_wrapper(function, algorithm, ("__module__", "__name__", "__qualname__", "__doc__"), ())
 
 
 def split(x: Block, parts: int, dimension: int, tiled: bool) -> Shaped[Array, "p ..."]:
@@ -76,12 +85,12 @@ def reorder(blocks: Shaped[Array, "p ..."], order: Int[Array, " p"]) -> Shaped[A
     return blocks.at[order].get(mode="promise_in_bounds", unique_indices=True)
 
 
-def send(x: Block, axes: Axes, perm: Sequence[tuple[int, int]]) -> Block:
+def send(x: Block, axes: AxisName, perm: Sequence[tuple[int, int]]) -> Block:
     """`permute`, which sends nothing where there is nothing to send."""
     return permute(x, axes, perm=perm) if x.size else x
 
 
-def shift(x: Block, axes: Axes, offset: int) -> Block:
+def shift(x: Block, axes: AxisName, offset: int) -> Block:
     """The block of participant i on participant i + offset, wrapping."""
     p = lax.axis_size(axes)
     return send(x, axes, [(i, (i + offset) % p) for i in range(p)])

@@ -8,32 +8,19 @@ across devices as well, and rounded once, but where a function says that they tr
 from shardproof.impl.collective_matmul.all_gather import (
     bidirectional_all_gather_matmul_lhs,
     bidirectional_all_gather_matmul_lhs_contracting,
-    chunked_all_gather_matmul_lhs_contracting,
     joined_all_gather_matmul_lhs,
     joined_all_gather_matmul_rhs,
-    nested_all_gather_matmul_lhs,
-    nested_all_gather_matmul_lhs_contracting,
-    nested_all_gather_matmul_rhs,
-    paired_all_gather_matmul_lhs,
-    paired_all_gather_matmul_lhs_contracting,
-    paired_all_gather_matmul_rhs,
     ring_all_gather_matmul_lhs,
     ring_all_gather_matmul_lhs_contracting,
     ring_all_gather_matmul_rhs,
-    shorter_way_all_gather_matmul_lhs,
-    shorter_way_all_gather_matmul_lhs_contracting,
-    shorter_way_all_gather_matmul_rhs,
 )
 from shardproof.impl.collective_matmul.all_reduce import (
     alternating_matmul_all_reduce,
     scattered_matmul_all_reduce,
-    tiled_matmul_all_reduce,
 )
 from shardproof.impl.collective_matmul.block import (
     alternating_transformer_block,
-    nested_transformer_block,
     overlapped_transformer_block,
-    paired_transformer_block,
 )
 from shardproof.impl.collective_matmul.naive import (
     all_gather_matmul_lhs,
@@ -43,17 +30,21 @@ from shardproof.impl.collective_matmul.naive import (
     matmul_reduce_scatter,
     transformer_block,
 )
-from shardproof.impl.collective_matmul.operands import accumulator, aligned, multiply
+from shardproof.impl.collective_matmul.operands import aligned, multiply
+from shardproof.impl.collective_matmul.paired import (
+    paired_all_gather_matmul_lhs,
+    paired_all_gather_matmul_lhs_contracting,
+    paired_all_gather_matmul_rhs,
+    paired_matmul_reduce_scatter,
+    paired_transformer_block,
+)
 from shardproof.impl.collective_matmul.reduce_scatter import (
     alternating_matmul_reduce_scatter,
-    nested_matmul_reduce_scatter,
-    paired_matmul_reduce_scatter,
     ring_matmul_reduce_scatter,
-    shorter_way_matmul_reduce_scatter,
 )
+from shardproof.impl.collective_matmul.shorter_way import chunked_all_gather_matmul_lhs_contracting
 
 __all__ = [
-    "accumulator",
     "aligned",
     "all_gather_matmul_lhs",
     "all_gather_matmul_lhs_contracting",
@@ -69,11 +60,6 @@ __all__ = [
     "matmul_all_reduce",
     "matmul_reduce_scatter",
     "multiply",
-    "nested_all_gather_matmul_lhs",
-    "nested_all_gather_matmul_lhs_contracting",
-    "nested_all_gather_matmul_rhs",
-    "nested_matmul_reduce_scatter",
-    "nested_transformer_block",
     "overlapped_transformer_block",
     "paired_all_gather_matmul_lhs",
     "paired_all_gather_matmul_lhs_contracting",
@@ -85,10 +71,5 @@ __all__ = [
     "ring_all_gather_matmul_rhs",
     "ring_matmul_reduce_scatter",
     "scattered_matmul_all_reduce",
-    "shorter_way_all_gather_matmul_lhs",
-    "shorter_way_all_gather_matmul_lhs_contracting",
-    "shorter_way_all_gather_matmul_rhs",
-    "shorter_way_matmul_reduce_scatter",
-    "tiled_matmul_all_reduce",
     "transformer_block",
 ]

@@ -1,68 +1,41 @@
 """Matrix products that add up on every participant, overlapped: `A[…, M, K_Y] W[K_Y, N] -> [M, N]`.
 
-p is the number of participants. Over one axis or a tuple of axes in any order. Sums of 16-bit floats are kept in
-float32 and rounded once, but where a function says that they travel in 16 bits; where a ring gathers them back they
-are rounded before.
+p is the number of participants. Over one axis or a tuple of axes in any order. Sums of 16-bit floats travel as `sums`
+says (see `shardproof.impl.collective_matmul.reduce_scatter`); where a ring gathers them back they are rounded before.
 """
+
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
-from shardproof.impl.algorithms import pieces
 from shardproof.impl.arguments import AxisName
-from shardproof.impl.collective_matmul import gathered, reduced
+from shardproof.impl.collective_matmul.all_gather import pass_both_ways
 from shardproof.impl.collective_matmul.operands import (
     Left,
     Result,
     Right,
+    Sums,
     aligned,
-    check_whole,
+    check_product,
+    empty_array,
     multiply,
-    unwritten,
+    travelling,
+    write,
 )
-from shardproof.impl.collective_matmul.reduced import Sums, check_sums
-from shardproof.impl.collectives import Block, all_gather_invariant, all_reduce
-
-PARTS = 2
-"""In how many parts rows are added up, one behind the other, so that one is gathered beside the next one's products."""
-
-
-def tiled_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName) -> Result:
-    """Up to p tiles of ceil(N/p) columns, each multiplied while the one before is added up; typed invariant.
-
-    Best in steps, and in how little it exposes; its gradient sends nothing. XLA:TPU makes its all-reduces
-    synchronous, so that it is slower than the naive form there.
-
-    No compiler moves work from one iteration of a loop into another: so a loop adds up the product that it carries.
-
-    Raises:
-        ValueError: for an unknown axis, or operands whose contracted sizes differ.
-    """
-    axes = check_whole("tiled_matmul_all_reduce", lhs, rhs, axis_name)
-    lhs, rhs = aligned(lhs, rhs)
-    n, dtype = rhs.shape[1], jnp.result_type(lhs, rhs)
-    width = max(1, -(-n // lax.axis_size(axes)))
-    tiles, rest = divmod(n, width)
-
-    def product(start: Array | int, columns: int) -> Block:
-        return multiply(lhs, lax.dynamic_slice_in_dim(rhs, start, columns, 1))
-
-    def total(product: Block) -> Block:
-        return all_reduce(product, axes).astype(dtype)
-
-    def step(carried: Block, start: Array) -> tuple[Block, Block]:
-        return product(start, width), total(carried)
-
-    if not n:
-        return total(product(0, n))
-    last, before = lax.scan(step, product(0, width), jnp.arange(1, tiles) * width)
-    joined = pieces.join(before, lhs.ndim - 1, tiled=True)
-    behind = [total(last), *([total(product(n - rest, rest))] if rest else [])]
-    return jnp.concatenate([joined, *behind], axis=-1)
+from shardproof.impl.collective_matmul.reduce_scatter import (
+    alternating_matmul_reduce_scatter,
+    parts_of_terms,
+    ring_matmul_reduce_scatter,
+    take_turns,
+)
+from shardproof.impl.collectives import Block, all_gather_invariant, all_reduce, axis_index
+from shardproof.impl.indices import around
 
 
+@check_product()
 def alternating_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName, *, sums: Sums = "operands") -> Result:
     """Half sums of rows go each way, in turns; while the second part of all rows is, the first is gathered, both ways.
 
@@ -75,23 +48,25 @@ def alternating_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName, *,
     Raises:
         ValueError: for an unknown axis, operands whose contracted sizes differ, or `sums` that is neither.
     """
-    function = "alternating_matmul_all_reduce"
-    axes = check_whole(function, lhs, rhs, axis_name)
-    check_sums(function, sums)
-    p, m, dtype = lax.axis_size(axes), lhs.shape[-2], jnp.result_type(lhs, rhs)
-    parts = PARTS if m >= PARTS * p else 1
-    lhs, rhs = aligned(lhs, rhs, axes)
-    filled = jnp.pad(lhs, [*[(0, 0)] * (lhs.ndim - 2), (0, -m % (parts * p)), (0, 0)])
-    reducing = reduced.scattered(filled, rhs, axes, 0, sums, parts)
+    p, m, rows = lax.axis_size(axis_name), lhs.shape[-2], lhs.ndim - 2
+    dtype, result = travelling(sums, lhs, rhs), jnp.result_type(lhs, rhs)
+    parts = 2 if m >= 2 * p else 1
+    lhs, rhs = aligned(_filled_up(lhs, parts * p), rhs, axis_name)
     done: list[Block] = []
     whole: list[Block] = []
-    for first in [part * p * reducing.rows for part in range(parts)]:
-        done = reduced.in_halves(reducing.of_rows(first, done), axes, whole)
-        into = whole[0] if whole else unwritten((*filled.shape[:-1], rhs.shape[1]), done[0])
-        whole = [gathered.bidirectional(gathered.rows([one.astype(dtype) for one in done], into, first), axes)]
+    for part in jnp.split(lhs, parts, axis=rows):
+        term, sizes = parts_of_terms(part, rhs, axis_name, 0, 2)
+        if len(sizes) == 2:
+            done = take_turns(term, axis_name, dtype, result, behind=done, beside=whole)
+        else:  # a piece of one row cannot take turns
+            piece = ring_matmul_reduce_scatter(part, rhs, axis_name, sums=sums)
+            done = [piece, piece[..., 1:, :]]
+        into = whole[0] if whole else empty_array((*lhs.shape[:-1], rhs.shape[1]), done[0])
+        whole = [_gather_halves(done, into, lhs.shape[-2] // parts * len(whole), axis_name)]
     return whole[0][..., :m, :]
 
 
+@check_product()
 def scattered_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName, *, sums: Sums = "operands") -> Result:
     """Half sums of rows go each way, in turns, and one all-gather collects them; typed invariant.
 
@@ -104,22 +79,40 @@ def scattered_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName, *, s
     Raises:
         ValueError: as `alternating_matmul_all_reduce`.
     """
-    function = "scattered_matmul_all_reduce"
-    axes = check_whole(function, lhs, rhs, axis_name)
-    check_sums(function, sums)
-    lhs, rhs = aligned(lhs, rhs, axes)
+    lhs, rhs = aligned(lhs, rhs, axis_name)
     rows, m, dtype = lhs.ndim - 2, lhs.shape[-2], jnp.result_type(lhs, rhs)
 
     @jax.custom_jvp
     def total(lhs: Left, rhs: Right) -> Result:
-        filled = jnp.pad(lhs, [*[(0, 0)] * rows, (0, -m % lax.axis_size(axes)), (0, 0)])
-        piece = reduced.alternating(reduced.scattered(filled, rhs, axes, 0, sums), axes)
-        return all_gather_invariant(piece.astype(dtype), axes, axis=rows, tiled=True)[..., :m, :]
+        filled = _filled_up(lhs, lax.axis_size(axis_name))
+        piece = alternating_matmul_reduce_scatter(filled, rhs, axis_name, sums=sums)
+        return all_gather_invariant(piece, axis_name, axis=rows, tiled=True)[..., :m, :]
 
     @total.defjvp
     def _(primals: tuple[Left, Right], tangents: tuple[Left, Right]) -> tuple[Result, Result]:
         tangent = jax.jvp(multiply, primals, tangents)[1]
-        return total(*primals), all_reduce(tangent, axes).astype(dtype)
+        return total(*primals), all_reduce(tangent, axis_name).astype(dtype)
 
     found: Result = total(lhs, rhs)
     return found
+
+
+def _filled_up(lhs: Left, multiple: int) -> Left:
+    """Rows of zeros added to a multiple."""
+    return jnp.pad(lhs, [*[(0, 0)] * (lhs.ndim - 2), (0, -lhs.shape[-2] % multiple), (0, 0)])
+
+
+def _gather_halves(halves: Sequence[Block], into: Block, start: int, axis_name: AxisName) -> Block:
+    """Writes all participants' rows into an array from `start` on: half goes rightward, the other half leftward."""
+    p, me, dimension = lax.axis_size(axis_name), axis_index(axis_name), into.ndim - 2
+    first, second = halves
+    size = first.shape[dimension]
+    rows = size + second.shape[dimension]
+
+    def write_halves(into: Block, right: Block, left: Block, distance: Array | int) -> Block:
+        into = write(into, right, start + around(me - distance, p) * rows, dimension)
+        return write(into, left, start + around(me + distance, p) * rows + size, dimension)
+
+    into = write_halves(into, first, second, 0)
+    first, second, into = pass_both_ways(first, second, into, write_halves, p - 1, axis_name)
+    return write_halves(into, first, second, p - 1) if p > 1 else into

@@ -14,8 +14,8 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from shardproof.impl.arguments import Axes, AxisName, check_axes, check_kind, check_rank, refuse
-from shardproof.impl.collective_matmul.operands import accumulator
 from shardproof.impl.collectives import Block, axis_index, cast_varying, varying
+from shardproof.impl.dtypes import accumulator
 from shardproof.impl.indices import quotient
 from shardproof.impl.moe.capacity import Room, kept
 from shardproof.impl.moe.experts import Weights

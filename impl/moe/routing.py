@@ -14,8 +14,8 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from shardproof.impl.arguments import check_kind, check_rank, is_integer, refuse
-from shardproof.impl.collective_matmul.operands import accumulator
 from shardproof.impl.collectives import Block
+from shardproof.impl.dtypes import accumulator
 
 OVER = ("chosen", "all")
 """Over which logits the softmax of the gates is taken."""

@@ -13,8 +13,7 @@ from jax import Array
 from rich.console import Console
 from rich.table import Table
 
-from shardproof.impl import collective_matmul, collectives
-from shardproof.impl.algorithms import all_gather
+from shardproof.impl import algorithms, collective_matmul, collectives
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines import Engine, SimulateEngine, XlaEngine
 from shardproof.properties.programs.program import Argument, Program
@@ -68,7 +67,7 @@ def multiplied(p: int, size: int) -> Program:
 
 PROGRAMS = {
     "all_gather": over(lambda x: collectives.all_gather(x, "tp", tiled=True)),
-    "ring all_gather": over(lambda x: all_gather.ring_all_gather(x, "tp", tiled=True)),
+    "ring all_gather": over(lambda x: algorithms.ring_all_gather(x, "tp", tiled=True)),
     "ring matmul and its gradient": multiplied,
 }
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterable
-from fractions import Fraction
 
 from shardproof.oracles.communication import NOTHING, Cost, summed_replicas
 from shardproof.oracles.dtypes import NARROW, width
@@ -72,14 +71,3 @@ def something(*places: int) -> Callable[[Case], int]:
         return int(case.group_size > 1 and split and whole)
 
     return least
-
-
-def along_the_first_axis(case: Case) -> Fraction:
-    """(a-1)/(p-1), of a participants along the first axis."""
-    outer, inner = (case.mesh.shape[axis] for axis in case.axes)
-    return Fraction(outer - 1, case.participants - 1) if inner > 1 else Fraction(0)
-
-
-def along_the_first_axis_and_more(case: Case) -> Fraction:
-    """1/6+(a-1)/(p-1), of a participants along the first axis."""
-    return Fraction(1, 6) + along_the_first_axis(case)

@@ -1,35 +1,44 @@
-"""Collective matrix products: two derivations of the oracle, formulas against records, arithmetic and memory."""
+"""Collective matrix products: two derivations of the oracle, formulas against records, arithmetic, memory, sums."""
 
 import functools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import settings
 from jax.sharding import AxisType, PartitionSpec
 
 from shardproof.impl import collective_matmul
 from shardproof.impl.collective_matmul.operands import UNROLLED
-from shardproof.oracles import matmul_costs
 from shardproof.oracles.communication import Cost
+from shardproof.oracles.dtypes import unit_roundoff
 from shardproof.oracles.layout import unshard
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.cases.data import Data, generate
+from shardproof.properties.cases.strategies import Chains
+from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.contracts.matmul import CONTRACTS as MATMULS
 from shardproof.properties.contracts.products import product_case
+from shardproof.properties.engines import engine_named
+from shardproof.properties.engines.simulate import prepare
+from shardproof.properties.engines.xla import abstract_mesh
+from shardproof.properties.laws.law import LAWS
 from shardproof.properties.meta.brief import first_of_each, marked
 from shardproof.properties.meta.test_algorithms import check_forward, cost_of, recorded, without, without_tangents
-from shardproof.properties.performance.machines import flops_in
-from shardproof.properties.performance.operations import operations_of
+from shardproof.properties.performance.choosing import scheduled
+from shardproof.properties.performance.machines import flops_in, loads_in
+from shardproof.properties.performance.operations import Operation, operations_of
 from shardproof.properties.programs.costs import gathered_again, product_flops
 from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.hiding import three_chunks
 from shardproof.properties.programs.implementations import FORMS, OVERLAPPED, PRODUCTS, Implementation
 from shardproof.properties.programs.program import Program, Seen, forward
+from shardproof.properties.runner.search import find_violation
 
 pytestmark = pytest.mark.untyped
 
@@ -168,8 +177,7 @@ EVERY = [*PRODUCTS, *OVERLAPPED]
 @pytest.mark.parametrize("one", marked(EVERY, first_of_each(EVERY, lambda one: one.contract)))
 def test_formulas_hold(one: Implementation) -> None:
     """Permutes and bytes, forward and backward, for p = 2 to 9 in a row and over two axes in both orders."""
-    lines = () if way_of(one) == "nested" else tuple(((p,), False) for p in range(2, UNROLLED + 2))
-    for sizes, reverse in (*lines, *TUPLES):
+    for sizes, reverse in (*(((p,), False) for p in range(2, UNROLLED + 2)), *TUPLES):
         dimension = math.prod(sizes) % 2
         check_gradient_beside(one, case_of(one.contract, sizes, reverse=reverse, dimension=dimension))
     case = case_of(one.contract, (2, 2), (1, 1, 1), dtype="float16", batch=(2,))
@@ -213,7 +221,7 @@ def test_a_block_may_have_other_columns_than_it_was_given(form: str) -> None:
         np.testing.assert_array_equal(got, expected)
 
 
-@pytest.mark.parametrize("form", ["alternating", "scattered", "tiled"])
+@pytest.mark.parametrize("form", ["alternating", "scattered"])
 def test_one_operand_may_have_a_derivative_and_the_other_none(form: str) -> None:
     """Weights of integers: the gradient of the other operand alone."""
     mesh = jax.make_mesh((4,), ("tp",), axis_types=(AxisType.Auto,))
@@ -246,7 +254,7 @@ MEMORY = {
 """Sides with which the operand that moves is the largest, or the result is."""
 
 
-BLOCKS = {"ring": 2, "bidirectional": 2, "joined": 3, "nested": 4, "shorter_way": 4}
+BLOCKS = {"ring": 2, "bidirectional": 2, "joined": 3}
 """For how many moving blocks there is room: one comes and one goes, on each ring; and two halves joined."""
 
 
@@ -277,20 +285,72 @@ def test_a_few_chunks_are_held() -> None:
     assert peak(BY_NAME[f"chunked_{case.contract}"], case) <= three_chunks(case) < peak(naive, case)
 
 
-FEW = [BY_NAME[name] for name in ("ring_all_gather_matmul_lhs_contracting", "alternating_matmul_reduce_scatter")]
+SUMS = tuple(way for way in FORMS["matmul_reduce_scatter"] if way != "paired")
+"""Forms of which one can say how sums travel."""
 
 
-@pytest.mark.lengthy
-@pytest.mark.parametrize("one", EVERY if settings().max_examples >= 1000 else FEW, ids=str)
-def test_five_hundred_participants(one: Implementation) -> None:
-    """What holds on eight participants holds on 512: two of the forms, in thorough profiles all."""
-    sizes = (16, 32) if way_of(one) == "nested" else (512,)
-    dtype = "float32" if one.contract == "transformer_block" else "int32"
-    check_forward(one, case_of(one.contract, sizes, (1, 1, 2), dimension=1, dtype=dtype))
+def reducing(way: str, sums: str) -> Implementation:
+    """A form whose sums travel so."""
+    function: Any = getattr(collective_matmul, f"{way}_matmul_reduce_scatter")
+    return Implementation("matmul_reduce_scatter", way, functools.partial(function, sums=sums))
 
 
-def test_ways_are_named() -> None:
-    """A way that no formula knows is refused."""
-    with pytest.raises(ValueError, match="way='spiral': expected one of ring, nested"):
-        matmul_costs.passed("spiral", 2, 1, rows=1)
-    assert matmul_costs.passed("joined", 3, 5, rows=5) == Cost.permutes(4, 10, 2)
+@pytest.mark.parametrize("way", SUMS)
+@pytest.mark.parametrize("dimension", [0, 1])
+def test_sums_in_the_operands_dtype_are_half_the_bytes_and_near(way: str, dimension: int) -> None:
+    """Half as much is sent; the error is within p units of roundoff of the sum of absolute values."""
+    p, bytes_sent = 4, []
+    case = case_of("matmul_reduce_scatter", (p,), (4, 6, 8), dtype="bfloat16", dimension=dimension)
+    for sums in ("operands", "accumulator"):
+        program = forward(case, reducing(way, sums), Seen())
+        mesh = abstract_mesh(case.mesh)
+        arrays = [generate(Data("real", i), a.shape, np.dtype(a.dtype)) for i, a in enumerate(program.arguments)]
+        bytes_sent.append(sum(loads_in(operations_of(program, case.mesh)).values()))
+        (result,), _ = prepare(program.build(mesh), *program.abstract_arguments(mesh)).run_recorded(*arrays)
+        whole = np.concatenate(list(np.asarray(result, np.float64)), axis=dimension)
+        wide = [a.astype(np.float64) for a in arrays]
+        right, largest = wide[0] @ wide[1], np.abs(wide[0]) @ np.abs(wide[1])
+        hops = p if sums == "operands" else 1
+        assert (np.abs(whole - right) <= (hops + 0.1) * unit_roundoff(np.dtype(arrays[0].dtype)) * largest).all()
+    assert 2 * bytes_sent[0] == bytes_sent[1] > 0
+
+
+def test_other_sums_are_refused() -> None:
+    """A dtype that is neither is refused by name."""
+    case = case_of("matmul_reduce_scatter", (4,), (4, 6, 8))
+    program, mesh = forward(case, reducing("ring", "float8"), Seen()), abstract_mesh(case.mesh)
+    with pytest.raises(ValueError, match=r"ring_matmul_reduce_scatter: sums='float8'.*'accumulator' or 'operands'"):
+        prepare(program.build(mesh), *program.abstract_arguments(mesh))
+
+
+def needed(operations: Sequence[Operation], place: int) -> set[int]:
+    """The places of all operations that one needs, directly or not."""
+    found, left = set[int](), [place]
+    while left:
+        new = operations[left.pop()].reads - found
+        found |= new
+        left += new
+    return found
+
+
+@pytest.mark.parametrize("contract", GATHERS)
+@pytest.mark.parametrize(("p", "counts"), [(2, [0]), (3, [2, 2]), (4, [0, 2]), (5, [4, 4]), (8, [0, 6])])
+def test_the_first_sums_are_sent_behind_the_blocks_from_both_sides(contract: str, p: int, counts: list[int]) -> None:
+    """So many transfers come before the first sum each way; of an even number, before that of the one opposite."""
+    *_, backward = scheduled(BY_NAME[f"paired_{contract}"], case_of(contract, (p,), (4, 4, 4)), gradient=True)
+    operations = backward.body
+    products = {place for place, one in enumerate(operations) if one.flops}
+    sums = {place for place, one in enumerate(operations) if one.transfers and needed(operations, place) & products}
+    first = [place for place in sums if not needed(operations, place) & sums]
+    blocks = [sum(operations[read].transfers for read in needed(operations, place)) for place in first]
+    assert sorted(blocks) == counts
+
+
+@pytest.mark.parametrize("one", marked(OVERLAPPED, first_of_each(OVERLAPPED, lambda one: one.contract)))
+def test_results_are_laid_out_as_blocks_beside_an_automatic_axis(one: Implementation) -> None:
+    """An array that begins empty has the layout of no operand, and explicit axes refuse to write a block into it."""
+    beside = replace(LAWS["transformation"], chains=Chains(only=("partial_manual", "no_vma")))
+    scope = Scope(max_devices=8, available=8)
+    finding = find_violation(beside, one, engine_named("simulate"), scope, max_examples=12, random_seed=1, shrink=False)
+    assert finding.violation is None, str(finding.violation)
+    assert finding.tally.structures > 0

@@ -60,8 +60,6 @@ def test_no_formula_is_below_the_lower_bound(name: str) -> None:
         ("recursive_doubling_all_reduce", (8,), 3, 3, 2880),
         ("tree_all_reduce", (6,), 6, 6, 5760),
         ("torus_all_reduce", (4, 3), 10, 10, 1760),
-        ("hierarchical_all_reduce", (4, 3), 10, 10, 1760),
-        ("hierarchical_all_reduce", (2, 2, 4), 10, 10, 1800),
         ("pairwise_all_to_all", (6,), 5, 5, 800),
         ("bruck_all_to_all", (6,), 3, 3, 7 * 160),
         ("two_phase_all_to_all", (4, 3), 5, 5, 720 + 640),

@@ -158,7 +158,7 @@ def test_the_command_draws_ours_and_theirs(
         (["ring_all_gather_matmul_lhs", "--shape", "8x4"], "expected as many sides as"),
         (["ring_all_gather_matmul_lhs", "--shape", "8by4"], "--shape=8by4: expected the sides of whole arrays"),
         (["ring_all_gather_matmul_lhs", "--dtype", "float64"], "no published peak of it on v5e"),
-        (["nested_all_gather_matmul_lhs"], "does not support"),
+        (["torus_all_reduce"], "does not support"),
         (["ring_all_gather_matmul_lhs", "--dtype", "bfloat61"], "--dtype='bfloat61': expected one of"),
         (["moe_layer[chunked]"], "it cannot be told what hides what: the iterations of the while"),
         (["pipeline[gpipe]", "--mesh", "tp=8"], "pipeline: weights="),

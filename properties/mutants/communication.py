@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from shardproof.impl import collectives
-from shardproof.impl.algorithms import all_gather, pieces
+from shardproof.impl import algorithms, collectives
+from shardproof.impl.algorithms import pieces
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import mutant
 from shardproof.properties.programs.costs import of_algorithm, of_built_in
@@ -129,7 +129,7 @@ def gather_with_a_wasteful_gradient(x: Array, axis_name: AxisName, *, axis: int 
     axes, p = names(axis_name), lax.axis_size(axis_name)
 
     def gather(x: Array) -> Array:
-        return pieces.join(all_gather.ring(collectives.cast_varying(x, axes), axes), axis, tiled)
+        return algorithms.ring_all_gather(x, axes, axis=axis, tiled=tiled)
 
     def backward(_: None, ct: Array) -> tuple[Array]:
         total = pieces.split(reduce_with_whole_blocks(ct, axes), p, axis, tiled)

@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 from jax import Array, lax
 
-from shardproof.impl import collectives
-from shardproof.impl.algorithms import all_gather, broadcast, pieces
+from shardproof.impl import algorithms, collectives
+from shardproof.impl.algorithms import pieces
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import mutant
 
@@ -121,7 +121,7 @@ def _bruck(
 @mutant("broadcast", smallest=(2,))
 def tree_broadcast_from_the_first(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
     """Sends down a tree whose root is participant 0, and so nothing right where the root is another."""
-    return broadcast.tree(collectives.cast_varying(x, names(axis_name)), names(axis_name), 0)
+    return algorithms.tree_broadcast(x, axis_name)
 
 
 @mutant("broadcast", smallest=(3,))
@@ -139,4 +139,4 @@ def scattered_broadcast_without_rotation(x: Array, axis_name: AxisName, *, root:
     axes, p = names(axis_name), lax.axis_size(axis_name)
     sent = pieces.cut(collectives.broadcast(x, axes, root=root), p)
     piece = sent[(lax.axis_index(axes) - root) % p]
-    return pieces.uncut(all_gather.ring(piece, axes), x.shape)
+    return pieces.uncut(algorithms.ring_all_gather(piece, axes), x.shape)

@@ -4,8 +4,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import embedding
-from shardproof.impl.collective_matmul.operands import accumulator
 from shardproof.impl.collectives import all_gather_invariant, cast_varying
+from shardproof.impl.dtypes import accumulator
 from shardproof.properties.mutants.axes import AxisName, in_mesh_order, in_the_inverse_order, names
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 

@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 from jax import Array, lax
 
-from shardproof.impl import collectives
-from shardproof.impl.algorithms import all_gather, all_reduce, all_to_all, pieces, reduce_scatter
+from shardproof.impl import algorithms, collectives
+from shardproof.impl.algorithms import pieces
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import mutant
 
@@ -44,7 +44,7 @@ def ring_gather_swaps_odd_halves(x: Array, axis_name: AxisName, *, axis: int = 0
     """Joins the two halves in the wrong order if the number of rows is odd."""
     x = collectives.cast_varying(x, names(axis_name))
     parts, dimension = pieces.halves(x, 0)
-    gathered = [all_gather.ring(part, names(axis_name)) for part in parts]
+    gathered = [algorithms.ring_all_gather(part, axis_name) for part in parts]
     odd = x.ndim and x.shape[dimension] % 2 == 1
     return pieces.join(pieces.glue(gathered[::-1] if odd else gathered, dimension + 1), axis, tiled)
 
@@ -122,7 +122,7 @@ def ring_scatter_loses_the_odd_row(
     """Leaves the others' terms out of the last row of pieces with an odd number of rows, which no half covers."""
     axes, p = names(axis_name), lax.axis_size(axis_name)
     parts = collectives.cast_varying(pieces.split(x, p, scatter_dimension, tiled), axes)
-    total = reduce_scatter.bidirectional(parts, axes, lax.add)
+    total = algorithms.bidirectional_reduce_scatter(parts, axes)
     if p == 1 or not total.ndim or len(total) % 2 == 0:
         return total
     return total.at[-1].set(parts[lax.axis_index(axis_name)][-1])
@@ -133,8 +133,8 @@ def ring_reduce_without_padding(x: Array, axis_name: AxisName, *, op: str = "sum
     """Reduces as many elements as p divides, and leaves the rest as they are."""
     flat, rest = x.ravel(), x.size % lax.axis_size(axis_name)
     if op == "mean" or not rest:
-        return all_reduce.ring_all_reduce(x, axis_name, op=op)
-    reduced = all_reduce.ring_all_reduce(flat[: x.size - rest], axis_name, op=op)
+        return algorithms.ring_all_reduce(x, axis_name, op=op)
+    reduced = algorithms.ring_all_reduce(flat[: x.size - rest], axis_name, op=op)
     return jnp.concatenate([reduced, flat[x.size - rest :]]).reshape(x.shape)
 
 
@@ -152,7 +152,7 @@ def torus_reduce_of_one_axis_twice(x: Array, axis_name: AxisName, *, op: str = "
     """Reduces a pair of axes over the first and, once more, over the first."""
     axes = names(axis_name)
     for name in (axes[0], axes[0]) if len(axes) == 2 else axes:
-        x = all_reduce.ring_all_reduce(x, name, op=op)
+        x = algorithms.ring_all_reduce(x, name, op=op)
     return x
 
 
@@ -161,7 +161,7 @@ def torus_mean_over_the_last_axis(x: Array, axis_name: AxisName, *, op: str = "s
     """Divides the sum over a tuple by the size of its last axis alone."""
     if op != "mean":
         return collectives.all_reduce(x, axis_name, op=op)
-    return all_reduce.ring_all_reduce(x, axis_name) / lax.axis_size(names(axis_name)[-1])
+    return algorithms.ring_all_reduce(x, axis_name) / lax.axis_size(names(axis_name)[-1])
 
 
 @mutant("all_to_all", smallest=(3,))
@@ -183,5 +183,5 @@ def two_phase_exchange_in_the_wrong_order(
     axes = names(axis_name)
     if len(axes) != 2:
         return collectives.all_to_all(x, axes, split_axis=split_axis, concat_axis=concat_axis, tiled=tiled)
-    parts = collectives.cast_varying(pieces.split(x, lax.axis_size(axes), split_axis, tiled), axes)
-    return pieces.join(all_to_all.two_phase(parts, axes[::-1]), concat_axis, tiled)
+    exchange = algorithms.two_phase_all_to_all
+    return exchange(x, axes[::-1], split_axis=split_axis, concat_axis=concat_axis, tiled=tiled)

@@ -72,8 +72,6 @@ def roomy(contract: str, mesh: MeshCase, axis_name: str | tuple[str, ...], chip:
     return Case(contract, mesh, axis_name, operands, tuple(NORMALISED.usual.items()) if normalised else ())
 
 
-def place(topology: Topology, axes: int = 1) -> tuple[MeshCase, str | tuple[str, ...]]:
-    """A mesh of all chips, with the axis or the two axes that a case runs over: rings of four, or two of them."""
-    if axes == 1:
-        return MeshCase(("data", "model"), (topology.chips // RING, RING)), "model"
-    return MeshCase(("data", "outer", "inner"), (topology.chips // (2 * RING), 2, RING)), ("outer", "inner")
+def place(topology: Topology) -> tuple[MeshCase, str]:
+    """A mesh of all chips, with the axis that a case runs over: rings of four."""
+    return MeshCase(("data", "model"), (topology.chips // RING, RING)), "model"

@@ -13,7 +13,7 @@ from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.contract import Communication
 from shardproof.properties.contracts.costs import is_replica
 
-OVER_SIZES = ("hierarchical_all_reduce", "torus_all_reduce", "two_phase_all_to_all")
+OVER_SIZES = ("torus_all_reduce", "two_phase_all_to_all")
 """Algorithms whose cost depends on the sizes of the tuple's axes, not on their product alone."""
 
 NARROW_WAYS = ("alternating", "scattered", "paired")

@@ -6,18 +6,17 @@ from fractions import Fraction
 from shardproof.oracles.dtypes import width
 from shardproof.oracles.matmul_costs import JOINED_FORWARD, MOST_IN_CHUNKS, MOST_IN_PARTS, PARTS, chunk_sizes
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts.costs import along_the_first_axis, along_the_first_axis_and_more
 from shardproof.properties.programs.expectation import value
 from shardproof.properties.programs.overlap import Limit, Overlap
 
-BOTH_WAYS = ("bidirectional", "joined", "alternating", "shorter_way", "chunked", "paired")
+BOTH_WAYS = ("bidirectional", "joined", "alternating", "chunked", "paired")
 MOVING = {
     "all_gather_matmul_lhs_contracting": "lhs",
     "all_gather_matmul_lhs": "lhs",
     "all_gather_matmul_rhs": "rhs",
     "matmul_reduce_scatter": "out",
 }
-BLOCKS = {"ring": 2, "bidirectional": 2, "joined": 3, "alternating": 2, "nested": 4, "shorter_way": 4, "paired": 4}
+BLOCKS = {"ring": 2, "bidirectional": 2, "joined": 3, "alternating": 2, "paired": 4}
 """For how many moving blocks there is room: one comes and one goes, on each ring; and two halves joined."""
 
 TURNS_AND_MORE = (
@@ -36,8 +35,7 @@ def hidden_by(way: str, contract: str) -> Overlap:
 def exposed_by(way: str, contract: str) -> Limit:
     """The part of what it sends that is exposed: of a ring, nothing.
 
-    The shorter way's first two blocks, or last, have one product beside them. The last of several tiles is added up
-    alone. A ring of rings sends along its first axis while a loop over its second begins, which is a barrier. A
+    The first two blocks, or last, that come the shorter way have one product beside them. A
     transformer block of 16-bit floats sends sums of twice the bytes of what it gathers: what is balanced in all is not
     in each. Where halves take turns, a half has the other half's product beside it, and not all of a step's: with what
     is gathered behind, or before, beside fewer products, five eighths at most, of three rows, which a `paired` block
@@ -45,14 +43,10 @@ def exposed_by(way: str, contract: str) -> Limit:
     What is `paired` exposes more in the gradient: rows that are gathered again have the other gradient's terms beside
     them, and not the product that waits for all.
     """
-    if way == "tiled":
-        return one_tile
     if (way, contract) in TURNS_AND_MORE:
         return "5/8"
     if way == "scattered":
         return "7/11"
-    if way == "nested":
-        return along_the_first_axis_and_more if contract == "transformer_block" else along_the_first_axis
     if way == "alternating":
         return in_turns
     if way == "paired" and contract == "matmul_reduce_scatter":
@@ -61,15 +55,7 @@ def exposed_by(way: str, contract: str) -> Limit:
         return "1/2" if contract == "all_gather_matmul_lhs" else "2/p"
     if way == "chunked":
         return first_chunk
-    if way == "shorter_way":
-        return "3/p" if contract == "matmul_reduce_scatter" else "2/p"
     return "1/6" if contract == "transformer_block" else "0"
-
-
-def one_tile(case: Case) -> Fraction:
-    """A tile's part of the columns."""
-    columns = case.operands[1].block[-1]
-    return Fraction(max(1, math.ceil(columns / case.participants)), max(1, columns))
 
 
 def first_chunk(case: Case) -> Fraction:
@@ -92,7 +78,7 @@ def three_chunks(case: Case) -> Fraction:
     (*batch, m, _), n, p = case.operands[0].block, case.operands[1].block[-1], case.participants
     out = math.prod(batch) * m * n * width(case.operands[0].numpy_dtype) // 8
     if p > MOST_IN_CHUNKS:
-        return value(_rings_hold("shorter_way", case.contract), p=p, lhs=lhs, rhs=rhs, out=out)
+        return value(_rings_hold("paired", case.contract), p=p, lhs=lhs, rhs=rhs, out=out)
     chunk = Fraction(max(chunk_sizes(m), default=0), max(m, 1)) * p * lhs
     return lhs + rhs + 5 * out + 4 * lhs + 8 * p + 64 + 3 * chunk
 

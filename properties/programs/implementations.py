@@ -82,7 +82,7 @@ PRODUCT_EXTRAS = frozenset({"batch_dimensions", "empty_blocks", "explained_error
 NARROW = frozenset({"narrow_accumulation"})
 """Of those whose sums travel in the operands' dtype."""
 
-INVARIANT_WAYS = ("tiled", "scattered")
+INVARIANT_WAYS = ("scattered",)
 """Forms of a product whose sum is typed invariant."""
 
 SUMMED = ("matmul_reduce_scatter", "matmul_all_reduce", "transformer_block")
@@ -109,11 +109,6 @@ def over_a_power_of_two(case: Case) -> bool:
 def over_two_axes(case: Case) -> bool:
     """Whether the axis tuple has two axes."""
     return len(case.axes) == 2
-
-
-def over_two_or_three_axes(case: Case) -> bool:
-    """Whether the axis tuple has two or three axes."""
-    return len(case.axes) in (2, 3)
 
 
 def _algorithm(
@@ -156,7 +151,6 @@ def _overlapped(way: str, contract: str, *, invariant: bool = False) -> Implemen
         communication=of_product("ring" if way == "overlapped" else way),
         overlap=hidden_by(way, contract),
         form="overlapped",
-        serves=over_two_axes if way == "nested" else None,
     )
 
 
@@ -186,7 +180,6 @@ ALGORITHMS: tuple[Implementation, ...] = (
     _algorithm("all_reduce", "rabenseifner_all_reduce", "bool_sum", serves=over_a_power_of_two),
     _algorithm("all_reduce", "tree_all_reduce", "bool_sum"),
     _algorithm("all_reduce", "torus_all_reduce", "bool_sum", serves=over_two_axes),
-    _algorithm("all_reduce", "hierarchical_all_reduce", "bool_sum", serves=over_two_or_three_axes),
     _algorithm("all_to_all", "pairwise_all_to_all"),
     _algorithm("all_to_all", "bruck_all_to_all"),
     _algorithm("all_to_all", "two_phase_all_to_all", serves=over_two_axes),
@@ -197,12 +190,12 @@ ALGORITHMS: tuple[Implementation, ...] = (
 PRODUCTS: tuple[Implementation, ...] = tuple(_product(contract.name) for contract in matmul.CONTRACTS)
 
 FORMS: dict[str, tuple[str, ...]] = {
-    "all_gather_matmul_lhs_contracting": ("ring", "bidirectional", "shorter_way", "chunked", "paired", "nested"),
-    "all_gather_matmul_lhs": ("ring", "bidirectional", "shorter_way", "joined", "paired", "nested"),
-    "all_gather_matmul_rhs": ("ring", "joined", "shorter_way", "paired", "nested"),
-    "matmul_reduce_scatter": ("ring", "shorter_way", "alternating", "paired", "nested"),
-    "matmul_all_reduce": ("tiled", "alternating", "scattered"),
-    "transformer_block": ("overlapped", "alternating", "paired", "nested"),
+    "all_gather_matmul_lhs_contracting": ("ring", "bidirectional", "chunked", "paired"),
+    "all_gather_matmul_lhs": ("ring", "bidirectional", "joined", "paired"),
+    "all_gather_matmul_rhs": ("ring", "joined", "paired"),
+    "matmul_reduce_scatter": ("ring", "alternating", "paired"),
+    "matmul_all_reduce": ("alternating", "scattered"),
+    "transformer_block": ("overlapped", "alternating", "paired"),
 }
 """The forms of each product that overlap: each is the best in something (`benchmark survivors`)."""
 

@@ -1,7 +1,6 @@
 """Every collective matrix product that overlaps communication with arithmetic, against every law.
 
-The forms of one contract are one pair of loops (`shardproof.impl.collective_matmul.gathered`, `.reduced`) under
-different products, and what XLA makes of a case costs it a second. So the interpreter checks every law on all of them,
+What XLA makes of a case costs it a second. So the interpreter checks every law on all of them,
 and XLA must agree with it, forward and backward, and send what it should.
 """
 

@@ -147,7 +147,6 @@ PRODUCTS = (
     SCATTERED("reduce-scatter-both-ways", body=over(products.alternating_matmul_reduce_scatter, ("dp", "tp"))),
     CONTRACTING("contracting-gathered-first", body=over(products.all_gather_matmul_lhs_contracting, "Y")),
     CONTRACTING("contracting-ring", body=over(products.ring_all_gather_matmul_lhs_contracting, "Y")),
-    ALL_REDUCED("problem-3.1-tiles", body=over(products.tiled_matmul_all_reduce, "Y")),
     ALL_REDUCED(
         "problem-3.1-rings",
         body=over(products.alternating_matmul_all_reduce, "Y"),

@@ -162,7 +162,7 @@ def recorded_lines(
 
 def forms_of(contract: str) -> list[Implementation]:
     """The naive form and those that overlap, over one axis."""
-    return [one for one in (*PRODUCTS, *OVERLAPPED) if one.contract == contract and not one.name.startswith("nested")]
+    return [one for one in (*PRODUCTS, *OVERLAPPED) if one.contract == contract]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

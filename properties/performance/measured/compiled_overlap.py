@@ -36,12 +36,12 @@ FOR_ITSELF = 2**20
 def share_of(implementation: Implementation, case: Case) -> Fraction:
     """What may be exposed of a claim in a case that has room.
 
-    The second half of an all-reduce gathers what is finished, a ring of rings has a barrier in it, and the first of
-    several chunks has nothing beside it: of these as much as they claim of any machine; of the others, next to nothing.
+    The second half of an all-reduce gathers what is finished, and the first of several chunks has nothing beside it: of
+    these as much as they claim of any machine; of the others, next to nothing.
     """
     stated = implementation.overlap
     assert stated is not None
-    barred = case.contract == "matmul_all_reduce" or implementation.name.startswith(("nested", "chunked"))
+    barred = case.contract == "matmul_all_reduce" or implementation.name.startswith("chunked")
     return limit(stated.exposed, case, {"p": case.participants}) * barred + WITH_ROOM
 
 

@@ -9,7 +9,7 @@ from jax import Array, lax
 
 from shardproof.impl import attention
 from shardproof.impl.collectives import all_gather, all_to_all, cast_varying, ring_shift, varying
-from shardproof.properties.mutants.axes import AxisName, in_mesh_order, names
+from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 
 
@@ -116,51 +116,12 @@ def attention_scaled_by_features(q: Array, k: Array, v: Array, axis_name: AxisNa
     return _values(jax.nn.softmax(logits / q.shape[-1] ** 0.5), values).astype(q.dtype)
 
 
-@mutant("attention", smallest=(2, 2))
-def attention_in_mesh_order(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
-    """Takes the pieces of a tuple for those in mesh order, which shows where positions count."""
-    return attention.ring_attention(q, k, v, in_mesh_order(axis_name), causal=causal)
-
-
 @mutant("attention", smallest=(1,))
 def attention_without_the_maximum(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
     """Takes powers of the logits as they are, which overflow."""
     logits, values = _whole(q, k, v, axis_name, causal)
     powers = jnp.exp(logits)
     return _values(powers / jnp.sum(powers, axis=-1, keepdims=True), values).astype(q.dtype)
-
-
-@mutant("attention", smallest=(1,))
-def attention_with_logits_in_sixteen_bits(
-    q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False
-) -> Array:
-    """Rounds the logits to the dtype of the operands."""
-    logits, values = _whole(q, k, v, axis_name, causal)
-    return _values(jax.nn.softmax(logits.astype(q.dtype).astype(logits.dtype)), values).astype(q.dtype)
-
-
-@mutant("attention", smallest=(1,))
-def attention_with_values_in_sixteen_bits(
-    q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False
-) -> Array:
-    """Rounds the weights to the dtype of the operands, and adds up the values in it."""
-    logits, values = _whole(q, k, v, axis_name, causal)
-    return _values(jax.nn.softmax(logits).astype(q.dtype), values)
-
-
-@mutant("attention", smallest=(1,))
-def attention_with_a_millionth_more(
-    q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False
-) -> Array:
-    """Scales the logits by a millionth too much."""
-    logits, values = _whole(q, k, v, axis_name, causal)
-    return _values(jax.nn.softmax(logits * (1 + 1e-6)), values).astype(q.dtype)
-
-
-@mutant("attention", smallest=(1,))
-def ring_without_its_own_block(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
-    """Attends only to the blocks that arrive."""
-    return _ring(q, k, v, axis_name, causal, steps=lambda p: range(1, p))
 
 
 @mutant("attention", smallest=(2,))
@@ -185,12 +146,6 @@ def ring_of_keys_only(q: Array, k: Array, v: Array, axis_name: AxisName, *, caus
 def ring_masked_the_other_way(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
     """Masks a block as if it came from the other direction: of two participants both are the same."""
     return _ring(q, k, v, axis_name, causal, direction=1)
-
-
-@mutant("attention", smallest=(2,), law="gradient")
-def ring_that_teaches_no_other(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
-    """Stops the gradient of the keys and values that arrive."""
-    return _ring(q, k, v, axis_name, causal, arriving=lax.stop_gradient)
 
 
 @mutant("attention", smallest=(1,), law="gradient")
@@ -239,13 +194,6 @@ def attention_with_a_shallow_mask(q: Array, k: Array, v: Array, axis_name: AxisN
     logits, values = _whole(q, k, v, axis_name, causal)
     weights = jax.nn.softmax(jnp.where(logits == -jnp.inf, -10_000, logits), axis=-1)
     return _values(weights, values).astype(q.dtype)
-
-
-@mutant("attention", smallest=(1,))
-def attention_with_capped_logits(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool) -> Array:
-    """Takes 1,000 for whatever is above."""
-    logits, values = _whole(q, k, v, axis_name, causal)
-    return _values(jax.nn.softmax(jnp.minimum(logits, 1_000), axis=-1), values).astype(q.dtype)
 
 
 @mutant("attention", smallest=(1,), form="user")

@@ -44,17 +44,6 @@ def shift_of_64_bits_through_32(x: Array, axis_name: AxisName, *, offset: int = 
     return collectives.ring_shift(sent, axis_name, offset=offset).astype(x.dtype)
 
 
-@mutant("all_reduce", smallest=(1,), claims=("x64",))
-def sum_of_float64_in_float32(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Adds up float64 in float32."""
-    held = x.astype(jnp.float32) if x.dtype == jnp.float64 else x
-    return (
-        collectives.all_reduce(held, axis_name, op=op).astype(x.dtype)
-        if held is not x
-        else (collectives.all_reduce(x, axis_name, op=op))
-    )
-
-
 @mutant("ring_shift", smallest=(2,), claims=("trees",))
 def shift_of_the_first_leaf(x: Any, axis_name: AxisName, *, offset: int = 1) -> Any:
     """Shifts the first leaf of a tree, and hands the others on as they are."""

@@ -3,12 +3,11 @@
 import math
 from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import collectives
-from shardproof.impl.algorithms import all_gather, pieces
+from shardproof.impl.algorithms import pieces
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import mutant
 from shardproof.properties.programs.costs import of_algorithm, of_built_in
@@ -20,18 +19,6 @@ def shift_there_and_back_first(x: Array, axis_name: AxisName, *, offset: int = 1
     if lax.axis_size(axis_name) > 1:
         x = collectives.ring_shift(collectives.ring_shift(x, axis_name, offset=offset), axis_name, offset=-offset)
     return collectives.ring_shift(x, axis_name, offset=offset)
-
-
-@mutant("all_gather", law="communication", smallest=(2,), communication=of_algorithm("ring_all_gather"))
-def gather_every_block_twice(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """A ring that sends every block together with a copy of it."""
-    p, index = lax.axis_size(axis_name), lax.axis_index(axis_name)
-    moving = jnp.stack([x, x])
-    blocks = jnp.zeros((p, *x.shape), x.dtype).at[index].set(x)
-    for step in range(1, p):
-        moving = collectives.ring_shift(moving, axis_name)
-        blocks = blocks.at[(index - step) % p].set(moving[step % 2])
-    return _joined(list(blocks), axis, tiled)
 
 
 @mutant("all_gather", law="communication", smallest=(2,), communication=of_built_in("all_gather"))
@@ -121,20 +108,3 @@ def exchange_with_all_pieces(
         held = jnp.where(moving, collectives.ring_shift(held, axis_name, offset=distance), held)
     ordered = pieces.reorder(held, (index - jnp.arange(p)) % p)
     return pieces.join(collectives.cast_varying(ordered, names(axis_name)), concat_axis, tiled)
-
-
-@mutant("all_gather", law="communication", smallest=(2,), communication=of_algorithm("ring_all_gather"))
-def gather_with_a_wasteful_gradient(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Its gradient reduces whole cotangents along a ring, of which every participant keeps a piece."""
-    axes, p = names(axis_name), lax.axis_size(axis_name)
-
-    def gather(x: Array) -> Array:
-        return pieces.join(all_gather.ring(collectives.cast_varying(x, axes), axes), axis, tiled)
-
-    def backward(_: None, ct: Array) -> tuple[Array]:
-        total = pieces.split(reduce_with_whole_blocks(ct, axes), p, axis, tiled)
-        return (lax.dynamic_index_in_dim(total, lax.axis_index(axes), keepdims=False),)
-
-    function = jax.custom_vjp(gather)
-    function.defvjp(lambda x: (gather(x), None), backward)
-    return function(x)

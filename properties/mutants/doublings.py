@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import collectives
-from shardproof.impl.algorithms import all_gather, broadcast, pieces
+from shardproof.impl.algorithms import broadcast, pieces
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import mutant
 
@@ -12,26 +12,6 @@ from shardproof.properties.mutants.catalogue import mutant
 def partners(p: int, distance: int) -> list[tuple[int, int]]:
     """The pairs whose indices differ in one bit, as far as there are such participants."""
     return [(i, i ^ distance) for i in range(p) if i ^ distance < p]
-
-
-@mutant("all_gather", smallest=(2,))
-def bruck_gather_without_rotation(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Leaves out the final rotation, so that every participant's own block comes first."""
-    p, held = lax.axis_size(axis_name), collectives.cast_varying(x, names(axis_name))[None]
-    for distance in pieces.distances(p):
-        moved = collectives.ring_shift(held[: p - distance], axis_name, offset=-distance)
-        held = jnp.concatenate([held, moved])
-    return pieces.join(held, axis, tiled)
-
-
-@mutant("all_gather", smallest=(3,))
-def doubling_gather_for_any_number(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Doubles recursively for every p, so that blocks get lost where a partner does not exist."""
-    p, held = lax.axis_size(axis_name), collectives.cast_varying(x, names(axis_name))[None]
-    for distance in pieces.distances(p):
-        arrived = collectives.permute(held, axis_name, perm=partners(p, distance))
-        held = jnp.concatenate([held, arrived])
-    return pieces.join(held[lax.axis_index(axis_name) ^ jnp.arange(p)], axis, tiled)
 
 
 @mutant("reduce_scatter", smallest=(2,))
@@ -82,14 +62,6 @@ def tree_reduce_without_the_last_level(x: Array, axis_name: AxisName, *, op: str
     return jnp.where(lax.axis_index(axis_name) < half, result, own)
 
 
-@mutant("all_to_all", smallest=(2,))
-def bruck_exchange_without_rotation(
-    x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
-) -> Array:
-    """Leaves out the final rotation, so that pieces are ordered by how far they came."""
-    return _bruck(x, axis_name, split_axis, concat_axis, tiled, rotates=False)
-
-
 @mutant("all_to_all", smallest=(3,))
 def bruck_exchange_for_powers_of_two(
     x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
@@ -131,12 +103,3 @@ def tree_broadcast_for_powers_of_two(x: Array, axis_name: AxisName, *, root: int
     rank = (lax.axis_index(axis_name) - root) % p
     full = 1 << (p.bit_length() - 1)
     return jnp.where(rank < full, collectives.broadcast(x, axis_name, root=root), x)
-
-
-@mutant("broadcast", smallest=(2,))
-def scattered_broadcast_without_rotation(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
-    """Deals the pieces out from the root on, and gathers them from participant 0 on."""
-    axes, p = names(axis_name), lax.axis_size(axis_name)
-    sent = pieces.cut(collectives.broadcast(x, axes, root=root), p)
-    piece = sent[(lax.axis_index(axes) - root) % p]
-    return pieces.uncut(all_gather.ring(piece, axes), x.shape)

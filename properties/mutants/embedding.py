@@ -6,7 +6,7 @@ from jax import Array, lax
 from shardproof.impl import embedding
 from shardproof.impl.collective_matmul.operands import accumulator
 from shardproof.impl.collectives import all_gather_invariant, cast_varying
-from shardproof.properties.mutants.axes import AxisName, in_mesh_order, in_the_inverse_order, names
+from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 
 
@@ -17,18 +17,6 @@ def lookup_without_the_base(table: Array, ids: Array, axis_name: AxisName) -> Ar
     held = rows < table.shape[0]
     found = jnp.where(held[..., None], jnp.take(table, jnp.where(held, rows, 0), axis=0), 0)
     return lax.psum(cast_varying(found.astype(table.dtype), names(axis_name)), names(axis_name))
-
-
-@mutant("embedding_lookup", smallest=(2, 2))
-def lookup_in_mesh_order(table: Array, ids: Array, axis_name: AxisName) -> Array:
-    """Numbers the parts of the table in mesh order."""
-    return embedding.embedding_lookup(table, ids, in_mesh_order(axis_name))
-
-
-@mutant("embedding_lookup", smallest=(2, 2, 2), form="user")
-def lookup_in_the_inverse_order(table: Array, ids: Array, axis_name: AxisName) -> Array:
-    """Numbers the parts of the table by the inverse of the order of the axes: wrong of three in a circle alone."""
-    return embedding.embedding_lookup(table, ids, in_the_inverse_order(axis_name))
 
 
 @mutant("embedding_lookup", smallest=(2,))
@@ -97,12 +85,6 @@ def lookup_that_wraps(table: Array, ids: Array, axis_name: AxisName) -> Array:
 def embedding_by_gathering_the_table(table: Array, ids: Array, axis_name: AxisName) -> Array:
     """Gathers the table for the sake of a few rows."""
     return embedding.gathered_embedding_lookup(table, ids, axis_name)
-
-
-@mutant("embedding_lookup", law="communication", smallest=(1,), communication=formula_of("embedding_lookup", "masked"))
-def embedding_with_wide_sums(table: Array, ids: Array, axis_name: AxisName) -> Array:
-    """Adds up rows of 16 bits in float32, though every one but one is zero."""
-    return embedding.embedding_lookup(table.astype(accumulator(table)), ids, axis_name).astype(table.dtype)
 
 
 @mutant("embedding_lookup", law="error", smallest=(1,), claims=("explained_errors",))

@@ -59,13 +59,6 @@ def gather_from_own_index_on(x: Array, axis_name: AxisName, *, axis: int = 0, ti
     return jnp.concatenate(list(blocks), axis) if tiled else jnp.moveaxis(blocks, 0, axis)
 
 
-@mutant("all_gather_invariant", smallest=(2,))
-def gather_backwards(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Joins the blocks from the last participant to the first."""
-    blocks = collectives.all_gather_invariant(x, axis_name)[::-1]
-    return jnp.concatenate(list(blocks), axis) if tiled else jnp.moveaxis(blocks, 0, axis)
-
-
 @mutant("all_gather", smallest=(2,))
 def gather_stops_a_step_early(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
     """A ring of p - 2 steps, which leaves zeros where the last block belongs."""
@@ -76,12 +69,6 @@ def gather_stops_a_step_early(x: Array, axis_name: AxisName, *, axis: int = 0, t
         moving = collectives.ring_shift(moving, axis_name)
         blocks = blocks.at[(index - step) % p].set(moving)
     return jnp.concatenate(list(blocks), axis) if tiled else jnp.moveaxis(blocks, 0, axis)
-
-
-@mutant("all_gather", smallest=(2,))
-def gather_high_ranks_in_front(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Concatenates blocks of rank above two along their first dimension, whichever is asked for."""
-    return collectives.all_gather(x, axis_name, axis=0 if tiled and x.ndim > 2 else axis, tiled=tiled)
 
 
 @mutant("all_gather", smallest=(2,))
@@ -104,12 +91,6 @@ def gather_refuses_empty_blocks(x: Array, axis_name: AxisName, *, axis: int = 0,
 def gather_returns_empty_blocks(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
     """Returns an empty block as it came, not in the shape of the gathered one."""
     return x if x.size == 0 else collectives.all_gather_invariant(x, axis_name, axis=axis, tiled=tiled)
-
-
-@mutant("all_gather", smallest=(1, 2))
-def gather_over_the_first_name(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Gathers over the first axis of a tuple only."""
-    return collectives.all_gather(x, names(axis_name)[0], axis=axis, tiled=tiled)
 
 
 @mutant("all_gather", smallest=(1, 1, 2))

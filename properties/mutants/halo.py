@@ -4,8 +4,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import algorithms, halo
-from shardproof.impl.collectives import permute
-from shardproof.properties.mutants.axes import AxisName, in_mesh_order, names
+from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 
 
@@ -13,24 +12,6 @@ from shardproof.properties.mutants.catalogue import formula_of, mutant
 def halo_sides_swapped(x: Array, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Array:
     """Attaches as many rows in front as belong behind."""
     return halo.halo_exchange(x, axis_name, before=after, after=before, axis=axis)
-
-
-@mutant("halo_exchange", smallest=(3,))
-def halo_from_the_wrong_side(x: Array, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Array:
-    """Takes the rows in front from the participant behind: of two participants both are the same."""
-    n, p = x.shape[axis], lax.axis_size(axis_name)
-    whole = halo.halo_exchange(x, axis_name, before=before, after=after, axis=axis)
-    if not 0 < before <= n:
-        return whole
-    behind = permute(x, axis_name, perm=[(i, (i - 1) % p) for i in range(p)])
-    front = lax.slice_in_dim(behind, n - before, n, axis=axis)
-    return jnp.concatenate([front, lax.slice_in_dim(whole, before, None, axis=axis)], axis)
-
-
-@mutant("halo_exchange", smallest=(2, 2))
-def halo_in_mesh_order(x: Array, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Array:
-    """Takes the neighbours of a tuple in mesh order for those in the tuple's."""
-    return halo.halo_exchange(x, in_mesh_order(axis_name), before=before, after=after, axis=axis)
 
 
 @mutant("halo_exchange", smallest=(2,))
@@ -61,15 +42,6 @@ def halo_backwards(x: Array, axis_name: AxisName, *, before: int, after: int, ax
     end = before + x.shape[axis]
     front, behind = lax.slice_in_dim(whole, 0, end, axis=axis), lax.slice_in_dim(whole, end, None, axis=axis)
     return jnp.concatenate([front, jnp.flip(behind, axis)], axis)
-
-
-@mutant("halo_exchange", smallest=(1,), law="gradient")
-def halo_without_its_gradient(x: Array, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Array:
-    """Stops the gradient of the rows that are attached."""
-    whole = halo.halo_exchange(x, axis_name, before=before, after=after, axis=axis)
-    rows = lax.broadcasted_iota(jnp.int32, whole.shape, axis % whole.ndim)
-    own = (rows >= before) & (rows < before + x.shape[axis])
-    return jnp.where(own, whole, lax.stop_gradient(whole))
 
 
 @mutant("halo_exchange", law="communication", smallest=(2,), communication=formula_of("halo_exchange", "permutes"))

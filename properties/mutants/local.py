@@ -23,17 +23,6 @@ def shard_mean_of_the_columns(x: Array) -> Array:
     return local.shard_mean_of_block(x.T if x.shape[0] == x.shape[1] else x)
 
 
-@mutant("shard_mean", smallest=(1,))
-def shard_mean_added_up_narrowly(x: Array) -> Array:
-    """Adds up 16-bit floats one by one, rounding every time."""
-    if x.dtype.itemsize != 2:
-        return local.shard_mean_of_block(x)
-    total = x[:1]
-    for i in range(1, x.shape[0]):
-        total = lax.reduce_precision(total + x[i : i + 1], jnp.finfo(x.dtype).nexp, jnp.finfo(x.dtype).nmant)
-    return total / jnp.asarray(x.shape[0], x.dtype)
-
-
 @mutant("shard_roll", smallest=(1,))
 def shard_roll_the_other_way(x: Array, *, shift: int) -> Array:
     """Rolls towards lower indices: of two rows both ways are the same."""
@@ -46,12 +35,6 @@ def shard_roll_at_an_open_end(x: Array, *, shift: int) -> Array:
     rows = lax.broadcasted_iota(jnp.int32, x.shape, 0)
     inside = (rows >= shift) & (rows < x.shape[0] + shift)
     return jnp.where(inside, jnp.roll(x, shift, axis=0), jnp.zeros_like(x)) - x
-
-
-@mutant("shard_roll", smallest=(1,))
-def shard_roll_subtracted_the_other_way(x: Array, *, shift: int) -> Array:
-    """Subtracts the rolled rows from the rows."""
-    return -local.shard_roll_of_block(x, shift)
 
 
 @mutant("shard_mean", law="communication", smallest=(2,), communication=formula_of("shard_mean", "mean"))

@@ -13,7 +13,7 @@ from shardproof.impl.moe.dispatch.chunked import dispatched
 from shardproof.impl.moe.dispatch.dense import dense_moe
 from shardproof.impl.moe.plan import Plan
 from shardproof.properties.mutants.catalogue import mutant
-from shardproof.properties.mutants.moe import Layer, Pairs, choose, keep
+from shardproof.properties.mutants.moe import Layer, Pairs, keep
 from shardproof.properties.mutants.moe_travel import plan_for
 
 
@@ -33,12 +33,6 @@ def moe_ranking_in_bfloat16(*operands: Any, **options: Any) -> Array:
     return Layer(keep=rounded)(*operands, **options)
 
 
-@mutant("moe_layer", smallest=(1,), claims=("gates_of_all",))
-def moe_renormalising_all(*operands: Any, **options: Any) -> Array:
-    """Gates of all logits are divided by the sum of those that are chosen."""
-    return _among_others(operands, options, over="chosen")
-
-
 @mutant("moe_layer", law="gradient", smallest=(1,), claims=("gates_of_all",))
 def moe_of_a_constant_sum(*operands: Any, over: str, **options: Any) -> Array:
     """The gradient of gates of all logits forgets those that are not chosen."""
@@ -51,12 +45,6 @@ def moe_of_a_constant_sum(*operands: Any, over: str, **options: Any) -> Array:
         return jnp.exp(best - most) / (own + others)
 
     return Layer(weigh=weigh)(*operands, **options)
-
-
-@mutant("moe_layer", smallest=(1,), claims=("sender_capacity",))
-def moe_of_generous_senders(*operands: Any, **options: Any) -> Array:
-    """Senders drop nothing themselves."""
-    return _among_others(operands, options, capacity_per_sender=None)
 
 
 @mutant("moe_layer", smallest=(2,), claims=("sender_capacity",))
@@ -107,13 +95,3 @@ def moe_of_one_hot_products(*operands: Any, **options: Any) -> Array:
 def moe_of_gates_of_zero(*operands: Any, **options: Any) -> Array:
     """A dropped choice is weighed by zero, instead of being left out: of a token that is NaN it is NaN."""
     return Layer()(*operands, **options)
-
-
-@mutant("moe_layer", smallest=(1,))
-def moe_of_bfloat16_logits(*operands: Any, **options: Any) -> Array:
-    """Chooses by logits that are rounded to bfloat16."""
-
-    def rounded(logits: Array, top_k: int) -> Array:
-        return choose(logits.astype(jnp.bfloat16), top_k)
-
-    return Layer(choose=rounded)(*operands, **options)

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import collectives
-from shardproof.impl.algorithms import all_gather, all_reduce, all_to_all, pieces, reduce_scatter
+from shardproof.impl.algorithms import all_gather, all_reduce, pieces, reduce_scatter
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import mutant
 
@@ -21,22 +21,6 @@ def placed(held: list[Array], axis_name: AxisName, way: int = 1) -> Array:
     """Blocks `[p, …]` in logical order, of which the i-th came i participants far."""
     away = jnp.arange(len(held))
     return jnp.stack(held)[(way * (lax.axis_index(axis_name) - away)) % len(held)]
-
-
-@mutant("all_gather", smallest=(2,))
-def ring_gather_as_it_arrives(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Keeps the blocks in the order in which the ring delivers them, without regard to the device's index."""
-    held = passed(x, axis_name, lax.axis_size(axis_name) - 1)
-    return pieces.join(jnp.stack(held), axis, tiled)
-
-
-@mutant("all_gather", smallest=(2,))
-def ring_gather_without_its_last_step(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Ends the ring one step early and leaves zeros in place of the block that did not come."""
-    p = lax.axis_size(axis_name)
-    held = passed(x, axis_name, max(0, p - 2))
-    held += [jnp.zeros_like(held[0])] * (p - len(held))
-    return pieces.join(placed(held, axis_name), axis, tiled)
 
 
 @mutant("all_gather", smallest=(1,))
@@ -58,22 +42,6 @@ def ring_gather_both_halves_rightward(x: Array, axis_name: AxisName, *, axis: in
     return pieces.join(pieces.glue(gathered, dimension + 1), axis, tiled)
 
 
-@mutant("all_gather", smallest=(2,))
-def ring_gather_without_the_opposite(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Fetches blocks the shorter way round, and for even p none from the participant opposite, which is on neither."""
-    p = lax.axis_size(axis_name)
-    right, left = (passed(x, axis_name, (p - 1) // 2, way) for way in (1, -1))
-    missing = [jnp.zeros_like(right[0])] * (1 - p % 2)
-    return pieces.join(placed([*right, *missing, *left[:0:-1]], axis_name), axis, tiled)
-
-
-@mutant("all_gather", law="gradient", smallest=(2,))
-def ring_gather_keeps_its_gradient(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Stops the gradient of every block that came from another participant."""
-    held = passed(x, axis_name, lax.axis_size(axis_name) - 1)
-    return pieces.join(placed([held[0], *map(lax.stop_gradient, held[1:])], axis_name), axis, tiled)
-
-
 def accumulated(parts: Array, axis_name: AxisName, steps: int, chunk: int | None = None, narrow: bool = False) -> Array:
     """A ring's reduce-scatter of `[p, …]`: the piece after so many steps, of always the same chunk if one is given."""
     p, index = lax.axis_size(axis_name), lax.axis_index(axis_name)
@@ -86,15 +54,6 @@ def accumulated(parts: Array, axis_name: AxisName, steps: int, chunk: int | None
         sent = total.astype(jnp.bfloat16) if narrow and total.dtype == jnp.float32 else total
         total = collectives.ring_shift(sent, axis_name).astype(parts.dtype) + piece(step)
     return total
-
-
-@mutant("reduce_scatter", smallest=(2,))
-def ring_scatter_of_one_chunk(
-    x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
-) -> Array:
-    """Adds chunk 0 in every step, wherever the device and the step are."""
-    p = lax.axis_size(axis_name)
-    return accumulated(pieces.split(x, p, scatter_dimension, tiled), axis_name, p - 1, chunk=0)
 
 
 @mutant("reduce_scatter", smallest=(1,))
@@ -148,40 +107,8 @@ def ring_reduce_counts_the_opposite_twice(x: Array, axis_name: AxisName, *, op: 
 
 
 @mutant("all_reduce", smallest=(1, 2))
-def torus_reduce_of_one_axis_twice(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Reduces a pair of axes over the first and, once more, over the first."""
-    axes = names(axis_name)
-    for name in (axes[0], axes[0]) if len(axes) == 2 else axes:
-        x = all_reduce.ring_all_reduce(x, name, op=op)
-    return x
-
-
-@mutant("all_reduce", smallest=(1, 2))
 def torus_mean_over_the_last_axis(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
     """Divides the sum over a tuple by the size of its last axis alone."""
     if op != "mean":
         return collectives.all_reduce(x, axis_name, op=op)
     return all_reduce.ring_all_reduce(x, axis_name) / lax.axis_size(names(axis_name)[-1])
-
-
-@mutant("all_to_all", smallest=(3,))
-def pairwise_exchange_the_other_way(
-    x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
-) -> Array:
-    """Sends to the left what is meant for as far to the right."""
-    p, index = lax.axis_size(axis_name), lax.axis_index(axis_name)
-    to_go = jnp.roll(pieces.split(x, p, split_axis, tiled), -index, axis=0)
-    arrived = [collectives.ring_shift(to_go[i], axis_name, offset=-i) for i in range(p)]
-    return pieces.join(placed(arrived, axis_name), concat_axis, tiled)
-
-
-@mutant("all_to_all", smallest=(2, 2))
-def two_phase_exchange_in_the_wrong_order(
-    x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
-) -> Array:
-    """Takes the first axis of a pair for the one that varies fastest."""
-    axes = names(axis_name)
-    if len(axes) != 2:
-        return collectives.all_to_all(x, axes, split_axis=split_axis, concat_axis=concat_axis, tiled=tiled)
-    parts = collectives.cast_varying(pieces.split(x, lax.axis_size(axes), split_axis, tiled), axes)
-    return pieces.join(all_to_all.two_phase(parts, axes[::-1]), concat_axis, tiled)

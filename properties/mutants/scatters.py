@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import collectives
-from shardproof.properties.mutants.axes import AxisName, in_mesh_order
+from shardproof.properties.mutants.axes import AxisName
 from shardproof.properties.mutants.catalogue import mutant
 
 
@@ -17,21 +17,6 @@ def scatter_of_the_next_dimension(
     return collectives.reduce_scatter(x, axis_name, scatter_dimension=at, tiled=tiled)
 
 
-@mutant("reduce_scatter", smallest=(2, 2))
-def scatter_in_mesh_order(x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False) -> Array:
-    """Deals the pieces out to a tuple's participants in mesh order."""
-    return collectives.reduce_scatter(x, in_mesh_order(axis_name), scatter_dimension=scatter_dimension, tiled=tiled)
-
-
-@mutant("reduce_scatter", smallest=(2,))
-def scatter_to_the_neighbour(
-    x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
-) -> Array:
-    """Leaves every piece one participant too far, as a ring with one step too many does."""
-    piece = collectives.reduce_scatter(x, axis_name, scatter_dimension=scatter_dimension, tiled=tiled)
-    return collectives.ring_shift(piece, axis_name)
-
-
 @mutant("reduce_scatter", smallest=(1,))
 def scatter_keeps_the_dimension(
     x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
@@ -41,34 +26,12 @@ def scatter_keeps_the_dimension(
 
 
 @mutant("reduce_scatter", smallest=(2,))
-def scatter_without_reducing(
-    x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
-) -> Array:
-    """Gives every participant the piece of its own block, not of the sum."""
-    p = lax.axis_size(axis_name)
-    pieces = jnp.stack(jnp.split(x, p, axis=scatter_dimension))
-    own = lax.dynamic_index_in_dim(pieces, lax.axis_index(axis_name), keepdims=False)
-    return own if tiled else jnp.squeeze(own, scatter_dimension)
-
-
-@mutant("reduce_scatter", smallest=(2,))
 def scatter_without_the_last_term(
     x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
 ) -> Array:
     """Leaves the last participant's block out of the sum."""
     p = lax.axis_size(axis_name)
     x = jnp.where((lax.axis_index(axis_name) == p - 1) & (p > 1), jnp.zeros_like(x), x)
-    return collectives.reduce_scatter(x, axis_name, scatter_dimension=scatter_dimension, tiled=tiled)
-
-
-@mutant("reduce_scatter", smallest=(2,))
-def scatter_wrong_in_the_last_dimension(
-    x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
-) -> Array:
-    """Deals the pieces out backwards where the last of several dimensions is cut."""
-    if x.ndim > 1 and scatter_dimension == x.ndim - 1:
-        pieces = jnp.split(x, lax.axis_size(axis_name), axis=scatter_dimension)
-        x = jnp.concatenate(pieces[::-1], axis=scatter_dimension)
     return collectives.reduce_scatter(x, axis_name, scatter_dimension=scatter_dimension, tiled=tiled)
 
 

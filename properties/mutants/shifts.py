@@ -45,13 +45,6 @@ def shift_right_for_two(x: Array, axis_name: AxisName, *, offset: int = 1) -> Ar
     return collectives.permute(x, axis_name, perm=[(i, i ^ 1) for i in range(p) if i ^ 1 < p])
 
 
-@mutant("ring_shift", smallest=(1, 2))
-def shift_ignores_permuted_tuples(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
-    """Does nothing where the tuple is not in mesh order."""
-    ordered = names(axis_name) == in_mesh_order(axis_name)
-    return collectives.ring_shift(x, axis_name, offset=offset if ordered else 0)
-
-
 @mutant("ring_shift", smallest=(2,))
 def shift_ignores_negative_offsets(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
     """Takes a negative offset for zero."""
@@ -90,13 +83,6 @@ def shift_loses_the_odd_row(x: Array, axis_name: AxisName, *, offset: int = 1) -
 
 
 @mutant("ring_shift", smallest=(2,))
-def shift_sends_one_row_of_matrices(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
-    """Of blocks of rank two or more sends the first row only, and keeps its own others."""
-    moved = collectives.ring_shift(x, axis_name, offset=offset)
-    return moved if x.ndim < 2 else jnp.concatenate([moved[:1], x[1:]])
-
-
-@mutant("ring_shift", smallest=(2,))
 def shift_in_tiles_of_eight(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
     """Sends more than eight rows in tiles of eight, and keeps what is left over."""
     rows = x.shape[0] if x.ndim else 0
@@ -118,19 +104,6 @@ def permute_keeps_stale_blocks(x: Array, axis_name: AxisName, *, perm: Pairs) ->
 def permute_drops_identity_pairs(x: Array, axis_name: AxisName, *, perm: Pairs) -> Array:
     """Takes a pair (i, i) for nothing to do, and so delivers zeros."""
     return collectives.permute(x, axis_name, perm=[(s, t) for s, t in perm if s != t])
-
-
-@mutant("permute", smallest=(3,))
-def permute_inverts_full_permutations(x: Array, axis_name: AxisName, *, perm: Pairs) -> Array:
-    """Applies the inverse where the permutation is full; of two participants each is its own inverse."""
-    full = len(perm) == lax.axis_size(axis_name)
-    return collectives.permute(x, axis_name, perm=[(t, s) for s, t in perm] if full else perm)
-
-
-@mutant("permute", smallest=(2,))
-def permute_from_destination_to_source(x: Array, axis_name: AxisName, *, perm: Pairs) -> Array:
-    """Takes the pairs for (destination, source)."""
-    return collectives.permute(x, axis_name, perm=[(t, s) for s, t in perm])
 
 
 @mutant("permute", smallest=(1,))

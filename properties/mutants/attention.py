@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import attention
-from shardproof.impl.collectives import all_gather, all_to_all, cast_varying, ring_shift, varying
+from shardproof.impl.collectives import all_gather, cast_varying, ring_shift, varying
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 
@@ -93,14 +93,6 @@ def attention_causal_by_local_positions(
     return _values(jax.nn.softmax(logits), values).astype(q.dtype)
 
 
-@mutant("attention", smallest=(1,))
-def attention_strictly_before(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
-    """Masks the diagonal as well, but for the first query, which has nothing else."""
-    logits, values = _whole(q, k, v, axis_name, causal=False)
-    logits = _masked(logits, jnp.maximum(_positions(axis_name, q.shape[0]) - 1, 0), causal)
-    return _values(jax.nn.softmax(logits), values).astype(q.dtype)
-
-
 @mutant("attention", smallest=(2,))
 def attention_of_the_own_part(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
     """Attends to the keys that are here, and to no other participant's."""
@@ -125,21 +117,9 @@ def attention_without_the_maximum(q: Array, k: Array, v: Array, axis_name: AxisN
 
 
 @mutant("attention", smallest=(2,))
-def ring_one_step_short(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
-    """Leaves out the block of the last step."""
-    return _ring(q, k, v, axis_name, causal, steps=lambda p: range(max(1, p - 1)))
-
-
-@mutant("attention", smallest=(2,))
 def ring_never_corrected(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
     """Adds up by the maximum so far, and does not correct what was added up by another one."""
     return _ring(q, k, v, axis_name, causal, corrected=False)
-
-
-@mutant("attention", smallest=(2,))
-def ring_of_keys_only(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
-    """Sends the keys round, and weighs the participant's own values."""
-    return _ring(q, k, v, axis_name, causal, values_travel=False)
 
 
 @mutant("attention", smallest=(3,))
@@ -164,19 +144,6 @@ def heads_interleaved(q: Array, k: Array, v: Array, axis_name: AxisName, *, caus
     rows, heads, features = whole.shape
     p = lax.axis_size(axis_name)
     return whole.reshape(rows, p, heads // p, features).swapaxes(1, 2).reshape(whole.shape)
-
-
-@mutant("attention", smallest=(2,))
-def heads_masked_by_the_own_piece(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
-    """Counts queries from the participant's own piece, when they are those of the whole sequence."""
-    q, k, v = _typed(axis_name, q, k, v)
-    if q.shape[1] % lax.axis_size(axis_name):
-        raise NotImplementedError(f"{q.shape[1]} heads: expected as many for each participant")
-    first, dtype = _positions(axis_name, q.shape[0])[0], q.dtype
-    q, k, v = (all_to_all(x, axis_name, split_axis=1, concat_axis=0, tiled=True) for x in (q, k, v))
-    logits = _masked(_logits(q, k), first + jnp.arange(q.shape[0]), causal)
-    whole = _values(jax.nn.softmax(logits), v).astype(dtype)
-    return all_to_all(whole, axis_name, split_axis=0, concat_axis=1, tiled=True)
 
 
 @mutant("attention", law="communication", smallest=(1,), communication=formula_of("attention", "gathered"))

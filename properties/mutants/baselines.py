@@ -4,18 +4,12 @@ import math
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import baselines
 from shardproof.impl.baselines import Layout
 from shardproof.impl.collective_matmul.operands import aligned, multiply
-from shardproof.properties.mutants.axes import in_mesh_order
 from shardproof.properties.mutants.catalogue import formula_of, mutant
-
-
-def _sorted(layout: Layout) -> Layout:
-    return in_mesh_order(layout[0]), in_mesh_order(layout[1])
 
 
 def _all_of_it(block: Array, held: Layout, wanted: Layout) -> Array:
@@ -57,12 +51,6 @@ def matmul_added_up_in_parts(lhs: Array, rhs: Array, *, mesh: Any, **layouts: An
     return lhs[:, :kept] @ rhs[:kept]
 
 
-@mutant("two_matmuls", law="communication", smallest=(1,), communication=formula_of("two_matmuls", "gathered"))
-def two_matmuls_of_all(x: Array, w_in: Array, w_out: Array, **layouts: Any) -> Array:
-    """Gathers all of both operands of each product, also what is laid out as it has to be."""
-    return baselines.TwoMatmuls("two_matmuls", _of_all)(x, w_in, w_out, **layouts)
-
-
 @mutant("two_matmuls", law="gradient", smallest=(2,), whole=True)
 def two_matmuls_of_constant_hidden_values(
     x: Array, w_in: Array, w_out: Array, *, mesh: Any, hidden_columns: Any, **layouts: Any
@@ -72,9 +60,3 @@ def two_matmuls_of_constant_hidden_values(
     several = any(mesh.shape[name] > 1 for name in axes)
     hidden = x @ w_in
     return (lax.stop_gradient(hidden) if several else hidden) @ w_out
-
-
-@mutant("two_matmuls", smallest=(1,), whole=True)
-def two_matmuls_with_a_relu(x: Array, w_in: Array, w_out: Array, **layouts: Any) -> Array:
-    """Drops hidden values below zero."""
-    return jnp.maximum(x @ w_in, 0) @ w_out

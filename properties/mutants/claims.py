@@ -67,13 +67,6 @@ def rows_gathered_along_the_batch(lhs: Array, rhs: Array, axis_name: AxisName) -
     return collective_matmul.multiply(gathered, rhs).astype(jnp.result_type(lhs, rhs))
 
 
-@mutant("broadcast", smallest=(1,), claims=("empty_blocks",))
-def broadcast_in_rows(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
-    """Sends the block as a matrix, whose number of columns it leaves to be told from its size."""
-    rows = x.reshape(x.shape[0], -1) if x.ndim else x
-    return collectives.broadcast(rows, axis_name, root=root).reshape(x.shape)
-
-
 @mutant("all_gather", law="error", smallest=(1,), claims=("explained_errors",))
 def gather_fails_without_a_word(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
     """Refuses an axis that is out of range without its name and the mesh."""

@@ -63,19 +63,6 @@ def _joined(blocks: Sequence[Array], axis: int, tiled: bool) -> Array:
     return jnp.concatenate(blocks, axis) if tiled else jnp.stack(blocks, axis)
 
 
-@mutant("all_gather", law="communication", smallest=(1,), communication=of_algorithm("ring_all_gather"))
-def gather_with_a_step_too_many(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Sends every block once more after the ring is closed, and back to where it started from."""
-    axes, p = names(axis_name), lax.axis_size(axis_name)
-
-    def step(moving: Array, _: None) -> tuple[Array, Array]:
-        return collectives.ring_shift(moving, axes), moving
-
-    _, held = lax.scan(step, collectives.cast_varying(x, axes), length=p)
-    ordered = pieces.reorder(held, (lax.axis_index(axes) - jnp.arange(p)) % p)
-    return pieces.join(ordered, axis, tiled)
-
-
 @mutant("all_reduce", law="communication", smallest=(2,), communication=of_algorithm("ring_all_reduce"))
 def reduce_with_whole_blocks(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
     """Passes whole blocks round the ring, (p-1)n bytes where 2(p-1)n/p do."""
@@ -94,17 +81,3 @@ def scatter_with_wide_sums(x: Array, axis_name: AxisName, *, scatter_dimension: 
     wide = x.astype(jnp.float32) if x.dtype in (jnp.bfloat16, jnp.float16) else x
     piece = collectives.reduce_scatter(wide, axis_name, scatter_dimension=scatter_dimension, tiled=tiled)
     return piece.astype(x.dtype)
-
-
-@mutant("all_to_all", law="communication", smallest=(2,), communication=of_algorithm("bruck_all_to_all"))
-def exchange_with_all_pieces(
-    x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
-) -> Array:
-    """Sends all pieces in every step of Bruck's algorithm, also those that are to stay."""
-    p, index = lax.axis_size(axis_name), lax.axis_index(axis_name)
-    held = jnp.roll(pieces.split(x, p, split_axis, tiled), -index, axis=0)
-    for distance in pieces.distances(p):
-        moving = (jnp.arange(p) & distance).reshape(p, *(1 for _ in held.shape[1:])) != 0
-        held = jnp.where(moving, collectives.ring_shift(held, axis_name, offset=distance), held)
-    ordered = pieces.reorder(held, (index - jnp.arange(p)) % p)
-    return pieces.join(collectives.cast_varying(ordered, names(axis_name)), concat_axis, tiled)

@@ -28,16 +28,6 @@ def lookup_without_a_mask(table: Array, ids: Array, axis_name: AxisName) -> Arra
     return lax.psum(found, axes)
 
 
-@mutant("embedding_lookup", smallest=(2,))
-def lookup_one_row_too_many(table: Array, ids: Array, axis_name: AxisName) -> Array:
-    """Takes the first row of the next part for the last of its own as well."""
-    axes = names(axis_name)
-    rows = ids.astype(jnp.int32) - lax.axis_index(axes) * table.shape[0]
-    held = (rows >= 0) & (rows <= table.shape[0])
-    found = jnp.take(cast_varying(table, axes), rows, axis=0, mode="clip")
-    return lax.psum(jnp.where(held[..., None], found, 0).astype(table.dtype), axes)
-
-
 @mutant("embedding_lookup", smallest=(1,), law="gradient")
 def lookup_whose_duplicates_count_once(table: Array, ids: Array, axis_name: AxisName) -> Array:
     """Gives a row that is looked up twice the gradient of one of the two places."""
@@ -56,17 +46,6 @@ def lookup_of_unique_ids(table: Array, ids: Array, axis_name: AxisName) -> Array
     wide = cast_varying(table, axes).astype(accumulator(table))
     found = wide.at[jnp.where(held, rows, table.shape[0])].get(mode="fill", fill_value=0, unique_indices=True)
     return lax.psum(found.astype(table.dtype), axes)
-
-
-@mutant("embedding_lookup", smallest=(1,))
-def lookup_of_sorted_ids(table: Array, ids: Array, axis_name: AxisName) -> Array:
-    """Promises that ids are sorted, by which a compiler may read a row that none of them names."""
-    axes = names(axis_name)
-    rows = ids.astype(jnp.int32) - lax.axis_index(axes) * table.shape[0]
-    held = (rows >= 0) & (rows < table.shape[0])
-    at = jnp.where(held, rows, table.shape[0])
-    found = cast_varying(table, axes).at[at].get(mode="fill", fill_value=0, indices_are_sorted=True)
-    return lax.psum(found, axes)
 
 
 @mutant("embedding_lookup", smallest=(1,), claims=("invalid_indices",))

@@ -26,18 +26,6 @@ def exchange_in_mesh_order(
     )
 
 
-@mutant("all_to_all", smallest=(1,))
-def exchange_loses_the_own_piece(
-    x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
-) -> Array:
-    """Leaves zeros where the piece belongs that a participant keeps for itself."""
-    p = lax.axis_size(axis_name)
-    pieces = jnp.stack(jnp.split(x, p, axis=split_axis))
-    own = (jnp.arange(p) == lax.axis_index(axis_name)).reshape(p, *(1 for _ in x.shape))
-    rest = jnp.concatenate(list(jnp.where(own, jnp.zeros_like(pieces), pieces)), axis=split_axis)
-    return collectives.all_to_all(rest, axis_name, split_axis=split_axis, concat_axis=concat_axis, tiled=tiled)
-
-
 @mutant("all_to_all", smallest=(2,))
 def exchange_keeps_where_it_should_send(
     x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False

@@ -35,15 +35,6 @@ def halo_of_the_nearest_only(x: Array, axis_name: AxisName, *, before: int, afte
     return jnp.concatenate([again, lax.slice_in_dim(whole, before - n, None, axis=axis)], axis)
 
 
-@mutant("halo_exchange", smallest=(1,))
-def halo_backwards(x: Array, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Array:
-    """Attaches the rows behind in reverse order."""
-    whole = halo.halo_exchange(x, axis_name, before=before, after=after, axis=axis)
-    end = before + x.shape[axis]
-    front, behind = lax.slice_in_dim(whole, 0, end, axis=axis), lax.slice_in_dim(whole, end, None, axis=axis)
-    return jnp.concatenate([front, jnp.flip(behind, axis)], axis)
-
-
 @mutant("halo_exchange", law="communication", smallest=(2,), communication=formula_of("halo_exchange", "permutes"))
 def halo_the_long_way_round(x: Array, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Array:
     """Passes all blocks round the ring, and takes the rows out of them."""
@@ -51,12 +42,3 @@ def halo_the_long_way_round(x: Array, axis_name: AxisName, *, before: int, after
     whole = algorithms.ring_all_gather(x, axes, axis=axis, tiled=True)
     rows = (lax.axis_index(axes) * n - before + jnp.arange(before + n + after)) % whole.shape[axis]
     return jnp.take(whole, rows, axis=axis, mode="clip")
-
-
-@mutant("halo_exchange", law="communication", smallest=(2,), communication=formula_of("halo_exchange", "permutes"))
-def halo_one_side_after_the_other(x: Array, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Array:
-    """Sends the rows behind only when those in front have arrived."""
-    front = halo.halo_exchange(x, axis_name, before=before, after=0, axis=axis)
-    x = lax.optimization_barrier((x, front))[0]
-    behind = halo.halo_exchange(x, axis_name, before=0, after=after, axis=axis)
-    return jnp.concatenate([front, lax.slice_in_dim(behind, x.shape[axis], None, axis=axis)], axis)

@@ -12,12 +12,6 @@ from shardproof.properties.mutants.catalogue import formula_of, mutant
 
 
 @mutant("shard_mean", smallest=(1,))
-def shard_mean_of_all_but_one(x: Array) -> Array:
-    """Divides by the number of rows less one, as a sample's variance is."""
-    return jnp.sum(x, axis=0, keepdims=True) / jnp.asarray(max(1, x.shape[0] - 1), x.dtype)
-
-
-@mutant("shard_mean", smallest=(1,))
 def shard_mean_of_the_columns(x: Array) -> Array:
     """Takes the mean over the wrong dimension where both are equally long."""
     return local.shard_mean_of_block(x.T if x.shape[0] == x.shape[1] else x)
@@ -46,15 +40,6 @@ def shard_mean_sent_there_and_back(x: Array) -> Array:
     return local.shard_mean_of_block(x)
 
 
-@mutant("shard_roll", law="communication", smallest=(2,), communication=formula_of("shard_roll", "roll"))
-def shard_roll_of_gathered_rows(x: Array, *, shift: int) -> Array:
-    """Gathers the rows of all devices, and rolls its own."""
-    axes = _varying(x)
-    if axes and lax.axis_size(axes) > 1:
-        x = collectives.all_gather(x, axes)[lax.axis_index(axes)]
-    return local.shard_roll_of_block(x, shift)
-
-
 def _varying(x: Array) -> tuple[str, ...]:
     return tuple(sorted(collectives.varying(x)))
 
@@ -64,9 +49,3 @@ def shard_mean_of_every_other_row(x: Array, axis_name: AxisName, *, mesh: Any) -
     """Splits the rows of the global array into (row in the shard, shard)."""
     shards = math.prod(mesh.shape[name] for name in names(axis_name))
     return jnp.mean(x.reshape(-1, shards, x.shape[1]), axis=0)
-
-
-@mutant("shard_roll", smallest=(2,), whole=True)
-def shard_roll_of_all_rows(x: Array, axis_name: AxisName, *, shift: int, mesh: Any) -> Array:
-    """Rolls the rows of the global array, past the ends of shards."""
-    return jnp.roll(x, shift, axis=0) - x

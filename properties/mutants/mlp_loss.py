@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 from shardproof.impl.arguments import as_axes
 from shardproof.impl.collective_matmul.operands import multiply
 from shardproof.impl.collectives import all_gather_invariant, cast_varying
-from shardproof.impl.losses import data_parallel, fsdp_2d, fsdp_rows, tensor_parallel
+from shardproof.impl.losses import data_parallel, fsdp_rows, tensor_parallel
 from shardproof.impl.losses.blocks import assembled, scattered_sum
 from shardproof.impl.losses.data_parallel import linear_of_examples
 from shardproof.impl.losses.layout import Axes, Layout
@@ -82,18 +82,6 @@ def loss_without_its_sum(params: Any, batch: Any, *, mesh: Any, **roles: Any) ->
 
 
 @mutant("mlp_loss", smallest=(1, 2), whole=True)
-def loss_averaged_instead_of_added_up(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
-    """Divides by the number of all examples, and averages over devices."""
-
-    def local(params: Any, batch: Any, examples: int, data: Axes, model: Axes) -> Array:
-        every = (*data, *model)
-        total = added_up(jnp.sum(errors(params, batch, data, model)) / examples, every)
-        return (total / devices(every)).astype(batch[0].dtype)
-
-    return on_blocks(local, data_parallel.layout, params, batch, mesh, roles)
-
-
-@mutant("mlp_loss", smallest=(1, 2), whole=True)
 def loss_by_the_local_batch(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
     """Takes the mean over a device's own examples, and adds the means up."""
 
@@ -124,36 +112,12 @@ def loss_of_rows_gathered_in_mesh_order(params: Any, batch: Any, *, mesh: Any, *
 
 
 @mutant("mlp_loss", smallest=(1, 2), whole=True)
-def loss_of_biases_gathered_over_data(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
-    """Gathers biases over data, although model shards them, and repeats or cuts what it gets to the right size."""
-
-    def linear(x: Array, w: Array, b: Array, data: Axes, model: Axes) -> Array:
-        every = (*data, *model)
-        weights = assembled(w, [(model, 1), (data, 0)], along=every)
-        return multiply(x, weights) + jnp.resize(assembled(b, [(data, 0)], along=every), weights.shape[1:])
-
-    return of_layers(linear, fsdp_2d.layout, params, batch, mesh, roles)
-
-
-@mutant("mlp_loss", smallest=(1, 2), whole=True)
 def loss_with_biases_before_the_sum(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
     """Adds biases to every device's part of a product, so that they count as often as there are parts."""
 
     def linear(x: Array, w: Array, b: Array, data: Axes, model: Axes) -> Array:
         whole = assembled(b, [(model, 0)], along=data)
         return scattered_sum(multiply(x, assembled(w, along=data)) + whole, model)
-
-    return of_layers(linear, tensor_parallel.layout, params, batch, mesh, roles)
-
-
-@mutant("mlp_loss", smallest=(1, 2), whole=True)
-def loss_of_relu_before_the_sum(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
-    """Drops what is below zero of every device's part of a product, and adds up what is left."""
-
-    def linear(x: Array, w: Array, b: Array, data: Axes, model: Axes) -> Array:
-        part = multiply(x, assembled(w, along=data))
-        kept = jax.nn.relu(part) if devices(model) > 1 else part
-        return scattered_sum(kept, model) + assembled(b, along=data)
 
     return of_layers(linear, tensor_parallel.layout, params, batch, mesh, roles)
 

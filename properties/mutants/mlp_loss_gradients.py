@@ -10,10 +10,9 @@ from jax.sharding import PartitionSpec
 
 from shardproof.impl.arguments import as_axes
 from shardproof.impl.collective_matmul.operands import multiply
-from shardproof.impl.losses import data_parallel, fsdp_rows, tensor_parallel
+from shardproof.impl.losses import data_parallel, fsdp_rows
 from shardproof.impl.losses.fully_sharded import linear_of_rows
 from shardproof.impl.losses.layout import Axes
-from shardproof.impl.losses.tensor_parallel import linear_of_features
 from shardproof.impl.model import forward, squared_errors, wide
 from shardproof.properties.mutants.catalogue import mutant
 from shardproof.properties.mutants.mlp_loss import added_up, devices, of_layers
@@ -39,18 +38,6 @@ def loss_of_constant_gathered_weights(params: Any, batch: Any, *, mesh: Any, **r
         return linear_of_rows(x, lax.stop_gradient(w) if several else w, b, data, model)
 
     return of_layers(linear, fsdp_rows.layout, params, batch, mesh, roles)
-
-
-@mutant("mlp_loss", law="gradient", smallest=(1, 2), whole=True)
-def loss_with_scaled_bias_gradients(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
-    """The gradient of biases is that of one device times the number of devices along model."""
-
-    def linear(x: Array, w: Array, b: Array, data: Axes, model: Axes) -> Array:
-        times = devices(model)
-        scaled = times * b - lax.stop_gradient((times - 1) * b)
-        return linear_of_features(x, w, scaled.astype(b.dtype), data, model)
-
-    return of_layers(linear, tensor_parallel.layout, params, batch, mesh, roles)
 
 
 Gradients = Callable[[Any, Any, int, Axes, Axes], Any]

@@ -201,17 +201,6 @@ def moe_of_highest_expert(*operands: Any, **options: Any) -> Array:
 
 
 @mutant("moe_layer", smallest=(1,))
-def moe_of_first_choices(*operands: Any, **options: Any) -> Array:
-    """The last choice of several is lost."""
-
-    def without_last(gates: Array, kept: Array) -> Array:
-        most = gates.shape[1]
-        return count(gates, kept & (jnp.arange(most) < max(1, most - 1)))
-
-    return Layer(count=without_last)(*operands, **options)
-
-
-@mutant("moe_layer", smallest=(1,))
 def moe_renormalised(*operands: Any, **options: Any) -> Array:
     """Gates add up to one over the choices that are kept: what is dropped counts for the others."""
 
@@ -233,14 +222,3 @@ def moe_of_highest_nan(*operands: Any, **options: Any) -> Array:
 def moe_of_strided_experts(*operands: Any, **options: Any) -> Array:
     """Participant i has the experts i, i + p, i + 2 p and so on, instead of those one after the other."""
     return Layer(numbers=lambda index, held, p: index + p * jnp.arange(held))(*operands, **options)
-
-
-@mutant("moe_layer", smallest=(2,))
-def moe_of_first_experts(*operands: Any, **options: Any) -> Array:
-    """Of several experts of a participant only the first is served, where there are several participants."""
-
-    def first_alone(index: Array, held: int, participants: int) -> Array:
-        own = numbers(index, held, participants)
-        return own if participants == 1 else jnp.where(jnp.arange(held) == 0, own, -1)
-
-    return Layer(numbers=first_alone)(*operands, **options)

@@ -32,16 +32,6 @@ def moe_with_room_for_each_sender(*operands: Any, **options: Any) -> Array:
 
 
 @mutant("moe_layer", smallest=(1,))
-def moe_of_lowest_gates(*operands: Any, **options: Any) -> Array:
-    """By probability the lowest gates of an expert are kept."""
-
-    def ascending(pairs: Pairs, capacity: int | None, policy: str) -> Array:
-        return keep(replace(pairs, gate=-pairs.gate), capacity, policy)
-
-    return Layer(keep=ascending)(*operands, **options)
-
-
-@mutant("moe_layer", smallest=(1,))
 def moe_of_last_ties(*operands: Any, **options: Any) -> Array:
     """Of equal gates the last token's is kept."""
 
@@ -95,17 +85,6 @@ def moe_with_one_buffer_of_several(*operands: Any, **options: Any) -> Array:
         return places(pairs.receiver, order(pairs, policy)) < capacity * pairs.held
 
     return Layer(keep=shared)(*operands, **options)
-
-
-@mutant("moe_layer", smallest=(1,))
-def moe_dropping_tokens(*operands: Any, **options: Any) -> Array:
-    """A token of which one choice is dropped is dropped as a whole."""
-
-    def whole(pairs: Pairs, capacity: int | None, policy: str) -> Array:
-        kept = keep(pairs, capacity, policy)
-        return jnp.all(kept[None] | (pairs.token[:, None] != pairs.token[None]), axis=1)
-
-    return Layer(keep=whole)(*operands, **options)
 
 
 @mutant("moe_layer", smallest=(2, 2), form="user")

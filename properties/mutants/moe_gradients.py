@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -21,17 +20,6 @@ def _with_gradient_of(value: Array, other: Array) -> Array:
 def moe_without_router_gradient(*operands: Any, **options: Any) -> Array:
     """Gates are constants, as the choices are: the router gets no gradient."""
     return Layer(weigh=lambda logits, chosen: lax.stop_gradient(weigh(logits, chosen)))(*operands, **options)
-
-
-@mutant("moe_layer", law="gradient", smallest=(1,))
-def moe_of_gates_apart(*operands: Any, **options: Any) -> Array:
-    """A gate depends on its own logit alone in its derivative: that of the sum in the softmax is forgotten."""
-
-    def apart(logits: Array, chosen: Array) -> Array:
-        gates, best = weigh(logits, chosen), jnp.take_along_axis(logits, chosen, axis=1)
-        return lax.stop_gradient(gates) * jnp.exp(best - lax.stop_gradient(best))
-
-    return Layer(weigh=apart)(*operands, **options)
 
 
 @mutant("moe_layer", law="gradient", smallest=(1,))
@@ -63,17 +51,6 @@ def moe_with_idle_experts_learning(*operands: Any, **options: Any) -> Array:
     idle = 1 - lax.dynamic_slice_in_dim(everyone, index * held, held)
     some = jnp.sum(weights * idle[:, None, None].astype(weights.dtype))
     return right + (some - lax.stop_gradient(some))
-
-
-@mutant("moe_layer", law="gradient", smallest=(1,))
-def moe_differentiated_over_all(*operands: Any, **options: Any) -> Array:
-    """Gates over the chosen logits have the derivatives of gates over all."""
-
-    def over_all(logits: Array, chosen: Array) -> Array:
-        every = jnp.take_along_axis(jax.nn.softmax(logits, axis=1), chosen, axis=1)
-        return _with_gradient_of(weigh(logits, chosen), every)
-
-    return Layer(weigh=over_all)(*operands, **options)
 
 
 @mutant("moe_layer", law="error", smallest=(1,), claims=("explained_errors",), form="user")

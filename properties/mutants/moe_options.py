@@ -8,18 +8,12 @@ import jax.numpy as jnp
 from jax import Array
 
 from shardproof.impl.moe.capacity import Room, kept
-from shardproof.impl.moe.dispatch.all_gather import all_gather_moe
 from shardproof.impl.moe.dispatch.chunked import dispatched
 from shardproof.impl.moe.dispatch.dense import dense_moe
 from shardproof.impl.moe.plan import Plan
 from shardproof.properties.mutants.catalogue import mutant
 from shardproof.properties.mutants.moe import Layer, Pairs, keep
 from shardproof.properties.mutants.moe_travel import plan_for
-
-
-def _among_others(operands: Any, options: Any, **others: Any) -> Array:
-    """A right layer with some options that are others."""
-    return all_gather_moe(*operands, **{**options, **others})
 
 
 @mutant("moe_layer", smallest=(1,), form="user")
@@ -47,13 +41,6 @@ def moe_of_a_constant_sum(*operands: Any, over: str, **options: Any) -> Array:
     return Layer(weigh=weigh)(*operands, **options)
 
 
-@mutant("moe_layer", smallest=(2,), claims=("sender_capacity",))
-def moe_of_senders_together(*operands: Any, capacity_per_sender: int | None, **options: Any) -> Array:
-    """What each sender may send to an expert is taken for what all of them may."""
-    bounds = [n for n in (capacity_per_sender, options["capacity"]) if n is not None]
-    return _among_others(operands, options, capacity=min(bounds, default=None))
-
-
 def _sent_by(plan: Plan, keeps: Array, options: Any) -> Array:
     """The layer in which senders send just the pairs that they keep, and capacities drop of these."""
     queues = jnp.where(keeps, plan.experts, plan.count)
@@ -71,18 +58,6 @@ def moe_of_first_come_senders(*operands: Any, capacity_per_sender: int | None, *
     experts, gates = (x.reshape(-1, plan.top_k) for x in (plan.experts, plan.gates))
     keeps = kept(experts, gates, plan.count, Room(None, "position", capacity_per_sender), plan.axes)
     return _sent_by(plan, keeps.ravel(), options)
-
-
-@mutant("moe_layer", smallest=(1,), claims=("sender_capacity",))
-def moe_dropping_by_receivers_first(*operands: Any, capacity_per_sender: int | None, **options: Any) -> Array:
-    """Senders drop of what the experts would have kept, so that places which they leave stay empty."""
-    plan = plan_for(operands, options)
-    if plan.empty:
-        return plan.zeros()
-    queues = jnp.where(plan.kept, plan.experts, plan.count).reshape(-1, plan.top_k)
-    room = Room(None, options["policy"], capacity_per_sender)
-    sent = kept(queues, plan.gates.reshape(-1, plan.top_k), plan.count, room, plan.axes)
-    return dispatched(replace(plan, kept=plan.kept & sent.ravel()))
 
 
 @mutant("moe_layer", smallest=(1,), claims=("nan_tokens",))

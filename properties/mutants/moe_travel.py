@@ -4,13 +4,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
-from shardproof.impl.collectives import all_gather, all_to_all, axis_index
+from shardproof.impl.collectives import all_gather, all_to_all
 from shardproof.impl.moe.dispatch.all_gather import all_gather_moe
-from shardproof.impl.moe.dispatch.all_to_all import all_to_all_moe
 from shardproof.impl.moe.dispatch.ragged import Dispatcher
 from shardproof.impl.moe.experts import in_buffers, in_turn
 from shardproof.impl.moe.plan import Plan, Settings, planned
@@ -90,12 +88,6 @@ def moe_writing_what_is_dropped(*operands: Any, **options: Any) -> Array:
     return _buffers(operands, options, masked=False)
 
 
-@mutant("moe_layer", smallest=(2,))
-def moe_of_ungrouped_buffers(*operands: Any, **options: Any) -> Array:
-    """Takes buffers for those of one expert after the other that come from one sender after the other."""
-    return _buffers(operands, options, grouped=False)
-
-
 def _ragged(
     operands: Any,
     options: Any,
@@ -139,18 +131,6 @@ def moe_of_a_valid_prefix(*operands: Any, **options: Any) -> Array:
     return _ragged(operands, options, returned=prefix)
 
 
-@mutant("moe_layer", smallest=(2,))
-def moe_packed_on_return(*operands: Any, **options: Any) -> Array:
-    """Rows return to one behind the other, and not to where they were sent from, with holes between."""
-
-    def packed(dispatcher: Dispatcher) -> Dispatcher:
-        begin = jnp.cumsum(dispatcher.send_sizes) - dispatcher.send_sizes
-        home = all_to_all(begin, dispatcher.axes, split_axis=0, concat_axis=0, tiled=True)
-        return replace(dispatcher, home_offsets=home)
-
-    return _ragged(operands, options, back=packed)
-
-
 @mutant("moe_layer", smallest=(1,))
 def moe_of_inclusive_offsets(*operands: Any, **options: Any) -> Array:
     """Rows of a sender begin where they should end: the offsets of a buffer are a sum with the sender's own."""
@@ -161,12 +141,6 @@ def moe_of_inclusive_offsets(*operands: Any, **options: Any) -> Array:
         return replace(dispatcher, buffer_offsets=there)
 
     return _ragged(operands, options, there=inclusive)
-
-
-@mutant("moe_layer", smallest=(1,))
-def moe_of_dropped_ones_between(*operands: Any, **options: Any) -> Array:
-    """Sends the first of a participant's pairs, dropped ones among them, in place of those that are kept."""
-    return _ragged(operands, options, dropped_last=False)
 
 
 @mutant("moe_layer", smallest=(2,))
@@ -185,20 +159,3 @@ def moe_sending_tokens_twice(tokens: Array, *operands: Any, **options: Any) -> A
     right = all_gather_moe(tokens, *operands, **options)
     again = jnp.max(all_gather(tokens, operands[-1], tiled=True)) * 0
     return right + again.astype(right.dtype)
-
-
-@mutant("moe_layer", law="communication", smallest=(1,), communication=formula_of("moe_layer", "all_to_all"))
-def moe_gathering_gradients(tokens: Array, *operands: Any, **options: Any) -> Array:
-    """The gradient of tokens is gathered from all participants, of which each takes its own part, that it had."""
-    axis_name = operands[-1]
-
-    @jax.custom_vjp
-    def same(x: Array) -> Array:
-        return x
-
-    def gathered(_: None, ct: Array) -> tuple[Array]:
-        everyone = all_gather(ct, axis_name)
-        return (jnp.take(everyone, axis_index(axis_name), axis=0),)
-
-    same.defvjp(lambda x: (x, None), gathered)
-    return all_to_all_moe(same(tokens), *operands, **options)

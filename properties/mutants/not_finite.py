@@ -34,15 +34,6 @@ def weights_clamped_on_their_way(lhs: Array, rhs: Array, axis_name: AxisName) ->
     return jnp.asarray(total).astype(jnp.result_type(lhs, rhs))
 
 
-@mutant("all_gather_matmul_lhs", smallest=(2,))
-def rows_gathered_by_multiplication(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Gathers rows as a sum of blocks times a mask of ones and zeros, so that NaN is in every block."""
-    mine = jnp.arange(lax.axis_size(axis_name)) == collectives.axis_index(axis_name)
-    spread = lhs * mine[:, *[None] * lhs.ndim].astype(lhs.dtype)
-    rows = jnp.concatenate(collectives.all_reduce(spread, axis_name), axis=-2)
-    return multiply(rows, rhs).astype(jnp.result_type(lhs, rhs))
-
-
 @mutant("matmul_all_reduce", smallest=(1,))
 def sum_of_products_without_nan(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Puts zero in place of a sum that is NaN."""

@@ -49,15 +49,6 @@ def _handed(
     return lax.psum(jnp.where(index == p - 1, outputs, jnp.zeros_like(outputs)), axes)
 
 
-@mutant("pipeline", smallest=(2,))
-def stages_in_reverse(weights: Array, x: Array, axis_name: AxisName) -> Array:
-    """Applies the last participant's layer first."""
-    axes = names(axis_name)
-    p = lax.axis_size(axes)
-    turned = permute(weights, axes, perm=[(i, p - 1 - i) for i in range(p)])
-    return forms.circular_pipeline(turned, x, axis_name)
-
-
 @mutant("pipeline", smallest=(1,))
 def last_microbatch_dropped(weights: Array, x: Array, axis_name: AxisName) -> Array:
     """Stops a step too early, and gives of the last microbatch what it has of the one before, or nothing."""
@@ -70,18 +61,6 @@ def last_microbatch_dropped(weights: Array, x: Array, axis_name: AxisName) -> Ar
         steps=lambda p, m: m + p - 2,
         collected=lambda done, m: [*done[len(done) - m + 1 :], done[-1]],
     )
-
-
-@mutant("pipeline", smallest=(2,))
-def collected_one_step_early(weights: Array, x: Array, axis_name: AxisName) -> Array:
-    """Collects the results from the step before the first microbatch has come through."""
-    return _handed(weights, x, axis_name, collected=lambda done, m: done[-m - 1 : -1] if len(done) > m else done)
-
-
-@mutant("pipeline", smallest=(2,))
-def bubbles_added_up(weights: Array, x: Array, axis_name: AxisName) -> Array:
-    """Adds up what all participants have in the last steps, idle ones as well."""
-    return _handed(weights, x, axis_name, result=lambda y, is_last, axes: lax.psum(y, axes))
 
 
 @mutant("pipeline", smallest=(2,))
@@ -108,12 +87,6 @@ def result_on_the_last_alone(weights: Array, x: Array, axis_name: AxisName) -> A
     return _handed(weights, x, axis_name, result=lambda y, is_last, axes: y)
 
 
-@mutant("pipeline", smallest=(2,))
-def everyone_takes_up_its_own(weights: Array, x: Array, axis_name: AxisName) -> Array:
-    """Takes up microbatches on all participants, whatever arrives."""
-    return _handed(weights, x, axis_name, takes=lambda is_first, own, given: own)
-
-
 @mutant("pipeline", smallest=(1,), law="gradient")
 def gradient_of_the_last_microbatch(weights: Array, x: Array, axis_name: AxisName) -> Array:
     """Gives the weights the gradient of the last microbatch alone, as if each took the place of the one before."""
@@ -133,36 +106,10 @@ def layers_of_one_after_another(weights: Array, x: Array, axis_name: AxisName) -
     return x
 
 
-@mutant("pipeline", smallest=(2,), claims=("several_layers",))
-def rounds_without_waiting(weights: Array, x: Array, axis_name: AxisName) -> Array:
-    """Begins the second round when all microbatches are begun, though the first is not yet back."""
-    axes, d = names(axis_name), x.shape[-1]
-    m, late = x.shape[0], lax.axis_size(axes) - x.shape[0]
-    if late <= 0 or weights.shape[0] == d:
-        return forms.circular_pipeline(weights, x, axis_name)
-    first = forms.circular_pipeline(weights[:d], x, axis_name)
-    seen = jnp.concatenate([jnp.zeros_like(first[:1])] * min(late, m) + [first[: max(0, m - late)]])
-    return forms.circular_pipeline(weights[d:], seen, axis_name)
-
-
 @mutant("pipeline", law="communication", smallest=(1,), communication=formula_of("pipeline", "gpipe"))
 def stages_that_gather_all_layers(weights: Array, x: Array, axis_name: AxisName) -> Array:
     """Gathers the layers of all participants, where microbatches are handed on."""
     return forms.gathered_pipeline(weights, x, axis_name)
-
-
-@mutant("pipeline", law="communication", smallest=(2,), communication=formula_of("pipeline", "gpipe"))
-def stages_that_send_everything(weights: Array, x: Array, axis_name: AxisName) -> Array:
-    """Adds up over all participants after every step, for one of them to have what it needs."""
-    axes = names(axis_name)
-    if weights.shape[0] > x.shape[-1]:
-        raise NotImplementedError("several layers")
-    weights, x = cast_varying((weights, x), {*axes, *varying(weights), *varying(x)})
-    for stage in range(lax.axis_size(axes)):
-        y = jnp.tanh(x @ weights)
-        x = lax.psum(jnp.where(lax.axis_index(axes) == stage, y, jnp.zeros_like(y)), axes)
-        x = cast_varying(x, axes)
-    return x
 
 
 @mutant("pipeline", smallest=(1,), form="user")

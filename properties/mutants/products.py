@@ -47,12 +47,6 @@ def product_with_one_chunk(lhs: Array, rhs: Array, axis_name: AxisName) -> Array
     return contracted(lhs, rhs, axis_name, lambda index, away, p: index)
 
 
-@mutant("all_gather_matmul_lhs_contracting", smallest=(2,))
-def product_one_step_short(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Stops before the last block has come."""
-    return contracted(lhs, rhs, axis_name, steps=max(0, lax.axis_size(axis_name) - 2))
-
-
 @mutant("all_gather_matmul_lhs_contracting", smallest=(1,))
 def product_one_step_long(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Goes round the whole ring, so that every device's own block is multiplied twice."""
@@ -126,29 +120,7 @@ def placed_rows(
     return result.astype(jnp.result_type(lhs, rhs))
 
 
-@mutant("all_gather_matmul_lhs", smallest=(2,))
-def rows_as_they_arrive(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Puts rows of the result in the order in which their blocks arrive."""
-    return placed_rows(lhs, rhs, axis_name, lambda index, away, p: away)
-
-
 @mutant("all_gather_matmul_lhs", smallest=(3,))
 def rows_right_for_two(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Puts rows in an order that is right for two participants, where left and right are the same."""
     return placed_rows(lhs, rhs, axis_name, lambda index, away, p: (index + away) % p)
-
-
-@mutant("all_gather_matmul_lhs", smallest=(1,))
-def rows_without_its_own(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Leaves zeros where the product of its own rows belongs."""
-    return placed_rows(lhs, rhs, axis_name, first=1)
-
-
-@mutant("all_gather_matmul_lhs", smallest=(2,))
-def rows_with_the_first_twice(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Puts its own rows in place of those that come last."""
-    p = lax.axis_size(axis_name)
-    right = placed_rows(lhs, rhs, axis_name, steps=max(0, p - 2))
-    own = multiply(lhs, rhs).astype(right.dtype)
-    at = (collectives.axis_index(axis_name) - (p - 1)) % p * lhs.shape[-2]
-    return lax.dynamic_update_slice_in_dim(right, own, at, lhs.ndim - 2)

@@ -64,16 +64,6 @@ def halves_overlap_at_the_odd_row(lhs: Array, rhs: Array, axis_name: AxisName) -
     return both_ways(lhs, rhs, axis_name, cut=cut, meets=cut)
 
 
-@mutant("all_gather_matmul_rhs", smallest=(2,))
-def halves_with_a_bracket_missing(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Starts the second half at `rows + 1 // 2`, behind the last row, with no slice that clamps."""
-
-    def cut(rows: int) -> tuple[slice, slice]:
-        return slice(0, (rows + 1) // 2), slice(rows + 1 // 2, rows)
-
-    return both_ways(lhs, rhs, axis_name, cut=cut, meets=cut)
-
-
 Chunk = Callable[[Array, int, int], Array]
 """Given the index, the step from 1 on, and p: which piece is added."""
 
@@ -107,12 +97,6 @@ def reduced(
 def sum_against_the_ring(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
     """Adds pieces in the order of a ring that goes the other way."""
     return reduced(lhs, rhs, axis_name, scatter_dimension, lambda index, step, p: (index + step) % p)
-
-
-@mutant("matmul_reduce_scatter", smallest=(2,))
-def sum_one_step_short(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
-    """Ends before its own term is added, one participant too early."""
-    return reduced(lhs, rhs, axis_name, scatter_dimension, steps=max(1, lax.axis_size(axis_name) - 1))
 
 
 @mutant("matmul_reduce_scatter", smallest=(2,))

@@ -23,13 +23,6 @@ def _logits(x: Array, w: Array, labels: Array, ignore_index: int) -> Array:
     return jnp.where(counts[:, None], _wide(x), 0) @ _wide(w)
 
 
-def _loss(
-    x: Array, w: Array, labels: Array, axis_name: AxisName, label_smoothing: float, ignore_index: int, **bugs: Any
-) -> Array:
-    logits = _logits(x, w, labels, ignore_index)
-    return loss_with(logits, labels, axis_name, label_smoothing, ignore_index, **bugs).astype(x.dtype)
-
-
 @mutant("projected_cross_entropy", smallest=(1,))
 def projection_to_rounded_logits(
     x: Array, w: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1

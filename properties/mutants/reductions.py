@@ -9,13 +9,6 @@ from shardproof.properties.mutants.catalogue import mutant
 
 
 @mutant("all_reduce", smallest=(2,))
-def mean_is_a_sum(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Does not divide a mean."""
-    mean = collectives.all_reduce(x, axis_name, op=op)
-    return mean * lax.axis_size(axis_name) if op == "mean" else mean
-
-
-@mutant("all_reduce", smallest=(2,))
 def mean_of_integers_is_whole(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
     """Rounds a mean of integers down."""
     mean = collectives.all_reduce(x, axis_name, op=op)
@@ -103,14 +96,6 @@ def sum_of_finite_numbers(x: Array, axis_name: AxisName, *, op: str = "sum") -> 
     if x.dtype == jnp.float32:
         x = jnp.clip(x, jnp.finfo(x.dtype).min, jnp.finfo(x.dtype).max)
     return collectives.all_reduce(x, axis_name, op=op)
-
-
-@mutant("all_reduce", smallest=(2,))
-def sum_of_first_elements(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Reduces the first element of a block and leaves the others as they were."""
-    result = collectives.all_reduce(x, axis_name, op=op)
-    first = jnp.arange(x.size).reshape(x.shape) == 0
-    return jnp.where(first, result, x.astype(result.dtype))
 
 
 @mutant("all_reduce", smallest=(3,))

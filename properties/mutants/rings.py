@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import collectives
-from shardproof.impl.algorithms import all_gather, all_reduce, pieces, reduce_scatter
+from shardproof.impl.algorithms import all_reduce, pieces
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import mutant
 
@@ -21,16 +21,6 @@ def placed(held: list[Array], axis_name: AxisName, way: int = 1) -> Array:
     """Blocks `[p, …]` in logical order, of which the i-th came i participants far."""
     away = jnp.arange(len(held))
     return jnp.stack(held)[(way * (lax.axis_index(axis_name) - away)) % len(held)]
-
-
-@mutant("all_gather", smallest=(1,))
-def ring_gather_swaps_odd_halves(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Joins the two halves in the wrong order if the number of rows is odd."""
-    x = collectives.cast_varying(x, names(axis_name))
-    parts, dimension = pieces.halves(x, 0)
-    gathered = [all_gather.ring(part, names(axis_name)) for part in parts]
-    odd = x.ndim and x.shape[dimension] % 2 == 1
-    return pieces.join(pieces.glue(gathered[::-1] if odd else gathered, dimension + 1), axis, tiled)
 
 
 @mutant("all_gather", smallest=(3,))
@@ -56,15 +46,6 @@ def accumulated(parts: Array, axis_name: AxisName, steps: int, chunk: int | None
     return total
 
 
-@mutant("reduce_scatter", smallest=(1,))
-def ring_scatter_one_step_too_many(
-    x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
-) -> Array:
-    """Goes p steps round the ring, so that one term is added twice, to the neighbour's piece."""
-    p = lax.axis_size(axis_name)
-    return accumulated(pieces.split(x, p, scatter_dimension, tiled), axis_name, p)
-
-
 @mutant("reduce_scatter", smallest=(2,))
 def ring_scatter_travels_in_bfloat16(
     x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
@@ -72,19 +53,6 @@ def ring_scatter_travels_in_bfloat16(
     """Sends sums of float32 as bfloat16, to save bytes."""
     p = lax.axis_size(axis_name)
     return accumulated(pieces.split(x, p, scatter_dimension, tiled), axis_name, p - 1, narrow=True)
-
-
-@mutant("reduce_scatter", smallest=(2,))
-def ring_scatter_loses_the_odd_row(
-    x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
-) -> Array:
-    """Leaves the others' terms out of the last row of pieces with an odd number of rows, which no half covers."""
-    axes, p = names(axis_name), lax.axis_size(axis_name)
-    parts = collectives.cast_varying(pieces.split(x, p, scatter_dimension, tiled), axes)
-    total = reduce_scatter.bidirectional(parts, axes, lax.add)
-    if p == 1 or not total.ndim or len(total) % 2 == 0:
-        return total
-    return total.at[-1].set(parts[lax.axis_index(axis_name)][-1])
 
 
 @mutant("all_reduce", smallest=(2,))

@@ -17,14 +17,6 @@ def scatter_of_the_next_dimension(
     return collectives.reduce_scatter(x, axis_name, scatter_dimension=at, tiled=tiled)
 
 
-@mutant("reduce_scatter", smallest=(1,))
-def scatter_keeps_the_dimension(
-    x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
-) -> Array:
-    """Keeps the dimension, of size 1, that should be gone if it is not tiled."""
-    return collectives.reduce_scatter(x, axis_name, scatter_dimension=scatter_dimension, tiled=True)
-
-
 @mutant("reduce_scatter", smallest=(2,))
 def scatter_without_the_last_term(
     x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
@@ -43,16 +35,6 @@ def scatter_of_every_pth_row(
     p, at = lax.axis_size(axis_name), scatter_dimension
     dealt = jnp.concatenate([jnp.take(x, jnp.arange(i, x.shape[at], p), axis=at) for i in range(p)], axis=at)
     return collectives.reduce_scatter(dealt, axis_name, scatter_dimension=at, tiled=tiled)
-
-
-@mutant("reduce_scatter", smallest=(2,))
-def scatter_of_large_pieces_backwards(
-    x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
-) -> Array:
-    """Turns pieces of three rows or more upside down, as two halves of a ring that meet in the wrong order."""
-    piece = collectives.reduce_scatter(x, axis_name, scatter_dimension=scatter_dimension, tiled=tiled)
-    long = lax.axis_size(axis_name) > 1 and tiled and piece.shape[scatter_dimension] > 2
-    return jnp.flip(piece, scatter_dimension) if long else piece
 
 
 @mutant("reduce_scatter", smallest=(2,))

@@ -72,15 +72,6 @@ def norm_of_all_participants_positions(
 
 
 @mutant("normalised_sequence_parallel_mlp", smallest=(1,))
-def norm_along_the_positions(
-    x: Array, scale: Array, w_in: Array, w_out: Array, axis_name: AxisName, *, epsilon: float
-) -> Array:
-    """Takes the mean of the squares of a feature over the positions that are here."""
-    squares = jnp.mean(jnp.square(_wide(x)), axis=0, keepdims=True)
-    return _behind(jnp.sqrt(squares + epsilon), x, scale, w_in, w_out, axis_name)
-
-
-@mutant("normalised_sequence_parallel_mlp", smallest=(1,))
 def norm_of_the_sequences_together(
     x: Array, scale: Array, w_in: Array, w_out: Array, axis_name: AxisName, *, epsilon: float
 ) -> Array:

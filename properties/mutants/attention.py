@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import attention
-from shardproof.impl.collectives import all_gather, all_to_all, cast_varying, ring_shift, varying
-from shardproof.properties.mutants.axes import AxisName, in_mesh_order, names
+from shardproof.impl.collectives import all_gather, cast_varying, ring_shift, varying
+from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 
 
@@ -93,14 +93,6 @@ def attention_causal_by_local_positions(
     return _values(jax.nn.softmax(logits), values).astype(q.dtype)
 
 
-@mutant("attention", smallest=(1,))
-def attention_strictly_before(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
-    """Masks the diagonal as well, but for the first query, which has nothing else."""
-    logits, values = _whole(q, k, v, axis_name, causal=False)
-    logits = _masked(logits, jnp.maximum(_positions(axis_name, q.shape[0]) - 1, 0), causal)
-    return _values(jax.nn.softmax(logits), values).astype(q.dtype)
-
-
 @mutant("attention", smallest=(2,))
 def attention_of_the_own_part(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
     """Attends to the keys that are here, and to no other participant's."""
@@ -116,12 +108,6 @@ def attention_scaled_by_features(q: Array, k: Array, v: Array, axis_name: AxisNa
     return _values(jax.nn.softmax(logits / q.shape[-1] ** 0.5), values).astype(q.dtype)
 
 
-@mutant("attention", smallest=(2, 2))
-def attention_in_mesh_order(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
-    """Takes the pieces of a tuple for those in mesh order, which shows where positions count."""
-    return attention.ring_attention(q, k, v, in_mesh_order(axis_name), causal=causal)
-
-
 @mutant("attention", smallest=(1,))
 def attention_without_the_maximum(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
     """Takes powers of the logits as they are, which overflow."""
@@ -130,67 +116,16 @@ def attention_without_the_maximum(q: Array, k: Array, v: Array, axis_name: AxisN
     return _values(powers / jnp.sum(powers, axis=-1, keepdims=True), values).astype(q.dtype)
 
 
-@mutant("attention", smallest=(1,))
-def attention_with_logits_in_sixteen_bits(
-    q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False
-) -> Array:
-    """Rounds the logits to the dtype of the operands."""
-    logits, values = _whole(q, k, v, axis_name, causal)
-    return _values(jax.nn.softmax(logits.astype(q.dtype).astype(logits.dtype)), values).astype(q.dtype)
-
-
-@mutant("attention", smallest=(1,))
-def attention_with_values_in_sixteen_bits(
-    q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False
-) -> Array:
-    """Rounds the weights to the dtype of the operands, and adds up the values in it."""
-    logits, values = _whole(q, k, v, axis_name, causal)
-    return _values(jax.nn.softmax(logits).astype(q.dtype), values)
-
-
-@mutant("attention", smallest=(1,))
-def attention_with_a_millionth_more(
-    q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False
-) -> Array:
-    """Scales the logits by a millionth too much."""
-    logits, values = _whole(q, k, v, axis_name, causal)
-    return _values(jax.nn.softmax(logits * (1 + 1e-6)), values).astype(q.dtype)
-
-
-@mutant("attention", smallest=(1,))
-def ring_without_its_own_block(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
-    """Attends only to the blocks that arrive."""
-    return _ring(q, k, v, axis_name, causal, steps=lambda p: range(1, p))
-
-
-@mutant("attention", smallest=(2,))
-def ring_one_step_short(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
-    """Leaves out the block of the last step."""
-    return _ring(q, k, v, axis_name, causal, steps=lambda p: range(max(1, p - 1)))
-
-
 @mutant("attention", smallest=(2,))
 def ring_never_corrected(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
     """Adds up by the maximum so far, and does not correct what was added up by another one."""
     return _ring(q, k, v, axis_name, causal, corrected=False)
 
 
-@mutant("attention", smallest=(2,))
-def ring_of_keys_only(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
-    """Sends the keys round, and weighs the participant's own values."""
-    return _ring(q, k, v, axis_name, causal, values_travel=False)
-
-
 @mutant("attention", smallest=(3,))
 def ring_masked_the_other_way(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
     """Masks a block as if it came from the other direction: of two participants both are the same."""
     return _ring(q, k, v, axis_name, causal, direction=1)
-
-
-@mutant("attention", smallest=(2,), law="gradient")
-def ring_that_teaches_no_other(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
-    """Stops the gradient of the keys and values that arrive."""
-    return _ring(q, k, v, axis_name, causal, arriving=lax.stop_gradient)
 
 
 @mutant("attention", smallest=(1,), law="gradient")
@@ -211,19 +146,6 @@ def heads_interleaved(q: Array, k: Array, v: Array, axis_name: AxisName, *, caus
     return whole.reshape(rows, p, heads // p, features).swapaxes(1, 2).reshape(whole.shape)
 
 
-@mutant("attention", smallest=(2,))
-def heads_masked_by_the_own_piece(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
-    """Counts queries from the participant's own piece, when they are those of the whole sequence."""
-    q, k, v = _typed(axis_name, q, k, v)
-    if q.shape[1] % lax.axis_size(axis_name):
-        raise NotImplementedError(f"{q.shape[1]} heads: expected as many for each participant")
-    first, dtype = _positions(axis_name, q.shape[0])[0], q.dtype
-    q, k, v = (all_to_all(x, axis_name, split_axis=1, concat_axis=0, tiled=True) for x in (q, k, v))
-    logits = _masked(_logits(q, k), first + jnp.arange(q.shape[0]), causal)
-    whole = _values(jax.nn.softmax(logits), v).astype(dtype)
-    return all_to_all(whole, axis_name, split_axis=0, concat_axis=1, tiled=True)
-
-
 @mutant("attention", law="communication", smallest=(1,), communication=formula_of("attention", "gathered"))
 def attention_with_gathered_queries(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool) -> Array:
     """Gathers the queries as well, and keeps its own."""
@@ -239,13 +161,6 @@ def attention_with_a_shallow_mask(q: Array, k: Array, v: Array, axis_name: AxisN
     logits, values = _whole(q, k, v, axis_name, causal)
     weights = jax.nn.softmax(jnp.where(logits == -jnp.inf, -10_000, logits), axis=-1)
     return _values(weights, values).astype(q.dtype)
-
-
-@mutant("attention", smallest=(1,))
-def attention_with_capped_logits(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool) -> Array:
-    """Takes 1,000 for whatever is above."""
-    logits, values = _whole(q, k, v, axis_name, causal)
-    return _values(jax.nn.softmax(jnp.minimum(logits, 1_000), axis=-1), values).astype(q.dtype)
 
 
 @mutant("attention", smallest=(1,), form="user")

@@ -8,7 +8,6 @@ from jax import Array, lax
 from shardproof.impl.attention import ring_attention
 from shardproof.impl.collectives import all_gather, cast_varying, varying
 from shardproof.properties.mutants.axes import AxisName, names
-from shardproof.properties.mutants.catalogue import mutant
 
 
 def balanced(
@@ -53,27 +52,3 @@ def balanced(
     early, rest = (all_gather(x, axis_name) for x in (first, last))
     halves = jnp.concatenate([early, rest[::-1]])
     return jnp.concatenate([half(halves, 2 * mine), half(halves, 2 * mine + 1)]).astype(q.dtype)
-
-
-@mutant("attention", smallest=(1,))
-def attention_without_its_own_early_half(
-    q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False
-) -> Array:
-    """Multiplies a late half by its own keys and those of all others, and not by the early half beside it."""
-    return balanced(q, k, v, axis_name, causal, own=False)
-
-
-@mutant("attention", smallest=(2,))
-def attention_whose_halves_change_sides_late(
-    q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False
-) -> Array:
-    """Takes the halves of one participant more for early ones, so that late keys of it are never seen."""
-    return balanced(q, k, v, axis_name, causal, until=1)
-
-
-@mutant("attention", smallest=(1,))
-def attention_of_a_late_half_too_early(
-    q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False
-) -> Array:
-    """Counts late halves from one before the end, so that every participant attends for another's queries."""
-    return balanced(q, k, v, axis_name, causal, late=1)

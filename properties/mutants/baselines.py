@@ -4,33 +4,12 @@ import math
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import baselines
 from shardproof.impl.baselines import Layout
 from shardproof.impl.collective_matmul.operands import aligned, multiply
-from shardproof.properties.mutants.axes import in_mesh_order
 from shardproof.properties.mutants.catalogue import formula_of, mutant
-
-
-def _sorted(layout: Layout) -> Layout:
-    return in_mesh_order(layout[0]), in_mesh_order(layout[1])
-
-
-def _in_mesh_order(lhs: Array, rhs: Array, left: Layout, right: Layout, result: Layout) -> Array:
-    return baselines.gathered(lhs, rhs, _sorted(left), _sorted(right), result)
-
-
-def _without_the_sum(lhs: Array, rhs: Array, left: Layout, right: Layout, result: Layout) -> Array:
-    rows = baselines.relaid(rhs, right, (left[1], ()))
-    partial = multiply(*aligned(lhs, rows)).astype(lhs.dtype)
-    return baselines.relaid(partial, (left[0], ()), result)
-
-
-def _with_a_constant(lhs: Array, rhs: Array, left: Layout, right: Layout, result: Layout) -> Array:
-    several = right[0] and lax.axis_size(right[0]) > 1
-    return baselines.gathered(lhs, lax.stop_gradient(rhs) if several else rhs, left, right, result)
 
 
 def _all_of_it(block: Array, held: Layout, wanted: Layout) -> Array:
@@ -40,24 +19,6 @@ def _all_of_it(block: Array, held: Layout, wanted: Layout) -> Array:
 def _of_all(lhs: Array, rhs: Array, left: Layout, right: Layout, result: Layout) -> Array:
     whole = multiply(*aligned(_all_of_it(lhs, left, (result[0], ())), _all_of_it(rhs, right, ((), result[1]))))
     return whole.astype(lhs.dtype)
-
-
-@mutant("sharded_matmul", smallest=(2, 2))
-def matmul_in_mesh_order(lhs: Array, rhs: Array, **layouts: Any) -> Array:
-    """Takes the blocks of an axis tuple to be in the order of the mesh."""
-    return baselines.Matmul("matmul", _in_mesh_order)(lhs, rhs, **layouts)
-
-
-@mutant("sharded_matmul", smallest=(2,))
-def matmul_without_its_sum(lhs: Array, rhs: Array, **layouts: Any) -> Array:
-    """Multiplies what each device has, and does not add the products up."""
-    return baselines.Matmul("matmul", _without_the_sum)(lhs, rhs, **layouts)
-
-
-@mutant("sharded_matmul", law="gradient", smallest=(2,))
-def matmul_of_constant_weights(lhs: Array, rhs: Array, **layouts: Any) -> Array:
-    """Takes weights to be constant whose rows are sharded."""
-    return baselines.Matmul("matmul", _with_a_constant)(lhs, rhs, **layouts)
 
 
 @mutant("sharded_matmul", law="communication", smallest=(1,), communication=formula_of("sharded_matmul", "gathered"))
@@ -90,24 +51,6 @@ def matmul_added_up_in_parts(lhs: Array, rhs: Array, *, mesh: Any, **layouts: An
     return lhs[:, :kept] @ rhs[:kept]
 
 
-@mutant("two_matmuls", smallest=(2, 2))
-def two_matmuls_in_mesh_order(x: Array, w_in: Array, w_out: Array, **layouts: Any) -> Array:
-    """Takes the blocks of an axis tuple to be in the order of the mesh."""
-    return baselines.TwoMatmuls("two_matmuls", _in_mesh_order)(x, w_in, w_out, **layouts)
-
-
-@mutant("two_matmuls", smallest=(2,))
-def two_matmuls_without_a_sum(x: Array, w_in: Array, w_out: Array, **layouts: Any) -> Array:
-    """Multiplies what each device has, and does not add the products up."""
-    return baselines.TwoMatmuls("two_matmuls", _without_the_sum)(x, w_in, w_out, **layouts)
-
-
-@mutant("two_matmuls", law="communication", smallest=(1,), communication=formula_of("two_matmuls", "gathered"))
-def two_matmuls_of_all(x: Array, w_in: Array, w_out: Array, **layouts: Any) -> Array:
-    """Gathers all of both operands of each product, also what is laid out as it has to be."""
-    return baselines.TwoMatmuls("two_matmuls", _of_all)(x, w_in, w_out, **layouts)
-
-
 @mutant("two_matmuls", law="gradient", smallest=(2,), whole=True)
 def two_matmuls_of_constant_hidden_values(
     x: Array, w_in: Array, w_out: Array, *, mesh: Any, hidden_columns: Any, **layouts: Any
@@ -117,9 +60,3 @@ def two_matmuls_of_constant_hidden_values(
     several = any(mesh.shape[name] > 1 for name in axes)
     hidden = x @ w_in
     return (lax.stop_gradient(hidden) if several else hidden) @ w_out
-
-
-@mutant("two_matmuls", smallest=(1,), whole=True)
-def two_matmuls_with_a_relu(x: Array, w_in: Array, w_out: Array, **layouts: Any) -> Array:
-    """Drops hidden values below zero."""
-    return jnp.maximum(x @ w_in, 0) @ w_out

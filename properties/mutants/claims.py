@@ -44,17 +44,6 @@ def shift_of_64_bits_through_32(x: Array, axis_name: AxisName, *, offset: int = 
     return collectives.ring_shift(sent, axis_name, offset=offset).astype(x.dtype)
 
 
-@mutant("all_reduce", smallest=(1,), claims=("x64",))
-def sum_of_float64_in_float32(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Adds up float64 in float32."""
-    held = x.astype(jnp.float32) if x.dtype == jnp.float64 else x
-    return (
-        collectives.all_reduce(held, axis_name, op=op).astype(x.dtype)
-        if held is not x
-        else (collectives.all_reduce(x, axis_name, op=op))
-    )
-
-
 @mutant("ring_shift", smallest=(2,), claims=("trees",))
 def shift_of_the_first_leaf(x: Any, axis_name: AxisName, *, offset: int = 1) -> Any:
     """Shifts the first leaf of a tree, and hands the others on as they are."""
@@ -76,13 +65,6 @@ def rows_gathered_along_the_batch(lhs: Array, rhs: Array, axis_name: AxisName) -
     """Gathers the left operand along its first dimension, which need not be that of its rows."""
     gathered = collectives.all_gather(lhs, axis_name, axis=0, tiled=True)
     return collective_matmul.multiply(gathered, rhs).astype(jnp.result_type(lhs, rhs))
-
-
-@mutant("broadcast", smallest=(1,), claims=("empty_blocks",))
-def broadcast_in_rows(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
-    """Sends the block as a matrix, whose number of columns it leaves to be told from its size."""
-    rows = x.reshape(x.shape[0], -1) if x.ndim else x
-    return collectives.broadcast(rows, axis_name, root=root).reshape(x.shape)
 
 
 @mutant("all_gather", law="error", smallest=(1,), claims=("explained_errors",))

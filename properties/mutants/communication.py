@@ -3,11 +3,10 @@
 import math
 from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from shardproof.impl import algorithms, collectives
+from shardproof.impl import collectives
 from shardproof.impl.algorithms import pieces
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import mutant
@@ -20,18 +19,6 @@ def shift_there_and_back_first(x: Array, axis_name: AxisName, *, offset: int = 1
     if lax.axis_size(axis_name) > 1:
         x = collectives.ring_shift(collectives.ring_shift(x, axis_name, offset=offset), axis_name, offset=-offset)
     return collectives.ring_shift(x, axis_name, offset=offset)
-
-
-@mutant("all_gather", law="communication", smallest=(2,), communication=of_algorithm("ring_all_gather"))
-def gather_every_block_twice(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """A ring that sends every block together with a copy of it."""
-    p, index = lax.axis_size(axis_name), lax.axis_index(axis_name)
-    moving = jnp.stack([x, x])
-    blocks = jnp.zeros((p, *x.shape), x.dtype).at[index].set(x)
-    for step in range(1, p):
-        moving = collectives.ring_shift(moving, axis_name)
-        blocks = blocks.at[(index - step) % p].set(moving[step % 2])
-    return _joined(list(blocks), axis, tiled)
 
 
 @mutant("all_gather", law="communication", smallest=(2,), communication=of_built_in("all_gather"))
@@ -76,19 +63,6 @@ def _joined(blocks: Sequence[Array], axis: int, tiled: bool) -> Array:
     return jnp.concatenate(blocks, axis) if tiled else jnp.stack(blocks, axis)
 
 
-@mutant("all_gather", law="communication", smallest=(1,), communication=of_algorithm("ring_all_gather"))
-def gather_with_a_step_too_many(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Sends every block once more after the ring is closed, and back to where it started from."""
-    axes, p = names(axis_name), lax.axis_size(axis_name)
-
-    def step(moving: Array, _: None) -> tuple[Array, Array]:
-        return collectives.ring_shift(moving, axes), moving
-
-    _, held = lax.scan(step, collectives.cast_varying(x, axes), length=p)
-    ordered = pieces.reorder(held, (lax.axis_index(axes) - jnp.arange(p)) % p)
-    return pieces.join(ordered, axis, tiled)
-
-
 @mutant("all_reduce", law="communication", smallest=(2,), communication=of_algorithm("ring_all_reduce"))
 def reduce_with_whole_blocks(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
     """Passes whole blocks round the ring, (p-1)n bytes where 2(p-1)n/p do."""
@@ -107,34 +81,3 @@ def scatter_with_wide_sums(x: Array, axis_name: AxisName, *, scatter_dimension: 
     wide = x.astype(jnp.float32) if x.dtype in (jnp.bfloat16, jnp.float16) else x
     piece = collectives.reduce_scatter(wide, axis_name, scatter_dimension=scatter_dimension, tiled=tiled)
     return piece.astype(x.dtype)
-
-
-@mutant("all_to_all", law="communication", smallest=(2,), communication=of_algorithm("bruck_all_to_all"))
-def exchange_with_all_pieces(
-    x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
-) -> Array:
-    """Sends all pieces in every step of Bruck's algorithm, also those that are to stay."""
-    p, index = lax.axis_size(axis_name), lax.axis_index(axis_name)
-    held = jnp.roll(pieces.split(x, p, split_axis, tiled), -index, axis=0)
-    for distance in pieces.distances(p):
-        moving = (jnp.arange(p) & distance).reshape(p, *(1 for _ in held.shape[1:])) != 0
-        held = jnp.where(moving, collectives.ring_shift(held, axis_name, offset=distance), held)
-    ordered = pieces.reorder(held, (index - jnp.arange(p)) % p)
-    return pieces.join(collectives.cast_varying(ordered, names(axis_name)), concat_axis, tiled)
-
-
-@mutant("all_gather", law="communication", smallest=(2,), communication=of_algorithm("ring_all_gather"))
-def gather_with_a_wasteful_gradient(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Its gradient reduces whole cotangents along a ring, of which every participant keeps a piece."""
-    axes, p = names(axis_name), lax.axis_size(axis_name)
-
-    def gather(x: Array) -> Array:
-        return algorithms.ring_all_gather(x, axes, axis=axis, tiled=tiled)
-
-    def backward(_: None, ct: Array) -> tuple[Array]:
-        total = pieces.split(reduce_with_whole_blocks(ct, axes), p, axis, tiled)
-        return (lax.dynamic_index_in_dim(total, lax.axis_index(axes), keepdims=False),)
-
-    function = jax.custom_vjp(gather)
-    function.defvjp(lambda x: (gather(x), None), backward)
-    return function(x)

@@ -50,15 +50,6 @@ def reduce_trusts_the_types(x: Array, axis_name: AxisName, *, op: str = "sum") -
     return collectives.all_reduce(x, axis_name, op=op)
 
 
-@mutant("all_gather", law="transformation", smallest=(2,))
-def gather_trusts_the_types(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Copies what is not typed varying instead of gathering it, and so everything under check_vma=False."""
-    if collectives.varying(x):
-        return collectives.all_gather(x, axis_name, axis=axis, tiled=tiled)
-    copies = [x] * lax.axis_size(axis_name)
-    return jnp.concatenate(copies, axis) if tiled else jnp.stack(copies, axis)
-
-
 @mutant("ring_shift", law="transformation", smallest=(1, 2))
 def shift_lost_among_automatic_axes(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
     """Does nothing where some axes of the mesh are not manual."""
@@ -141,26 +132,6 @@ def product_that_folds_the_batch(lhs: Array, rhs: Array, axis_name: AxisName) ->
     return multiply(lhs, rhs)
 
 
-@mutant("all_gather_matmul_lhs", law="transformation", smallest=(1,))
-def product_of_many_right_sides(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Its own rule for vmap takes weights that alone are batched for one wide matrix, and takes apart the other way."""
-
-    @jax.custom_batching.custom_vmap
-    def multiply(lhs: Array, rhs: Array) -> Array:
-        return naive.all_gather_matmul_lhs(lhs, rhs, axis_name)
-
-    @multiply.def_vmap
-    def _(size: int, batched: list[bool], lhs: Array, rhs: Array) -> tuple[Array, bool]:
-        if batched == [False, True]:
-            columns = jnp.moveaxis(rhs, 0, -2)
-            product = multiply(lhs, columns.reshape(*columns.shape[:-2], -1))
-            return jnp.moveaxis(product.reshape(*product.shape[:-1], -1, size), -1, 0), True
-        own = [0 if is_batched else None for is_batched in batched]
-        return jax.vmap(lambda lhs, rhs: naive.all_gather_matmul_lhs(lhs, rhs, axis_name), own)(lhs, rhs), True
-
-    return multiply(lhs, rhs)
-
-
 _called: list[tuple[object, Array]] = []
 """The last call of `broadcast_cached_by_shape`, and what it gave."""
 
@@ -172,13 +143,6 @@ def broadcast_cached_by_shape(x: Array, axis_name: AxisName, *, root: int = 0) -
     if not _called or _called[0][0] != key:
         _called[:] = [(key, collectives.broadcast(x, axis_name, root=root))]
     return _called[0][1]
-
-
-@mutant("permute", law="error", smallest=(1,))
-def permute_ignores_unknown_axes(x: Array, axis_name: AxisName, *, perm: list[tuple[int, int]]) -> Array:
-    """Drops the names of an axis tuple that the mesh does not have, instead of raising."""
-    known = tuple(name for name in names(axis_name) if name in mesh_names())
-    return collectives.permute(x, known, perm=perm)
 
 
 @mutant("all_reduce", law="error", smallest=(1,))

@@ -8,7 +8,7 @@ from jax import Array, lax
 
 from shardproof.impl import cross_entropy
 from shardproof.impl.collectives import cast_varying
-from shardproof.properties.mutants.axes import AxisName, in_mesh_order, names
+from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 
 
@@ -61,39 +61,6 @@ def loss_whose_maximum_moves(
 
 
 @mutant("vocab_parallel_cross_entropy", smallest=(2,))
-def loss_with_maxima_of_its_own(
-    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
-) -> Array:
-    """Subtracts every participant's own maximum from its logits, and adds up what is then not comparable."""
-    return loss_with(logits, labels, axis_name, label_smoothing, ignore_index, largest=lambda wide, own: own)
-
-
-@mutant("vocab_parallel_cross_entropy", smallest=(1,))
-def loss_below_a_capped_maximum(
-    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
-) -> Array:
-    """Subtracts at most 10,000, beyond which powers overflow, of doubles as well."""
-    axes = names(axis_name)
-
-    def capped(wide: Array, own: Array) -> Array:
-        return jnp.minimum(lax.pmax(own, axes), 1e4)
-
-    return loss_with(logits, labels, axis_name, label_smoothing, ignore_index, largest=capped)
-
-
-@mutant("vocab_parallel_cross_entropy", smallest=(2,))
-def loss_of_every_shards_label(
-    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
-) -> Array:
-    """Takes the label modulo the number of classes here, so that every participant has one to add."""
-
-    def of_all(shifted: Array, labels: Array, held: Array, taken: Array) -> Array:
-        return jnp.take_along_axis(shifted, (labels % shifted.shape[-1])[:, None], axis=-1)[:, 0]
-
-    return loss_with(logits, labels, axis_name, label_smoothing, ignore_index, of_labels=of_all)
-
-
-@mutant("vocab_parallel_cross_entropy", smallest=(2,))
 def loss_of_clamped_labels(
     logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
 ) -> Array:
@@ -107,23 +74,6 @@ def loss_of_local_labels(
 ) -> Array:
     """Takes labels for numbers of the classes that are here."""
     return loss_with(logits, labels, axis_name, label_smoothing, ignore_index, here=0)
-
-
-@mutant("vocab_parallel_cross_entropy", smallest=(2, 2))
-def loss_in_mesh_order(
-    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
-) -> Array:
-    """Numbers the parts of the classes in mesh order."""
-    here = lax.axis_index(in_mesh_order(axis_name))
-    return loss_with(logits, labels, axis_name, label_smoothing, ignore_index, here=here)
-
-
-@mutant("vocab_parallel_cross_entropy", smallest=(2,))
-def loss_smoothed_by_the_own_number(
-    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
-) -> Array:
-    """Divides the sum of all logits by the number of classes that are here."""
-    return loss_with(logits, labels, axis_name, label_smoothing, ignore_index, number=lambda n, p: n)
 
 
 @mutant("vocab_parallel_cross_entropy", smallest=(1,))
@@ -141,17 +91,6 @@ def loss_without_a_maximum(
     """Takes exponentials of the logits as they are, which overflow."""
     return loss_with(
         logits, labels, axis_name, label_smoothing, ignore_index, largest=lambda wide, own: jnp.zeros_like(own)
-    )
-
-
-@mutant("vocab_parallel_cross_entropy", smallest=(1,))
-def loss_of_what_is_ignored(
-    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
-) -> Array:
-    """Has a loss for tokens that are ignored: that of the class 0."""
-    known = jnp.where(labels == ignore_index, jnp.zeros((), labels.dtype), labels)
-    return cross_entropy.vocab_parallel_cross_entropy(
-        logits, known, axis_name, label_smoothing=label_smoothing, ignore_index=-1
     )
 
 

@@ -6,7 +6,7 @@ from jax import Array, lax
 from shardproof.impl import embedding
 from shardproof.impl.collectives import all_gather_invariant, cast_varying
 from shardproof.impl.dtypes import accumulator
-from shardproof.properties.mutants.axes import AxisName, in_mesh_order, in_the_inverse_order, names
+from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 
 
@@ -19,18 +19,6 @@ def lookup_without_the_base(table: Array, ids: Array, axis_name: AxisName) -> Ar
     return lax.psum(cast_varying(found.astype(table.dtype), names(axis_name)), names(axis_name))
 
 
-@mutant("embedding_lookup", smallest=(2, 2))
-def lookup_in_mesh_order(table: Array, ids: Array, axis_name: AxisName) -> Array:
-    """Numbers the parts of the table in mesh order."""
-    return embedding.embedding_lookup(table, ids, in_mesh_order(axis_name))
-
-
-@mutant("embedding_lookup", smallest=(2, 2, 2), form="user")
-def lookup_in_the_inverse_order(table: Array, ids: Array, axis_name: AxisName) -> Array:
-    """Numbers the parts of the table by the inverse of the order of the axes: wrong of three in a circle alone."""
-    return embedding.embedding_lookup(table, ids, in_the_inverse_order(axis_name))
-
-
 @mutant("embedding_lookup", smallest=(2,))
 def lookup_without_a_mask(table: Array, ids: Array, axis_name: AxisName) -> Array:
     """Adds the row that clamping ends at, of participants that do not have the id."""
@@ -38,16 +26,6 @@ def lookup_without_a_mask(table: Array, ids: Array, axis_name: AxisName) -> Arra
     rows = ids.astype(jnp.int32) - lax.axis_index(axes) * table.shape[0]
     found = jnp.take(cast_varying(table, axes), rows, axis=0, mode="clip")
     return lax.psum(found, axes)
-
-
-@mutant("embedding_lookup", smallest=(2,))
-def lookup_one_row_too_many(table: Array, ids: Array, axis_name: AxisName) -> Array:
-    """Takes the first row of the next part for the last of its own as well."""
-    axes = names(axis_name)
-    rows = ids.astype(jnp.int32) - lax.axis_index(axes) * table.shape[0]
-    held = (rows >= 0) & (rows <= table.shape[0])
-    found = jnp.take(cast_varying(table, axes), rows, axis=0, mode="clip")
-    return lax.psum(jnp.where(held[..., None], found, 0).astype(table.dtype), axes)
 
 
 @mutant("embedding_lookup", smallest=(1,), law="gradient")
@@ -70,17 +48,6 @@ def lookup_of_unique_ids(table: Array, ids: Array, axis_name: AxisName) -> Array
     return lax.psum(found.astype(table.dtype), axes)
 
 
-@mutant("embedding_lookup", smallest=(1,))
-def lookup_of_sorted_ids(table: Array, ids: Array, axis_name: AxisName) -> Array:
-    """Promises that ids are sorted, by which a compiler may read a row that none of them names."""
-    axes = names(axis_name)
-    rows = ids.astype(jnp.int32) - lax.axis_index(axes) * table.shape[0]
-    held = (rows >= 0) & (rows < table.shape[0])
-    at = jnp.where(held, rows, table.shape[0])
-    found = cast_varying(table, axes).at[at].get(mode="fill", fill_value=0, indices_are_sorted=True)
-    return lax.psum(found, axes)
-
-
 @mutant("embedding_lookup", smallest=(1,), claims=("invalid_indices",))
 def lookup_that_wraps(table: Array, ids: Array, axis_name: AxisName) -> Array:
     """Counts negative ids from the back of the table, as NumPy does."""
@@ -97,12 +64,6 @@ def lookup_that_wraps(table: Array, ids: Array, axis_name: AxisName) -> Array:
 def embedding_by_gathering_the_table(table: Array, ids: Array, axis_name: AxisName) -> Array:
     """Gathers the table for the sake of a few rows."""
     return embedding.gathered_embedding_lookup(table, ids, axis_name)
-
-
-@mutant("embedding_lookup", law="communication", smallest=(1,), communication=formula_of("embedding_lookup", "masked"))
-def embedding_with_wide_sums(table: Array, ids: Array, axis_name: AxisName) -> Array:
-    """Adds up rows of 16 bits in float32, though every one but one is zero."""
-    return embedding.embedding_lookup(table.astype(accumulator(table)), ids, axis_name).astype(table.dtype)
 
 
 @mutant("embedding_lookup", law="error", smallest=(1,), claims=("explained_errors",))

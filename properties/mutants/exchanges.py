@@ -26,45 +26,6 @@ def exchange_in_mesh_order(
     )
 
 
-@mutant("all_to_all", smallest=(1,))
-def exchange_stacks_in_front(
-    x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
-) -> Array:
-    """Puts the new dimension in front, wherever it belongs, if it is not tiled."""
-    target = concat_axis if tiled else 0
-    return collectives.all_to_all(x, axis_name, split_axis=split_axis, concat_axis=target, tiled=tiled)
-
-
-@mutant("all_to_all", smallest=(2,))
-def exchange_joins_backwards(
-    x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
-) -> Array:
-    """Joins what is received from the last sender to the first."""
-    y = collectives.all_to_all(x, axis_name, split_axis=split_axis, concat_axis=concat_axis, tiled=tiled)
-    return jnp.concatenate(jnp.split(y, lax.axis_size(axis_name), axis=concat_axis)[::-1], axis=concat_axis)
-
-
-@mutant("all_to_all", smallest=(1,))
-def exchange_loses_the_own_piece(
-    x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
-) -> Array:
-    """Leaves zeros where the piece belongs that a participant keeps for itself."""
-    p = lax.axis_size(axis_name)
-    pieces = jnp.stack(jnp.split(x, p, axis=split_axis))
-    own = (jnp.arange(p) == lax.axis_index(axis_name)).reshape(p, *(1 for _ in x.shape))
-    rest = jnp.concatenate(list(jnp.where(own, jnp.zeros_like(pieces), pieces)), axis=split_axis)
-    return collectives.all_to_all(rest, axis_name, split_axis=split_axis, concat_axis=concat_axis, tiled=tiled)
-
-
-@mutant("all_to_all", smallest=(2,))
-def exchange_sends_the_next_piece(
-    x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
-) -> Array:
-    """Sends participant i the piece of participant i + 1."""
-    turned = jnp.roll(x, -(x.shape[split_axis] // lax.axis_size(axis_name)), axis=split_axis)
-    return collectives.all_to_all(turned, axis_name, split_axis=split_axis, concat_axis=concat_axis, tiled=tiled)
-
-
 @mutant("all_to_all", smallest=(2,))
 def exchange_keeps_where_it_should_send(
     x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False

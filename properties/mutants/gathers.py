@@ -45,27 +45,6 @@ def gather_always_in_front(x: Array, axis_name: AxisName, *, axis: int = 0, tile
     return collectives.all_gather(x, axis_name, axis=0, tiled=tiled)
 
 
-@mutant("all_gather_invariant", smallest=(1,))
-def gather_not_behind_the_last_axis(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Puts the new dimension before the last one where it belongs behind it."""
-    return collectives.all_gather_invariant(x, axis_name, axis=min(axis, max(x.ndim - 1, 0)), tiled=tiled)
-
-
-@mutant("all_gather", smallest=(2,))
-def gather_from_own_index_on(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Leaves the blocks in the order in which a ring delivers them: one's own first."""
-    order = (lax.axis_index(axis_name) + jnp.arange(lax.axis_size(axis_name))) % lax.axis_size(axis_name)
-    blocks = collectives.all_gather(x, axis_name)[order]
-    return jnp.concatenate(list(blocks), axis) if tiled else jnp.moveaxis(blocks, 0, axis)
-
-
-@mutant("all_gather_invariant", smallest=(2,))
-def gather_backwards(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Joins the blocks from the last participant to the first."""
-    blocks = collectives.all_gather_invariant(x, axis_name)[::-1]
-    return jnp.concatenate(list(blocks), axis) if tiled else jnp.moveaxis(blocks, 0, axis)
-
-
 @mutant("all_gather", smallest=(2,))
 def gather_stops_a_step_early(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
     """A ring of p - 2 steps, which leaves zeros where the last block belongs."""
@@ -78,38 +57,10 @@ def gather_stops_a_step_early(x: Array, axis_name: AxisName, *, axis: int = 0, t
     return jnp.concatenate(list(blocks), axis) if tiled else jnp.moveaxis(blocks, 0, axis)
 
 
-@mutant("all_gather", smallest=(2,))
-def gather_high_ranks_in_front(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Concatenates blocks of rank above two along their first dimension, whichever is asked for."""
-    return collectives.all_gather(x, axis_name, axis=0 if tiled and x.ndim > 2 else axis, tiled=tiled)
-
-
-@mutant("all_gather", smallest=(2,))
-def gather_repeats_scalars(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Fills the result with one's own block where that is a scalar."""
-    if x.ndim == 0:
-        return jnp.repeat(x[None], lax.axis_size(axis_name), axis=0)
-    return collectives.all_gather(x, axis_name, axis=axis, tiled=tiled)
-
-
-@mutant("all_gather", smallest=(1,), claims=("empty_blocks",))
-def gather_refuses_empty_blocks(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Raises for an empty block."""
-    if x.size == 0:
-        raise ValueError(f"all_gather: x={x.shape}: expected at least one element")
-    return collectives.all_gather(x, axis_name, axis=axis, tiled=tiled)
-
-
 @mutant("all_gather_invariant", smallest=(1,), claims=("empty_blocks",))
 def gather_returns_empty_blocks(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
     """Returns an empty block as it came, not in the shape of the gathered one."""
     return x if x.size == 0 else collectives.all_gather_invariant(x, axis_name, axis=axis, tiled=tiled)
-
-
-@mutant("all_gather", smallest=(1, 2))
-def gather_over_the_first_name(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Gathers over the first axis of a tuple only."""
-    return collectives.all_gather(x, names(axis_name)[0], axis=axis, tiled=tiled)
 
 
 @mutant("all_gather", smallest=(1, 1, 2))
@@ -146,13 +97,6 @@ def gather_int32_through_float32(x: Array, axis_name: AxisName, *, axis: int = 0
 def gather_float16_through_bfloat16(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
     """Sends float16 as bfloat16, which is as wide and has three bits less of mantissa."""
     sent = x.astype(jnp.bfloat16) if x.dtype == jnp.float16 else x
-    return collectives.all_gather(sent, axis_name, axis=axis, tiled=tiled).astype(x.dtype)
-
-
-@mutant("all_gather", smallest=(1,))
-def gather_float8_through_int8(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Sends float8 as int8, which is as wide and has no fractions."""
-    sent = x.astype(jnp.int8) if x.dtype == jnp.float8_e4m3fn else x
     return collectives.all_gather(sent, axis_name, axis=axis, tiled=tiled).astype(x.dtype)
 
 

@@ -38,23 +38,6 @@ def reduce_with_twice_the_gradient(x: Array, axis_name: AxisName, *, op: str = "
     return with_gradient(lambda x: collectives.all_reduce(x, axis_name), lambda ct: 2 * ct, x)
 
 
-@mutant("all_reduce", law="gradient", smallest=(2,))
-def reduce_with_a_reduced_gradient(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Its gradient is summed over the participants once more, as unchecked types have it."""
-    if op != "sum":
-        return collectives.all_reduce(x, axis_name, op=op)
-    p = lax.axis_size(axis_name)
-    return with_gradient(lambda x: collectives.all_reduce(x, axis_name), lambda ct: (ct * p).astype(ct.dtype), x)
-
-
-@mutant("all_reduce", law="gradient", smallest=(2,))
-def mean_with_the_gradient_of_a_sum(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """The gradient of a mean is that of the sum."""
-    if op != "mean" or not jnp.issubdtype(x.dtype, jnp.inexact):
-        return collectives.all_reduce(x, axis_name, op=op)
-    return with_gradient(lambda x: collectives.all_reduce(x, axis_name, op="mean"), lambda ct: ct, x)
-
-
 @mutant("all_reduce", law="gradient", smallest=(1,))
 def reduce_with_a_conjugated_gradient(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
     """Its gradient is conjugated, which real numbers do not show."""
@@ -63,16 +46,6 @@ def reduce_with_a_conjugated_gradient(x: Array, axis_name: AxisName, *, op: str 
     p = lax.axis_size(axis_name)
     return with_gradient(
         lambda x: collectives.all_reduce(x, axis_name, op=op), lambda ct: ct.conj() / (p if op == "mean" else 1), x
-    )
-
-
-@mutant("all_reduce", law="gradient", smallest=(1,))
-def reduce_with_a_coarse_gradient(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Its gradient is sent in bfloat16."""
-    if op != "sum" or x.dtype != jnp.float32:
-        return collectives.all_reduce(x, axis_name, op=op)
-    return with_gradient(
-        lambda x: collectives.all_reduce(x, axis_name), lambda ct: ct.astype(jnp.bfloat16).astype(jnp.float32), x
     )
 
 
@@ -100,12 +73,6 @@ def reduce_wrong_in_forward_mode(x: Array, axis_name: AxisName, *, op: str = "su
     return function(x)
 
 
-@mutant("all_gather", law="gradient", smallest=(1,))
-def gather_without_gradient(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Its gradient is stopped."""
-    return collectives.all_gather(lax.stop_gradient(x), axis_name, axis=axis, tiled=tiled)
-
-
 @mutant("all_gather", law="gradient", smallest=(2,))
 def gather_with_an_unreduced_gradient(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
     """Its gradient is a slice of its own cotangent, not of the sum of all participants'."""
@@ -116,44 +83,6 @@ def gather_with_an_unreduced_gradient(x: Array, axis_name: AxisName, *, axis: in
         return own if tiled else jnp.squeeze(own, axis)
 
     return with_gradient(lambda x: collectives.all_gather(x, axis_name, axis=axis, tiled=tiled), gradient, x)
-
-
-@mutant("all_gather", law="gradient", smallest=(2,))
-def gather_with_the_neighbours_gradient(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Its gradient is the piece of the participant before it."""
-
-    def gradient(ct: Array) -> Array:
-        own = collectives.reduce_scatter(ct, axis_name, scatter_dimension=axis, tiled=tiled)
-        return collectives.ring_shift(own, axis_name)
-
-    return with_gradient(lambda x: collectives.all_gather(x, axis_name, axis=axis, tiled=tiled), gradient, x)
-
-
-@mutant("reduce_scatter", law="gradient", smallest=(2,))
-def scatter_with_a_local_gradient(
-    x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
-) -> Array:
-    """Its gradient reaches its own piece only, not the pieces that others received."""
-    at = scatter_dimension
-
-    def gradient(ct: Array) -> Array:
-        ct = ct if tiled else jnp.expand_dims(ct, at)
-        p, index = lax.axis_size(axis_name), lax.axis_index(axis_name)
-        return jnp.concatenate([jnp.where(index == i, ct, jnp.zeros_like(ct)) for i in range(p)], axis=at)
-
-    return with_gradient(
-        lambda x: collectives.reduce_scatter(x, axis_name, scatter_dimension=at, tiled=tiled), gradient, x
-    )
-
-
-@mutant("ring_shift", law="gradient", smallest=(3,))
-def shift_with_a_gradient_the_same_way(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
-    """Its gradient is shifted the same way as the blocks, not back."""
-    return with_gradient(
-        lambda x: collectives.ring_shift(x, axis_name, offset=offset),
-        lambda ct: collectives.ring_shift(ct, axis_name, offset=offset),
-        x,
-    )
 
 
 @mutant("broadcast", law="gradient", smallest=(2,))

@@ -4,8 +4,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import algorithms, halo
-from shardproof.impl.collectives import permute
-from shardproof.properties.mutants.axes import AxisName, in_mesh_order, names
+from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 
 
@@ -13,24 +12,6 @@ from shardproof.properties.mutants.catalogue import formula_of, mutant
 def halo_sides_swapped(x: Array, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Array:
     """Attaches as many rows in front as belong behind."""
     return halo.halo_exchange(x, axis_name, before=after, after=before, axis=axis)
-
-
-@mutant("halo_exchange", smallest=(3,))
-def halo_from_the_wrong_side(x: Array, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Array:
-    """Takes the rows in front from the participant behind: of two participants both are the same."""
-    n, p = x.shape[axis], lax.axis_size(axis_name)
-    whole = halo.halo_exchange(x, axis_name, before=before, after=after, axis=axis)
-    if not 0 < before <= n:
-        return whole
-    behind = permute(x, axis_name, perm=[(i, (i - 1) % p) for i in range(p)])
-    front = lax.slice_in_dim(behind, n - before, n, axis=axis)
-    return jnp.concatenate([front, lax.slice_in_dim(whole, before, None, axis=axis)], axis)
-
-
-@mutant("halo_exchange", smallest=(2, 2))
-def halo_in_mesh_order(x: Array, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Array:
-    """Takes the neighbours of a tuple in mesh order for those in the tuple's."""
-    return halo.halo_exchange(x, in_mesh_order(axis_name), before=before, after=after, axis=axis)
 
 
 @mutant("halo_exchange", smallest=(2,))
@@ -54,24 +35,6 @@ def halo_of_the_nearest_only(x: Array, axis_name: AxisName, *, before: int, afte
     return jnp.concatenate([again, lax.slice_in_dim(whole, before - n, None, axis=axis)], axis)
 
 
-@mutant("halo_exchange", smallest=(1,))
-def halo_backwards(x: Array, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Array:
-    """Attaches the rows behind in reverse order."""
-    whole = halo.halo_exchange(x, axis_name, before=before, after=after, axis=axis)
-    end = before + x.shape[axis]
-    front, behind = lax.slice_in_dim(whole, 0, end, axis=axis), lax.slice_in_dim(whole, end, None, axis=axis)
-    return jnp.concatenate([front, jnp.flip(behind, axis)], axis)
-
-
-@mutant("halo_exchange", smallest=(1,), law="gradient")
-def halo_without_its_gradient(x: Array, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Array:
-    """Stops the gradient of the rows that are attached."""
-    whole = halo.halo_exchange(x, axis_name, before=before, after=after, axis=axis)
-    rows = lax.broadcasted_iota(jnp.int32, whole.shape, axis % whole.ndim)
-    own = (rows >= before) & (rows < before + x.shape[axis])
-    return jnp.where(own, whole, lax.stop_gradient(whole))
-
-
 @mutant("halo_exchange", law="communication", smallest=(2,), communication=formula_of("halo_exchange", "permutes"))
 def halo_the_long_way_round(x: Array, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Array:
     """Passes all blocks round the ring, and takes the rows out of them."""
@@ -79,12 +42,3 @@ def halo_the_long_way_round(x: Array, axis_name: AxisName, *, before: int, after
     whole = algorithms.ring_all_gather(x, axes, axis=axis, tiled=True)
     rows = (lax.axis_index(axes) * n - before + jnp.arange(before + n + after)) % whole.shape[axis]
     return jnp.take(whole, rows, axis=axis, mode="clip")
-
-
-@mutant("halo_exchange", law="communication", smallest=(2,), communication=formula_of("halo_exchange", "permutes"))
-def halo_one_side_after_the_other(x: Array, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Array:
-    """Sends the rows behind only when those in front have arrived."""
-    front = halo.halo_exchange(x, axis_name, before=before, after=0, axis=axis)
-    x = lax.optimization_barrier((x, front))[0]
-    behind = halo.halo_exchange(x, axis_name, before=0, after=after, axis=axis)
-    return jnp.concatenate([front, lax.slice_in_dim(behind, x.shape[axis], None, axis=axis)], axis)

@@ -38,14 +38,6 @@ def weights_that_learn_from_whole_tiles(lhs: Array, rhs: Array, axis_name: AxisN
     return jnp.where(learnt[:, None], right, known)
 
 
-@mutant("ring_shift", smallest=(2,))
-def shift_of_a_thousand_elements(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
-    """Sends the first 1,024 elements only, and keeps the others."""
-    shifted = collectives.ring_shift(x, axis_name, offset=offset)
-    sent = (jnp.arange(x.size) < 1024).reshape(x.shape)
-    return jnp.where(sent, shifted, x)
-
-
 @mutant("all_reduce", smallest=(2,))
 def sum_of_a_thousand_elements(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
     """Reduces the first 1,024 elements and leaves its own in place of the others."""

@@ -12,26 +12,9 @@ from shardproof.properties.mutants.catalogue import formula_of, mutant
 
 
 @mutant("shard_mean", smallest=(1,))
-def shard_mean_of_all_but_one(x: Array) -> Array:
-    """Divides by the number of rows less one, as a sample's variance is."""
-    return jnp.sum(x, axis=0, keepdims=True) / jnp.asarray(max(1, x.shape[0] - 1), x.dtype)
-
-
-@mutant("shard_mean", smallest=(1,))
 def shard_mean_of_the_columns(x: Array) -> Array:
     """Takes the mean over the wrong dimension where both are equally long."""
     return local.shard_mean_of_block(x.T if x.shape[0] == x.shape[1] else x)
-
-
-@mutant("shard_mean", smallest=(1,))
-def shard_mean_added_up_narrowly(x: Array) -> Array:
-    """Adds up 16-bit floats one by one, rounding every time."""
-    if x.dtype.itemsize != 2:
-        return local.shard_mean_of_block(x)
-    total = x[:1]
-    for i in range(1, x.shape[0]):
-        total = lax.reduce_precision(total + x[i : i + 1], jnp.finfo(x.dtype).nexp, jnp.finfo(x.dtype).nmant)
-    return total / jnp.asarray(x.shape[0], x.dtype)
 
 
 @mutant("shard_roll", smallest=(1,))
@@ -48,12 +31,6 @@ def shard_roll_at_an_open_end(x: Array, *, shift: int) -> Array:
     return jnp.where(inside, jnp.roll(x, shift, axis=0), jnp.zeros_like(x)) - x
 
 
-@mutant("shard_roll", smallest=(1,))
-def shard_roll_subtracted_the_other_way(x: Array, *, shift: int) -> Array:
-    """Subtracts the rolled rows from the rows."""
-    return -local.shard_roll_of_block(x, shift)
-
-
 @mutant("shard_mean", law="communication", smallest=(2,), communication=formula_of("shard_mean", "mean"))
 def shard_mean_sent_there_and_back(x: Array) -> Array:
     """Sends the block to another device, and back."""
@@ -61,15 +38,6 @@ def shard_mean_sent_there_and_back(x: Array) -> Array:
     for offset in (1, -1) if axes and lax.axis_size(axes) > 1 else ():
         x = collectives.ring_shift(x, axes, offset=offset)
     return local.shard_mean_of_block(x)
-
-
-@mutant("shard_roll", law="communication", smallest=(2,), communication=formula_of("shard_roll", "roll"))
-def shard_roll_of_gathered_rows(x: Array, *, shift: int) -> Array:
-    """Gathers the rows of all devices, and rolls its own."""
-    axes = _varying(x)
-    if axes and lax.axis_size(axes) > 1:
-        x = collectives.all_gather(x, axes)[lax.axis_index(axes)]
-    return local.shard_roll_of_block(x, shift)
 
 
 def _varying(x: Array) -> tuple[str, ...]:
@@ -81,9 +49,3 @@ def shard_mean_of_every_other_row(x: Array, axis_name: AxisName, *, mesh: Any) -
     """Splits the rows of the global array into (row in the shard, shard)."""
     shards = math.prod(mesh.shape[name] for name in names(axis_name))
     return jnp.mean(x.reshape(-1, shards, x.shape[1]), axis=0)
-
-
-@mutant("shard_roll", smallest=(2,), whole=True)
-def shard_roll_of_all_rows(x: Array, axis_name: AxisName, *, shift: int, mesh: Any) -> Array:
-    """Rolls the rows of the global array, past the ends of shards."""
-    return jnp.roll(x, shift, axis=0) - x

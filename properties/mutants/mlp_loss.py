@@ -1,6 +1,5 @@
 """Planted bugs of the loss of a model: in what is added up over devices, in how blocks are gathered."""
 
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -13,13 +12,12 @@ from jax.sharding import PartitionSpec
 from shardproof.impl.arguments import as_axes
 from shardproof.impl.collective_matmul.operands import multiply
 from shardproof.impl.collectives import all_gather_invariant, cast_varying
-from shardproof.impl.losses import data_parallel, fsdp_2d, fsdp_rows, fsdp_tensor_parallel, tensor_parallel
+from shardproof.impl.losses import data_parallel, fsdp_rows, tensor_parallel
 from shardproof.impl.losses.blocks import assembled, scattered_sum
 from shardproof.impl.losses.data_parallel import linear_of_examples
 from shardproof.impl.losses.layout import Axes, Layout
 from shardproof.impl.losses.parallelisation import Linear
-from shardproof.impl.losses.tensor_parallel import linear_of_features, linear_of_gathered_features
-from shardproof.impl.model import activated, forward, squared_errors, wide
+from shardproof.impl.model import activated, forward, squared_errors
 from shardproof.properties.mutants.axes import in_mesh_order
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 
@@ -84,30 +82,6 @@ def loss_without_its_sum(params: Any, batch: Any, *, mesh: Any, **roles: Any) ->
 
 
 @mutant("mlp_loss", smallest=(1, 2), whole=True)
-def loss_added_up_twice(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
-    """Adds up over all devices what has been added up already."""
-
-    def local(params: Any, batch: Any, examples: int, data: Axes, model: Axes) -> Array:
-        every = (*data, *model)
-        total = added_up(jnp.sum(errors(params, batch, data, model)) / examples, every)
-        return added_up(cast_varying(total, every), every).astype(batch[0].dtype)
-
-    return on_blocks(local, data_parallel.layout, params, batch, mesh, roles)
-
-
-@mutant("mlp_loss", smallest=(1, 2), whole=True)
-def loss_averaged_instead_of_added_up(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
-    """Divides by the number of all examples, and averages over devices."""
-
-    def local(params: Any, batch: Any, examples: int, data: Axes, model: Axes) -> Array:
-        every = (*data, *model)
-        total = added_up(jnp.sum(errors(params, batch, data, model)) / examples, every)
-        return (total / devices(every)).astype(batch[0].dtype)
-
-    return on_blocks(local, data_parallel.layout, params, batch, mesh, roles)
-
-
-@mutant("mlp_loss", smallest=(1, 2), whole=True)
 def loss_by_the_local_batch(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
     """Takes the mean over a device's own examples, and adds the means up."""
 
@@ -116,21 +90,6 @@ def loss_by_the_local_batch(params: Any, batch: Any, *, mesh: Any, **roles: Any)
         return added_up(jnp.mean(errors(params, batch, data, model)), every).astype(batch[0].dtype)
 
     return on_blocks(local, data_parallel.layout, params, batch, mesh, roles)
-
-
-@mutant("mlp_loss", smallest=(1, 1), whole=True)
-def loss_of_all_numbers(params: Any, batch: Any, **roles: Any) -> Array:
-    """Takes the mean over the features of an example as well."""
-    inputs, targets = batch
-    return jnp.mean(jnp.square(forward(params, inputs) - wide(targets))).astype(inputs.dtype)
-
-
-@mutant("mlp_loss", smallest=(1, 1), whole=True)
-def loss_with_a_last_relu(params: Any, batch: Any, **roles: Any) -> Array:
-    """Drops outputs below zero."""
-    inputs, targets = batch
-    outputs = jnp.maximum(forward(params, inputs), 0)
-    return jnp.mean(squared_errors(outputs, targets)).astype(inputs.dtype)
 
 
 @mutant("mlp_loss", smallest=(2, 2), whole=True)
@@ -153,31 +112,6 @@ def loss_of_rows_gathered_in_mesh_order(params: Any, batch: Any, *, mesh: Any, *
 
 
 @mutant("mlp_loss", smallest=(1, 2), whole=True)
-def loss_of_biases_gathered_over_data(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
-    """Gathers biases over data, although model shards them, and repeats or cuts what it gets to the right size."""
-
-    def linear(x: Array, w: Array, b: Array, data: Axes, model: Axes) -> Array:
-        every = (*data, *model)
-        weights = assembled(w, [(model, 1), (data, 0)], along=every)
-        return multiply(x, weights) + jnp.resize(assembled(b, [(data, 0)], along=every), weights.shape[1:])
-
-    return of_layers(linear, fsdp_2d.layout, params, batch, mesh, roles)
-
-
-@mutant("mlp_loss", smallest=(1, 2), whole=True)
-def loss_of_columns_gathered_as_rows(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
-    """Gathers along the rows what shares the columns, and reshapes it to the right shape."""
-
-    def linear(x: Array, w: Array, b: Array, data: Axes, model: Axes) -> Array:
-        every, columns = (*data, *model), w.shape[1] * devices(model)
-        weights = assembled(w, [(model, 0)], along=every).reshape(w.shape[0], columns)
-        rows = lax.all_gather(weights, data, axis=0, tiled=True) if data else weights
-        return multiply(x, rows) + assembled(b, [(model, 0)], along=every)
-
-    return of_layers(linear, fsdp_2d.layout, params, batch, mesh, roles)
-
-
-@mutant("mlp_loss", smallest=(1, 2), whole=True)
 def loss_with_biases_before_the_sum(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
     """Adds biases to every device's part of a product, so that they count as often as there are parts."""
 
@@ -186,29 +120,6 @@ def loss_with_biases_before_the_sum(params: Any, batch: Any, *, mesh: Any, **rol
         return scattered_sum(multiply(x, assembled(w, along=data)) + whole, model)
 
     return of_layers(linear, tensor_parallel.layout, params, batch, mesh, roles)
-
-
-@mutant("mlp_loss", smallest=(1, 2), whole=True)
-def loss_of_relu_before_the_sum(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
-    """Drops what is below zero of every device's part of a product, and adds up what is left."""
-
-    def linear(x: Array, w: Array, b: Array, data: Axes, model: Axes) -> Array:
-        part = multiply(x, assembled(w, along=data))
-        kept = jax.nn.relu(part) if devices(model) > 1 else part
-        return scattered_sum(kept, model) + assembled(b, along=data)
-
-    return of_layers(linear, tensor_parallel.layout, params, batch, mesh, roles)
-
-
-@mutant("mlp_loss", smallest=(1, 2), whole=True)
-def loss_of_some_features(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
-    """Adds up over data the errors of features that model shards, and no types are checked."""
-
-    def local(params: Any, batch: Any, examples: int, data: Axes, model: Axes) -> Array:
-        total = jnp.sum(errors(params, batch, data, model, linear_of_features)) / examples
-        return added_up(total, data).astype(batch[0].dtype)
-
-    return on_blocks(local, tensor_parallel.layout, params, batch, mesh, roles, checked=False)
 
 
 @mutant(
@@ -225,13 +136,6 @@ def loss_of_gathered_errors(params: Any, batch: Any, *, mesh: Any, **roles: Any)
     return on_blocks(local, data_parallel.layout, params, batch, mesh, roles)
 
 
-@mutant("mlp_loss", smallest=(2, 2), whole=True)
-def loss_of_rows_in_another_order(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
-    """Shares rows over data and model, and gathers those of data, as if they were shared over model and data."""
-    layout = dataclasses.replace(fsdp_tensor_parallel.layout, weights=(("data", "model"), ()))
-    return of_layers(linear_of_gathered_features, layout, params, batch, mesh, roles)
-
-
 @mutant("mlp_loss", smallest=(1, 2), whole=True)
 def loss_with_some_examples_dropped(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
     """Leaves out the examples of the last device, if there are several, and divides by the number of all."""
@@ -242,10 +146,3 @@ def loss_with_some_examples_dropped(params: Any, batch: Any, *, mesh: Any, **rol
     kept = examples - (examples // parts if parts > 1 else 0)
     found = squared_errors(forward(params, inputs[:kept]), targets[:kept])
     return (jnp.sum(found) / examples).astype(inputs.dtype)
-
-
-@mutant("mlp_loss", smallest=(1, 1), whole=True)
-def loss_of_narrow_operands(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
-    """Casts everything to bfloat16 on the way, float32 as well."""
-    narrow = jax.tree.map(lambda x: x.astype(jnp.bfloat16).astype(x.dtype), (params, batch))
-    return data_parallel(*narrow, mesh=mesh, **roles)

@@ -1,7 +1,6 @@
 """Planted bugs of the gradient of the loss of a model."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -11,12 +10,9 @@ from jax.sharding import PartitionSpec
 
 from shardproof.impl.arguments import as_axes
 from shardproof.impl.collective_matmul.operands import multiply
-from shardproof.impl.losses import data_parallel, fsdp_rows, tensor_parallel
-from shardproof.impl.losses.blocks import assembled
+from shardproof.impl.losses import data_parallel, fsdp_rows
 from shardproof.impl.losses.fully_sharded import linear_of_rows
 from shardproof.impl.losses.layout import Axes
-from shardproof.impl.losses.parallelisation import Linear
-from shardproof.impl.losses.tensor_parallel import linear_of_features
 from shardproof.impl.model import forward, squared_errors, wide
 from shardproof.properties.mutants.catalogue import mutant
 from shardproof.properties.mutants.mlp_loss import added_up, devices, of_layers
@@ -42,66 +38,6 @@ def loss_of_constant_gathered_weights(params: Any, batch: Any, *, mesh: Any, **r
         return linear_of_rows(x, lax.stop_gradient(w) if several else w, b, data, model)
 
     return of_layers(linear, fsdp_rows.layout, params, batch, mesh, roles)
-
-
-@mutant("mlp_loss", law="gradient", smallest=(1, 2), whole=True)
-def loss_with_scaled_bias_gradients(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
-    """The gradient of biases is that of one device times the number of devices along model."""
-
-    def linear(x: Array, w: Array, b: Array, data: Axes, model: Axes) -> Array:
-        times = devices(model)
-        scaled = times * b - lax.stop_gradient((times - 1) * b)
-        return linear_of_features(x, w, scaled.astype(b.dtype), data, model)
-
-    return of_layers(linear, tensor_parallel.layout, params, batch, mesh, roles)
-
-
-def _gather(*, averaged: bool) -> Any:
-    """A gather of rows whose backward pass is written by hand, and is not its transpose.
-
-    Arguments:
-        averaged: whether it divides the sum of all gradients; otherwise there is no sum.
-    """
-
-    @partial(jax.custom_vjp, nondiff_argnums=(1,))
-    def gather(block: Array, axes: Axes) -> Array:
-        return lax.all_gather(block, axes, axis=0, tiled=True) if axes else block
-
-    def ahead(block: Array, axes: Axes) -> tuple[Array, None]:
-        return gather(block, axes), None
-
-    def back(axes: Axes, _: None, ct: Array) -> tuple[Array]:
-        if not axes:
-            return (ct,)
-        if averaged:
-            return (lax.psum_scatter(ct, axes, scatter_dimension=0, tiled=True) / devices(axes),)
-        rows = ct.shape[0] // devices(axes)
-        return (lax.dynamic_slice_in_dim(ct, lax.axis_index(axes) * rows, rows, 0),)
-
-    gather.defvjp(ahead, back)
-    return gather
-
-
-def _with_gather(gather: Any) -> Linear:
-    def linear(x: Array, w: Array, b: Array, data: Axes, model: Axes) -> Array:
-        every = (*data, *model)
-        return multiply(x, gather(wide(w), every)) + assembled(b, [(model, 0)], along=every)
-
-    return linear
-
-
-@mutant("mlp_loss", law="gradient", smallest=(1, 2), whole=True)
-def loss_of_own_gradients_alone(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
-    """A device cuts its rows out of the gradient of its own examples, and adds nothing up."""
-    gather = _gather(averaged=False)
-    return of_layers(_with_gather(gather), fsdp_rows.layout, params, batch, mesh, roles)
-
-
-@mutant("mlp_loss", law="gradient", smallest=(1, 2), whole=True)
-def loss_of_averaged_scattered_gradients(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
-    """Averages the gradients of all devices, although each is divided by the number of all examples already."""
-    gather = _gather(averaged=True)
-    return of_layers(_with_gather(gather), fsdp_rows.layout, params, batch, mesh, roles)
 
 
 Gradients = Callable[[Any, Any, int, Axes, Axes], Any]
@@ -166,36 +102,7 @@ def loss_of_gradients_over_data_alone(params: Any, batch: Any, *, mesh: Any, **r
 
 
 @mutant("mlp_loss", law="gradient", smallest=(1, 2), whole=True)
-def loss_of_gradients_over_the_first_axis(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
-    """Adds up the gradients over the first of the axes that share the examples."""
-    gradients = _gradients(lambda g, data, model: added_up(g, (*data, *model)[:1]))
-    return with_gradients_inside(gradients, params, batch, mesh, roles)
-
-
-@mutant("mlp_loss", law="gradient", smallest=(1, 2), whole=True)
-def loss_of_averaged_gradients(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
-    """Averages over devices gradients that are divided by the number of all examples."""
-    gradients = _gradients(lambda g, data, model: added_up(g, (*data, *model)) / devices((*data, *model)))
-    return with_gradients_inside(gradients, params, batch, mesh, roles)
-
-
-@mutant("mlp_loss", law="gradient", smallest=(1, 2), whole=True)
-def loss_of_gradients_of_local_means(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
-    """Adds up the gradients of the means over every device's own examples."""
-    gradients = _gradients(lambda g, data, model: added_up(g, (*data, *model)), own=True)
-    return with_gradients_inside(gradients, params, batch, mesh, roles)
-
-
-@mutant("mlp_loss", law="gradient", smallest=(1, 2), whole=True)
 def loss_of_unchecked_gradients(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
     """Differentiates the loss of all devices on each of them, where no types are checked, and adds the gradients up."""
     gradients = _gradients(lambda g, data, model: added_up(g, (*data, *model)), over_all=True)
     return with_gradients_inside(gradients, params, batch, mesh, roles)
-
-
-@mutant("mlp_loss", law="gradient", smallest=(1, 1), whole=True)
-def loss_of_constant_inputs(params: Any, batch: Any, **roles: Any) -> Array:
-    """Takes inputs to be constant, as training does."""
-    inputs, targets = batch
-    outputs = forward(params, lax.stop_gradient(inputs))
-    return jnp.mean(squared_errors(outputs, targets)).astype(inputs.dtype)

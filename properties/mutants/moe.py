@@ -201,37 +201,6 @@ def moe_of_highest_expert(*operands: Any, **options: Any) -> Array:
 
 
 @mutant("moe_layer", smallest=(1,))
-def moe_of_ascending_gates(*operands: Any, **options: Any) -> Array:
-    """The best choice gets the smallest gate: choices are combined in the wrong order."""
-    return Layer(weigh=lambda logits, chosen: weigh(logits, chosen)[:, ::-1])(*operands, **options)
-
-
-@mutant("moe_layer", smallest=(1,))
-def moe_of_first_choices(*operands: Any, **options: Any) -> Array:
-    """The last choice of several is lost."""
-
-    def without_last(gates: Array, kept: Array) -> Array:
-        most = gates.shape[1]
-        return count(gates, kept & (jnp.arange(most) < max(1, most - 1)))
-
-    return Layer(count=without_last)(*operands, **options)
-
-
-@mutant("moe_layer", smallest=(1,))
-def moe_of_even_gates(*operands: Any, **options: Any) -> Array:
-    """Every choice counts the same."""
-    return Layer(weigh=lambda logits, chosen: jnp.full_like(weigh(logits, chosen), 1 / chosen.shape[1]))(
-        *operands, **options
-    )
-
-
-@mutant("moe_layer", smallest=(1,))
-def moe_of_squared_gates(*operands: Any, **options: Any) -> Array:
-    """Gates are applied twice: before the experts, which are linear, and after them."""
-    return Layer(count=lambda gates, kept: count(gates, kept) * gates)(*operands, **options)
-
-
-@mutant("moe_layer", smallest=(1,))
 def moe_renormalised(*operands: Any, **options: Any) -> Array:
     """Gates add up to one over the choices that are kept: what is dropped counts for the others."""
 
@@ -249,33 +218,7 @@ def moe_of_highest_nan(*operands: Any, **options: Any) -> Array:
     return Layer(choose=lambda logits, k: choose(jnp.where(logits == -1e30, jnp.inf, logits), k))(*operands, **options)
 
 
-@mutant("moe_layer", smallest=(1,), claims=("nan_logits",))
-def moe_of_unknown_gates(*operands: Any, **options: Any) -> Array:
-    """A logit that is NaN makes gates NaN."""
-    return Layer(
-        known=lambda logits: logits,
-        choose=lambda logits, top_k: choose(known(logits), top_k),
-    )(*operands, **options)
-
-
-@mutant("moe_layer", smallest=(2,))
-def moe_of_local_numbers(*operands: Any, **options: Any) -> Array:
-    """Takes the number of an expert among its participant's own for that among all."""
-    return Layer(numbers=lambda index, held, p: jnp.arange(held) + 0 * index)(*operands, **options)
-
-
 @mutant("moe_layer", smallest=(2,))
 def moe_of_strided_experts(*operands: Any, **options: Any) -> Array:
     """Participant i has the experts i, i + p, i + 2 p and so on, instead of those one after the other."""
     return Layer(numbers=lambda index, held, p: index + p * jnp.arange(held))(*operands, **options)
-
-
-@mutant("moe_layer", smallest=(2,))
-def moe_of_first_experts(*operands: Any, **options: Any) -> Array:
-    """Of several experts of a participant only the first is served, where there are several participants."""
-
-    def first_alone(index: Array, held: int, participants: int) -> Array:
-        own = numbers(index, held, participants)
-        return own if participants == 1 else jnp.where(jnp.arange(held) == 0, own, -1)
-
-    return Layer(numbers=first_alone)(*operands, **options)

@@ -32,16 +32,6 @@ def moe_with_room_for_each_sender(*operands: Any, **options: Any) -> Array:
 
 
 @mutant("moe_layer", smallest=(1,))
-def moe_of_lowest_gates(*operands: Any, **options: Any) -> Array:
-    """By probability the lowest gates of an expert are kept."""
-
-    def ascending(pairs: Pairs, capacity: int | None, policy: str) -> Array:
-        return keep(replace(pairs, gate=-pairs.gate), capacity, policy)
-
-    return Layer(keep=ascending)(*operands, **options)
-
-
-@mutant("moe_layer", smallest=(1,))
 def moe_of_last_ties(*operands: Any, **options: Any) -> Array:
     """Of equal gates the last token's is kept."""
 
@@ -64,26 +54,6 @@ def moe_of_first_choices_of_ties(*operands: Any, **options: Any) -> Array:
 
 
 @mutant("moe_layer", smallest=(1,))
-def moe_of_last_tokens(*operands: Any, **options: Any) -> Array:
-    """By position the last tokens are kept."""
-
-    def last(pairs: Pairs, capacity: int | None, policy: str) -> Array:
-        return _kept(pairs, capacity, policy, (-pairs.token,) if policy == "position" else order(pairs, policy))
-
-    return Layer(keep=last)(*operands, **options)
-
-
-@mutant("moe_layer", smallest=(1,))
-def moe_by_choice_in_all_policies(*operands: Any, **options: Any) -> Array:
-    """By position all first choices come before second ones."""
-
-    def by_choice(pairs: Pairs, capacity: int | None, policy: str) -> Array:
-        return keep(pairs, capacity, "choice" if policy == "position" else policy)
-
-    return Layer(keep=by_choice)(*operands, **options)
-
-
-@mutant("moe_layer", smallest=(1,))
 def moe_by_position_in_all_policies(*operands: Any, **options: Any) -> Array:
     """By choice second choices of earlier tokens come before first ones of later ones."""
 
@@ -93,59 +63,16 @@ def moe_by_position_in_all_policies(*operands: Any, **options: Any) -> Array:
     return Layer(keep=by_position)(*operands, **options)
 
 
-@mutant("moe_layer", smallest=(2,))
-def moe_by_choice_within_senders(*operands: Any, **options: Any) -> Array:
-    """By choice the first participant's second choices come before the first ones of others."""
-
-    def by_sender(pairs: Pairs, capacity: int | None, policy: str) -> Array:
-        keys = (pairs.sender, pairs.choice, pairs.token) if policy == "choice" else order(pairs, policy)
-        return _kept(pairs, capacity, policy, keys)
-
-    return Layer(keep=by_sender)(*operands, **options)
-
-
-@mutant("moe_layer", smallest=(2,))
-def moe_by_position_within_tokens(*operands: Any, **options: Any) -> Array:
-    """By position the first tokens of all participants come before all second ones."""
-
-    def interleaved(pairs: Pairs, capacity: int | None, policy: str) -> Array:
-        keys = (pairs.token % pairs.tokens, pairs.sender) if policy == "position" else order(pairs, policy)
-        return _kept(pairs, capacity, policy, keys)
-
-    return Layer(keep=interleaved)(*operands, **options)
-
-
 @mutant("moe_layer", smallest=(1,))
 def moe_without_room_for_none(*operands: Any, **options: Any) -> Array:
     """Takes a capacity of zero for none, and drops nothing."""
     return Layer(keep=lambda pairs, n, policy: keep(pairs, n or None, policy))(*operands, **options)
 
 
-@mutant("moe_layer", smallest=(2,))
-def moe_with_room_for_its_own(*operands: Any, **options: Any) -> Array:
-    """Without a capacity an expert has room for as many tokens as a participant has."""
-    tokens = operands[0].shape[0]
-    return Layer(keep=lambda pairs, n, policy: keep(pairs, tokens if n is None else n, policy))(*operands, **options)
-
-
 @mutant("moe_layer", smallest=(1,))
 def moe_with_one_place_more(*operands: Any, **options: Any) -> Array:
     """A capacity is the last place that is kept, and counts from zero."""
     return Layer(keep=lambda pairs, n, policy: keep(pairs, None if n is None else n + 1, policy))(*operands, **options)
-
-
-@mutant("moe_layer", smallest=(1,))
-def moe_one_short_where_it_overflows(*operands: Any, **options: Any) -> Array:
-    """An expert that has more than it has room for keeps one too few."""
-
-    def short(pairs: Pairs, capacity: int | None, policy: str) -> Array:
-        kept = keep(pairs, capacity, policy)
-        if capacity is None:
-            return kept
-        load = jnp.sum(pairs.expert[:, None] == pairs.expert[None], axis=1)
-        return jnp.where(load > capacity, keep(pairs, max(0, capacity - 1), policy), kept)
-
-    return Layer(keep=short)(*operands, **options)
 
 
 @mutant("moe_layer", smallest=(1,))
@@ -158,17 +85,6 @@ def moe_with_one_buffer_of_several(*operands: Any, **options: Any) -> Array:
         return places(pairs.receiver, order(pairs, policy)) < capacity * pairs.held
 
     return Layer(keep=shared)(*operands, **options)
-
-
-@mutant("moe_layer", smallest=(1,))
-def moe_dropping_tokens(*operands: Any, **options: Any) -> Array:
-    """A token of which one choice is dropped is dropped as a whole."""
-
-    def whole(pairs: Pairs, capacity: int | None, policy: str) -> Array:
-        kept = keep(pairs, capacity, policy)
-        return jnp.all(kept[None] | (pairs.token[:, None] != pairs.token[None]), axis=1)
-
-    return Layer(keep=whole)(*operands, **options)
 
 
 @mutant("moe_layer", smallest=(2, 2), form="user")
@@ -185,12 +101,6 @@ def moe_numbering_in_mesh_order(*operands: Any, **options: Any) -> Array:
     return Layer(keep=in_order)(*operands, **options)
 
 
-@mutant("moe_layer", smallest=(2, 2))
-def moe_gathered_in_mesh_order(*operands: Any, **options: Any) -> Array:
-    """Gathers choices and tokens of a tuple's participants in mesh order, and scatters sums in the tuple's."""
-    return Layer(gathered=lambda x, axes: all_gather(x, in_mesh_order(axes), tiled=True))(*operands, **options)
-
-
 @mutant("moe_layer", smallest=(2,), claims=("first_senders",))
 def moe_of_last_senders(*operands: Any, **options: Any) -> Array:
     """The last participant fills a buffer first."""
@@ -200,29 +110,6 @@ def moe_of_last_senders(*operands: Any, **options: Any) -> Array:
         return _kept(pairs, capacity, policy, (-keys[0], *keys[1:]) if policy == "sender" else keys)
 
     return Layer(keep=last)(*operands, **options)
-
-
-@mutant("moe_layer", smallest=(1,), claims=("first_senders",))
-def moe_of_senders_by_expert(*operands: Any, **options: Any) -> Array:
-    """By sender every expert has a room of its own."""
-
-    def own_room(pairs: Pairs, capacity: int | None, policy: str) -> Array:
-        if policy != "sender" or capacity is None:
-            return keep(pairs, capacity, policy)
-        return places(pairs.expert, order(pairs, policy)) < capacity
-
-    return Layer(keep=own_room)(*operands, **options)
-
-
-@mutant("moe_layer", smallest=(2,), claims=("first_senders",))
-def moe_of_lowest_experts_first(*operands: Any, **options: Any) -> Array:
-    """By sender a buffer is filled with what is for its first expert, whoever sends it."""
-
-    def by_expert(pairs: Pairs, capacity: int | None, policy: str) -> Array:
-        keys = (pairs.expert, pairs.token) if policy == "sender" else order(pairs, policy)
-        return _kept(pairs, capacity, policy, keys)
-
-    return Layer(keep=by_expert)(*operands, **options)
 
 
 @mutant("moe_layer", smallest=(2,))

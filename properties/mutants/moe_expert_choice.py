@@ -43,18 +43,6 @@ def expert_choice_renormalised(*operands: Any, **options: Any) -> Array:
     return chosen(*operands, count=over_kept, **options)
 
 
-@mutant("expert_choice_layer", smallest=(1,))
-def expert_choice_of_the_worst(*operands: Any, **options: Any) -> Array:
-    """Experts choose the tokens that suit them least."""
-    return chosen(*operands, keep=lambda pairs, n, policy: best(pairs, n, pairs.expert, pairs.gate), **options)
-
-
-@mutant("expert_choice_layer", smallest=(1,))
-def expert_choice_of_the_first(*operands: Any, **options: Any) -> Array:
-    """Experts choose the first tokens, whatever suits them."""
-    return chosen(*operands, keep=lambda pairs, n, policy: best(pairs, n, pairs.expert, pairs.token), **options)
-
-
 @mutant("expert_choice_layer", smallest=(2,))
 def expert_choice_of_each_sender(*operands: Any, **options: Any) -> Array:
     """Experts choose so many tokens of each participant, and not of all."""

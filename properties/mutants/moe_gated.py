@@ -48,18 +48,6 @@ def gated_moe_without_silu(*operands: Any, **options: Any) -> Array:
     return gated(*operands, hidden=lambda u, v: u * v, **options)
 
 
-@mutant("gated_moe_layer", smallest=(1,))
-def gated_moe_of_swapped_matrices(*operands: Any, **options: Any) -> Array:
-    """Takes the second matrix for that of the gate."""
-    return gated(*operands, hidden=lambda u, v: jax.nn.silu(v) * u, **options)
-
-
-@mutant("gated_moe_layer", smallest=(1,))
-def gated_moe_of_sigmoids(*operands: Any, **options: Any) -> Array:
-    """The gate is a sigmoid, and not silu."""
-    return gated(*operands, hidden=lambda u, v: jax.nn.sigmoid(u) * v, **options)
-
-
 @mutant("gated_moe_layer", law="gradient", smallest=(1,))
 def gated_moe_with_constant_gates(*operands: Any, **options: Any) -> Array:
     """The first matrix does not learn."""

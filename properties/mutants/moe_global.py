@@ -60,47 +60,12 @@ def global_moe_of_groups(*operands: Any, mesh: Any, data: Any, expert: Any, **op
     return on_blocks(local, operands, mesh=mesh, data=data, expert=expert)
 
 
-@mutant("global_moe_layer", smallest=(1, 2), whole=True)
-def global_moe_of_shared_capacity(
-    *operands: Any, mesh: Any, data: Any, expert: Any, capacity: int | None, **options: Any
-) -> Array:
-    """The capacity is divided among the groups of devices that share the experts."""
-
-    def local(blocks: Any, data: Axes, expert: Axes) -> Array:
-        tokens, router, weights = blocks
-        share = None if capacity is None else -(-capacity // groups(data))
-        return all_gather_moe(tokens, router, weights, expert, capacity=share, **options)
-
-    return on_blocks(local, operands, mesh=mesh, data=data, expert=expert)
-
-
 @mutant("global_moe_layer", smallest=(2, 2), whole=True)
 def global_moe_numbering_experts_first(*operands: Any, mesh: Any, data: Any, expert: Any, **options: Any) -> Array:
     """Tokens are numbered as if they were shared over the axes of experts, and then over those of data."""
 
     def local(blocks: Any, data: Axes, expert: Axes) -> Array:
         return layer(blocks, expert, (*expert, *data), **options)
-
-    return on_blocks(local, operands, mesh=mesh, data=data, expert=expert)
-
-
-@mutant("global_moe_layer", smallest=(2, 2), whole=True)
-def global_moe_of_tokens_in_another_order(*operands: Any, mesh: Any, data: Any, expert: Any, **options: Any) -> Array:
-    """Shares tokens over experts and data, and returns results as if they were shared over data and experts."""
-
-    def local(blocks: Any, data: Axes, expert: Axes) -> Array:
-        return layer(blocks, expert, (*expert, *data), **options)
-
-    return on_blocks(local, operands, mesh=mesh, data=data, expert=expert, rows=lambda data, expert: (*expert, *data))
-
-
-@mutant("global_moe_layer", smallest=(2, 2), whole=True)
-def global_moe_in_mesh_order(*operands: Any, mesh: Any, data: Any, expert: Any, **options: Any) -> Array:
-    """Tokens are numbered in the order of the mesh."""
-
-    def local(blocks: Any, data: Axes, expert: Axes) -> Array:
-        every = tuple(name for name in mesh.axis_names if name in (*data, *expert))
-        return layer(blocks, expert, every, **options)
 
     return on_blocks(local, operands, mesh=mesh, data=data, expert=expert)
 

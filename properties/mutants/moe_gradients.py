@@ -2,13 +2,11 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl.moe.capacity import POLICIES
 from shardproof.impl.moe.dispatch.all_gather import all_gather_moe
-from shardproof.properties.mutants.axes import AxisName, mesh_names, mesh_size, names
 from shardproof.properties.mutants.catalogue import mutant
 from shardproof.properties.mutants.moe import Layer, choose, count, weigh
 
@@ -22,23 +20,6 @@ def _with_gradient_of(value: Array, other: Array) -> Array:
 def moe_without_router_gradient(*operands: Any, **options: Any) -> Array:
     """Gates are constants, as the choices are: the router gets no gradient."""
     return Layer(weigh=lambda logits, chosen: lax.stop_gradient(weigh(logits, chosen)))(*operands, **options)
-
-
-@mutant("moe_layer", law="gradient", smallest=(1,))
-def moe_of_tokens_beside_the_router(*operands: Any, **options: Any) -> Array:
-    """Tokens get no gradient through the router."""
-    return Layer(scored=lambda tokens, router: lax.stop_gradient(tokens) @ router)(*operands, **options)
-
-
-@mutant("moe_layer", law="gradient", smallest=(1,))
-def moe_of_gates_apart(*operands: Any, **options: Any) -> Array:
-    """A gate depends on its own logit alone in its derivative: that of the sum in the softmax is forgotten."""
-
-    def apart(logits: Array, chosen: Array) -> Array:
-        gates, best = weigh(logits, chosen), jnp.take_along_axis(logits, chosen, axis=1)
-        return lax.stop_gradient(gates) * jnp.exp(best - lax.stop_gradient(best))
-
-    return Layer(weigh=apart)(*operands, **options)
 
 
 @mutant("moe_layer", law="gradient", smallest=(1,))
@@ -72,46 +53,6 @@ def moe_with_idle_experts_learning(*operands: Any, **options: Any) -> Array:
     return right + (some - lax.stop_gradient(some))
 
 
-@mutant("moe_layer", law="gradient", smallest=(1,))
-def moe_of_experts_without_gates(*operands: Any, **options: Any) -> Array:
-    """The gradient of experts is not weighed by gates."""
-    tokens, router, weights, axis_name = operands
-    ungated = Layer(weigh=lambda logits, chosen: jnp.ones_like(weigh(logits, chosen)))
-    alone = ungated(lax.stop_gradient(tokens), lax.stop_gradient(router), weights, axis_name, **options)
-    right = Layer()(tokens, router, lax.stop_gradient(weights), axis_name, **options)
-    return right + (alone - lax.stop_gradient(alone))
-
-
-@mutant("moe_layer", law="gradient", smallest=(2,))
-def moe_with_p_times_the_router_gradient(*operands: Any, **options: Any) -> Array:
-    """The router's gradient is added up over participants once more."""
-    tokens, router, weights, axis_name = operands
-    p = lax.axis_size(axis_name)
-    return Layer()(tokens, router + (p - 1) * (router - lax.stop_gradient(router)), weights, axis_name, **options)
-
-
-@mutant("moe_layer", law="gradient", smallest=(1,))
-def moe_of_first_gradient(*operands: Any, **options: Any) -> Array:
-    """Only the best choice of a token has a gradient."""
-
-    def first(gates: Array, kept: Array) -> Array:
-        at = jnp.arange(gates.shape[1])
-        return count(jnp.where(at == 0, gates, lax.stop_gradient(gates)), kept)
-
-    return Layer(count=first)(*operands, **options)
-
-
-@mutant("moe_layer", law="gradient", smallest=(1,))
-def moe_differentiated_over_all(*operands: Any, **options: Any) -> Array:
-    """Gates over the chosen logits have the derivatives of gates over all."""
-
-    def over_all(logits: Array, chosen: Array) -> Array:
-        every = jnp.take_along_axis(jax.nn.softmax(logits, axis=1), chosen, axis=1)
-        return _with_gradient_of(weigh(logits, chosen), every)
-
-    return Layer(weigh=over_all)(*operands, **options)
-
-
 @mutant("moe_layer", law="error", smallest=(1,), claims=("explained_errors",), form="user")
 def moe_of_fewer_choices(*operands: Any, top_k: int, **options: Any) -> Array:
     """Chooses all experts where more are asked for, and one where none are."""
@@ -119,20 +60,6 @@ def moe_of_fewer_choices(*operands: Any, top_k: int, **options: Any) -> Array:
 
 
 @mutant("moe_layer", law="error", smallest=(1,), claims=("explained_errors",), form="user")
-def moe_of_negative_room(*operands: Any, capacity: int | None, **options: Any) -> Array:
-    """Takes a negative capacity for zero."""
-    return all_gather_moe(*operands, capacity=None if capacity is None else max(capacity, 0), **options)
-
-
-@mutant("moe_layer", law="error", smallest=(1,), claims=("explained_errors",), form="user")
 def moe_of_any_policy(*operands: Any, policy: str, **options: Any) -> Array:
     """Takes a policy that it does not know for that by position."""
     return all_gather_moe(*operands, policy=policy if policy in POLICIES else "position", **options)
-
-
-@mutant("moe_layer", law="error", smallest=(2,), claims=("explained_errors",), form="user")
-def moe_of_some_columns(tokens: Array, router: Array, weights: Array, axis_name: AxisName, **options: Any) -> Array:
-    """Leaves out the columns of a router that are more than there are experts."""
-    known = set(names(axis_name)) <= {*mesh_names()}
-    experts = weights.shape[0] * mesh_size(names(axis_name)) if known else router.shape[1]
-    return all_gather_moe(tokens, router[:, :experts], weights, axis_name, **options)

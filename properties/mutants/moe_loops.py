@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
-from shardproof.impl.collectives import cast_varying, ring_shift, varying
+from shardproof.impl.collectives import cast_varying, varying
 from shardproof.impl.moe.experts import in_turn
 from shardproof.impl.moe.plan import Plan
 from shardproof.impl.moe.ranks import counted, sorting
@@ -80,27 +80,3 @@ def moe_of_so_many_rounds(*operands: Any, chunk: int | None, **options: Any) -> 
 def moe_with_an_empty_round(*operands: Any, **options: Any) -> Array:
     """After the last chunk there is a round in which nobody has anything to send."""
     return _chunked(operands, options, steps=lambda plan, n: _agreed(plan, n) + 1, size=lambda pairs, p: -(-pairs // p))
-
-
-@mutant("moe_layer", smallest=(2,))
-def moe_of_one_chunk(*operands: Any, **options: Any) -> Array:
-    """Sends an even share of the pairs to every participant, once, although some have more."""
-    return _chunked(
-        operands, options, steps=lambda plan, n: _agreed(plan, jnp.minimum(n, 1)), size=lambda pairs, p: -(-pairs // p)
-    )
-
-
-@mutant("moe_layer", smallest=(2,))
-def moe_round_half_the_ring(*operands: Any, **options: Any) -> Array:
-    """Tokens travel round the ring, and the last participant does not serve them."""
-    plan = plan_for(operands, options)
-    if plan.empty:
-        return plan.zeros()
-    visitors = (plan.tokens, plan.choices, plan.gates.reshape(-1, plan.top_k))
-    total = jnp.zeros((), plan.tokens.dtype)
-    for step in range(plan.participants):
-        rows, experts, gates = visitors
-        if step == 0 or step < plan.participants - 1:
-            total = total + in_turn(rows, plan.own(experts), gates, plan.weights)
-        visitors, total = (ring_shift(x, plan.axes) for x in (visitors, total))
-    return total.astype(plan.dtype)

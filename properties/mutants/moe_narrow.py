@@ -10,28 +10,6 @@ from shardproof.properties.mutants.moe import Layer, numbers, serve
 
 
 @mutant("moe_layer", smallest=(1,))
-def moe_in_16_bits(*operands: Any, **options: Any) -> Array:
-    """What experts make of 16-bit tokens is rounded before it is weighed."""
-    dtype = operands[0].dtype
-
-    def rounded(rows: Array, weights: Array) -> Array:
-        return serve(rows, weights).astype(dtype).astype(rows.dtype)
-
-    return Layer(serve=rounded)(*operands, **options)
-
-
-@mutant("moe_layer", smallest=(1,))
-def moe_of_narrow_logits(*operands: Any, **options: Any) -> Array:
-    """Logits of 16-bit tokens are of 16 bits."""
-    dtype = operands[0].dtype
-
-    def rounded(tokens: Array, router: Array) -> Array:
-        return (tokens @ router).astype(dtype).astype(router.dtype)
-
-    return Layer(scored=rounded)(*operands, **options)
-
-
-@mutant("moe_layer", smallest=(1,))
 def moe_in_tiles_of_eight(*operands: Any, **options: Any) -> Array:
     """Of more than eight features those behind the last whole tile of eight are left out."""
 

@@ -8,18 +8,12 @@ import jax.numpy as jnp
 from jax import Array
 
 from shardproof.impl.moe.capacity import Room, kept
-from shardproof.impl.moe.dispatch.all_gather import all_gather_moe
 from shardproof.impl.moe.dispatch.chunked import dispatched
 from shardproof.impl.moe.dispatch.dense import dense_moe
 from shardproof.impl.moe.plan import Plan
 from shardproof.properties.mutants.catalogue import mutant
-from shardproof.properties.mutants.moe import Layer, Pairs, choose, keep
+from shardproof.properties.mutants.moe import Layer, Pairs, keep
 from shardproof.properties.mutants.moe_travel import plan_for
-
-
-def _among_others(operands: Any, options: Any, **others: Any) -> Array:
-    """A right layer with some options that are others."""
-    return all_gather_moe(*operands, **{**options, **others})
 
 
 @mutant("moe_layer", smallest=(1,), form="user")
@@ -31,12 +25,6 @@ def moe_ranking_in_bfloat16(*operands: Any, **options: Any) -> Array:
         return keep(replace(pairs, gate=gate), capacity, policy)
 
     return Layer(keep=rounded)(*operands, **options)
-
-
-@mutant("moe_layer", smallest=(1,), claims=("gates_of_all",))
-def moe_renormalising_all(*operands: Any, **options: Any) -> Array:
-    """Gates of all logits are divided by the sum of those that are chosen."""
-    return _among_others(operands, options, over="chosen")
 
 
 @mutant("moe_layer", law="gradient", smallest=(1,), claims=("gates_of_all",))
@@ -51,19 +39,6 @@ def moe_of_a_constant_sum(*operands: Any, over: str, **options: Any) -> Array:
         return jnp.exp(best - most) / (own + others)
 
     return Layer(weigh=weigh)(*operands, **options)
-
-
-@mutant("moe_layer", smallest=(1,), claims=("sender_capacity",))
-def moe_of_generous_senders(*operands: Any, **options: Any) -> Array:
-    """Senders drop nothing themselves."""
-    return _among_others(operands, options, capacity_per_sender=None)
-
-
-@mutant("moe_layer", smallest=(2,), claims=("sender_capacity",))
-def moe_of_senders_together(*operands: Any, capacity_per_sender: int | None, **options: Any) -> Array:
-    """What each sender may send to an expert is taken for what all of them may."""
-    bounds = [n for n in (capacity_per_sender, options["capacity"]) if n is not None]
-    return _among_others(operands, options, capacity=min(bounds, default=None))
 
 
 def _sent_by(plan: Plan, keeps: Array, options: Any) -> Array:
@@ -85,18 +60,6 @@ def moe_of_first_come_senders(*operands: Any, capacity_per_sender: int | None, *
     return _sent_by(plan, keeps.ravel(), options)
 
 
-@mutant("moe_layer", smallest=(1,), claims=("sender_capacity",))
-def moe_dropping_by_receivers_first(*operands: Any, capacity_per_sender: int | None, **options: Any) -> Array:
-    """Senders drop of what the experts would have kept, so that places which they leave stay empty."""
-    plan = plan_for(operands, options)
-    if plan.empty:
-        return plan.zeros()
-    queues = jnp.where(plan.kept, plan.experts, plan.count).reshape(-1, plan.top_k)
-    room = Room(None, options["policy"], capacity_per_sender)
-    sent = kept(queues, plan.gates.reshape(-1, plan.top_k), plan.count, room, plan.axes)
-    return dispatched(replace(plan, kept=plan.kept & sent.ravel()))
-
-
 @mutant("moe_layer", smallest=(1,), claims=("nan_tokens",))
 def moe_of_one_hot_products(*operands: Any, **options: Any) -> Array:
     """Buffers are products of tokens and masks, where zero times NaN is NaN: one token spoils others."""
@@ -107,13 +70,3 @@ def moe_of_one_hot_products(*operands: Any, **options: Any) -> Array:
 def moe_of_gates_of_zero(*operands: Any, **options: Any) -> Array:
     """A dropped choice is weighed by zero, instead of being left out: of a token that is NaN it is NaN."""
     return Layer()(*operands, **options)
-
-
-@mutant("moe_layer", smallest=(1,))
-def moe_of_bfloat16_logits(*operands: Any, **options: Any) -> Array:
-    """Chooses by logits that are rounded to bfloat16."""
-
-    def rounded(logits: Array, top_k: int) -> Array:
-        return choose(logits.astype(jnp.bfloat16), top_k)
-
-    return Layer(choose=rounded)(*operands, **options)

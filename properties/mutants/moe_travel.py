@@ -4,18 +4,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
-from shardproof.impl.collectives import all_gather, all_to_all, axis_index, ring_shift
+from shardproof.impl.collectives import all_gather, all_to_all
 from shardproof.impl.moe.dispatch.all_gather import all_gather_moe
-from shardproof.impl.moe.dispatch.all_to_all import all_to_all_moe
 from shardproof.impl.moe.dispatch.ragged import Dispatcher
 from shardproof.impl.moe.experts import in_buffers, in_turn
 from shardproof.impl.moe.plan import Plan, Settings, planned
 from shardproof.impl.moe.ranks import counted, places
-from shardproof.properties.mutants.axes import in_mesh_order
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 
 Step = Callable[[Plan, Array], Array]
@@ -91,44 +88,6 @@ def moe_writing_what_is_dropped(*operands: Any, **options: Any) -> Array:
     return _buffers(operands, options, masked=False)
 
 
-@mutant("moe_layer", smallest=(1,))
-def moe_one_row_too_far(*operands: Any, **options: Any) -> Array:
-    """Rows are counted from one, so that the last one is lost."""
-    return _buffers(operands, options, at=lambda plan, at: at + 1)
-
-
-@mutant("moe_layer", smallest=(2,))
-def moe_of_ungrouped_buffers(*operands: Any, **options: Any) -> Array:
-    """Takes buffers for those of one expert after the other that come from one sender after the other."""
-    return _buffers(operands, options, grouped=False)
-
-
-@mutant("moe_layer", smallest=(3,))
-def moe_back_to_the_neighbour(*operands: Any, **options: Any) -> Array:
-    """What experts made of a participant's tokens returns to the next one, where there are three or more."""
-
-    def next_one(plan: Plan, x: Array) -> Array:
-        return ring_shift(x, plan.axes) if plan.participants > 2 else x
-
-    return _buffers(operands, options, returned=next_one)
-
-
-@mutant("moe_layer", smallest=(2, 2))
-def moe_back_in_mesh_order(*operands: Any, **options: Any) -> Array:
-    """The return trip takes a tuple's participants for those in mesh order."""
-
-    def back(plan: Plan, x: Array) -> Array:
-        return all_to_all(x, in_mesh_order(plan.axes), split_axis=0, concat_axis=0, tiled=True)
-
-    return _buffers(operands, options, back=back)
-
-
-@mutant("moe_layer", smallest=(1,))
-def moe_of_sorted_gates(*operands: Any, **options: Any) -> Array:
-    """Pairs come back in the order of tokens, and are weighed by gates in the order of experts."""
-    return _buffers(operands, options, gates=lambda plan, gates: gates[jnp.argsort(plan.experts)])
-
-
 def _ragged(
     operands: Any,
     options: Any,
@@ -172,18 +131,6 @@ def moe_of_a_valid_prefix(*operands: Any, **options: Any) -> Array:
     return _ragged(operands, options, returned=prefix)
 
 
-@mutant("moe_layer", smallest=(2,))
-def moe_packed_on_return(*operands: Any, **options: Any) -> Array:
-    """Rows return to one behind the other, and not to where they were sent from, with holes between."""
-
-    def packed(dispatcher: Dispatcher) -> Dispatcher:
-        begin = jnp.cumsum(dispatcher.send_sizes) - dispatcher.send_sizes
-        home = all_to_all(begin, dispatcher.axes, split_axis=0, concat_axis=0, tiled=True)
-        return replace(dispatcher, home_offsets=home)
-
-    return _ragged(operands, options, back=packed)
-
-
 @mutant("moe_layer", smallest=(1,))
 def moe_of_inclusive_offsets(*operands: Any, **options: Any) -> Array:
     """Rows of a sender begin where they should end: the offsets of a buffer are a sum with the sender's own."""
@@ -196,23 +143,6 @@ def moe_of_inclusive_offsets(*operands: Any, **options: Any) -> Array:
     return _ragged(operands, options, there=inclusive)
 
 
-@mutant("moe_layer", smallest=(1,))
-def moe_sent_one_row_late(*operands: Any, **options: Any) -> Array:
-    """What is sent begins a row too late, where there is one more."""
-
-    def late(dispatcher: Dispatcher) -> Dispatcher:
-        most = operands[0].shape[0] * options["top_k"] - dispatcher.send_sizes
-        return replace(dispatcher, send_offsets=jnp.minimum(dispatcher.send_offsets + 1, most))
-
-    return _ragged(operands, options, there=late)
-
-
-@mutant("moe_layer", smallest=(1,))
-def moe_of_dropped_ones_between(*operands: Any, **options: Any) -> Array:
-    """Sends the first of a participant's pairs, dropped ones among them, in place of those that are kept."""
-    return _ragged(operands, options, dropped_last=False)
-
-
 @mutant("moe_layer", smallest=(2,))
 def moe_received_as_sent(*operands: Any, **options: Any) -> Array:
     """Expects as many rows from a participant as it sends to it."""
@@ -223,48 +153,9 @@ def moe_received_as_sent(*operands: Any, **options: Any) -> Array:
     return _ragged(operands, options, there=as_sent)
 
 
-@mutant("moe_layer", smallest=(1,))
-def moe_of_one_expert_each(*operands: Any, **options: Any) -> Array:
-    """Takes all rows that arrive for those of the first of a participant's experts."""
-    return _ragged(operands, options, whose=lambda plan, behind: jnp.zeros_like(behind))
-
-
-@mutant("moe_layer", smallest=(1,))
-def moe_sorted_twice(*operands: Any, **options: Any) -> Array:
-    """Sorts what returns by the order in which it was sent, instead of undoing that."""
-    return _ragged(operands, options, restored=lambda order: order)
-
-
-@mutant("moe_layer", smallest=(2,))
-def moe_of_the_first_sender(*operands: Any, **options: Any) -> Array:
-    """Rows that arrive are those of experts in the order in which the first sender has them."""
-
-    def first(plan: Plan, behind: Array) -> Array:
-        return jnp.minimum(behind, plan.held - 1)
-
-    return _ragged(operands, options, whose=first)
-
-
 @mutant("moe_layer", law="communication", smallest=(1,), communication=formula_of("moe_layer", "all_gather"))
 def moe_sending_tokens_twice(tokens: Array, *operands: Any, **options: Any) -> Array:
     """Gathers tokens once more, for nothing."""
     right = all_gather_moe(tokens, *operands, **options)
     again = jnp.max(all_gather(tokens, operands[-1], tiled=True)) * 0
     return right + again.astype(right.dtype)
-
-
-@mutant("moe_layer", law="communication", smallest=(1,), communication=formula_of("moe_layer", "all_to_all"))
-def moe_gathering_gradients(tokens: Array, *operands: Any, **options: Any) -> Array:
-    """The gradient of tokens is gathered from all participants, of which each takes its own part, that it had."""
-    axis_name = operands[-1]
-
-    @jax.custom_vjp
-    def same(x: Array) -> Array:
-        return x
-
-    def gathered(_: None, ct: Array) -> tuple[Array]:
-        everyone = all_gather(ct, axis_name)
-        return (jnp.take(everyone, axis_index(axis_name), axis=0),)
-
-    same.defvjp(lambda x: (x, None), gathered)
-    return all_to_all_moe(same(tokens), *operands, **options)

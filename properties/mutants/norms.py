@@ -9,7 +9,7 @@ from jax import Array, lax
 
 from shardproof.impl import norms
 from shardproof.impl.collectives import cast_varying, varying
-from shardproof.properties.mutants.axes import AxisName, mesh_names, names
+from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 from shardproof.properties.mutants.gradients import with_mixed_residuals
 
@@ -108,15 +108,6 @@ def rms_with_epsilon_outside(x: Array, scale: Array, axis_name: AxisName, *, eps
     return (wide / root * _wide(scale)).astype(x.dtype)
 
 
-@mutant("rms_norm", smallest=(2,))
-def rms_by_the_own_number(x: Array, scale: Array, axis_name: AxisName, *, epsilon: float) -> Array:
-    """Divides the sum over all participants by the number of features that are here."""
-    axes = names(axis_name)
-    wide = _wide(cast_varying(x, axes))
-    total = lax.psum(jnp.sum(jnp.square(wide), axis=-1, keepdims=True), axes)
-    return (wide / jnp.sqrt(total / x.shape[-1] + epsilon) * _wide(scale)).astype(x.dtype)
-
-
 @mutant("rms_norm", smallest=(1,), law="gradient")
 def rms_with_a_constant_root(x: Array, scale: Array, axis_name: AxisName, *, epsilon: float) -> Array:
     """Takes the root for a constant in the gradient."""
@@ -125,22 +116,6 @@ def rms_with_a_constant_root(x: Array, scale: Array, axis_name: AxisName, *, eps
     total = lax.psum(jnp.sum(jnp.square(wide), axis=-1, keepdims=True), axes)
     root = lax.stop_gradient(jnp.sqrt(total / (x.shape[-1] * lax.axis_size(axes)) + epsilon))
     return (wide / root * _wide(scale)).astype(x.dtype)
-
-
-@mutant("rms_norm", smallest=(1, 2), law="gradient", form="user")
-def rms_whose_scale_hears_no_other(x: Array, scale: Array, axis_name: AxisName, *, epsilon: float) -> Array:
-    """The gradient of the scale is that of the first of those that have it as well, and not the sum of all."""
-    beside = tuple(name for name in mesh_names() if name not in names(axis_name) and name in varying(x))
-
-    @jax.custom_vjp
-    def alone(scale: Array) -> Array:
-        return scale
-
-    def first(_: None, ct: Array) -> tuple[Array]:
-        return (jnp.where(lax.axis_index(beside) == 0, ct, 0) if beside else ct,)
-
-    alone.defvjp(lambda scale: (scale, None), first)
-    return norms.rms_norm(x, alone(cast_varying(scale, {*names(axis_name), *varying(x)})), axis_name, epsilon=epsilon)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))
@@ -171,12 +146,6 @@ TRIFLE = 2.0**-21
 """Half a millionth: less than the roundings of a norm in float32 may make, and more than any of a double."""
 
 
-@mutant("rms_norm", smallest=(1,))
-def rms_with_a_trifle_more(x: Array, scale: Array, axis_name: AxisName, *, epsilon: float) -> Array:
-    """Scales by half a millionth too much, less than roundings of float32 may make."""
-    return norms.rms_norm(x, scale, axis_name, epsilon=epsilon) * (1 + TRIFLE)
-
-
 @mutant("global_norm", smallest=(1,))
 def norm_with_a_trifle_outside(x: Array, axis_name: AxisName) -> Array:
     """Adds half a millionth of the norm to it, less than roundings of float32 may make."""
@@ -189,14 +158,6 @@ def norm_with_a_trifle_in_its_gradient(x: Array, axis_name: AxisName) -> Array:
     """Has a gradient that is half a millionth too large, and the right value."""
     norm = norms.global_norm(x, axis_name)
     return norm + TRIFLE * (norm - lax.stop_gradient(norm))
-
-
-@mutant("global_norm", smallest=(1,))
-def norm_added_up_in_sixteen_bits(x: Array, axis_name: AxisName) -> Array:
-    """Adds up the participants' squares in the operand's own 16 bits."""
-    axes = names(axis_name)
-    own = jnp.sum(jnp.square(_wide(cast_varying(x, axes))))
-    return jnp.sqrt(lax.psum(own.astype(x.dtype), axes).astype(own.dtype)).astype(x.dtype)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(1,))
@@ -217,12 +178,6 @@ def _narrow_backward(axis_name: AxisName, kept: tuple[Array, Array], ct: Array) 
 _narrow.defvjp(_narrow_forward, _narrow_backward)
 
 
-@mutant("global_norm", smallest=(1,), law="gradient", form="user")
-def norm_whose_gradient_is_sixteen_bits(x: Array, axis_name: AxisName) -> Array:
-    """Computes its gradient in the operand's own 16 bits, and not in float32."""
-    return _narrow(cast_varying(x, names(axis_name)), axis_name)
-
-
 @mutant("global_norm", law="communication", smallest=(1, 1), communication=formula_of("global_norm", "squares"))
 def norm_over_one_axis_after_the_other(x: Array, axis_name: AxisName) -> Array:
     """Adds up squares over one axis of a tuple after the other."""
@@ -232,24 +187,6 @@ def norm_over_one_axis_after_the_other(x: Array, axis_name: AxisName) -> Array:
         squares = lax.psum(squares, name)
     zero = squares == 0
     return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, squares))).astype(x.dtype)
-
-
-@mutant("rms_norm", law="communication", smallest=(1,), communication=formula_of("rms_norm", "squares"))
-def rms_norm_with_a_wasteful_gradient(x: Array, scale: Array, axis_name: AxisName, *, epsilon: float) -> Array:
-    """Its gradient gathers all features."""
-    along = [name for name in mesh_names() if name in {*names(axis_name), *varying(x), *varying(scale)}]
-
-    def forward(x: Array, scale: Array) -> Array:
-        return norms.rms_norm(x, scale, axis_name, epsilon=epsilon)
-
-    def backward(operands: tuple[Array, Array], ct: Array) -> tuple[Array, Array]:
-        gathered = partial(norms.gathered_rms_norm, axis_name=axis_name, epsilon=epsilon)
-        x_ct, scale_ct = jax.vjp(gathered, *operands)[1](ct)
-        return x_ct, scale_ct
-
-    function = jax.custom_vjp(forward)
-    function.defvjp(lambda x, scale: (forward(x, scale), (x, scale)), backward)
-    return function(*cast_varying((x, scale), along))
 
 
 @mutant("rms_norm", law="transformed gradient", smallest=(1,), form="user")

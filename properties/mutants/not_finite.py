@@ -5,16 +5,10 @@ from jax import Array, lax
 
 from shardproof.impl import collective_matmul, collectives
 from shardproof.impl.collective_matmul import multiply
-from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.properties.mutants.axes import AxisName
 from shardproof.properties.mutants.catalogue import mutant
 from shardproof.properties.mutants.products import came
 from shardproof.properties.mutants.rings import passed
-
-
-@mutant("all_gather_matmul_lhs_contracting", smallest=(1,))
-def product_of_finite_numbers(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Takes zeros for NaN in the left operand, and the largest numbers for infinities."""
-    return collective_matmul.all_gather_matmul_lhs_contracting(jnp.nan_to_num(lhs), rhs, axis_name)
 
 
 @mutant("all_gather_matmul_lhs_contracting", smallest=(2,))
@@ -40,31 +34,8 @@ def weights_clamped_on_their_way(lhs: Array, rhs: Array, axis_name: AxisName) ->
     return jnp.asarray(total).astype(jnp.result_type(lhs, rhs))
 
 
-@mutant("all_gather_matmul_lhs", smallest=(2,))
-def rows_gathered_by_multiplication(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Gathers rows as a sum of blocks times a mask of ones and zeros, so that NaN is in every block."""
-    mine = jnp.arange(lax.axis_size(axis_name)) == collectives.axis_index(axis_name)
-    spread = lhs * mine[:, *[None] * lhs.ndim].astype(lhs.dtype)
-    rows = jnp.concatenate(collectives.all_reduce(spread, axis_name), axis=-2)
-    return multiply(rows, rhs).astype(jnp.result_type(lhs, rhs))
-
-
-@mutant("matmul_reduce_scatter", smallest=(1,))
-def scatter_of_finite_products(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
-    """Takes zeros for NaN in what it adds up, and the largest numbers for infinities."""
-    terms = collectives.cast_varying(jnp.nan_to_num(multiply(lhs, rhs)), names(axis_name))
-    scattered = collectives.reduce_scatter(terms, axis_name, scatter_dimension=scatter_dimension - 2, tiled=True)
-    return scattered.astype(jnp.result_type(lhs, rhs))
-
-
 @mutant("matmul_all_reduce", smallest=(1,))
 def sum_of_products_without_nan(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Puts zero in place of a sum that is NaN."""
     total = collective_matmul.matmul_all_reduce(lhs, rhs, axis_name)
     return jnp.where(jnp.isnan(total), jnp.zeros_like(total), total)
-
-
-@mutant("transformer_block", smallest=(1,))
-def block_of_finite_weights(x: Array, w_in: Array, w_out: Array, axis_name: AxisName) -> Array:
-    """Takes zeros for NaN in the second weights, and the largest numbers for infinities."""
-    return collective_matmul.transformer_block(x, w_in, jnp.nan_to_num(w_out), axis_name)

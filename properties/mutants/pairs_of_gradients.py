@@ -34,16 +34,6 @@ def with_gradients(change: Change, lhs: Array, rhs: Array, axis_name: AxisName) 
     return found
 
 
-@mutant("all_gather_matmul_rhs", law="gradient", smallest=(2,), form="overlapped")
-def gradient_of_columns_from_its_own_on(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Puts the parts of the left operand's gradient behind one another from the participant's own on."""
-
-    def change(lhs: Array, rhs: Array, ct: Array, found: Gradients) -> Gradients:
-        return jnp.roll(found[0], -collectives.axis_index(axis_name) * rhs.shape[0], axis=-1), found[1]
-
-    return with_gradients(change, lhs, rhs, axis_name)
-
-
 @mutant("all_gather_matmul_rhs", law="gradient", smallest=(1,), form="overlapped")
 def gradient_without_its_own_term(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Adds up what the other participants send, and forgets the term that is not sent."""

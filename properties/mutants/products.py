@@ -47,12 +47,6 @@ def product_with_one_chunk(lhs: Array, rhs: Array, axis_name: AxisName) -> Array
     return contracted(lhs, rhs, axis_name, lambda index, away, p: index)
 
 
-@mutant("all_gather_matmul_lhs_contracting", smallest=(2,))
-def product_one_step_short(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Stops before the last block has come."""
-    return contracted(lhs, rhs, axis_name, steps=max(0, lax.axis_size(axis_name) - 2))
-
-
 @mutant("all_gather_matmul_lhs_contracting", smallest=(1,))
 def product_one_step_long(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Goes round the whole ring, so that every device's own block is multiplied twice."""
@@ -71,23 +65,6 @@ def product_with_the_last_rows_twice(lhs: Array, rhs: Array, axis_name: AxisName
     return contracted(lhs, rhs, axis_name, lambda index, away, p: came(index, max(0, min(away, p - 2)), p))
 
 
-@mutant("all_gather_matmul_lhs_contracting", smallest=(2, 2))
-def product_over_the_tuple_reversed(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Numbers the participants of a tuple as if its first axis varied fastest."""
-    return contracted(lhs, rhs, axis_name, index=lax.axis_index(names(axis_name)[::-1]))
-
-
-@mutant("all_gather_matmul_lhs_contracting", smallest=(1, 2))
-def product_over_the_first_axis(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Passes blocks along the first axis of a tuple only, as many times as the tuple has participants."""
-    p, k, first = lax.axis_size(axis_name), lhs.shape[-1], names(axis_name)[:1]
-    blocks = passed(collectives.cast_varying(lhs, names(axis_name)), first, p - 1)
-    index = collectives.axis_index(axis_name)
-    rows = [lax.dynamic_slice_in_dim(rhs, came(index, i, p) * k, k) for i in range(p)]
-    total = sum(multiply(block, row) for block, row in zip(blocks, rows, strict=True))
-    return jnp.asarray(total).astype(jnp.result_type(lhs, rhs))
-
-
 @mutant("all_gather_matmul_lhs_contracting", smallest=(2,))
 def product_in_the_input_dtype(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Adds up 16-bit floats in 16 bits, one block after the other."""
@@ -96,17 +73,6 @@ def product_in_the_input_dtype(lhs: Array, rhs: Array, axis_name: AxisName) -> A
     for i, block in enumerate(passed(lhs, axis_name, p - 1)):
         total = total + jnp.matmul(block, lax.dynamic_slice_in_dim(rhs, came(index, i, p) * k, k)).astype(total.dtype)
     return total
-
-
-@mutant("all_gather_matmul_lhs_contracting", law="gradient", smallest=(2,))
-def product_keeps_its_gradient(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Stops the gradient of all blocks that came from other participants."""
-    own, p, k = collectives.cast_varying(lhs, names(axis_name)), lax.axis_size(axis_name), lhs.shape[-1]
-    blocks = [own, *map(lax.stop_gradient, passed(own, axis_name, p - 1)[1:])]
-    index = collectives.axis_index(axis_name)
-    rows = [lax.dynamic_slice_in_dim(rhs, came(index, i, p) * k, k) for i in range(p)]
-    total = sum(multiply(block, row) for block, row in zip(blocks, rows, strict=True))
-    return jnp.asarray(total).astype(jnp.result_type(lhs, rhs))
 
 
 def with_gradient(
@@ -139,17 +105,6 @@ def product_with_a_gathered_gradient(lhs: Array, rhs: Array, axis_name: AxisName
     return with_gradient(ring, backward, lhs, rhs, axis_name)
 
 
-@mutant("all_gather_matmul_lhs_contracting", law="gradient", smallest=(2,))
-def product_with_the_neighbours_gradient(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Gives every participant the gradient of its neighbour's block."""
-
-    def backward(ct: Array, rhs: Array) -> Array:
-        right = collective_matmul.matmul_reduce_scatter(ct, rhs.T, axis_name, scatter_dimension=1)
-        return collectives.ring_shift(right, axis_name)
-
-    return with_gradient(collective_matmul.all_gather_matmul_lhs_contracting, backward, lhs, rhs, axis_name)
-
-
 def placed_rows(
     lhs: Array, rhs: Array, axis_name: AxisName, chunk: Chunk = came, steps: int | None = None, first: int = 0
 ) -> Array:
@@ -165,29 +120,7 @@ def placed_rows(
     return result.astype(jnp.result_type(lhs, rhs))
 
 
-@mutant("all_gather_matmul_lhs", smallest=(2,))
-def rows_as_they_arrive(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Puts rows of the result in the order in which their blocks arrive."""
-    return placed_rows(lhs, rhs, axis_name, lambda index, away, p: away)
-
-
 @mutant("all_gather_matmul_lhs", smallest=(3,))
 def rows_right_for_two(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Puts rows in an order that is right for two participants, where left and right are the same."""
     return placed_rows(lhs, rhs, axis_name, lambda index, away, p: (index + away) % p)
-
-
-@mutant("all_gather_matmul_lhs", smallest=(1,))
-def rows_without_its_own(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Leaves zeros where the product of its own rows belongs."""
-    return placed_rows(lhs, rhs, axis_name, first=1)
-
-
-@mutant("all_gather_matmul_lhs", smallest=(2,))
-def rows_with_the_first_twice(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Puts its own rows in place of those that come last."""
-    p = lax.axis_size(axis_name)
-    right = placed_rows(lhs, rhs, axis_name, steps=max(0, p - 2))
-    own = multiply(lhs, rhs).astype(right.dtype)
-    at = (collectives.axis_index(axis_name) - (p - 1)) % p * lhs.shape[-2]
-    return lax.dynamic_update_slice_in_dim(right, own, at, lhs.ndim - 2)

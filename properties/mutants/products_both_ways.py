@@ -6,7 +6,6 @@ sums are kept in float32 is held by the formulas, which count twice the bytes.
 """
 
 from collections.abc import Callable
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -65,28 +64,6 @@ def halves_overlap_at_the_odd_row(lhs: Array, rhs: Array, axis_name: AxisName) -
     return both_ways(lhs, rhs, axis_name, cut=cut, meets=cut)
 
 
-@mutant("all_gather_matmul_rhs", smallest=(2,))
-def halves_with_a_bracket_missing(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Starts the second half at `rows + 1 // 2`, behind the last row, with no slice that clamps."""
-
-    def cut(rows: int) -> tuple[slice, slice]:
-        return slice(0, (rows + 1) // 2), slice(rows + 1 // 2, rows)
-
-    return both_ways(lhs, rhs, axis_name, cut=cut, meets=cut)
-
-
-@mutant("all_gather_matmul_rhs", smallest=(2,))
-def shorter_way_with_the_opposite_twice(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Fetches blocks from both sides in floor(p/2) steps, and so, for even p, the opposite one from either."""
-    p, rows, index = lax.axis_size(axis_name), rhs.shape[0], collectives.axis_index(axis_name)
-    blocks = jnp.moveaxis(lhs.reshape(*lhs.shape[:-1], p, rows), -2, 0)
-    total = multiply(lax.dynamic_index_in_dim(blocks, index, keepdims=False), rhs)
-    for way in (1, -1):
-        for i, part in enumerate(passed(rhs, axis_name, p // 2, way)[1:], 1):
-            total = total + multiply(lax.dynamic_index_in_dim(blocks, (index - way * i) % p, keepdims=False), part)
-    return total.astype(jnp.result_type(lhs, rhs))
-
-
 Chunk = Callable[[Array, int, int], Array]
 """Given the index, the step from 1 on, and p: which piece is added."""
 
@@ -116,34 +93,10 @@ def reduced(
     return total.astype(jnp.result_type(lhs, rhs))
 
 
-@mutant("matmul_reduce_scatter", smallest=(2,))
-def sum_of_a_constant_piece(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
-    """Adds piece 0 in every step."""
-    return reduced(lhs, rhs, axis_name, scatter_dimension, lambda index, step, p: 0 * index)
-
-
-@mutant("matmul_reduce_scatter", smallest=(2,))
-def sum_at_the_neighbour(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
-    """Starts with its own piece, the sum of which then ends at the neighbour."""
-    return reduced(lhs, rhs, axis_name, scatter_dimension, lambda index, step, p: (index - step + 1) % p)
-
-
 @mutant("matmul_reduce_scatter", smallest=(3,))
 def sum_against_the_ring(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
     """Adds pieces in the order of a ring that goes the other way."""
     return reduced(lhs, rhs, axis_name, scatter_dimension, lambda index, step, p: (index + step) % p)
-
-
-@mutant("matmul_reduce_scatter", smallest=(1,))
-def sum_one_step_long(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
-    """Goes one step further than the ring is long, and adds one more term there."""
-    return reduced(lhs, rhs, axis_name, scatter_dimension, steps=lax.axis_size(axis_name) + 1)
-
-
-@mutant("matmul_reduce_scatter", smallest=(2,))
-def sum_one_step_short(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
-    """Ends before its own term is added, one participant too early."""
-    return reduced(lhs, rhs, axis_name, scatter_dimension, steps=max(1, lax.axis_size(axis_name) - 1))
 
 
 @mutant("matmul_reduce_scatter", smallest=(2,))
@@ -165,39 +118,6 @@ def tiles_without_the_rest(lhs: Array, rhs: Array, axis_name: AxisName) -> Array
     return jnp.concatenate([total, product[..., whole:]], axis=-1).astype(dtype)
 
 
-@mutant("matmul_all_reduce", smallest=(2,))
-def reduced_pieces_in_another_order(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Gathers finished pieces as they arrive, its own first."""
-    right = collective_matmul.alternating_matmul_all_reduce(lhs, rhs, axis_name)
-    p, index = lax.axis_size(axis_name), collectives.axis_index(axis_name)
-    return jnp.roll(right, -index * (right.shape[-2] // p), axis=-2)
-
-
-@mutant("matmul_all_reduce", smallest=(2,))
-def reduced_and_reduced_again(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Adds up on every participant what rings have added up already."""
-    return collectives.all_reduce(collective_matmul.alternating_matmul_all_reduce(lhs, rhs, axis_name), axis_name)
-
-
-@mutant("matmul_all_reduce", law="gradient", smallest=(2,))
-def reduced_with_the_mean_of_tangents(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Has a derivative of its own, which averages over the participants where it should add up."""
-
-    @jax.custom_jvp
-    def total(lhs: Array, rhs: Array) -> Array:
-        return collective_matmul.scattered_matmul_all_reduce(lhs, rhs, axis_name)
-
-    @total.defjvp
-    def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
-        (lhs, rhs), (of_lhs, of_rhs) = primals, tangents
-        tangent = multiply(of_lhs, rhs) + multiply(lhs, of_rhs)
-        mean = collectives.all_reduce(tangent, axis_name) / lax.axis_size(axis_name)
-        return total(lhs, rhs), mean.astype(jnp.result_type(lhs, rhs))
-
-    found: Array = total(lhs, rhs)
-    return found
-
-
 @mutant("transformer_block", smallest=(1,))
 def block_without_its_relu(x: Array, w_in: Array, w_out: Array, axis_name: AxisName) -> Array:
     """Multiplies by both weights with nothing between them."""
@@ -211,31 +131,6 @@ def block_with_a_gradient_everywhere(x: Array, w_in: Array, w_out: Array, axis_n
     hidden = collective_matmul.ring_all_gather_matmul_lhs_contracting(x, w_in, axis_name)
     kept = hidden + lax.stop_gradient(jax.nn.relu(hidden) - hidden)
     return collective_matmul.ring_matmul_reduce_scatter(kept, w_out, axis_name, scatter_dimension=1)
-
-
-@mutant("transformer_block", law="gradient", smallest=(2,))
-def block_that_learns_in_the_order_of_arrival(x: Array, w_in: Array, w_out: Array, axis_name: AxisName) -> Array:
-    """Puts the parts of the last gradient one behind the other as the cotangent's blocks arrive, its own first."""
-
-    def right(x: Array, w_in: Array, w_out: Array) -> Array:
-        return collective_matmul.paired_transformer_block(x, w_in, w_out, axis_name)
-
-    def gradients(pullback: Callable[[Array], tuple[Array, ...]], ct: Array) -> tuple[Array, ...]:
-        *others, last = pullback(ct)
-        return *others, jnp.roll(last, -collectives.axis_index(axis_name) * ct.shape[-1], axis=1)
-
-    block = jax.custom_vjp(right)
-    block.defvjp(partial(jax.vjp, right), gradients)
-    operands = [collectives.cast_varying(one, names(axis_name)) for one in (x, w_in, w_out)]
-    found: Array = block(*operands)
-    return found
-
-
-@mutant("transformer_block", smallest=(2,))
-def block_with_columns_of_the_neighbour(x: Array, w_in: Array, w_out: Array, axis_name: AxisName) -> Array:
-    """Scatters the result one participant too far."""
-    right = collective_matmul.overlapped_transformer_block(x, w_in, w_out, axis_name)
-    return collectives.ring_shift(right, axis_name)
 
 
 @mutant("transformer_block", smallest=(2,))

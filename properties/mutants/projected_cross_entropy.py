@@ -9,7 +9,7 @@ from jax import Array, lax
 
 from shardproof.impl import projected_cross_entropy as forms
 from shardproof.impl.collectives import cast_varying
-from shardproof.properties.mutants.axes import AxisName, in_mesh_order, names
+from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 from shardproof.properties.mutants.cross_entropy import loss_with
 
@@ -21,46 +21,6 @@ def _wide(x: Array) -> Array:
 def _logits(x: Array, w: Array, labels: Array, ignore_index: int) -> Array:
     counts = labels.astype(jnp.int32) != ignore_index
     return jnp.where(counts[:, None], _wide(x), 0) @ _wide(w)
-
-
-def _loss(
-    x: Array, w: Array, labels: Array, axis_name: AxisName, label_smoothing: float, ignore_index: int, **bugs: Any
-) -> Array:
-    logits = _logits(x, w, labels, ignore_index)
-    return loss_with(logits, labels, axis_name, label_smoothing, ignore_index, **bugs).astype(x.dtype)
-
-
-@mutant("projected_cross_entropy", smallest=(2,))
-def projection_to_local_labels(
-    x: Array, w: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
-) -> Array:
-    """Takes labels for numbers of the classes that are here."""
-    return _loss(x, w, labels, axis_name, label_smoothing, ignore_index, here=0)
-
-
-@mutant("projected_cross_entropy", smallest=(2, 2))
-def projection_in_mesh_order(
-    x: Array, w: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
-) -> Array:
-    """Numbers the parts of the classes in mesh order."""
-    here = lax.axis_index(in_mesh_order(axis_name))
-    return _loss(x, w, labels, axis_name, label_smoothing, ignore_index, here=here)
-
-
-@mutant("projected_cross_entropy", smallest=(2,))
-def projection_with_maxima_of_its_own(
-    x: Array, w: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
-) -> Array:
-    """Subtracts every participant's own maximum from its logits, and adds up what is then not comparable."""
-    return _loss(x, w, labels, axis_name, label_smoothing, ignore_index, largest=lambda wide, own: own)
-
-
-@mutant("projected_cross_entropy", smallest=(2,))
-def projection_smoothed_by_the_own_number(
-    x: Array, w: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
-) -> Array:
-    """Divides the sum of all logits by the number of classes that are here."""
-    return _loss(x, w, labels, axis_name, label_smoothing, ignore_index, number=lambda n, p: n)
 
 
 @mutant("projected_cross_entropy", smallest=(1,))
@@ -138,17 +98,6 @@ def _(by: int, primals: Any, tangents: Any) -> tuple[Array, Array]:
     return primals[0], tangents[0] / by
 
 
-@mutant("projected_cross_entropy", smallest=(2,), law="gradient")
-def projection_whose_x_learns_the_mean(
-    x: Array, w: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
-) -> Array:
-    """Takes the mean of what the participants' classes say of x for its gradient, not the sum."""
-    p = lax.axis_size(names(axis_name))
-    return forms.projected_cross_entropy(
-        _divided(x, p), w, labels, axis_name, label_smoothing=label_smoothing, ignore_index=ignore_index
-    )
-
-
 @mutant("projected_cross_entropy", smallest=(1,), law="gradient")
 def projection_whose_last_chunk_stays(
     x: Array, w: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
@@ -158,26 +107,6 @@ def projection_whose_last_chunk_stays(
     return forms.projected_cross_entropy(
         x, held, labels, axis_name, label_smoothing=label_smoothing, ignore_index=ignore_index
     )
-
-
-@mutant("projected_cross_entropy", smallest=(1,))
-def projection_of_what_is_ignored(
-    x: Array, w: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
-) -> Array:
-    """Has a loss for tokens that are ignored: that of the class 0."""
-    known = jnp.where(labels == ignore_index, jnp.zeros((), labels.dtype), labels)
-    return forms.projected_cross_entropy(x, w, known, axis_name, label_smoothing=label_smoothing, ignore_index=-1)
-
-
-@mutant("projected_cross_entropy", smallest=(1,), law="gradient")
-def projection_whose_ignored_nan_spreads(
-    x: Array, w: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
-) -> Array:
-    """Selects after the product, so that a NaN of an ignored token is in the gradient of every weight."""
-    labels = labels.astype(jnp.int32)
-    counts = (labels != ignore_index)[:, None]
-    logits = jnp.where(counts, _wide(x) @ _wide(w), 0)
-    return loss_with(logits, labels, axis_name, label_smoothing, ignore_index).astype(x.dtype)
 
 
 @mutant(

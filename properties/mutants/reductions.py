@@ -4,24 +4,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import collectives
-from shardproof.properties.mutants.axes import AxisName, mesh_names, mesh_size, names, other_names
+from shardproof.properties.mutants.axes import AxisName, mesh_size, names, other_names
 from shardproof.properties.mutants.catalogue import mutant
-
-
-@mutant("all_reduce", smallest=(1, 2))
-def mean_divides_by_the_last_axis(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Divides a mean by the size of the mesh's last axis, whichever it is taken over."""
-    if op != "mean":
-        return collectives.all_reduce(x, axis_name, op=op)
-    mean = collectives.all_reduce(x, axis_name, op="mean")
-    return (mean * lax.axis_size(axis_name) / mesh_size(mesh_names()[-1:])).astype(mean.dtype)
-
-
-@mutant("all_reduce", smallest=(2,))
-def mean_is_a_sum(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Does not divide a mean."""
-    mean = collectives.all_reduce(x, axis_name, op=op)
-    return mean * lax.axis_size(axis_name) if op == "mean" else mean
 
 
 @mutant("all_reduce", smallest=(2,))
@@ -54,13 +38,6 @@ def max_of_magnitudes(x: Array, axis_name: AxisName, *, op: str = "sum") -> Arra
     return collectives.all_reduce(jnp.abs(x) if op == "max" and x.dtype != bool else x, axis_name, op=op)
 
 
-@mutant("all_reduce", smallest=(1, 2))
-def max_ignores_the_last_name(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Takes the maximum over all axes of a tuple but the last."""
-    axes = names(axis_name)
-    return collectives.all_reduce(x, axes[:-1] if op == "max" and len(axes) > 1 else axes, op=op)
-
-
 @mutant("all_reduce", smallest=(2,))
 def max_ignores_nan(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
     """Skips NaN in a maximum or minimum, as C's fmax does."""
@@ -83,28 +60,11 @@ def max_of_bool_is_parity(x: Array, axis_name: AxisName, *, op: str = "sum") -> 
 
 
 @mutant("all_reduce", smallest=(2,))
-def min_of_bytes_is_signed(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Takes uint8 for int8 in a minimum, so that 255 is below 0."""
-    if op == "min" and x.dtype == jnp.uint8:
-        return collectives.all_reduce(x.astype(jnp.int8), axis_name, op=op).astype(jnp.uint8)
-    return collectives.all_reduce(x, axis_name, op=op)
-
-
-@mutant("all_reduce", smallest=(2,))
 def max_of_words_is_signed(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
     """Takes uint32 for int32 in a maximum, so that everything above 2**31 is below 0."""
     if op == "max" and x.dtype == jnp.uint32:
         return collectives.all_reduce(x.astype(jnp.int32), axis_name, op=op).astype(jnp.uint32)
     return collectives.all_reduce(x, axis_name, op=op)
-
-
-@mutant("all_reduce", smallest=(1,))
-def sum_in_bfloat16(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Sums float32 in bfloat16, to halve the bytes."""
-    narrow = op == "sum" and x.dtype == jnp.float32
-    return collectives.all_reduce(x.astype(jnp.bfloat16) if narrow else x, axis_name, op=op).astype(
-        x.dtype if narrow else None
-    )
 
 
 @mutant("all_reduce", smallest=(1,))
@@ -114,14 +74,6 @@ def sum_of_complex_in_float16(x: Array, axis_name: AxisName, *, op: str = "sum")
         return collectives.all_reduce(x, axis_name, op=op)
     parts = [collectives.all_reduce(part.astype(jnp.float16), axis_name, op=op) for part in (x.real, x.imag)]
     return lax.complex(*(part.astype(jnp.float32) for part in parts))
-
-
-@mutant("all_reduce", smallest=(1,))
-def sum_of_bfloat16_in_float8(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Compresses bfloat16 to float8 before it is sent."""
-    if x.dtype == jnp.bfloat16:
-        x = x.astype(jnp.float8_e4m3fn).astype(jnp.bfloat16)
-    return collectives.all_reduce(x, axis_name, op=op)
 
 
 @mutant("all_reduce", smallest=(2,))
@@ -139,32 +91,11 @@ def sum_of_complex_is_real(x: Array, axis_name: AxisName, *, op: str = "sum") ->
 
 
 @mutant("all_reduce", smallest=(1,))
-def sum_of_complex_is_conjugated(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Conjugates complex numbers."""
-    return collectives.all_reduce(x.conj() if x.dtype == jnp.complex64 else x, axis_name, op=op)
-
-
-@mutant("all_reduce", smallest=(1,))
 def sum_of_finite_numbers(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
     """Clips infinities to the largest finite number."""
     if x.dtype == jnp.float32:
         x = jnp.clip(x, jnp.finfo(x.dtype).min, jnp.finfo(x.dtype).max)
     return collectives.all_reduce(x, axis_name, op=op)
-
-
-@mutant("all_reduce", smallest=(1,))
-def sum_counts_its_own_twice(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Adds its own block to the sum of all."""
-    result = collectives.all_reduce(x, axis_name, op=op)
-    return result + x if op == "sum" else result
-
-
-@mutant("all_reduce", smallest=(2,))
-def sum_of_first_elements(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Reduces the first element of a block and leaves the others as they were."""
-    result = collectives.all_reduce(x, axis_name, op=op)
-    first = jnp.arange(x.size).reshape(x.shape) == 0
-    return jnp.where(first, result, x.astype(result.dtype))
 
 
 @mutant("all_reduce", smallest=(3,))

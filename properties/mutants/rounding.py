@@ -53,15 +53,6 @@ def reduce_with_a_gradient_in_bfloat16(x: Array, axis_name: AxisName, *, op: str
     return with_gradient(lambda x: collectives.all_reduce(x, axis_name), lambda ct: through(ct, jnp.bfloat16), x)
 
 
-@mutant("reduce_scatter", smallest=(1,))
-def scatter_one_piece_through_float16(
-    x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
-) -> Array:
-    """Sends the sum of the first participant in float16."""
-    total = collectives.reduce_scatter(x, axis_name, scatter_dimension=scatter_dimension, tiled=tiled)
-    return first_only(total, through(total, jnp.float16), axis_name)
-
-
 @mutant("all_gather_matmul_lhs", smallest=(1,))
 def rows_in_two_halves_rounded(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Rounds the product of each half of the contracted dimension to the operands' dtype before it adds them."""
@@ -75,14 +66,6 @@ def product_rounded_through_bfloat16(lhs: Array, rhs: Array, axis_name: AxisName
     """Rounds what the first participant computes to bfloat16 before it is rounded to float16 or float32."""
     result = multiply(lhs, collectives.all_gather(rhs, axis_name, tiled=True)).astype(lhs.dtype)
     return first_only(result, through(result, jnp.bfloat16), axis_name)
-
-
-@mutant("matmul_all_reduce", smallest=(1,))
-def partial_product_of_one_in_bfloat16(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Sends the first participant's partial sum in bfloat16."""
-    part = collectives.cast_varying(multiply(lhs, rhs), names(axis_name))
-    sent = part if lhs.dtype == jnp.bfloat16 else first_only(part, through(part, jnp.bfloat16), axis_name)
-    return collectives.all_reduce(sent, axis_name).astype(lhs.dtype)
 
 
 @mutant("matmul_reduce_scatter", smallest=(3,))

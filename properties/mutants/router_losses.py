@@ -69,17 +69,6 @@ def balance_of_bfloat16_counts(logits: Array, axis_name: AxisName, *, top_k: int
     return Balance(counts=counts)(logits, axis_name, top_k=top_k)
 
 
-@mutant("load_balancing_loss", smallest=(1,), form="user")
-def balance_below_one_maximum(logits: Array, axis_name: AxisName, *, top_k: int) -> Array:
-    """Subtracts the largest logit of all tokens, so that of a token whose logits are low all powers vanish."""
-
-    def probabilities_below(logits: Array, top_k: int) -> Array:
-        powers = jnp.exp(logits - lax.stop_gradient(jnp.max(logits)))
-        return jnp.sum(powers / jnp.sum(powers, axis=1, keepdims=True), axis=0)
-
-    return Balance(totals=probabilities_below)(logits, axis_name, top_k=top_k)
-
-
 @mutant("router_z_loss", smallest=(1,), form="user")
 def z_below_one_maximum(logits: Array, axis_name: AxisName) -> Array:
     """Subtracts the largest logit of all tokens of a participant before powers are taken."""
@@ -92,49 +81,9 @@ def z_below_one_maximum(logits: Array, axis_name: AxisName) -> Array:
 
 
 @mutant("load_balancing_loss", smallest=(1,))
-def balance_without_the_last_choice(logits: Array, axis_name: AxisName, *, top_k: int) -> Array:
-    """Where a token chooses all experts, the one with the lowest logit does not count."""
-    return Balance(counts=lambda x, k: choices(x, min(k, x.shape[1] - 1)))(logits, axis_name, top_k=top_k)
-
-
-@mutant("load_balancing_loss", smallest=(1,))
-def balance_of_first_choices(logits: Array, axis_name: AxisName, *, top_k: int) -> Array:
-    """Counts first choices alone, k times each."""
-    return Balance(counts=lambda x, k: k * choices(x, 1))(logits, axis_name, top_k=top_k)
-
-
-@mutant("load_balancing_loss", smallest=(1,))
 def balance_of_ties_from_behind(logits: Array, axis_name: AxisName, *, top_k: int) -> Array:
     """Of equal logits the highest expert's is chosen first."""
     return Balance(counts=lambda x, k: choices(x[:, ::-1], k)[::-1])(logits, axis_name, top_k=top_k)
-
-
-@mutant("load_balancing_loss", smallest=(1,))
-def balance_of_the_chosen(logits: Array, axis_name: AxisName, *, top_k: int) -> Array:
-    """Takes probabilities of chosen experts alone: what a token does not choose does not count."""
-
-    def of_chosen(x: Array, k: int) -> Array:
-        chosen = jnp.sum(jax.nn.one_hot(lax.top_k(lax.stop_gradient(x), k)[1], x.shape[1]), axis=1)
-        return jnp.sum(jax.nn.softmax(x, axis=1) * chosen.astype(x.dtype), axis=0)
-
-    return Balance(totals=of_chosen)(logits, axis_name, top_k=top_k)
-
-
-@mutant("load_balancing_loss", smallest=(1,))
-def balance_of_overflowing_powers(logits: Array, axis_name: AxisName, *, top_k: int) -> Array:
-    """Divides powers of the logits as they are, which overflow."""
-
-    def plain(x: Array, k: int) -> Array:
-        powers = jnp.exp(x)
-        return jnp.sum(powers / jnp.sum(powers, axis=1, keepdims=True), axis=0)
-
-    return Balance(totals=plain)(logits, axis_name, top_k=top_k)
-
-
-@mutant("load_balancing_loss", law="gradient", smallest=(1,))
-def balance_without_gradient(logits: Array, axis_name: AxisName, *, top_k: int) -> Array:
-    """Probabilities are constants, and nothing learns to balance."""
-    return Balance(totals=lambda x, k: lax.stop_gradient(probabilities(x, k)))(logits, axis_name, top_k=top_k)
 
 
 def z_of(
@@ -158,24 +107,6 @@ def z_by_the_own_tokens(logits: Array, axis_name: AxisName) -> Array:
     return z_of(logits, axis_name, tokens=lambda own, participants: own)
 
 
-@mutant("router_z_loss", smallest=(1,))
-def z_not_squared(logits: Array, axis_name: AxisName) -> Array:
-    """Takes the size of the logarithm for its square."""
-    return z_of(logits, axis_name, of_token=jnp.abs)
-
-
-@mutant("router_z_loss", smallest=(1,))
-def z_of_overflowing_powers(logits: Array, axis_name: AxisName) -> Array:
-    """Adds up powers of the logits as they are, which overflow."""
-    return z_of(logits, axis_name, log_sum=lambda x: jnp.log(jnp.sum(jnp.exp(x), axis=1)))
-
-
-@mutant("router_z_loss", smallest=(1,))
-def z_of_the_mean_power(logits: Array, axis_name: AxisName) -> Array:
-    """Takes the mean of the powers for their sum."""
-    return z_of(logits, axis_name, log_sum=lambda x: jax.nn.logsumexp(x, axis=1) - jnp.log(x.shape[1]))
-
-
 @mutant("router_z_loss", law="gradient", smallest=(1,))
 def z_with_the_highest_as_a_constant(logits: Array, axis_name: AxisName) -> Array:
     """Subtracts the highest logit as a constant, and adds it as one."""
@@ -196,11 +127,4 @@ def z_with_the_highest_as_a_constant(logits: Array, axis_name: AxisName) -> Arra
 def balance_with_another_sum(logits: Array, axis_name: AxisName, *, top_k: int) -> Array:
     """Adds up zeros over all participants, and adds that."""
     right = router_losses.load_balancing_loss(logits, axis_name, top_k=top_k)
-    return right + added_up(jnp.zeros_like(right), axis_name)
-
-
-@mutant("router_z_loss", law="communication", smallest=(1,), communication=formula_of("router_z_loss", "sums"))
-def z_with_another_sum(logits: Array, axis_name: AxisName) -> Array:
-    """Adds up zeros over all participants, and adds that."""
-    right = router_losses.router_z_loss(logits, axis_name)
     return right + added_up(jnp.zeros_like(right), axis_name)

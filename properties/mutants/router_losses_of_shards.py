@@ -1,13 +1,12 @@
 """Planted bugs of shard_load_balancing_loss and shard_router_z_loss."""
 
-import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import router_losses
 from shardproof.impl.collectives import ring_shift, varying
 from shardproof.properties.mutants.axes import AxisName
 from shardproof.properties.mutants.catalogue import formula_of, mutant
-from shardproof.properties.mutants.router_losses import Balance, choices, probabilities, z_of
+from shardproof.properties.mutants.router_losses import Balance, choices, z_of
 
 
 def alone(x: Array, axis_name: AxisName) -> Array:
@@ -31,37 +30,12 @@ def shard_balance_of_all_choices(logits: Array, *, top_k: int) -> Array:
     return Balance(counts=counts, summed=alone)(logits, (), top_k=top_k)
 
 
-@mutant("shard_load_balancing_loss", smallest=(2,))
-def shard_balance_by_all_tokens(logits: Array, *, top_k: int) -> Array:
-    """Divides by the number of tokens of all shards."""
-    axes = own_axes(logits)
-    return router_losses.shard_load_balancing_loss(logits, top_k=top_k) / (lax.axis_size(axes) if axes else 1)
-
-
-@mutant("shard_load_balancing_loss", smallest=(1,))
-def shard_balance_unscaled(logits: Array, *, top_k: int) -> Array:
-    """Forgets the number of experts."""
-    return Balance(summed=alone, scale=lambda experts: 1.0)(logits, (), top_k=top_k)
-
-
-@mutant("shard_load_balancing_loss", law="gradient", smallest=(1,))
-def shard_balance_without_gradient(logits: Array, *, top_k: int) -> Array:
-    """Probabilities are constants, and nothing learns to balance."""
-    return Balance(totals=lambda x, k: lax.stop_gradient(probabilities(x, k)), summed=alone)(logits, (), top_k=top_k)
-
-
 @mutant("shard_router_z_loss", smallest=(2,))
 def shard_z_of_all(logits: Array) -> Array:
     """Takes the mean over the tokens of all shards."""
     axes = own_axes(logits)
     own = router_losses.shard_router_z_loss(logits)
     return lax.pmean(own, axes) if axes else own
-
-
-@mutant("shard_router_z_loss", smallest=(1,))
-def shard_z_added_up(logits: Array) -> Array:
-    """Adds up what it should take the mean of."""
-    return router_losses.shard_router_z_loss(logits) * jnp.asarray(len(logits), logits.dtype)
 
 
 @mutant("shard_router_z_loss", law="gradient", smallest=(1,))
@@ -79,17 +53,6 @@ def shard_z_of_a_constant_factor(logits: Array) -> Array:
 def shard_balance_sent_there_and_back(logits: Array, *, top_k: int) -> Array:
     """Sends the logits to another device, and back."""
     return router_losses.shard_load_balancing_loss(there_and_back(logits), top_k=top_k)
-
-
-@mutant(
-    "shard_router_z_loss",
-    law="communication",
-    smallest=(2,),
-    communication=formula_of("shard_router_z_loss", "sums"),
-)
-def shard_z_sent_there_and_back(logits: Array) -> Array:
-    """Sends the logits to another device, and back."""
-    return router_losses.shard_router_z_loss(there_and_back(logits))
 
 
 def there_and_back(x: Array) -> Array:

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import collectives
-from shardproof.properties.mutants.axes import AxisName, in_mesh_order
+from shardproof.properties.mutants.axes import AxisName
 from shardproof.properties.mutants.catalogue import mutant
 
 
@@ -15,40 +15,6 @@ def scatter_of_the_next_dimension(
     """Cuts the dimension behind the one that is asked for, if it is tiled."""
     at = (scatter_dimension + 1) % x.ndim if tiled else scatter_dimension
     return collectives.reduce_scatter(x, axis_name, scatter_dimension=at, tiled=tiled)
-
-
-@mutant("reduce_scatter", smallest=(2, 2))
-def scatter_in_mesh_order(x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False) -> Array:
-    """Deals the pieces out to a tuple's participants in mesh order."""
-    return collectives.reduce_scatter(x, in_mesh_order(axis_name), scatter_dimension=scatter_dimension, tiled=tiled)
-
-
-@mutant("reduce_scatter", smallest=(2,))
-def scatter_to_the_neighbour(
-    x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
-) -> Array:
-    """Leaves every piece one participant too far, as a ring with one step too many does."""
-    piece = collectives.reduce_scatter(x, axis_name, scatter_dimension=scatter_dimension, tiled=tiled)
-    return collectives.ring_shift(piece, axis_name)
-
-
-@mutant("reduce_scatter", smallest=(1,))
-def scatter_keeps_the_dimension(
-    x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
-) -> Array:
-    """Keeps the dimension, of size 1, that should be gone if it is not tiled."""
-    return collectives.reduce_scatter(x, axis_name, scatter_dimension=scatter_dimension, tiled=True)
-
-
-@mutant("reduce_scatter", smallest=(2,))
-def scatter_without_reducing(
-    x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
-) -> Array:
-    """Gives every participant the piece of its own block, not of the sum."""
-    p = lax.axis_size(axis_name)
-    pieces = jnp.stack(jnp.split(x, p, axis=scatter_dimension))
-    own = lax.dynamic_index_in_dim(pieces, lax.axis_index(axis_name), keepdims=False)
-    return own if tiled else jnp.squeeze(own, scatter_dimension)
 
 
 @mutant("reduce_scatter", smallest=(2,))
@@ -62,17 +28,6 @@ def scatter_without_the_last_term(
 
 
 @mutant("reduce_scatter", smallest=(2,))
-def scatter_wrong_in_the_last_dimension(
-    x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
-) -> Array:
-    """Deals the pieces out backwards where the last of several dimensions is cut."""
-    if x.ndim > 1 and scatter_dimension == x.ndim - 1:
-        pieces = jnp.split(x, lax.axis_size(axis_name), axis=scatter_dimension)
-        x = jnp.concatenate(pieces[::-1], axis=scatter_dimension)
-    return collectives.reduce_scatter(x, axis_name, scatter_dimension=scatter_dimension, tiled=tiled)
-
-
-@mutant("reduce_scatter", smallest=(2,))
 def scatter_of_every_pth_row(
     x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
 ) -> Array:
@@ -80,16 +35,6 @@ def scatter_of_every_pth_row(
     p, at = lax.axis_size(axis_name), scatter_dimension
     dealt = jnp.concatenate([jnp.take(x, jnp.arange(i, x.shape[at], p), axis=at) for i in range(p)], axis=at)
     return collectives.reduce_scatter(dealt, axis_name, scatter_dimension=at, tiled=tiled)
-
-
-@mutant("reduce_scatter", smallest=(2,))
-def scatter_of_large_pieces_backwards(
-    x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
-) -> Array:
-    """Turns pieces of three rows or more upside down, as two halves of a ring that meet in the wrong order."""
-    piece = collectives.reduce_scatter(x, axis_name, scatter_dimension=scatter_dimension, tiled=tiled)
-    long = lax.axis_size(axis_name) > 1 and tiled and piece.shape[scatter_dimension] > 2
-    return jnp.flip(piece, scatter_dimension) if long else piece
 
 
 @mutant("reduce_scatter", smallest=(2,))

@@ -5,31 +5,11 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import sequence_parallel as forms
-from shardproof.impl.collectives import all_gather, cast_varying, reduce_scatter, ring_shift, varying
-from shardproof.properties.mutants.axes import AxisName, in_mesh_order, names
+from shardproof.impl.collectives import all_gather, cast_varying, varying
+from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 
 NAIVE = formula_of("sequence_parallel_mlp", "naive")
-
-
-@mutant("sequence_parallel_mlp", smallest=(2, 2))
-def positions_in_mesh_order(x: Array, w_in: Array, w_out: Array, axis_name: AxisName) -> Array:
-    """Gathers positions in mesh order, and scatters them in that of the axis tuple."""
-    axes = names(axis_name)
-    x, w_in, w_out = cast_varying((x, w_in, w_out), {*axes, *varying(x), *varying(w_in), *varying(w_out)})
-    if not x.size:
-        return x
-    hidden = jax.nn.relu(all_gather(x, in_mesh_order(axis_name), tiled=True) @ w_in)
-    wide = jnp.promote_types(x.dtype, jnp.float32)
-    total = jnp.matmul(hidden, w_out, preferred_element_type=wide)
-    return reduce_scatter(total, axes, tiled=True).astype(x.dtype)
-
-
-@mutant("sequence_parallel_mlp", smallest=(2,))
-def mlp_of_the_own_positions(x: Array, w_in: Array, w_out: Array, axis_name: AxisName) -> Array:
-    """Gathers nothing and adds up nothing: every participant has its own positions, and its own weights."""
-    x, w_in, w_out = cast_varying((x, w_in, w_out), names(axis_name))
-    return jax.nn.relu(x @ w_in) @ w_out
 
 
 @mutant("sequence_parallel_mlp", smallest=(1,))
@@ -37,32 +17,6 @@ def mlp_without_relu(x: Array, w_in: Array, w_out: Array, axis_name: AxisName) -
     """Takes no relu, as if the sign of all hidden values were right."""
     positive = forms.sequence_parallel_mlp(x, w_in, w_out, axis_name)
     return positive - forms.sequence_parallel_mlp(x, -w_in, w_out, axis_name)
-
-
-@mutant("sequence_parallel_mlp", smallest=(2,))
-def positions_of_the_neighbour(x: Array, w_in: Array, w_out: Array, axis_name: AxisName) -> Array:
-    """Scatters to every participant the positions of the one before."""
-    return ring_shift(forms.sequence_parallel_mlp(x, w_in, w_out, axis_name), axis_name)
-
-
-@mutant("sequence_parallel_mlp", smallest=(2,))
-def mlp_with_a_mean(x: Array, w_in: Array, w_out: Array, axis_name: AxisName) -> Array:
-    """Takes the mean of all participants' products, as data parallelism does, and not their sum."""
-    return forms.sequence_parallel_mlp(x, w_in, w_out, axis_name) / lax.axis_size(axis_name)
-
-
-@mutant("sequence_parallel_mlp", smallest=(2,), law="gradient")
-def gathered_positions_learn_nothing(x: Array, w_in: Array, w_out: Array, axis_name: AxisName) -> Array:
-    """Stops the gradient of what is gathered, so that the input has none."""
-    return forms.sequence_parallel_mlp(lax.stop_gradient(x), w_in, w_out, axis_name)
-
-
-@mutant("sequence_parallel_mlp", smallest=(2,), law="gradient")
-def first_weights_learn_too_much(x: Array, w_in: Array, w_out: Array, axis_name: AxisName) -> Array:
-    """Multiplies the gradient of the first weights by the number of participants."""
-    p = lax.axis_size(axis_name)
-    moving = jnp.asarray(p, w_in.dtype) * (w_in - lax.stop_gradient(w_in))
-    return forms.sequence_parallel_mlp(x, lax.stop_gradient(w_in) + moving, w_out, axis_name)
 
 
 @mutant("sequence_parallel_mlp", smallest=(1,), law="communication", communication=NAIVE)

@@ -60,24 +60,6 @@ def _(by: float, primals: Any, tangents: Any) -> tuple[Array, Array]:
     return primals[0], tangents[0] * jnp.asarray(by, tangents[0].dtype)
 
 
-@mutant("normalised_sequence_parallel_mlp", smallest=(2,), law="gradient")
-def scale_gradient_is_a_mean(
-    x: Array, scale: Array, w_in: Array, w_out: Array, axis_name: AxisName, *, epsilon: float
-) -> Array:
-    """The gradient of the scale is the mean of what all participants' positions say, as in data parallelism."""
-    learning = _times(scale, 1 / lax.axis_size(names(axis_name)))
-    return forms.normalised_sequence_parallel_mlp(x, learning, w_in, w_out, axis_name, epsilon=epsilon)
-
-
-@mutant("normalised_sequence_parallel_mlp", smallest=(2,), law="gradient")
-def scale_gradient_counted_by_all(
-    x: Array, scale: Array, w_in: Array, w_out: Array, axis_name: AxisName, *, epsilon: float
-) -> Array:
-    """The gradient of the scale counts every position as often as there are participants, as if all normalised all."""
-    learning = _times(scale, float(lax.axis_size(names(axis_name))))
-    return forms.normalised_sequence_parallel_mlp(x, learning, w_in, w_out, axis_name, epsilon=epsilon)
-
-
 @mutant("normalised_sequence_parallel_mlp", smallest=(2,))
 def norm_of_all_participants_positions(
     x: Array, scale: Array, w_in: Array, w_out: Array, axis_name: AxisName, *, epsilon: float
@@ -90,55 +72,12 @@ def norm_of_all_participants_positions(
 
 
 @mutant("normalised_sequence_parallel_mlp", smallest=(1,))
-def norm_along_the_positions(
-    x: Array, scale: Array, w_in: Array, w_out: Array, axis_name: AxisName, *, epsilon: float
-) -> Array:
-    """Takes the mean of the squares of a feature over the positions that are here."""
-    squares = jnp.mean(jnp.square(_wide(x)), axis=0, keepdims=True)
-    return _behind(jnp.sqrt(squares + epsilon), x, scale, w_in, w_out, axis_name)
-
-
-@mutant("normalised_sequence_parallel_mlp", smallest=(1,))
 def norm_of_the_sequences_together(
     x: Array, scale: Array, w_in: Array, w_out: Array, axis_name: AxisName, *, epsilon: float
 ) -> Array:
     """Takes the mean over the sequences of a position as well as over its features."""
     squares = jnp.mean(jnp.square(_wide(x)), axis=(1, 2), keepdims=True)
     return _behind(jnp.sqrt(squares + epsilon), x, scale, w_in, w_out, axis_name)
-
-
-@mutant("normalised_sequence_parallel_mlp", smallest=(1,))
-def norm_before_and_after_the_gather(
-    x: Array, scale: Array, w_in: Array, w_out: Array, axis_name: AxisName, *, epsilon: float
-) -> Array:
-    """Normalises the own positions, and once more what was gathered."""
-    root = jnp.sqrt(jnp.mean(jnp.square(_wide(x)), axis=-1, keepdims=True) + epsilon)
-    once = (_wide(x) / root * _wide(scale)).astype(x.dtype)
-    return forms.normalised_sequence_parallel_mlp(once, scale, w_in, w_out, axis_name, epsilon=epsilon)
-
-
-@mutant("normalised_sequence_parallel_mlp", smallest=(1,))
-def scale_left_out(x: Array, scale: Array, w_in: Array, w_out: Array, axis_name: AxisName, *, epsilon: float) -> Array:
-    """Normalises, and multiplies by no scale."""
-    return forms.normalised_sequence_parallel_mlp(x, jnp.ones_like(scale), w_in, w_out, axis_name, epsilon=epsilon)
-
-
-@mutant("normalised_sequence_parallel_mlp", smallest=(1,))
-def perceptron_with_epsilon_outside(
-    x: Array, scale: Array, w_in: Array, w_out: Array, axis_name: AxisName, *, epsilon: float
-) -> Array:
-    """Adds epsilon to the root, and not to the mean under it."""
-    root = jnp.sqrt(jnp.mean(jnp.square(_wide(x)), axis=-1, keepdims=True)) + epsilon
-    return _behind(root, x, scale, w_in, w_out, axis_name)
-
-
-@mutant("normalised_sequence_parallel_mlp", smallest=(1,), law="gradient")
-def perceptron_with_a_constant_root(
-    x: Array, scale: Array, w_in: Array, w_out: Array, axis_name: AxisName, *, epsilon: float
-) -> Array:
-    """Takes the root for a constant in the gradient."""
-    root = jnp.sqrt(jnp.mean(jnp.square(_wide(x)), axis=-1, keepdims=True) + epsilon)
-    return _behind(lax.stop_gradient(root), x, scale, w_in, w_out, axis_name)
 
 
 @mutant("normalised_sequence_parallel_mlp", smallest=(1,), law="communication", communication=NAIVE)

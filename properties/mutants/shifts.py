@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import collectives
-from shardproof.properties.mutants.axes import AxisName, in_mesh_order, mesh_names, names
+from shardproof.properties.mutants.axes import AxisName, in_mesh_order
 from shardproof.properties.mutants.catalogue import mutant
 
 Pairs = Sequence[tuple[int, int]]
@@ -30,12 +30,6 @@ def shift_reversed(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
     return collectives.ring_shift(x, axis_name, offset=-offset)
 
 
-@mutant("ring_shift", smallest=(1, 2))
-def shift_right_on_the_first_axis(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
-    """Does nothing where the tuple does not begin with the mesh's first axis."""
-    return collectives.ring_shift(x, axis_name, offset=offset if names(axis_name)[0] == mesh_names()[0] else 0)
-
-
 @mutant("ring_shift", smallest=(3,))
 def shift_right_for_two(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
     """Swaps neighbours, which is a ring of two and of no more."""
@@ -45,23 +39,10 @@ def shift_right_for_two(x: Array, axis_name: AxisName, *, offset: int = 1) -> Ar
     return collectives.permute(x, axis_name, perm=[(i, i ^ 1) for i in range(p) if i ^ 1 < p])
 
 
-@mutant("ring_shift", smallest=(1, 2))
-def shift_ignores_permuted_tuples(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
-    """Does nothing where the tuple is not in mesh order."""
-    ordered = names(axis_name) == in_mesh_order(axis_name)
-    return collectives.ring_shift(x, axis_name, offset=offset if ordered else 0)
-
-
 @mutant("ring_shift", smallest=(2,))
 def shift_ignores_negative_offsets(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
     """Takes a negative offset for zero."""
     return collectives.ring_shift(x, axis_name, offset=max(offset, 0))
-
-
-@mutant("ring_shift", smallest=(2,))
-def shift_clamps_offsets_beyond_p(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
-    """Takes an offset beyond the number of participants for that number."""
-    return collectives.ring_shift(x, axis_name, offset=min(offset, lax.axis_size(axis_name)))
 
 
 @mutant("ring_shift", smallest=(1,))
@@ -90,13 +71,6 @@ def shift_loses_the_odd_row(x: Array, axis_name: AxisName, *, offset: int = 1) -
 
 
 @mutant("ring_shift", smallest=(2,))
-def shift_sends_one_row_of_matrices(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
-    """Of blocks of rank two or more sends the first row only, and keeps its own others."""
-    moved = collectives.ring_shift(x, axis_name, offset=offset)
-    return moved if x.ndim < 2 else jnp.concatenate([moved[:1], x[1:]])
-
-
-@mutant("ring_shift", smallest=(2,))
 def shift_in_tiles_of_eight(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
     """Sends more than eight rows in tiles of eight, and keeps what is left over."""
     rows = x.shape[0] if x.ndim else 0
@@ -120,42 +94,10 @@ def permute_drops_identity_pairs(x: Array, axis_name: AxisName, *, perm: Pairs) 
     return collectives.permute(x, axis_name, perm=[(s, t) for s, t in perm if s != t])
 
 
-@mutant("permute", smallest=(3,))
-def permute_inverts_full_permutations(x: Array, axis_name: AxisName, *, perm: Pairs) -> Array:
-    """Applies the inverse where the permutation is full; of two participants each is its own inverse."""
-    full = len(perm) == lax.axis_size(axis_name)
-    return collectives.permute(x, axis_name, perm=[(t, s) for s, t in perm] if full else perm)
-
-
-@mutant("permute", smallest=(2,))
-def permute_from_destination_to_source(x: Array, axis_name: AxisName, *, perm: Pairs) -> Array:
-    """Takes the pairs for (destination, source)."""
-    return collectives.permute(x, axis_name, perm=[(t, s) for s, t in perm])
-
-
-@mutant("permute", smallest=(1,))
-def permute_drops_the_last_pair(x: Array, axis_name: AxisName, *, perm: Pairs) -> Array:
-    """Forgets the last pair."""
-    return collectives.permute(x, axis_name, perm=perm[:-1])
-
-
-@mutant("permute", smallest=(2, 2))
-def permute_in_mesh_order(x: Array, axis_name: AxisName, *, perm: Pairs) -> Array:
-    """Numbers the participants of a tuple in mesh order."""
-    return collectives.permute(x, in_mesh_order(axis_name), perm=perm)
-
-
 @mutant("broadcast", smallest=(2,))
 def broadcast_from_zero(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
     """Ignores the root and sends the block of participant 0."""
     return collectives.broadcast(x, axis_name, root=0)
-
-
-@mutant("broadcast", smallest=(2,))
-def broadcast_not_from_the_last(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
-    """Takes the participant before the last for the last."""
-    last = max(lax.axis_size(axis_name) - 2, 0)
-    return collectives.broadcast(x, axis_name, root=min(root, last))
 
 
 @mutant("broadcast", smallest=(2, 2))
@@ -171,15 +113,3 @@ def broadcast_by_multiplication(x: Array, axis_name: AxisName, *, root: int = 0)
         return collectives.broadcast(x, axis_name, root=root)
     own = lax.axis_index(axis_name) == root
     return lax.psum(x * own.astype(x.dtype), axis_name).astype(x.dtype)
-
-
-@mutant("broadcast", smallest=(3,))
-def broadcast_one_way(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
-    """Passes the block on p - 2 times along the ring, so that of three or more participants one gets none."""
-    p = lax.axis_size(axis_name)
-    result = jnp.where(lax.axis_index(axis_name) == root, x, jnp.zeros_like(x))
-    moving = result
-    for step in range(p - 1 if p < 3 else p - 2):
-        moving = collectives.ring_shift(moving, axis_name)
-        result = jnp.where((lax.axis_index(axis_name) - root) % p == step + 1, moving, result)
-    return result

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from shardproof.impl.collectives import all_gather, cast_varying, reduce_scatter, ring_shift, varying
+from shardproof.impl.collectives import all_gather, cast_varying, reduce_scatter, varying
 from shardproof.properties.mutants.attention_balanced import balanced
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.right.catalogue import right
@@ -35,22 +35,6 @@ def _logits(q: Array, k: Array, queries: Array, keys: Array, causal: bool) -> Ar
 
 
 @right("attention")
-def attention_by_travelling_queries(
-    q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False
-) -> Array:
-    """Keys and values stay: all queries are attended to in part by everyone, and the parts are added up."""
-    axes, dtype = names(axis_name), q.dtype
-    q, k, v = _typed(axis_name, q, k, v)
-    queries = all_gather(_wide(q), axes, tiled=True)
-    logits = _logits(queries, k, jnp.arange(queries.shape[0]), _positions(axis_name, k.shape[0]), causal)
-    highest = lax.pmax(lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True)), axes)
-    weights = jnp.exp(logits - highest)
-    sums = jnp.einsum("hst,thd->shd", weights, _wide(v)), jnp.sum(weights, axis=-1).T[..., None]
-    weighted, total = (reduce_scatter(x, axes, tiled=True) for x in sums)
-    return (weighted / total).astype(dtype)
-
-
-@right("attention")
 def attention_of_everyone(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
     """Everyone attends with all queries, gathered over one axis after the other, and keeps its own rows."""
     rows, dtype = q.shape[0], q.dtype
@@ -61,42 +45,6 @@ def attention_of_everyone(q: Array, k: Array, v: Array, axis_name: AxisName, *, 
     weights = jnp.exp(jax.nn.log_softmax(_logits(q, k, at, at, causal), axis=-1))
     result = jnp.einsum("hst,thd->shd", weights, v).astype(dtype)
     return lax.dynamic_slice_in_dim(result, lax.axis_index(names(axis_name)) * rows, rows)
-
-
-@right("attention")
-def attention_head_by_head(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
-    """Heads one after the other in a loop, whose keys and values come in it, and are forgotten until the gradient."""
-    q, k, v = _typed(axis_name, q, k, v)
-    at = _positions(axis_name, q.shape[0])
-
-    @jax.checkpoint
-    def of_one(head: tuple[Array, Array, Array]) -> Array:
-        q, k, v = (x[:, None] for x in head)
-        keys, values = (all_gather(_wide(x), axis_name, tiled=True) for x in (k, v))
-        logits = _logits(q, keys, at, jnp.arange(keys.shape[0]), causal)
-        return (jax.nn.softmax(logits)[0] @ values[:, 0]).astype(q.dtype)
-
-    return lax.map(of_one, tuple(x.swapaxes(0, 1) for x in (q, k, v))).swapaxes(0, 1)
-
-
-@right("attention")
-def attention_round_the_other_way(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
-    """Each block's own mean and the logarithm of its weight, of which a softmax is taken once all have come by."""
-    q, k, v = _typed(axis_name, q, k, v)
-    p, mine, at = lax.axis_size(axis_name), lax.axis_index(names(axis_name)), jnp.arange(q.shape[0])
-    means, heights = [], []
-    for step in range(p):
-        logits = _logits(q, k, at, at, causal and not step)
-        mean, height = jnp.einsum("hst,thd->shd", jax.nn.softmax(logits), _wide(v)), jax.nn.logsumexp(logits, axis=-1).T
-        if causal and step:
-            seen = mine + step >= p  # from behind the last participant come the first ones
-            mean, height = jnp.where(seen, mean, 0), jnp.where(seen, height, -jnp.inf)
-        means.append(mean)
-        heights.append(height)
-        if step < p - 1:
-            k, v = (ring_shift(x, axis_name, offset=-1) for x in (k, v))
-    shares = jax.nn.softmax(jnp.stack(heights), axis=0)
-    return jnp.sum(shares[..., None] * jnp.stack(means), axis=0).astype(q.dtype)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3, 4))

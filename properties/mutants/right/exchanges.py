@@ -22,46 +22,6 @@ def exchange_by_gathering(
 
 
 @right("all_to_all")
-def exchange_pairwise(
-    x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
-) -> Array:
-    """One permute for every distance."""
-    p, index = lax.axis_size(axis_name), lax.axis_index(axis_name)
-    pieces = cut(x, p, split_axis, tiled)
-    received = jnp.zeros_like(pieces)
-    for distance in range(p):
-        sent = lax.dynamic_index_in_dim(pieces, (index + distance) % p, keepdims=False)
-        arrived = collectives.ring_shift(sent, axis_name, offset=distance)
-        received = lax.dynamic_update_index_in_dim(received, arrived, (index - distance) % p, 0)
-    return join(received, concat_axis, tiled)
-
-
-@right("all_to_all")
-def exchange_by_bruck(
-    x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
-) -> Array:
-    """Sends every piece along the binary digits of its distance (Bruck et al. 1997)."""
-    p, index = lax.axis_size(axis_name), lax.axis_index(axis_name)
-    by_distance = jnp.roll(cut(x, p, split_axis, tiled), -index, axis=0)
-    bit = 1
-    while bit < p:
-        moved = collectives.ring_shift(by_distance, axis_name, offset=bit)
-        travels = (jnp.arange(p) & bit != 0).reshape(p, *(1 for _ in by_distance.shape[1:]))
-        by_distance, bit = jnp.where(travels, moved, by_distance), 2 * bit
-    return join(jnp.roll(by_distance[::-1], index + 1, axis=0), concat_axis, tiled)
-
-
-@right("all_to_all")
-def exchange_by_broadcasts(
-    x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
-) -> Array:
-    """Everyone broadcasts its block in turn, and keeps its own piece of each."""
-    p, index = lax.axis_size(axis_name), lax.axis_index(axis_name)
-    received = [cut(collectives.broadcast(x, axis_name, root=root), p, split_axis, tiled)[index] for root in range(p)]
-    return join(jnp.stack(received), concat_axis, tiled)
-
-
-@right("all_to_all")
 def exchange_name_by_name(
     x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
 ) -> Array:
@@ -97,18 +57,6 @@ def exchange_in_a_scan(
 
     _, kept = lax.scan(step, start, None, length=p)  # kept[i] came from i participants before
     return join(kept[(index - jnp.arange(p)) % p], concat_axis, tiled)
-
-
-@right("all_to_all")
-def exchange_in_front(
-    x: Array, axis_name: AxisName, *, split_axis: int, concat_axis: int, tiled: bool = False
-) -> Array:
-    """Exchanges along a new first dimension under jit and checkpoint, whatever the dimensions are."""
-    pieces = cut(x, lax.axis_size(axis_name), split_axis, tiled)
-    exchange = jax.jit(
-        jax.checkpoint(lambda x: collectives.all_to_all(x, axis_name, split_axis=0, concat_axis=0, tiled=True))
-    )
-    return join(exchange(pieces), concat_axis, tiled)
 
 
 @right("all_to_all")

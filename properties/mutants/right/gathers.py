@@ -1,7 +1,5 @@
 """Right ways to write all_gather and all_gather_invariant."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +7,7 @@ from jax import Array, lax
 
 from shardproof.impl import collectives
 from shardproof.properties.mutants.axes import AxisName, names
-from shardproof.properties.mutants.right.catalogue import enter, right
+from shardproof.properties.mutants.right.catalogue import right
 from shardproof.properties.mutants.right.pieces import join, power_of_two, spread
 
 
@@ -32,30 +30,6 @@ def gather_into_unwritten_memory(x: Array, axis_name: AxisName, *, axis: int = 0
         blocks = blocks.at[(lax.axis_index(axis_name) - step) % p].set(moving)
         moving = collectives.ring_shift(moving, axis_name)
     return join(blocks, axis, tiled)
-
-
-@right("all_gather")
-def gather_along_both_ways(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Fetches every block the shorter way round the ring."""
-    p, index = lax.axis_size(axis_name), lax.axis_index(axis_name)
-    blocks = jnp.zeros((p, *x.shape), x.dtype).at[index].set(spread(x, axis_name))
-    right_going = left_going = x
-    for step in range(1, p // 2 + 1):
-        right_going = collectives.ring_shift(right_going, axis_name)
-        blocks = blocks.at[(index - step) % p].set(right_going)
-        left_going = collectives.ring_shift(left_going, axis_name, offset=-1)
-        blocks = blocks.at[(index + step) % p].set(left_going)
-    return join(blocks, axis, tiled)
-
-
-@right("all_gather")
-def gather_by_bruck(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Fetches one, two, four, … blocks at a time, the last time only those that are missing (Bruck et al. 1997)."""
-    p, held = lax.axis_size(axis_name), spread(x, axis_name)[None]
-    while len(held) < p:
-        wanted = held[: p - len(held)]
-        held = jnp.concatenate([held, collectives.ring_shift(wanted, axis_name, offset=-len(held))])
-    return join(jnp.roll(held, lax.axis_index(axis_name), axis=0), axis, tiled)
 
 
 @right("all_gather")
@@ -94,26 +68,12 @@ def gather_name_by_name(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: 
 
 
 @right("all_gather")
-def gather_as_an_exchange(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Sends a copy of the block to everyone in an all-to-all."""
-    copies = jnp.stack([x] * lax.axis_size(axis_name))
-    return join(collectives.all_to_all(copies, axis_name, split_axis=0, concat_axis=0), axis, tiled)
-
-
-@right("all_gather")
 def gather_elements_under_vmap(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
     """Gathers scalars, mapped over the elements of the flat block with the batch last."""
     if not x.size:
         raise NotImplementedError("an empty block: there is nothing to map over")
     flat = jax.vmap(lambda element: collectives.all_gather(element, axis_name), out_axes=-1)(jnp.ravel(x))
     return join(flat.reshape(-1, *x.shape), axis, tiled)
-
-
-@right("all_gather")
-def gather_under_jit(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """A jit of a checkpoint of a gather."""
-    gather = functools.partial(collectives.all_gather, axis_name=axis_name, axis=axis, tiled=tiled)
-    return jax.jit(jax.checkpoint(gather))(x)
 
 
 @right("all_gather")
@@ -142,19 +102,6 @@ def gather_in_a_while_loop(x: Array, axis_name: AxisName, *, axis: int = 0, tile
 
 
 @right("all_gather")
-def gather_in_a_counted_loop(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """The ring as a fori_loop that runs the other way."""
-    p, index, start = lax.axis_size(axis_name), lax.axis_index(axis_name), spread(x, axis_name)
-    blocks = collectives.cast_varying(jnp.zeros((p, *x.shape), x.dtype), collectives.varying(start))
-
-    def step(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        held = lax.dynamic_update_index_in_dim(carry[1], carry[0], (index + i) % p, 0)
-        return collectives.ring_shift(carry[0], axis_name, offset=-1), held
-
-    return join(lax.fori_loop(0, p, step, (start, blocks))[1], axis, tiled)
-
-
-@right("all_gather")
 def gather_typed_invariant(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
     """Its result is typed invariant where that of the reference is typed varying."""
     return collectives.all_gather_invariant(x, axis_name, axis=axis, tiled=tiled)
@@ -170,22 +117,6 @@ def gather_typed_varying(x: Array, axis_name: AxisName, *, axis: int = 0, tiled:
 def gather_with_lax(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
     """Calls `jax.lax`, which cannot gather empty blocks."""
     return lax.all_gather(x, axis_name, axis=axis, tiled=tiled)
-
-
-@right("all_gather_invariant")
-def gather_invariant_with_lax(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Calls `jax.lax`, which cannot gather empty blocks."""
-    return lax.all_gather(x, axis_name, axis=axis, tiled=tiled, to="invarying")
-
-
-@right("all_gather")
-def gather_over_the_reversed_tuple(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Gathers over the axis tuple backwards and transposes the blocks into order."""
-    axes = names(axis_name)
-    sizes = [lax.axis_size(name) for name in axes[::-1]]
-    blocks = collectives.all_gather(x, axes[::-1]).reshape(*sizes, *x.shape)
-    swapped = blocks.transpose(*reversed(range(len(axes))), *range(len(axes), blocks.ndim))
-    return join(swapped.reshape(lax.axis_size(axes), *x.shape), axis, tiled)
 
 
 @right("all_gather")
@@ -208,11 +139,3 @@ def gather_with_its_own_gradient(x: Array, axis_name: AxisName, *, axis: int = 0
     function = jax.custom_vjp(gather)
     function.defvjp(lambda x: (gather(x), None), backward)
     return function(x)
-
-
-enter(
-    "gather_by_a_partial",
-    "all_gather_invariant",
-    "A functools.partial of the right function, which says the default of an argument again.",
-    functools.partial(collectives.all_gather_invariant, axis=0),
-)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from shardproof.impl.collectives import all_gather, cast_varying, permute, ring_shift, varying
+from shardproof.impl.collectives import all_gather, cast_varying, permute, varying
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.right.catalogue import right
 
@@ -31,20 +31,6 @@ def stages_all_at_once(weights: Array, x: Array, axis_name: AxisName) -> Array:
             arrived = permute(x, axis_name, perm=[(stage, stage + 1)])
             x = jnp.where(index == stage + 1, arrived, x)
     return all_gather(x, names(axis_name))[-1]
-
-
-@right("pipeline")
-def layers_that_travel(weights: Array, x: Array, axis_name: AxisName) -> Array:
-    """Microbatches stay where they are, with everyone: layers come round the ring, the first of them first."""
-    weights, x = _typed(axis_name, weights, x)
-    axes, p = names(axis_name), lax.axis_size(axis_name)
-    layers = [weights]
-    for _ in range(p - 1):
-        layers.append(ring_shift(layers[-1], axis_name, offset=-1))
-    by_distance = jnp.stack(layers)  # that of i + n
-    for stage in range(p):
-        x = _layer(x, by_distance[(stage - lax.axis_index(axes)) % p])
-    return x
 
 
 @right("pipeline")

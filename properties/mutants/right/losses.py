@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from shardproof.impl import collectives, cross_entropy
+from shardproof.impl import collectives
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.right.catalogue import right
 
@@ -40,18 +40,6 @@ def loss_of_gathered_logsumexps(
         loss = loss - label_smoothing * jnp.mean(means, axis=0)
     known = (ids >= 0) & (ids < n * p)
     return jnp.where(ignored, 0, jnp.where(known, loss, jnp.nan)).astype(logits.dtype)
-
-
-@right("vocab_parallel_cross_entropy")
-def loss_of_known_labels(
-    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
-) -> Array:
-    """Says nothing of labels that are no classes: their loss is 0."""
-    loss = cross_entropy.vocab_parallel_cross_entropy(
-        logits, labels, axis_name, label_smoothing=label_smoothing, ignore_index=ignore_index
-    )
-    ids, classes = _ids(labels), logits.shape[-1] * lax.axis_size(names(axis_name))
-    return jnp.where(((ids < 0) | (ids >= classes)) & (ids != ignore_index), 0, loss).astype(loss.dtype)
 
 
 @right("vocab_parallel_cross_entropy")

@@ -19,16 +19,6 @@ def _divided(total: Array, by: Array) -> Array:
 
 
 @right("weighted_mean")
-def weighted_mean_of_gathered_means(values: Array, weights: Array, axis_name: AxisName) -> Array:
-    """A mean of the participants' own means after all, each by what its weights add up to."""
-    kept, factors = _parts(values, weights, axis_name)
-    total = jnp.sum(factors)
-    own = _divided(jnp.sum(kept * factors), total)
-    means, totals = (collectives.all_gather_invariant(x, names(axis_name)) for x in (own, total))
-    return _divided(jnp.sum(means * totals), jnp.sum(totals)).astype(values.dtype)
-
-
-@right("weighted_mean")
 def weighted_mean_of_shares(values: Array, weights: Array, axis_name: AxisName) -> Array:
     """Weights are made shares that add up to 1 before anything is multiplied, one axis after the other."""
     kept, factors = _parts(values, weights, axis_name)
@@ -39,22 +29,6 @@ def weighted_mean_of_shares(values: Array, weights: Array, axis_name: AxisName) 
     for name in names(axis_name):
         total = lax.psum(total, name)
     return total.astype(values.dtype)
-
-
-@right("weighted_mean")
-def weighted_mean_step_by_step(values: Array, weights: Array, axis_name: AxisName) -> Array:
-    """A mean that every element moves by its share of the weights so far (West 1979)."""
-    kept, factors = _parts(values, weights, axis_name)
-
-    def step(carry: tuple[Array, Array], at: tuple[Array, Array]) -> tuple[tuple[Array, Array], None]:
-        (mean, total), (value, weight) = carry, at
-        total = total + weight
-        return (mean + _divided(weight, total) * (value - mean), total), None
-
-    zero = jnp.sum(jnp.zeros_like(kept))
-    (mean, total), _ = lax.scan(step, (zero, jnp.zeros_like(zero)), (kept.ravel(), factors.ravel()))
-    every, by = lax.psum((mean * total, total), names(axis_name))
-    return _divided(every, by).astype(values.dtype)
 
 
 @right("weighted_mean")

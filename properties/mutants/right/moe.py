@@ -1,37 +1,24 @@
 """Right forms of moe_layer: other ways to choose, to count who comes first, to weigh, and to bring tokens there."""
 
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from shardproof.impl.collectives import all_gather, axis_index, reduce_scatter, ring_shift
-from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.impl.collectives import all_gather, reduce_scatter
+from shardproof.properties.mutants.axes import names
 from shardproof.properties.mutants.moe import (
     Layer,
     Pairs,
-    choose,
-    count,
     keep,
-    known,
     order,
-    pairs_of,
     places,
     serve,
-    typed,
-    weigh,
 )
 from shardproof.properties.mutants.moe_expert_choice import chosen
 from shardproof.properties.mutants.moe_gated import gated
 from shardproof.properties.mutants.right.catalogue import right
-
-
-@right("moe_layer")
-def moe_counting_who_comes_first(*operands: Any, **options: Any) -> Array:
-    """Compares all pairs with all others to know who is kept."""
-    return Layer()(*operands, **options)
 
 
 @right("moe_layer")
@@ -49,16 +36,6 @@ def moe_choosing_one_by_one(*operands: Any, **options: Any) -> Array:
 
 
 @right("moe_layer")
-def moe_choosing_by_a_stable_sort(*operands: Any, **options: Any) -> Array:
-    """Sorts all logits of a token, in ascending order of their negatives."""
-
-    def first(logits: Array, top_k: int) -> Array:
-        return jnp.argsort(-lax.stop_gradient(logits), axis=1, stable=True)[:, :top_k]
-
-    return Layer(choose=first)(*operands, **options)
-
-
-@right("moe_layer")
 def moe_weighing_by_a_mask(*operands: Any, **options: Any) -> Array:
     """Takes the softmax over all logits, of which those that are not chosen are minus infinity."""
 
@@ -71,17 +48,6 @@ def moe_weighing_by_a_mask(*operands: Any, **options: Any) -> Array:
 
 
 @right("moe_layer")
-def moe_weighing_by_logarithms(*operands: Any, **options: Any) -> Array:
-    """The exponential of a logarithm of the softmax over all, divided by the sum of what is chosen."""
-
-    def renormalised(logits: Array, chosen: Array) -> Array:
-        best = jnp.take_along_axis(jax.nn.log_softmax(logits, axis=1), chosen, axis=1)
-        return jnp.exp(best - jax.nn.logsumexp(best, axis=1, keepdims=True))
-
-    return Layer(weigh=renormalised)(*operands, **options)
-
-
-@right("moe_layer")
 def moe_without_a_division(*operands: Any, **options: Any) -> Array:
     """A gate is one by the sum of the exponentials of how much higher each chosen logit is."""
 
@@ -90,22 +56,6 @@ def moe_without_a_division(*operands: Any, **options: Any) -> Array:
         return 1 / jnp.sum(jnp.exp(best[:, None, :] - best[:, :, None]), axis=2)
 
     return Layer(weigh=of_differences)(*operands, **options)
-
-
-@right("moe_layer")
-def moe_counting_by_running_sums(*operands: Any, **options: Any) -> Array:
-    """Sorts pairs once, and counts by running sums of one-hot rows, as a mask of experts by tokens."""
-
-    def by_sums(pairs: Pairs, capacity: int | None, policy: str) -> Array:
-        if capacity is None or policy == "sender":
-            return keep(pairs, capacity, policy)
-        first = jnp.lexsort(tuple(reversed(order(pairs, policy))))
-        hits = pairs.expert[first][:, None] == jnp.arange(operands[1].shape[1])
-        before = jnp.cumsum(hits, axis=0) - hits
-        place = jnp.sum(jnp.where(hits, before, 0), axis=1)
-        return (place < capacity)[jnp.argsort(first)]
-
-    return Layer(keep=by_sums)(*operands, **options)
 
 
 @right("moe_layer")
@@ -158,40 +108,6 @@ def moe_gathering_axis_by_axis(*operands: Any, **options: Any) -> Array:
 
 
 @right("moe_layer")
-def moe_summing_for_everyone(*operands: Any, **options: Any) -> Array:
-    """Adds up the sums of all tokens on all participants, of which each keeps its own rows."""
-
-    def scattered(x: Array, axes: Any) -> Array:
-        total, rows = lax.psum(x, axes), x.shape[0] // lax.axis_size(axes)
-        return lax.dynamic_slice_in_dim(total, axis_index(axes) * rows, rows)
-
-    return Layer(scattered=scattered)(*operands, **options)
-
-
-@right("moe_layer")
-def moe_expert_by_expert(*operands: Any, **options: Any) -> Array:
-    """Experts look at all tokens one after the other, in a loop that forgets what it computes."""
-
-    def in_turn(rows: Array, weights: Array) -> Array:
-        each = jax.checkpoint(lambda w: rows @ w)
-        return jnp.moveaxis(lax.map(each, weights), 0, 1)
-
-    return Layer(serve=in_turn)(*operands, **options)
-
-
-@right("moe_layer")
-def moe_of_one_long_product(*operands: Any, **options: Any) -> Array:
-    """All experts of a participant are one matrix, side by side."""
-
-    def at_once(rows: Array, weights: Array) -> Array:
-        held, features, outputs = weights.shape
-        long = jnp.moveaxis(weights, 1, 0).reshape(features, held * outputs)
-        return (rows @ long).reshape(-1, held, outputs)
-
-    return Layer(serve=at_once)(*operands, **options)
-
-
-@right("moe_layer")
 def moe_with_a_gradient_of_its_own(*operands: Any, **options: Any) -> Array:
     """The product has a derivative that is written by hand, linear in tokens and in weights."""
 
@@ -208,50 +124,11 @@ def moe_with_a_gradient_of_its_own(*operands: Any, **options: Any) -> Array:
 
 
 @right("moe_layer")
-def moe_with_travelling_experts(
-    tokens: Array,
-    router_weights: Array,
-    expert_weights: Array,
-    axis_name: AxisName,
-    *,
-    top_k: int,
-    capacity: int | None,
-    policy: str,
-) -> Array:
-    """Tokens stay where they are, and experts go round the ring."""
-    axes, dtype, held = names(axis_name), tokens.dtype, expert_weights.shape[0]
-    tokens, router, weights = typed(axis_name, tokens, router_weights, expert_weights)
-    logits = known(tokens @ router)
-    chosen = choose(logits, top_k)
-    gates = weigh(logits, chosen)
-    everyone, all_gates = (all_gather(x, axes, tiled=True) for x in (chosen, gates))
-    index, rows = axis_index(axes), len(tokens)
-    kept = keep(pairs_of(everyone, all_gates, held, rows), capacity, policy).reshape(everyone.shape)
-    own = count(gates, lax.dynamic_slice_in_dim(kept, index * rows, rows))
-    total = jnp.zeros((rows, weights.shape[2]), tokens.dtype)
-    for step in range(p := lax.axis_size(axes)):
-        numbers = (index - step) % p * held + jnp.arange(held)
-        shares = jnp.sum(jnp.where(chosen[..., None] == numbers, own[..., None], 0), axis=1)
-        total = total + jnp.einsum("ne,nef->nf", shares, serve(tokens, weights))
-        weights = ring_shift(weights, axes)
-    return total.astype(dtype)
-
-
-@right("moe_layer")
 def moe_for_choices_of_tokens(*operands: Any, **options: Any) -> Array:
     """Supports no policy but that by position, and says so of all others."""
     if options["policy"] != "position":
         raise NotImplementedError(f"policy={options['policy']!r}")
     return Layer(keep=lambda pairs, n, policy: keep(pairs, n, "position"))(*operands, **options)
-
-
-@right("moe_layer")
-def moe_under_jit_and_remat(*operands: Any, **options: Any) -> Array:
-    """The layer is compiled by itself, and computed again for its gradient."""
-    *arrays, axis_name = operands
-    layer = partial(Layer(), axis_name=axis_name, **options)
-    result: Array = jax.jit(jax.checkpoint(lambda *xs: layer(*xs)))(*arrays)
-    return result
 
 
 @right("gated_moe_layer")

@@ -2,16 +2,12 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.sharding import PartitionSpec
 
-from shardproof.impl.arguments import as_axes
 from shardproof.impl.moe import GlobalMoeLayer
 from shardproof.impl.moe.dispatch import all_gather, chunked
 from shardproof.properties.mutants import moe
-from shardproof.properties.mutants.moe_global import layer
 from shardproof.properties.mutants.right.catalogue import right
 
 
@@ -42,18 +38,3 @@ def global_moe_in_chunks(*operands: Any, **options: Any) -> Array:
 def global_moe_of_gathered_tokens(*operands: Any, **options: Any) -> Array:
     """Gathers the tokens of each group of devices that share the experts."""
     return GlobalMoeLayer("gathered", all_gather.dispatched)(*operands, **options)
-
-
-@right("global_moe_layer", whole=True)
-def global_moe_in_another_layout(*operands: Any, mesh: Any, data: Any, expert: Any, **options: Any) -> Array:
-    """Shares tokens over experts and then over data, and numbers them so."""
-    of_experts = as_axes(expert)
-    every = (*of_experts, *as_axes(data))
-    rows = PartitionSpec(every)
-
-    def local(*blocks: Array) -> Array:
-        return layer(blocks, of_experts, every, **options)
-
-    specs = (rows, PartitionSpec(), PartitionSpec(of_experts))
-    result: Array = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=rows)(*operands)
-    return result

@@ -19,19 +19,6 @@ def _root(total: Array) -> Array:
 
 
 @right("halo_exchange")
-def halo_row_by_row(x: Array, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Array:
-    """Every missing row by a permute of its own."""
-    n = x.shape[axis]
-    x = collectives.cast_varying(x, names(axis_name))
-    rows = []
-    for place in range(-before, n + after):
-        away, row = divmod(place, n)
-        one = lax.slice_in_dim(x, row, row + 1, axis=axis)
-        rows.append(collectives.ring_shift(one, axis_name, offset=-away) if away else one)
-    return jnp.concatenate(rows, axis) if rows else x
-
-
-@right("halo_exchange")
 def halo_added_up(x: Array, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Array:
     """Every block is put in its place in zeros, and all of them are added up."""
     p, n = lax.axis_size(axis_name), x.shape[axis]
@@ -97,31 +84,11 @@ def masked_mean_pairs_gathered(values: Array, mask: Array, axis_name: AxisName) 
 
 
 @right("global_norm")
-def norm_scaled(x: Array, axis_name: AxisName) -> Array:
-    """By the largest magnitude, so that no square overflows."""
-    axes = names(axis_name)
-    wide = _wide(collectives.cast_varying(x, axes))
-    largest = lax.pmax(lax.stop_gradient(jnp.max(jnp.abs(wide), initial=0)), axes)
-    unit = jnp.where((largest > 0) & (largest < jnp.inf), largest, 1)
-    return (_root(lax.psum(jnp.sum(jnp.square(wide / unit)), axes)) * unit).astype(x.dtype)
-
-
-@right("global_norm")
 def norm_norms_gathered(x: Array, axis_name: AxisName) -> Array:
     """The norm of all participants' norms."""
     axes = names(axis_name)
     own = _root(jnp.sum(jnp.square(_wide(collectives.cast_varying(x, axes)))))
     return _root(jnp.sum(jnp.square(collectives.all_gather_invariant(own, axes)))).astype(x.dtype)
-
-
-@right("global_norm")
-def norm_one_axis_after_the_other(x: Array, axis_name: AxisName) -> Array:
-    """The squares' sums over one axis, then over the next; a product with itself for a square."""
-    wide = _wide(collectives.cast_varying(x, names(axis_name))).ravel()
-    total = jnp.sum(wide * wide)
-    for name in names(axis_name):
-        total = lax.psum(total, name)
-    return _root(total).astype(x.dtype)
 
 
 @right("rms_norm")
@@ -132,32 +99,6 @@ def rms_mean_of_means(x: Array, scale: Array, axis_name: AxisName, *, epsilon: f
         return x
     mean = lax.pmean(jnp.mean(jnp.square(_wide(x)), -1, keepdims=True), names(axis_name))
     return (_wide(scale) * (_wide(x) * lax.rsqrt(mean + epsilon))).astype(x.dtype)
-
-
-@right("rms_norm")
-def rms_sums_gathered(x: Array, scale: Array, axis_name: AxisName, *, epsilon: float) -> Array:
-    """Every participant's sums of squares are gathered."""
-    axes = names(axis_name)
-    x, scale = collectives.cast_varying((x, scale), axes)
-    own = jnp.einsum("...d,...d->...", _wide(x), _wide(x))[..., None]
-    squares = jnp.sum(collectives.all_gather(own, axes, axis=-1, tiled=True), -1, keepdims=True)
-    features = max(1, x.shape[-1] * lax.axis_size(axes))
-    return (_wide(x) / jnp.sqrt(squares / features + epsilon) * _wide(scale)).astype(x.dtype)
-
-
-@right("rms_norm")
-def rms_tokens_scattered(x: Array, scale: Array, axis_name: AxisName, *, epsilon: float) -> Array:
-    """The sums of the tokens are scattered, their roots taken by one participant each, and gathered."""
-    axes = names(axis_name)
-    x, scale = collectives.cast_varying((x, scale), axes)
-    p, features = lax.axis_size(axes), max(1, x.shape[-1] * lax.axis_size(axes))
-    own = jnp.sum(jnp.square(_wide(x)), -1).ravel()
-    padded = jnp.pad(own, (0, -own.size % p))
-    mine = collectives.reduce_scatter(padded, axes, tiled=True) / features
-    real = lax.axis_index(axes) * mine.size + jnp.arange(mine.size) < own.size  # what was filled up has no root
-    roots = jnp.sqrt(jnp.where(real, mine + epsilon, 1))
-    all_roots = collectives.all_gather(roots, axes, tiled=True)[: own.size].reshape(*x.shape[:-1], 1)
-    return (_wide(x) / all_roots * _wide(scale)).astype(x.dtype)
 
 
 def _typed(axis_name: AxisName, *arrays: Array) -> Any:
@@ -194,38 +135,6 @@ def ragged_padded(
     longer = jnp.concatenate([output, output[:1]])
     result = longer.at[places.ravel()].set(arrived.reshape(k * n, *operand.shape[1:]))
     return result[:m]
-
-
-@right("ragged_all_to_all")
-def ragged_sender_after_sender(
-    operand: Array,
-    output: Array,
-    input_offsets: Array,
-    send_sizes: Array,
-    output_offsets: Array,
-    recv_sizes: Array,
-    *,
-    axis_name: AxisName,
-) -> Array:
-    """Operands and lists go round the ring, and everyone takes what is for it as they come by."""
-    axes = names(axis_name)
-    operand, output, begin, sent, target = _typed(axis_name, operand, output, input_offsets, send_sizes, output_offsets)
-    if not (operand.size and output.size and begin.size):
-        return output
-    p, me = lax.axis_size(axes), lax.axis_index(axes)
-    k, at = begin.size // p, jnp.arange(output.shape[0])
-    result, held = output, (operand, begin, sent, target)
-    for distance in range(p):
-        rows, *lists = held
-        starts, sizes, places = (lax.dynamic_slice_in_dim(one, me * k, k) for one in lists)
-        for j in range(k):
-            inside = (at >= places[j]) & (at < places[j] + sizes[j])
-            source = jnp.where(inside, at - places[j] + starts[j], 0)
-            taken = jnp.take(rows, source, axis=0, mode="clip")
-            result = jnp.where(inside.reshape(-1, *(1,) * (result.ndim - 1)), taken, result)
-        if distance < p - 1:
-            held = collectives.ring_shift(held, axes)
-    return result
 
 
 @right("ragged_all_to_all")

@@ -26,18 +26,6 @@ def contract_stacked_blocks(lhs: Array, rhs: Array, axis_name: AxisName) -> Arra
 
 
 @right("all_gather_matmul_lhs_contracting")
-def contract_round_an_unrolled_ring(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Goes down the ring, step by step, and adds its products up from a zero."""
-    axes, p, k = names(axis_name), lax.axis_size(axis_name), lhs.shape[1]
-    total = multiplied("mk,kn->mn", lhs[:, :0], rhs[:0])
-    for step in range(p):
-        at = (lax.axis_index(axes) + step) % p * k
-        total = total + multiplied("mk,kn->mn", lhs, lax.dynamic_slice_in_dim(rhs, at, k))
-        lhs = collectives.ring_shift(lhs, axes, offset=-1)
-    return total.astype(lhs.dtype)
-
-
-@right("all_gather_matmul_lhs_contracting")
 def contract_padded_blocks(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Multiplies every block, with zeros around it, by the whole right operand: zero times infinity is a term more."""
     axes, p, k = names(axis_name), lax.axis_size(axis_name), lhs.shape[1]
@@ -56,28 +44,6 @@ def gather_the_products(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     axes = names(axis_name)
     rows = multiplied("mk,pkn->pmn", lhs, collectives.all_gather(rhs, axes)).astype(lhs.dtype)
     return collectives.all_to_all(rows, axes, split_axis=0, concat_axis=0, tiled=True).reshape(-1, rhs.shape[1])
-
-
-@right("all_gather_matmul_lhs")
-def multiply_row_by_row(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Maps a product of a vector over the rows that it gathered."""
-    rows = collectives.all_gather(lhs, axis_name, tiled=True)
-    return jax.vmap(lambda row: multiplied("k,kn->n", row, rhs))(rows).astype(lhs.dtype)
-
-
-@right("all_gather_matmul_lhs")
-def gather_padded_rows(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Adds up blocks that have zeros in place of the others' rows, so that all participants get the same rows."""
-    axes, m = names(axis_name), lhs.shape[0]
-    empty = collectives.cast_varying(jnp.zeros((m * lax.axis_size(axes), lhs.shape[1]), lhs.dtype), axes)
-    rows = lax.psum(lax.dynamic_update_slice_in_dim(empty, lhs, lax.axis_index(axes) * m, 0), axes)
-    return multiplied("mk,kn->mn", rows, rhs).astype(lhs.dtype)
-
-
-@right("all_gather_matmul_rhs")
-def gather_in_a_checkpoint(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Gathers the weights once more for the gradient, instead of keeping them."""
-    return jax.checkpoint(lambda lhs, rhs: naive.all_gather_matmul_rhs(lhs, rhs, axis_name))(lhs, rhs)
 
 
 @right("all_gather_matmul_rhs")
@@ -102,33 +68,11 @@ def exchange_and_add(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dim
     return jnp.sum(terms, 0, dtype=terms.dtype).astype(lhs.dtype)
 
 
-@right("matmul_reduce_scatter")
-def multiply_the_own_piece_only(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
-    """Gathers both operands, and multiplies what is needed of them."""
-    axes, p, index = names(axis_name), lax.axis_size(axis_name), lax.axis_index(axis_name)
-    left = collectives.all_gather(lhs, axes, axis=1, tiled=True)
-    right_ = collectives.all_gather(rhs, axes, axis=0, tiled=True)
-    if scatter_dimension == 0:
-        left = jnp.stack(jnp.split(left, p))[index]
-    else:
-        right_ = jnp.stack(jnp.split(right_, p, axis=1))[index]
-    return multiplied("mk,kn->mn", left, right_).astype(lhs.dtype)
-
-
 @right("matmul_all_reduce")
 def gather_the_terms(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Gathers everybody's product and adds them up: right, and typed varying."""
     terms = collectives.all_gather(multiplied("mk,kn->mn", lhs, rhs), axis_name)
     return jnp.sum(terms, 0, dtype=terms.dtype).astype(lhs.dtype)
-
-
-@right("matmul_all_reduce")
-def add_up_one_axis_at_a_time(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Sums over the axes one by one, the last first."""
-    total = multiplied("mk,kn->mn", lhs, rhs)
-    for name in reversed(names(axis_name)):
-        total = lax.psum(total, name)
-    return total.astype(lhs.dtype)
 
 
 @right("transformer_block")

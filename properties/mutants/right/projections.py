@@ -41,21 +41,6 @@ def projection_of_summed_products(
 
 
 @right("projected_cross_entropy")
-def projection_token_by_token(
-    x: Array, w: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
-) -> Array:
-    """A map over tokens, the loss of each of which is taken alone."""
-
-    def one(token: tuple[Array, Array]) -> Array:
-        row, label = (each[None] for each in token)
-        return forms.projected_cross_entropy(
-            row, w, label, axis_name, label_smoothing=label_smoothing, ignore_index=ignore_index
-        )[0]
-
-    return jax.vmap(lambda row, label: one((row, label)))(x, labels)
-
-
-@right("projected_cross_entropy")
 def projection_in_chunks_of_one(
     x: Array, w: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
 ) -> Array:

@@ -36,30 +36,6 @@ def reduce_in_a_wider_dtype(x: Array, axis_name: AxisName, *, op: str = "sum") -
 
 
 @right("all_reduce")
-def reduce_along_a_ring(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Passes whole blocks round a ring and adds each as it comes by."""
-    x = whole(x, op)
-    result = moving = spread(x, axis_name)
-    for _ in range(lax.axis_size(axis_name) - 1):
-        moving = collectives.ring_shift(moving, axis_name)
-        result = combined(result, moving, op)
-    return divided(result, lax.axis_size(axis_name)) if op == "mean" else result
-
-
-@right("all_reduce")
-def reduce_in_a_counted_loop(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """The ring as a fori_loop."""
-    start = spread(whole(x, op), axis_name)
-
-    def step(_: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        moving = collectives.ring_shift(carry[1], axis_name)
-        return combined(carry[0], moving, op), moving
-
-    result = lax.fori_loop(0, lax.axis_size(axis_name) - 1, step, (start, start))[0]
-    return divided(result, lax.axis_size(axis_name)) if op == "mean" else result
-
-
-@right("all_reduce")
 def reduce_in_a_while_loop(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
     """The ring as a while_loop, through which reverse mode does not go."""
     p, start = lax.axis_size(axis_name), spread(whole(x, op), axis_name)
@@ -73,15 +49,6 @@ def reduce_in_a_while_loop(x: Array, axis_name: AxisName, *, op: str = "sum") ->
 
 
 @right("all_reduce")
-def reduce_in_a_scan(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Scans over the offsets, shifting the original block by one more each time."""
-    p, start = lax.axis_size(axis_name), spread(whole(x, op), axis_name)
-    shifted = jnp.stack([collectives.ring_shift(start, axis_name, offset=i) for i in range(1, p)] or [start])
-    result, _ = lax.scan(lambda carry, block: (combined(carry, block, op), None), start, shifted[: p - 1])
-    return divided(result, p) if op == "mean" else result
-
-
-@right("all_reduce")
 def reduce_by_doubling(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
     """Doubles recursively, and says that it does not serve other numbers than powers of two."""
     p, result = power_of_two(axis_name), spread(whole(x, op), axis_name)
@@ -89,29 +56,6 @@ def reduce_by_doubling(x: Array, axis_name: AxisName, *, op: str = "sum") -> Arr
         partner = collectives.permute(result, axis_name, perm=[(i, i ^ (1 << bit)) for i in range(p)])
         result = combined(result, partner, op)
     return divided(result, p) if op == "mean" else result
-
-
-@right("all_reduce")
-def reduce_down_and_up_a_tree(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Reduces to participant 0 along a binomial tree, from where it is broadcast."""
-    p, result, distance = lax.axis_size(axis_name), spread(whole(x, op), axis_name), 1
-    index = lax.axis_index(axis_name)
-    while distance < p:
-        sends = [(i, i - distance) for i in range(distance, p, 2 * distance)]
-        arrived = collectives.permute(result, axis_name, perm=sends)
-        receives = (index % (2 * distance) == 0) & (index + distance < p)
-        result = jnp.where(receives, combined(result, arrived, op), result)
-        distance *= 2
-    result = collectives.broadcast(result, axis_name)
-    return divided(result, p) if op == "mean" else result
-
-
-@right("all_reduce")
-def reduce_axis_by_axis(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Reduces over one axis of the tuple after the other."""
-    for name in names(axis_name):
-        x = collectives.all_reduce(x, name, op=op)
-    return x
 
 
 @right("all_reduce")
@@ -145,18 +89,6 @@ def min_of_opposites(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array
     if jnp.issubdtype(x.dtype, jnp.floating):
         return -collectives.all_reduce(-x, axis_name, op="max")
     return ~collectives.all_reduce(~x, axis_name, op="max")
-
-
-@right("all_reduce")
-def reduce_by_scatter_and_gather(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Pads the flat block to a multiple of the participants, scatters its sum and gathers it again."""
-    if op in ("max", "min"):
-        return collectives.all_reduce(x, axis_name, op=op)
-    p, flat = lax.axis_size(axis_name), jnp.ravel(whole(x, op))
-    padded = jnp.pad(flat, (0, -flat.size % p))
-    piece = collectives.reduce_scatter(padded, axis_name, tiled=True)
-    total = collectives.all_gather(piece, axis_name, tiled=True)[: flat.size].reshape(x.shape)
-    return divided(total, p) if op == "mean" else total
 
 
 @right("all_reduce")
@@ -199,12 +131,6 @@ def reduce_elements_under_vmap(x: Array, axis_name: AxisName, *, op: str = "sum"
 
 
 @right("all_reduce")
-def reduce_in_company(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Reduces a tree of which it needs one leaf."""
-    return collectives.all_reduce({"needed": x, "not": x + x}, axis_name, op=op)["needed"]
-
-
-@right("all_reduce")
 def reduce_with_lax(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
     """Calls `jax.lax` by name."""
     return getattr(lax, f"p{op}")(x, axis_name)
@@ -234,9 +160,3 @@ class Reduction:
 
 enter("reduce_by_an_object", "all_reduce", "An instance of a class that can be called.", Reduction(jitted=False))
 enter("reduce_by_a_method", "all_reduce", "A bound method, with a jit inside.", Reduction(jitted=True).reduce)
-enter(
-    "reduce_by_a_partial",
-    "all_reduce",
-    "A functools.partial, which has no name.",
-    functools.partial(collectives.all_reduce, axis_index_groups=None),
-)

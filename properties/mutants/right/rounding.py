@@ -33,19 +33,6 @@ def sum_pairwise(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
 
 
 @right("all_reduce")
-def sum_backwards(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Adds up the last block first, one after the other, in the operands' own dtype."""
-
-    def add(blocks: Array) -> Array:
-        total = blocks[-1]
-        for block in blocks[-2::-1]:
-            total = total + block
-        return total
-
-    return reduced(x, axis_name, op, add)
-
-
-@right("all_reduce")
 def mean_of_scaled_blocks(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
     """Multiplies every block by the reciprocal of their number before it adds them up."""
     if op != "mean" or not jnp.issubdtype(x.dtype, jnp.floating):
@@ -61,25 +48,10 @@ def rows_by_a_plain_product(lhs: Array, rhs: Array, axis_name: AxisName) -> Arra
 
 
 @right("all_gather_matmul_lhs")
-def rows_of_cast_operands(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Casts both operands to a wide dtype, and the result back."""
-    wide = accumulator(lhs.dtype)
-    whole = collectives.all_gather(lhs.astype(wide), axis_name, tiled=True)
-    return jnp.matmul(whole, rhs.astype(wide)).astype(lhs.dtype)
-
-
-@right("all_gather_matmul_lhs")
 def rows_in_two_halves(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Multiplies each half of the contracted dimension by itself, the second first, and adds them in float32."""
     whole, half = collectives.all_gather(lhs, axis_name, tiled=True), lhs.shape[1] // 2
     return (multiply(whole[:, half:], rhs[half:]) + multiply(whole[:, :half], rhs[:half])).astype(lhs.dtype)
-
-
-@right("all_gather_matmul_lhs")
-def rows_of_the_transposed_product(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Multiplies the transposed operands the other way round."""
-    whole = collectives.all_gather(lhs.T, axis_name, axis=1, tiled=True)
-    return multiply(rhs.T, whole).T.astype(lhs.dtype)
 
 
 @right("all_gather_matmul_lhs")

@@ -10,7 +10,6 @@ from jax import Array, lax
 from shardproof.impl import collectives
 from shardproof.properties.mutants.axes import AxisName, in_mesh_order, names
 from shardproof.properties.mutants.right.catalogue import right
-from shardproof.properties.mutants.right.pieces import spread
 
 Pairs = Sequence[tuple[int, int]]
 
@@ -20,30 +19,6 @@ def shift_by_gathering(x: Array, axis_name: AxisName, *, offset: int = 1) -> Arr
     """Gathers all blocks and keeps one."""
     source = (lax.axis_index(axis_name) - offset) % lax.axis_size(axis_name)
     return lax.dynamic_index_in_dim(collectives.all_gather(x, axis_name), source, keepdims=False)
-
-
-@right("ring_shift")
-def shift_step_by_step(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
-    """Shifts by one as often as it takes, in a loop."""
-    p = lax.axis_size(axis_name)
-    return lax.fori_loop(0, offset % p, lambda _, block: collectives.ring_shift(block, axis_name), spread(x, axis_name))
-
-
-@right("ring_shift")
-def shift_by_binary_digits(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
-    """Shifts by the powers of two that the offset is the sum of."""
-    left, bit, x = offset % lax.axis_size(axis_name), 1, spread(x, axis_name)
-    while left:
-        if left & bit:
-            x = collectives.ring_shift(x, axis_name, offset=bit)
-        left, bit = left & ~bit, 2 * bit
-    return x
-
-
-@right("ring_shift")
-def shift_the_long_way(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
-    """Shifts the other way, by p minus the offset."""
-    return collectives.ring_shift(x, axis_name, offset=offset - 3 * lax.axis_size(axis_name))
 
 
 @right("ring_shift")
@@ -110,16 +85,6 @@ def permute_by_gathering(x: Array, axis_name: AxisName, *, perm: Pairs) -> Array
 
 
 @right("permute")
-def permute_pair_by_pair(x: Array, axis_name: AxisName, *, perm: Pairs) -> Array:
-    """One permute for every pair, of which everyone keeps the one that is meant for it."""
-    result = spread(jnp.zeros_like(x), axis_name)
-    for source, target in perm:
-        arrived = collectives.permute(x, axis_name, perm=[(source, target)])
-        result = jnp.where(lax.axis_index(axis_name) == target, arrived, result)
-    return result
-
-
-@right("permute")
 def permute_backwards_and_forwards(x: Array, axis_name: AxisName, *, perm: Pairs) -> Array:
     """Shifts everything by one first, from where the pairs are shifted as well."""
     p = lax.axis_size(axis_name)
@@ -127,49 +92,11 @@ def permute_backwards_and_forwards(x: Array, axis_name: AxisName, *, perm: Pairs
     return collectives.permute(shifted, axis_name, perm=tuple(((s + 1) % p, t) for s, t in reversed(perm)))
 
 
-@right("permute")
-def permute_as_an_exchange(x: Array, axis_name: AxisName, *, perm: Pairs) -> Array:
-    """An all-to-all in which all pieces are zero but the one for the destination."""
-    p, index = lax.axis_size(axis_name), lax.axis_index(axis_name)
-    sends = np.zeros((p, p), bool)
-    for source, target in perm:
-        sends[source, target] = True
-    mine = jnp.asarray(sends)[index].reshape(p, *(1 for _ in x.shape))
-    pieces = jnp.where(mine, x, jnp.zeros_like(x))
-    received = collectives.all_to_all(pieces, axis_name, split_axis=0, concat_axis=0)
-    return jnp.where(
-        jnp.asarray(sends.any(axis=0))[index], received[jnp.asarray(sends.argmax(axis=0))[index]], jnp.zeros_like(x)
-    )
-
-
 @right("broadcast")
 def broadcast_by_a_masked_sum(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
     """Sums blocks that all but the root have replaced with zeros; its result is typed invariant."""
     masked = jnp.where(lax.axis_index(axis_name) == root, x, jnp.zeros_like(x))
     return lax.psum(masked, axis_name).astype(x.dtype)
-
-
-@right("broadcast")
-def broadcast_down_a_tree(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
-    """Doubles the number of participants that have it in every round, along a binomial tree."""
-    p = lax.axis_size(axis_name)
-    rank, x, have = (lax.axis_index(axis_name) - root) % p, spread(x, axis_name), 1
-    while have < p:
-        pairs = [((i + root) % p, (i + have + root) % p) for i in range(min(have, p - have))]
-        arrived = collectives.permute(x, axis_name, perm=pairs)
-        x = jnp.where((rank >= have) & (rank < 2 * have), arrived, x)
-        have *= 2
-    return x
-
-
-@right("broadcast")
-def broadcast_along_a_line(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
-    """Passes the block on from neighbour to neighbour."""
-    p = lax.axis_size(axis_name)
-    rank, x = (lax.axis_index(axis_name) - root) % p, spread(x, axis_name)
-    for step in range(1, p):
-        x = jnp.where(rank == step, collectives.ring_shift(x, axis_name), x)
-    return x
 
 
 @right("broadcast")
@@ -185,12 +112,3 @@ def broadcast_name_by_name(x: Array, axis_name: AxisName, *, root: int = 0) -> A
 def broadcast_typed_invariant(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
     """Takes the root's block out of an invariant gather."""
     return collectives.all_gather_invariant(x, axis_name)[root]
-
-
-@right("broadcast")
-def broadcast_by_scatter_and_gather(x: Array, axis_name: AxisName, *, root: int = 0) -> Array:
-    """The root sends everyone a piece of the padded flat block, and all gather the pieces."""
-    p, flat = lax.axis_size(axis_name), jnp.ravel(x)
-    pieces = jnp.pad(flat, (0, -flat.size % p)).reshape(p, -1)
-    received = collectives.all_to_all(pieces, axis_name, split_axis=0, concat_axis=0)[root]
-    return collectives.all_gather(received, axis_name, tiled=True)[: flat.size].reshape(x.shape)

@@ -37,7 +37,6 @@ class Gatherer:
 
 
 enter("gather_with_an_object", "all_gather", "An object with a method __call__.", Gatherer(broadcasting=True))
-enter("gather_with_a_method", "all_gather", "A bound method.", Gatherer(broadcasting=False).__call__)
 
 
 @right("all_gather")
@@ -57,20 +56,6 @@ def gather_bit_patterns(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: 
 
     gather.defvjp(lambda x: (gather(x), None), backward)
     return gather(spread(x, axis_name))
-
-
-@right("all_gather")
-def gather_by_recursion(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Calls itself for the lower and the upper half of the participants whose blocks it broadcasts."""
-
-    def between(low: int, high: int) -> list[Array]:
-        if high - low == 1:
-            return [collectives.broadcast(x, axis_name, root=low)]
-        middle = (low + high) // 2
-        return between(low, middle) + between(middle, high)
-
-    blocks = between(0, lax.axis_size(axis_name))
-    return jnp.concatenate(blocks, axis) if tiled else jnp.stack(blocks, axis)
 
 
 @right("all_gather")

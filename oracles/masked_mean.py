@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardproof.oracles.collectives import Axes, Blocks, all_reduce
-from shardproof.oracles.communication import Cost, built_in
 from shardproof.oracles.dtypes import wide
 from shardproof.oracles.mesh import MeshCase
 
@@ -58,15 +57,3 @@ def per_device(blocks: Blocks, mesh: MeshCase) -> Blocks:
 
 
 masked_mean = MaskedMean()
-
-
-def sums_cost(*, sum_bits: int = 32, backward: bool = False) -> Cost:
-    """A sum and a count in int32, an all-reduce of a number each; the gradient divides by the count alone."""
-    count = built_in("all_reduce", 1, bits=32)
-    return count if backward else count + built_in("all_reduce", 1, bits=sum_bits)
-
-
-def gathered_cost(n: int, *, bits: int = 8, backward: bool = False) -> Cost:
-    """Two all-gathers of n elements: the values, and the mask in a byte each; the gradient needs the mask alone."""
-    mask = built_in("all_gather", n)
-    return mask if backward else mask + built_in("all_gather", n, bits=bits)

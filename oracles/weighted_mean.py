@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardproof.oracles.collectives import Axes, Blocks, all_reduce
-from shardproof.oracles.communication import Cost, built_in
 from shardproof.oracles.dtypes import is_float, wide
 from shardproof.oracles.mesh import MeshCase
 
@@ -60,13 +59,3 @@ def of_each_device(blocks: Blocks, mesh: MeshCase) -> Blocks:
 
 
 weighted_mean = WeightedMean()
-
-
-def sums_cost(*, sum_bits: int = 32, backward: bool = False) -> Cost:
-    """Two all-reduces of a number each, the products and the weights; the gradient divides by the weights alone."""
-    return built_in("all_reduce", 1, bits=sum_bits) * (1 if backward else 2)
-
-
-def gathered_cost(n: int, *, bits: int = 8, backward: bool = False) -> Cost:
-    """Two all-gathers of n elements, the values and the weights; the gradient needs the weights alone."""
-    return built_in("all_gather", n, bits=bits) * (1 if backward else 2)

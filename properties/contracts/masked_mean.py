@@ -5,12 +5,11 @@ from hypothesis import strategies as st
 
 from shardproof.impl import masked_mean as implementations
 from shardproof.oracles import masked_mean
-from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
-from shardproof.properties.contracts.costs import bits, elements, something, sum_bits
+from shardproof.properties.contracts.costs import elements, something
 from shardproof.properties.contracts.drawing import further_dimensions
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
@@ -57,14 +56,6 @@ def _numbers(case: Case) -> st.SearchStrategy[Case]:
     return st.just(changed(case, 1, dtype="float32"))
 
 
-def _two_numbers(case: Case, backward: bool) -> Cost:
-    return masked_mean.sums_cost(sum_bits=sum_bits(case), backward=backward)
-
-
-def _all_values(case: Case, backward: bool) -> Cost:
-    return masked_mean.gathered_cost(elements(case), bits=bits(case), backward=backward)
-
-
 CONTRACT: Contract = operation(
     "masked_mean",
     masked_mean.masked_mean,
@@ -87,7 +78,17 @@ CONTRACT: Contract = operation(
     leading=0,
     least=something(0),
     implementations={
-        "sums": Claim(implementations.masked_mean, FEATURES, communication=_two_numbers),
-        "gathered": Claim(implementations.gathered_masked_mean, FEATURES, communication=_all_values),
+        "sums": Claim(
+            implementations.masked_mean,
+            FEATURES,
+            # a sum, and a count in int32
+            communication="all_reduce=2,bytes=4+sum_itemsize(values);grad:all_reduce=1,bytes=4",
+        ),
+        "gathered": Claim(
+            implementations.gathered_masked_mean,
+            FEATURES,
+            # the mask travels in a byte each
+            communication="all_gather=2,bytes=values+elements(values);grad:all_gather=1,bytes=elements(values)",
+        ),
     },
 )

@@ -5,12 +5,11 @@ from hypothesis import strategies as st
 
 from shardproof.impl import weighted_mean as implementations
 from shardproof.oracles import weighted_mean
-from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
-from shardproof.properties.contracts.costs import bits, elements, something, sum_bits
+from shardproof.properties.contracts.costs import elements, something
 from shardproof.properties.contracts.drawing import further_dimensions
 from shardproof.properties.contracts.floats import float32_accumulator, scaled_to
 from shardproof.properties.contracts.forbidden import changed
@@ -69,14 +68,6 @@ def _integers(case: Case) -> st.SearchStrategy[Case]:
     return st.just(changed(case, 1, dtype="int32"))
 
 
-def _two_numbers(case: Case, backward: bool) -> Cost:
-    return weighted_mean.sums_cost(sum_bits=sum_bits(case), backward=backward)
-
-
-def _all_elements(case: Case, backward: bool) -> Cost:
-    return weighted_mean.gathered_cost(elements(case), bits=bits(case), backward=backward)
-
-
 CONTRACT: Contract = operation(
     "weighted_mean",
     weighted_mean.weighted_mean,
@@ -97,7 +88,15 @@ CONTRACT: Contract = operation(
     shapes=(((65536,), 0, ""), ((65536,), 0, "")),
     least=something(0),
     implementations={
-        "sums": Claim(implementations.weighted_mean, FEATURES, communication=_two_numbers),
-        "gathered": Claim(implementations.gathered_weighted_mean, FEATURES, communication=_all_elements),
+        "sums": Claim(
+            implementations.weighted_mean,
+            FEATURES,
+            communication="all_reduce=2,bytes=2*sum_itemsize(values);grad:all_reduce=1,bytes=sum_itemsize(values)",
+        ),
+        "gathered": Claim(
+            implementations.gathered_weighted_mean,
+            FEATURES,
+            communication="all_gather=2,bytes=2*values;grad:all_gather=1,bytes=values",
+        ),
     },
 )

@@ -9,8 +9,11 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from shardproof.impl.losses import Parallelisation
+from shardproof.oracles.communication import Cost
 from shardproof.oracles.layout import spec_entries
 from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.contracts.mlp_claims import CLAIMS, SIZES, Setting
+from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.program import Argument, Program
 
 AxisName = str | tuple[str, ...]
@@ -63,3 +66,18 @@ def loss_and_gradients(
 
     arguments = tuple(Argument(x, dtype, spec_entries(s, len(x), mesh)) for x, s in zip(wholes, named, strict=True))
     return Program(build, arguments)
+
+
+def step_cost(name: str, at: Setting) -> Cost:
+    """What the loss and its gradients send together: what gradients are computed from is sent once, for both.
+
+    Arguments:
+        name: the parallelisation's.
+        at: what it is in.
+    """
+    claim = Expectation.parse(CLAIMS[name], tuple(SIZES))
+    assert claim.forward is not None
+    assert claim.backward is not None
+    loss, gradients = (terms.stated(at.names).cost for terms in (claim.forward, claim.backward))
+    kind = "all_reduce"
+    return gradients + Cost.of({kind: loss.count(kind)}, {kind: loss.bytes_in(kind)})

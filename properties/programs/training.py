@@ -15,7 +15,10 @@ from shardproof.impl.losses import PARALLELISATIONS, Parallelisation, data_paral
 from shardproof.impl.model import squared_errors
 from shardproof.impl.training import Step, TrainingStep
 from shardproof.impl.zero import ZeroStep
-from shardproof.oracles import mlp_costs, training_costs
+from shardproof.oracles.communication import Cost
+from shardproof.properties.contracts.mlp_claims import SIZES, STEPS, Setting
+from shardproof.properties.programs.expectation import Expectation
+from shardproof.properties.programs.losses import step_cost
 
 Axes = tuple[str, ...]
 
@@ -37,7 +40,7 @@ class Form:
     name: str
     specs: Callable[[int, Axes, Axes], Any]
     step: Callable[[Any, Any, Axes, Axes, int], Step]
-    cost: training_costs.Formula | None = None
+    cost: Callable[[Setting, int], Cost] | None = None
     masked: bool = False
     sharded: bool = False
     shared: bool = False
@@ -82,6 +85,13 @@ def gathered_rows(params: Any, *, data: Axes, model: Axes) -> Any:
     return [(lax.all_gather(w, data, axis=0, tiled=True), cast_varying(b, data)) for w, b in params]
 
 
+def said_of(name: str) -> Callable[[Setting, int], Cost]:
+    """What a step is said to send, of a setting and the number of microbatches."""
+    claim = Expectation.parse(STEPS[name], (*SIZES, "microbatches")).forward
+    assert claim is not None
+    return lambda at, microbatches: claim.stated({**at.names, "microbatches": microbatches}).cost
+
+
 def accumulated(name: str, of: Parallelisation, specs: Any, gather: Any = None, **more: Any) -> Form:
     """A form that takes a device's examples in microbatches."""
 
@@ -94,7 +104,7 @@ def accumulated(name: str, of: Parallelisation, specs: Any, gather: Any = None, 
         )
         return TrainingStep(loss, optimiser, mesh=mesh, data=data, model=model)
 
-    return Form(name, specs, step, masked=True, **more)
+    return Form(name, specs, step, said_of(name), masked=True, **more)
 
 
 def zero(name: str, of: Parallelisation, specs: Any, **more: Any) -> Form:
@@ -111,7 +121,7 @@ def zero(name: str, of: Parallelisation, specs: Any, **more: Any) -> Form:
             microbatches=microbatches,
         )
 
-    return Form(name, specs, step, masked=True, shared=True, **more)
+    return Form(name, specs, step, said_of(name), masked=True, shared=True, **more)
 
 
 def of_loss(loss: Parallelisation) -> Form:
@@ -124,7 +134,7 @@ def of_loss(loss: Parallelisation) -> Form:
         loss.name,
         lambda depth, data, model: loss.layout.specs(depth, data=data, model=model),
         step,
-        lambda at, microbatches: mlp_costs.of_step(mlp_costs.formula_of(loss.name), at),
+        lambda at, microbatches: step_cost(loss.name, at),
         sharded=loss.name not in ("one_device", "data_parallel"),
     )
 
@@ -134,28 +144,25 @@ FORMS: dict[str, Form] = {
     form.name: form
     for form in (
         *(of_loss(PARALLELISATIONS[name]) for name in LOSSES),
-        accumulated("accumulated", data_parallel, of_examples, cost=training_costs.accumulated),
+        accumulated("accumulated", data_parallel, of_examples),
         accumulated(
             "accumulated_fsdp",
             data_parallel,
             of_rows,
             gathered_rows,
-            cost=training_costs.accumulated_fsdp,
             sharded=True,
         ),
         accumulated(
             "accumulated_tensor_parallel",
             tensor_parallel,
             of_features,
-            cost=training_costs.accumulated_tensor_parallel,
             sharded=True,
         ),
-        zero("zero", data_parallel, of_examples, cost=training_costs.zero),
+        zero("zero", data_parallel, of_examples),
         zero(
             "zero_tensor_parallel",
             tensor_parallel,
             of_features,
-            cost=training_costs.zero_tensor_parallel,
             sharded=True,
         ),
     )

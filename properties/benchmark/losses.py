@@ -5,13 +5,13 @@ from rich.console import Console
 from rich.table import Table
 
 from shardproof.impl.losses import PARALLELISATIONS
-from shardproof.oracles import mlp_costs
 from shardproof.oracles.communication import Cost
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.communication.counted import count
+from shardproof.properties.contracts.mlp_claims import Setting
 from shardproof.properties.engines import Engine, SimulateEngine, XlaEngine
 from shardproof.properties.performance.operations import peak_of
-from shardproof.properties.programs.losses import loss_and_gradients
+from shardproof.properties.programs.losses import loss_and_gradients, step_cost
 from shardproof.properties.programs.program import Program
 
 SIZES, EXAMPLES = (32, 128, 256, 128, 4), 16
@@ -32,14 +32,14 @@ def measure() -> None:
 
 def sent() -> Table:
     """The collectives of the loss and of the gradients of all parameters, counted in two ways, and by formula."""
-    sizes = ", ".join(map(str, SIZES))
-    parameters = f"parameters of {mlp_costs.parameter_bytes(SIZES):,} bytes"
+    sizes, names = ", ".join(map(str, SIZES)), _setting(SIZES).names
+    parameters = f"parameters of {4 * (names['weights'] + names['biases']):,} bytes"
     table = Table(title=f"one step, layers of {sizes}, {EXAMPLES} examples, float32, mesh {MESH}: {parameters}")
     for column in ("parallelisation", "collectives of a step", "bytes", "formula", "XLA:CPU", "peak bytes"):
         table.add_column(column, justify="right" if "bytes" in column else "left", overflow="fold")
     for name, loss in PARALLELISATIONS.items():
         program = loss_and_gradients(loss, MESH, SIZES, EXAMPLES, data=DATA, model=MODEL)
-        formula = mlp_costs.of_step(mlp_costs.formula_of(name), _setting(SIZES))
+        formula = step_cost(name, _setting(SIZES))
         traced, compiled = (_counted(engine, program) for engine in (SimulateEngine(), XlaEngine()))
         same = "the same" if str(traced) == str(formula) else str(formula)
         table.add_row(
@@ -66,8 +66,8 @@ def counts(cost: Cost) -> str:
     return ", ".join(f"{kind} {number}" for kind, number in cost.counts) or "none"
 
 
-def _setting(sizes: tuple[int, ...]) -> mlp_costs.Setting:
-    return mlp_costs.Setting(MESH, (DATA,), (MODEL,), EXAMPLES, sizes, of_inputs=False)
+def _setting(sizes: tuple[int, ...]) -> Setting:
+    return Setting(MESH, (DATA,), (MODEL,), EXAMPLES, sizes, of_inputs=False)
 
 
 def _counted(engine: Engine, program: Program) -> Cost:

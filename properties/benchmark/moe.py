@@ -17,7 +17,6 @@ from rich.console import Console
 
 from shardproof.impl import moe
 from shardproof.oracles.mesh import MeshCase
-from shardproof.oracles.moe.costs import kept_bytes
 from shardproof.oracles.moe.dropping import dispatch
 from shardproof.oracles.moe.routing import route
 from shardproof.properties.benchmark import tables
@@ -151,7 +150,7 @@ class Layer:
         routing = route((tokens @ router).astype(np.float64), self.top_k)
         kept = dispatch(routing, self.participants, self.experts, capacity=self.capacity, policy="position").kept
         leaving = sum(pair.sender != pair.receiver for pair in kept)
-        return Fraction(kept_bytes(leaving, features=self.features, outputs=self.features), self.participants)
+        return Fraction(leaving * 2 * self.features * 4, self.participants)
 
 
 def recorded(program: Program, mesh: MeshCase, arrays: list[np.ndarray]) -> Record:

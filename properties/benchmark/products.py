@@ -7,6 +7,7 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding
 from rich.console import Console
 
+from shardproof.oracles.communication import NOTHING
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.benchmark import tables
 from shardproof.properties.cases.case import Case
@@ -14,6 +15,7 @@ from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.contracts.products import product_case
 from shardproof.properties.engines.simulate import prepare
 from shardproof.properties.engines.xla import abstract_mesh
+from shardproof.properties.laws.communication import stated_by
 from shardproof.properties.performance.machines import Balanced, flops_in
 from shardproof.properties.performance.operations import Operation, operations_of
 from shardproof.properties.performance.timeline import timeline
@@ -59,8 +61,8 @@ def rows(p: int = 8) -> list[tuple[str, ...]]:
         nested = one.name.startswith("nested")
         mesh = MeshCase(("x", "y"), (2, p // 2)) if nested else MeshCase(("x",), (p,))
         case = product_case(one.contract, mesh, ("x", "y") if nested else "x", SMALL)
-        assert one.communication is not None
-        sent, back = one.communication(case, False), one.communication(case, True)
+        stated = (stated_by(one, case, backward=backward) for backward in (False, True))
+        sent, back = (numbers.cost if numbers else NOTHING for numbers in stated)
         program = forward(case, one, Seen())
         operations, with_gradient = traced_ways(one, case)
         machine = Balanced.of(operations, case.mesh, case.axes)

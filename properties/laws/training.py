@@ -15,10 +15,10 @@ from shardproof.oracles.communication import KINDS
 from shardproof.oracles.dtypes import unit_roundoff
 from shardproof.oracles.layout import sharded_axes
 from shardproof.oracles.mlp import loss as reference
-from shardproof.oracles.mlp_costs import Setting
 from shardproof.properties.cases.training import NARROW, Trial
 from shardproof.properties.communication.counted import of_compiled, of_record
 from shardproof.properties.communication.wording import worded
+from shardproof.properties.contracts.mlp_claims import Setting
 from shardproof.properties.engines.simulate import Record, prepare
 from shardproof.properties.engines.xla import abstract_mesh, device_mesh
 from shardproof.properties.laws.communication import WIDER
@@ -100,7 +100,7 @@ def check_cost(trial: Trial, form: Form, evidence: Record | str) -> None:
         no_more = all(cost.bytes_in(kind) <= wider * most.bytes_in(kind) for kind in KINDS)
         right = enough and (no_more or laid_out_anew(trial, form))
     if not right:
-        raise Broken("communication", f"{form} on {trial}: {worded(cost)}: expected {worded(most)} (formula)")
+        raise Broken("communication", f"{form} on {trial}: {worded(cost)}: expected {worded(most)} (as is said)")
 
 
 def laid_out_anew(trial: Trial, form: Form) -> bool:

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from jax.sharding import AxisType, PartitionSpec
+from shardproof.properties.programs.costs import gathered_again, product_flops
+from shardproof.properties.programs.hiding import three_chunks
 
 from shardproof.impl import collective_matmul
 from shardproof.impl.collective_matmul.operands import UNROLLED
@@ -25,9 +27,7 @@ from shardproof.properties.meta.brief import first_of_each, marked
 from shardproof.properties.meta.test_algorithms import check_forward, cost_of, recorded, without, without_tangents
 from shardproof.properties.performance.machines import flops_in
 from shardproof.properties.performance.operations import operations_of
-from shardproof.properties.programs.costs import gathered_again, product_flops
 from shardproof.properties.programs.derivatives import derivatives
-from shardproof.properties.programs.hiding import three_chunks
 from shardproof.properties.programs.implementations import FORMS, OVERLAPPED, PRODUCTS, Implementation
 from shardproof.properties.programs.program import Program, Seen, forward
 

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 import pytest
+from shardproof.properties.programs.costs import HALVING
 
 from shardproof.oracles import algorithms as formulas
 from shardproof.oracles.communication import Cost, built_in, built_in_backward, lower_bound
 from shardproof.properties.meta.test_algorithms import AXES, SIZES, serves
-from shardproof.properties.programs.costs import HALVING
 from shardproof.properties.programs.implementations import ALGORITHMS
 
 CONTRACT = {i.name: i.contract for i in ALGORITHMS}

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from shardproof.oracles.moe.costs import Sizes
 
 from shardproof.oracles.baselines import Layout, relaid_cost
 from shardproof.oracles.communication import Cost
 from shardproof.oracles.mesh import MeshCase
-from shardproof.oracles.moe.costs import Sizes
 from shardproof.oracles.moe.dropping import POLICIES, dispatch
 from shardproof.oracles.moe.routing import Routing
 from shardproof.oracles.reshard import exchanged_cost, lacking

@@ -13,16 +13,17 @@ from hypothesis import strategies as st
 from shardproof.impl.arguments import as_axes
 from shardproof.impl.losses import PARALLELISATIONS, Parallelisation
 from shardproof.impl.model import initialise, random_batch, unsharded_loss
-from shardproof.oracles import mlp, mlp_costs
+from shardproof.oracles import mlp
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.strategies import meshes
 from shardproof.properties.communication.counted import count, of_compiled
+from shardproof.properties.contracts.mlp_claims import Setting
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.engines.simulate import simulate
 from shardproof.properties.engines.simulate.liveness import equations
 from shardproof.properties.engines.xla import abstract_mesh, device_mesh
 from shardproof.properties.performance.operations import peak_of
-from shardproof.properties.programs.losses import loss_and_gradients
+from shardproof.properties.programs.losses import loss_and_gradients, step_cost
 
 LOSSES = pytest.mark.parametrize("loss", PARALLELISATIONS.values(), ids=PARALLELISATIONS)
 REMATERIALISED = pytest.mark.parametrize("name", [name for name in PARALLELISATIONS if name.endswith("_remat")])
@@ -98,9 +99,9 @@ def test_on_sixty_four_devices(loss: Parallelisation, mesh: MeshCase, data: Any,
     program = loss_and_gradients(loss, mesh, sizes, examples, data=data, model=model)
     arrays = small_integers([a.shape for a in program.arguments], 0)
     assert_exact(SimulateEngine().prepare(program, mesh)(arrays), meant(arrays, of_batch=False), str(mesh))
-    at = mlp_costs.Setting(mesh, as_axes(data), as_axes(model), examples, sizes, of_inputs=False)
+    at = Setting(mesh, as_axes(data), as_axes(model), examples, sizes, of_inputs=False)
     sent = count(SimulateEngine(), program, mesh, arrays).cost
-    assert str(sent) == str(mlp_costs.of_step(mlp_costs.formula_of(loss.name), at))
+    assert str(sent) == str(step_cost(loss.name, at))
 
 
 @pytest.mark.needs_devices(8)
@@ -185,12 +186,12 @@ def test_what_is_lowered_gathers_again(name: str) -> None:
     """
     mesh = MeshCase(("dp", "tp"), (4, 2))
     on = device_mesh(mesh)
-    at = mlp_costs.Setting(mesh, ("dp",), ("tp",), 8, (16, 24, 32, 8), of_inputs=False)
+    at = Setting(mesh, ("dp",), ("tp",), 8, (16, 24, 32, 8), of_inputs=False)
     compiled, formulas = [], []
     for of in (name, name.removesuffix("_remat")):
         program = loss_and_gradients(PARALLELISATIONS[of], mesh, (16, 24, 32, 8), 8, data="dp", model="tp")
         lowered = jax.jit(program.build(on)).lower(*program.abstract_arguments(on))
-        formulas.append(mlp_costs.of_step(mlp_costs.formula_of(of), at))
+        formulas.append(step_cost(of, at))
         compiled.append(of_compiled(lowered.compile().as_text() or "").cost)
         text = lowered.as_text()
         assert text.count("stablehlo.all_gather") == formulas[-1].count("all_gather")

@@ -12,7 +12,7 @@ from shardproof.properties.contracts.contract import Claim, Communication, Contr
 from shardproof.properties.contracts.features import CONCESSIONS
 from shardproof.properties.programs.expectation import Expectation, names_of
 from shardproof.properties.programs.overlap import Overlap
-from shardproof.properties.programs.products import FORMS, Form
+from shardproof.properties.programs.products import NAIVE, OVERLAPPING, Form
 
 
 @dataclass(frozen=True)
@@ -102,11 +102,6 @@ def over_a_power_of_two(case: Case) -> bool:
 def over_two_axes(case: Case) -> bool:
     """Whether the axis tuple has two axes."""
     return len(case.axes) == 2
-
-
-def over_two_or_three_axes(case: Case) -> bool:
-    """Whether the axis tuple has two or three axes."""
-    return len(case.axes) in (2, 3)
 
 
 def _algorithm(
@@ -228,16 +223,6 @@ ALGORITHMS: tuple[Implementation, ...] = (
         "bool_sum",
         serves=over_two_axes,
     ),
-    # a ring along the last axis, then of each piece along the one before
-    _algorithm(
-        "all_reduce",
-        "hierarchical_all_reduce",
-        "permute=2*sum(size(axes,-i)-1 for i in range(1,4)),bytes=2*termsize*((size(axes,-1)-1)"
-        "*ceil(elements(x)/size(axes,-1))+(size(axes,-2)-1)*ceil(elements(x)/(size(axes,-1)*size(axes,-2)))"
-        "+(size(axes,-3)-1)*ceil(elements(x)/p))",
-        "bool_sum",
-        serves=over_two_or_three_axes,
-    ),
     # Thakur et al. 2005, section 4.3
     _algorithm("all_to_all", "pairwise_all_to_all", "permute=p-1,bytes=(p-1)*x/p"),
     # in step i, the pieces of all distances below p of which bit i is set (Bruck et al. 1997, section 3)
@@ -263,12 +248,13 @@ ALGORITHMS: tuple[Implementation, ...] = (
     ),
 )
 
-PRODUCTS: tuple[Implementation, ...] = tuple(
-    _product(contract, "naive", forms["naive"]) for contract, forms in FORMS.items()
-)
+PRODUCTS: tuple[Implementation, ...] = tuple(_product(contract, "naive", form) for contract, form in NAIVE.items())
+
+FORMS: dict[str, tuple[str, ...]] = {contract: tuple(forms) for contract, forms in OVERLAPPING.items()}
+"""The forms of each product that overlap: each is the best in something (`benchmark survivors`)."""
 
 OVERLAPPED: tuple[Implementation, ...] = tuple(
-    _product(contract, way, form) for contract, forms in FORMS.items() for way, form in forms.items() if way != "naive"
+    _product(contract, way, form) for contract, forms in OVERLAPPING.items() for way, form in forms.items()
 )
 """Products whose communication is hidden behind their arithmetic."""
 

@@ -51,7 +51,7 @@ def _holding(moved: str, blocks: int, more: str = "") -> str:
 
 
 def _gathering(moved: str, side: str) -> dict[str, Form]:
-    """The forms that gather an operand have in common, whose blocks are cut in halves along a side."""
+    """The forms that gather an operand, whose blocks are cut in halves along a side; `paired` ones come whole."""
     naive = (
         f"all_gather=1,bytes={moved};grad:all_gather=1,all_gather_bytes={moved},"
         f"reduce_scatter=1,reduce_scatter_bytes=p*{moved},{added_up('lhs', 'rhs')}"
@@ -63,7 +63,7 @@ def _gathering(moved: str, side: str) -> dict[str, Form]:
         "ring": Form(_gathered(moved), f"exposed<=0,{_holding(moved, 2)}"),
         "bidirectional": Form(halves, f"exposed<=0,directions=2,{_holding(moved, 2)}"),
         "joined": Form(halves, joined),
-        "shorter_way": Form(_gathered(moved, steps="p//2"), f"exposed<=2/p,directions=2,{_holding(moved, 4)}"),
+        "paired": Form(_gathered(moved, steps="p//2"), f"exposed<=2/p,directions=2,{_holding(moved, 4)}"),
     }
 
 
@@ -183,26 +183,21 @@ BLOCKS = {
     ),
 }
 
-FORMS: dict[str, dict[str, Form]] = {
+EVERY: dict[str, dict[str, Form]] = {
     "all_gather_matmul_lhs_contracting": {
-        **{name: COLUMNS[name] for name in ("naive", "ring", "bidirectional", "shorter_way")},
+        **{name: COLUMNS[name] for name in ("naive", "ring", "bidirectional", "paired")},
         "chunked": CHUNKED,
-        "paired": COLUMNS["shorter_way"],
     },
     "all_gather_matmul_lhs": {
         **{name: ROWS[name] for name in ("naive", "ring", "bidirectional", "joined")},
         # none of four pieces that are multiplied in place waits for another
-        "shorter_way": Form(
-            _gathered("lhs", steps="1 if p==4 else p//2"),
-            ROWS["shorter_way"].overlap,
-        ),
         "paired": Form(
             _gathered("lhs", steps="1 if p==4 else p//2", back_steps="p//2+(1 if p==4 else p//2)"),
             f"exposed<=1/2,directions=2,{_holding('lhs', 4)}",
         ),
     },
     "all_gather_matmul_rhs": {
-        **{name: WEIGHTS[name] for name in ("naive", "ring", "joined", "shorter_way")},
+        **{name: WEIGHTS[name] for name in ("naive", "ring", "joined")},
         # halves that are joined; in the gradient among up to eight participants, whole pieces the shorter way
         "paired": Form(
             _gathered(
@@ -219,4 +214,11 @@ FORMS: dict[str, dict[str, Form]] = {
     "matmul_all_reduce": REDUCING,
     "transformer_block": BLOCKS,
 }
-"""The forms of each product, each of which is the best in something (`benchmark survivors`)."""
+
+NAIVE: dict[str, Form] = {contract: forms["naive"] for contract, forms in EVERY.items()}
+"""Of each product, the form that gathers or scatters at once."""
+
+OVERLAPPING: dict[str, dict[str, Form]] = {
+    contract: {way: form for way, form in forms.items() if way != "naive"} for contract, forms in EVERY.items()
+}
+"""The forms that overlap."""

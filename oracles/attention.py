@@ -4,14 +4,11 @@ Operands are blocks `[*mesh.sizes, S, H, D]`. Derivatives are exact, in `wide` f
 taken over all blocks of all devices: each has its own cotangent (see `oracles.transposes`).
 """
 
-import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from shardproof.oracles.algorithms import ring_all_gather
 from shardproof.oracles.collectives import Axes, Blocks, among_participants
-from shardproof.oracles.communication import Cost, built_in, built_in_backward
 from shardproof.oracles.dtypes import is_float, wide
 from shardproof.oracles.mesh import MeshCase
 
@@ -116,41 +113,3 @@ def wide_of(x: np.ndarray, number: int) -> np.ndarray:
 
 
 attention = Attention()
-
-
-def gathered_cost(p: int, n: int, *, bits: int = 8, backward: bool = False) -> Cost:
-    """Keys and values are gathered, blocks of n elements; backward, both again, and both transposes."""
-    gathers = 2 * built_in("all_gather", n, bits=bits)
-    return gathers + 2 * built_in_backward("all_gather", p, n, bits=bits) if backward else gathers
-
-
-def ring_cost(p: int, n: int, *, bits: int = 8, backward: bool = False) -> Cost:
-    """Keys and values go round the ring side by side, as in an all-gather; backward, they do so again, and then back.
-
-    Liu, Zaharia and Abbeel, Ring Attention, 2023, section 3.
-    """
-    keys = ring_all_gather(p, p * n, bits=bits)
-    both = keys.beside(keys)
-    return 2 * both if backward else both
-
-
-def balanced_ring_cost(p: int, n: int, *, bits: int = 8, backward: bool = False) -> Cost:
-    """As `ring_cost`, with both halves of queries, keys and values moved in, and both of the result out.
-
-    Backward, what was moved in is so again, and the transposes move the result's cotangent in, and the three others
-    out. Among one participant nothing is moved.
-    """
-    both, moved = ring_cost(p, n, bits=bits, backward=backward), Cost.permutes(1, math.ceil(n // 2 * bits / 8), 1)
-    if p == 1 or n < 2:
-        return both
-    into, out = (Cost(many.counts, many.operand_bytes, 1) for many in (6 * moved, 2 * moved))
-    return into + both + (out + into if backward else out)
-
-
-def heads_cost(p: int, n: int, *, bits: int = 8, backward: bool = False) -> Cost:
-    """Four all-to-alls of blocks of n elements; backward, three of them again, and the transposes of all four.
-
-    Jacobs et al., DeepSpeed Ulysses, 2023, section 3. What the last one moves is the result, and no gradient needs it.
-    """
-    one = built_in("all_to_all", n, bits=bits)
-    return 3 * one + 4 * built_in_backward("all_to_all", p, n, bits=bits) if backward else 4 * one

@@ -3,14 +3,12 @@
 Arrays are whole, `[B, D]`, `[D, F]` and so on. A layout says of every dimension by which mesh axes it is sharded.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from shardproof.oracles.collectives import axis_index
-from shardproof.oracles.communication import NOTHING, Cost, built_in, summed_replicas
 from shardproof.oracles.dtypes import wide
 from shardproof.oracles.mesh import MeshCase
 
@@ -68,84 +66,6 @@ class Matmuls:
 
 
 matmul = two_matmuls = Matmuls()
-
-
-def relaid_cost(
-    mesh: MeshCase, sides: tuple[int, int], held: Layout, wanted: Layout, *, bits: int = 8, transposed: bool = False
-) -> Cost:
-    """Each dimension whose axes are not those that it is to have is gathered, rows first, and then cut.
-
-    Transposed, what was gathered to all is cut, at no cost; of what was cut, rows first, the cotangents of all parts
-    are added up.
-    """
-    own = [side // mesh.axis_size(axes) for side, axes in zip(sides, held, strict=True)]
-    gathers = sums = NOTHING
-    other = [dimension for dimension in (0, 1) if held[dimension] != wanted[dimension]]
-    for dimension in other:
-        if held[dimension]:
-            gathers += built_in("all_gather", math.prod(own), bits=bits)
-            own[dimension] = sides[dimension]
-    for dimension in other:
-        if wanted[dimension]:
-            sums += summed_replicas(math.prod(own), bits=bits)
-            own[dimension] //= mesh.axis_size(wanted[dimension])
-    return sums if transposed else gathers
-
-
-def gathered_cost(
-    mesh: MeshCase, sides: Sides, lhs: Layout, rhs: Layout, result: Layout, *, bits: int = 8, backward: bool = False
-) -> Cost:
-    """`[B, D] @ [D, F] -> [B, F]`: both operands are gathered, where they are not as the result is.
-
-    The gradient gathers them as well. A device's rows are cast to vary as the columns do, and the other way round.
-    """
-    b, d, f = sides
-    rows, columns = result
-    operands = (((b, d), lhs, (rows, ())), ((d, f), rhs, ((), columns)))
-    cost = NOTHING
-    for transposed in (False, True)[: 1 + backward]:
-        for shape, held, wanted in operands:
-            cost += relaid_cost(mesh, shape, held, wanted, bits=bits, transposed=transposed)
-    if backward and columns:
-        cost += summed_replicas(b // mesh.axis_size(rows) * d, bits=bits)
-    if backward and rows:
-        cost += summed_replicas(d * (f // mesh.axis_size(columns)), bits=bits)
-    return cost
-
-
-def reduced_cost(
-    mesh: MeshCase,
-    sides: Sides,
-    lhs: Layout,
-    rhs: Layout,
-    result: Layout,
-    *,
-    bits: int = 8,
-    sum_bits: int = 8,
-    backward: bool = False,
-) -> Cost:
-    """The right operand is gathered, where its rows are not the columns of the left one; then sums, and the result.
-
-    The gradient gathers the right operand as well. The sum is linear, and known to all.
-    """
-    b, d, f = sides
-    rows, contracted = lhs
-    cost = relaid_cost(mesh, (d, f), rhs, (contracted, ()), bits=bits)
-    if backward:
-        cost += relaid_cost(mesh, (d, f), rhs, (contracted, ()), bits=bits, transposed=True)
-        cost += summed_replicas(d // mesh.axis_size(contracted) * f if rows else 0, bits=bits)
-    elif contracted:
-        cost += built_in("all_reduce", b // mesh.axis_size(rows) * f, bits=sum_bits)
-    return cost + relaid_cost(mesh, (b, f), (rows, ()), result, bits=bits, transposed=backward)
-
-
-def two_gathered_cost(
-    mesh: MeshCase, sides: Sides, layouts: Sequence[Layout], *, bits: int = 8, backward: bool = False
-) -> Cost:
-    """Two products; `layouts` are those of X, W_in, what is hidden, W_out and the result, `sides` B, D, F and D."""
-    x, w_in, hidden, w_out, result = layouts
-    first = gathered_cost(mesh, sides[:3], x, w_in, hidden, bits=bits, backward=backward)
-    return first + gathered_cost(mesh, (sides[0], *sides[2:]), hidden, w_out, result, bits=bits, backward=backward)
 
 
 def missing(mesh: MeshCase, sides: tuple[int, int], held: Layout, used: Layout) -> np.ndarray:

@@ -6,13 +6,11 @@ is `sum(q * -log p)`, with p the softmax of the logits. Operands are blocks `log
 all blocks of all devices: each has its own cotangent (see `oracles.transposes`). The labels have none.
 """
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from shardproof.oracles.collectives import Axes, Blocks, all_gather
-from shardproof.oracles.communication import Cost, built_in
 from shardproof.oracles.dtypes import wide
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.transposes import all_gather_transpose
@@ -115,22 +113,3 @@ def unknown(labels: Blocks, log_p: np.ndarray) -> np.ndarray:
 
 
 vocab_parallel_cross_entropy = VocabParallelCrossEntropy()
-
-
-def sums_cost(tokens: int, *, smoothed: bool, sum_bits: int = 32, backward: bool = False) -> Cost:
-    """All-reduces of a number per token: a maximum, the sum of exponentials, the label's logit, the sum of all logits.
-
-    The last only where the loss is smoothed. A gradient is a softmax less what is constant: it takes the first two.
-    """
-    return built_in("all_reduce", tokens, bits=sum_bits) * (2 if backward else 3 + smoothed)
-
-
-def gathered_cost(n: int, *, bits: int = 8) -> Cost:
-    """One all-gather of a block of n logits; the gradient takes the same again, and is a slice of that of the whole."""
-    return built_in("all_gather", n, bits=bits)
-
-
-def chunks(classes: int, chunk: int) -> tuple[int, int]:
-    """In how many chunks so many classes are computed with, and of what size, where none is larger than `chunk`."""
-    size = min(chunk, classes)
-    return math.ceil(classes / size), size

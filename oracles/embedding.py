@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardproof.oracles.collectives import Axes, Blocks, all_gather
-from shardproof.oracles.communication import NOTHING, Cost, built_in
 from shardproof.oracles.dtypes import wide
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.transposes import all_gather_transpose
@@ -61,13 +60,3 @@ def within(ids: Blocks, v: int) -> np.ndarray:
 
 
 embedding_lookup = EmbeddingLookup()
-
-
-def masked_cost(result: int, *, bits: int = 8, backward: bool = False) -> Cost:
-    """One all-reduce of the result; backward, every participant knows the cotangents of the rows that it has."""
-    return NOTHING if backward else built_in("all_reduce", result, bits=bits)
-
-
-def gathered_cost(table: int, *, bits: int = 8, backward: bool = False) -> Cost:
-    """One all-gather of a block of the table; its gradient is a slice of that of the whole."""
-    return NOTHING if backward else built_in("all_gather", table, bits=bits)

@@ -8,9 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shardproof.oracles.algorithms import messages
 from shardproof.oracles.collectives import Axes, Blocks, among_participants
-from shardproof.oracles.communication import Cost, built_in, built_in_backward
 from shardproof.oracles.dtypes import wide
 from shardproof.oracles.mesh import MeshCase
 
@@ -80,26 +78,3 @@ class HaloExchange:
 
 
 halo_exchange = HaloExchange()
-
-
-def permutes_cost(p: int, n: int, row: int, *, before: int, after: int, bits: int = 8) -> Cost:
-    """The rows that are missing, each once: n in a block, of `row` elements each; the gradient's permutes are as many.
-
-    The rows in front of a block are the last ones of the participants 1, 2, … places behind, n of each but the last,
-    and those behind it the first ones of those ahead. The participant d places behind is p - d ahead as well: what it
-    sends is in one permute where the two make up its block, and in two where rows between them are not needed. None
-    waits for another.
-    """
-    sent: list[int] = []
-    for distance in range(1, p):
-        tail = min(n, max(0, before - (distance - 1) * n))
-        head = min(n, max(0, after - (p - distance - 1) * n))
-        sent += [n * row] if tail + head >= n else [tail * row, head * row]
-    return messages(sent, bits, steps=1)
-
-
-def gathered_cost(p: int, n: int, *, bits: int = 8, backward: bool = False) -> Cost:
-    """One all-gather of a block of n elements; its gradient is the transpose, as rows are taken whatever is in them."""
-    if backward:
-        return built_in_backward("all_gather", p, n, bits=bits)
-    return built_in("all_gather", n, bits=bits)

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardproof.oracles.collectives import Axes, Blocks, all_reduce
-from shardproof.oracles.communication import Cost, built_in
 from shardproof.oracles.dtypes import is_float, wide
 from shardproof.oracles.mesh import MeshCase
 
@@ -85,15 +84,3 @@ def per_device(blocks: Blocks, mesh: MeshCase) -> Blocks:
 
 weighted_mean = WeightedMean()
 masked_mean = MaskedMean()
-
-
-def sums_cost(*, sum_bits: int = 32, total_bits: int = 32, backward: bool = False) -> Cost:
-    """Two all-reduces of a number each, the products and the weights; the gradient divides by the weights alone."""
-    of_weights = built_in("all_reduce", 1, bits=total_bits)
-    return of_weights if backward else of_weights + built_in("all_reduce", 1, bits=sum_bits)
-
-
-def gathered_cost(n: int, *, bits: int = 8, weight_bits: int = 8, backward: bool = False) -> Cost:
-    """Two all-gathers of n elements, the values and the weights; the gradient needs the weights alone."""
-    of_weights = built_in("all_gather", n, bits=weight_bits)
-    return of_weights if backward else of_weights + built_in("all_gather", n, bits=bits)

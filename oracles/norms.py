@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardproof.oracles.collectives import Axes, Blocks, all_reduce
-from shardproof.oracles.communication import Cost, built_in, built_in_backward
 from shardproof.oracles.dtypes import wide
 from shardproof.oracles.mesh import MeshCase
 
@@ -123,27 +122,3 @@ def per_feature(scale: Blocks, x: Blocks, mesh: MeshCase) -> Blocks:
 
 global_norm = GlobalNorm()
 rms_norm = RmsNorm()
-
-
-def global_norm_cost(*, sum_bits: int = 32) -> Cost:
-    """One sum of squares, an all-reduce of a number; the gradient is x by the norm, which takes the same again."""
-    return built_in("all_reduce", 1, bits=sum_bits)
-
-
-def gathered_global_norm_cost(n: int, *, bits: int = 8) -> Cost:
-    """One all-gather of a block of n elements; the gradient is x by the norm, which takes the same again."""
-    return built_in("all_gather", n, bits=bits)
-
-
-def rms_norm_cost(tokens: int, *, sum_bits: int = 32, backward: bool = False) -> Cost:
-    """A sum of squares for each token, in one all-reduce.
-
-    Backward, the same again and one more of as much: the cotangent of a token's sum has a term from every feature.
-    """
-    return built_in("all_reduce", tokens, bits=sum_bits) * (2 if backward else 1)
-
-
-def gathered_rms_norm_cost(p: int, n: int, *, bits: int = 8, backward: bool = False) -> Cost:
-    """One all-gather of a block of n elements; backward, the same again, and its transpose."""
-    gather = built_in("all_gather", n, bits=bits)
-    return gather + built_in_backward("all_gather", p, n, bits=bits) if backward else gather

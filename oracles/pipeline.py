@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardproof.oracles.collectives import Axes, Blocks, all_gather
-from shardproof.oracles.communication import NOTHING, Cost, built_in
 from shardproof.oracles.dtypes import is_float, wide
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.transposes import all_gather_transpose
@@ -89,28 +88,3 @@ class Pipeline:
 
 
 pipeline = Pipeline()
-
-
-def gathered_cost(n: int, *, bits: int = 8) -> Cost:
-    """One all-gather of a block of n elements, invariant; the gradient takes the same again, and a slice of it."""
-    return built_in("all_gather", n, bits=bits)
-
-
-def gpipe_steps(p: int, microbatches: int) -> int:
-    """M + p - 1: the last microbatch is begun after the M - 1 others, and has p layers to go (GPipe, section 2.3)."""
-    return microbatches + p - 1
-
-
-def circular_steps(p: int, microbatches: int, layers: int) -> int:
-    """A round of the first participant takes M steps, or p if it must wait; the last round and the way to its end."""
-    return (layers - 1) * max(microbatches, p) + gpipe_steps(p, microbatches)
-
-
-def permutes_cost(p: int, microbatches: int, n: int, *, steps: int, bits: int = 8, backward: bool = False) -> Cost:
-    """A microbatch of n elements is handed on between any two steps; then the result is added up with zeros.
-
-    Backward, microbatches go the same ways again, and back; a sum that all have needs no transpose.
-    """
-    moves = steps - 1 if p > 1 else 0
-    handed = Cost.permutes(moves, moves * -(-n * bits // 8)) if n else NOTHING
-    return 2 * handed if backward else handed + built_in("all_reduce", microbatches * n, bits=bits)

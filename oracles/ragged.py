@@ -13,7 +13,6 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 
 from shardproof.oracles.collectives import Axes, Blocks, Groups
-from shardproof.oracles.communication import Cost, built_in, built_in_backward
 from shardproof.oracles.dtypes import wide
 from shardproof.oracles.layout import device_name
 from shardproof.oracles.mesh import MeshCase, as_axes
@@ -210,28 +209,3 @@ class RaggedAllToAll:
 
 
 differentiable = RaggedAllToAll()
-
-
-def native_cost(rows: int, result: int, entries: int, *, bits: int = 8, backward: bool = False) -> Cost:
-    """One collective of the operand, its lists not counted; backward, one of the result's cotangent, and two lists.
-
-    An all-to-all of them before it tells where slices come from, and where they go.
-    """
-    if backward:
-        return lists_cost(entries) + built_in("ragged_all_to_all", result, bits=bits)
-    return built_in("ragged_all_to_all", rows, bits=bits)
-
-
-def gathered_cost(p: int, rows: int, entries: int, *, bits: int = 8, backward: bool = False) -> Cost:
-    """An all-gather of the operand, and two lists that tell which rows of the whole are whose.
-
-    Backward, the lists again and the gather's transpose: the result is linear in what is gathered.
-    """
-    if backward:
-        return lists_cost(entries) + built_in_backward("all_gather", p, rows, bits=bits)
-    return lists_cost(entries) + built_in("all_gather", rows, bits=bits)
-
-
-def lists_cost(entries: int) -> Cost:
-    """An all-to-all of two lists of int32."""
-    return built_in("all_to_all", 2 * entries, bits=32)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardproof.oracles.collectives import Axes, Blocks, all_reduce
-from shardproof.oracles.communication import NOTHING, Cost, built_in
 from shardproof.oracles.dtypes import is_float, wide
 from shardproof.oracles.mesh import MeshCase
 
@@ -165,19 +164,3 @@ load_balancing_loss = LoadBalancingLoss()
 router_z_loss = RouterZLoss()
 shard_load_balancing_loss = OfShards(load_balancing_loss)
 shard_router_z_loss = OfShards(router_z_loss)
-
-
-def load_balancing_cost(experts: int, *, sum_bits: int = 32, backward: bool = False) -> Cost:
-    """Choices and probabilities of E experts, an all-reduce each; the gradient needs the choices alone."""
-    counts = built_in("all_reduce", experts, bits=32)
-    return counts if backward else counts + built_in("all_reduce", experts, bits=sum_bits)
-
-
-def router_z_cost(*, sum_bits: int = 32, backward: bool = False) -> Cost:
-    """An all-reduce of a number; the gradient of a participant's logits needs nothing of the others."""
-    return NOTHING if backward else built_in("all_reduce", 1, bits=sum_bits)
-
-
-def gathered_cost(n: int, *, bits: int = 8) -> Cost:
-    """An all-gather of a block of n logits; the gradient gathers them as well."""
-    return built_in("all_gather", n, bits=bits)

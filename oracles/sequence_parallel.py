@@ -7,10 +7,8 @@ are by hand, and their transpose is taken over all blocks of all devices (see `o
 
 from collections.abc import Sequence
 
-from shardproof.oracles import matmul_costs
 from shardproof.oracles.collective_matmul import TransformerBlock
 from shardproof.oracles.collectives import Axes, Blocks
-from shardproof.oracles.communication import Cost
 from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.norms import RmsNorm, widened
 
@@ -80,22 +78,3 @@ class NormalisedSequenceParallelMlp:
 
 sequence_parallel_mlp = SequenceParallelMlp()
 normalised_sequence_parallel_mlp = NormalisedSequenceParallelMlp()
-
-
-def mlp_cost(
-    way: str, p: int, rows: int, columns: int, *, bits: int = 8, sum_bits: int = 8, backward: bool = False
-) -> Cost:
-    """A block of `rows` by `columns` of the input is gathered, and a sum of as much scattered.
-
-    Backward, the input is gathered again, for the gradient of the first weights; and then both transposes: see
-    `oracles.matmul_costs`.
-    """
-    piece = rows * columns
-
-    def gather(*, backward: bool) -> Cost:
-        return matmul_costs.all_gather_matmul(way, p, piece, rows=rows, bits=bits, backward=backward)
-
-    both = gather(backward=backward) + matmul_costs.matmul_reduce_scatter(
-        way, p, piece, rows=rows, bits=sum_bits, backward=backward
-    )
-    return gather(backward=False) + both if backward else both

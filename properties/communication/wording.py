@@ -1,10 +1,11 @@
 """What is sent, in words."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from fractions import Fraction
+from typing import Any
 
 from shardproof.oracles.communication import Cost
-from shardproof.properties.programs.expectation import Expectation, Terms
+from shardproof.properties.programs.expectation import OF_KIND, Expectation, Stated
 
 
 def worded(cost: Cost, *, beside: Cost | None = None) -> str:
@@ -21,14 +22,26 @@ def worded(cost: Cost, *, beside: Cost | None = None) -> str:
     )
 
 
-def worded_expectation(expectation: Expectation, terms: Terms, sizes: Mapping[str, int]) -> str:
-    """`permute=3, bytes=48 (from permute=p-1,bytes=(p-1)*n/p with p=4, n=64)`; p and n always, others if named."""
-    counts, size, steps = terms.counts(sizes), terms.bytes(sizes), terms.steps(sizes)
-    told = {name: sizes[name] for name in sizes if name in ("p", "n") or name in terms.names()}
-    parts = [f"{kind}={number(count)}" for kind, count in counts.items() if count]
-    parts += [] if size is None else [f"bytes={number(size)}"]
-    parts += [] if steps is None else [f"steps={number(steps)}"]
-    return f"{', '.join(parts) or 'none'} (from {expectation} with {', '.join(f'{k}={v}' for k, v in told.items())})"
+def worded_stated(stated: Stated, said: object, names: Collection[str], sizes: Mapping[str, Any]) -> str:
+    """`permute=3, bytes=48 (from permute=p-1,bytes=(p-1)*n/p with p=4, n=64)`; p and n always, others if named.
+
+    Arguments:
+        stated: what is said, in numbers.
+        said: the expectation; anything else is a formula, which no words are known of.
+        names: the names that it speaks of.
+        sizes: what they stand for.
+    """
+    parts = [f"{kind}={number(count)}" for kind, count in stated.counts.items() if count]
+    if stated.bytes is None:
+        parts += [f"{kind}{OF_KIND}={number(size)}" for kind, size in stated.sizes.items() if size]
+    else:
+        parts += [f"bytes={number(stated.bytes)}"]
+    parts += [] if stated.steps is None else [f"steps={number(stated.steps)}"]
+    text = ", ".join(parts) or "none"
+    if not isinstance(said, Expectation):
+        return f"{text} (formula)"
+    told = {name: size for name, size in sizes.items() if name in ("p", "n") or name in names}
+    return f"{text} (from {said} with {', '.join(f'{name}={number(Fraction(size))}' for name, size in told.items())})"
 
 
 def number(value: Fraction) -> str:

@@ -1,19 +1,18 @@
 """The contract of attention: queries, keys and values of one sequence, of which every participant holds a piece."""
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 from hypothesis import strategies as st
 
 from shardproof.impl import attention as implementations
 from shardproof.oracles import attention
-from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.cases.strategies.shapes import LONG
-from shardproof.properties.contracts.contract import Claim, Communication, Contract, Option, Scope, Violation, of_type
-from shardproof.properties.contracts.costs import bits, elements, something, with_replicas
+from shardproof.properties.contracts.claims import added_up, replicas
+from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
+from shardproof.properties.contracts.costs import something
 from shardproof.properties.contracts.floats import float32_accumulator, scaled_to
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.mistakes import attention as mistakes
@@ -99,19 +98,12 @@ def _halves(case: Case) -> bool:
     return not case.keywords["causal"] or case.operands[0].block[0] % 2 == 0
 
 
-def _balanced(case: Case, backward: bool) -> Cost:
-    formula = attention.balanced_ring_cost if case.keywords["causal"] else attention.ring_cost
-    return _blocks(formula)(case, backward)
+CASTS = added_up("q", "k", "v")
+"""Queries, keys and values are all cast as they come in."""
 
-
-def _blocks(formula: Callable[..., Cost]) -> Communication:
-    """A formula in the elements of a block of queries, keys or values, all of which are cast as they come in."""
-
-    def cost(case: Case, backward: bool) -> Cost:
-        return formula(case.participants, elements(case), bits=bits(case), backward=backward)
-
-    return with_replicas(cost, 0, 1, 2)
-
+STEPS = f"steps=2*(p-1)+{replicas('q', 'k', 'v')}"
+MOVED = "causal*(p>1)*(elements(q)>1)"
+HALF = "elements(q)//2*itemsize(q)"
 
 CONTRACT: Contract = operation(
     "attention",
@@ -141,15 +133,30 @@ CONTRACT: Contract = operation(
     leading=0,
     least=something(0, 1, 2),
     implementations={
-        "gathered": Claim(implementations.gathered_attention, FEATURES, communication=_blocks(attention.gathered_cost)),
-        "ring": Claim(implementations.ring_attention, FEATURES, communication=_blocks(attention.ring_cost)),
+        "gathered": Claim(
+            implementations.gathered_attention,
+            FEATURES,
+            communication=f"all_gather=2,bytes=2*q;grad:all_gather=2,all_gather_bytes=2*q,reduce_scatter=2,reduce_scatter_bytes=2*p*q,{CASTS}",
+        ),
+        "ring": Claim(
+            implementations.ring_attention,
+            FEATURES,
+            # keys and values go round side by side; backward, again, and back (Liu et al. 2023, section 3)
+            communication=f"permute=2*(p-1),bytes=2*(p-1)*q,steps=p-1;grad:permute=4*(p-1),permute_bytes=4*(p-1)*q,{CASTS},{STEPS}",
+        ),
         "balanced_ring": Claim(
-            implementations.balanced_ring_attention, FEATURES, communication=_balanced, supports=_halves
+            implementations.balanced_ring_attention,
+            FEATURES,
+            # besides, halves of queries, keys and values are moved in, and of the result out
+            communication=f"permute=2*(p-1)+8*{MOVED},bytes=2*(p-1)*q+8*{MOVED}*{HALF},steps=p-1+2*{MOVED};"
+            f"grad:permute=4*(p-1)+14*{MOVED},permute_bytes=4*(p-1)*q+14*{MOVED}*{HALF},{CASTS},{STEPS}+3*{MOVED}",
+            supports=_halves,
         ),
         "heads": Claim(
             implementations.heads_attention,
             FEATURES,
-            communication=_blocks(attention.heads_cost),
+            # no gradient needs the result that the last one moves (Jacobs et al. 2023, section 3)
+            communication=f"all_to_all=4,bytes=4*q;grad:all_to_all=7,all_to_all_bytes=7*q,{CASTS}",
             supports=_heads_divide,
         ),
     },

@@ -1,17 +1,19 @@
 """The contracts of matrix products in any layout: what compilers are compared with, and compared by."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from hypothesis import strategies as st
 
 from shardproof.impl import baselines as implementations
 from shardproof.oracles import baselines
-from shardproof.oracles.communication import Cost
-from shardproof.oracles.mesh import as_axes
+from shardproof.oracles.baselines import Layout
+from shardproof.oracles.communication import NOTHING, Cost, built_in, summed_replicas
+from shardproof.oracles.dtypes import width
+from shardproof.oracles.mesh import MeshCase, as_axes
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts.contract import Claim, Contract, Violation
-from shardproof.properties.contracts.costs import bits, sum_bits
+from shardproof.properties.contracts.costs import bits
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.contracts.floats import float32_accumulator, floats
 from shardproof.properties.contracts.forbidden import changed
@@ -30,7 +32,7 @@ def roles_of(array: str) -> tuple[str, str]:
     return (f"{array}_rows", f"{array}_columns") if array else ("rows", "columns")
 
 
-def layout_of(case: Case, array: str) -> baselines.Layout:
+def layout_of(case: Case, array: str) -> Layout:
     """How a case lays it out."""
     rows, columns = (dict(case.roles)[role] for role in roles_of(array))
     return as_axes(rows), as_axes(columns)
@@ -68,7 +70,7 @@ def _inner(case: Case) -> int:
     return math.prod(sides(case)[1:-1])
 
 
-def _layouts(case: Case, *names: str) -> list[baselines.Layout]:
+def _layouts(case: Case, *names: str) -> list[Layout]:
     return [layout_of(case, name) for name in names]
 
 
@@ -85,19 +87,73 @@ OF_TWO, OF_TWO_CONDITIONS = described({"x": "bd", "w_in": "df", "w_out": "fd"}, 
 OF_TWO_LAYOUTS = ("x", "w_in", "hidden", "w_out", "")
 
 
+def relaid_cost(
+    mesh: MeshCase, sides: tuple[int, int], held: Layout, wanted: Layout, *, bits: int = 8, transposed: bool = False
+) -> Cost:
+    """Each dimension whose axes are not those that it is to have is gathered, rows first, and then cut.
+
+    Transposed, what was gathered to all is cut, at no cost; of what was cut, rows first, the cotangents of all parts
+    are added up.
+    """
+    own = [side // mesh.axis_size(axes) for side, axes in zip(sides, held, strict=True)]
+    gathers = sums = NOTHING
+    other = [dimension for dimension in (0, 1) if held[dimension] != wanted[dimension]]
+    for dimension in other:
+        if held[dimension]:
+            gathers += built_in("all_gather", math.prod(own), bits=bits)
+            own[dimension] = sides[dimension]
+    for dimension in other:
+        if wanted[dimension]:
+            sums += summed_replicas(math.prod(own), bits=bits)
+            own[dimension] //= mesh.axis_size(wanted[dimension])
+    return sums if transposed else gathers
+
+
+def _product(case: Case, sides: Sequence[int], lhs: Layout, rhs: Layout, result: Layout, backward: bool) -> Cost:
+    """`[B, D] @ [D, F] -> [B, F]`: both operands are gathered, where they are not as the result is.
+
+    The gradient gathers them as well. A device's rows are cast to vary as the columns do, and the other way round.
+    """
+    (b, d, f), (rows, columns), mesh, wide = sides, result, case.mesh, bits(case)
+    operands = (((b, d), lhs, (rows, ())), ((d, f), rhs, ((), columns)))
+    cost = NOTHING
+    for transposed in (False, True)[: 1 + backward]:
+        for shape, held, wanted in operands:
+            cost += relaid_cost(mesh, shape, held, wanted, bits=wide, transposed=transposed)
+    if backward and columns:
+        cost += summed_replicas(b // mesh.axis_size(rows) * d, bits=wide)
+    if backward and rows:
+        cost += summed_replicas(d * (f // mesh.axis_size(columns)), bits=wide)
+    return cost
+
+
 def _gathered(case: Case, backward: bool) -> Cost:
-    layouts = _layouts(case, "lhs", "rhs", "")
-    return baselines.gathered_cost(case.mesh, sides(case), *layouts, bits=bits(case), backward=backward)
-
-
-def _reduced(case: Case, backward: bool) -> Cost:
-    layouts, sums = _layouts(case, "lhs", "rhs", ""), sum_bits(case)
-    return baselines.reduced_cost(case.mesh, sides(case), *layouts, bits=bits(case), sum_bits=sums, backward=backward)
+    """One product of gathered operands."""
+    return _product(case, sides(case), *_layouts(case, "lhs", "rhs", ""), backward)
 
 
 def _two_gathered(case: Case, backward: bool) -> Cost:
-    layouts = _layouts(case, *OF_TWO_LAYOUTS)
-    return baselines.two_gathered_cost(case.mesh, sides(case), layouts, bits=bits(case), backward=backward)
+    """Two products, one after the other."""
+    (x, w_in, hidden, w_out, result), (b, d, f, last) = _layouts(case, *OF_TWO_LAYOUTS), sides(case)
+    first = _product(case, (b, d, f), x, w_in, hidden, backward)
+    return first + _product(case, (b, f, last), hidden, w_out, result, backward)
+
+
+def _reduced(case: Case, backward: bool) -> Cost:
+    """The right operand is gathered, where its rows are not the columns of the left one; then sums, and the result.
+
+    The gradient gathers the right operand as well. The sum is linear, and known to all.
+    """
+    lhs, rhs, result = _layouts(case, "lhs", "rhs", "")
+    (b, d, f), (rows, contracted), mesh, wide = sides(case), lhs, case.mesh, bits(case)
+    cost = relaid_cost(mesh, (d, f), rhs, (contracted, ()), bits=wide)
+    if backward:
+        cost += relaid_cost(mesh, (d, f), rhs, (contracted, ()), bits=wide, transposed=True)
+        cost += summed_replicas(d // mesh.axis_size(contracted) * f if rows else 0, bits=wide)
+    elif contracted:
+        sums = width(float32_accumulator(case.operands[0].numpy_dtype))
+        cost += built_in("all_reduce", b // mesh.axis_size(rows) * f, bits=sums)
+    return cost + relaid_cost(mesh, (b, f), (rows, ()), result, bits=wide, transposed=backward)
 
 
 CONTRACTS: tuple[Contract, ...] = (

@@ -1,6 +1,7 @@
 """The contracts of the collectives, from `all_reduce` to `broadcast`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from types import ModuleType
 from typing import Any
 
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from shardproof.oracles import collectives as values
 from shardproof.oracles import transposes
-from shardproof.oracles.dtypes import is_integer, is_signed
+from shardproof.oracles.dtypes import is_integer, is_signed, width
 from shardproof.properties.cases.case import Case, Operand
 from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.strategies import (
@@ -204,6 +205,7 @@ def _collective(
     invariant: bool = False,
     features: frozenset[str] = frozenset(),
     violations: tuple[Violation, ...] = (),
+    sizes: Mapping[str, Callable[[Case], Any]] | None = None,
 ) -> Contract:
     base = name.removesuffix("_invariant")
 
@@ -235,7 +237,14 @@ def _collective(
         parameters=parameters,
         features=ANY_COLLECTIVE | features,
         violations=(*AXES, *violations),
+        sizes=sizes or {},
     )
+
+
+def _termsize(case: Case) -> Fraction:
+    """The bytes of an element while it travels: sums of bool are the int32 that they count in."""
+    counts = case.operands[0].dtype == "bool" and case.keywords["op"] in ("sum", "mean")
+    return Fraction(4) if counts else Fraction(width(case.operands[0].numpy_dtype), 8)
 
 
 ANY_COLLECTIVE = frozenset({"empty_blocks", "explained_errors", "replicated_operands", "trees", "x64"})
@@ -251,6 +260,7 @@ CONTRACTS = (
         sums=lambda case: case.keywords["op"] in ("sum", "mean"),
         invariant=True,
         violations=(OP, GROUPS, PARTLY),
+        sizes={"termsize": _termsize},
     ),
     _collective(
         "all_gather",

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from shardproof.properties.contracts.trees import arguments_in, names_of, of_lea
 Blocks = np.ndarray
 
 Communication = Callable[[Case, bool], Cost]
-"""The cost of a case, forward (`False`) or of its gradient alone (`True`)."""
+"""The cost of a case, forward (`False`) or of its gradient alone (`True`), where it depends on layouts or on data."""
 
 Results = Callable[[Case, Sequence[Blocks]], list[Blocks]]
 """Blocks of the operands to blocks of the results, one per result leaf."""
@@ -112,22 +111,22 @@ class Claim:
         function: the device-local function, or, if it is `whole`, one of global arrays, which gets the mesh as `mesh`.
         features: what it supports beyond the contract's signature.
         invariant: whether its result is typed invariant along the axis tuple; None: as the contract's reference.
-        communication: the cost of a case, forward (`False`) or of its gradient alone (`True`); None: unknown.
+        communication: what it sends, as `Expectation.parse` reads it: `"permute=p-1,bytes=(p-1)*x;grad:…"`; a formula
+            only where that depends on layouts or data; None: unknown.
         supports: whether it supports a case; others are not drawn for it. None: all.
         layouts: signatures that say how it wants its arguments laid out; empty: as the contract describes them.
-        exposed: the most of what it sends that nothing is computed beside; None: nothing is said of that.
-        directions: 2, if it sends both ways round a ring.
+        overlap: how it hides what it sends, as `Overlap.parse` reads it: `"exposed<=1/p,directions=2"`; empty: nothing
+            is said of that.
     """
 
     function: Callable[..., Any]
     features: frozenset[str] = frozenset()
     invariant: bool | None = None
-    communication: Communication | None = None
+    communication: str | Communication | None = None
     supports: Callable[[Case], bool] | None = None
     whole: bool = False
     layouts: tuple[Any, ...] = field(default=(), hash=False)
-    exposed: str | Callable[[Case], Fraction] | None = None
-    directions: int = 1
+    overlap: str = ""
 
 
 @dataclass(frozen=True)
@@ -182,6 +181,7 @@ class Contract:
         least: the bytes that some device must receive, where that is known.
         shapes: of each whole array a usual shape, the dimension that is sharded, and its dtype where that is not free.
         usual: the keyword arguments that go with them.
+        sizes: what claims of communication and overlap may speak of besides, by its name.
         implementations: this project's own, by their names, where they are not listed elsewhere.
         budget: the form whose budget they have, as one of `budgets.SHARES`, if it is not the usual one.
         mistakes: what is easily mistaken in it, by a clause that says so; of the same derivative, the ones first whose
@@ -233,6 +233,7 @@ class Contract:
     least: Callable[[Case], int] | None = None
     shapes: tuple[tuple[tuple[int, ...], int | None, str], ...] = ()
     usual: Mapping[str, Any] = field(default_factory=dict)
+    sizes: Mapping[str, Callable[[Case], Any]] = field(default_factory=dict)
     implementations: Mapping[str, Claim] = field(default_factory=dict)
     mistakes: Mapping[str, Mistake] = field(default_factory=dict)
     budget: str = ""

@@ -5,12 +5,11 @@ from hypothesis import strategies as st
 
 from shardproof.impl import cross_entropy as implementations
 from shardproof.oracles import cross_entropy
-from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
-from shardproof.properties.contracts.costs import bits, elements, replicas, something, sum_bits
+from shardproof.properties.contracts.costs import elements, something
 from shardproof.properties.contracts.drawing import all_of_a_dtype, further_dimensions, integers_below
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
@@ -119,28 +118,12 @@ def _smoother(case: Case) -> st.SearchStrategy[Case]:
     return st.sampled_from((1.5, -0.5)).map(lambda smoothing: case.with_params(label_smoothing=smoothing))
 
 
-def _numbers_of_tokens(case: Case, backward: bool) -> Cost:
-    own = _sums(case, backward)
-    return own + replicas(case, 0, elements(case), sum_bits(case)) if backward else own
+TOKENS = "elements(labels)*sum_itemsize(logits)"
+SUMS = f"all_reduce=3+(label_smoothing>0),bytes=(3+(label_smoothing>0))*{TOKENS}"
+"""A maximum, the sum of exponentials, the label's logit, and, if smoothed, the sum of all logits."""
 
-
-def _by_chunks(case: Case, backward: bool) -> Cost:
-    own = _sums(case, backward)
-    tokens, classes = elements(case, 1), case.operands[0].block[-1]
-    count, size = cross_entropy.chunks(classes, implementations.CHUNK)
-    # every chunk is cast by itself, once it is wide
-    return own + count * replicas(case, 0, tokens * size, sum_bits(case)) if backward else own
-
-
-def _sums(case: Case, backward: bool) -> Cost:
-    smoothed = case.keywords["label_smoothing"] > 0
-    return cross_entropy.sums_cost(elements(case, 1), smoothed=smoothed, sum_bits=sum_bits(case), backward=backward)
-
-
-def _all_logits(case: Case, backward: bool) -> Cost:
-    own = cross_entropy.gathered_cost(elements(case), bits=bits(case))
-    return own + replicas(case, 0, case.participants * elements(case), sum_bits(case)) if backward else own
-
+SIZE = f"min({implementations.CHUNK},max(1,size(logits,-1)))"
+COUNT = f"ceil(size(logits,-1)/{SIZE})"
 
 CONTRACT: Contract = operation(
     "vocab_parallel_cross_entropy",
@@ -174,8 +157,21 @@ CONTRACT: Contract = operation(
     leading=0,
     least=something(0),
     implementations={
-        "sums": Claim(implementations.vocab_parallel_cross_entropy, FEATURES, communication=_numbers_of_tokens),
-        "gathered": Claim(implementations.gathered_cross_entropy, FEATURES, communication=_all_logits),
-        "chunked": Claim(implementations.chunked_cross_entropy, FEATURES, communication=_by_chunks),
+        "sums": Claim(
+            implementations.vocab_parallel_cross_entropy,
+            FEATURES,
+            communication=f"{SUMS};grad:all_reduce=2+replicated(logits),bytes=2*{TOKENS}+replicated(logits)*elements(logits)*sum_itemsize(logits)",
+        ),
+        "gathered": Claim(
+            implementations.gathered_cross_entropy,
+            FEATURES,
+            communication="all_gather=1,bytes=logits;grad:all_gather=1,all_gather_bytes=logits,all_reduce=replicated(logits),all_reduce_bytes=replicated(logits)*p*elements(logits)*sum_itemsize(logits)",
+        ),
+        "chunked": Claim(
+            implementations.chunked_cross_entropy,
+            FEATURES,
+            # every chunk is cast by itself, once it is wide
+            communication=f"{SUMS};grad:all_reduce=2+replicated(logits)*{COUNT},bytes=2*{TOKENS}+replicated(logits)*{COUNT}*{SIZE}*{TOKENS}",
+        ),
     },
 )

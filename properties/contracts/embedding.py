@@ -5,12 +5,12 @@ from hypothesis import strategies as st
 
 from shardproof.impl import embedding as implementations
 from shardproof.oracles import embedding
-from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.cases.strategies.shapes import LONG
+from shardproof.properties.contracts.claims import added_up
 from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
-from shardproof.properties.contracts.costs import bits, elements, replicas, something, sum_bits
+from shardproof.properties.contracts.costs import elements, something
 from shardproof.properties.contracts.drawing import all_of_a_dtype, further_dimensions, integers_below
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
@@ -75,18 +75,6 @@ def _cube(case: Case) -> st.SearchStrategy[Case]:
     return st.just(changed(case, 0, block=(*case.operands[0].block, 1)))
 
 
-def _result(case: Case, backward: bool) -> Cost:
-    columns, ids = case.operands[0].block[1], elements(case, 1)
-    own = embedding.masked_cost(ids * columns, bits=bits(case), backward=backward)
-    return own + replicas(case, 0, elements(case), sum_bits(case)) if backward else own
-
-
-def _whole_table(case: Case, backward: bool) -> Cost:
-    own = embedding.gathered_cost(elements(case), bits=bits(case), backward=backward)
-    # the whole table is cast, where the ids vary
-    return own + replicas(case, 0, case.participants * elements(case), sum_bits(case)) if backward else own
-
-
 CONTRACT: Contract = operation(
     "embedding_lookup",
     embedding.embedding_lookup,
@@ -107,7 +95,17 @@ CONTRACT: Contract = operation(
     leading=1,
     least=something(0),
     implementations={
-        "masked": Claim(implementations.embedding_lookup, FEATURES, communication=_result),
-        "gathered": Claim(implementations.gathered_embedding_lookup, FEATURES, communication=_whole_table),
+        "masked": Claim(
+            implementations.embedding_lookup,
+            FEATURES,
+            communication="all_reduce=1,bytes=elements(ids)*size(table,1)*itemsize(table);grad:"
+            + added_up("table", wide=True),
+        ),
+        "gathered": Claim(
+            implementations.gathered_embedding_lookup,
+            FEATURES,
+            # the whole table is cast, where the ids vary
+            communication="all_gather=1,bytes=table;grad:all_reduce=replicated(table),bytes=replicated(table)*p*elements(table)*sum_itemsize(table)",
+        ),
     },
 )

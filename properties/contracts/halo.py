@@ -4,13 +4,13 @@ from hypothesis import strategies as st
 
 from shardproof.impl import halo as implementations
 from shardproof.oracles import halo
-from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies import dtypes
 from shardproof.properties.cases.strategies.making import sampled
+from shardproof.properties.contracts.claims import transposed
 from shardproof.properties.contracts.collectives import blocks, dimension
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
-from shardproof.properties.contracts.costs import bits, elements, something
+from shardproof.properties.contracts.costs import something
 from shardproof.properties.contracts.forbidden import out_of_range
 from shardproof.properties.contracts.operation import Described, Drawn, operation
 
@@ -62,20 +62,15 @@ def _dtypes(scope: Scope, terms: int) -> st.SearchStrategy[str]:
     return dtypes(floating=scope.floating, terms=terms * READS, wide="x64" in scope.features)
 
 
-def _rows(case: Case, backward: bool) -> Cost:
-    n, params = case.operands[0].block[case.keywords["axis"]], case.keywords
-    return halo.permutes_cost(
-        case.participants, n, elements(case) // n, before=params["before"], after=params["after"], bits=bits(case)
-    )
-
-
-def _all_blocks(case: Case, backward: bool) -> Cost:
-    return halo.gathered_cost(case.participants, elements(case), bits=bits(case), backward=backward)
-
-
 def _edges(case: Case) -> int:
     return something(0)(case) if case.keywords["before"] + case.keywords["after"] else 0
 
+
+TAIL, HEAD = "min(rows,max(0,before-(d-1)*rows))", "min(rows,max(0,after-(p-d-1)*rows))"
+"""The rows of the participant d places behind that are needed in front of a block, and behind it.
+
+It is p - d places ahead as well: where the two make up its block, they are sent in one permute.
+"""
 
 CONTRACT: Contract = operation(
     "halo_exchange",
@@ -92,8 +87,20 @@ CONTRACT: Contract = operation(
     shapes=(((8192, 1024), 0, ""),),
     usual={"before": 1, "after": 1, "axis": 0},
     least=_edges,
+    sizes={"rows": lambda case: case.operands[0].block[case.keywords["axis"]]},
     implementations={
-        "permutes": Claim(implementations.halo_exchange, FEATURES, communication=_rows),
-        "gathered": Claim(implementations.gathered_halo_exchange, FEATURES, communication=_all_blocks),
+        "permutes": Claim(
+            implementations.halo_exchange,
+            FEATURES,
+            communication=transposed(
+                f"permute=sum(1 if {TAIL}+{HEAD}>=rows else ({TAIL}>0)+({HEAD}>0) for d in range(1,p)),"
+                f"bytes=x/rows*sum(min(rows,{TAIL}+{HEAD}) for d in range(1,p)),steps=1"
+            ),
+        ),
+        "gathered": Claim(
+            implementations.gathered_halo_exchange,
+            FEATURES,
+            communication="all_gather=1,bytes=x;grad:reduce_scatter=1,bytes=p*x",
+        ),
     },
 )

@@ -4,10 +4,10 @@ from hypothesis import strategies as st
 
 from shardproof.impl import local as implementations
 from shardproof.oracles import local
-from shardproof.oracles.communication import NOTHING, Cost
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.cases.strategies.shapes import LONG
+from shardproof.properties.contracts.claims import NOTHING
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, of_type
 from shardproof.properties.contracts.floats import float32_accumulator, floats
 from shardproof.properties.contracts.mistakes import local as mistakes
@@ -36,10 +36,6 @@ def _roll(draw: st.DrawFn, participants: int, scope: Scope) -> Drawn:
     return [Described(_block(draw, scope))], {"shift": shift}
 
 
-def _nothing(case: Case, backward: bool) -> Cost:
-    return NOTHING
-
-
 def _as_operand(case: Case) -> tuple[Placement, ...]:
     """A global array of means has a row for every shard, which is where those of the operand are."""
     return (case.operands[0].placement,)
@@ -66,9 +62,9 @@ CONTRACTS: tuple[Contract, ...] = (
         placed=_as_operand,
         least=lambda case: 0,
         implementations={
-            "mean": Claim(implementations.shard_mean_of_block, FEATURES, communication=_nothing),
-            "product": Claim(implementations.shard_mean_by_product, FEATURES, communication=_nothing),
-            "global": Claim(implementations.shard_mean, FEATURES, communication=_nothing, whole=True),
+            "mean": Claim(implementations.shard_mean_of_block, FEATURES, communication=NOTHING),
+            "product": Claim(implementations.shard_mean_by_product, FEATURES, communication=NOTHING),
+            "global": Claim(implementations.shard_mean, FEATURES, communication=NOTHING, whole=True),
         },
     ),
     operation(
@@ -88,9 +84,9 @@ CONTRACTS: tuple[Contract, ...] = (
         placed=_as_operand,
         least=lambda case: 0,
         implementations={
-            "roll": Claim(implementations.shard_roll_of_block, FEATURES, communication=_nothing),
-            "slices": Claim(implementations.shard_roll_by_slices, FEATURES, communication=_nothing),
-            "global": Claim(implementations.shard_roll, FEATURES, communication=_nothing, whole=True),
+            "roll": Claim(implementations.shard_roll_of_block, FEATURES, communication=NOTHING),
+            "slices": Claim(implementations.shard_roll_by_slices, FEATURES, communication=NOTHING),
+            "global": Claim(implementations.shard_roll, FEATURES, communication=NOTHING, whole=True),
         },
     ),
 )

@@ -204,6 +204,7 @@ def _matmul(
     terms: Callable[[Case], int] = _inner,
     adapt: Callable[[Case, list[np.ndarray]], list[np.ndarray]] = lambda case, arrays: arrays,
     least: Callable[[Case], int],
+    sizes: Mapping[str, Callable[[Case], int]] | None = None,
     mistakes: Mapping[str, Operation] | None = None,
 ) -> Contract:
     def of_cases(operation: Callable[[Case], Operation]) -> Mistake:
@@ -233,7 +234,14 @@ def _matmul(
         accumulator=float32_accumulator,
         adapt=adapt,
         least=least,
+        sizes=sizes or {},
     )
+
+
+def _rows(case: Case) -> int:
+    """The sides of a scattered piece in the dimension that is scattered."""
+    sides = case.operands[0].block[-2], case.operands[1].block[-1]
+    return sides[case.keywords["scatter_dimension"]] // case.participants
 
 
 def _scattered(case: Case) -> Operation:
@@ -262,6 +270,7 @@ CONTRACTS = (
         parameters=("scatter_dimension",),
         stages=2,  # one participant's sum may be rounded before it is sent
         least=something(0, 1),
+        sizes={"rows": _rows},
         violations=(
             Violation("scatter_dimension", _out_of_range),
             Violation("scatter_dimension", _indivisible),

@@ -7,12 +7,11 @@ from hypothesis import strategies as st
 
 from shardproof.impl import means as implementations
 from shardproof.oracles import means
-from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
-from shardproof.properties.contracts.costs import bits, elements, something, sum_bits
+from shardproof.properties.contracts.costs import elements, something
 from shardproof.properties.contracts.drawing import further_dimensions
 from shardproof.properties.contracts.floats import float32_accumulator, scaled_to
 from shardproof.properties.contracts.forbidden import changed
@@ -101,18 +100,6 @@ def _of_dtype(dtype: str) -> Callable[[Case], st.SearchStrategy[Case]]:
     return lambda case: st.just(changed(case, 1, dtype=dtype))
 
 
-def _two_numbers(case: Case, backward: bool) -> Cost:
-    counted = case.operands[1].dtype == "bool"  # in int32
-    wide = sum_bits(case)
-    return means.sums_cost(sum_bits=wide, total_bits=32 if counted else wide, backward=backward)
-
-
-def _all_elements(case: Case, backward: bool) -> Cost:
-    own = bits(case)
-    weight_bits = 8 if case.operands[1].dtype == "bool" else own
-    return means.gathered_cost(elements(case), bits=own, weight_bits=weight_bits, backward=backward)
-
-
 CONTRACTS: tuple[Contract, ...] = (
     operation(
         "masked_mean",
@@ -136,8 +123,18 @@ CONTRACTS: tuple[Contract, ...] = (
         leading=0,
         least=something(0),
         implementations={
-            "sums": Claim(implementations.masked_mean, OF_MASKED, communication=_two_numbers),
-            "gathered": Claim(implementations.gathered_masked_mean, OF_MASKED, communication=_all_elements),
+            "sums": Claim(
+                implementations.masked_mean,
+                OF_MASKED,
+                # a sum, and a count in int32
+                communication="all_reduce=2,bytes=4+sum_itemsize(values);grad:all_reduce=1,bytes=4",
+            ),
+            "gathered": Claim(
+                implementations.gathered_masked_mean,
+                OF_MASKED,
+                # the mask travels in a byte each
+                communication="all_gather=2,bytes=values+elements(values);grad:all_gather=1,bytes=elements(values)",
+            ),
         },
     ),
     operation(
@@ -160,8 +157,16 @@ CONTRACTS: tuple[Contract, ...] = (
         shapes=(((65536,), 0, ""), ((65536,), 0, "")),
         least=something(0),
         implementations={
-            "sums": Claim(implementations.weighted_mean, FEATURES, communication=_two_numbers),
-            "gathered": Claim(implementations.gathered_weighted_mean, FEATURES, communication=_all_elements),
+            "sums": Claim(
+                implementations.weighted_mean,
+                FEATURES,
+                communication="all_reduce=2,bytes=2*sum_itemsize(values);grad:all_reduce=1,bytes=sum_itemsize(values)",
+            ),
+            "gathered": Claim(
+                implementations.gathered_weighted_mean,
+                FEATURES,
+                communication="all_gather=2,bytes=2*values;grad:all_gather=1,bytes=values",
+            ),
         },
     ),
 )

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from shardproof.impl.losses import PARALLELISATIONS
 from shardproof.impl.losses.layout import Layout, Roles
-from shardproof.oracles import mlp, mlp_costs
+from shardproof.oracles import mlp
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts.contract import Claim, Communication, Contract, Violation
-from shardproof.properties.contracts.costs import bits, sum_bits
+from shardproof.properties.contracts import mlp_claims
+from shardproof.properties.contracts.contract import Claim, Contract, Violation
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.contracts.floats import float32_accumulator, floats
 from shardproof.properties.contracts.forbidden import changed
-from shardproof.properties.contracts.roles import Conditions, axes_of
+from shardproof.properties.contracts.roles import Conditions
 from shardproof.properties.contracts.whole import whole_contract
 
 FEATURES = frozenset({"explained_errors", "x64"})
@@ -57,29 +57,6 @@ def laid_out(layout: Layout) -> tuple[Signature, ...]:
     return tuple(signature_of(depth, layout) for depth in DEPTHS)
 
 
-def setting_of(case: Case) -> mlp_costs.Setting:
-    """What the formulas of communication are in, of a case."""
-    axes = axes_of(case.roles)
-    shapes = [
-        case.operands[i].placement.global_shape(case.operands[i].block, case.mesh) for i in range(len(case.operands))
-    ]
-    *parameters, inputs, _ = shapes
-    return mlp_costs.Setting(
-        mesh=case.mesh,
-        data=axes["data"],
-        model=axes["model"],
-        examples=inputs[0],
-        sizes=(inputs[1], *(shape[1] for shape in parameters[::2])),
-        bits=bits(case),
-        sum_bits=sum_bits(case),
-    )
-
-
-def _costs(name: str) -> Communication:
-    formula = mlp_costs.formula_of(name)
-    return lambda case, backward: formula(setting_of(case), backward=backward)
-
-
 def _with_another_bias(case: Case) -> st.SearchStrategy[Case]:
     (size,) = case.operands[1].block
     return st.just(changed(case, 1, block=(size + 1,)))
@@ -105,11 +82,12 @@ CONTRACT: Contract = whole_contract(
     ),
     degree=8,  # three weights and an input, squared
     accumulator=float32_accumulator,
+    sizes=mlp_claims.SIZES,
     implementations={
         name: Claim(
             loss,
             FEATURES,
-            communication=_costs(name),
+            communication=mlp_claims.CLAIMS[name],
             whole=True,
             layouts=laid_out(loss.layout),
         )

@@ -6,20 +6,18 @@ What experts do in the first is a product with a matrix, in the second a gated M
 """
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from hypothesis import strategies as st
 
 from shardproof.impl import moe as implementations
 from shardproof.oracles import moe
-from shardproof.oracles.moe import costs
 from shardproof.oracles.moe.dropping import POLICIES
 from shardproof.oracles.moe.expert_choice import expert_choice
 from shardproof.oracles.moe.routing import GATES
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts import moe_costs
+from shardproof.properties.contracts import moe_claims
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
@@ -162,15 +160,6 @@ def _integers(case: Case) -> st.SearchStrategy[Case]:
     return st.just(changed(case, 0, dtype="int32"))
 
 
-def _claim(
-    function: Callable[..., object],
-    formula: costs.Formula,
-    features: frozenset[str] = FEATURES,
-) -> Claim:
-    """One of this project's own."""
-    return Claim(function, features, communication=moe_costs.of_sizes(formula))
-
-
 def _is_limit(value: Any) -> bool:
     return value is None or type(value) is int
 
@@ -207,6 +196,7 @@ SHARED: dict[str, Any] = {
     "accumulator": float32_accumulator,
     "nonlinear": True,
     "decided": True,
+    "sizes": moe_claims.SIZES,
 }
 """What is the same whatever experts do."""
 
@@ -219,15 +209,15 @@ OF_CHOICES = ("top_k", "policy", "over", "capacity_per_sender", "chunk")
 """What experts that choose have no use for."""
 
 DISPATCHES = {
-    "dense": _claim(implementations.dense_moe, costs.buffers_cost, FEATURES - {"nan_tokens"}),
-    "scanned": _claim(implementations.scanned_moe, costs.weights_cost),
-    "sorted": _claim(implementations.sorted_moe, costs.weights_cost),
-    "all_gather": _claim(implementations.all_gather_moe, costs.gathered_cost),
-    "all_to_all": _claim(implementations.all_to_all_moe, costs.buffers_cost),
-    "ragged": _claim(implementations.ragged_moe, costs.ragged_cost),
-    "gathered_ragged": _claim(implementations.gathered_ragged_moe, costs.gathered_ragged_cost),
-    "chunked": Claim(implementations.chunked_moe, IN_CHUNKS, communication=moe_costs.in_chunks),
-    "ring": _claim(implementations.ring_moe, costs.ring_cost),
+    "dense": Claim(implementations.dense_moe, FEATURES - {"nan_tokens"}, communication=moe_claims.BUFFERS),
+    "scanned": Claim(implementations.scanned_moe, FEATURES, communication=moe_claims.WEIGHTS),
+    "sorted": Claim(implementations.sorted_moe, FEATURES, communication=moe_claims.WEIGHTS),
+    "all_gather": Claim(implementations.all_gather_moe, FEATURES, communication=moe_claims.GATHERED),
+    "all_to_all": Claim(implementations.all_to_all_moe, FEATURES, communication=moe_claims.BUFFERS),
+    "ragged": Claim(implementations.ragged_moe, FEATURES, communication=moe_claims.RAGGED),
+    "gathered_ragged": Claim(implementations.gathered_ragged_moe, FEATURES, communication=moe_claims.GATHERED_RAGGED),
+    "chunked": Claim(implementations.chunked_moe, IN_CHUNKS, communication=moe_claims.CHUNKED),
+    "ring": Claim(implementations.ring_moe, FEATURES, communication=moe_claims.RING),
 }
 """What serves experts of either kind."""
 
@@ -239,7 +229,7 @@ CONTRACTS: tuple[Contract, ...] = (
         moe.moe_layer,
         _arguments,
         operands=(*NAMES, "expert_weights"),
-        degree=moe_costs.DEGREE,
+        degree=moe_claims.DEGREE,
         shapes=(*USUAL, ((64, 1024, 1024), 0, "")),
         usual=OPTIONS,
         mistakes=mistakes.MISTAKES,
@@ -252,7 +242,7 @@ CONTRACTS: tuple[Contract, ...] = (
         _gated,
         operands=(*NAMES, *THREE),
         tree=(*NAMES, THREE),
-        degree=moe_costs.DEGREE_OF_GATED,
+        degree=moe_claims.DEGREE_OF_GATED,
         shapes=(*USUAL, *[((64, 1024, 1024), 0, "")] * 3),
         usual=OPTIONS,
         budget="routers",
@@ -265,14 +255,14 @@ CONTRACTS: tuple[Contract, ...] = (
         expert_choice,
         _asked,
         operands=(*NAMES, "expert_weights"),
-        degree=moe_costs.DEGREE,
+        degree=moe_claims.DEGREE,
         budget="routers",
         shapes=(*USUAL, ((64, 1024, 1024), 0, "")),
         usual={"capacity": OPTIONS["capacity"]},
         mistakes=mistakes.OF_CHOICE,
         implementations={
-            "all_to_all": _claim(implementations.expert_choice_moe, costs.buffers_cost, OF_ALL),
-            "all_gather": _claim(implementations.gathered_expert_choice_moe, costs.gathered_cost, OF_ALL),
+            "all_to_all": Claim(implementations.expert_choice_moe, OF_ALL, communication=moe_claims.BUFFERS),
+            "all_gather": Claim(implementations.gathered_expert_choice_moe, OF_ALL, communication=moe_claims.GATHERED),
         },
         **SHARED
         | {

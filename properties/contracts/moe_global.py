@@ -10,15 +10,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardproof.impl import moe as implementations
-from shardproof.oracles.communication import Cost
 from shardproof.oracles.layout import shard, unshard
-from shardproof.oracles.moe import costs, moe_layer
+from shardproof.oracles.moe import moe_layer
 from shardproof.oracles.moe.whole import whole_moe_layer
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts import moe, moe_costs
+from shardproof.properties.contracts import moe, moe_claims
 from shardproof.properties.contracts.contract import (
     Claim,
-    Communication,
     Contract,
     Mistake,
     Option,
@@ -45,28 +43,7 @@ POLICIES = ("probability", "position", "choice")
 PARAMETERS = ("top_k", "capacity", "policy")
 
 
-def _sizes(case: Case) -> costs.Sizes:
-    participants = case.mesh.axis_size(axes_of(case.roles)["expert"])
-    return dataclasses.replace(moe_costs.sizes_of(case), participants=participants)
-
-
-def _claim(name: str) -> Claim:
-    layer = implementations.__dict__[f"global_{name}_moe"]
-    return Claim(layer, FEATURES, communication=_costs(FORMULAS[name]), whole=True)
-
-
-def _costs(formula: costs.Formula) -> Communication:
-    def cost(case: Case, backward: bool) -> Cost:
-        return formula(_sizes(case), backward)
-
-    return moe_costs.with_casts(cost)
-
-
-FORMULAS: dict[str, costs.Formula] = {
-    "all_to_all": costs.buffers_cost,
-    "ring": costs.ring_cost,
-    "sorted": costs.weights_cost,
-}
+CLAIMS = {"all_to_all": moe_claims.BUFFERS, "ring": moe_claims.RING, "sorted": moe_claims.WEIGHTS}
 """One for each way on which something travels: to fixed places, one after the other, and no token at all."""
 
 
@@ -90,12 +67,13 @@ WHOLE = whole_contract(
     violations=tuple(v for v in moe.SHARED["violations"] if v.argument not in ("over", "capacity_per_sender", "chunk")),
     shapes=(*moe.USUAL, ((64, 1024, 1024), 0, "")),
     usual=moe.OPTIONS,
-    degree=moe_costs.DEGREE,
+    degree=moe_claims.DEGREE,
     terms=lambda case: case.operands[0].block[1],
     accumulator=float32_accumulator,
     finite=True,
     decided=True,
     generic=False,
+    sizes=moe_claims.SIZES,
 )
 
 
@@ -143,5 +121,8 @@ CONTRACT: Contract = dataclasses.replace(
         ),
         "nothing was dropped": _mistake(_undropped),
     },
-    implementations={name: _claim(name) for name in FORMULAS},
+    implementations={
+        name: Claim(implementations.__dict__[f"global_{name}_moe"], FEATURES, communication=claim, whole=True)
+        for name, claim in CLAIMS.items()
+    },
 )

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from shardproof.impl import norms as implementations
 from shardproof.oracles import norms
-from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.cases.strategies.shapes import LONG
+from shardproof.properties.contracts.claims import added_up, replica_bytes, replicas, transposed
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
-from shardproof.properties.contracts.costs import bits, elements, replicas, something, sum_bits
+from shardproof.properties.contracts.costs import something
 from shardproof.properties.contracts.drawing import further_dimensions
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
@@ -80,30 +80,9 @@ def _negative(case: Case) -> st.SearchStrategy[Case]:
     return st.just(case.with_params(epsilon=-1.0))
 
 
-def _sum_of_squares(case: Case, backward: bool) -> Cost:
-    return norms.global_norm_cost(sum_bits=sum_bits(case))
-
-
-def _whole_array(case: Case, backward: bool) -> Cost:
-    return norms.gathered_global_norm_cost(elements(case), bits=bits(case))
-
-
-def _sums_of_tokens(case: Case, backward: bool) -> Cost:
-    tokens = math.prod(case.operands[0].block[:-1])
-    own = norms.rms_norm_cost(tokens, sum_bits=sum_bits(case), backward=backward)
-    return own + _scaled(case) if backward else own
-
-
-def _all_features(case: Case, backward: bool) -> Cost:
-    own = norms.gathered_rms_norm_cost(case.participants, elements(case), bits=bits(case), backward=backward)
-    return own + _scaled(case) if backward else own
-
-
-def _scaled(case: Case) -> Cost:
-    """Either operand may be the same where the other one varies, and they meet in the accumulator's dtype."""
-    x, scale = (replicas(case, place, elements(case, place), sum_bits(case)) for place in (0, 1))
-    return x.beside(scale)
-
+TOKENS = "tokens*sum_itemsize(x)"
+MEET = ("x", "scale")
+"""Either may be the same where the other one varies, and they meet in the accumulator's dtype."""
 
 CONTRACTS: tuple[Contract, ...] = (
     operation(
@@ -123,8 +102,12 @@ CONTRACTS: tuple[Contract, ...] = (
         shapes=(((8192, 1024), 0, ""),),
         least=something(0),
         implementations={
-            "squares": Claim(implementations.global_norm, FEATURES, communication=_sum_of_squares),
-            "gathered": Claim(implementations.gathered_global_norm, FEATURES, communication=_whole_array),
+            "squares": Claim(
+                implementations.global_norm, FEATURES, communication=transposed("all_reduce=1,bytes=sum_itemsize(x)")
+            ),
+            "gathered": Claim(
+                implementations.gathered_global_norm, FEATURES, communication=transposed("all_gather=1,bytes=x")
+            ),
         },
     ),
     operation(
@@ -147,9 +130,21 @@ CONTRACTS: tuple[Contract, ...] = (
         usual={"epsilon": 1e-6},
         leading=0,
         least=something(0),
+        sizes={"tokens": lambda case: math.prod(case.operands[0].block[:-1])},
         implementations={
-            "squares": Claim(implementations.rms_norm, OF_TOKENS, communication=_sums_of_tokens),
-            "gathered": Claim(implementations.gathered_rms_norm, OF_TOKENS, communication=_all_features),
+            "squares": Claim(
+                implementations.rms_norm,
+                OF_TOKENS,
+                # the cotangent of a token's sum has a term from every feature
+                communication=f"all_reduce=1,bytes={TOKENS};grad:all_reduce=2+{replicas(*MEET)},"
+                f"bytes=2*{TOKENS}+{replica_bytes(*MEET, wide=True)}",
+            ),
+            "gathered": Claim(
+                implementations.gathered_rms_norm,
+                OF_TOKENS,
+                communication="all_gather=1,bytes=x;grad:all_gather=1,all_gather_bytes=x,reduce_scatter=1,"
+                f"reduce_scatter_bytes=p*x,{added_up(*MEET, wide=True)}",
+            ),
         },
     ),
 )

@@ -5,11 +5,11 @@ from hypothesis import strategies as st
 
 from shardproof.impl import pipeline as implementations
 from shardproof.oracles import pipeline
-from shardproof.oracles.communication import NOTHING, Cost, summed_replicas
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
+from shardproof.properties.contracts.claims import added_up
 from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
-from shardproof.properties.contracts.costs import bits, elements, is_replica, replicas, something
+from shardproof.properties.contracts.costs import something
 from shardproof.properties.contracts.floats import scaled_to
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.mistakes import pipeline as mistakes
@@ -65,36 +65,18 @@ def _integers(case: Case) -> st.SearchStrategy[Case]:
     return st.just(changed(case, 0, dtype="int32"))
 
 
-def _layers(case: Case) -> int:
-    rows, features = case.operands[0].block
-    return rows // features
+def _spread(case: Case) -> int:
+    """Whether weights vary along an axis beside the tuple along which x does not, so that the result does."""
+    weights, x = (operand.placement.axes for operand in case.operands)
+    return int(bool(weights - x - set(case.axes)))
 
 
-def _whole_layers(case: Case, backward: bool) -> Cost:
-    """The result varies as x and the weights do along other axes than those of the tuple."""
-    own = pipeline.gathered_cost(elements(case), bits=bits(case))
-    beside = set[str]().union(*(operand.placement.axes for operand in case.operands)) - set(case.axes)
-    of_x = summed_replicas(elements(case, 1), bits=bits(case)) if is_replica(case.operands[1], beside) else NOTHING
-    return own + replicas(case, 0, elements(case), bits(case)) + of_x if backward else own
-
-
-def _steps(case: Case, backward: bool, steps: int) -> Cost:
-    microbatches, rows, features = case.operands[1].block
-    own = pipeline.permutes_cost(
-        case.participants, microbatches, rows * features, steps=steps, bits=bits(case), backward=backward
-    )
-    for place in (0, 1) if backward else ():
-        own += replicas(case, place, elements(case, place), bits(case))
-    return own
-
-
-def _one_after_the_other(case: Case, backward: bool) -> Cost:
-    return _steps(case, backward, pipeline.gpipe_steps(case.participants, case.operands[1].block[0]))
-
-
-def _round_the_ring(case: Case, backward: bool) -> Cost:
-    steps = pipeline.circular_steps(case.participants, case.operands[1].block[0], _layers(case))
-    return _steps(case, backward, steps)
+def _handed_on(moves: str) -> str:
+    """A microbatch is handed on so many times, and the result added up with zeros; backward it goes there and back."""
+    sent = f"({moves})*(p>1)"
+    size = "size(x,1)*size(x,2)*itemsize(x)"
+    forward = f"permute={sent},permute_bytes={sent}*{size},all_reduce=1,all_reduce_bytes=x"
+    return f"{forward};grad:permute=2*{sent},permute_bytes=2*{sent}*{size},{added_up('weights', 'x')}"
 
 
 CONTRACT: Contract = operation(
@@ -118,9 +100,24 @@ CONTRACT: Contract = operation(
     mistakes=mistakes.MISTAKES,
     leading=1,
     least=something(0),
+    sizes={"spread": _spread},
     implementations={
-        "gathered": Claim(implementations.gathered_pipeline, FEATURES, communication=_whole_layers),
-        "gpipe": Claim(implementations.pipeline, OF_ONE_LAYER, communication=_one_after_the_other),
-        "circular": Claim(implementations.circular_pipeline, FEATURES, communication=_round_the_ring),
+        "gathered": Claim(
+            implementations.gathered_pipeline,
+            FEATURES,
+            communication="all_gather=1,bytes=weights;grad:all_gather=1,all_gather_bytes=weights,all_reduce=replicated(weights)+spread,all_reduce_bytes=replicated(weights)*weights+spread*x",
+        ),
+        "gpipe": Claim(
+            implementations.pipeline,
+            OF_ONE_LAYER,
+            # GPipe, section 2.3
+            communication=_handed_on("size(x,0)+p-2"),
+        ),
+        "circular": Claim(
+            implementations.circular_pipeline,
+            FEATURES,
+            # a round of the first participant takes M steps, or p if it must wait
+            communication=_handed_on("(size(weights,0)/size(weights,1)-1)*max(size(x,0),p)+size(x,0)+p-2"),
+        ),
     },
 )

@@ -5,13 +5,12 @@ from hypothesis import strategies as st
 
 from shardproof.impl import projected_cross_entropy as implementations
 from shardproof.impl.cross_entropy import CHUNK
-from shardproof.oracles import cross_entropy, projected_cross_entropy
-from shardproof.oracles.communication import Cost
+from shardproof.oracles import projected_cross_entropy
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
-from shardproof.properties.contracts.costs import elements, replicas, something, sum_bits
+from shardproof.properties.contracts.costs import something
 from shardproof.properties.contracts.cross_entropy import ELSEWHERE, SMOOTHINGS, all_ignored, labels_of
 from shardproof.properties.contracts.drawing import all_of_a_dtype, integers_below
 from shardproof.properties.contracts.floats import float32_accumulator, scaled_to
@@ -88,24 +87,19 @@ def _smoother(case: Case) -> st.SearchStrategy[Case]:
     return st.sampled_from((1.5, -0.5)).map(lambda smoothing: case.with_params(label_smoothing=smoothing))
 
 
-def _at_once(case: Case, backward: bool) -> Cost:
-    return _sums(case, backward, 1, elements(case, 1))
+TOKENS = "elements(labels)*sum_itemsize(x)"
+SUMS = f"all_reduce=3+(label_smoothing>0),bytes=(3+(label_smoothing>0))*{TOKENS}"
+"""A maximum, the sum of exponentials, the label's logit, and, if smoothed, the sum of all logits."""
 
 
-def _by_chunks(case: Case, backward: bool) -> Cost:
-    features, classes = case.operands[1].block
-    count, size = cross_entropy.chunks(classes, CHUNK)
-    # every chunk is cast by itself, once it is wide
-    return _sums(case, backward, count, features * size)
+def _claim(count: str, columns: str) -> str:
+    """Weights are cast in so many chunks of columns, each by itself, once it is wide."""
+    of_w = f"replicated(w)*{count}*size(w,0)*{columns}*sum_itemsize(x)"
+    sums = f"2*{TOKENS}+replicated(x)*elements(x)*sum_itemsize(x)+{of_w}"
+    return f"{SUMS};grad:all_reduce=2+replicated(x)+replicated(w)*{count},bytes={sums}"
 
 
-def _sums(case: Case, backward: bool, count: int, n: int) -> Cost:
-    smoothed, width = case.keywords["label_smoothing"] > 0, sum_bits(case)
-    own = cross_entropy.sums_cost(elements(case, 2), smoothed=smoothed, sum_bits=width, backward=backward)
-    if not backward:
-        return own
-    return own + replicas(case, 0, elements(case, 0), width) + count * replicas(case, 1, n, width)
-
+SIZE = f"min({CHUNK},max(1,size(w,1)))"
 
 CONTRACT: Contract = operation(
     "projected_cross_entropy",
@@ -141,7 +135,11 @@ CONTRACT: Contract = operation(
     usual={"label_smoothing": 0.0, "ignore_index": -1},
     least=something(1),
     implementations={
-        "plain": Claim(implementations.projected_cross_entropy, FEATURES, communication=_at_once),
-        "chunked": Claim(implementations.chunked_projected_cross_entropy, FEATURES, communication=_by_chunks),
+        "plain": Claim(implementations.projected_cross_entropy, FEATURES, communication=_claim("1", "size(w,1)")),
+        "chunked": Claim(
+            implementations.chunked_projected_cross_entropy,
+            FEATURES,
+            communication=_claim(f"ceil(size(w,1)/{SIZE})", SIZE),
+        ),
     },
 )

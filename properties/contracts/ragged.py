@@ -9,14 +9,13 @@ from hypothesis import strategies as st
 
 from shardproof.impl import ragged as implementations
 from shardproof.oracles import ragged
-from shardproof.oracles.communication import Cost
 from shardproof.oracles.layout import unshard
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies import dtypes
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.cases.strategies.shapes import LONG
+from shardproof.properties.contracts.claims import added_up
 from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
-from shardproof.properties.contracts.costs import bits, elements, with_replicas
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.mistakes import ragged as mistakes
 from shardproof.properties.contracts.operation import Described, Drawn, operation
@@ -116,16 +115,10 @@ def _numbers(case: Case) -> st.SearchStrategy[Case]:
     return st.just(changed(case, 2, dtype="float32"))
 
 
-def _slices(case: Case, backward: bool) -> Cost:
-    rows, result, entries = (elements(case, place) for place in range(3))
-    return ragged.native_cost(rows, result, entries, bits=bits(case), backward=backward)
+LISTS_OF_INTEGERS = "all_to_all=1,all_to_all_bytes=8*elements(input_offsets)"
+"""Two lists of int32 say where slices come from, and where they go."""
 
-
-def _all_operands(case: Case, backward: bool) -> Cost:
-    return ragged.gathered_cost(
-        case.participants, elements(case), elements(case, 2), bits=bits(case), backward=backward
-    )
-
+CASTS = added_up("operand", "output")
 
 CONTRACT: Contract = operation(
     "ragged_all_to_all",
@@ -148,9 +141,16 @@ CONTRACT: Contract = operation(
     reads=lambda case: case.operands[2].block[0],
     mistakes=mistakes.MISTAKES,
     implementations={
-        "native": Claim(implementations.ragged_all_to_all, FEATURES, communication=with_replicas(_slices, 0, 1)),
+        "native": Claim(
+            implementations.ragged_all_to_all,
+            FEATURES,
+            # the operand is counted, and not its lists
+            communication=f"ragged_all_to_all=1,bytes=operand;grad:{LISTS_OF_INTEGERS},ragged_all_to_all=1,ragged_all_to_all_bytes=output,{CASTS}",
+        ),
         "gathered": Claim(
-            implementations.gathered_ragged_all_to_all, FEATURES, communication=with_replicas(_all_operands, 0, 1)
+            implementations.gathered_ragged_all_to_all,
+            FEATURES,
+            communication=f"{LISTS_OF_INTEGERS},all_gather=1,all_gather_bytes=operand;grad:{LISTS_OF_INTEGERS},reduce_scatter=1,reduce_scatter_bytes=p*operand,{CASTS}",
         ),
     },
 )

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from shardproof.impl import router_losses as implementations
 from shardproof.oracles import router_losses
-from shardproof.oracles.communication import NOTHING, Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
+from shardproof.properties.contracts.claims import NOTHING, transposed
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
-from shardproof.properties.contracts.costs import bits, elements, something, sum_bits
+from shardproof.properties.contracts.costs import elements, something
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.mistakes import router_losses as mistakes
@@ -69,23 +69,6 @@ def _integers(case: Case) -> st.SearchStrategy[Case]:
     return st.just(changed(case, 0, dtype="int32"))
 
 
-def _two_sums(case: Case, backward: bool) -> Cost:
-    experts = case.operands[0].block[1]
-    return router_losses.load_balancing_cost(experts, sum_bits=sum_bits(case), backward=backward)
-
-
-def _one_number(case: Case, backward: bool) -> Cost:
-    return router_losses.router_z_cost(sum_bits=sum_bits(case), backward=backward)
-
-
-def _nothing(case: Case, backward: bool) -> Cost:
-    return NOTHING
-
-
-def _all_logits(case: Case, backward: bool) -> Cost:
-    return router_losses.gathered_cost(elements(case), bits=bits(case))
-
-
 SHARED: dict[str, Any] = {
     "operands": ("logits",),
     "kinds": KINDS,
@@ -121,8 +104,17 @@ CONTRACTS: tuple[Contract, ...] = (
         violations=(Violation("top_k", _too_many), Violation("logits", _integers)),
         mistakes=mistakes.OF_LOAD_BALANCING,
         implementations={
-            "sums": Claim(implementations.load_balancing_loss, FEATURES, communication=_two_sums),
-            "gathered": Claim(implementations.gathered_load_balancing_loss, FEATURES, communication=_all_logits),
+            "sums": Claim(
+                implementations.load_balancing_loss,
+                FEATURES,
+                # choices, and probabilities
+                communication="all_reduce=2,bytes=size(logits,1)*(4+sum_itemsize(logits));grad:all_reduce=1,bytes=4*size(logits,1)",
+            ),
+            "gathered": Claim(
+                implementations.gathered_load_balancing_loss,
+                FEATURES,
+                communication=transposed("all_gather=1,bytes=logits"),
+            ),
         },
         **SHARED | OF_CHOICES | OF_ALL,
     ),
@@ -134,8 +126,14 @@ CONTRACTS: tuple[Contract, ...] = (
         mistakes=mistakes.OF_Z,
         least=something(0),
         implementations={
-            "sums": Claim(implementations.router_z_loss, FEATURES, communication=_one_number),
-            "gathered": Claim(implementations.gathered_router_z_loss, FEATURES, communication=_all_logits),
+            "sums": Claim(
+                implementations.router_z_loss,
+                FEATURES,
+                communication="all_reduce=1,bytes=sum_itemsize(logits);grad:bytes=0",
+            ),
+            "gathered": Claim(
+                implementations.gathered_router_z_loss, FEATURES, communication=transposed("all_gather=1,bytes=logits")
+            ),
         },
         **SHARED | OF_ALL,
     ),
@@ -146,7 +144,7 @@ CONTRACTS: tuple[Contract, ...] = (
         violations=(Violation("top_k", _too_many), Violation("logits", _integers)),
         mistakes=mistakes.OF_SHARD_BALANCE,
         implementations={
-            "sums": Claim(implementations.shard_load_balancing_loss, OF_SHARD["features"], communication=_nothing),
+            "sums": Claim(implementations.shard_load_balancing_loss, OF_SHARD["features"], communication=NOTHING),
         },
         **SHARED | OF_CHOICES | OF_SHARD,
     ),
@@ -157,7 +155,7 @@ CONTRACTS: tuple[Contract, ...] = (
         violations=(Violation("logits", _integers),),
         mistakes=mistakes.OF_SHARD_Z,
         implementations={
-            "sums": Claim(implementations.shard_router_z_loss, OF_SHARD["features"], communication=_nothing),
+            "sums": Claim(implementations.shard_router_z_loss, OF_SHARD["features"], communication=NOTHING),
         },
         **SHARED | OF_SHARD,
     ),

@@ -1,27 +1,23 @@
 """The contracts of a multilayer perceptron over a sequence whose positions are sharded, alone and behind a norm."""
 
-from collections.abc import Callable
-from fractions import Fraction
-
 import numpy as np
 from hypothesis import strategies as st
 
 from shardproof.impl import sequence_parallel as implementations
 from shardproof.oracles import sequence_parallel
-from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.cases.strategies.shapes import LONG
+from shardproof.properties.contracts.claims import added_up, replica_bytes, replicas
 from shardproof.properties.contracts.contract import (
     Claim,
-    Communication,
     Contract,
     Option,
     Scope,
     Violation,
     of_type,
 )
-from shardproof.properties.contracts.costs import bits, elements, replicas, something, sum_bits, with_replicas
+from shardproof.properties.contracts.costs import something
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.matmul import signed
@@ -107,56 +103,36 @@ def _terms(case: Case) -> int:
     return max(w_in.block[0], 1) * max(w_out.block[0] * case.participants, 1)
 
 
-def _own(way: str) -> Communication:
-    def cost(case: Case, backward: bool) -> Cost:
-        positions, batch, features = case.operands[0].block
-        return sequence_parallel.mlp_cost(
-            way,
-            case.participants,
-            positions * batch,
-            features,
-            bits=bits(case),
-            sum_bits=sum_bits(case),
-            backward=backward,
-        )
-
-    return cost
-
-
-def _sends(way: str) -> Communication:
-    return with_replicas(_own(way), 0, 1, 2)
-
-
-def _sends_with_norm(way: str) -> Communication:
-    """The same, and the sum of the gradients of the scale, which is added up in the accumulator's dtype as x is."""
-    of_mlp = with_replicas(_own(way), 2, 3)
-
-    def cost(case: Case, backward: bool) -> Cost:
-        own = of_mlp(case, backward)
-        for place in (0, 1) if backward else ():
-            own += replicas(case, place, elements(case, place), sum_bits(case))
-        return own
-
-    return cost
-
-
 HIDDEN = "1/6"
 """What is exposed: of 16-bit floats, sums have twice the bytes of what is gathered, and products are as long."""
 
+WIDE = "elements(x)*sum_itemsize(x)"
+NAIVE = (
+    f"all_gather=1,all_gather_bytes=x,reduce_scatter=1,reduce_scatter_bytes=p*{WIDE};"
+    f"grad:all_gather=2,all_gather_bytes=x+{WIDE},reduce_scatter=1,reduce_scatter_bytes=p*x"
+)
+"""The input is gathered, and a sum of as many elements scattered; backward the input is gathered again."""
 
-def _all_but_sums(way: str, directions: int) -> Callable[[Case], Fraction]:
+RING = f"permute=2*(p-1),bytes=(p-1)*(x+{WIDE});grad:permute=3*(p-1),permute_bytes=(p-1)*(2*x+{WIDE})"
+HALVES = "(p-1)*(2 if size(x,0)*size(x,1)>1 else 1)"
+BOTH_WAYS = (
+    f"permute=2*{HALVES},bytes=(p-1)*(x+{WIDE}),steps=2*(p-1);"
+    f"grad:permute=3*{HALVES},permute_bytes=(p-1)*(2*x+{WIDE}),steps=3*(p-1)"
+)
+OF_MLP, OF_NORM = ("x", "w_in", "w_out"), ("x", "scale", "w_in", "w_out")
+SUMS = added_up(*OF_MLP)
+COUNT, SIZE = replicas(*OF_NORM), f"{replica_bytes('w_in', 'w_out')}+{replica_bytes('x', 'scale', wide=True)}"
+NORM_SUMS = f"all_reduce={COUNT},all_reduce_bytes={SIZE}"
+"""The scale's gradient is added up in the accumulator's dtype, as x is."""
+
+
+def _all_but_sums(directions: int) -> str:
     """What is exposed of the normed one: besides, the sum of the scale's gradient, behind which nothing is left to do.
 
     It is 2 (p - 1) / p of its bytes, less than twice, beside what permutes send, each way round.
     """
-    sends = _sends_with_norm(way)
-
-    def exposed(case: Case) -> Fraction:
-        both = [sends(case, backward) for backward in (False, True)]
-        summed, sent = (sum(cost.bytes_in(kind) for cost in both) for kind in ("all_reduce", "permute"))
-        return min(Fraction(1), Fraction(HIDDEN) + Fraction(2 * summed, max(1, 2 * summed + sent // directions)))
-
-    return exposed
+    summed, sent = f"2*({SIZE})", f"(p-1)*(3*x+2*{WIDE})"
+    return f"exposed<=min(1,{HIDDEN}+{summed}/max(1,{summed}+{sent}//{directions})),directions={directions}"
 
 
 MLP: Contract = operation(
@@ -180,16 +156,18 @@ MLP: Contract = operation(
     leading=0,
     least=something(0, 1, 2),
     implementations={
-        "naive": Claim(implementations.sequence_parallel_mlp, OWN, communication=_sends("naive")),
+        "naive": Claim(implementations.sequence_parallel_mlp, OWN, communication=f"{NAIVE},{SUMS}"),
         "overlapped": Claim(
-            implementations.overlapped_sequence_parallel_mlp, OWN, communication=_sends("ring"), exposed=HIDDEN
+            implementations.overlapped_sequence_parallel_mlp,
+            OWN,
+            communication=f"{RING},{SUMS}",
+            overlap=f"exposed<={HIDDEN}",
         ),
         "bidirectional": Claim(
             implementations.bidirectional_sequence_parallel_mlp,
             OWN,
-            communication=_sends("bidirectional"),
-            exposed=HIDDEN,
-            directions=2,
+            communication=f"{BOTH_WAYS}+{replicas(*OF_MLP)},{SUMS}",
+            overlap=f"exposed<={HIDDEN},directions=2",
         ),
     },
 )
@@ -223,19 +201,18 @@ NORMALISED: Contract = operation(
     leading=0,
     least=something(0, 2, 3),
     implementations={
-        "naive": Claim(implementations.normalised_sequence_parallel_mlp, OWN, communication=_sends_with_norm("naive")),
+        "naive": Claim(implementations.normalised_sequence_parallel_mlp, OWN, communication=f"{NAIVE},{NORM_SUMS}"),
         "overlapped": Claim(
             implementations.overlapped_normalised_sequence_parallel_mlp,
             OWN,
-            communication=_sends_with_norm("ring"),
-            exposed=_all_but_sums("ring", 1),
+            communication=f"{RING},{NORM_SUMS}",
+            overlap=_all_but_sums(1),
         ),
         "bidirectional": Claim(
             implementations.bidirectional_normalised_sequence_parallel_mlp,
             OWN,
-            communication=_sends_with_norm("bidirectional"),
-            exposed=_all_but_sums("bidirectional", 2),
-            directions=2,
+            communication=f"{BOTH_WAYS}+{COUNT},{NORM_SUMS}",
+            overlap=_all_but_sums(2),
         ),
     },
 )

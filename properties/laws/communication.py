@@ -1,24 +1,23 @@
-"""The law of communication: what is sent is what the formula says, and never less than must be."""
+"""The law of communication: what is sent is what is said to be, and never less than must be."""
 
 from collections import OrderedDict
 
 import numpy as np
 
-from shardproof.oracles.communication import KINDS, Cost
 from shardproof.oracles.dtypes import NARROW, is_float
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import generate
 from shardproof.properties.communication.bounds import KNOWN, NOTHING, moved, needed, nothing_must_move
 from shardproof.properties.communication.counted import Counted, count
-from shardproof.properties.communication.sizes import sizes_of
-from shardproof.properties.communication.wording import worded, worded_expectation
+from shardproof.properties.communication.sizes import sizes_of, stated_of
+from shardproof.properties.communication.wording import worded, worded_stated
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.costs import COUNTED
 from shardproof.properties.engines import Engine
 from shardproof.properties.engines.running import check_results, differentiating, remember, seen_of_values
 from shardproof.properties.precision.numbers import operands
 from shardproof.properties.programs.derivatives import pullback
-from shardproof.properties.programs.expectation import Terms
+from shardproof.properties.programs.expectation import Expectation, Stated
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, answering, forward
 from shardproof.properties.programs.violation import Broken, NothingToCompare, NotRun
@@ -71,29 +70,25 @@ def forget() -> None:
 
 
 def check_communication(implementation: Implementation, case: Case, engine: Engine) -> int:
-    """Counts and bytes equal the formula, or what the user expects, and pass the lower bound of the operation.
+    """Counts and bytes are those that the implementation is said to send, and pass the lower bound of the operation.
 
     Returns how many of the forward pass and the gradient were checked.
 
     Raises:
         Broken: if one does not.
         NotRun: if what it sends cannot be told.
-        NothingToCompare: if there is no formula, no expectation and no lower bound.
+        NothingToCompare: if nothing is said, and there is no lower bound.
         WrongResult: if the result has another tree, shape or dtype than it should.
     """
     counted = communication_of(implementation, case, engine)
     if counted.cost is None:
         raise NotRun(f"communication is not known: {counted.unknown}")
     _check_bound(case, counted)
-    expected, formula = implementation.expectation, implementation.communication
     if compared_with(implementation, case) == "nothing":
         raise NothingToCompare
-    if expected is not None and expected.forward is not None:
-        _check_expectation(implementation, case, counted, expected.forward)
-    if formula is not None:
-        _check_formula(case, counted, formula(case, False))
-    of_gradient = None if expected is None else expected.backward
-    if (formula is None and of_gradient is None) or not has_own_gradient(case, whole=implementation.whole):
+    _check_claim(implementation, case, counted)
+    says = stated_by(implementation, case, backward=True) is not None
+    if not says or not has_own_gradient(case, whole=implementation.whole):
         return 1
     try:
         counted = communication_of(implementation, case, engine, backward=True)
@@ -101,10 +96,7 @@ def check_communication(implementation: Implementation, case: Case, engine: Engi
         return 1
     if counted.cost is None:
         return 1
-    if of_gradient is not None:
-        _check_expectation(implementation, case, counted, of_gradient, backward=True)
-    if formula is not None:
-        _check_formula(case, counted, formula(case, True), backward=True)
+    _check_claim(implementation, case, counted, backward=True)
     return 2
 
 
@@ -133,11 +125,9 @@ def has_bound(case: Case) -> bool:
 
 
 def compared_with(implementation: Implementation, case: Case) -> str:
-    """What an implementation's communication is compared with: a formula or an expectation beside the lower bound."""
+    """What is compared with the communication of an implementation beside the lower bound: its claim, or its user's."""
     if implementation.communication is not None:
-        return "formula"
-    if implementation.expectation is not None:
-        return f"expectation {implementation.expectation}"
+        return f"expectation {implementation.communication}" if implementation.form == "user" else "claim"
     return "lower bound" if has_bound(case) else "nothing"
 
 
@@ -164,49 +154,70 @@ def _check_bound(case: Case, counted: Counted) -> None:
         raise Broken("communication", f"{worded(cost)}: expected at least {steps} (lower bound)")
 
 
-def _check_formula(case: Case, counted: Counted, formula: Cost, *, backward: bool = False) -> None:
-    source = "formula of the gradient" if backward else "formula"
-    counts = {kind: formula.count(kind) for kind in KINDS}
-    cost = counted.cost
+def stated_by(implementation: Implementation, case: Case, *, backward: bool) -> Stated | None:
+    """What is said of a pass, in numbers."""
+    said = implementation.communication
+    if isinstance(said, Expectation):
+        terms = said.backward if backward else said.forward
+        return None if terms is None else stated_of(terms, case)
+    return None if said is None else Stated.of(said(case, backward))
+
+
+def _check_claim(implementation: Implementation, case: Case, counted: Counted, *, backward: bool = False) -> None:
+    """Checks that no more is sent than is said, of each kind; and no less, unless nothing must move.
+
+    What can go both ways at the same time does not wait: steps may be fewer than are said.
+    """
+    stated, said, cost = stated_by(implementation, case, backward=backward), implementation.communication, counted.cost
+    if stated is None:
+        return
     assert cost is not None
-    wide = widest(case, counted)
-    less = all(
-        cost.count(kind) <= counts[kind] and cost.bytes_in(kind) <= formula.bytes_in(kind) * wide for kind in KINDS
-    )
-    if laid_out_by_jax(case, counted) or (less and nothing_must_move(case)):
+    exactly = isinstance(said, Expectation) and said.exactly
+    right = laid_out_by_jax(case, counted) or _is_exact(case, counted, stated)
+    right = right or (nothing_must_move(case) and not exactly and _is_less(case, counted, stated))
+    slow = stated.steps is not None and counted.rounds is not None and counted.rounds > stated.steps
+    if right and not slow:
         return
-    # what is empty may be sent as often as one likes
-    free = {kind for kind in KINDS if cost.bytes_in(kind) == formula.bytes_in(kind) == 0}
-    if all(kind in free or _agrees(case, counted, kind, counts[kind], formula.bytes_in(kind)) for kind in KINDS):
-        _check_rounds(counted, formula, source, backward=backward)
-        return
+    waiting = f", {counted.rounds} of which {WAITING}" if slow else ""
     where = " in the compiled program" if counted.rewritten else ""
+    names, sizes = frozenset[str](), {}
+    if isinstance(said, Expectation):
+        terms = said.backward if backward else said.forward
+        names = frozenset() if terms is None else terms.names()
+        sizes = sizes_of(case, names)
     raise Broken(
         "communication",
-        f"{GRADIENT * backward}{worded(cost)}{where}: expected {worded(formula, beside=cost)} ({source})",
+        f"{GRADIENT * backward}{worded(cost)}{waiting}{where}: expected {worded_stated(stated, said, names, sizes)}",
         of="gradient" if backward else "result",
     )
 
 
-def _check_rounds(counted: Counted, formula: Cost, source: str, *, backward: bool) -> None:
-    """What can go both ways at the same time does not wait.
-
-    The steps of a formula may be more than those that wait for one another: a participant may only have one port.
-    """
-    if counted.rounds is None or formula.steps is None or set(dict(formula.counts)) != {"permute"}:
-        return
-    if counted.rounds > formula.steps:
-        assert counted.cost is not None
-        raise Broken(
-            "communication",
-            f"{GRADIENT * backward}{worded(counted.cost)}, {_one_by_one(counted)}: "
-            f"expected at most {formula.steps} steps ({source})",
-            of="gradient" if backward else "result",
-        )
+def _is_less(case: Case, counted: Counted, stated: Stated) -> bool:
+    """Whether nothing is sent, or no more than is said."""
+    cost, wide = counted.cost, widest(case, counted)
+    assert cost is not None
+    return cost.total_bytes == 0 or (
+        all(cost.count(kind) <= count for kind, count in stated.counts.items())
+        and all(cost.bytes_in(kind) <= size * wide for kind, size in stated.sizes.items())
+        and (stated.bytes is None or cost.total_bytes <= stated.bytes * wide)
+    )
 
 
-def _one_by_one(counted: Counted) -> str:
-    return f"{counted.rounds} of which {WAITING}"
+def _is_exact(case: Case, counted: Counted, stated: Stated) -> bool:
+    """Whether it is as much as is said, of each kind; what is empty may be sent as often as one likes."""
+    cost, half = counted.cost, has_half_bytes(case)
+    assert cost is not None
+    for kind in {*stated.counts, *stated.sizes}:
+        count, size = stated.counts.get(kind), stated.sizes.get(kind)
+        if size == cost.bytes_in(kind) == 0:
+            continue
+        whole = (count is None or count.denominator == 1) and (size is None or size.denominator == 1 or half)
+        number = cost.count(kind) if count is None else int(count)
+        if not whole or not _agrees(case, counted, kind, number, cost.bytes_in(kind) if size is None else int(size)):
+            return False
+    if stated.bytes is None:
+        return True
+    return (stated.bytes.denominator == 1 or half) and _agrees(case, counted, None, 0, int(stated.bytes))
 
 
 def laid_out_by_jax(case: Case, counted: Counted) -> bool:
@@ -254,33 +265,3 @@ def has_half_bytes(case: Case) -> bool:
 def widest(case: Case, counted: Counted) -> int:
     """By how much the bytes of a compiled program may exceed those that were asked for."""
     return max(WIDER.get(operand.dtype, 1) for operand in case.operands) if counted.rewritten else 1
-
-
-def _check_expectation(
-    implementation: Implementation, case: Case, counted: Counted, terms: Terms, *, backward: bool = False
-) -> None:
-    expectation, cost = implementation.expectation, counted.cost
-    assert expectation is not None
-    assert cost is not None
-    sizes = sizes_of(case)
-    counts, size = terms.counts(sizes), terms.bytes(sizes)
-    if nothing_must_move(case) and not expectation.exactly:
-        right = cost.total_bytes == 0 or all(cost.count(kind) <= count for kind, count in counts.items())
-        right = right and (size is None or cost.total_bytes <= size * widest(case, counted))
-    else:
-        whole = {kind: int(count) for kind, count in counts.items() if count.denominator == 1}
-        right = len(whole) == len(counts) and all(
-            _agrees(case, counted, kind, count, cost.bytes_in(kind)) for kind, count in whole.items()
-        )
-        if size is not None:
-            whole_bytes = size.denominator == 1 or has_half_bytes(case)
-            right = right and whole_bytes and _agrees(case, counted, None, 0, int(size))
-    steps = terms.steps(sizes)
-    slow = steps is not None and counted.rounds is not None and counted.rounds > steps
-    if slow or (not right and not laid_out_by_jax(case, counted)):
-        waiting = f", {_one_by_one(counted)}" if slow else ""
-        raise Broken(
-            "communication",
-            f"{GRADIENT * backward}{worded(cost)}{waiting}: expected {worded_expectation(expectation, terms, sizes)}",
-            of="gradient" if backward else "result",
-        )

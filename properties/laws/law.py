@@ -98,7 +98,7 @@ class Law:
         """
         if not self.asks(implementation):
             return ()
-        expected = implementation.communication is not None or implementation.expectation is not None
+        expected = implementation.communication is not None
         hidden = self.script == "communication" and implementation.whole and not expected
         return tuple(engine for engine in self.engines if not (hidden and engine == "simulate"))
 

@@ -2,6 +2,7 @@
 
 import math
 from fractions import Fraction
+from typing import Any
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.communication.sizes import sizes_of
@@ -49,7 +50,7 @@ def check_overlap(implementation: Implementation, case: Case, engine: Engine) ->
         machine = Balanced.of(ahead, case.mesh, case.axes)
         _check(case, stated, sizes, ahead, machine)
         if stated.memory is not None:
-            _check_memory(stated, limit(stated.memory, case, sizes), peak_of(program, case.mesh))
+            _check_memory(stated, limit(stated.memory, sizes), peak_of(program, case.mesh))
         if not has_own_gradient(case):
             return 1
         try:
@@ -67,7 +68,7 @@ def check_overlap(implementation: Implementation, case: Case, engine: Engine) ->
 def _check(
     case: Case,
     stated: Overlap,
-    sizes: dict[str, int],
+    sizes: dict[str, Any],
     operations: tuple[Operation, ...],
     machine: Balanced,
     *,
@@ -75,7 +76,7 @@ def _check(
 ) -> None:
     """Checks what is exposed, and which links are used."""
     found = timeline(operations, machine)
-    most = limit(stated.exposed, case, sizes)
+    most = limit(stated.exposed, sizes)
     if found.share > most:
         part = "all" if found.share == 1 else _named(Fraction(found.share))
         raise Broken(

@@ -11,7 +11,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 
 from shardproof.impl import algorithms as functions
 from shardproof.impl.collectives import all_gather
-from shardproof.oracles.communication import KINDS, Cost
+from shardproof.oracles.communication import KINDS, NOTHING, Cost
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data, generate
@@ -19,6 +19,7 @@ from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines.simulate import prepare
 from shardproof.properties.engines.simulate.record import Record
 from shardproof.properties.engines.xla import abstract_mesh
+from shardproof.properties.laws.communication import stated_by
 from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.implementations import ALGORITHMS, BUILT_IN, Implementation
 from shardproof.properties.programs.program import Program, Seen, forward
@@ -115,14 +116,14 @@ def recorded(program: Program, case: Case, seed: int) -> tuple[list[np.ndarray],
 
 def check_forward(implementation: Implementation, case: Case) -> Seen:
     """The values are the oracle's, and the permutes are those of the formula, of which as many wait for one another."""
-    assert implementation.communication is not None
+    formula = stated_by(implementation, case, backward=False)
+    assert formula is not None
     seen = Seen()
     arrays, results, record = recorded(forward(case, implementation, seen), case, 0)
     expected = CONTRACTS[case.contract].oracle(case, [case.blocks(i, a) for i, a in enumerate(arrays)])
     for result, block in zip(results, expected, strict=True):
         np.testing.assert_array_equal(result, block)
-    formula = implementation.communication(case, False)
-    assert str(cost_of(record)) == str(formula)
+    assert str(cost_of(record)) == str(formula.cost)
     steps = len(record.sequence) if formula.steps is None else formula.steps
     exact = formula.steps is not None and not implementation.name.startswith(ONE_PORT)
     assert record.rounds == steps if exact else record.rounds <= steps
@@ -131,15 +132,14 @@ def check_forward(implementation: Implementation, case: Case) -> Seen:
 
 def check_backward(implementation: Implementation, case: Case) -> None:
     """What the gradient moves besides is what the formula says."""
-    assert implementation.communication is not None
     seen = check_forward(implementation, case)
     program, _ = derivatives(case, implementation, seen, forward_mode=False)
     tangents = len(case.operands)
     whole = Program(lambda mesh: without_tangents(program.build(mesh), tangents), without(program.arguments, tangents))
     record = recorded(whole, case, 0)[2]
-    both = implementation.communication(case, False) + implementation.communication(case, True)
-    assert str(cost_of(record)) == str(both)
-    assert record.rounds <= (len(record.sequence) if both.steps is None else both.steps)
+    passes = [stated_by(implementation, case, backward=backward) for backward in (False, True)]
+    assert str(cost_of(record)) == str(sum((one.cost for one in passes if one), NOTHING))
+    assert record.rounds <= sum(one.steps or 0 for one in passes if one)
 
 
 def without(arguments: tuple[Any, ...], count: int) -> tuple[Any, ...]:

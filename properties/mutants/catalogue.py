@@ -4,14 +4,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from shardproof.oracles.communication import Cost
-from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.contracts.contract import Communication
 from shardproof.properties.laws.law import LAWS
+from shardproof.properties.programs.expectation import Expectation
+from shardproof.properties.programs.implementations import IMPLEMENTATIONS
 from shardproof.properties.runner.budgets import SHARES
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-Formula = Callable[[Case, bool], Cost]
+Said = str | Expectation | Communication
+"""What is said of communication: as text, as text that was read, or by a formula."""
+
 RUNS = ("drawn", "large", "isolated")
 """Where a bug shows: on meshes that every run draws, only on large ones, or not without ending the process."""
 
@@ -29,9 +32,8 @@ class Mutant:
             In which order they stand makes none of them smaller.
         function: the device-local function, or one of global arrays.
         runs: one of `RUNS`.
-        communication: the formula that it claims, for one that sends too much.
+        communication: what it is said to send, for one that sends something else.
         claims: the features that it claims, for one that is wrong in one of them.
-        expectation: what its user expects of its communication, for one that sends something else.
         overlap: what its user claims of how it hides that, for one that does not.
         form: whose budget it is hunted at: that of the form of implementation that it is a bug of.
         whole: whether it takes global arrays, and the mesh.
@@ -47,9 +49,8 @@ class Mutant:
     smallest: tuple[int, ...]
     function: Callable[..., Any]
     runs: str = "drawn"
-    communication: Formula | None = None
+    communication: Said | None = None
     claims: tuple[str, ...] = ()
-    expectation: str = ""
     overlap: str = ""
     form: str = "user"
     whole: bool = False
@@ -84,11 +85,11 @@ def _form_of(contract: str) -> str:
     return CONTRACTS[contract].form if contract in CONTRACTS and CONTRACTS[contract].implementations else "user"
 
 
-def formula_of(contract: str, implementation: str) -> Formula:
-    """The formula of an implementation that a contract names itself, for a bug that sends more than that does."""
-    formula = CONTRACTS[contract].implementations[implementation].communication
-    assert formula is not None
-    return formula
+def formula_of(contract: str, implementation: str) -> Said:
+    """What an implementation is said to send, for a bug that sends something else."""
+    found = {one.name: one.communication for one in IMPLEMENTATIONS if one.contract == contract}[implementation]
+    assert found is not None
+    return found
 
 
 def mutant(
@@ -97,9 +98,8 @@ def mutant(
     smallest: tuple[int, ...],
     law: str = "value",
     runs: str = "drawn",
-    communication: Formula | None = None,
+    communication: Said | None = None,
     claims: tuple[str, ...] = (),
-    expectation: str = "",
     overlap: str = "",
     form: str | None = None,
     whole: bool = False,
@@ -125,7 +125,6 @@ def mutant(
             runs,
             communication,
             claims,
-            expectation,
             overlap,
             form or ("whole" if whole else FORMS.get(function.__module__.rpartition(".")[2], _form_of(contract))),
             whole,

@@ -79,7 +79,7 @@ def gather_fails_without_a_word(x: Array, axis_name: AxisName, *, axis: int = 0,
     "all_gather",
     law="communication",
     smallest=(1,),
-    expectation="all_gather=1,bytes=x;grad:reduce_scatter=1,bytes=n",
+    communication="all_gather=1,bytes=x;grad:reduce_scatter=1,bytes=n",
 )
 def gather_whose_gradient_reduces_everything(
     x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False
@@ -100,7 +100,7 @@ def gather_whose_gradient_reduces_everything(
     return gather(x)
 
 
-@mutant("all_gather_matmul_lhs", law="communication", smallest=(1,), expectation="all_gather=1,bytes=lhs")
+@mutant("all_gather_matmul_lhs", law="communication", smallest=(1,), communication="all_gather=1,bytes=lhs")
 def rows_sent_in_float32(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Sends 16-bit floats in 32 bits, which the bytes of all operands together need not show."""
     wide = lhs.astype(jnp.float32) if lhs.dtype.itemsize == 2 else lhs

@@ -9,11 +9,10 @@ from jax import Array, lax
 from shardproof.impl import collectives
 from shardproof.impl.algorithms import pieces
 from shardproof.properties.mutants.axes import AxisName, names
-from shardproof.properties.mutants.catalogue import mutant
-from shardproof.properties.programs.costs import of_algorithm, of_built_in
+from shardproof.properties.mutants.catalogue import formula_of, mutant
 
 
-@mutant("ring_shift", law="communication", smallest=(2,), communication=of_built_in("ring_shift"))
+@mutant("ring_shift", law="communication", smallest=(2,), communication=formula_of("ring_shift", "lax"))
 def shift_there_and_back_first(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
     """Shifts the block there, back, and there again, where there is more than one participant."""
     if lax.axis_size(axis_name) > 1:
@@ -21,7 +20,7 @@ def shift_there_and_back_first(x: Array, axis_name: AxisName, *, offset: int = 1
     return collectives.ring_shift(x, axis_name, offset=offset)
 
 
-@mutant("all_gather", law="communication", smallest=(2,), communication=of_built_in("all_gather"))
+@mutant("all_gather", law="communication", smallest=(2,), communication=formula_of("all_gather", "lax"))
 def gather_by_summing_padded_blocks(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
     """Adds up blocks that stand in a slot of their own among zeros: twice the bytes, and p times the operand."""
     p, index = lax.axis_size(axis_name), lax.axis_index(axis_name)
@@ -31,7 +30,7 @@ def gather_by_summing_padded_blocks(x: Array, axis_name: AxisName, *, axis: int 
     return _joined(list(lax.psum(slots, axis_name)), axis, tiled)
 
 
-@mutant("reduce_scatter", law="communication", smallest=(2,), communication=of_built_in("reduce_scatter"))
+@mutant("reduce_scatter", law="communication", smallest=(2,), communication=formula_of("reduce_scatter", "lax"))
 def scatter_by_reducing_everything(
     x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
 ) -> Array:
@@ -45,7 +44,9 @@ def scatter_by_reducing_everything(
     return piece if tiled else jnp.squeeze(piece, scatter_dimension)
 
 
-@mutant("all_gather", law="communication", smallest=(2,), communication=of_algorithm("bidirectional_all_gather"))
+@mutant(
+    "all_gather", law="communication", smallest=(2,), communication=formula_of("all_gather", "bidirectional_all_gather")
+)
 def gather_one_way_after_the_other(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
     """Sends half of the block up the ring, and the other half down only when that has arrived everywhere."""
     axes, p, index = names(axis_name), lax.axis_size(axis_name), lax.axis_index(axis_name)
@@ -63,7 +64,7 @@ def _joined(blocks: Sequence[Array], axis: int, tiled: bool) -> Array:
     return jnp.concatenate(blocks, axis) if tiled else jnp.stack(blocks, axis)
 
 
-@mutant("all_reduce", law="communication", smallest=(2,), communication=of_algorithm("ring_all_reduce"))
+@mutant("all_reduce", law="communication", smallest=(2,), communication=formula_of("all_reduce", "ring_all_reduce"))
 def reduce_with_whole_blocks(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
     """Passes whole blocks round the ring, (p-1)n bytes where 2(p-1)n/p do."""
     if op != "sum":
@@ -75,7 +76,7 @@ def reduce_with_whole_blocks(x: Array, axis_name: AxisName, *, op: str = "sum") 
     return collectives.cast_varying(result, names(axis_name))
 
 
-@mutant("reduce_scatter", law="communication", smallest=(1,), communication=of_built_in("reduce_scatter"))
+@mutant("reduce_scatter", law="communication", smallest=(1,), communication=formula_of("reduce_scatter", "lax"))
 def scatter_with_wide_sums(x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False) -> Array:
     """Adds up bfloat16 and float16 in float32 on the way, which doubles the bytes."""
     wide = x.astype(jnp.float32) if x.dtype in (jnp.bfloat16, jnp.float16) else x

@@ -21,11 +21,10 @@ STRUCTURES = 200
 
 def implementation_of(mutant: Mutant) -> Implementation:
     """The bug as its user would bring it, with what it claims and is expected to send."""
-    expected = Expectation.parse(mutant.expectation, names_of(mutant.contract)) if mutant.expectation else None
+    said = mutant.communication
     return replace(
         user_implementation(mutant.contract, mutant.function, mutant.claims),
-        communication=mutant.communication,
-        expectation=expected,
+        communication=Expectation.parse(said, names_of(mutant.contract)) if isinstance(said, str) else said,
         overlap=Overlap.parse(mutant.overlap, names_of(mutant.contract)) if mutant.overlap else None,
         whole=mutant.whole,
     )

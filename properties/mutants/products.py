@@ -10,9 +10,8 @@ from jax import Array, lax
 from shardproof.impl import collective_matmul, collectives
 from shardproof.impl.collective_matmul import multiply
 from shardproof.properties.mutants.axes import AxisName, names
-from shardproof.properties.mutants.catalogue import mutant
+from shardproof.properties.mutants.catalogue import formula_of, mutant
 from shardproof.properties.mutants.rings import passed
-from shardproof.properties.programs.costs import of_product
 
 Chunk = Callable[[Any, int, int], Any]
 """Given the index, how far a block came, and p: whose block it is taken for."""
@@ -92,7 +91,12 @@ def with_gradient(
     return function(lhs, rhs)
 
 
-@mutant("all_gather_matmul_lhs_contracting", law="communication", smallest=(1,), communication=of_product("ring"))
+@mutant(
+    "all_gather_matmul_lhs_contracting",
+    law="communication",
+    smallest=(1,),
+    communication=formula_of("all_gather_matmul_lhs_contracting", "ring_all_gather_matmul_lhs_contracting"),
+)
 def product_with_a_gathered_gradient(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Its gradient adds up whole products on every participant, where each needs its own columns alone."""
 

@@ -10,8 +10,7 @@ from shardproof.impl import collective_matmul, collectives
 from shardproof.impl.algorithms.pieces import WAYS, shift
 from shardproof.impl.collective_matmul import aligned, multiply
 from shardproof.properties.mutants.axes import AxisName, names
-from shardproof.properties.mutants.catalogue import mutant
-from shardproof.properties.programs.costs import of_product
+from shardproof.properties.mutants.catalogue import formula_of, mutant
 
 Turn = Callable[[list[Array], int, Callable[[int, int, Any], Array], Callable[[int, Array], Array]], list[Array]]
 """Given both halves' sums, the step, a half's term once something is there, and a half's sum on its way: the next."""
@@ -91,7 +90,7 @@ def both_halves_wait_for_both(lhs: Array, rhs: Array, axis_name: AxisName, *, sc
     "matmul_reduce_scatter",
     law="communication",
     smallest=(2,),
-    communication=of_product("bidirectional"),
+    communication="permute=(p-1)*(2 if rows>1 else 1),bytes=(p-1)*elements(out)*sum_itemsize(lhs),steps=p-1",
     form="overlapped",
 )
 def accumulators_sent_in_the_operands_dtype(
@@ -106,7 +105,7 @@ def accumulators_sent_in_the_operands_dtype(
     "matmul_reduce_scatter",
     law="communication",
     smallest=(2,),
-    communication=of_product("alternating"),
+    communication=formula_of("matmul_reduce_scatter", "alternating_matmul_reduce_scatter"),
     claims=("narrow_accumulation",),
     form="overlapped",
 )

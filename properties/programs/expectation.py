@@ -1,32 +1,54 @@
-"""What a user expects of a program's communication: `permute=p-1,bytes=(p-1)*n/p`, and of its gradient's."""
+"""What a program is said to send: `permute=p-1,bytes=(p-1)*n/p`, and after `;grad:` what its gradient sends.
+
+Our implementations say it in the same words as users do.
+"""
 
 import ast
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Any, Self, SupportsIndex
 
-from shardproof.oracles.communication import KINDS
+from shardproof.oracles.communication import KINDS, Cost
 from shardproof.properties.cases.reading import one_line
+from shardproof.properties.contracts import CONTRACTS
 
-OPERATORS: dict[type[ast.AST], Callable[..., Fraction]] = {
+OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
     ast.FloorDiv: lambda a, b: Fraction(a // b),
+    ast.Mod: operator.mod,
     ast.Pow: lambda a, b: _power(a, b),
     ast.UAdd: operator.pos,
     ast.USub: operator.neg,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
 }
-FUNCTIONS = ("ceil", "log2")
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "ceil": lambda x: Fraction(math.ceil(x)),
+    "log2": lambda x: Fraction(math.log2(x)),
+    "min": min,
+    "max": max,
+}
+SUM = "sum"
 NAMES = ("p", "n", "x", "lhs", "rhs", "w_in", "w_out", "out")
 """What expressions may speak of, in one contract or another."""
 
 BYTES, STEPS = "bytes", "steps"
+OF_KIND = "_bytes"
+TERMS = (*KINDS, *(kind + OF_KIND for kind in KINDS), BYTES, STEPS)
 GRADIENT, EXACTLY = "grad:", "exactly:"
-LONGEST, LARGEST_POWER, LARGEST_BITS = 200, 64, 4096
+LONGEST, LARGEST_POWER, LARGEST_BITS = 400, 64, 4096
+MOST_TERMS = 4096
+"""Of a `sum(… for i in range(…))`."""
 
 
 class ExpectationError(ValueError):
@@ -36,42 +58,137 @@ class ExpectationError(ValueError):
         super().__init__(one_line(message))
 
 
-@dataclass(frozen=True)
-class Terms:
-    """How many collectives of which kinds, how many bytes in all, and how many steps one pass has, as expressions.
+class Block(int):
+    """The bytes of a device's block of an array, and what functions of it know.
 
     Arguments:
-        terms: (a kind, `bytes` or `steps`, expression). Where a kind is named, kinds that are not are expected not to
-            occur.
+        size: the bytes.
+        shape: the sizes of its dimensions; by default a row of bytes.
+        bits: those of an element.
+        sum_bits: those of an element of sums, in the accumulator's dtype.
+        replicated: whether devices have the same block along an axis along which another operand varies, or over which
+            the function runs: their gradients are added up.
+    """
+
+    shape: tuple[int, ...]
+    bits: int
+    sum_bits: int
+    replicated: bool
+
+    def __new__(
+        cls,
+        size: SupportsIndex,
+        shape: tuple[int, ...] | None = None,
+        bits: int = 8,
+        sum_bits: int = 8,
+        *,
+        replicated: bool = False,
+    ) -> Self:
+        """The block."""
+        block = super().__new__(cls, size)
+        block.shape = (int(size),) if shape is None else shape
+        block.bits, block.sum_bits, block.replicated = bits, sum_bits, replicated
+        return block
+
+    def side(self, dimension: Any) -> int:
+        """The size of a dimension, counted from the front or from the back; 1 of one that it has not."""
+        at = int(dimension)
+        return self.shape[at] if -len(self.shape) <= at < len(self.shape) else 1
+
+
+OF_BLOCKS: dict[str, Callable[..., Any]] = {
+    "size": Block.side,
+    "elements": lambda block: math.prod(block.shape),
+    "itemsize": lambda block: Fraction(block.bits, 8),
+    "sum_itemsize": lambda block: Fraction(block.sum_bits, 8),
+    "replicated": lambda block: int(block.replicated),
+}
+"""Functions whose first argument is the name of an operand, of the result, or of the tuple of axes."""
+
+
+def names_of(contract: str) -> tuple[str, ...]:
+    """The names that an expectation of a contract knows.
+
+    They are p, n, its operands, its roles, `out`, `axes`, its options, and what it names besides.
+    """
+    known = CONTRACTS[contract]
+    return (
+        *("p", "n", *known.operands, *known.roles, "out", "axes"),
+        *(name for name in known.parameters if name not in ("p", "n", "axes")),
+        *known.sizes,
+    )
+
+
+@dataclass(frozen=True)
+class Stated:
+    """What a case is said to send.
+
+    Arguments:
+        counts: how many collectives of each kind; empty if nothing is said of that.
+        sizes: the bytes of a kind, where they are said.
+        bytes: the bytes of all kinds, if they are said.
+        steps: how many collectives may at most wait for one another, if that is said.
+    """
+
+    counts: Mapping[str, Fraction] = field(default_factory=dict)
+    sizes: Mapping[str, Fraction] = field(default_factory=dict)
+    bytes: Fraction | None = None
+    steps: Fraction | None = None
+
+    @classmethod
+    def of(cls, cost: Cost) -> "Stated":
+        """What a formula says. Its steps count where permutes are all there is."""
+        counts, sizes = ({kind: Fraction(of(kind)) for kind in KINDS} for of in (cost.count, cost.bytes_in))
+        alone = cost.steps is not None and set(dict(cost.counts)) == {"permute"}
+        return cls(counts, sizes, None, Fraction(cost.steps or 0) if alone else None)
+
+    @property
+    def cost(self) -> Cost:
+        """The same of what says all of it, by kind."""
+        counts, sizes = ({kind: int(number) for kind, number in of.items()} for of in (self.counts, self.sizes))
+        return Cost.of(counts, sizes)
+
+    def beside(self, other: "Stated") -> "Stated":
+        """Both at the same time, as the leaves of a tree are sent; of two that say the same of something."""
+        return Stated(
+            {kind: count + other.counts[kind] for kind, count in self.counts.items()},
+            {kind: size + other.sizes[kind] for kind, size in self.sizes.items()},
+            None if self.bytes is None or other.bytes is None else self.bytes + other.bytes,
+            None if self.steps is None or other.steps is None else max(self.steps, other.steps),
+        )
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How many collectives of which kinds, how many bytes, and how many steps one pass has, as expressions.
+
+    Arguments:
+        terms: (a kind, a kind and `_bytes`, `bytes` or `steps`; expression). Where a kind is named, kinds that are not
+            are expected not to occur.
     """
 
     terms: tuple[tuple[str, str], ...]
 
-    def counts(self, sizes: Mapping[str, int]) -> dict[str, Fraction]:
-        """How many of each kind are expected; empty if none is named."""
-        named = {name: value(text, **sizes) for name, text in self.terms if name in KINDS}
-        return {kind: named.get(kind, Fraction(0)) for kind in KINDS} if named else {}
-
-    def bytes(self, sizes: Mapping[str, int]) -> Fraction | None:
-        """How many bytes are expected in all, if that is said."""
-        return self._value(BYTES, sizes)
-
-    def steps(self, sizes: Mapping[str, int]) -> Fraction | None:
-        """How many collectives may at most wait for one another, if that is said."""
-        return self._value(STEPS, sizes)
+    def stated(self, sizes: Mapping[str, Any]) -> Stated:
+        """What it says in numbers. All bytes are those of a kind, where no other one is named."""
+        found = {name: value(text, **sizes) for name, text in self.terms}
+        counts = {kind: found.get(kind, Fraction(0)) for kind in KINDS} if set(KINDS) & set(found) else {}
+        own = {kind: found[kind + OF_KIND] for kind in KINDS if kind + OF_KIND in found}
+        named = [kind for kind in KINDS if kind in found]
+        if not own and len(named) == 1 and BYTES in found:
+            own = {named[0]: found[BYTES]}
+        own |= {kind: Fraction(0) for kind in counts if kind not in named and kind not in own}
+        return Stated(counts, own, found.get(BYTES), found.get(STEPS))
 
     def names(self) -> frozenset[str]:
         """What the expressions speak of."""
         nodes = [node for _, text in self.terms for node in ast.walk(_parsed(text))]
-        return frozenset(node.id for node in nodes if isinstance(node, ast.Name)) - set(FUNCTIONS)
-
-    def _value(self, wanted: str, sizes: Mapping[str, int]) -> Fraction | None:
-        return next((value(text, **sizes) for name, text in self.terms if name == wanted), None)
+        return frozenset(node.id for node in nodes if isinstance(node, ast.Name)) - {*FUNCTIONS, *OF_BLOCKS, SUM}
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """What a user expects of a function's communication.
+    """What a function is said to send.
 
     Arguments:
         text: as it was given.
@@ -89,10 +206,22 @@ class Expectation:
     def parse(cls, text: str, names: Sequence[str] = NAMES, said: str = "communication") -> "Expectation":
         """Reads `KIND=EXPRESSION,…,bytes=EXPRESSION,steps=EXPRESSION`, and after `;grad:` the same of the gradient.
 
-        An expression is made of numbers, p (the number of participants), n (the bytes of the full vector, as
-        in `shardproof.oracles.communication`), the bytes of a device's block of an operand or of the result (`lhs`,
-        `rhs`, `x`, `out`, …), + - * / // **, parentheses, ceil(…) and log2(…). `exactly:` in front of all asks
-        for just as much where nothing must move.
+        `KIND=` is how many collectives of a kind there are, `KIND_bytes=` the bytes of their operands in all, `bytes=`
+        those of all kinds, and `steps=` how many may at most wait for one another. Of a tree, each leaf is sent like
+        this. An expression is made of
+
+        - numbers, p (the number of participants), n (the bytes of the full vector, as in
+          `shardproof.oracles.communication`), the bytes of a device's block of an operand or of the result (`lhs`,
+          `rhs`, `x`, `out`, …), the contract's options that are numbers (True is 1), and what a contract names besides;
+        - + - * / // % **, parentheses, ceil(…), log2(…), min(…), max(…), comparisons of two (1 or 0),
+          `a if p <= 8 else b`, and `sum(a*i for i in range(p))`;
+        - of a block, `elements(x)`, `size(x, 0)` (of a dimension, from the front or with -1 from the back),
+          `itemsize(x)` (the bytes of an element), `sum_itemsize(x)` (those of one that sums are carried in: 4 of 16-bit
+          floats), and `replicated(x)`: 1 if devices have the same block along an axis along which another operand
+          varies, or over which the function runs, so that its gradients are added up; else 0. `size(axes, 0)` is the
+          size of the first of the axes that the function runs over.
+
+        `exactly:` in front of all asks for just as much where nothing must move.
 
         Arguments:
             text: what is read.
@@ -121,11 +250,12 @@ class Expectation:
 
 def _terms(part: str, names: Sequence[str], told: str) -> Terms:
     terms = []
-    for term in part.split(","):
+    for term in split_terms(part):
         name, equals, expression = (piece.strip() for piece in term.partition("="))
-        if not equals or name not in (*KINDS, BYTES, STEPS):
+        if not equals or name not in TERMS:
             raise ExpectationError(
-                f"{told}: {term.strip()!r}: expected KIND=EXPRESSION with a kind of {', '.join((*KINDS, BYTES, STEPS))}"
+                f"{told}: {term.strip()!r}: expected KIND=EXPRESSION with a kind of "
+                f"{', '.join((*KINDS, BYTES, STEPS))}, or KIND{OF_KIND}"
             )
         for p in (4, 1, 2, 3):
             try:
@@ -139,41 +269,81 @@ def _terms(part: str, names: Sequence[str], told: str) -> Terms:
     return Terms(tuple(terms))
 
 
-def value(expression: str, **sizes: int) -> Fraction:
+def split_terms(part: str) -> list[str]:
+    """The terms that commas part, but for commas in parentheses."""
+    terms, depth = [""], 0
+    for character in part:
+        depth += (character == "(") - (character == ")")
+        if character == "," and depth == 0:
+            terms.append("")
+        else:
+            terms[-1] += character
+    return terms
+
+
+def value(expression: str, **sizes: Any) -> Fraction:
     """The value of an expression in which names stand for `sizes`.
 
     Raises:
         ExpectationError: if it is no expression as `Expectation.parse` describes, or has no value.
     """
     try:
-        return _value(_parsed(expression), {name: Fraction(size) for name, size in sizes.items()})
+        return _value(_parsed(expression), sizes)
     except (SyntaxError, ValueError, TypeError, ArithmeticError, RecursionError, MemoryError) as error:
         reason = "not an expression" if isinstance(error, SyntaxError) else str(error) or type(error).__name__
         raise ExpectationError(
             f"{expression!r}: {reason}: expected arithmetic of {', '.join(sizes)} and numbers "
-            "with + - * / // ** ceil log2"
+            f"with + - * / // % ** < <= == if else {' '.join((*FUNCTIONS, SUM, *OF_BLOCKS))}"
         ) from error
 
 
 def _parsed(expression: str) -> ast.expr:
     if len(expression) > LONGEST:
         raise ValueError(f"longer than {LONGEST} characters")
-    return ast.parse(expression, mode="eval").body
+    return ast.parse(expression.strip(), mode="eval").body
 
 
-def _value(node: ast.expr, names: dict[str, Fraction]) -> Fraction:
+def _value(node: ast.expr, names: Mapping[str, Any]) -> Fraction:
     match node:
         case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
             return Fraction(number)
         case ast.Name(id=name) if name in names:
-            return names[name]
+            return Fraction(names[name])
         case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
             return _bounded(OPERATORS[type(op)](_value(left, names), _value(right, names)))
         case ast.UnaryOp(op=op, operand=operand) if type(op) in OPERATORS:
             return OPERATORS[type(op)](_value(operand, names))
-        case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in FUNCTIONS:
-            inner = _value(argument, names)
-            return Fraction(math.ceil(inner)) if name == "ceil" else Fraction(math.log2(inner))
+        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in OPERATORS:
+            return Fraction(OPERATORS[type(op)](_value(left, names), _value(right, names)))
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            return _value(body if _value(test, names) else orelse, names)
+        case ast.Call(func=ast.Name(id=name), args=[_, *_] as arguments, keywords=[]) if name in FUNCTIONS:
+            return _bounded(FUNCTIONS[name](*(_value(argument, names) for argument in arguments)))
+        case ast.Call(func=ast.Name(id=name), args=[ast.Name(id=of), *rest], keywords=[]) if (
+            name in OF_BLOCKS and of in names
+        ):
+            block = names[of] if isinstance(names[of], Block) else Block(int(names[of]))
+            return Fraction(OF_BLOCKS[name](block, *(_value(argument, names) for argument in rest)))
+        case ast.Call(
+            func=ast.Name(id="sum"),
+            args=[
+                ast.GeneratorExp(
+                    elt=term,
+                    generators=[
+                        ast.comprehension(
+                            target=ast.Name(id=index),
+                            iter=ast.Call(func=ast.Name(id="range"), args=[_, *_] as bounds, keywords=[]),
+                            ifs=[],
+                        )
+                    ],
+                )
+            ],
+            keywords=[],
+        ) if len(bounds) <= 2 and not any(isinstance(inner, ast.GeneratorExp) for inner in ast.walk(term)):
+            indices = range(*(math.ceil(_value(bound, names)) for bound in bounds))
+            if len(indices) > MOST_TERMS:
+                raise ValueError(f"a sum of more than {MOST_TERMS} terms")
+            return _bounded(sum((_value(term, {**names, index: at}) for at in indices), Fraction(0)))
     raise ValueError(f"{ast.unparse(node)!r} is not understood")
 
 

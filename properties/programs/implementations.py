@@ -6,13 +6,13 @@ from typing import Any
 
 from shardproof.impl import algorithms, collective_matmul, collectives
 from shardproof.properties.cases.case import Case
-from shardproof.properties.contracts import CONTRACTS, matmul
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.contracts.claims import transposed
 from shardproof.properties.contracts.contract import Claim, Communication, Contract
 from shardproof.properties.contracts.features import CONCESSIONS
-from shardproof.properties.programs.costs import NARROW_WAYS, of_algorithm, of_built_in, of_product
-from shardproof.properties.programs.expectation import Expectation
-from shardproof.properties.programs.hiding import hidden_by
+from shardproof.properties.programs.expectation import Expectation, names_of
 from shardproof.properties.programs.overlap import Overlap
+from shardproof.properties.programs.products import NAIVE, OVERLAPPING, Form
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Implementation:
         features: what it serves beyond the contract's signature (see `FEATURES`).
         invariant: whether its result is typed invariant along the axis tuple; None: whatever the
             trace says (a user's function declares nothing).
-        communication: the cost of a case, forward (`False`) or of its gradient alone (`True`); None: unknown.
-        expectation: what a user expects of its communication, in place of a formula; None: nothing.
+        communication: what it is said to send, forward and for its gradient alone: in words, or by a formula of a case;
+            None: nothing is said.
         overlap: what is claimed of how it hides its communication; None: nothing.
         form: what it gets of the examples that a law grants, as one of `budgets.SHARES`.
         serves: whether it serves a case; others are not drawn for it. None: all, or as it then says itself.
@@ -43,8 +43,7 @@ class Implementation:
     function: Callable[..., Any]
     features: frozenset[str] = field(default=frozenset())
     invariant: bool | None = None
-    communication: Communication | None = None
-    expectation: Expectation | None = None
+    communication: Expectation | Communication | None = None
     overlap: Overlap | None = None
     form: str = "user"
     serves: Callable[[Case], bool] | None = None
@@ -82,21 +81,15 @@ PRODUCT_EXTRAS = frozenset({"batch_dimensions", "empty_blocks", "explained_error
 NARROW = frozenset({"narrow_accumulation"})
 """Of those whose sums travel in the operands' dtype."""
 
-INVARIANT_WAYS = ("scattered",)
-"""Forms of a product whose sum is typed invariant."""
 
-SUMMED = ("matmul_reduce_scatter", "matmul_all_reduce", "transformer_block")
-"""Products whose sums are sent."""
-
-
-def _built_in(contract: str, *features: str) -> Implementation:
+def _built_in(contract: str, communication: str, *features: str) -> Implementation:
     return Implementation(
         contract,
         "lax",
         getattr(collectives, contract),
         (EXTRAS | set(features)) & CONTRACTS[contract].features,
         invariant=CONTRACTS[contract].invariant,
-        communication=of_built_in(contract),
+        communication=said(communication, contract),
         form="lax",
     )
 
@@ -112,95 +105,156 @@ def over_two_axes(case: Case) -> bool:
 
 
 def _algorithm(
-    contract: str, name: str, *features: str, serves: Callable[[Case], bool] | None = None
+    contract: str, name: str, communication: str, *features: str, serves: Callable[[Case], bool] | None = None
 ) -> Implementation:
+    """One of permutes alone, each a step unless fewer are said; the gradient's are the inverse ones, as many."""
+    if ",steps=" not in communication:
+        communication += f",steps={communication.removeprefix('permute=').partition(',bytes=')[0]}"
     return Implementation(
         contract,
         name,
         getattr(algorithms, name),
         (EXTRAS | set(features)) & CONTRACTS[contract].features,
         invariant=False,  # nothing casts what a permute delivers back to invariant
-        communication=of_algorithm(name),
+        communication=said(transposed(communication), contract),
         form="algorithm",
         serves=serves,
     )
 
 
-def _product(contract: str) -> Implementation:
-    function = getattr(collective_matmul, contract)
-    invariant = CONTRACTS[contract].invariant
+def _product(contract: str, way: str, form: Form) -> Implementation:
+    naive = way == "naive"
+    name = contract if naive else f"{way}_{contract}"
     return Implementation(
         contract,
-        "naive",
-        function,
-        PRODUCT_EXTRAS,
-        invariant=invariant,
-        communication=of_product("naive"),
-        form="naive",
-    )
-
-
-def _overlapped(way: str, contract: str, *, invariant: bool = False) -> Implementation:
-    name = f"{way}_{contract}"
-    return Implementation(
-        contract,
-        name,
+        "naive" if naive else name,
         getattr(collective_matmul, name),
-        PRODUCT_EXTRAS | (NARROW if contract in SUMMED and way in NARROW_WAYS else frozenset()),
-        invariant=invariant,
-        communication=of_product("ring" if way == "overlapped" else way),
-        overlap=hidden_by(way, contract),
-        form="overlapped",
+        PRODUCT_EXTRAS | (NARROW if form.narrow else frozenset()),
+        invariant=CONTRACTS[contract].invariant if naive else form.invariant,
+        communication=said(form.communication, contract),
+        overlap=Overlap.parse(form.overlap, names_of(contract)) if form.overlap else None,
+        form="naive" if naive else "overlapped",
     )
+
+
+def said(communication: str | Communication | None, contract: str) -> Expectation | Communication | None:
+    """The claim of an implementation of a contract."""
+    return Expectation.parse(communication, names_of(contract)) if isinstance(communication, str) else communication
 
 
 BUILT_IN: tuple[Implementation, ...] = (
-    _built_in("all_reduce", "bool_sum", "groups", "uneven_groups"),
-    _built_in("all_gather", "groups"),
-    _built_in("all_gather_invariant"),
-    _built_in("reduce_scatter", "groups"),
-    _built_in("all_to_all", "groups"),
-    _built_in("permute"),
-    _built_in("ring_shift"),
-    _built_in("broadcast"),
+    _built_in(
+        "all_reduce", "all_reduce=1,bytes=elements(x)*termsize;grad:bytes=0", "bool_sum", "groups", "uneven_groups"
+    ),
+    _built_in("all_gather", "all_gather=1,bytes=x;grad:reduce_scatter=1,bytes=p*x", "groups"),
+    _built_in("all_gather_invariant", "all_gather=1,bytes=x;grad:bytes=0"),
+    _built_in("reduce_scatter", "reduce_scatter=1,bytes=x;grad:all_gather=1,bytes=x/p", "groups"),
+    _built_in("all_to_all", transposed("all_to_all=1,bytes=x"), "groups"),
+    _built_in("permute", transposed("permute=1,bytes=x")),
+    _built_in("ring_shift", transposed("permute=1,bytes=x")),
+    # a gather of which all but one block are dropped
+    _built_in("broadcast", "all_gather=1,bytes=x;grad:reduce_scatter=1,bytes=p*x"),
 )
+
+PIECE = "ceil(elements(x)/p)*termsize"
+"""A p-th of what is added up, rounded up to whole elements."""
 
 ALGORITHMS: tuple[Implementation, ...] = (
-    _algorithm("all_gather", "ring_all_gather"),
-    _algorithm("all_gather", "bidirectional_all_gather"),
-    _algorithm("all_gather", "shorter_way_all_gather"),
-    _algorithm("all_gather", "recursive_doubling_all_gather", serves=over_a_power_of_two),
-    _algorithm("all_gather", "bruck_all_gather"),
-    _algorithm("reduce_scatter", "ring_reduce_scatter"),
-    _algorithm("reduce_scatter", "bidirectional_reduce_scatter"),
-    _algorithm("reduce_scatter", "recursive_halving_reduce_scatter", serves=over_a_power_of_two),
-    _algorithm("all_reduce", "ring_all_reduce", "bool_sum"),
-    _algorithm("all_reduce", "bidirectional_all_reduce", "bool_sum"),
-    _algorithm("all_reduce", "recursive_doubling_all_reduce", "bool_sum", serves=over_a_power_of_two),
-    _algorithm("all_reduce", "rabenseifner_all_reduce", "bool_sum", serves=over_a_power_of_two),
-    _algorithm("all_reduce", "tree_all_reduce", "bool_sum"),
-    _algorithm("all_reduce", "torus_all_reduce", "bool_sum", serves=over_two_axes),
-    _algorithm("all_to_all", "pairwise_all_to_all"),
-    _algorithm("all_to_all", "bruck_all_to_all"),
-    _algorithm("all_to_all", "two_phase_all_to_all", serves=over_two_axes),
-    _algorithm("broadcast", "tree_broadcast"),
-    _algorithm("broadcast", "scatter_all_gather_broadcast"),
+    # Thakur, Rabenseifner and Gropp 2005, section 4.1
+    _algorithm("all_gather", "ring_all_gather", "permute=p-1,bytes=(p-1)*x"),
+    # two halves in each step, of more than one element
+    _algorithm("all_gather", "bidirectional_all_gather", "permute=(p-1)*min(2,elements(x)),bytes=(p-1)*x,steps=p-1"),
+    # the farthest of the others is p//2 participants away
+    _algorithm("all_gather", "shorter_way_all_gather", "permute=p-1,bytes=(p-1)*x,steps=p//2"),
+    # 1, 2, 4, ... blocks (Thakur et al. 2005, section 4.1)
+    _algorithm(
+        "all_gather", "recursive_doubling_all_gather", "permute=log2(p),bytes=(p-1)*x", serves=over_a_power_of_two
+    ),
+    # 1, 2, 4, ... blocks and at last what is missing (Bruck et al. 1997, section 4)
+    _algorithm("all_gather", "bruck_all_gather", "permute=ceil(log2(p)),bytes=(p-1)*x"),
+    _algorithm("reduce_scatter", "ring_reduce_scatter", "permute=p-1,bytes=(p-1)*x/p"),
+    _algorithm(
+        "reduce_scatter",
+        "bidirectional_reduce_scatter",
+        "permute=(p-1)*min(2,elements(x)/p),bytes=(p-1)*x/p,steps=p-1",
+    ),
+    # Thakur et al. 2005, section 4.2
+    _algorithm(
+        "reduce_scatter",
+        "recursive_halving_reduce_scatter",
+        "permute=log2(p),bytes=(p-1)*x/p",
+        serves=over_a_power_of_two,
+    ),
+    # a reduce-scatter and an all-gather (Patarasuk and Yuan 2009, section 3)
+    _algorithm("all_reduce", "ring_all_reduce", f"permute=2*(p-1),bytes=2*(p-1)*{PIECE}", "bool_sum"),
+    _algorithm(
+        "all_reduce",
+        "bidirectional_all_reduce",
+        f"permute=2*(p-1)*(2 if elements(x)>p else 1),bytes=2*(p-1)*{PIECE},steps=2*(p-1)",
+        "bool_sum",
+    ),
+    # Thakur et al. 2005, section 4.5
+    _algorithm(
+        "all_reduce",
+        "recursive_doubling_all_reduce",
+        "permute=log2(p),bytes=log2(p)*elements(x)*termsize",
+        "bool_sum",
+        serves=over_a_power_of_two,
+    ),
+    # halving and doubling (Rabenseifner 2004)
+    _algorithm(
+        "all_reduce",
+        "rabenseifner_all_reduce",
+        f"permute=2*log2(p),bytes=2*(p-1)*{PIECE}",
+        "bool_sum",
+        serves=over_a_power_of_two,
+    ),
+    # down a binomial tree and up again (Chan et al. 2007, section 4)
+    _algorithm(
+        "all_reduce",
+        "tree_all_reduce",
+        "permute=2*ceil(log2(p)),bytes=2*ceil(log2(p))*elements(x)*termsize",
+        "bool_sum",
+    ),
+    _algorithm(
+        "all_reduce",
+        "torus_all_reduce",
+        f"permute=2*(size(axes,0)+size(axes,1)-2),bytes=2*(p-1)*{PIECE}",
+        "bool_sum",
+        serves=over_two_axes,
+    ),
+    # Thakur et al. 2005, section 4.3
+    _algorithm("all_to_all", "pairwise_all_to_all", "permute=p-1,bytes=(p-1)*x/p"),
+    # in step i, the pieces of all distances below p of which bit i is set (Bruck et al. 1997, section 3)
+    _algorithm(
+        "all_to_all",
+        "bruck_all_to_all",
+        "permute=ceil(log2(p)),bytes=x/p*sum(p//2**(i+1)*2**i+max(0,p%2**(i+1)-2**i) for i in range(log2(p)))",
+    ),
+    # along the first axis, then along the second
+    _algorithm(
+        "all_to_all",
+        "two_phase_all_to_all",
+        "permute=size(axes,0)+size(axes,1)-2,bytes=x*(size(axes,0)-1)/size(axes,0)+x*(size(axes,1)-1)/size(axes,1)",
+        serves=over_two_axes,
+    ),
+    # Chan et al. 2007, section 4
+    _algorithm("broadcast", "tree_broadcast", "permute=ceil(log2(p)),bytes=ceil(log2(p))*x"),
+    # p-1 pieces leave the root; then a ring (Thakur et al. 2005, section 4.4)
+    _algorithm(
+        "broadcast",
+        "scatter_all_gather_broadcast",
+        "permute=ceil(log2(p))+p-1,bytes=2*(p-1)*ceil(elements(x)/p)*itemsize(x)",
+    ),
 )
 
-PRODUCTS: tuple[Implementation, ...] = tuple(_product(contract.name) for contract in matmul.CONTRACTS)
+PRODUCTS: tuple[Implementation, ...] = tuple(_product(contract, "naive", form) for contract, form in NAIVE.items())
 
-FORMS: dict[str, tuple[str, ...]] = {
-    "all_gather_matmul_lhs_contracting": ("ring", "bidirectional", "chunked", "paired"),
-    "all_gather_matmul_lhs": ("ring", "bidirectional", "joined", "paired"),
-    "all_gather_matmul_rhs": ("ring", "joined", "paired"),
-    "matmul_reduce_scatter": ("ring", "alternating", "paired"),
-    "matmul_all_reduce": ("alternating", "scattered"),
-    "transformer_block": ("overlapped", "alternating", "paired"),
-}
+FORMS: dict[str, tuple[str, ...]] = {contract: tuple(forms) for contract, forms in OVERLAPPING.items()}
 """The forms of each product that overlap: each is the best in something (`benchmark survivors`)."""
 
 OVERLAPPED: tuple[Implementation, ...] = tuple(
-    _overlapped(way, contract, invariant=way in INVARIANT_WAYS) for contract, ways in FORMS.items() for way in ways
+    _product(contract, way, form) for contract, forms in OVERLAPPING.items() for way, form in forms.items()
 )
 """Products whose communication is hidden behind their arithmetic."""
 
@@ -212,8 +266,8 @@ def _claimed(contract: Contract, name: str, claim: Claim) -> Implementation:
         claim.function,
         claim.features,
         invariant=_invariant(contract, claim),
-        communication=claim.communication,
-        overlap=None if claim.exposed is None else Overlap(claim.exposed, claim.directions),
+        communication=said(claim.communication, contract.name),
+        overlap=Overlap.parse(claim.overlap, names_of(contract.name)) if claim.overlap else None,
         form="whole" if claim.whole else contract.form,
         serves=claim.supports,
         whole=claim.whole,

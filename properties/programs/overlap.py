@@ -1,17 +1,14 @@
 """What a user states of how a program hides its communication: `exposed<=1/p,directions=2,memory<=lhs+rhs+2*out`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
-from shardproof.properties.cases.case import Case
-from shardproof.properties.programs.expectation import ExpectationError, value
+from shardproof.properties.programs.expectation import ExpectationError, split_terms, value
 
 EXPOSED, DIRECTIONS, MEMORY = "exposed", "directions", "memory"
 SIGNS = {EXPOSED: "<=", DIRECTIONS: "=", MEMORY: "<="}
-
-Limit = str | Callable[[Case], Fraction]
-"""An expression, or what one cannot say."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +21,9 @@ class Overlap:
         memory: the most bytes alive at one time on a device; None: nothing is said.
     """
 
-    exposed: Limit
+    exposed: str
     directions: int = 1
-    memory: Limit | None = None
+    memory: str | None = None
 
     @classmethod
     def parse(cls, text: str, names: Sequence[str], said: str = "overlap") -> "Overlap":
@@ -43,7 +40,7 @@ class Overlap:
             ExpectationError: for anything else.
         """
         terms: dict[str, str] = {}
-        for part in text.split(","):
+        for part in split_terms(text):
             name = next((name for name in SIGNS if part.strip().startswith(name)), "")
             sign, expression = part.strip().removeprefix(name)[:2], part.strip().removeprefix(name)
             if not name or name in terms or not sign.startswith(SIGNS[name]):
@@ -59,19 +56,15 @@ class Overlap:
         return cls(terms[EXPOSED], int(terms.get(DIRECTIONS, "1")), terms.get(MEMORY))
 
     def __str__(self) -> str:
-        parts = [f"{EXPOSED}<={_shown(self.exposed)}"]
+        parts = [f"{EXPOSED}<={self.exposed}"]
         parts += [f"{DIRECTIONS}={self.directions}"] if self.directions > 1 else []
-        parts += [f"{MEMORY}<={_shown(self.memory)}"] if self.memory is not None else []
+        parts += [f"{MEMORY}<={self.memory}"] if self.memory is not None else []
         return ",".join(parts)
 
 
 _FORMS = "exposed<=EXPRESSION, directions=2, memory<=EXPRESSION"
 
 
-def limit(one: Limit, case: Case, sizes: Mapping[str, int]) -> Fraction:
-    """What a limit is in a case, of which these are the sizes."""
-    return value(one, **sizes) if isinstance(one, str) else one(case)
-
-
-def _shown(one: Limit) -> str:
-    return one if isinstance(one, str) else (one.__doc__ or one.__name__).splitlines()[0].rstrip(".")
+def limit(one: str, sizes: Mapping[str, Any]) -> Fraction:
+    """What a limit is in a case of these sizes."""
+    return value(one, **sizes)

@@ -62,7 +62,7 @@ class NotRun(Exception):
 class NothingToCompare(NotRun):
     """What a program does is known, and nothing says what it should be."""
 
-    TEXT = "no formula, expectation or lower bound: nothing to compare communication with"
+    TEXT = "no expectation or lower bound: nothing to compare communication with"
 
     def __init__(self) -> None:
         super().__init__(self.TEXT)

@@ -82,7 +82,7 @@ def check(
     expectation = Expectation.parse(communication, names_of(contract)) if communication else None
     hides = Overlap.parse(overlap, names_of(contract)) if overlap else None
     own = user_implementation(contract, function, features)
-    implementation = dataclasses.replace(own, expectation=expectation, overlap=hides)
+    implementation = dataclasses.replace(own, communication=expectation, overlap=hides)
     return checked(implementation, laws, max_examples=max_examples, random_seed=random_seed)
 
 

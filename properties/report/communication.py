@@ -14,6 +14,7 @@ from shardproof.properties.communication.counted import count
 from shardproof.properties.contracts.examples import COLUMNS as WIDTH
 from shardproof.properties.contracts.examples import PARAMETERS, ROWS, example
 from shardproof.properties.engines import SimulateEngine
+from shardproof.properties.laws.communication import stated_by
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import Seen, forward
 
@@ -70,16 +71,15 @@ def _row(implementation: Implementation, p: int) -> Row | None:
         return None
     bound = needed(case)
     cost, passed = found.cost, moved(found.participants)
-    steps = _steps(implementation.communication(case, False) if implementation.communication else cost)
+    stated = stated_by(implementation, case, backward=False)
+    steps = _steps(cost) if stated is None or stated.steps is None else stated.steps
     optimal = ("steps",) * (steps == bound.steps) + ("bytes",) * (passed == Fraction(bound.bytes))
     return Row(str(implementation), p, cost, bound, optimal)
 
 
 def _steps(cost: Cost) -> int | None:
-    """How many collectives must follow one another, where permutes are all there is."""
-    if set(dict(cost.counts)) - {"permute"}:
-        return None
-    return cost.count("permute") if cost.steps is None else cost.steps
+    """How many collectives follow one another if nothing else is said, where permutes are all there is."""
+    return None if set(dict(cost.counts)) - {"permute"} else cost.count("permute")
 
 
 def markdown(found: Iterable[Row]) -> str:

@@ -17,9 +17,9 @@ OUTCOMES = {"passed": "held", "skipped": "does not apply", "failed": "VIOLATED"}
 
 BOUNDS = {
     "lower bound": "checked against the lower bound only",
-    "nothing": "not checked, with no formula, expectation or lower bound",
+    "nothing": "not checked, with no expectation or lower bound",
 }
-"""What is said where there is no formula and no expectation."""
+"""What is said where nothing is expected."""
 
 FEW = 0.5
 """An implementation that supports a smaller share of what was drawn is named."""
@@ -71,7 +71,7 @@ def notes(tallies: Iterable[Tally]) -> list[str]:
         if (tally.contract, tally.implementation) in broken:
             told = broken[tally.contract, tally.implementation] or name
             lines.append(f"communication NOT as expected: {told}")
-        elif sent and sent["against"] != "formula":
+        elif sent and sent["against"] != "claim":
             unknown = "communication unknown" if sent["against"] in BOUNDS else "communication as expected"
             checked = BOUNDS.get(sent["against"], f"checked against the {sent['against']} only")
             lines.append(f"{unknown}: {name}: {checked}; the largest case sends {sent['cost']}: {sent['case']}")

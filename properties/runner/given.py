@@ -98,7 +98,7 @@ class Given:
             self.function,
             target,
             self.features,
-            expectation=self.expectation,
+            communication=self.expectation,
             overlap=self.overlap,
             given=self,
             whole=CONTRACTS[self.contract].whole,

@@ -74,7 +74,7 @@ class Lookup:
             check_signature(name.contract, found)
         except GivenError as error:
             raise NotAFailure(reading.one_line(str(error))) from error
-        expectation = Expectation.parse(name.expectation) if name.expectation else None
+        expectation = Expectation.parse(name.expectation, names_of(name.contract)) if name.expectation else None
         overlap = Overlap.parse(name.overlap, names_of(name.contract)) if name.overlap else None
         return Implementation(
             name.contract,
@@ -82,7 +82,7 @@ class Lookup:
             found,
             frozenset(name.features),
             name.invariant,
-            expectation=expectation,
+            communication=expectation,
             overlap=overlap,
             whole=CONTRACTS[name.contract].whole,
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shardproof.properties.cases import reading
+from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.runner.programs import Program
 
@@ -71,7 +72,7 @@ def held_by_a_module(program: Program) -> Named | None:
 
 def named_function(implementation: Implementation) -> Named:
     """The function of an implementation by name."""
-    function = implementation.function
+    function, said = implementation.function, implementation.communication
     module = str(getattr(function, "__module__", ""))
     try:
         path = Path(inspect.getfile(inspect.unwrap(function))).resolve()
@@ -87,7 +88,7 @@ def named_function(implementation: Implementation) -> Named:
         "" if inside or path == Path() else str(path),
         tuple(sorted(implementation.features)),
         implementation.invariant,
-        "" if implementation.expectation is None else str(implementation.expectation),
+        str(said) if isinstance(said, Expectation) and implementation.form == "user" else "",
         "" if implementation.overlap is None or path == Path() or inside else str(implementation.overlap),
     )
 

@@ -166,7 +166,7 @@ class Program:
             self.name,
             self.name,
             self.function,
-            expectation=expectation,
+            communication=expectation,
             overlap=Overlap.parse(self.overlap, names) if self.overlap else None,
             serves=None if self.serves is None else self.served,
             whole=self.whole,

@@ -9,13 +9,10 @@ waits for them, which links they take, and what is held meanwhile.
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any
 
-import numpy as np
-
-from shardproof.oracles.dtypes import width
 from shardproof.properties.cases.case import Case
-from shardproof.properties.communication.bounds import full_bytes
-from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.communication.sizes import OUT, names_of, sizes_of
 from shardproof.properties.performance.chips import in_words
 from shardproof.properties.performance.scheduled import Schedule, schedule
 from shardproof.properties.performance.tpu_compiler import Compiled, Topology
@@ -42,7 +39,7 @@ def share_of(implementation: Implementation, case: Case) -> Fraction:
     stated = implementation.overlap
     assert stated is not None
     barred = case.contract == "matmul_all_reduce" or implementation.name.startswith("chunked")
-    return limit(stated.exposed, case, {"p": case.participants}) * barred + WITH_ROOM
+    return limit(stated.exposed, _sizes_without_results(case)) * barred + WITH_ROOM
 
 
 def check_compiled_overlap(
@@ -75,7 +72,7 @@ def check_compiled_overlap(
     if stated.directions > 1 and case.mesh.sizes[-1] > 2:
         _check_ways(found.sends, compiled, case.mesh.sizes[-1], f"{whose} ({stated})", of)
     if stated.memory is not None and way != BACKWARD:
-        most = limit(stated.memory, case, sizes_of_compiled(case, compiled)) + FOR_ITSELF
+        most = limit(stated.memory, sizes_of_compiled(case, compiled)) + FOR_ITSELF
         held = compiled.argument_bytes + compiled.result_bytes + compiled.temporary_bytes
         if held > most:
             told = f"{compiled.temporary_bytes:,} of them temporary, {whose}: expected at most {math.ceil(most):,}"
@@ -103,13 +100,10 @@ def _check_ways(sends: Sequence[Sent], compiled: Compiled, p: int, whose: str, o
         raise Broken("overlap", f"{sent} {whose}: expected both ways to be used", of=of)
 
 
-def sizes_of_compiled(case: Case, compiled: Compiled) -> dict[str, int]:
+def sizes_of_compiled(case: Case, compiled: Compiled) -> dict[str, Any]:
     """What a claim may speak of: participants and bytes, without running the oracle on arrays of this size."""
-    each = [math.ceil(math.prod(o.block) * width(np.dtype(o.numpy_dtype)) / 8) for o in case.operands]
-    names = CONTRACTS[case.contract].names(case)
-    return {
-        "p": case.participants,
-        "n": full_bytes(case),
-        **dict(zip(names, each, strict=True)),
-        "out": compiled.result_bytes,
-    }
+    return {**_sizes_without_results(case), OUT: compiled.result_bytes}
+
+
+def _sizes_without_results(case: Case) -> dict[str, Any]:
+    return sizes_of(case, {*names_of(case.contract)} - {OUT})

@@ -1,0 +1,218 @@
+"""What layers of experts send, where buffers have room for as many pairs of a token and an expert as there may be.
+
+A gradient sends again what products need: tokens or weights on their way there, and what experts made of tokens on its
+way back, by which gates are derived; a sum of that over experts is not needed. Besides, it sends the transpose of each
+way, in the accumulator's dtype: cotangents are sums.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+from shardproof.oracles.mesh import as_axes
+from shardproof.oracles.moe import MoeLayer
+from shardproof.properties.cases.case import Case
+from shardproof.properties.contracts.costs import COUNTED
+from shardproof.properties.contracts.token_classes import clear
+
+DEGREE, DEGREE_OF_GATED = 3, 5
+"""A term of a result is a product of a token, a router and an expert, of one number each, or of three."""
+
+
+def participants(case: Case) -> int:
+    """Those that share experts."""
+    return case.mesh.axis_size(as_axes(dict(case.roles)["expert"])) if case.roles else case.participants
+
+
+def held(case: Case) -> int:
+    """The experts of each."""
+    return case.operands[2].block[0]
+
+
+def choices(case: Case) -> int:
+    """How many experts a token chooses; all of them, where experts choose."""
+    return int(case.keywords.get("top_k", case.operands[1].block[1]))
+
+
+def pairs(case: Case) -> int:
+    """The pairs of a token and an expert of each participant."""
+    return case.operands[0].block[0] * choices(case)
+
+
+def room(case: Case) -> int:
+    """The most pairs that a participant can send to one expert, each of another token."""
+    options, tokens = case.keywords, case.operands[0].block[0]
+    per_sender, capacity = options.get("capacity_per_sender"), options["capacity"]
+    most = tokens if per_sender is None else min(tokens, per_sender)
+    return most if capacity is None else min(most, capacity * (held(case) if policy(case) == "sender" else 1))
+
+
+def buffer(case: Case) -> int:
+    """The most pairs that a participant can keep."""
+    most, capacity = participants(case) * min(held(case) * room(case), pairs(case)), case.keywords["capacity"]
+    return most if capacity is None else min(most, capacity * held(case))
+
+
+def policy(case: Case) -> str:
+    """Who is kept; empty if all are, since nothing must be agreed on then."""
+    return "" if case.keywords["capacity"] is None else str(case.keywords.get("policy", "probability"))
+
+
+def queue(case: Case) -> int:
+    """The entries of a participant's list of the lengths of queues, by which others know who is kept.
+
+    They are those of all experts by "position", of every expert's k-th choices by "choice", of every participant's
+    buffer by "sender". By "probability" all pairs' experts and gates are known to all instead.
+    """
+    experts = participants(case) * held(case)
+    lists = {"position": experts, "choice": choices(case) * experts, "sender": participants(case)}
+    return lists.get(policy(case), 0)
+
+
+def chunk(case: Case) -> int:
+    """The pairs that go to each participant in a round; if nothing is asked for, as many as even routing takes."""
+    return int(case.keywords.get("chunk") or max(math.ceil(pairs(case) / participants(case)), 1))
+
+
+def rounds(case: Case) -> Fraction:
+    """How many rounds the loop takes with the data on which communication is counted: the mean of process groups.
+
+    Where that is no whole number, what is sent is not known of a device, and nothing is compared.
+    """
+    places = range(len(case.operands))
+    degree = DEGREE if len(places) == len(("tokens", "router", "experts")) else DEGREE_OF_GATED
+    drawn = [case.global_array(i, COUNTED, terms=case.mesh.size, degree=degree) for i in places]
+    operands = [case.blocks(i, array) for i, array in enumerate(clear(case, drawn))]
+    found = []
+    for group in MoeLayer().dispatches(operands, case.mesh, case.axes, **case.keywords):
+        loads = Counter((pair.sender, pair.receiver) for pair in group.kept)
+        found.append(max((-(-load // chunk(case)) for load in loads.values()), default=0))
+    return Fraction(sum(found), len(found))
+
+
+def _replicated(case: Case) -> list[int]:
+    """The elements of each operand that is the same along an axis along which another one varies."""
+    along = set(case.axes).union(*(operand.placement.axes for operand in case.operands))
+    return [math.prod(o.block) for o in case.operands if along - o.placement.axes and 0 not in o.block]
+
+
+SIZES: dict[str, Callable[[Case], Any]] = {
+    "members": participants,
+    "pairs": pairs,
+    "experts": lambda case: participants(case) * held(case),
+    "outputs": lambda case: case.operands[-1].block[2],
+    "matrices": lambda case: len(case.operands) - 2,
+    "weights": lambda case: sum(math.prod(operand.block) for operand in case.operands[2:]),
+    "room": room,
+    "some": lambda case: int(room(case) > 0),
+    "buffer": buffer,
+    "by_probability": lambda case: int(policy(case) == "probability"),
+    "by_choice": lambda case: int(policy(case) == "choice"),
+    "queue": queue,
+    "chunk": chunk,
+    "rounds": rounds,
+    "casts": lambda case: len(_replicated(case)),
+    "cast": lambda case: sum(_replicated(case)),
+}
+"""`some` is whether any pair can be kept; `cast` counts elements of operands that are replicated, of which there are
+`casts`: all operands are cast to the axes along which any of them varies, before anything else is done."""
+
+NARROW, WIDE, INTEGER = "itemsize(tokens)", "sum_itemsize(tokens)", 4
+TOKENS = "size(tokens,1)"
+GATES = f"pairs*({INTEGER}+{WIDE})"
+"""The bytes of all pairs' experts and gates."""
+
+GATHERS, SUMS = "(2*by_probability+(queue>0))", "by_choice"
+GATHER_BYTES, SUM_BYTES = f"by_probability*{GATES}+{INTEGER}*queue", f"{INTEGER}*by_choice*queue"
+"""What participants tell one another to know who is kept; no token."""
+
+
+def _claim(forward: dict[str, tuple[str, str]], backward: dict[str, tuple[str, str]], steps: tuple[str, str]) -> str:
+    """What is sent beside what is agreed on, by kind: how many, and of how many bytes; nothing if no pair is kept."""
+    passes = []
+    for more, waiting, casts in ((forward, steps[0], ("0", "0")), (backward, steps[1], ("casts", f"cast*{WIDE}"))):
+        own = {
+            **more,
+            "all_gather": _sum((GATHERS, GATHER_BYTES), more.get("all_gather")),
+            "all_reduce": _sum(_sum((SUMS, SUM_BYTES), casts), more.get("all_reduce")),
+        }
+        terms = [f"{kind}=some*({count}),{kind}_bytes=some*({size})" for kind, (count, size) in own.items()]
+        terms += [f"steps={waiting}+{GATHERS}+{SUMS}+{casts[0]}"] if waiting else []
+        passes.append(",".join(terms))
+    return ";grad:".join(passes)
+
+
+def _sum(one: tuple[str, str], other: tuple[str, str] | None) -> tuple[str, str]:
+    return one if other is None else (f"{one[0]}+{other[0]}", f"{one[1]}+{other[1]}")
+
+
+THERE, BACK = f"experts*room*{TOKENS}*{NARROW}", f"experts*room*outputs*{WIDE}"
+BUFFERS = _claim(
+    {"all_to_all": ("2", f"{THERE}+{BACK}")},
+    {"all_to_all": ("4", f"{THERE}+2*{BACK}+experts*room*{TOKENS}*{WIDE}")},
+    ("", ""),
+)
+"""All-to-alls of a buffer of `room` rows for each of all experts: of tokens, and of what is made of them."""
+
+MADE = f"size(tokens,0)*outputs*{WIDE}"
+GATHERED = _claim(
+    {"all_gather": ("3", f"tokens+{GATES}"), "reduce_scatter": ("1", f"members*{MADE}")},
+    {
+        "all_gather": ("4", f"tokens+{GATES}+{MADE}"),
+        "reduce_scatter": ("2", f"members*(elements(tokens)+pairs)*{WIDE}"),
+    },
+    ("", ""),
+)
+"""Tokens, choices and gates are gathered, and the sums for all tokens scattered."""
+
+OF_WEIGHTS = {"all_gather": ("matrices", f"weights*{NARROW}")}
+WEIGHTS = _claim(OF_WEIGHTS, {**OF_WEIGHTS, "reduce_scatter": ("matrices", f"members*weights*{WIDE}")}, ("", ""))
+"""The experts are gathered, and no token travels."""
+
+STEPS = "(members-1)"
+RING = _claim(
+    {"permute": (f"4*{STEPS}", f"{STEPS}*({MADE}+tokens+{GATES})")},
+    {"permute": (f"6*{STEPS}", f"{STEPS}*({MADE}+tokens+{GATES}+(elements(tokens)+pairs)*{WIDE})")},
+    ("members", f"2*{STEPS}"),
+)
+"""Tokens, choices and gates go to the next participant, and the sums follow them, one step behind."""
+
+LISTS = f"{INTEGER}*(3*members+experts)"
+"""Offsets and sizes of each participant, where buffers begin, and how many rows are for which expert."""
+
+SENT, RETURNED = f"pairs*{TOKENS}*{NARROW}", f"buffer*outputs*{WIDE}"
+RAGGED = _claim(
+    {"all_to_all": ("3", LISTS), "ragged_all_to_all": ("2", f"{SENT}+{RETURNED}")},
+    {
+        "all_to_all": ("5", f"{LISTS}+{4 * INTEGER}*members"),
+        "ragged_all_to_all": ("4", f"{SENT}+{RETURNED}+(buffer*{TOKENS}+pairs*outputs)*{WIDE}"),
+    },
+    ("", ""),
+)
+"""Two ragged all-to-alls, of which what the operand holds is counted; backward two more, with two lists each."""
+
+MORE = f"({NARROW}!={WIDE})"
+GATHERED_RAGGED = _claim(
+    {"all_to_all": ("5", f"{LISTS}+{4 * INTEGER}*members"), "all_gather": ("2", f"{SENT}+{RETURNED}")},
+    {
+        "all_to_all": (f"5+{MORE}", f"{LISTS}+{2 * INTEGER}*members*(2+{MORE})"),
+        "all_gather": ("2", f"{SENT}+{RETURNED}"),
+        "reduce_scatter": ("2", f"members*(pairs*{TOKENS}+buffer*outputs)*{WIDE}"),
+    },
+    ("", ""),
+)
+"""The same, where every exchange gathers its operand; cotangents wider than what was sent need lists of their own."""
+
+AGREED = {"all_reduce": ("1", f"{INTEGER}")}
+ROUND = f"members*chunk*({TOKENS}*{NARROW}+{INTEGER}+outputs*{WIDE})"
+CHUNKED = _claim(
+    {**AGREED, "all_to_all": ("3*rounds//1", f"rounds*{ROUND}//1")},
+    {**AGREED, "all_to_all": ("5*rounds//1", f"rounds*({ROUND}+members*chunk*(outputs+{TOKENS})*{WIDE})//1")},
+    ("", ""),
+)
+"""In each round all-to-alls of tokens, their experts' numbers, and what is made of them; backward both again, and back.
+
+How many rounds there are, all participants agree on first, by the largest number of any.
+"""

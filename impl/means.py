@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_shape
-from shardproof.impl.collectives import Block, all_gather_invariant, cast_varying
+from shardproof.impl.collectives import Block, cast_varying
 from shardproof.impl.dtypes import accumulator
 
 
@@ -33,17 +33,6 @@ def masked_mean(values: Block, mask: Block, axis_name: AxisName) -> Block:
     return _summed(values, mask, _checked("masked_mean", values, mask, axis_name, masked=True))
 
 
-def gathered_masked_mean(values: Block, mask: Block, axis_name: AxisName) -> Block:
-    """`values [T_Y]`, `mask [T_Y]` to `[]`, typed invariant: gathers both, then takes the mean.
-
-    Arguments and result are those of `masked_mean`.
-
-    Raises:
-        ValueError: as `masked_mean`.
-    """
-    return _gathered(values, mask, _checked("gathered_masked_mean", values, mask, axis_name, masked=True))
-
-
 def weighted_mean(values: Block, weights: Block, axis_name: AxisName) -> Block:
     """`values [T_Y]`, `weights [T_Y]` to `[]`, typed invariant: adds up weighted sums and weights of all participants.
 
@@ -64,17 +53,6 @@ def weighted_mean(values: Block, weights: Block, axis_name: AxisName) -> Block:
     return _summed(values, weights, _checked("weighted_mean", values, weights, axis_name, masked=False))
 
 
-def gathered_weighted_mean(values: Block, weights: Block, axis_name: AxisName) -> Block:
-    """`values [T_Y]`, `weights [T_Y]` to `[]`, typed invariant: gathers both, then takes the mean.
-
-    Arguments and result are those of `weighted_mean`.
-
-    Raises:
-        ValueError: as `weighted_mean`.
-    """
-    return _gathered(values, weights, _checked("gathered_weighted_mean", values, weights, axis_name, masked=False))
-
-
 def _checked(function: str, values: Block, weights: Block, axis_name: AxisName, *, masked: bool) -> tuple[str, ...]:
     axes, argument = check_axes(function, axis_name), "mask" if masked else "weights"
     check_kind(function, "values", values, jnp.floating, "real floating-point numbers")
@@ -89,11 +67,6 @@ def _checked(function: str, values: Block, weights: Block, axis_name: AxisName, 
 def _summed(values: Block, weights: Block, axes: tuple[str, ...]) -> Block:
     total, of_weights = lax.psum(_sums(cast_varying(values, axes), cast_varying(weights, axes)), axes)
     return _quotient(total, of_weights, values)
-
-
-def _gathered(values: Block, weights: Block, axes: tuple[str, ...]) -> Block:
-    whole, of_whole = (all_gather_invariant(cast_varying(x, axes), axes) for x in (values, weights))
-    return _quotient(*_sums(whole, of_whole), values)
 
 
 def _sums(values: Block, weights: Block) -> tuple[Block, Block]:

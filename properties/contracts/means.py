@@ -129,12 +129,6 @@ CONTRACTS: tuple[Contract, ...] = (
                 # a sum, and a count in int32
                 communication="all_reduce=2,bytes=4+sum_itemsize(values);grad:all_reduce=1,bytes=4",
             ),
-            "gathered": Claim(
-                implementations.gathered_masked_mean,
-                OF_MASKED,
-                # the mask travels in a byte each
-                communication="all_gather=2,bytes=values+elements(values);grad:all_gather=1,bytes=elements(values)",
-            ),
         },
     ),
     operation(
@@ -161,11 +155,6 @@ CONTRACTS: tuple[Contract, ...] = (
                 implementations.weighted_mean,
                 FEATURES,
                 communication="all_reduce=2,bytes=2*sum_itemsize(values);grad:all_reduce=1,bytes=sum_itemsize(values)",
-            ),
-            "gathered": Claim(
-                implementations.gathered_weighted_mean,
-                FEATURES,
-                communication="all_gather=2,bytes=2*values;grad:all_gather=1,bytes=values",
             ),
         },
     ),

@@ -10,7 +10,7 @@ from shardproof.oracles import norms
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.cases.strategies.shapes import LONG
-from shardproof.properties.contracts.claims import added_up, replica_bytes, replicas, transposed
+from shardproof.properties.contracts.claims import replica_bytes, replicas, transposed
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
 from shardproof.properties.contracts.costs import something
 from shardproof.properties.contracts.drawing import further_dimensions
@@ -105,9 +105,6 @@ CONTRACTS: tuple[Contract, ...] = (
             "squares": Claim(
                 implementations.global_norm, FEATURES, communication=transposed("all_reduce=1,bytes=sum_itemsize(x)")
             ),
-            "gathered": Claim(
-                implementations.gathered_global_norm, FEATURES, communication=transposed("all_gather=1,bytes=x")
-            ),
         },
     ),
     operation(
@@ -138,12 +135,6 @@ CONTRACTS: tuple[Contract, ...] = (
                 # the cotangent of a token's sum has a term from every feature
                 communication=f"all_reduce=1,bytes={TOKENS};grad:all_reduce=2+{replicas(*MEET)},"
                 f"bytes=2*{TOKENS}+{replica_bytes(*MEET, wide=True)}",
-            ),
-            "gathered": Claim(
-                implementations.gathered_rms_norm,
-                OF_TOKENS,
-                communication="all_gather=1,bytes=x;grad:all_gather=1,all_gather_bytes=x,reduce_scatter=1,"
-                f"reduce_scatter_bytes=p*x,{added_up(*MEET, wide=True)}",
             ),
         },
     ),

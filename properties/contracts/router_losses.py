@@ -10,7 +10,7 @@ from shardproof.impl import router_losses as implementations
 from shardproof.oracles import router_losses
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.claims import NOTHING, transposed
+from shardproof.properties.contracts.claims import NOTHING
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
 from shardproof.properties.contracts.costs import elements, something
 from shardproof.properties.contracts.floats import float32_accumulator
@@ -110,11 +110,6 @@ CONTRACTS: tuple[Contract, ...] = (
                 # choices, and probabilities
                 communication="all_reduce=2,bytes=size(logits,1)*(4+sum_itemsize(logits));grad:all_reduce=1,bytes=4*size(logits,1)",
             ),
-            "gathered": Claim(
-                implementations.gathered_load_balancing_loss,
-                FEATURES,
-                communication=transposed("all_gather=1,bytes=logits"),
-            ),
         },
         **SHARED | OF_CHOICES | OF_ALL,
     ),
@@ -130,9 +125,6 @@ CONTRACTS: tuple[Contract, ...] = (
                 implementations.router_z_loss,
                 FEATURES,
                 communication="all_reduce=1,bytes=sum_itemsize(logits);grad:bytes=0",
-            ),
-            "gathered": Claim(
-                implementations.gathered_router_z_loss, FEATURES, communication=transposed("all_gather=1,bytes=logits")
             ),
         },
         **SHARED | OF_ALL,

@@ -27,8 +27,8 @@ from shardproof.properties.meta.blockwise import (
     simulated,
 )
 
-MASKED = (implementations.masked_mean, implementations.gathered_masked_mean)
-WEIGHTED = (implementations.weighted_mean, implementations.gathered_weighted_mean)
+MASKED = (implementations.masked_mean,)
+WEIGHTED = (implementations.weighted_mean,)
 forms = pytest.mark.parametrize("form", MASKED + WEIGHTED, ids=lambda form: form.__name__)
 oracles = pytest.mark.parametrize("oracle", [masked_mean, weighted_mean], ids=["masked", "weighted"])
 

@@ -28,8 +28,8 @@ from shardproof.properties.meta.blockwise import (
     simulated,
 )
 
-GLOBAL = (forms.global_norm, forms.gathered_global_norm)
-RMS = (forms.rms_norm, forms.gathered_rms_norm)
+GLOBAL = (forms.global_norm,)
+RMS = (forms.rms_norm,)
 
 
 def norms_of_wholes(mesh: MeshCase, axes: tuple[str, ...], x: np.ndarray) -> np.ndarray:

@@ -6,20 +6,15 @@ import math
 from collections import Counter
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jax.sharding import PartitionSpec
 
 from shardproof.impl.attention import balanced_ring_attention, gathered_attention, heads_attention, ring_attention
 from shardproof.oracles.attention import attention as oracle
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.simulate import RULES
-from shardproof.properties.engines.xla import device_mesh
 from shardproof.properties.meta import REVERSED, places
 from shardproof.properties.meta.blockwise import (
     central_difference,
@@ -83,30 +78,6 @@ def test_an_oracle_of_different_shapes() -> None:
         oracle.value([np.zeros((2, 3, 2, 1, n)) for n in (3, 4, 3)], mesh, axes)
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-def test_a_sequence_for_all(form: Any) -> None:
-    """A global sequence gives what it gives on one device, with batches over the other axis."""
-    mesh = device_mesh(MeshCase(("dp", "tp"), (2, 3)))
-    q, k, v = (np.random.default_rng(i).normal(size=(2, 6, 3, 4)).astype(np.float32) for i in range(3))
-    spec = PartitionSpec("dp", "tp")
-    local = jax.vmap(functools.partial(form, axis_name="tp", causal=True))
-    found = jax.jit(jax.shard_map(local, mesh=mesh, in_specs=spec, out_specs=spec))(q, k, v)
-    expected = jax.nn.dot_product_attention(q, k, v, is_causal=True)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-def test_sixteen_bits_are_rounded_once(form: Any, dtype: Any) -> None:
-    """Hundreds of values with no common power of two are added up in float32: the result is the exact one, rounded."""
-    mesh, axes = REVERSED
-    q, k = (np.zeros((2, 3, 50, 6, 1), dtype) for _ in range(2))
-    v = (1 + np.arange(q.size) % 64 / 64).reshape(q.shape).astype(dtype)
-    found = on_devices(functools.partial(form, axis_name=axes), mesh, q, k, v)
-    exact = oracle.value([q, k, v], mesh, axes)[0]
-    np.testing.assert_array_equal(found, exact.astype(dtype), strict=True)
-
-
 @pytest.mark.lengthy
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
 def test_logits_of_any_size(form: Any) -> None:
@@ -120,33 +91,6 @@ def test_logits_of_any_size(form: Any) -> None:
         np.testing.assert_allclose(found, oracle.value(sized, mesh, axes, causal=True)[0], rtol=2e-2, atol=2e-3)
         pushed, pulled = derivatives(local, mesh, sized, sized, ct)
         assert all(np.isfinite(x).all() for x in (pushed, *pulled))
-
-
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-def test_what_all_hold_alike_is_a_piece_of_each(form: Any) -> None:
-    """Keys and values that are typed invariant are as many pieces as there are participants."""
-    mesh, axes = REVERSED
-    block = jnp.arange(12.0).reshape(2, 6, 1) / 12
-
-    def local(_: Any) -> jax.Array:
-        return jnp.asarray(form(block, block, block, axes, causal=True))
-
-    blocks = np.broadcast_to(np.asarray(block), (2, 3, 2, 6, 1))
-    found = on_devices(local, mesh, np.zeros((2, 3)))
-    np.testing.assert_allclose(found, oracle.value([blocks] * 3, mesh, axes, causal=True)[0], rtol=1e-5)
-
-
-def test_what_the_ring_sends() -> None:
-    """Keys and values take p - 1 steps, whether or not they are seen, and nothing else travels."""
-    mesh, axes = REVERSED
-    for causal in (False, True):
-        local = functools.partial(ring_attention, axis_name=axes, causal=causal)
-        spec = PartitionSpec(axes)
-        mapped = jax.shard_map(local, mesh=device_mesh(mesh), in_specs=spec, out_specs=spec)
-        text = str(jax.make_jaxpr(mapped)(*[np.zeros((12, 1, 3), np.float32)] * 3))
-        assert text.count("ppermute[") == 4, "two before the loop, and two in it"
-        assert "length=4" in text
-        assert not any(name in text for name in ("all_gather", "psum", "all_to_all"))
 
 
 def multiplied(form: Any, p: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> list[Counter[tuple[int, int]]]:

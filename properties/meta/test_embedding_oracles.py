@@ -3,22 +3,18 @@
 import functools
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jax.sharding import PartitionSpec
 
 from shardproof.impl.embedding import embedding_lookup as added_embedding_lookup
 from shardproof.impl.embedding import gathered_embedding_lookup
 from shardproof.oracles.embedding import embedding_lookup
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.engines.xla import device_mesh
 from shardproof.properties.meta import small_meshes
-from shardproof.properties.meta.blockwise import derivatives, inner, on_devices, participants, simulated
+from shardproof.properties.meta.blockwise import derivatives, inner, participants, simulated
 
 FORMS = (added_embedding_lookup, gathered_embedding_lookup)
 REVERSED = (MeshCase(("dp", "tp"), (2, 3)), ("tp", "dp"))
@@ -98,31 +94,6 @@ def test_ids_narrower_than_the_table(form: Any) -> None:
     np.testing.assert_array_equal(found, expected)
 
 
-def replicated_ids(form: Any, axes: tuple[str, ...], checked: bool) -> Any:
-    """The lookup as it is used: a global table, and one list of ids for all."""
-    specs = PartitionSpec(axes), PartitionSpec()
-    local, mesh = functools.partial(form, axis_name=axes), device_mesh(REVERSED[0])
-    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=checked)
-
-
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-@pytest.mark.parametrize("axes", [("tp", "dp"), ("dp", "tp"), ("tp",)], ids=str)
-@pytest.mark.parametrize("checked", [True, False])
-def test_a_result_for_all(form: Any, axes: tuple[str, ...], checked: bool) -> None:
-    """The result leaves as one array, and its gradient is that of the whole table, each duplicate counted."""
-    v = 2 * REVERSED[0].axis_size(axes)
-    table = np.arange(3.0 * v, dtype=np.float32).reshape(v, 3)
-    ids = np.array([[0, v - 1, 3], [3, -1, v]])
-    function = replicated_ids(form, axes, checked)
-    expected = np.where((ids >= 0) & (ids < v), 1, 0)[..., None] * table[ids % v]
-    np.testing.assert_array_equal(jax.jit(function)(table, ids), expected)
-    cotangent = 6 * np.arange(18, dtype=np.float32).reshape(2, 3, 3)  # JAX divides it by 6 where types are not checked
-    gradient = jax.jit(lambda t, c: jax.vjp(lambda t: function(t, ids), t)[1](c)[0])(table, cotangent)
-    whole = np.zeros_like(table)
-    whole[0], whole[v - 1], whole[3] = cotangent[0, 0], cotangent[0, 1], cotangent[0, 2] + cotangent[1, 0]
-    np.testing.assert_array_equal(gradient, whole)
-
-
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
 def test_duplicates_are_rounded_once(form: Any) -> None:
     """The cotangents of an id that appears often are added up in float32 before they are rounded to bfloat16."""
@@ -133,15 +104,6 @@ def test_duplicates_are_rounded_once(form: Any) -> None:
     expected = pulled_back(table, ids, cotangent, mesh, axes).astype(ml_dtypes.bfloat16)
     _, pulled = derivatives(functools.partial(form, axis_name=axes), mesh, [table], [table], cotangent, [ids])
     np.testing.assert_array_equal(pulled[0], expected, strict=True)
-
-
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-def test_tables_that_all_hold_alike_follow_one_another(form: Any) -> None:
-    """A table that is typed invariant is one part of the vocabulary after the other."""
-    mesh, axes = REVERSED
-    block = np.array([[1.0], [2.0]], np.float32)
-    result = on_devices(lambda ids: form(jnp.asarray(block), ids, axes), mesh, np.full((2, 3, 4), [0, 7, 11, 12]))
-    np.testing.assert_array_equal(result, np.broadcast_to([[1], [2], [2], [0]], result.shape))
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)

@@ -3,7 +3,6 @@
 import functools
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,13 +12,9 @@ from shardproof.impl.halo import gathered_halo_exchange
 from shardproof.impl.halo import halo_exchange as permuted_halo_exchange
 from shardproof.oracles.halo import halo_exchange
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.engines.simulate import prepare
-from shardproof.properties.engines.xla import abstract_mesh
 from shardproof.properties.meta import small_meshes
 from shardproof.properties.meta.blockwise import (
     inner,
-    on_blocks,
-    on_devices,
     participants,
     simulated,
 )
@@ -77,28 +72,6 @@ def test_the_pullback_is_the_adjoint(exchange: Any) -> None:
     pulled = halo_exchange.pullback([blocks], [cotangent], mesh, axes, **keywords)
     assert pulled[0].shape == blocks.shape
     assert inner(pushed, [cotangent]) == inner([blocks], pulled)
-
-
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-def test_what_all_hold_alike_is_exchanged(form: Any) -> None:
-    """A block that is typed invariant is everyone's, and the array is made of its copies."""
-    mesh, axes = REVERSED
-    block = np.arange(3, dtype=np.float32)
-    local = functools.partial(form, axis_name=axes, before=2, after=4)
-    result = on_devices(lambda _: local(jnp.asarray(block)), mesh, np.zeros(mesh.sizes))
-    expected = np.array([1, 2, 0, 1, 2, 0, 1, 2, 0])
-    np.testing.assert_array_equal(result, np.broadcast_to(expected, result.shape))
-
-
-@pytest.mark.parametrize(("before", "after"), HALOS)
-def test_every_missing_row_is_sent_once(before: int, after: int) -> None:
-    """The permutes carry as many rows as a participant lacks, and no row twice."""
-    mesh, axes = REVERSED
-    blocks = np.zeros((2, 3, 2), np.float32)
-    local = functools.partial(permuted_halo_exchange, axis_name=axes, before=before, after=after)
-    _, record = prepare(on_blocks(local, abstract_mesh(mesh)), blocks).run_recorded(blocks)
-    sent = sum(sum(collective.links.values()) for collective in record.collectives)
-    assert sent == mesh.size * 4 * min(10, before + after)
 
 
 @pytest.mark.parametrize(

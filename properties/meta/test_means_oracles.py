@@ -4,25 +4,19 @@ import functools
 import math
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jax.sharding import PartitionSpec as P
 
 from shardproof.impl import means as implementations
 from shardproof.oracles.means import WeightedMean, masked_mean, weighted_mean
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.engines.xla import device_mesh
 from shardproof.properties.meta import REVERSED, places
 from shardproof.properties.meta.blockwise import (
     central_difference,
     floats,
     inner,
-    on_devices,
     participants,
     simulated,
 )
@@ -91,61 +85,6 @@ def test_the_oracle_refuses(weights: np.ndarray) -> None:
         weighted_mean.value([values, weights], mesh, ("dp",))
     with pytest.raises(ValueError, match=r"mask: float64\[1, \d\]: expected bool\[1, 2\]"):
         masked_mean.value([values, weights], mesh, ("dp",))
-
-
-@forms
-@pytest.mark.parametrize("checked", [True, False])
-def test_a_mean_for_all(form: Any, checked: bool) -> None:
-    """The mean leaves as one number; the gradient is the weight's share."""
-    mesh, axes = REVERSED
-    values, weights = np.arange(12, dtype=np.float32), np.zeros(12, np.float32)
-    weights[[1, 5]] = 1, 1 if form in MASKED else 3
-    mean: Any = jax.shard_map(
-        functools.partial(form, axis_name=axes),
-        mesh=device_mesh(mesh),
-        in_specs=P(axes),
-        out_specs=P(),
-        check_vma=checked,
-    )
-    given_ones = weights > 0 if form in MASKED else weights
-    found, of_values = jax.jit(jax.value_and_grad(mean))(values, given_ones)
-    assert found == (values * weights).sum() / weights.sum()
-    np.testing.assert_allclose(of_values, weights / weights.sum())
-
-
-@pytest.mark.parametrize("form", WEIGHTED, ids=lambda form: form.__name__)
-def test_weights_have_no_gradient(form: Any) -> None:
-    """It is zero."""
-    mesh, axes = REVERSED
-    mean: Any = jax.shard_map(
-        functools.partial(form, axis_name=axes), mesh=device_mesh(mesh), in_specs=P(axes), out_specs=P()
-    )
-    x = np.arange(12, dtype=np.float32)
-    assert not jax.jit(jax.grad(mean, argnums=1))(x, x).any()
-
-
-@forms
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
-def test_sixteen_bits_are_rounded_once(form: Any, dtype: Any) -> None:
-    """A mean of 16-bit floats is the exact one, rounded: partial sums are carried in float32."""
-    mesh, axes = REVERSED
-    values, weights = np.ones((2, 3, 700)).astype(dtype), np.ones((2, 3, 700)).astype(dtype)
-    values[..., ::7], weights[..., ::5] = 257, 3
-    given_ones = weights > 0 if form in MASKED else weights
-    found = on_devices(functools.partial(form, axis_name=axes), mesh, values, given_ones)
-    right = oracle_of(form).value([values, given_ones], mesh, axes)[0].astype(dtype)
-    np.testing.assert_array_equal(found, right, strict=True)
-
-
-@forms
-def test_replicated_values_are_counted_by_each(form: Any) -> None:
-    """A block that is typed invariant counts once per participant, as its copies do, beside a mask that varies."""
-    mesh, axes = REVERSED
-    block, mask = np.array([1, 2, 3], np.float32), np.ones((2, 3, 3), bool)
-    mask[0, :, 0] = False
-    weights = mask if form in MASKED else mask.astype(np.float32)
-    found = on_devices(lambda m: form(jnp.asarray(block), m, axes), mesh, weights)
-    np.testing.assert_allclose(found, np.full((2, 3), 33 / 15), rtol=1e-6)
 
 
 @forms

@@ -22,7 +22,6 @@ from shardproof.properties.engines.xla import abstract_mesh
 from shardproof.properties.meta import REVERSED, places
 from shardproof.properties.meta.blockwise import (
     central_difference,
-    derivatives,
     floats,
     inner,
     on_devices,
@@ -68,23 +67,6 @@ def test_an_oracle_of_no_layers() -> None:
     mesh, axes = REVERSED
     with pytest.raises(ValueError, match="weights: blocks of 3 by 2: expected layers of 2 features"):
         oracle.value([np.zeros((2, 3, 3, 2)), np.zeros((2, 3, 1, 1, 2))], mesh, axes)
-
-
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-def test_both_derivatives(form: Any) -> None:
-    """Of blocks in the interpreter both derivatives are the oracle's, where each participant has the same x."""
-    mesh, axes = REVERSED
-    alike = np.broadcast_to
-    operands = [floats(mesh, 2, 2), alike(floats(mesh, 3, 1, 2, seed=1)[:1, :1], (2, 3, 3, 1, 2))]
-    tangents = [floats(mesh, 2, 2, seed=2), alike(floats(mesh, 3, 1, 2, seed=3)[:1, :1], (2, 3, 3, 1, 2))]
-    ct = floats(mesh, 3, 1, 2, seed=4)
-    pushed, pulled = derivatives(
-        functools.partial(form, axis_name=axes), mesh, operands, tangents, ct, interpreted=True
-    )
-    np.testing.assert_allclose(pushed, oracle.pushforward(operands, tangents, mesh, axes)[0], rtol=1e-4, atol=1e-6)
-    of_weights, of_x = oracle.pullback(operands, [ct], mesh, axes)
-    np.testing.assert_allclose(pulled[0], of_weights, rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(pulled[1].sum(axis=(0, 1)), of_x.sum(axis=(0, 1)), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("form", [pipeline, circular_pipeline], ids=lambda form: form.__name__)

@@ -21,8 +21,6 @@ from shardproof.properties.meta.blockwise import (
 
 FORMS = (permuted_halo_exchange, gathered_halo_exchange)
 REVERSED = (MeshCase(("dp", "tp"), (2, 3)), ("tp", "dp"))
-HALOS = ((0, 0), (1, 0), (0, 1), (1, 2), (2, 4), (5, 6), (12, 12), (3, 11))
-"""Rows before and after blocks of two, up to all the rows of six of them."""
 
 
 @st.composite

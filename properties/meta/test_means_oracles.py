@@ -27,11 +27,6 @@ forms = pytest.mark.parametrize("form", MASKED + WEIGHTED, ids=lambda form: form
 oracles = pytest.mark.parametrize("oracle", [masked_mean, weighted_mean], ids=["masked", "weighted"])
 
 
-def oracle_of(form: Any) -> WeightedMean:
-    """The oracle of an implementation."""
-    return masked_mean if form in MASKED else weighted_mean
-
-
 def weights_of(oracle: WeightedMean, mesh: MeshCase, n: int, share: float, seed: int = 0) -> np.ndarray:
     """Weights of such a share of the elements, on each device more than on the one before; of a mask those are 1."""
     rng = np.random.default_rng(seed)

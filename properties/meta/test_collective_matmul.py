@@ -35,7 +35,6 @@ from shardproof.properties.performance.machines import flops_in, loads_in
 from shardproof.properties.performance.operations import Operation, operations_of
 from shardproof.properties.programs.costs import gathered_again, product_flops
 from shardproof.properties.programs.derivatives import derivatives
-from shardproof.properties.programs.hiding import three_chunks
 from shardproof.properties.programs.implementations import FORMS, OVERLAPPED, PRODUCTS, Implementation
 from shardproof.properties.programs.program import Program, Seen, forward
 from shardproof.properties.runner.search import find_violation
@@ -276,13 +275,6 @@ def test_a_ring_holds_a_few_blocks(contract: str, way: str) -> None:
     assert peak(BY_NAME[f"{way}_{contract}"], case) <= bound
     naive = next(i for i in PRODUCTS if i.contract == contract)
     assert bound < peak(naive, case)
-
-
-def test_a_few_chunks_are_held() -> None:
-    """Of rows enough for eight chunks a few, which is less than the naive form holds; and no more than is claimed."""
-    case = case_of("all_gather_matmul_lhs_contracting", (8,), (64, 64, 1))
-    naive = next(i for i in PRODUCTS if i.contract == case.contract)
-    assert peak(BY_NAME[f"chunked_{case.contract}"], case) <= three_chunks(case) < peak(naive, case)
 
 
 SUMS = tuple(way for way in FORMS["matmul_reduce_scatter"] if way != "paired")

@@ -10,16 +10,16 @@ import pytest
 from jax.sharding import AxisType
 
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.benchmark import tpu
 from shardproof.properties.contracts.products import SHAPES, SHARDED, product_case
 from shardproof.properties.performance.compiled import RECORDED, UNSHARDED, Figures, Records, key_of, line_of, read
 from shardproof.properties.performance.modelled import Place, Work
-from shardproof.properties.performance.tpu_compiler import Topology, missing
-from shardproof.properties.performance.tpu_compiler.request import COMPILER, FORWARD, WAYS
-from shardproof.properties.programs.implementations import FORMS, OVERLAPPED
+from shardproof.properties.performance.tpu_compiler import NotCompiled, Topology, missing
+from shardproof.properties.performance.tpu_compiler.request import COMPILER, WAYS
+from shardproof.properties.programs.implementations import FORMS, OVERLAPPED, PRODUCTS
 from shardproof.properties.programs.partitioned import partitioned
 
-WORK = Work("all_gather_matmul_lhs", "book", tpu.PLACE)
+PLACE = Place(Topology.parse("v5e:2x4"), 4)
+WORK = Work("all_gather_matmul_lhs", "book", PLACE)
 ALONE = Figures(20.0, 20.0, 0.0, 0, 0, 0, 0)
 
 
@@ -29,24 +29,14 @@ def test_all_that_is_compiled_is_recorded() -> None:
     for contract in FORMS:
         for shape in SHAPES:
             for way in WAYS:
-                work = Work(contract, shape, tpu.PLACE, way)
-                for form in (UNSHARDED, COMPILER, *(one.name for one in tpu.forms_of(contract))):
+                work = Work(contract, shape, PLACE, way)
+                for form in (
+                    UNSHARDED,
+                    COMPILER,
+                    *(one.name for one in (*PRODUCTS, *OVERLAPPED) if one.contract == contract),
+                ):
                     assert isinstance(known[key_of(work, form)], Figures)
     assert {form for *_, form in known} <= {UNSHARDED, COMPILER, "naive", *(one.name for one in OVERLAPPED)}
-
-
-def test_what_is_known_in_part_is_in_no_table() -> None:
-    """The fastest form may be the one that is missing."""
-    known = dict(read(RECORDED))
-    work = Work("matmul_reduce_scatter", "wide", tpu.PLACE, FORWARD)
-
-    def lines() -> list[tuple[str, ...]]:
-        found = tpu.recorded_lines(known, tpu.PLACE, ("wide",), (FORWARD,))
-        return [line for line in found if line[0] == work.contract]
-
-    assert len(lines()) == 1
-    del known[key_of(work, "ring_matmul_reduce_scatter")]
-    assert not lines()
 
 
 def test_what_is_recorded_is_not_compiled_again(tmp_path: Path) -> None:
@@ -56,19 +46,8 @@ def test_what_is_recorded_is_not_compiled_again(tmp_path: Path) -> None:
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     with Records(path) as records:
         assert records.of(WORK, UNSHARDED) == ALONE
-        alone, floor, own = tpu.rows(records, WORK, [])
-    assert alone[:4] == (WORK.contract, UNSHARDED, "20.0", "1.00")
-    assert floor[1] == "floor"
-    assert own[:3] == (WORK.contract, "XLA's own", "it does not fit")
-    assert len(alone) == len(floor) == len(own) == len(tpu.COLUMNS)
-
-
-def test_what_does_not_fit_is_said_in_its_row() -> None:
-    """A model axis that does not divide the devices is named, and nothing is compiled."""
-    place = Place(Topology.parse("v5p:2x2x1"), 8)
-    with Records() as records:
-        ((_, form, said, *_),) = tpu.rows(records, Work("matmul_reduce_scatter", "book", place), [])
-    assert (form, said) == (UNSHARDED, "model=8: expected a size that divides the 4 devices of v5p:2x2x1")
+        with pytest.raises(NotCompiled, match="it does not fit"):
+            records.of(WORK, COMPILER)
 
 
 @pytest.mark.skipif(bool(missing()), reason="libtpu is not installed: there is no compiler to ask")

@@ -58,10 +58,8 @@ def ring_matmul_reduce_scatter(
     lhs, rhs = aligned(lhs, rhs, axis_name)
     size = piece_size(lhs, rhs, scatter_dimension, p)
 
-    def term(
-        distance: Array | int,
-    ) -> Block:  # for the sum that has so far to go, rightward, and one hop less from here
-        owner = around(me - distance, p)
+    def term(distance: Array | int) -> Block:
+        owner = around(me - distance, p)  # of the sum that comes by in this step
         return part_of_product(lhs, rhs, owner * size, size, scatter_dimension)
 
     def step(total: Block, distance: Array) -> Block:

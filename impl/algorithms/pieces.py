@@ -33,7 +33,9 @@ def anywhere(function: str, axis_name: AxisName) -> None:
 
 def named_after(algorithm: Callable[..., Any], function: Public) -> Public:
     """A function of trees of blocks, with the name and the docstring of the algorithm of one block that it runs."""
-    return functools.update_wrapper(function, algorithm, ("__module__", "__name__", "__qualname__", "__doc__"), ())
+    functools.update_wrapper(function, algorithm, ("__module__", "__name__", "__qualname__", "__doc__"), ())
+    del function.__dict__["__wrapped__"]  # whose signature is another
+    return function
 
 
 def split(x: Block, parts: int, dimension: int, tiled: bool) -> Shaped[Array, "p ..."]:

@@ -54,15 +54,17 @@ def alternating_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName, *,
     lhs, rhs = aligned(_filled_up(lhs, parts * p), rhs, axis_name)
     done: list[Block] = []
     whole: list[Block] = []
-    for part in jnp.split(lhs, parts, axis=rows):
-        term, sizes = parts_of_terms(part, rhs, axis_name, 0, 2)
+    size = lhs.shape[-2] // parts
+    for first in [part * size for part in range(parts)]:
+        term, sizes = parts_of_terms(lhs, rhs, axis_name, 0, 2, first=first, rows=size // p)
         if len(sizes) == 2:
             done = take_turns(term, axis_name, dtype, result, behind=done, beside=whole)
         else:  # a piece of one row cannot take turns
+            part = lax.slice_in_dim(lhs, first, first + size, axis=rows)
             piece = ring_matmul_reduce_scatter(part, rhs, axis_name, sums=sums)
             done = [piece, piece[..., 1:, :]]
         into = whole[0] if whole else empty_array((*lhs.shape[:-1], rhs.shape[1]), done[0])
-        whole = [_gather_halves(done, into, lhs.shape[-2] // parts * len(whole), axis_name)]
+        whole = [_gather_halves(done, into, first, axis_name)]
     return whole[0][..., :m, :]
 
 

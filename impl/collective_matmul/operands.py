@@ -145,9 +145,9 @@ def ring_loop(step: Callable[[Carry, Array], Carry], carry: Carry, start: int, s
     Up to `UNROLLED` participants it is unrolled when it is compiled. Distances are constants: from a traced `arange`
     XLA:TPU would compute the rows of all steps as it runs.
     """
-    distances = np.arange(start, stop, 1 if start <= stop else -1)
+    distances: Any = np.arange(start, stop, 1 if start <= stop else -1)
     unroll = lax.axis_size(axis_name) <= UNROLLED
-    return cast(Carry, lax.scan(lambda carry, at: (step(carry, at), None), carry, distances, unroll=unroll)[0])
+    return lax.scan(lambda carry, at: (step(carry, at), None), carry, distances, unroll=unroll)[0]
 
 
 def empty_array(shape: Sequence[int], block: Array) -> Array:

@@ -221,7 +221,7 @@ def _with_gradient(
     if lax.axis_size(axis_name) > UNROLLED:
         return result(lhs, rhs)
     product = jax.custom_vjp(result)
-    product.defvjp(lambda lhs, rhs: (result(lhs, rhs), (lhs, rhs)), lambda kept, ct: backward(*kept, ct))
+    product.defvjp(lambda lhs, rhs: (result(lhs, rhs), (lhs, rhs)), lambda kept, ct: backward(kept[0], kept[1], ct))
     found: Result = product(lhs, rhs)
     return found
 

@@ -58,10 +58,8 @@ def ring_matmul_reduce_scatter(
     lhs, rhs = aligned(lhs, rhs, axis_name)
     size = piece_size(lhs, rhs, scatter_dimension, p)
 
-    def term(
-        distance: Array | int,
-    ) -> Block:  # for the sum that has so far to go, rightward, and one hop less from here
-        owner = around(me - distance, p)
+    def term(distance: Array | int) -> Block:
+        owner = around(me - distance, p)  # of the sum that comes by in this step
         return part_of_product(lhs, rhs, owner * size, size, scatter_dimension)
 
     def step(total: Block, distance: Array) -> Block:
@@ -168,18 +166,20 @@ def take_turns(
     return [done, total(1, p, arrived, [done]).astype(result)]
 
 
-def parts_of_terms(lhs: Left, rhs: Right, axis_name: AxisName, dimension: int, most: int) -> tuple[Term, list[int]]:
+def parts_of_terms(
+    lhs: Left, rhs: Right, axis_name: AxisName, dimension: int, most: int, *, first: int = 0, rows: int | None = None
+) -> tuple[Term, list[int]]:
     """The terms of pieces in as many parts, and the parts' sizes, none of them empty unless the piece is.
 
-    The first parts have a row more. Every other one goes leftward.
+    The first parts have a row more. Every other one goes leftward. Pieces may be of `rows` rows, from `first` on.
     """
     p, me = lax.axis_size(axis_name), axis_index(axis_name)
-    rows = piece_size(lhs, rhs, dimension, p)
+    rows = piece_size(lhs, rhs, dimension, p) if rows is None else rows
     count = max(1, min(most, rows))
     sizes = [rows // count + (i < rows % count) for i in range(count)]
 
     def term(part: int, distance: Array | int, before: Sequence[Block]) -> Block:
-        start = around(me - WAYS[part % 2] * distance, p) * rows + sum(sizes[:part])
+        start = first + around(me - WAYS[part % 2] * distance, p) * rows + sum(sizes[:part])
         return part_of_product(lhs, rhs, start, sizes[part], dimension, before)
 
     return term, sizes

@@ -105,11 +105,11 @@ def chunked_all_gather_matmul_lhs_contracting(lhs: Left, rhs: Right, axis_name: 
         return gather_columns_and_multiply(lhs, rhs, axis_name)
     lhs, rhs = aligned(lhs, rhs, axis_name)
     count = max(1, min(CHUNKS, math.ceil(m / 2)))
-    result: Result | None = None
+    written: list[Result] = []
     for start, stop in itertools.pairwise(m * i // count for i in range(count + 1)):
         chunk = lax.slice_in_dim(lhs, start, stop, axis=len(batch))
         whole = assembled(arriving(chunk, columns, axis_name), len(batch) + 1, (*chunk.shape[:-1], p * columns))
         product = rounded_product(whole, rhs)
-        into = empty_array((*batch, m, rhs.shape[1]), product) if result is None else result
-        result = write(into, product, start, len(batch))
-    return result
+        into = written[0] if written else empty_array((*batch, m, rhs.shape[1]), product)
+        written = [write(into, product, start, len(batch))]
+    return written[0]

@@ -20,7 +20,6 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.cases.strategies import Chains
-from shardproof.properties.communication.sizes import sizes_of
 from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.contracts.matmul import CONTRACTS as MATMULS
 from shardproof.properties.contracts.products import product_case
@@ -35,7 +34,6 @@ from shardproof.properties.performance.choosing import scheduled
 from shardproof.properties.performance.machines import flops_in, loads_in
 from shardproof.properties.performance.operations import Operation, operations_of
 from shardproof.properties.programs.implementations import FORMS, OVERLAPPED, PRODUCTS, Implementation
-from shardproof.properties.programs.overlap import limit
 from shardproof.properties.programs.program import Seen, forward
 from shardproof.properties.runner.search import find_violation
 
@@ -254,15 +252,6 @@ def test_a_ring_holds_a_few_blocks(contract: str, way: str) -> None:
     assert peak(BY_NAME[f"{way}_{contract}"], case) <= bound
     naive = next(i for i in PRODUCTS if i.contract == contract)
     assert bound < peak(naive, case)
-
-
-def test_a_few_chunks_are_held() -> None:
-    """Of rows enough for eight chunks a few, which is less than the naive form holds; and no more than is claimed."""
-    case = case_of("all_gather_matmul_lhs_contracting", (8,), (64, 64, 1))
-    naive, chunked = next(i for i in PRODUCTS if i.contract == case.contract), BY_NAME[f"chunked_{case.contract}"]
-    assert chunked.overlap is not None
-    assert chunked.overlap.memory is not None
-    assert peak(chunked, case) <= limit(chunked.overlap.memory, sizes_of(case)) < peak(naive, case)
 
 
 SUMS = tuple(way for way in FORMS["matmul_reduce_scatter"] if way != "paired")

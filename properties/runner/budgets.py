@@ -26,7 +26,7 @@ SHARES: Mapping[str, Mapping[str, float]] = {
     },
     # a collective of `jax.lax`
     "lax": {"simulate": 0.11, "xla": 0.09, "scale": 0.06},
-    # twenty hand-written algorithms, which share their pieces
+    # nineteen hand-written algorithms, which share their pieces
     "algorithm": {"simulate": 0.03, "xla": 0.03, "value": 0.12},
     # a product that communicates, then multiplies: made of collectives that were checked by themselves
     "naive": {"simulate": 0.06, "xla": 0.04, "scale": 0.03},

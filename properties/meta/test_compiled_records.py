@@ -1,0 +1,79 @@
+"""What compiled programs took is recorded, of every form of a product, and read."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.contracts.products import SHAPES, SHARDED, product_case
+from shardproof.properties.performance.compiled import RECORDED, UNSHARDED, Figures, Records, key_of, line_of, read
+from shardproof.properties.performance.modelled import Place, Work
+from shardproof.properties.performance.tpu_compiler import NotCompiled, Topology, missing
+from shardproof.properties.performance.tpu_compiler.request import COMPILER, WAYS
+from shardproof.properties.programs.implementations import FORMS, OVERLAPPED, PRODUCTS
+from shardproof.properties.programs.partitioned import partitioned
+
+PLACE = Place(Topology.parse("v5e:2x4"), 4)
+WORK = Work("all_gather_matmul_lhs", "book", PLACE)
+ALONE = Figures(20.0, 20.0, 0.0, 0, 0, 0, 0)
+
+
+def test_all_that_is_compiled_is_recorded() -> None:
+    """Every form of every product, at every shape, forward and backward, and nothing that is no form."""
+    known = read(RECORDED)
+    for contract in FORMS:
+        for shape in SHAPES:
+            for way in WAYS:
+                work = Work(contract, shape, PLACE, way)
+                for form in (
+                    UNSHARDED,
+                    COMPILER,
+                    *(one.name for one in (*PRODUCTS, *OVERLAPPED) if one.contract == contract),
+                ):
+                    assert isinstance(known[key_of(work, form)], Figures)
+    assert {form for *_, form in known} <= {UNSHARDED, COMPILER, "naive", *(one.name for one in OVERLAPPED)}
+
+
+def test_what_is_recorded_is_not_compiled_again(tmp_path: Path) -> None:
+    """Figures are read from the file, and so is why there are none; neither needs the compiler."""
+    path = tmp_path / "records.jsonl"
+    lines = [line_of(key_of(WORK, UNSHARDED), ALONE), line_of(key_of(WORK, COMPILER), "it does not fit")]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with Records(path) as records:
+        assert records.of(WORK, UNSHARDED) == ALONE
+        with pytest.raises(NotCompiled, match="it does not fit"):
+            records.of(WORK, COMPILER)
+
+
+@pytest.mark.skipif(bool(missing()), reason="libtpu is not installed: there is no compiler to ask")
+def test_what_is_recorded_is_what_is_compiled() -> None:
+    """XLA's own of a small product takes as long today."""
+    with Records() as records:
+        assert records.of(WORK, COMPILER) == read(RECORDED)[key_of(WORK, COMPILER)]
+
+
+@pytest.mark.parametrize("contract", SHARDED)
+def test_the_product_that_xla_divides_is_the_product(contract: str) -> None:
+    """On one device it is `lhs @ rhs`, or relu between two of them, and its gradients are those."""
+    case = product_case(contract, MeshCase(("x",), (1,)), "x", (2, 3, 4))
+    mesh = jax.make_mesh((1,), ("x",), (AxisType.Auto,), devices=jax.devices()[:1])
+    rng = np.random.default_rng(0)
+    arrays = [rng.integers(-3, 4, a.shape).astype(np.float32) for a in partitioned(case).arguments]
+    (found,) = jax.jit(partitioned(case).build(mesh))(*arrays)
+    last = arrays[0] if len(arrays) == 2 else np.maximum(arrays[0] @ arrays[1], 0)
+    np.testing.assert_array_equal(found, last @ arrays[-1])
+    grads = jax.jit(partitioned(case, backward=True).build(mesh))(*arrays, jnp.ones_like(found))
+    assert [g.shape for g in grads] == [a.shape for a in arrays]
+    np.testing.assert_array_equal(grads[-1], last.T @ np.ones_like(found))
+
+
+def test_other_contracts_are_no_products() -> None:
+    """They are refused by name."""
+    case = product_case("all_gather_matmul_lhs", MeshCase(("x",), (1,)), "x", (2, 3, 4))
+    with pytest.raises(ValueError, match="contract='all_gather': expected one of all_gather_matmul_lhs_contracting"):
+        partitioned(replace(case, contract="all_gather"))

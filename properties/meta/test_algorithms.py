@@ -19,6 +19,7 @@ from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines.simulate import prepare
 from shardproof.properties.engines.simulate.record import Record
 from shardproof.properties.engines.xla import abstract_mesh
+from shardproof.properties.laws.communication import stated_by
 from shardproof.properties.programs.implementations import ALGORITHMS, BUILT_IN, Implementation
 from shardproof.properties.programs.program import Program, Seen, forward
 from shardproof.properties.runner.law_tests import law_test

@@ -127,7 +127,7 @@ def _join(pieces: np.ndarray, dimension: int) -> np.ndarray:
 
 
 class Slices:
-    """What participants of a ragged exchange send one another: flat arrays, one entry per slice.
+    """Rows that participants of a ragged exchange send one another: flat arrays, one entry per slice.
 
     Arguments:
         lists: input offsets, send sizes, output offsets and receive sizes: `[devices, entries]` each. Entry

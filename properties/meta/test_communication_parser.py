@@ -139,6 +139,10 @@ def test_unknown_totals() -> None:
         ("mesh['a'=4,'b'=2], device_ids=(0,4,1,5,2,6,3,7) {'b'}", ALONG_A),
         ("mesh['a'=2,'b'=4] {'b','a'}", ((0, 4, 1, 5, 2, 6, 3, 7),)),
         ("mesh['a'=2,'b'=2,'c'=2] {'c','a'}", ((0, 4, 1, 5), (2, 6, 3, 7))),
+        # `(m)k` is the part of size k behind the first m of an axis
+        ("mesh['dp'=4,'fsdp'=2] {'dp':(2)2}", ((0, 2), (1, 3), (4, 6), (5, 7))),
+        ("mesh['dp'=4,'fsdp'=2] {'dp':(1)2}", ((0, 4), (1, 5), (2, 6), (3, 7))),
+        ("mesh['a'=8] {'a':(4)2,'a':(1)2}", ((0, 4, 1, 5), (2, 6, 3, 7))),
     ],
 )
 def test_replica_groups(text: str, groups: Any) -> None:

@@ -14,7 +14,6 @@ from jax.sharding import PartitionSpec as P
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.simulate import (
     RULES,
-    Recorder,
     SimulationError,
     UnknownPrimitive,
     interpret,
@@ -112,15 +111,6 @@ def test_peak_bytes(name: str) -> None:
     program = jax.shard_map(body, mesh=mesh(1, 1), in_specs=P(), out_specs=P())
     _, record = prepare(program, x).run_recorded(x)
     assert 0 <= record.peak_bytes - 64 * blocks < 16
-
-
-def test_interpreting_one_jaxpr() -> None:
-    """A closed jaxpr is interpreted on flat arguments, into a recorder if one is given."""
-    program = jax.shard_map(lambda x: lax.psum(x, BOTH), mesh=mesh(2, 4), in_specs=P(BOTH), out_specs=P())
-    x, recorder = np.arange(8.0, dtype=np.float32), Recorder()
-    closed = jax.make_jaxpr(program)(x)
-    assert [r.tolist() for r in interpret(closed, x, record=recorder)] == [[28.0]]
-    assert recorder.record.count("all_reduce") == 1
 
 
 def test_a_mesh_from_the_context() -> None:

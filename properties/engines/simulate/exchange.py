@@ -36,7 +36,7 @@ def exchange(
     holder = np.broadcast_to(np.arange(math.prod(lead)).reshape(lead), sizes).reshape(-1)  # where a device's block is
     blocks = x.reshape(math.prod(lead), *block)
     members = process_groups(held, axes, groups)
-    received = [collective(blocks[holder[devices]]) for devices in members]
+    received = [collective(_rows(blocks, holder[devices])) for devices in members]
     if len({part.shape[2:] for part in received}) > 1:
         raise InvalidGroups(
             f"groups={groups}: expected groups of equal length, on which results' shapes depend, on {mesh}"
@@ -44,10 +44,24 @@ def exchange(
     shape = received[0].shape[2:]
     if groups is None and received[0].shape[1] == 1:
         return received[0].reshape(*(1 if name in axes else n for name, n in held.shape.items()), *shape)
+    if groups is None and _are_in_order(members[0]):
+        return received[0].reshape(*sizes, *shape)
     result = np.empty((held.size, *shape), received[0].dtype)
     for devices, part in zip(members, received, strict=True):
         result[devices] = part
     return result.reshape(*sizes, *shape)
+
+
+def _are_in_order(numbers: np.ndarray) -> bool:
+    """Whether they are 0, 1, 2, …."""
+    return bool((numbers.reshape(-1) == np.arange(numbers.size)).all())
+
+
+def _rows(blocks: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """The blocks of those numbers; all of them in order are not copied."""
+    if numbers.size == len(blocks) and _are_in_order(numbers):
+        return blocks.reshape(*numbers.shape, *blocks.shape[1:])
+    return blocks[numbers]
 
 
 def all_reduce(blocks: np.ndarray, op: str) -> np.ndarray:
@@ -74,8 +88,10 @@ def all_to_all(blocks: np.ndarray, split_dimension: int, concat_dimension: int) 
 def permute(blocks: np.ndarray, pairs: Iterable[tuple[int, int]]) -> np.ndarray:
     """For each (source, destination), the source's block on the destination; zeros where nothing arrives."""
     sources, destinations = np.array(list(pairs), int).reshape(-1, 2).T
-    result = np.zeros_like(blocks)
-    result[:, destinations] = blocks[:, sources]
+    origin = np.zeros(blocks.shape[1], int)
+    origin[destinations] = sources
+    result = np.take(blocks, origin, axis=1)
+    result[:, np.setdiff1d(np.arange(len(origin)), destinations)] = np.zeros((), blocks.dtype)
     return result
 
 
@@ -111,7 +127,7 @@ def _join(pieces: np.ndarray, dimension: int) -> np.ndarray:
 
 
 class Slices:
-    """What participants of a ragged exchange send one another: flat arrays, one entry per slice.
+    """Rows that participants of a ragged exchange send one another: flat arrays, one entry per slice.
 
     Arguments:
         lists: input offsets, send sizes, output offsets and receive sizes: `[devices, entries]` each. Entry

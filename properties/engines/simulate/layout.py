@@ -59,9 +59,9 @@ def first_replica(blocks: np.ndarray, mesh: MeshCase, dimension: int) -> np.ndar
     Raises:
         UnequalReplicas: naming the first two devices that do not.
     """
-    first = blocks.take([0], axis=dimension)
     if blocks.shape[dimension] == 1:
-        return first
+        return blocks
+    first = blocks.take([0], axis=dimension)
     rank = len(mesh.sizes)
     same = nan_equal(blocks, first).all(axis=tuple(range(rank, blocks.ndim)))
     if not same.all():

@@ -20,6 +20,8 @@ class ProjectedCrossEntropy:
 
     A token whose label is `ignore_index` has the loss 0, and so has none of the derivatives that its row of x has.
 
+    Further options of all methods are those of the loss of logits.
+
     Arguments:
         loss: that of logits and labels.
     """
@@ -28,19 +30,11 @@ class ProjectedCrossEntropy:
         self.loss = loss or VocabParallelCrossEntropy()
 
     def value(
-        self,
-        operands: Sequence[Blocks],
-        mesh: MeshCase,
-        axes: Axes,
-        *,
-        label_smoothing: float = 0.0,
-        ignore_index: int = -1,
+        self, operands: Sequence[Blocks], mesh: MeshCase, axes: Axes, *, ignore_index: int = -1, **more: float
     ) -> list[Blocks]:
         """The loss of the products of every row of x with every column of W."""
         x, w = factors(operands, ignore_index)
-        return self.loss.value(
-            [product(x, w), operands[2]], mesh, axes, label_smoothing=label_smoothing, ignore_index=ignore_index
-        )
+        return self.loss.value([product(x, w), operands[2]], mesh, axes, ignore_index=ignore_index, **more)
 
     def pushforward(
         self,
@@ -49,21 +43,14 @@ class ProjectedCrossEntropy:
         mesh: MeshCase,
         axes: Axes,
         *,
-        label_smoothing: float = 0.0,
         ignore_index: int = -1,
+        **more: float,
     ) -> list[Blocks]:
         """By the product rule, `dx W + x dW` are the tangents of the logits."""
         x, w = factors(operands, ignore_index)
         dx, dw = factors([*map(np.asarray, tangents[:2]), operands[2]], ignore_index)
-        along = product(dx, w) + product(x, dw)
-        return self.loss.pushforward(
-            [product(x, w), operands[2]],
-            [along, None],
-            mesh,
-            axes,
-            label_smoothing=label_smoothing,
-            ignore_index=ignore_index,
-        )
+        logits, along = [product(x, w), operands[2]], [product(dx, w) + product(x, dw), None]
+        return self.loss.pushforward(logits, along, mesh, axes, ignore_index=ignore_index, **more)
 
     def pullback(
         self,
@@ -72,20 +59,13 @@ class ProjectedCrossEntropy:
         mesh: MeshCase,
         axes: Axes,
         *,
-        label_smoothing: float = 0.0,
         ignore_index: int = -1,
+        **more: float,
     ) -> list[Blocks | None]:
         """With z the cotangents of the logits, `z W^T` is that of x, and `x^T z` that of W."""
         x, w = factors(operands, ignore_index)
-        of_logits = self.loss.pullback(
-            [product(x, w), operands[2]],
-            cotangents,
-            mesh,
-            axes,
-            label_smoothing=label_smoothing,
-            ignore_index=ignore_index,
-        )[0]
-        z = np.asarray(of_logits)
+        logits = [product(x, w), operands[2]]
+        z = np.asarray(self.loss.pullback(logits, cotangents, mesh, axes, ignore_index=ignore_index, **more)[0])
         of_x = product(z, w.swapaxes(-1, -2))
         return [np.where((operands[2] == ignore_index)[..., None], 0, of_x), product(x.swapaxes(-1, -2), z), None]
 

@@ -20,7 +20,7 @@ from shardproof.properties.runner.tally import Enough, Tally
 from shardproof.properties.runner.violation import LawViolation, first_of
 
 
-class Told(BaseException):
+class StopSearch(BaseException):
     """Ends a search at once, past Hypothesis, which would shrink what nobody reads, or what ends the process."""
 
     def __init__(self, violation: LawViolation) -> None:
@@ -116,7 +116,7 @@ def search(
             if past_rounding and violation.rounding:
                 return
             if was_told(violation) or violation.kind == "ended":
-                raise Told(violation) from violation.__cause__
+                raise StopSearch(violation) from violation.__cause__
             caught = caught or (tried, time.perf_counter() - start)
             kind = kind or (violation.data.kind if violation.data else "")  # the others would only take their time
             raise
@@ -127,7 +127,7 @@ def search(
         violation = first_of(error) if isinstance(error, FlakyFailure) else error
         assert caught is not None
         return Finding(law.name, violation, tally, *caught, time.perf_counter() - start)
-    except Told as again:
+    except StopSearch as again:
         return Finding(law.name, again.violation, tally, tried, seconds=time.perf_counter() - start)
     except (Unsatisfiable, Enough):  # the tally says what became of what was drawn
         pass

@@ -1,69 +1,112 @@
-"""What each planted bug costs to catch and to shrink, and the mesh that is left."""
+"""The rate at which planted bugs are caught, each by its law within the budget that a run of the suite gives it."""
 
-import statistics
+import argparse
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
+import numpy as np
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.laws.law import LAWS
 from shardproof.properties.mutants import MUTANTS, Mutant
-from shardproof.properties.mutants.hunt import budget, hunt, is_smallest
-from shardproof.properties.runner.draws import Finding
+from shardproof.properties.mutants.changes import KINDS, MESH_ORDER
+from shardproof.properties.mutants.generated import Generated, generate
+from shardproof.properties.mutants.hunt import hunt
+from shardproof.properties.programs.implementations import IMPLEMENTATIONS
 
-COLUMNS = ("planted bug", "law", "structures", "seconds to catch", "to shrink", "shrunk to", "smallest")
+BY_HAND = "by hand"
+"""The kind of the bugs that a person wrote."""
 
-
-def measure(seeds: range) -> None:
-    """Prints a table for the first seed, and for every seed the medians and how many are caught and shrunk."""
-    drawn = [m for m in MUTANTS.values() if m.runs != "isolated"]
-    console = Console(width=130)
-    for seed in seeds:
-        found = {m: hunt(m, seed=seed) for m in track(drawn, f"seed {seed}", transient=True)}
-        if seed == seeds.start:
-            console.print(table(found))
-        console.print(summary(seed, found))
-        for mutant, finding in found.items():
-            if not is_smallest(mutant, finding):
-                console.print(f"  {mutant}: {outcome(finding)}, smallest {sizes(mutant.smallest)}", markup=False)
+OUTCOMES = ("caught", "missed", "survived")
 
 
-def table(found: dict[Mutant, Finding]) -> Table:
-    """One row per planted bug."""
-    result = Table(title=f"{len(found)} planted bugs, each hunted by its law in the default budget, one process")
-    for column in COLUMNS:
-        result.add_column(column, justify="left" if column in COLUMNS[:2] else "right")
-    for mutant, finding in found.items():
-        result.add_row(
-            escape(str(mutant)),
-            mutant.law,
-            f"{finding.caught_after} of {budget(mutant)}",
-            f"{finding.caught_seconds:.2f}",
-            f"{finding.seconds - finding.caught_seconds:.2f}",
-            outcome(finding),
-            sizes(mutant.smallest),
-        )
-    return result
+@dataclass(frozen=True)
+class Outcome:
+    """One planted bug, and how it fared.
+
+    Arguments:
+        kind: `by hand`, or what kind of change a machine made.
+        law: the law that is to catch it.
+        contract: the contract that it breaks.
+        bug: its name, or the implementation and the change.
+        outcome: `caught`; `missed`; or `survived`: nothing that the law looks at was other than without the change.
+    """
+
+    kind: str
+    law: str
+    contract: str
+    bug: str
+    outcome: str
 
 
-def summary(seed: int, found: dict[Mutant, Finding]) -> str:
-    """One seed in a sentence."""
-    caught = [f for f in found.values() if f.violation is not None]
-    shrunk = sum(is_smallest(m, f) for m, f in found.items())
-    return (
-        f"seed {seed}: {len(caught)} of {len(found)} caught, in the median after "
-        f"{statistics.median(f.caught_after for f in caught):.0f} cases and "
-        f"{statistics.median(f.caught_seconds for f in caught):.2f} s, shrunk in "
-        f"{statistics.median(f.seconds - f.caught_seconds for f in caught):.2f} s, "
-        f"{shrunk} ({100 * shrunk / len(found):.1f}%) to the smallest mesh"
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `measure`."""
+    parser.add_argument("--seed", type=int, default=None, help="what is drawn (default: another one in every run)")
+    parser.add_argument("--contract", choices=CONTRACTS, metavar="CONTRACT", help="the bugs of one contract")
+    parser.add_argument("--law", choices=LAWS, metavar="LAW", help="the bugs of one law")
+    kinds = (BY_HAND, *(kind.name for kind in (*KINDS, MESH_ORDER)))
+    parser.add_argument("--kind", choices=kinds, metavar="KIND", help=f"the bugs of one kind: {', '.join(kinds)}")
+    parser.add_argument(
+        "--generated", type=int, default=10, help="of each generated kind, how many; 0: all (default: %(default)s)"
     )
+    parser.add_argument("--json", type=Path, help="a file that gets a line for every bug as it is hunted")
 
 
-def outcome(finding: Finding) -> str:
-    """The sizes of the mesh that was left."""
-    return "missed" if finding.violation is None else sizes(finding.violation.case.mesh.sizes)
+def measure(options: argparse.Namespace) -> None:
+    """Prints how many bugs of each kind each law caught of how many, and those that it missed."""
+    seed = time.time_ns() % 2**32 if options.seed is None else options.seed
+    found: list[Outcome] = []
+    for bug in track([*choose(options, seed)], f"seed {seed}", transient=True):
+        found.append(try_to_catch(bug, seed))
+        if options.json:
+            with options.json.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(found[-1])) + "\n")
+    console = Console(soft_wrap=True)
+    console.print(table(found, seed))
+    for one in sorted(found, key=lambda one: one.outcome):
+        if one.outcome != "caught":
+            console.print(f"{one.outcome}: {one.bug} ({one.kind}, {one.law})", markup=False)
 
 
-def sizes(of: tuple[int, ...]) -> str:
-    """Sizes of axes, in no order."""
-    return "x".join(map(str, sorted(of)))
+def choose(options: argparse.Namespace, seed: int) -> Iterator[Mutant | Generated]:
+    """The bugs that are asked for; of those that are generated, a seed chooses as many of each kind."""
+    if options.kind in (None, BY_HAND):
+        for mutant in MUTANTS.values():
+            asked = options.contract in (None, mutant.contract) and options.law in (None, mutant.law)
+            if asked and mutant.runs != "isolated":
+                yield mutant
+    kinds = [k for k in (*KINDS, MESH_ORDER) if options.kind in (None, k.name) and options.law in (None, k.law)]
+    if kinds:
+        changed = [i for i in IMPLEMENTATIONS if options.contract in (None, i.contract)]
+        generated = [*generate(changed, kinds)]
+        order = np.random.default_rng(seed).permutation(len(generated))
+        for kind in kinds:
+            yield from [generated[i] for i in order if generated[i].kind is kind][: options.generated or None]
+
+
+def try_to_catch(bug: Mutant | Generated, seed: int) -> Outcome:
+    """A bug, hunted by its law."""
+    if isinstance(bug, Mutant):
+        outcome = "missed" if hunt(bug, seed=seed, shrink=False).violation is None else "caught"
+        return Outcome(BY_HAND, bug.law, bug.contract, f"{bug}: {bug.sentence}", outcome)
+    return Outcome(bug.kind.name, bug.kind.law, bug.implementation.contract, str(bug), bug.hunt(seed=seed))
+
+
+def table(found: list[Outcome], seed: int) -> Table:
+    """The rate of each kind and law, and of all: of what changes anything."""
+    result = Table("kind", "law", *OUTCOMES, "rate", title=f"planted bugs, seed {seed}")
+    counts = Counter((one.kind, one.law, one.outcome) for one in found)
+    for kind, law in (*dict.fromkeys((one.kind, one.law) for one in found), ("all", "")):
+        caught, missed, survived = (
+            sum(n for (k, w, o), n in counts.items() if o == outcome and (kind == "all" or (k, w) == (kind, law)))
+            for outcome in OUTCOMES
+        )
+        result.add_row(kind, law, str(caught), str(missed), str(survived), f"{caught / max(caught + missed, 1):.1%}")
+    return result

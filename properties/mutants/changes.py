@@ -38,6 +38,7 @@ class Kind:
         primitives: those that it changes.
         sentence: what it does to a `{primitive}`.
         change: the equation's results instead.
+        applies: which equations of these primitives it may change.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Kind:
     primitives: tuple[str, ...]
     sentence: str
     change: Change
+    applies: Callable[[Any], bool] = lambda equation: True
 
 
 def axes_of(equation: Any) -> tuple[str, ...]:
@@ -204,6 +206,12 @@ def leave_the_gradient_unsummed(equation: Any, operands: list[Any]) -> Results:
     return with_gradient(lambda x: cast_varying(x, axes), of_the_first, jnp.asarray(x))
 
 
+def has_a_gradient(equation: Any) -> bool:
+    """Whether an equation's first operand is one of floats that the program computes."""
+    x = equation.invars[0]
+    return not isinstance(x, Literal) and jnp.issubdtype(x.aval.dtype, jnp.inexact)
+
+
 def send_the_gradient_the_same_way(equation: Any, operands: list[Any]) -> Results:
     """A permute whose cotangent is permuted as the blocks are, not back."""
     pairs = [(int(source), int(to)) for source, to in equation.params["perm"]]
@@ -274,6 +282,7 @@ KINDS = (
         (*GATHERS, "pvary", "pcast"),
         "Does not add up the gradient of the {primitive} over the participants",
         leave_the_gradient_unsummed,
+        has_a_gradient,
     ),
     Kind(
         "same way",
@@ -283,4 +292,9 @@ KINDS = (
         send_the_gradient_the_same_way,
     ),
 )
-"""All kinds."""
+"""All that change an equation."""
+
+MESH_ORDER = Kind(
+    "mesh order", "value", (), "Takes axis tuples in the order of the mesh", lambda equation, operands: None
+)
+"""One that changes what the function is called with."""

@@ -12,7 +12,6 @@ from shardproof.impl.collective_matmul import multiply
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import mutant
 from shardproof.properties.mutants.rings import passed
-from shardproof.properties.programs.costs import of_product
 
 Chunk = Callable[[Any, int, int], Any]
 """Given the index, how far a block came, and p: whose block it is taken for."""
@@ -90,19 +89,6 @@ def with_gradient(
     function = jax.custom_vjp(product)
     function.defvjp(lambda lhs, rhs: (product(lhs, rhs), (lhs, rhs)), backwards)
     return function(lhs, rhs)
-
-
-@mutant("all_gather_matmul_lhs_contracting", law="communication", smallest=(1,), communication=of_product("ring"))
-def product_with_a_gathered_gradient(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Its gradient adds up whole products on every participant, where each needs its own columns alone."""
-
-    def backward(ct: Array, rhs: Array) -> Array:
-        whole = collectives.cast_varying(collectives.all_reduce(multiply(ct, rhs.T), axis_name), names(axis_name))
-        k = rhs.shape[0] // lax.axis_size(axis_name)
-        return lax.dynamic_slice_in_dim(whole, collectives.axis_index(axis_name) * k, k, whole.ndim - 1)
-
-    ring = collective_matmul.ring_all_gather_matmul_lhs_contracting
-    return with_gradient(ring, backward, lhs, rhs, axis_name)
 
 
 def placed_rows(

@@ -108,5 +108,6 @@ def table(found: list[Outcome], seed: int) -> Table:
             sum(n for (k, w, o), n in counts.items() if o == outcome and (kind == "all" or (k, w) == (kind, law)))
             for outcome in OUTCOMES
         )
-        result.add_row(kind, law, str(caught), str(missed), str(survived), f"{caught / max(caught + missed, 1):.1%}")
+        rate = f"{caught / (caught + missed):.1%}" if caught + missed else ""
+        result.add_row(kind, law, str(caught), str(missed), str(survived), rate)
     return result

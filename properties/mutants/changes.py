@@ -201,7 +201,7 @@ def leave_the_gradient_unsummed(equation: Any, operands: list[Any]) -> Results:
             return lax.dynamic_slice_in_dim(ct, index * size, size, dimension)
         return lax.dynamic_index_in_dim(ct, index, dimension, keepdims=False)
 
-    if equation.primitive.name in GATHERS:
+    if equation.primitive.name == "all_gather":
         return with_gradient(lambda x: again(equation, [x])[0], of_its_own, x)
     return with_gradient(lambda x: cast_varying(x, axes), of_the_first, jnp.asarray(x))
 
@@ -279,7 +279,7 @@ KINDS = (
     Kind(
         "unsummed",
         "gradient",
-        (*GATHERS, "pvary", "pcast"),
+        ("all_gather", "pvary", "pcast"),
         "Does not add up the gradient of the {primitive} over the participants",
         leave_the_gradient_unsummed,
         has_a_gradient,

@@ -173,3 +173,13 @@ def shard_z_of_a_loop(logits: Array) -> Array:
 def shard_z_of_a_shard_of_one(logits: Array) -> Array:
     """Takes it for that of all participants of no axis."""
     return z_of(logits, (), summed=alone)
+
+
+@right("shard_load_balancing_loss")
+def shard_balance_token_by_token(logits: Array, *, top_k: int) -> Array:
+    """Gives every token the shares of its shard, and takes the mean of what they weigh."""
+    wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    chosen = lax.top_k(lax.stop_gradient(jnp.where(wide == 0, 0, wide)), top_k)[1]
+    shares = jnp.mean(jax.nn.one_hot(chosen, wide.shape[1], dtype=wide.dtype), axis=(0, 1))
+    of_token = jax.vmap(lambda x: wide.shape[1] * jax.nn.softmax(x) @ shares)(wide)
+    return jnp.mean(of_token).astype(logits.dtype)

@@ -38,8 +38,11 @@ TRACED = 6
 INLINED = ("jit", "pjit", "closed_call", "core_call", "checkpoint", "remat", "remat2")
 """Calls in whose place their jaxpr is evaluated."""
 
-Rewrite = Callable[[Any, list[Any]], list[Any] | None]
-"""From an equation and its operands to other results; None: its own."""
+JITTED = ("jit", "pjit")
+"""Calls whose jaxprs are cached: JAX's own say from where they were first called, so the line is that of the call."""
+
+Rewrite = Callable[[Any, list[Any], str], list[Any] | None]
+"""From an equation, its operands and its place to other results; None: its own."""
 
 
 def place_of(equation: Any) -> str:
@@ -48,8 +51,13 @@ def place_of(equation: Any) -> str:
     return f"impl/{rest.partition(' ')[0]}" if path else ""
 
 
-def evaluate(jaxpr: Jaxpr, constants: Sequence[Any], operands: Sequence[Any], rewrite: Rewrite) -> list[Any]:
-    """The results of a jaxpr whose equations are rewritten, those of loops, branches and calls included."""
+def evaluate(
+    jaxpr: Jaxpr, constants: Sequence[Any], operands: Sequence[Any], rewrite: Rewrite, place: str = ""
+) -> list[Any]:
+    """The results of a jaxpr whose equations are rewritten, those of loops, branches and calls included.
+
+    All of them are at the `place` that is given, if one is.
+    """
     values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *operands), strict=True))
 
     def read(variable: Any) -> Any:
@@ -57,20 +65,21 @@ def evaluate(jaxpr: Jaxpr, constants: Sequence[Any], operands: Sequence[Any], re
 
     for equation in jaxpr.eqns:
         read_operands = [read(v) for v in equation.invars]
-        results = rewrite(equation, read_operands)
+        here = place or place_of(equation)
+        results = rewrite(equation, read_operands, here)
         if results is None:
-            results = bind(equation, read_operands, rewrite)
+            results = bind(equation, read_operands, rewrite, here)
         values.update(zip(equation.outvars, results, strict=True))
     return [read(v) for v in jaxpr.outvars]
 
 
-def bind(equation: Any, operands: list[Any], rewrite: Rewrite) -> list[Any]:
+def bind(equation: Any, operands: list[Any], rewrite: Rewrite, place: str) -> list[Any]:
     """The results of an equation; operands are cast to be varying along the same axes, which a change may undo."""
     name, params = equation.primitive.name, equation.params
     if name in INLINED or name in ("custom_jvp_call", "custom_vjp_call"):
         inner = params.get("jaxpr", params.get("call_jaxpr"))
         if name in INLINED or changes_inside(inner, rewrite):
-            return evaluate(*opened(inner), operands, rewrite)
+            return evaluate(*opened(inner), operands, rewrite, place if name in JITTED else "")
     if name == "scan":
         return bind_scan(params, operands, rewrite)
     if name == "while":
@@ -99,13 +108,16 @@ def evaluate_flat(jaxpr: Any, rewrite: Rewrite, *operands: Any) -> list[Any]:
     return evaluate(*opened(jaxpr), operands, rewrite)
 
 
-def changes_inside(jaxpr: Any, rewrite: Rewrite) -> bool:
+def changes_inside(jaxpr: Any, rewrite: Rewrite, place: str = "") -> bool:
     """Whether a jaxpr has an equation that is changed: a derivative by hand is then one of the program as it is."""
-    changes = getattr(rewrite, "changes", lambda equation: True)
+    changes = getattr(rewrite, "changes", lambda equation, place: True)
     inner, _ = opened(jaxpr)
-    return any(
-        changes(equation) or any(changes_inside(sub, rewrite) for sub in jaxprs_in(equation)) for equation in inner.eqns
-    )
+    for equation in inner.eqns:
+        here = place or place_of(equation)
+        within = here if equation.primitive.name in JITTED else ""
+        if changes(equation, here) or any(changes_inside(sub, rewrite, within) for sub in jaxprs_in(equation)):
+            return True
+    return False
 
 
 def jaxprs_in(equation: Any) -> Iterator[Any]:
@@ -192,13 +204,13 @@ class Changing:
     primitive: str
     times: int = 0
 
-    def changes(self, equation: Any) -> bool:
+    def changes(self, equation: Any, place: str) -> bool:
         """Whether an equation is of the primitive and line that are changed."""
-        return equation.primitive.name == self.primitive and place_of(equation) == self.place
+        return equation.primitive.name == self.primitive and place == self.place
 
-    def __call__(self, equation: Any, operands: list[Any]) -> list[Any] | None:
+    def __call__(self, equation: Any, operands: list[Any], place: str) -> list[Any] | None:
         """Other results, where there are any."""
-        if not self.changes(equation):
+        if not self.changes(equation, place):
             return None
         results = self.kind.change(equation, operands)
         self.times += results is not None
@@ -325,9 +337,9 @@ def changes_of(implementation: Implementation, kinds: Sequence[Kind], *, seed: i
     """
     seen: set[tuple[str, str, Kind]] = set()
 
-    def record(equation: Any, operands: list[Any]) -> None:
+    def record(equation: Any, operands: list[Any], place: str) -> None:
         name = equation.primitive.name
-        if place := place_of(equation):
+        if place:
             seen.update((place, name, k) for k in kinds if name in k.primitives and k.applies(equation))
 
     traced = replace(implementation, function=rewritten(implementation.function, record), invariant=None)

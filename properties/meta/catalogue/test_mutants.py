@@ -67,7 +67,7 @@ SAMPLE = (
     ("ring_shift[lax]", "mesh order"),
     ("rms_norm[squares]", "sign"),
     ("embedding_lookup[masked]", "mask"),
-    ("all_gather_matmul_lhs_contracting[ring]", "late"),
+    ("all_gather_matmul_lhs_contracting[ring_all_gather_matmul_lhs_contracting]", "late"),
     ("vocab_parallel_cross_entropy[sums]", "index"),
 )
 """An implementation for every kind of change, the first of whose lines with such a change is changed."""

@@ -70,7 +70,7 @@ SAMPLE = (
     ("all_gather_matmul_lhs_contracting[ring_all_gather_matmul_lhs_contracting]", "late"),
     ("vocab_parallel_cross_entropy[sums]", "index"),
 )
-"""An implementation for every kind of change, the first of whose lines with such a change is changed."""
+"""An implementation for every kind of change."""
 
 
 @pytest.mark.parametrize("name", marked(OF_EACH_LAW, BRIEFLY))
@@ -82,10 +82,10 @@ def test_a_law_catches_its_bug(name: str) -> None:
 
 @pytest.mark.parametrize(("implementation", "kind"), SAMPLE)
 def test_a_generated_bug_is_caught(implementation: str, kind: str) -> None:
-    """A change of one line of an implementation is wrong on a case that the law of the change draws."""
+    """A line of an implementation with such a change is wrong on a case that the law of the change draws."""
     right = next(one for one in IMPLEMENTATIONS if str(one) == implementation)
-    changed = next(generate([right], [one for one in (*KINDS, MESH_ORDER) if one.name == kind]))
-    assert changed.hunt(seed=SEED) == "caught", str(changed)
+    changed = generate([right], [one for one in (*KINDS, MESH_ORDER) if one.name == kind])
+    assert any(one.hunt(seed=SEED) == "caught" for one in changed)
 
 
 def test_a_generated_bug_that_changes_nothing_survives() -> None:

@@ -24,7 +24,7 @@ from shardproof.properties.mutants import MUTANTS, Mutant
 from shardproof.properties.mutants.axes import AxisName
 from shardproof.properties.mutants.catalogue import mutant
 from shardproof.properties.mutants.changes import KINDS, MESH_ORDER
-from shardproof.properties.mutants.generated import generate
+from shardproof.properties.mutants.generated import changes_of, generate
 from shardproof.properties.mutants.hunt import hunt, is_smallest
 from shardproof.properties.programs.implementations import BUILT_IN, IMPLEMENTATIONS, Implementation
 from shardproof.properties.report.checking import user_implementation
@@ -97,9 +97,9 @@ def test_a_generated_bug_that_changes_nothing_survives() -> None:
 
 @pytest.mark.lengthy
 @pytest.mark.parametrize("implementation", [one for one in IMPLEMENTATIONS if not one.whole], ids=str)
-def test_an_implementation_can_be_changed(implementation: Implementation) -> None:
-    """It is right when its jaxpr is evaluated as it is, so that whatever is caught is the change."""
-    assert [*generate([implementation], KINDS)]
+def test_an_implementation_is_right_without_a_change(implementation: Implementation) -> None:
+    """Its jaxpr evaluated equation by equation is as right as it is, so that whatever is caught is the change."""
+    assert all(place.startswith("impl/") for place, _, _ in changes_of(implementation, KINDS))
 
 
 def test_a_generated_bug_names_its_line() -> None:

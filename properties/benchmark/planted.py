@@ -4,53 +4,110 @@ import argparse
 import json
 import time
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.laws.law import LAWS
 from shardproof.properties.mutants import MUTANTS, Mutant
+from shardproof.properties.mutants.changes import KINDS, MESH_ORDER
+from shardproof.properties.mutants.generated import Generated, generate
 from shardproof.properties.mutants.hunt import hunt
+from shardproof.properties.programs.implementations import IMPLEMENTATIONS
+
+BY_HAND = "by hand"
+"""The kind of the bugs that a person wrote."""
+
+OUTCOMES = ("caught", "missed", "survived")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One planted bug, and how it fared.
+
+    Arguments:
+        kind: `by hand`, or what kind of change a machine made.
+        law: the law that is to catch it.
+        contract: the contract that it breaks.
+        bug: its name, or the implementation and the change.
+        outcome: `caught`; `missed`; or `survived`: nothing that the law looks at was other than without the change.
+    """
+
+    kind: str
+    law: str
+    contract: str
+    bug: str
+    outcome: str
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `measure`."""
     parser.add_argument("--seed", type=int, default=None, help="what is drawn (default: another one in every run)")
-    parser.add_argument("--contract", help="the bugs of one contract")
-    parser.add_argument("--law", help="the bugs of one law")
+    parser.add_argument("--contract", choices=CONTRACTS, metavar="CONTRACT", help="the bugs of one contract")
+    parser.add_argument("--law", choices=LAWS, metavar="LAW", help="the bugs of one law")
+    kinds = (BY_HAND, *(kind.name for kind in (*KINDS, MESH_ORDER)))
+    parser.add_argument("--kind", choices=kinds, metavar="KIND", help=f"the bugs of one kind: {', '.join(kinds)}")
+    parser.add_argument(
+        "--generated", type=int, default=10, help="of each generated kind, how many; 0: all (default: %(default)s)"
+    )
     parser.add_argument("--json", type=Path, help="a file that gets a line for every bug as it is hunted")
 
 
 def measure(options: argparse.Namespace) -> None:
-    """Prints how many bugs each law caught of how many, and those that it missed."""
+    """Prints how many bugs of each kind each law caught of how many, and those that it missed."""
     seed = time.time_ns() % 2**32 if options.seed is None else options.seed
-    chosen = [
-        mutant
-        for mutant in MUTANTS.values()
-        if mutant.runs != "isolated"
-        and options.contract in (None, mutant.contract)
-        and options.law in (None, mutant.law)
-    ]
-    found: dict[Mutant, bool] = {}
-    for mutant in track(chosen, f"seed {seed}", transient=True):
-        found[mutant] = hunt(mutant, seed=seed, shrink=False).violation is not None
+    found: list[Outcome] = []
+    for bug in track([*choose(options, seed)], f"seed {seed}", transient=True):
+        found.append(try_to_catch(bug, seed))
         if options.json:
             with options.json.open("a", encoding="utf-8") as file:
-                file.write(json.dumps([mutant.name, mutant.contract, mutant.law, found[mutant]]) + "\n")
-    console = Console()
+                file.write(json.dumps(asdict(found[-1])) + "\n")
+    console = Console(soft_wrap=True)
     console.print(table(found, seed))
-    for mutant, caught in found.items():
-        if not caught:
-            console.print(f"missed: {mutant} ({mutant.law}): {mutant.sentence}", markup=False)
+    for one in sorted(found, key=lambda one: one.outcome):
+        if one.outcome != "caught":
+            console.print(f"{one.outcome}: {one.bug} ({one.kind}, {one.law})", markup=False)
 
 
-def table(found: dict[Mutant, bool], seed: int) -> Table:
-    """The rate of each law, and of all."""
-    result = Table("law", "planted", "caught", "rate", title=f"planted bugs, seed {seed}")
-    planted = Counter(mutant.law for mutant in found)
-    caught = Counter(mutant.law for mutant, is_caught in found.items() if is_caught)
-    for law, count in (*planted.items(), ("all", planted.total())):
-        number = caught.total() if law == "all" else caught[law]
-        result.add_row(law, str(count), str(number), f"{number / max(count, 1):.1%}")
+def choose(options: argparse.Namespace, seed: int) -> Iterator[Mutant | Generated]:
+    """The bugs that are asked for; of those that are generated, a seed chooses as many of each kind."""
+    if options.kind in (None, BY_HAND):
+        for mutant in MUTANTS.values():
+            asked = options.contract in (None, mutant.contract) and options.law in (None, mutant.law)
+            if asked and mutant.runs != "isolated":
+                yield mutant
+    kinds = [k for k in (*KINDS, MESH_ORDER) if options.kind in (None, k.name) and options.law in (None, k.law)]
+    if kinds:
+        changed = [i for i in IMPLEMENTATIONS if options.contract in (None, i.contract)]
+        generated = [*generate(changed, kinds)]
+        order = np.random.default_rng(seed).permutation(len(generated))
+        for kind in kinds:
+            yield from [generated[i] for i in order if generated[i].kind is kind][: options.generated or None]
+
+
+def try_to_catch(bug: Mutant | Generated, seed: int) -> Outcome:
+    """A bug, hunted by its law."""
+    if isinstance(bug, Mutant):
+        outcome = "missed" if hunt(bug, seed=seed, shrink=False).violation is None else "caught"
+        return Outcome(BY_HAND, bug.law, bug.contract, f"{bug}: {bug.sentence}", outcome)
+    return Outcome(bug.kind.name, bug.kind.law, bug.implementation.contract, str(bug), bug.hunt(seed=seed))
+
+
+def table(found: list[Outcome], seed: int) -> Table:
+    """The rate of each kind and law, and of all: of what changes anything."""
+    result = Table("kind", "law", *OUTCOMES, "rate", title=f"planted bugs, seed {seed}")
+    counts = Counter((one.kind, one.law, one.outcome) for one in found)
+    for kind, law in (*dict.fromkeys((one.kind, one.law) for one in found), ("all", "")):
+        caught, missed, survived = (
+            sum(n for (k, w, o), n in counts.items() if o == outcome and (kind == "all" or (k, w) == (kind, law)))
+            for outcome in OUTCOMES
+        )
+        rate = f"{caught / (caught + missed):.1%}" if caught + missed else ""
+        result.add_row(kind, law, str(caught), str(missed), str(survived), rate)
     return result

@@ -1,6 +1,5 @@
 """Planted bugs of matrix products in any layout, on blocks and on global arrays."""
 
-import math
 from typing import Any
 
 import jax
@@ -39,16 +38,6 @@ def matmul_with_rows_in_mesh_order(lhs: Array, rhs: Array, *, mesh: Any, **layou
         out_specs=baselines.spec((rows, ())),
     )
     return product(lhs, rhs)
-
-
-@mutant("sharded_matmul", smallest=(2,), whole=True)
-def matmul_added_up_in_parts(lhs: Array, rhs: Array, *, mesh: Any, **layouts: Any) -> Array:
-    """Multiplies part by part of what is contracted, and leaves out the last part if there are several."""
-    columns, _ = baselines.layout(layouts["lhs_columns"], ())
-    parts = math.prod(mesh.shape[name] for name in columns)
-    size = lhs.shape[1] // parts
-    kept = lhs.shape[1] - (size if parts > 1 else 0)
-    return lhs[:, :kept] @ rhs[:kept]
 
 
 @mutant("two_matmuls", law="gradient", smallest=(2,), whole=True)

@@ -38,6 +38,7 @@ class Kind:
         primitives: those that it changes.
         sentence: what it does to a `{primitive}`.
         change: the equation's results instead.
+        applies: which equations of these primitives it may change.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Kind:
     primitives: tuple[str, ...]
     sentence: str
     change: Change
+    applies: Callable[[Any], bool] = lambda equation: True
 
 
 def axes_of(equation: Any) -> tuple[str, ...]:
@@ -199,9 +201,15 @@ def leave_the_gradient_unsummed(equation: Any, operands: list[Any]) -> Results:
             return lax.dynamic_slice_in_dim(ct, index * size, size, dimension)
         return lax.dynamic_index_in_dim(ct, index, dimension, keepdims=False)
 
-    if equation.primitive.name in GATHERS:
+    if equation.primitive.name == "all_gather":
         return with_gradient(lambda x: again(equation, [x])[0], of_its_own, x)
     return with_gradient(lambda x: cast_varying(x, axes), of_the_first, jnp.asarray(x))
+
+
+def has_a_gradient(equation: Any) -> bool:
+    """Whether an equation's first operand is one of floats that the program computes."""
+    x = equation.invars[0]
+    return not isinstance(x, Literal) and jnp.issubdtype(x.aval.dtype, jnp.inexact)
 
 
 def send_the_gradient_the_same_way(equation: Any, operands: list[Any]) -> Results:
@@ -271,9 +279,10 @@ KINDS = (
     Kind(
         "unsummed",
         "gradient",
-        (*GATHERS, "pvary", "pcast"),
+        ("all_gather", "pvary", "pcast"),
         "Does not add up the gradient of the {primitive} over the participants",
         leave_the_gradient_unsummed,
+        has_a_gradient,
     ),
     Kind(
         "same way",
@@ -283,4 +292,9 @@ KINDS = (
         send_the_gradient_the_same_way,
     ),
 )
-"""All kinds."""
+"""All that change an equation."""
+
+MESH_ORDER = Kind(
+    "mesh order", "value", (), "Takes axis tuples in the order of the mesh", lambda equation, operands: None
+)
+"""One that changes what the function is called with."""

@@ -29,9 +29,3 @@ def in_chunks(lhs: Array, rhs: Array, axis_name: AxisName, size: int, *, in_plac
 def chunks_of_two_rows_without_the_last(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
     """Multiplies pairs of rows, and forgets the odd one."""
     return in_chunks(lhs, rhs, axis_name, min(2, max(1, lhs.shape[-2])))
-
-
-@mutant("all_gather_matmul_lhs_contracting", smallest=(2,), form="overlapped")
-def columns_in_the_order_of_arrival(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Puts the columns that arrive behind one another, its own ones first."""
-    return in_chunks(lhs, rhs, axis_name, max(1, lhs.shape[-2]), in_place=False)

@@ -1,7 +1,6 @@
 """Planted waste: right values, types and gradients, by more communication than the formula says."""
 
 import math
-from collections.abc import Sequence
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -18,16 +17,6 @@ def shift_there_and_back_first(x: Array, axis_name: AxisName, *, offset: int = 1
     if lax.axis_size(axis_name) > 1:
         x = collectives.ring_shift(collectives.ring_shift(x, axis_name, offset=offset), axis_name, offset=-offset)
     return collectives.ring_shift(x, axis_name, offset=offset)
-
-
-@mutant("all_gather", law="communication", smallest=(2,), communication=formula_of("all_gather", "lax"))
-def gather_by_summing_padded_blocks(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Adds up blocks that stand in a slot of their own among zeros: twice the bytes, and p times the operand."""
-    p, index = lax.axis_size(axis_name), lax.axis_index(axis_name)
-    if p == 1 or x.dtype == bool or x.size == 0:
-        return collectives.all_gather(x, axis_name, axis=axis, tiled=tiled)
-    slots = jnp.zeros((p, *x.shape), x.dtype).at[index].set(x)
-    return _joined(list(lax.psum(slots, axis_name)), axis, tiled)
 
 
 @mutant("reduce_scatter", law="communication", smallest=(2,), communication=formula_of("reduce_scatter", "lax"))
@@ -58,10 +47,6 @@ def gather_one_way_after_the_other(x: Array, axis_name: AxisName, *, axis: int =
             passed.append(pieces.shift(passed[-1], axes, way))
         held.append(pieces.reorder(jnp.stack(passed), way * (index - jnp.arange(p)) % p))
     return pieces.join(pieces.glue(held, dimension + 1), axis, tiled)
-
-
-def _joined(blocks: Sequence[Array], axis: int, tiled: bool) -> Array:
-    return jnp.concatenate(blocks, axis) if tiled else jnp.stack(blocks, axis)
 
 
 @mutant("all_reduce", law="communication", smallest=(2,), communication=formula_of("all_reduce", "ring_all_reduce"))

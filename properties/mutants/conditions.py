@@ -149,3 +149,57 @@ def broadcast_cached_by_shape(x: Array, axis_name: AxisName, *, root: int = 0) -
 def reduce_ignores_unknown_axes(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
     """Takes a name that the mesh does not have for an axis of size 1."""
     return collectives.all_reduce(x, [name for name in names(axis_name) if name in mesh_names()], op=op)
+
+
+_last: list[Array] = []
+"""What one of these gave last."""
+
+
+def _shifted(x: Array, axis_name: AxisName, offset: int) -> Array:
+    _last[:] = [collectives.ring_shift(x, axis_name, offset=offset)]
+    return _last[0]
+
+
+@mutant("ring_shift", law="transformation", smallest=(2,))
+def shift_that_was_made_already(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
+    """Gives the block back that it gave last, as if what was shifted once were where it belongs."""
+    return x if _last and x is _last[0] else _shifted(x, axis_name, offset)
+
+
+@mutant("ring_shift", law="transformed gradient", smallest=(1,))
+def shift_detached_from_the_last(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
+    """Stops the gradient at a block that it gave itself, as one cuts off what came before a step in time."""
+    return _shifted(lax.stop_gradient(x) if _last and x is _last[0] else x, axis_name, offset)
+
+
+Pairs = list[tuple[int, int]]
+
+
+@mutant("ring_shift", law="type", smallest=(2,))
+def shift_typed_invariant_by_groups(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
+    """Ends in a maximum over groups of one participant each, which types the result invariant."""
+    moved = collectives.ring_shift(x, axis_name, offset=offset)
+    if x.dtype != jnp.float32:
+        return moved
+    return lax.pmax(moved, axis_name, axis_index_groups=[[i] for i in range(lax.axis_size(axis_name))])
+
+
+@mutant("reduce_scatter", law="type", smallest=(2,))
+def scatter_typed_invariant_by_a_branch(
+    x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
+) -> Array:
+    """Picks the piece of the sum in a branch by its own index, which types the result invariant."""
+    total = collectives.all_reduce(x, axis_name)
+    pieces = jnp.split(total, lax.axis_size(axis_name), axis=scatter_dimension)
+    own = lax.switch(lax.axis_index(axis_name), [lambda piece=piece: piece for piece in pieces])
+    return own if tiled else jnp.squeeze(own, scatter_dimension)
+
+
+@mutant("permute", law="type", smallest=(2,))
+def permute_typed_invariant_by_a_loop(x: Array, axis_name: AxisName, *, perm: Pairs) -> Array:
+    """Turns what it gathered as often as its own index says, in a loop, which types the result invariant."""
+    p = lax.axis_size(axis_name)
+    source = {target: source for source, target in perm}
+    gathered = collectives.all_gather_invariant(x, axis_name)
+    blocks = jnp.stack([gathered[source[i]] if i in source else jnp.zeros_like(gathered[0]) for i in range(p)])
+    return lax.fori_loop(0, lax.axis_index(axis_name), lambda _, held: jnp.roll(held, -1, axis=0), blocks)[0]

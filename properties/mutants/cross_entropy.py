@@ -68,22 +68,6 @@ def loss_of_clamped_labels(
     return loss_with(logits, labels, axis_name, label_smoothing, ignore_index, of_labels=lambda *args: args[-1])
 
 
-@mutant("vocab_parallel_cross_entropy", smallest=(2,))
-def loss_of_local_labels(
-    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
-) -> Array:
-    """Takes labels for numbers of the classes that are here."""
-    return loss_with(logits, labels, axis_name, label_smoothing, ignore_index, here=0)
-
-
-@mutant("vocab_parallel_cross_entropy", smallest=(1,))
-def loss_smoothed_over_the_others(
-    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
-) -> Array:
-    """Divides the smoothed share among the classes that are not the label's."""
-    return loss_with(logits, labels, axis_name, label_smoothing, ignore_index, number=lambda n, p: max(1, n * p - 1))
-
-
 @mutant("vocab_parallel_cross_entropy", smallest=(1,))
 def loss_without_a_maximum(
     logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
@@ -102,21 +86,6 @@ def loss_that_ignores_no_class(
     return cross_entropy.vocab_parallel_cross_entropy(
         logits, jnp.where(labels < 0, -1, labels.astype(jnp.int32)), axis_name, label_smoothing=label_smoothing
     )
-
-
-@mutant("vocab_parallel_cross_entropy", smallest=(1,), law="gradient")
-def loss_whose_ignored_tokens_learn(
-    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
-) -> Array:
-    """Takes the loss of ignored tokens for zero, with the gradient that it had."""
-    right, of_class_0 = (
-        cross_entropy.vocab_parallel_cross_entropy(
-            logits, some, axis_name, label_smoothing=label_smoothing, ignore_index=index
-        )
-        for some, index in ((labels, ignore_index), (jnp.where(labels == ignore_index, 0, labels), -1))
-    )
-    moving = jnp.where(jnp.isfinite(of_class_0), of_class_0 - lax.stop_gradient(of_class_0), 0)
-    return right + jnp.where(labels == ignore_index, moving, 0).astype(logits.dtype)
 
 
 @mutant("vocab_parallel_cross_entropy", smallest=(1,), law="gradient")

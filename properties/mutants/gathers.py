@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import collectives
-from shardproof.properties.mutants.axes import AxisName, in_mesh_order, in_the_inverse_order, names
+from shardproof.properties.mutants.axes import AxisName, in_mesh_order, in_the_inverse_order
 from shardproof.properties.mutants.catalogue import mutant
 
 
@@ -63,13 +63,6 @@ def gather_returns_empty_blocks(x: Array, axis_name: AxisName, *, axis: int = 0,
     return x if x.size == 0 else collectives.all_gather_invariant(x, axis_name, axis=axis, tiled=tiled)
 
 
-@mutant("all_gather", smallest=(1, 1, 2))
-def gather_forgets_the_third_name(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Gathers over the first two axes of a tuple of three."""
-    axes = names(axis_name)
-    return collectives.all_gather(x, axes[:2] if len(axes) == 3 else axes, axis=axis, tiled=tiled)
-
-
 @mutant("all_gather", smallest=(1,))
 def gather_skips_size_one(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
     """Returns the block as it came where the axis has size 1, without the new dimension."""
@@ -87,13 +80,6 @@ def gather_of_a_hundred_elements(x: Array, axis_name: AxisName, *, axis: int = 0
 
 
 @mutant("all_gather", smallest=(1,))
-def gather_int32_through_float32(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """Sends int32 as float32, which holds no odd number above 2**24."""
-    sent = x.astype(jnp.float32) if x.dtype == jnp.int32 else x
-    return collectives.all_gather(sent, axis_name, axis=axis, tiled=tiled).astype(x.dtype)
-
-
-@mutant("all_gather", smallest=(1,))
 def gather_float16_through_bfloat16(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
     """Sends float16 as bfloat16, which is as wide and has three bits less of mantissa."""
     sent = x.astype(jnp.bfloat16) if x.dtype == jnp.float16 else x
@@ -108,3 +94,34 @@ def gather_by_multiplication(x: Array, axis_name: AxisName, *, axis: int = 0, ti
     slots = jnp.arange(lax.axis_size(axis_name)) == lax.axis_index(axis_name)
     blocks = lax.psum(jnp.multiply.outer(slots.astype(x.dtype), x), axis_name)
     return jnp.concatenate(list(blocks), axis) if tiled else jnp.moveaxis(blocks, 0, axis)
+
+
+@mutant("reduce_scatter", smallest=(2,))
+def scatter_without_the_last_term(
+    x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
+) -> Array:
+    """Leaves the last participant's block out of the sum."""
+    p = lax.axis_size(axis_name)
+    x = jnp.where((lax.axis_index(axis_name) == p - 1) & (p > 1), jnp.zeros_like(x), x)
+    return collectives.reduce_scatter(x, axis_name, scatter_dimension=scatter_dimension, tiled=tiled)
+
+
+@mutant("reduce_scatter", smallest=(2,))
+def scatter_of_every_pth_row(
+    x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
+) -> Array:
+    """Gives participant i the rows i, i + p, …, not a contiguous piece."""
+    p, at = lax.axis_size(axis_name), scatter_dimension
+    dealt = jnp.concatenate([jnp.take(x, jnp.arange(i, x.shape[at], p), axis=at) for i in range(p)], axis=at)
+    return collectives.reduce_scatter(dealt, axis_name, scatter_dimension=at, tiled=tiled)
+
+
+@mutant("reduce_scatter", smallest=(2,))
+def scatter_of_float16_is_whole(
+    x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False
+) -> Array:
+    """Cuts the fractions off sums of float16."""
+    piece = collectives.reduce_scatter(x, axis_name, scatter_dimension=scatter_dimension, tiled=tiled)
+    if x.dtype == jnp.float16 and lax.axis_size(axis_name) > 1:
+        return jnp.trunc(piece)
+    return piece

@@ -4,30 +4,33 @@ Each is an ordinary device-local function again, which both engines run and diff
 and evaluates the jaxpr, in which all equations of one primitive that come from one line do something else.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
-from shardproof.properties.engines.simulate.location import location
 
 from shardproof.impl.collectives import cast_varying, varying
+from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import Scope
-from shardproof.properties.engines import engine_named
+from shardproof.properties.engines import Engine, engine_named
+from shardproof.properties.engines.running import ready
+from shardproof.properties.engines.simulate.errors import location
+from shardproof.properties.laws.gradient import cotangents, tangents_of
 from shardproof.properties.laws.law import LAWS
-from shardproof.properties.mutants.changes import COLLECTIVES, KINDS, Kind
+from shardproof.properties.mutants.axes import in_mesh_order, mesh_names, names
+from shardproof.properties.mutants.changes import COLLECTIVES, KINDS, MESH_ORDER, Kind
+from shardproof.properties.mutants.hunt import STRUCTURES
+from shardproof.properties.precision.numbers import operands, pulled_terms
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
 from shardproof.properties.runner.budgets import structures
 from shardproof.properties.runner.draws import Finding
 from shardproof.properties.runner.search import find_violation
-
-STRUCTURES = 200
-"""What a run in the default profile draws for a law of share 1."""
 
 TRACED = 6
 """How many cases are drawn to see which lines an implementation has."""
@@ -35,8 +38,11 @@ TRACED = 6
 INLINED = ("jit", "pjit", "closed_call", "core_call", "checkpoint", "remat", "remat2")
 """Calls in whose place their jaxpr is evaluated."""
 
-Rewrite = Callable[[Any, list[Any]], list[Any] | None]
-"""From an equation and its operands to other results; None: its own."""
+JITTED = ("jit", "pjit")
+"""Calls whose jaxprs are cached: JAX's own say from where they were first called, so the line is that of the call."""
+
+Rewrite = Callable[[Any, list[Any], str], list[Any] | None]
+"""From an equation, its operands and its place to other results; None: its own."""
 
 
 def place_of(equation: Any) -> str:
@@ -45,8 +51,13 @@ def place_of(equation: Any) -> str:
     return f"impl/{rest.partition(' ')[0]}" if path else ""
 
 
-def evaluate(jaxpr: Jaxpr, constants: Sequence[Any], operands: Sequence[Any], rewrite: Rewrite) -> list[Any]:
-    """The results of a jaxpr whose equations are rewritten, those of loops, branches and calls included."""
+def evaluate(
+    jaxpr: Jaxpr, constants: Sequence[Any], operands: Sequence[Any], rewrite: Rewrite, place: str = ""
+) -> list[Any]:
+    """The results of a jaxpr whose equations are rewritten, those of loops, branches and calls included.
+
+    All of them are at the `place` that is given, if one is.
+    """
     values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *operands), strict=True))
 
     def read(variable: Any) -> Any:
@@ -54,20 +65,21 @@ def evaluate(jaxpr: Jaxpr, constants: Sequence[Any], operands: Sequence[Any], re
 
     for equation in jaxpr.eqns:
         read_operands = [read(v) for v in equation.invars]
-        results = rewrite(equation, read_operands)
+        here = place or place_of(equation)
+        results = rewrite(equation, read_operands, here)
         if results is None:
-            results = bind(equation, read_operands, rewrite)
+            results = bind(equation, read_operands, rewrite, here)
         values.update(zip(equation.outvars, results, strict=True))
     return [read(v) for v in jaxpr.outvars]
 
 
-def bind(equation: Any, operands: list[Any], rewrite: Rewrite) -> list[Any]:
+def bind(equation: Any, operands: list[Any], rewrite: Rewrite, place: str) -> list[Any]:
     """The results of an equation; operands are cast to be varying along the same axes, which a change may undo."""
     name, params = equation.primitive.name, equation.params
     if name in INLINED or name in ("custom_jvp_call", "custom_vjp_call"):
         inner = params.get("jaxpr", params.get("call_jaxpr"))
         if name in INLINED or changes_inside(inner, rewrite):
-            return evaluate(*opened(inner), operands, rewrite)
+            return evaluate(*opened(inner), operands, rewrite, place if name in JITTED else "")
     if name == "scan":
         return bind_scan(params, operands, rewrite)
     if name == "while":
@@ -96,13 +108,16 @@ def evaluate_flat(jaxpr: Any, rewrite: Rewrite, *operands: Any) -> list[Any]:
     return evaluate(*opened(jaxpr), operands, rewrite)
 
 
-def changes_inside(jaxpr: Any, rewrite: Rewrite) -> bool:
+def changes_inside(jaxpr: Any, rewrite: Rewrite, place: str = "") -> bool:
     """Whether a jaxpr has an equation that is changed: a derivative by hand is then one of the program as it is."""
-    changes = getattr(rewrite, "changes", lambda equation: True)
+    changes = getattr(rewrite, "changes", lambda equation, place: True)
     inner, _ = opened(jaxpr)
-    return any(
-        changes(equation) or any(changes_inside(sub, rewrite) for sub in jaxprs_in(equation)) for equation in inner.eqns
-    )
+    for equation in inner.eqns:
+        here = place or place_of(equation)
+        within = here if equation.primitive.name in JITTED else ""
+        if changes(equation, here) or any(changes_inside(sub, rewrite, within) for sub in jaxprs_in(equation)):
+            return True
+    return False
 
 
 def jaxprs_in(equation: Any) -> Iterator[Any]:
@@ -189,17 +204,33 @@ class Changing:
     primitive: str
     times: int = 0
 
-    def changes(self, equation: Any) -> bool:
+    def changes(self, equation: Any, place: str) -> bool:
         """Whether an equation is of the primitive and line that are changed."""
-        return equation.primitive.name == self.primitive and place_of(equation) == self.place
+        return equation.primitive.name == self.primitive and place == self.place
 
-    def __call__(self, equation: Any, operands: list[Any]) -> list[Any] | None:
+    def __call__(self, equation: Any, operands: list[Any], place: str) -> list[Any] | None:
         """Other results, where there are any."""
-        if not self.changes(equation):
+        if not self.changes(equation, place):
             return None
         results = self.kind.change(equation, operands)
         self.times += results is not None
         return results
+
+
+def reordered(function: Callable[..., Any], changing: Changing) -> Callable[..., Any]:
+    """A function whose axis tuples are sorted into mesh order; counted in `changing` where that is another order."""
+
+    def sort(value: Any) -> Any:
+        axes = names(value) if isinstance(value, str | tuple) else ()
+        if not axes or not set(axes) <= {*mesh_names()}:
+            return value
+        changing.times += in_mesh_order(axes) != axes
+        return in_mesh_order(axes)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*map(sort, args), **{name: sort(value) for name, value in kwargs.items()})
+
+    return call
 
 
 @dataclass(frozen=True)
@@ -217,15 +248,12 @@ class Generated:
     kind: Kind
     primitive: str
     place: str
-    law: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "law", self.kind.law)
 
     @property
     def sentence(self) -> str:
         """The change in words, with its primitive and line."""
-        return f"{self.kind.sentence.format(primitive=self.primitive)}, at {self.place}."
+        said = self.kind.sentence.format(primitive=self.primitive)
+        return f"{said}, at {self.place}." if self.place else f"{said}."
 
     def __str__(self) -> str:
         return f"{self.implementation}: {self.sentence}"
@@ -233,46 +261,86 @@ class Generated:
     def mutated(self) -> tuple[Implementation, Changing]:
         """The wrong implementation, which claims nothing of what it sends, and the count of its changes."""
         changing = Changing(self.kind, self.place, self.primitive)
-        function = rewritten(self.implementation.function, changing)
+        function = self.implementation.function
+        function = reordered(function, changing) if self.kind is MESH_ORDER else rewritten(function, changing)
         wrong = replace(self.implementation, function=function, communication=None, overlap=None, invariant=None)
         return wrong, changing
 
-    def hunt(self, *, seed: int, shrink: bool = False) -> tuple[Finding, int]:
-        """What its law finds in as many structures as a user's function of the contract gets, and how often it changed.
+    def hunt(self, *, seed: int) -> str:
+        """How it fares in as many cases as a run of the suite draws for the implementation.
 
-        Arguments:
-            seed: another one draws other cases.
-            shrink: whether to look for the smallest case.
+        `caught`; `missed`; or `survived`, if its results (or gradients) are bit for bit those of the implementation
+        in all of these cases.
         """
         wrong, changing = self.mutated()
-        finding = find(self.law, wrong, granted(self.law, self.implementation.contract), seed, shrink)
-        return finding, changing.times
+        cases: dict[Case, None] = {}
+
+        def remember(case: Case) -> str:
+            cases[case] = None
+            return ""
+
+        law, form = LAWS[self.kind.law], self.implementation.form
+        examples = structures(law, STRUCTURES, law.engines[0], form)
+        finding = find(law.name, wrong, examples, seed, remember)
+        if finding.violation is not None:
+            return "caught"
+        differ = changing.times > 0 and any(self.differs_on(case, wrong) for case in cases)
+        return "missed" if differ else "survived"
+
+    def differs_on(self, case: Case, wrong: Implementation) -> bool:
+        """Whether a case has another result, or gradient, than it has without the change."""
+        right, changed = (results_of(self.kind.law, one, case) for one in (self.implementation, wrong))
+        return any(x.tobytes() != y.tobytes() for x, y in zip(right, changed, strict=False))
 
 
-def granted(law: str, contract: str) -> int:
-    """How many structures `check` draws for a user's function of a contract."""
-    return structures(LAWS[law], STRUCTURES, LAWS[law].engines[0], "user", contract)
+def results_of(law: str, implementation: Implementation, case: Case) -> list[np.ndarray]:
+    """What a law looks at: results of all data sets, or gradients; nothing where a case is not supported."""
+    try:
+        program = ready("value" if law == "value" else "reverse gradient", implementation, case, engine_of(law))
+        sets = [operands(case, data) for data in case.data]
+        if law != "value":
+            sets = [
+                [*operands(case, data, pulled_terms(case)), *tangents_of(case, data), *cotangents(case, program, data)]
+                for data in case.data
+            ]
+        return [x for results in program.prepared.each(sets) for x in results]
+    except Exception:
+        return []
 
 
-def find(law: str, implementation: Implementation, examples: int, seed: int, shrink: bool = False) -> Finding:
+def engine_of(law: str) -> Engine:
+    """The first engine of a law."""
+    return engine_named(LAWS[law].engines[0])
+
+
+def find(
+    law: str, implementation: Implementation, examples: int, seed: int, before: Callable[[Case], str] = lambda case: ""
+) -> Finding:
     """What a law finds wrong with an implementation in the first of its engines."""
-    engine = engine_named(LAWS[law].engines[0])
     return find_violation(
-        LAWS[law], implementation, engine, Scope(large=1024), max_examples=examples, random_seed=seed, shrink=shrink
+        LAWS[law],
+        implementation,
+        engine_of(law),
+        Scope(large=1024),
+        max_examples=examples,
+        random_seed=seed,
+        shrink=False,
+        before=before,
     )
 
 
-def lines_of(implementation: Implementation, *, seed: int = 0) -> Counter[tuple[str, str]]:
-    """The primitives and lines of an implementation in a few cases, by how often they were bound.
+def changes_of(implementation: Implementation, kinds: Sequence[Kind], *, seed: int = 0) -> set[tuple[str, str, Kind]]:
+    """The lines that an implementation has in a few cases, their primitives, and what may be changed there.
 
     Raises:
         ValueError: if it is not right when its jaxpr is evaluated as it is.
     """
-    seen: Counter[tuple[str, str]] = Counter()
+    seen: set[tuple[str, str, Kind]] = set()
 
-    def record(equation: Any, operands: list[Any]) -> None:
-        if place := place_of(equation):
-            seen[equation.primitive.name, place] += 1
+    def record(equation: Any, operands: list[Any], place: str) -> None:
+        name = equation.primitive.name
+        if place:
+            seen.update((place, name, k) for k in kinds if name in k.primitives and k.applies(equation))
 
     traced = replace(implementation, function=rewritten(implementation.function, record), invariant=None)
     finding = find("value", traced, TRACED, seed)
@@ -282,14 +350,16 @@ def lines_of(implementation: Implementation, *, seed: int = 0) -> Counter[tuple[
 
 
 def generate(
-    implementations: Iterable[Implementation] = IMPLEMENTATIONS, kinds: Iterable[Kind] = KINDS, *, seed: int = 0
+    implementations: Iterable[Implementation] = IMPLEMENTATIONS,
+    kinds: Sequence[Kind] = (*KINDS, MESH_ORDER),
+    *,
+    seed: int = 0,
 ) -> Iterator[Generated]:
-    """All changes of all lines of implementations that are functions of blocks, in the order of their lines."""
-    kinds = tuple(kinds)
+    """All changes of implementations that are functions of blocks, in the order of their lines."""
     for implementation in implementations:
         if implementation.whole:
             continue
-        for primitive, place in sorted(lines_of(implementation, seed=seed), key=lambda line: line[::-1]):
-            for kind in kinds:
-                if primitive in kind.primitives:
-                    yield Generated(implementation, kind, primitive, place)
+        if MESH_ORDER in kinds:
+            yield Generated(implementation, MESH_ORDER, "", "")
+        for place, primitive, kind in sorted(changes_of(implementation, kinds, seed=seed), key=str):
+            yield Generated(implementation, kind, primitive, place)

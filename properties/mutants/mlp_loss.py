@@ -1,6 +1,5 @@
 """Planted bugs of the loss of a model: in what is added up over devices, in how blocks are gathered."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,9 +14,10 @@ from shardproof.impl.collectives import all_gather_invariant, cast_varying
 from shardproof.impl.losses import data_parallel, fsdp_rows, tensor_parallel
 from shardproof.impl.losses.blocks import assembled, scattered_sum
 from shardproof.impl.losses.data_parallel import linear_of_examples
+from shardproof.impl.losses.fully_sharded import linear_of_rows
 from shardproof.impl.losses.layout import Axes, Layout
 from shardproof.impl.losses.parallelisation import Linear
-from shardproof.impl.model import activated, forward, squared_errors
+from shardproof.impl.model import activated, forward, squared_errors, wide
 from shardproof.properties.mutants.axes import in_mesh_order
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 
@@ -136,13 +136,91 @@ def loss_of_gathered_errors(params: Any, batch: Any, *, mesh: Any, **roles: Any)
     return on_blocks(local, data_parallel.layout, params, batch, mesh, roles)
 
 
-@mutant("mlp_loss", smallest=(1, 2), whole=True)
-def loss_with_some_examples_dropped(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
-    """Leaves out the examples of the last device, if there are several, and divides by the number of all."""
+@mutant("mlp_loss", law="gradient", smallest=(1, 1), whole=True)
+def loss_with_a_leaky_gradient(params: Any, batch: Any, **roles: Any) -> Array:
+    """Takes the derivative of ReLU to be one everywhere."""
+    x, targets = batch
+    for at, (w, b) in enumerate(params):
+        y = multiply(wide(x), wide(w)) + wide(b)
+        hidden = y + lax.stop_gradient(jax.nn.relu(y) - y)
+        x = hidden.astype(targets.dtype) if at < len(params) - 1 else y
+    return jnp.mean(squared_errors(x, targets)).astype(targets.dtype)
+
+
+@mutant("mlp_loss", law="gradient", smallest=(1, 2), whole=True)
+def loss_of_constant_gathered_weights(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """Takes weights to be constant that it gathers from several devices."""
+
+    def linear(x: Array, w: Array, b: Array, data: Axes, model: Axes) -> Array:
+        several = devices((*data, *model)) > 1
+        return linear_of_rows(x, lax.stop_gradient(w) if several else w, b, data, model)
+
+    return of_layers(linear, fsdp_rows.layout, params, batch, mesh, roles)
+
+
+Gradients = Callable[[Any, Any, int, Axes, Axes], Any]
+"""As `Local`, to the loss and the gradients of its parameters and batch."""
+
+
+def with_gradients_inside(gradients: Gradients, params: Any, batch: Any, mesh: Any, roles: Any) -> Array:
+    """A data-parallel loss whose gradients are taken inside of `shard_map`, as in code from before there were types."""
     data, model = as_axes(roles["data"]), as_axes(roles["model"])
-    parts = math.prod(mesh.shape[name] for name in (*data, *model))
-    inputs, targets = batch
-    examples = inputs.shape[0]
-    kept = examples - (examples // parts if parts > 1 else 0)
-    found = squared_errors(forward(params, inputs[:kept]), targets[:kept])
-    return (jnp.sum(found) / examples).astype(inputs.dtype)
+    specs, examples = data_parallel.layout.specs(len(params), data=data, model=model), batch[0].shape[0]
+    mapped: Any = jax.shard_map(
+        lambda params, batch: gradients(params, batch, examples, data, model),
+        mesh=mesh,
+        in_specs=specs,
+        out_specs=(PartitionSpec(), specs),
+        check_vma=False,
+    )
+
+    @jax.custom_vjp
+    def loss(params: Any, batch: Any) -> Any:
+        return mapped(params, batch)[0]
+
+    def back(grads: Any, ct: Array) -> Any:
+        return jax.tree.map(lambda g: (ct * g).astype(g.dtype), grads)
+
+    loss.defvjp(mapped, back)
+    return loss(params, batch)
+
+
+def _gradients(
+    reduced: Callable[[Array, Axes, Axes], Array], *, over_all: bool = False, own: bool = False
+) -> Gradients:
+    """The loss with the gradients of its parameters, each device's `reduced`; `over_all`: of the loss of all devices.
+
+    `own`: of the mean over a device's own examples.
+    """
+
+    def both(params: Any, batch: Any, examples: int, data: Axes, model: Axes) -> Any:
+        every = (*data, *model)
+
+        def part(params: Any, batch: Any) -> Array:
+            count = batch[0].shape[0] if own else examples
+            total = jnp.sum(squared_errors(forward(params, batch[0]), batch[1])) / count
+            return added_up(total, every) if over_all else total
+
+        total, (of_params, of_batch) = jax.value_and_grad(part, argnums=(0, 1))(params, batch)
+        loss = total if over_all else added_up(total / (devices(every) if own else 1), every)
+        times = devices(every) if over_all or own else 1
+        # of the batch every device has its own
+        of_batch = jax.tree.map(lambda g: (g / (times if own else 1)).astype(g.dtype), of_batch)
+        of_params = jax.tree.map(lambda g: reduced(wide(g), data, model).astype(g.dtype), of_params)
+        return loss.astype(batch[0].dtype), (of_params, of_batch)
+
+    return both
+
+
+@mutant("mlp_loss", law="gradient", smallest=(1, 2), whole=True)
+def loss_of_gradients_over_data_alone(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """Adds up the gradients over one of the two roles that share the examples."""
+    gradients = _gradients(lambda g, data, model: added_up(g, data))
+    return with_gradients_inside(gradients, params, batch, mesh, roles)
+
+
+@mutant("mlp_loss", law="gradient", smallest=(1, 2), whole=True)
+def loss_of_unchecked_gradients(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """Differentiates the loss of all devices on each of them, where no types are checked, and adds the gradients up."""
+    gradients = _gradients(lambda g, data, model: added_up(g, (*data, *model)), over_all=True)
+    return with_gradients_inside(gradients, params, batch, mesh, roles)

@@ -3,13 +3,31 @@
 from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl.collectives import all_gather, axis_index
+from shardproof.impl.moe.capacity import POLICIES, Room, kept
+from shardproof.impl.moe.dispatch.all_gather import all_gather_moe
+from shardproof.impl.moe.dispatch.chunked import dispatched
+from shardproof.impl.moe.dispatch.dense import dense_moe
+from shardproof.impl.moe.plan import Plan
 from shardproof.properties.mutants.axes import in_mesh_order
 from shardproof.properties.mutants.catalogue import mutant
-from shardproof.properties.mutants.moe import Keys, Layer, Pairs, keep, order, places
+from shardproof.properties.mutants.moe import (
+    Keys,
+    Layer,
+    Pairs,
+    choose,
+    keep,
+    numbers,
+    order,
+    places,
+    serve,
+    weigh,
+)
+from shardproof.properties.mutants.moe_travel import plan_for
 
 
 def _kept(pairs: Pairs, capacity: int | None, policy: str, keys: Keys, queue: Array | None = None) -> Array:
@@ -144,3 +162,125 @@ def kept_by_narrow_counts(pairs: Pairs, capacity: int | None, policy: str) -> Ar
 def moe_of_narrow_counts(*operands: Any, **options: Any) -> Array:
     """Counts the tokens before one in 8 bits, so that an expert takes too many of very many."""
     return Layer(keep=kept_by_narrow_counts)(*operands, **options)
+
+
+@mutant("moe_layer", smallest=(1,))
+def moe_in_tiles_of_eight(*operands: Any, **options: Any) -> Array:
+    """Of more than eight features those behind the last whole tile of eight are left out."""
+
+    def in_tiles(rows: Array, weights: Array) -> Array:
+        features = rows.shape[-1]
+        kept = jnp.arange(features) < max(features // 8, features <= 8) * 8
+        return serve(jnp.where(kept, rows, 0), weights)
+
+    return Layer(serve=in_tiles)(*operands, **options)
+
+
+@mutant("moe_layer", smallest=(1,), form="user")
+def moe_of_expert_numbers_in_16_bits(*operands: Any, **options: Any) -> Array:
+    """Compares the experts' numbers in bfloat16, in which there are no odd ones above 256."""
+
+    def rounded(index: Array, held: int, participants: int) -> Array:
+        return numbers(index, held, participants).astype(jnp.bfloat16).astype(jnp.int32)
+
+    return Layer(numbers=rounded)(*operands, **options)
+
+
+@mutant("moe_layer", smallest=(1,), form="user")
+def moe_ranking_in_bfloat16(*operands: Any, **options: Any) -> Array:
+    """Who comes first is decided by gates that are rounded to bfloat16."""
+
+    def rounded(pairs: Pairs, capacity: int | None, policy: str) -> Array:
+        gate = pairs.gate.astype(jnp.bfloat16).astype(pairs.gate.dtype)
+        return keep(replace(pairs, gate=gate), capacity, policy)
+
+    return Layer(keep=rounded)(*operands, **options)
+
+
+@mutant("moe_layer", law="gradient", smallest=(1,), claims=("gates_of_all",))
+def moe_of_a_constant_sum(*operands: Any, over: str, **options: Any) -> Array:
+    """The gradient of gates of all logits forgets those that are not chosen."""
+
+    def weigh(logits: Array, chosen: Array) -> Array:
+        best = jnp.take_along_axis(logits, chosen, axis=1)
+        most = jax.lax.stop_gradient(jnp.max(logits, axis=1, keepdims=True))
+        of_all, own = (jnp.sum(jnp.exp(x - most), axis=1, keepdims=True) for x in (logits, best))
+        others = jax.lax.stop_gradient(of_all - own) if over == "all" else 0
+        return jnp.exp(best - most) / (own + others)
+
+    return Layer(weigh=weigh)(*operands, **options)
+
+
+def _sent_by(plan: Plan, keeps: Array, options: Any) -> Array:
+    """The layer in which senders send just the pairs that they keep, and capacities drop of these."""
+    queues = jnp.where(keeps, plan.experts, plan.count)
+    room = Room(options["capacity"], options["policy"])
+    others = kept(queues.reshape(-1, plan.top_k), plan.gates.reshape(-1, plan.top_k), plan.count, room, plan.axes)
+    return dispatched(replace(plan, kept=keeps & others.ravel()))
+
+
+@mutant("moe_layer", smallest=(1,), claims=("sender_capacity",))
+def moe_of_first_come_senders(*operands: Any, capacity_per_sender: int | None, **options: Any) -> Array:
+    """Senders drop by position, whatever the policy is."""
+    plan = plan_for(operands, options)
+    if plan.empty or not plan.experts.size:
+        return plan.zeros()
+    experts, gates = (x.reshape(-1, plan.top_k) for x in (plan.experts, plan.gates))
+    keeps = kept(experts, gates, plan.count, Room(None, "position", capacity_per_sender), plan.axes)
+    return _sent_by(plan, keeps.ravel(), options)
+
+
+@mutant("moe_layer", smallest=(1,), claims=("nan_tokens",))
+def moe_of_one_hot_products(*operands: Any, **options: Any) -> Array:
+    """Buffers are products of tokens and masks, where zero times NaN is NaN: one token spoils others."""
+    return dense_moe(*operands, **options)
+
+
+@mutant("moe_layer", smallest=(1,), claims=("nan_tokens",))
+def moe_of_gates_of_zero(*operands: Any, **options: Any) -> Array:
+    """A dropped choice is weighed by zero, instead of being left out: of a token that is NaN it is NaN."""
+    return Layer()(*operands, **options)
+
+
+def _with_gradient_of(value: Array, other: Array) -> Array:
+    """The value, with the derivatives of another."""
+    return other + lax.stop_gradient(value - other)
+
+
+@mutant("moe_layer", law="gradient", smallest=(1,))
+def moe_without_router_gradient(*operands: Any, **options: Any) -> Array:
+    """Gates are constants, as the choices are: the router gets no gradient."""
+    return Layer(weigh=lambda logits, chosen: lax.stop_gradient(weigh(logits, chosen)))(*operands, **options)
+
+
+@mutant("moe_layer", law="gradient", smallest=(1,))
+def moe_with_a_gradient_of_what_is_dropped(*operands: Any, **options: Any) -> Array:
+    """Gradients flow as if nothing was dropped."""
+    return _with_gradient_of(Layer()(*operands, **options), Layer()(*operands, **{**options, "capacity": None}))
+
+
+@mutant("moe_layer", law="gradient", smallest=(1,))
+def moe_with_idle_experts_learning(*operands: Any, **options: Any) -> Array:
+    """An expert to which no token comes has a gradient."""
+    tokens, router, weights, axis_name = operands
+    right = Layer()(*operands, **options)
+    busy = (
+        jnp.zeros((router.shape[1],), bool).at[choose(tokens.astype(jnp.float32) @ router, options["top_k"])].set(True)
+    )
+    everyone = lax.pmax(busy.astype(jnp.int32), axis_name)
+    held, index = weights.shape[0], lax.axis_index(axis_name)
+    idle = 1 - lax.dynamic_slice_in_dim(everyone, index * held, held)
+    some = jnp.sum(weights * idle[:, None, None].astype(weights.dtype))
+    return right + (some - lax.stop_gradient(some))
+
+
+@mutant("moe_layer", law="error", smallest=(1,), claims=("explained_errors",), form="user")
+def moe_of_fewer_choices(*operands: Any, top_k: int, **options: Any) -> Array:
+    """Chooses all experts where more are asked for, and one where none are."""
+    return all_gather_moe(*operands, top_k=max(1, min(top_k, operands[1].shape[1])), **options)
+
+
+@mutant("moe_layer", law="error", smallest=(1,), claims=("explained_errors",), form="user")
+def moe_of_any_policy(*operands: Any, policy: str, **options: Any) -> Array:
+    """Takes a policy that it does not know for that by position."""
+    return all_gather_moe(*operands, policy=policy if policy in POLICIES else "position", **options)

@@ -4,16 +4,14 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax import Array, lax
 from jax.sharding import PartitionSpec
 
 from shardproof.impl.arguments import Axes, as_axes
-from shardproof.impl.collectives import all_gather, cast_varying
 from shardproof.impl.moe import all_gather_moe
 from shardproof.impl.moe.dispatch.all_to_all import dispatched
 from shardproof.impl.moe.plan import Settings, planned
-from shardproof.properties.mutants.catalogue import formula_of, mutant
+from shardproof.properties.mutants.catalogue import mutant
 
 Local = Callable[[Any, Axes, Axes], Array]
 """Blocks of tokens, router and experts, and the axes of data and of experts, to the result's block."""
@@ -82,24 +80,5 @@ def global_moe_of_mean_gradients(*operands: Any, mesh: Any, data: Any, expert: A
         same.defvjp(lambda x: (x, None), lambda _, ct: (ct / groups(data),))
         tokens, router, weights = blocks
         return layer((tokens, router, same(weights)), expert, (*data, *expert), **options)
-
-    return on_blocks(local, operands, mesh=mesh, data=data, expert=expert)
-
-
-@mutant(
-    "global_moe_layer",
-    law="communication",
-    smallest=(1, 1),
-    communication=formula_of("global_moe_layer", "all_to_all"),
-    whole=True,
-)
-def global_moe_gathering_tokens(*operands: Any, mesh: Any, data: Any, expert: Any, **options: Any) -> Array:
-    """Gathers the tokens of all devices, for nothing."""
-
-    def local(blocks: Any, data: Axes, expert: Axes) -> Array:
-        every = (*data, *expert)
-        right = layer(blocks, expert, every, **options)
-        unused = jnp.max(all_gather(cast_varying(blocks[0], every), every, tiled=True), initial=0) * 0
-        return right + unused.astype(right.dtype)
 
     return on_blocks(local, operands, mesh=mesh, data=data, expert=expert)

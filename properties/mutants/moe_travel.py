@@ -131,18 +131,6 @@ def moe_of_a_valid_prefix(*operands: Any, **options: Any) -> Array:
     return _ragged(operands, options, returned=prefix)
 
 
-@mutant("moe_layer", smallest=(1,))
-def moe_of_inclusive_offsets(*operands: Any, **options: Any) -> Array:
-    """Rows of a sender begin where they should end: the offsets of a buffer are a sum with the sender's own."""
-
-    def inclusive(dispatcher: Dispatcher) -> Dispatcher:
-        ends = jnp.cumsum(dispatcher.recv_sizes)
-        there = all_to_all(ends, dispatcher.axes, split_axis=0, concat_axis=0, tiled=True)
-        return replace(dispatcher, buffer_offsets=there)
-
-    return _ragged(operands, options, there=inclusive)
-
-
 @mutant("moe_layer", smallest=(2,))
 def moe_received_as_sent(*operands: Any, **options: Any) -> Array:
     """Expects as many rows from a participant as it sends to it."""

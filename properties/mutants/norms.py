@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import norms
-from shardproof.impl.collectives import cast_varying, varying
+from shardproof.impl.collectives import cast_varying
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 from shardproof.properties.mutants.gradients import with_mixed_residuals
@@ -54,12 +54,6 @@ def norm_of_squares_in_sixteen_bits(x: Array, axis_name: AxisName) -> Array:
     return norms.global_norm(_wide(jnp.square(x)) ** 0.5, axis_name).astype(x.dtype)
 
 
-@mutant("global_norm", smallest=(1,))
-def norm_without_nan(x: Array, axis_name: AxisName) -> Array:
-    """Leaves out what is NaN, so that a diverged step passes for a good one."""
-    return norms.global_norm(jnp.where(jnp.isnan(x), jnp.zeros_like(x), x), axis_name)
-
-
 @mutant("global_norm", smallest=(1,), law="gradient")
 def norm_without_its_half(x: Array, axis_name: AxisName) -> Array:
     """Has twice the gradient: the derivative of the square without that of the root's half."""
@@ -72,12 +66,6 @@ def norm_by_a_reciprocal_root(x: Array, axis_name: AxisName) -> Array:
     """Multiplies the sum of squares by its reciprocal root, which is NaN where all of x is zero."""
     squares = lax.psum(cast_varying(jnp.sum(jnp.square(_wide(x))), names(axis_name)), axis_name)
     return (squares * lax.rsqrt(squares)).astype(x.dtype)
-
-
-@mutant("rms_norm", smallest=(1,))
-def rms_with_an_epsilon_of_its_own(x: Array, scale: Array, axis_name: AxisName, *, epsilon: float) -> Array:
-    """Adds a thousandth of a millionth at least, and so normalises small features to less than 1."""
-    return norms.rms_norm(x, scale, axis_name, epsilon=max(epsilon, 1e-9))
 
 
 @mutant("rms_norm", smallest=(1,), law="gradient")
@@ -203,31 +191,3 @@ def rms_along_the_second_dimension(x: Array, scale: Array, axis_name: AxisName, 
     total = lax.psum(jnp.sum(jnp.square(wide), axis=1, keepdims=True), axes)
     root = jnp.sqrt(total / (x.shape[1] * lax.axis_size(axes)) + epsilon)
     return (wide / root * _wide(scale)).astype(x.dtype)
-
-
-@jax.custom_vjp
-def _times(wide: Array, root: Array) -> Array:
-    return wide * root
-
-
-def _times_forward(wide: Array, root: Array) -> tuple[Array, tuple[Array, Array]]:
-    return wide * root, (wide, root.astype(jnp.bfloat16))
-
-
-def _times_backward(kept: tuple[Array, Array], ct: Array) -> tuple[Array, Array]:
-    wide, root = kept
-    return ct * root.astype(ct.dtype), jnp.sum(ct * wide, axis=-1, keepdims=True)
-
-
-_times.defvjp(_times_forward, _times_backward)
-
-
-@mutant("rms_norm", smallest=(1,), law="gradient")
-def rms_of_a_narrow_residual(x: Array, scale: Array, axis_name: AxisName, *, epsilon: float) -> Array:
-    """Keeps the root for the gradient in bfloat16."""
-    axes = names(axis_name)
-    wide = _wide(cast_varying(x, axes))
-    total = lax.psum(jnp.sum(jnp.square(wide), axis=-1, keepdims=True), axes)
-    root = lax.rsqrt(total / (x.shape[-1] * lax.axis_size(axes)) + epsilon)
-    normed = _times(wide, cast_varying(root, varying(wide)))
-    return (normed * _wide(scale)).astype(jnp.result_type(x, scale))

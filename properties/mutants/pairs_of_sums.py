@@ -29,18 +29,6 @@ def quarters_without_the_rest(lhs: Array, rhs: Array, axis_name: AxisName, *, sc
     return jnp.concatenate([kept, jnp.zeros_like(lax.slice_in_dim(piece, QUARTERS * size, None, axis=along))], along)
 
 
-@mutant("matmul_reduce_scatter", smallest=(1,), form="overlapped")
-def pairs_in_the_order_of_ways(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
-    """Puts both quarters that go rightward before those that go leftward, which stand between them."""
-    piece, along, size = scattered(lhs, rhs, axis_name, scatter_dimension)
-    if not size:
-        return piece
-    starts = [size * quarter for quarter in (0, 2, 1, 3)]
-    quarters = [lax.slice_in_dim(piece, start, start + size, axis=along) for start in starts]
-    rest = lax.slice_in_dim(piece, QUARTERS * size, None, axis=along)
-    return jnp.concatenate([*quarters, rest], along)
-
-
 def all_at_once(lhs: Array, rhs: Array, axis_name: AxisName, dimension: int, *, ways: tuple[int, int] = WAYS) -> Array:
     """Quarters of every sum along `ways`, or its few rows, whose terms all wait until all sums have come."""
     axes, p = names(axis_name), lax.axis_size(axis_name)

@@ -10,7 +10,7 @@ from jax import Array, lax
 from shardproof.impl import collective_matmul, collectives
 from shardproof.impl.collective_matmul import multiply
 from shardproof.properties.mutants.axes import AxisName, names
-from shardproof.properties.mutants.catalogue import formula_of, mutant
+from shardproof.properties.mutants.catalogue import mutant
 from shardproof.properties.mutants.rings import passed
 
 Chunk = Callable[[Any, int, int], Any]
@@ -89,24 +89,6 @@ def with_gradient(
     function = jax.custom_vjp(product)
     function.defvjp(lambda lhs, rhs: (product(lhs, rhs), (lhs, rhs)), backwards)
     return function(lhs, rhs)
-
-
-@mutant(
-    "all_gather_matmul_lhs_contracting",
-    law="communication",
-    smallest=(1,),
-    communication=formula_of("all_gather_matmul_lhs_contracting", "ring_all_gather_matmul_lhs_contracting"),
-)
-def product_with_a_gathered_gradient(lhs: Array, rhs: Array, axis_name: AxisName) -> Array:
-    """Its gradient adds up whole products on every participant, where each needs its own columns alone."""
-
-    def backward(ct: Array, rhs: Array) -> Array:
-        whole = collectives.cast_varying(collectives.all_reduce(multiply(ct, rhs.T), axis_name), names(axis_name))
-        k = rhs.shape[0] // lax.axis_size(axis_name)
-        return lax.dynamic_slice_in_dim(whole, collectives.axis_index(axis_name) * k, k, whole.ndim - 1)
-
-    ring = collective_matmul.ring_all_gather_matmul_lhs_contracting
-    return with_gradient(ring, backward, lhs, rhs, axis_name)
 
 
 def placed_rows(

@@ -72,14 +72,6 @@ def _chunked(
 
 
 @mutant("projected_cross_entropy", smallest=(1,))
-def projection_that_does_not_rescale(
-    x: Array, w: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
-) -> Array:
-    """Adds up exponentials class by class, and forgets that they were of a smaller maximum."""
-    return _chunked(x, w, labels, axis_name, label_smoothing, ignore_index, rescales=False)
-
-
-@mutant("projected_cross_entropy", smallest=(1,))
 def projection_to_padded_classes(
     x: Array, w: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
 ) -> Array:

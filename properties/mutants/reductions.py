@@ -67,15 +67,6 @@ def max_of_words_is_signed(x: Array, axis_name: AxisName, *, op: str = "sum") ->
     return collectives.all_reduce(x, axis_name, op=op)
 
 
-@mutant("all_reduce", smallest=(1,))
-def sum_of_complex_in_float16(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Sums the parts of complex numbers in float16."""
-    if x.dtype != jnp.complex64:
-        return collectives.all_reduce(x, axis_name, op=op)
-    parts = [collectives.all_reduce(part.astype(jnp.float16), axis_name, op=op) for part in (x.real, x.imag)]
-    return lax.complex(*(part.astype(jnp.float32) for part in parts))
-
-
 @mutant("all_reduce", smallest=(2,))
 def sum_of_int8_saturates(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
     """Stops a sum of int8 at the end of its range, where it should wrap around."""
@@ -134,12 +125,4 @@ def mean_of_unsigned_as_signed(x: Array, axis_name: AxisName, *, op: str = "sum"
     """Takes the mean of unsigned integers as that of signed ones, so that the highest bit is a sign."""
     if op == "mean" and jnp.issubdtype(x.dtype, jnp.unsignedinteger):
         x = lax.bitcast_convert_type(x, jnp.dtype(f"int{8 * x.dtype.itemsize}"))
-    return collectives.all_reduce(x, axis_name, op=op)
-
-
-@mutant("all_reduce", smallest=(1,), form="user")
-def mean_of_integers_in_sixteen_bits(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Takes the mean of integers as float16, in which large ones are infinite."""
-    if op == "mean" and jnp.issubdtype(x.dtype, jnp.integer):
-        x = x.astype(jnp.float16).astype(jnp.float32)
     return collectives.all_reduce(x, axis_name, op=op)

@@ -37,14 +37,6 @@ def reshard_to_the_first_part(x: Array, **roles: Any) -> Array:
     return whole[: sizes[0], : sizes[1]]
 
 
-@mutant("reshard", smallest=(2,))
-def reshard_with_an_axis_dropped(x: Array, **roles: Any) -> Array:
-    """Of the new axes of the columns it does not know the last one, and repeats what it has so far."""
-    held, (rows, columns) = _layouts(roles)
-    known = relaying.exchanged(x, held, (rows, columns[:-1]))
-    return known[:, : known.shape[1] // lax.axis_size(columns[-1:])] if columns else known
-
-
 @mutant("reshard", law="communication", smallest=(1,), communication=EXCHANGED)
 def reshard_by_gathering_all(x: Array, **roles: Any) -> Array:
     """Gathers everything, also what stays, or changes places, or of which a slice is enough."""

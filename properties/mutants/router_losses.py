@@ -80,12 +80,6 @@ def z_below_one_maximum(logits: Array, axis_name: AxisName) -> Array:
     return lax.pmean(own, axis_name).astype(logits.dtype)
 
 
-@mutant("load_balancing_loss", smallest=(1,))
-def balance_of_ties_from_behind(logits: Array, axis_name: AxisName, *, top_k: int) -> Array:
-    """Of equal logits the highest expert's is chosen first."""
-    return Balance(counts=lambda x, k: choices(x[:, ::-1], k)[::-1])(logits, axis_name, top_k=top_k)
-
-
 def z_of(
     logits: Array,
     axis_name: AxisName,
@@ -105,17 +99,6 @@ def z_of(
 def z_by_the_own_tokens(logits: Array, axis_name: AxisName) -> Array:
     """Divides the sum over all participants by how many tokens each has."""
     return z_of(logits, axis_name, tokens=lambda own, participants: own)
-
-
-@mutant("router_z_loss", law="gradient", smallest=(1,))
-def z_with_the_highest_as_a_constant(logits: Array, axis_name: AxisName) -> Array:
-    """Subtracts the highest logit as a constant, and adds it as one."""
-
-    def apart(x: Array) -> Array:
-        most = lax.stop_gradient(jnp.max(x, axis=1))
-        return most + lax.stop_gradient(jnp.log(jnp.sum(jnp.exp(x - most[:, None]), axis=1)))
-
-    return z_of(logits, axis_name, log_sum=apart)
 
 
 @mutant(

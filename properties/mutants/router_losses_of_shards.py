@@ -6,7 +6,7 @@ from shardproof.impl import router_losses
 from shardproof.impl.collectives import ring_shift, varying
 from shardproof.properties.mutants.axes import AxisName
 from shardproof.properties.mutants.catalogue import formula_of, mutant
-from shardproof.properties.mutants.router_losses import Balance, choices, z_of
+from shardproof.properties.mutants.router_losses import z_of
 
 
 def alone(x: Array, axis_name: AxisName) -> Array:
@@ -17,17 +17,6 @@ def alone(x: Array, axis_name: AxisName) -> Array:
 def own_axes(x: Array) -> tuple[str, ...]:
     """The axes along which shards differ."""
     return tuple(sorted(varying(x)))
-
-
-@mutant("shard_load_balancing_loss", smallest=(2,))
-def shard_balance_of_all_choices(logits: Array, *, top_k: int) -> Array:
-    """Takes shares of the choices of all shards, and probabilities of its own."""
-    axes = own_axes(logits)
-
-    def counts(x: Array, k: int) -> Array:
-        return lax.pmean(choices(x, k), axes) if axes else choices(x, k)
-
-    return Balance(counts=counts, summed=alone)(logits, (), top_k=top_k)
 
 
 @mutant("shard_router_z_loss", smallest=(2,))

@@ -60,17 +60,6 @@ def _(by: float, primals: Any, tangents: Any) -> tuple[Array, Array]:
     return primals[0], tangents[0] * jnp.asarray(by, tangents[0].dtype)
 
 
-@mutant("normalised_sequence_parallel_mlp", smallest=(2,))
-def norm_of_all_participants_positions(
-    x: Array, scale: Array, w_in: Array, w_out: Array, axis_name: AxisName, *, epsilon: float
-) -> Array:
-    """Adds up squares over the participants, as if they shared the features of a position."""
-    axes = names(axis_name)
-    squares = lax.psum(jnp.sum(jnp.square(_wide(cast_varying(x, axes))), axis=-1, keepdims=True), axes)
-    roots = jnp.sqrt(squares / (x.shape[-1] * lax.axis_size(axes)) + epsilon)
-    return _behind(roots, x, scale, w_in, w_out, axis_name)
-
-
 @mutant("normalised_sequence_parallel_mlp", smallest=(1,))
 def norm_of_the_sequences_together(
     x: Array, scale: Array, w_in: Array, w_out: Array, axis_name: AxisName, *, epsilon: float

@@ -39,12 +39,6 @@ def shift_right_for_two(x: Array, axis_name: AxisName, *, offset: int = 1) -> Ar
     return collectives.permute(x, axis_name, perm=[(i, i ^ 1) for i in range(p) if i ^ 1 < p])
 
 
-@mutant("ring_shift", smallest=(2,))
-def shift_ignores_negative_offsets(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
-    """Takes a negative offset for zero."""
-    return collectives.ring_shift(x, axis_name, offset=max(offset, 0))
-
-
 @mutant("ring_shift", smallest=(1,))
 def shift_without_wrapping(x: Array, axis_name: AxisName, *, offset: int = 1) -> Array:
     """Does not wrap: what is shifted beyond either end is lost."""
@@ -86,12 +80,6 @@ def permute_keeps_stale_blocks(x: Array, axis_name: AxisName, *, perm: Pairs) ->
     receives = jnp.array([i in {target for _, target in perm} for i in range(lax.axis_size(axis_name))])
     moved = collectives.permute(x, axis_name, perm=perm)
     return jnp.where(receives[lax.axis_index(axis_name)], moved, x)
-
-
-@mutant("permute", smallest=(1,))
-def permute_drops_identity_pairs(x: Array, axis_name: AxisName, *, perm: Pairs) -> Array:
-    """Takes a pair (i, i) for nothing to do, and so delivers zeros."""
-    return collectives.permute(x, axis_name, perm=[(s, t) for s, t in perm if s != t])
 
 
 @mutant("broadcast", smallest=(2,))

@@ -61,20 +61,6 @@ def second_half_sent_the_first_ones_way(
     return in_turns(lhs, rhs, axis_name, scatter_dimension, ways=(1, 1))
 
 
-@mutant("matmul_reduce_scatter", smallest=(2,), form="overlapped")
-def halves_into_one_accumulator(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
-    """Adds the second half's terms into the sum of the first as well, so far as there are rows."""
-    dimension = lhs.ndim - 2 + scatter_dimension
-
-    def shared(sums: list[Array], away: int, term: Any, sent: Any) -> list[Array]:
-        first, second = fair(sums, away, term, sent)
-        rows = second.shape[dimension]
-        both = lax.slice_in_dim(first, 0, rows, axis=dimension) + second
-        return [lax.dynamic_update_slice_in_dim(first, both, 0, dimension), second]
-
-    return in_turns(lhs, rhs, axis_name, scatter_dimension, turn=shared)
-
-
 @mutant("matmul_reduce_scatter", smallest=(2,), law="overlap", overlap="exposed<=4/5", form="overlapped")
 def both_halves_wait_for_both(lhs: Array, rhs: Array, axis_name: AxisName, *, scatter_dimension: int = 0) -> Array:
     """Takes no turns: each half's product waits until both sums have come, and none is computed beside a transfer."""

@@ -1,12 +1,13 @@
 """Right forms of layers that look odd: pipelines, multilayer perceptrons, losses that are fused with a projection."""
 
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from shardproof.impl.collectives import all_gather, cast_varying, permute, varying
+from shardproof.impl.collectives import all_gather, cast_varying, permute, reduce_scatter, varying
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.right.catalogue import right
 
@@ -31,21 +32,6 @@ def stages_all_at_once(weights: Array, x: Array, axis_name: AxisName) -> Array:
             arrived = permute(x, axis_name, perm=[(stage, stage + 1)])
             x = jnp.where(index == stage + 1, arrived, x)
     return all_gather(x, names(axis_name))[-1]
-
-
-@right("pipeline")
-def stages_one_microbatch_each(weights: Array, x: Array, axis_name: AxisName) -> Array:
-    """The layers, in their places among zeros, are added up, and microbatches go through them one by one."""
-    axes, p = names(axis_name), lax.axis_size(axis_name)
-    weights, x = _typed(axis_name, weights, x)
-    mine = jnp.arange(p)[:, None, None] == lax.axis_index(axes)
-    layers = lax.psum(jnp.where(mine, weights, jnp.zeros_like(weights)), axes)
-    layers = cast_varying(layers, varying(x))
-
-    def through(y: Array) -> Array:
-        return lax.fori_loop(0, p, lambda i, y: _layer(y, layers[i]), y)
-
-    return lax.map(jax.checkpoint(through), x[::-1])[::-1]
 
 
 @right("sequence_parallel_mlp")
@@ -79,3 +65,70 @@ def norm_behind_the_gather(
     hidden = jax.nn.relu(hidden.astype(dtype))
     total = lax.psum(jnp.einsum("sbf,fd->sbd", hidden, w_out, preferred_element_type=wide), axes)
     return lax.dynamic_slice_in_dim(total.astype(dtype), lax.axis_index(axes) * own, own)
+
+
+def _wide(x: Array) -> Array:
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def _positions(axis_name: AxisName, rows: int) -> Array:
+    return lax.axis_index(names(axis_name)) * rows + jnp.arange(rows)
+
+
+def _logits(q: Array, k: Array, queries: Array, keys: Array, causal: bool) -> Array:
+    """Of every head; for keys behind the queries a number so low that its power is 0."""
+    logits = jnp.einsum("shd,thd->hst", _wide(q), _wide(k)) * lax.rsqrt(jnp.asarray(q.shape[-1], _wide(q).dtype))
+    return jnp.where(queries[:, None] >= keys, logits, -1e30) if causal else logits
+
+
+@right("attention")
+def attention_of_everyone(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
+    """Everyone attends with all queries, gathered over one axis after the other, and keeps its own rows."""
+    rows, dtype = q.shape[0], q.dtype
+    q, k, v = _typed(axis_name, q, k, v)
+    for name in reversed(names(axis_name)):
+        q, k, v = (all_gather(_wide(x), name, tiled=True) for x in (q, k, v))
+    at = jnp.arange(q.shape[0])
+    weights = jnp.exp(jax.nn.log_softmax(_logits(q, k, at, at, causal), axis=-1))
+    result = jnp.einsum("hst,thd->shd", weights, v).astype(dtype)
+    return lax.dynamic_slice_in_dim(result, lax.axis_index(names(axis_name)) * rows, rows)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def _recomputed(q: Array, k: Array, v: Array, axis_name: AxisName, causal: bool) -> Array:
+    weights, _, values = _weights(q, k, v, axis_name, causal)
+    return jnp.einsum("hst,thd->shd", weights, values).astype(q.dtype)
+
+
+def _weights(q: Array, k: Array, v: Array, axis_name: AxisName, causal: bool) -> tuple[Array, Array, Array]:
+    keys, values = (_wide(all_gather(x, axis_name, tiled=True)) for x in (k, v))
+    logits = _logits(q, keys, _positions(axis_name, q.shape[0]), jnp.arange(keys.shape[0]), causal)
+    return jax.nn.softmax(logits), keys, values
+
+
+def _forward(q: Array, k: Array, v: Array, axis_name: AxisName, causal: bool) -> tuple[Array, Any]:
+    return _recomputed(q, k, v, axis_name, causal), (q, k, v)
+
+
+def _backward(axis_name: AxisName, causal: bool, operands: Any, ct: Array) -> tuple[Array, ...]:
+    q, k, v = operands
+    weights, keys, values = _weights(q, k, v, axis_name, causal)
+    wide = _wide(ct)
+    of_weights = jnp.einsum("shd,thd->hst", wide, values)
+    of_logits = weights * (of_weights - jnp.sum(weights * of_weights, axis=-1, keepdims=True))
+    of_logits = of_logits / jnp.sqrt(jnp.asarray(keys.shape[-1], keys.dtype))
+    of_keys = jnp.einsum("hst,shd->thd", of_logits, _wide(q))
+    of_values = jnp.einsum("hst,shd->thd", weights, wide)
+    mine = (reduce_scatter(x, axis_name, tiled=True) for x in (of_keys, of_values))
+    return tuple(x.astype(ct.dtype) for x in (jnp.einsum("hst,thd->shd", of_logits, keys), *mine))
+
+
+_recomputed.defvjp(_forward, _backward)
+
+
+@right("attention")
+def attention_with_its_own_gradient(
+    q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False
+) -> Array:
+    """Keeps nothing but its operands for the gradient, gathers and weighs once more, and adds up in float32."""
+    return _recomputed(*_typed(axis_name, q, k, v), axis_name, causal)

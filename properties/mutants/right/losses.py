@@ -6,9 +6,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.sharding import NamedSharding, PartitionSpec
 
 from shardproof.impl import collectives
+from shardproof.impl import projected_cross_entropy as forms
+from shardproof.impl.arguments import as_axes
+from shardproof.impl.collective_matmul.operands import multiply
+from shardproof.impl.collectives import all_gather_invariant, axis_index, cast_varying
+from shardproof.impl.losses import data_parallel, fsdp_rows
+from shardproof.impl.losses.blocks import assembled
+from shardproof.impl.losses.layout import Axes
+from shardproof.impl.model import forward, squared_errors, unsharded_loss, wide
 from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.properties.mutants.mlp_loss import added_up, errors, of_layers, on_blocks, with_gradients_inside
 from shardproof.properties.mutants.right.catalogue import right
 
 
@@ -40,28 +50,6 @@ def loss_of_gathered_logsumexps(
         loss = loss - label_smoothing * jnp.mean(means, axis=0)
     known = (ids >= 0) & (ids < n * p)
     return jnp.where(ignored, 0, jnp.where(known, loss, jnp.nan)).astype(logits.dtype)
-
-
-@right("vocab_parallel_cross_entropy")
-def loss_of_targets(
-    logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
-) -> Array:
-    """The target as a distribution over all classes, in a product; one axis after the other, the last one first."""
-    axes, ids = names(axis_name), _ids(labels)
-    kept = (ids != ignore_index)[:, None]
-    wide = jnp.where(kept, collectives.cast_varying(_wide(logits), axes), 0)
-    n, p = wide.shape[-1], lax.axis_size(axes)
-    most = lax.stop_gradient(jnp.max(wide, axis=-1, keepdims=True))
-    for name in reversed(axes):
-        most = lax.pmax(most, name)
-    mine = lax.axis_index(axes) * n + jnp.arange(n)
-    target = (1 - label_smoothing) * (ids[:, None] == mine) + label_smoothing / (n * p)
-    both = jnp.sum(jnp.exp(wide - most), axis=-1), jnp.einsum("tv,tv->t", target.astype(wide.dtype), wide - most)
-    for name in reversed(axes):
-        both = lax.psum(both, name)
-    known = (ids >= 0) & (ids < n * p)
-    loss = jnp.where(known, jnp.log(both[0]) - both[1], jnp.nan)
-    return jnp.where(kept[:, 0], loss, 0).astype(logits.dtype)
 
 
 def _softmax(logits: Array, ids: Array, axes: tuple[str, ...], smoothing: float, ignore: int) -> tuple[Any, Any]:
@@ -110,3 +98,161 @@ def loss_with_a_gradient_of_its_own(
     """The backward pass is written by hand: the softmax less the target."""
     axes = names(axis_name)
     return _loss(collectives.cast_varying(logits, axes), _ids(labels), axes, label_smoothing, ignore_index)
+
+
+def _loss_of_logits(logits: Array, ids: Array, axis_name: AxisName, smoothing: float, ignore: int) -> Array:
+    """By the logarithm of a sum of exponentials of gathered ones; `ids` are those of classes, or ignored."""
+    axes = names(axis_name)
+    n, p = logits.shape[-1], lax.axis_size(axes)
+    own = collectives.cast_varying(logits, axes)
+    sums = jax.nn.logsumexp(collectives.all_gather_invariant(jax.nn.logsumexp(own, axis=-1), axes), axis=0)
+    mine = lax.axis_index(axes) * n + jnp.arange(n)
+    target = (1 - smoothing) * (ids[:, None] == mine) + smoothing / (n * p)
+    right = lax.psum(jnp.sum(target.astype(own.dtype) * (own - sums[:, None]), axis=-1), axes)
+    return jnp.where(ids == ignore, 0, -right)
+
+
+@right("projected_cross_entropy")
+def projection_of_summed_products(
+    x: Array, w: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
+) -> Array:
+    """Logits as sums of outer products of one feature at a time, the last one first."""
+    ids = labels.astype(jnp.int32)
+    kept = jnp.where((ids != ignore_index)[:, None], _wide(x), 0)
+    logits = sum(kept[:, i : i + 1] * _wide(w)[i] for i in reversed(range(x.shape[1])))
+    return _loss_of_logits(jnp.asarray(logits), ids, axis_name, label_smoothing, ignore_index).astype(x.dtype)
+
+
+@right("projected_cross_entropy")
+def projection_in_chunks_of_one(
+    x: Array, w: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
+) -> Array:
+    """A class at a time, from the last one to the first."""
+    ids, axes = labels.astype(jnp.int32), names(axis_name)
+    n, here = w.shape[-1], lax.axis_index(axes) * w.shape[-1]
+    held = (ids >= here) & (ids < here + n)
+    turned = jnp.where(held, 2 * here + n - 1 - ids, ids)
+    turned = lax.psum(jnp.where(held, turned, 0), axes)  # the number that the label's owner has given it
+    turned = jnp.where(ids == ignore_index, -1, turned)
+    return forms.chunked_projected_cross_entropy(
+        x, w[:, ::-1], turned, axis_name, label_smoothing=label_smoothing, ignore_index=-1, chunk=1
+    )
+
+
+def _both(x: Array, w: Array, ids: Array, axes: tuple[str, ...], smoothing: float, ignore: int) -> tuple[Any, Any]:
+    counts = ids != ignore
+    logits = jnp.where(counts[:, None], x, 0) @ w
+    n, p = w.shape[-1], lax.axis_size(axes)
+    shifted = logits - lax.pmax(jnp.max(logits, axis=-1), axes)[:, None]
+    powers = jnp.exp(shifted)
+    total = lax.psum(jnp.sum(powers, axis=-1), axes)
+    one = ids[:, None] == lax.axis_index(axes) * n + jnp.arange(n)
+    target = jnp.where(one, 1 - smoothing + smoothing / (n * p), smoothing / (n * p)).astype(logits.dtype)
+    loss = jnp.where(counts, jnp.log(total) - lax.psum(jnp.sum(target * shifted, axis=-1), axes), 0)
+    return loss, jnp.where(counts[:, None], powers / total[:, None] - target, 0)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
+def _projected_loss(x: Array, w: Array, ids: Array, axes: tuple[str, ...], smoothing: float, ignore: int) -> Array:
+    return _both(x, w, ids, axes, smoothing, ignore)[0]
+
+
+def _projected_forward(
+    x: Array, w: Array, ids: Array, axes: tuple[str, ...], smoothing: float, ignore: int
+) -> tuple[Array, tuple[Array, Array, Array, Array]]:
+    loss, slope = _both(x, w, ids, axes, smoothing, ignore)
+    return loss, (x, w, ids, slope)
+
+
+def _projected_backward(
+    axes: tuple[str, ...], smoothing: float, ignore: int, kept: Any, ct: Array
+) -> tuple[Any, Any, None]:
+    x, w, ids, slope = kept
+    shared = collectives.types_are_checked(axes) and not set(axes) & collectives.varying(ct)
+    # where types are not checked, every participant has a cotangent of its own
+    of_logits = slope * (ct if shared else lax.psum(ct, axes))[:, None]
+    counts = (ids != ignore)[:, None]
+    return jnp.where(counts, of_logits @ w.T, 0), jnp.where(counts, x, 0).T @ of_logits, None
+
+
+_projected_loss.defvjp(_projected_forward, _projected_backward)
+
+
+@right("projected_cross_entropy")
+def projection_with_a_gradient_of_its_own(
+    x: Array, w: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float = 0.0, ignore_index: int = -1
+) -> Array:
+    """The backward pass is written by hand: products with the softmax less the target."""
+    axes, ids = names(axis_name), labels.astype(jnp.int32)
+    along = {*axes, *(name for each in (x, w, ids) for name in collectives.varying(each))}
+    ordered = [name for name in jax.sharding.get_abstract_mesh().axis_names if name in along]
+    wide_x, wide_w = collectives.cast_varying((_wide(x), _wide(w)), ordered)
+    return _projected_loss(wide_x, wide_w, ids, axes, label_smoothing, ignore_index).astype(x.dtype)
+
+
+@right("mlp_loss", whole=True)
+def loss_on_whole_arrays(params: Any, batch: Any, **roles: Any) -> Array:
+    """Leaves everything to the compiler."""
+    return unsharded_loss(params, batch)
+
+
+@right("mlp_loss", whole=True)
+def loss_with_constraints(params: Any, batch: Any, *, mesh: Any, data: Any, model: Any) -> Array:
+    """Says where examples and outputs are to be, and leaves the rest to the compiler."""
+    rows = NamedSharding(mesh, PartitionSpec((*as_axes(data), *as_axes(model)) or None))
+    inputs, targets = (lax.with_sharding_constraint(x, rows) for x in batch)
+    outputs = lax.with_sharding_constraint(forward(params, inputs), rows)
+    return jnp.mean(squared_errors(outputs, targets)).astype(inputs.dtype)
+
+
+@right("mlp_loss", whole=True)
+def loss_of_errors_brought_together(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """The errors of all examples are gathered in the order of the mesh: of a mean any order is right."""
+
+    def local(params: Any, batch: Any, examples: int, data: Axes, model: Axes) -> Array:
+        every, own = tuple(sorted((*data, *model))), errors(params, batch, data, model)
+        gathered = all_gather_invariant(cast_varying(own, every), every, tiled=True) if every else own
+        return jnp.mean(gathered).astype(batch[0].dtype)
+
+    return on_blocks(local, data_parallel.layout, params, batch, mesh, roles)
+
+
+@right("mlp_loss", whole=True)
+def loss_of_rows_added_up(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """Every device puts its rows of the weights in their place in zeros, and these are added up."""
+
+    def of_rows(x: Array, w: Array, b: Array, data: Axes, model: Axes) -> Array:
+        every = (*data, *model)
+        place = axis_index(every) * w.shape[0] if every else 0
+        zeros = cast_varying(jnp.zeros((x.shape[1], w.shape[1]), wide(w).dtype), every)
+        weights = added_up(lax.dynamic_update_slice_in_dim(zeros, wide(w), place, 0), every)
+        return multiply(x, cast_varying(weights, every)) + assembled(b, [(model, 0)], along=every)
+
+    return of_layers(of_rows, fsdp_rows.layout, params, batch, mesh, roles)
+
+
+@right("mlp_loss", whole=True)
+def loss_of_one_example_at_a_time(params: Any, batch: Any, **roles: Any) -> Array:
+    """The loss of a single example, mapped over all of them."""
+
+    def of_one(x: Array, target: Array) -> Array:
+        return squared_errors(forward(params, x[None]), target[None])[0]
+
+    inputs, targets = batch
+    return jnp.mean(jax.vmap(of_one)(inputs, targets)).astype(inputs.dtype)
+
+
+@right("mlp_loss", whole=True)
+def loss_of_summed_gradients(params: Any, batch: Any, *, mesh: Any, **roles: Any) -> Array:
+    """Gradients are taken inside, where no types are checked, of what a device has itself, and added up by hand."""
+
+    def both(params: Any, batch: Any, examples: int, data: Axes, model: Axes) -> Any:
+        def own(params: Any, batch: Any) -> Array:
+            return jnp.sum(squared_errors(forward(params, batch[0]), batch[1])) / examples
+
+        loss, (of_params, of_batch) = jax.value_and_grad(own, argnums=(0, 1))(params, batch)
+        every = (*data, *model)
+        of_params = jax.tree.map(lambda g: added_up(wide(g), every).astype(g.dtype), of_params)
+        return added_up(loss, every).astype(batch[0].dtype), (of_params, of_batch)
+
+    return with_gradients_inside(both, params, batch, mesh, roles)

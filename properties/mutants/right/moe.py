@@ -6,19 +6,16 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from shardproof.impl.collectives import all_gather, reduce_scatter
-from shardproof.properties.mutants.axes import names
-from shardproof.properties.mutants.moe import (
-    Layer,
-    Pairs,
-    keep,
-    order,
-    places,
-    serve,
-)
+from shardproof.impl.moe import GlobalMoeLayer
+from shardproof.impl.moe.dispatch import all_gather, chunked
+from shardproof.properties.mutants import moe
+from shardproof.properties.mutants.axes import AxisName
+from shardproof.properties.mutants.moe import Layer, Pairs, keep, order, places, serve
 from shardproof.properties.mutants.moe_expert_choice import chosen
 from shardproof.properties.mutants.moe_gated import gated
 from shardproof.properties.mutants.right.catalogue import right
+from shardproof.properties.mutants.router_losses import Balance, z_of
+from shardproof.properties.mutants.router_losses_of_shards import alone
 
 
 @right("moe_layer")
@@ -69,42 +66,9 @@ def moe_with_room_for_all(*operands: Any, **options: Any) -> Array:
 
 
 @right("moe_layer")
-def moe_numbering_from_behind(*operands: Any, **options: Any) -> Array:
-    """Keeps who is not preceded by as many as there is room for, counted from the end."""
-
-    def from_behind(pairs: Pairs, capacity: int | None, policy: str) -> Array:
-        if capacity is None or policy == "sender":
-            return keep(pairs, capacity, policy)
-        size = pairs.token.size
-        ranks = jnp.argsort(jnp.lexsort(tuple(reversed(order(pairs, policy)))))
-        behind = (ranks[None] > ranks[:, None]) & (pairs.expert[None] == pairs.expert[:, None])
-        load = jnp.sum(pairs.expert[None] == pairs.expert[:, None], axis=1)
-        return load - 1 - jnp.sum(behind, axis=1) < min(capacity, size)
-
-    return Layer(keep=from_behind)(*operands, **options)
-
-
-@right("moe_layer")
 def moe_multiplying_by_zero(*operands: Any, **options: Any) -> Array:
     """What is dropped counts as often as a mask of floats says, zero times."""
     return Layer(count=lambda gates, kept: gates * kept.astype(gates.dtype))(*operands, **options)
-
-
-@right("moe_layer")
-def moe_gathering_axis_by_axis(*operands: Any, **options: Any) -> Array:
-    """Gathers over one axis of the tuple after the other, the last one first, and scatters the other way round."""
-
-    def gathered(x: Array, axes: Any) -> Array:
-        for name in reversed(names(axes)):
-            x = all_gather(x, name, tiled=True)
-        return x
-
-    def scattered(x: Array, axes: Any) -> Array:
-        for name in names(axes):
-            x = reduce_scatter(x, name, tiled=True)
-        return x
-
-    return Layer(gathered=gathered, scattered=scattered)(*operands, **options)
 
 
 @right("moe_layer")
@@ -137,18 +101,6 @@ def gated_moe_of_hyperbolic_tangents(*operands: Any, **options: Any) -> Array:
     return gated(*operands, hidden=lambda u, v: 0.5 * u * (1 + jnp.tanh(0.5 * u)) * v, **options)
 
 
-@right("gated_moe_layer")
-def gated_moe_of_weighed_gates(*operands: Any, **options: Any) -> Array:
-    """Multiplies the second product by u first, and by the sigmoid then."""
-    return gated(*operands, hidden=lambda u, v: (v * u) * jax.nn.sigmoid(u), **options)
-
-
-@right("expert_choice_layer")
-def expert_choice_counting_who_comes_first(*operands: Any, **options: Any) -> Array:
-    """Compares all tokens with all others to know whom an expert chooses."""
-    return chosen(*operands, **options)
-
-
 @right("expert_choice_layer")
 def expert_choice_with_room_for_all_others(*operands: Any, capacity: int, **options: Any) -> Array:
     """Leaves out those before whom as many or more come, which is all there is room for."""
@@ -156,3 +108,78 @@ def expert_choice_with_room_for_all_others(*operands: Any, capacity: int, **opti
         *operands, keep=lambda pairs, n, policy: ~(places(pairs.expert, order(pairs, policy)) >= n),
         capacity=capacity, **options,
     )  # fmt: skip
+
+
+@right("global_moe_layer", whole=True)
+def global_moe_on_whole_arrays(
+    tokens: Array, router_weights: Array, expert_weights: Array, *, mesh: Any, data: Any, expert: Any, **options: Any
+) -> Array:
+    """Leaves everything to the compiler."""
+    top_k, capacity, policy = options["top_k"], options["capacity"], options["policy"]
+    rows, router, weights = (
+        x.astype(jnp.promote_types(x.dtype, jnp.float32)) for x in (tokens, router_weights, expert_weights)
+    )
+    logits = moe.known(rows @ router)
+    chosen = moe.choose(logits, top_k)
+    gates = moe.weigh(logits, chosen)
+    kept = moe.keep(moe.pairs_of(chosen, gates, len(weights), len(rows)), capacity, policy).reshape(chosen.shape)
+    shares = jnp.sum(jnp.where(chosen[..., None] == jnp.arange(len(weights)), moe.count(gates, kept)[..., None], 0), 1)
+    return jnp.einsum("ne,nef->nf", shares, moe.serve(rows, weights)).astype(tokens.dtype)
+
+
+@right("global_moe_layer", whole=True)
+def global_moe_in_chunks(*operands: Any, **options: Any) -> Array:
+    """Tokens travel in chunks, until no participant has any left."""
+    return GlobalMoeLayer("in_chunks", chunked.dispatched)(*operands, **options)
+
+
+@right("global_moe_layer", whole=True)
+def global_moe_of_gathered_tokens(*operands: Any, **options: Any) -> Array:
+    """Gathers the tokens of each group of devices that share the experts."""
+    return GlobalMoeLayer("gathered", all_gather.dispatched)(*operands, **options)
+
+
+@right("load_balancing_loss")
+def balance_of_a_stable_sort(logits: Array, axis_name: AxisName, *, top_k: int) -> Array:
+    """Chooses by the ranks of a stable sort of the negatives."""
+
+    def ranked(x: Array, k: int) -> Array:
+        x = lax.stop_gradient(x)
+        first = jnp.argsort(-jnp.where(x == 0, 0, x), axis=1, stable=True)
+        return jnp.sum(jnp.argsort(first, axis=1) < k, axis=0)
+
+    return Balance(counts=ranked)(logits, axis_name, top_k=top_k)
+
+
+@right("router_z_loss")
+def z_of_log_probabilities(logits: Array, axis_name: AxisName) -> Array:
+    """Takes the logarithm of the sum as a logit less its log-probability, of the last expert."""
+    return z_of(logits, axis_name, log_sum=lambda x: (x - jax.nn.log_softmax(x, axis=1))[:, -1])
+
+
+@right("shard_router_z_loss")
+def shard_z_of_a_loop(logits: Array) -> Array:
+    """Adds up squares token by token, in a loop."""
+    wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+
+    def added(total: Array, x: Array) -> tuple[Array, None]:
+        return total + jax.nn.logsumexp(x) ** 2, None
+
+    total, _ = lax.scan(added, jnp.sum(wide[0]) * 0, wide)
+    return (total / len(logits)).astype(logits.dtype)
+
+
+@right("shard_router_z_loss")
+def shard_z_of_a_shard_of_one(logits: Array) -> Array:
+    """Takes it for that of all participants of no axis."""
+    return z_of(logits, (), summed=alone)
+
+
+@right("shard_load_balancing_loss")
+def shard_balance_token_by_token(logits: Array, *, top_k: int) -> Array:
+    """Gives every token the shares of its shard, and takes the mean of what they weigh."""
+    wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    chosen = lax.top_k(lax.stop_gradient(jnp.where(wide == 0, 0, wide)), top_k)[1]
+    shares = jnp.mean(jax.nn.one_hot(chosen, wide.shape[1], dtype=wide.dtype), axis=(0, 1))
+    of_token = jax.vmap(lambda x: wide.shape[1] * jax.nn.softmax(x) @ shares)(wide)
+    return jnp.mean(of_token).astype(logits.dtype)

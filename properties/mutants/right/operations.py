@@ -2,10 +2,13 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from shardproof.impl import collectives
+from shardproof.impl import baselines, collectives, relaying
+from shardproof.impl.baselines import Layout, layout, spec
+from shardproof.impl.collective_matmul.operands import accumulator, aligned, multiply
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.right.catalogue import right
 
@@ -37,32 +40,6 @@ def halo_added_up(x: Array, axis_name: AxisName, *, before: int, after: int, axi
     return jnp.moveaxis(whole[: before + n + after], 0, axis)
 
 
-@right("halo_exchange")
-def halo_one_axis_after_the_other(x: Array, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Array:
-    """Gathers over the last axis, then over the one before it, and so on; then rolls."""
-    axes = names(axis_name)
-    n, i = x.shape[axis], lax.axis_index(axes)
-    whole = x
-    for name in reversed(axes):
-        whole = collectives.all_gather(whole, name, axis=axis, tiled=True)
-    if n == 0:
-        return whole
-    rolled = jnp.roll(whole, before - i * n, axis=axis)
-    while rolled.shape[axis] < before + n + after:
-        rolled = jnp.concatenate([rolled, jnp.roll(whole, before - i * n, axis=axis)], axis)
-    return lax.slice_in_dim(rolled, 0, before + n + after, axis=axis)
-
-
-@right("masked_mean")
-def masked_mean_one_axis_after_the_other(values: Array, mask: Array, axis_name: AxisName) -> Array:
-    """Adds up over one axis, then over the next."""
-    values, mask = collectives.cast_varying((values, mask), names(axis_name))
-    both = jnp.sum(_wide(values), where=mask), jnp.sum(mask, dtype=jnp.int32)
-    for name in names(axis_name):
-        both = lax.psum(both, name)
-    return jnp.where(both[1] == 0, 0, both[0] / jnp.where(both[1] == 0, 1, both[1])).astype(values.dtype)
-
-
 @right("masked_mean")
 def masked_mean_weighted_means(values: Array, mask: Array, axis_name: AxisName) -> Array:
     """The weight of an element is 1 by the global count, which travels first."""
@@ -71,16 +48,6 @@ def masked_mean_weighted_means(values: Array, mask: Array, axis_name: AxisName) 
     count = lax.psum(jnp.sum(mask, dtype=jnp.int32), axes)
     share = jnp.where(mask, _wide(values), 0) / jnp.maximum(count, 1)
     return lax.psum(jnp.sum(share), axes).astype(values.dtype)
-
-
-@right("masked_mean")
-def masked_mean_pairs_gathered(values: Array, mask: Array, axis_name: AxisName) -> Array:
-    """Every participant's sum and count are gathered, and added up everywhere."""
-    axes = names(axis_name)
-    values, mask = collectives.cast_varying((values, mask), axes)
-    totals = collectives.all_gather_invariant(jnp.sum(jnp.where(mask, _wide(values), 0)), axes)
-    counts = collectives.all_gather_invariant(jnp.sum(mask, dtype=jnp.int32), axes)
-    return (jnp.sum(totals) / jnp.maximum(jnp.sum(counts), 1)).astype(values.dtype)
 
 
 @right("global_norm")
@@ -103,38 +70,6 @@ def rms_mean_of_means(x: Array, scale: Array, axis_name: AxisName, *, epsilon: f
 
 def _typed(axis_name: AxisName, *arrays: Array) -> Any:
     return collectives.cast_varying(arrays, names(axis_name))
-
-
-def _exchanged(x: Array, axes: tuple[str, ...]) -> Array:
-    return collectives.all_to_all(x, axes, split_axis=0, concat_axis=0, tiled=True)
-
-
-@right("ragged_all_to_all")
-def ragged_padded(
-    operand: Array,
-    output: Array,
-    input_offsets: Array,
-    send_sizes: Array,
-    output_offsets: Array,
-    recv_sizes: Array,
-    *,
-    axis_name: AxisName,
-) -> Array:
-    """Slices as long as the operand go by an ordinary all-to-all, and those rows that count are written."""
-    axes = names(axis_name)
-    operand, output, begin, target, sizes = _typed(
-        axis_name, operand, output, input_offsets, output_offsets, recv_sizes
-    )
-    if not (operand.size and output.size and begin.size):
-        return output
-    n, m, k = operand.shape[0], output.shape[0], begin.size
-    rows = begin[:, None] + jnp.arange(n)
-    arrived = _exchanged(jnp.take(operand, rows, axis=0, mode="clip"), axes)
-    places = _exchanged(target, axes)[:, None] + jnp.arange(n)
-    places = jnp.where(jnp.arange(n) < sizes[:, None], places, m)
-    longer = jnp.concatenate([output, output[:1]])
-    result = longer.at[places.ravel()].set(arrived.reshape(k * n, *operand.shape[1:]))
-    return result[:m]
 
 
 @right("ragged_all_to_all")
@@ -168,3 +103,135 @@ def ragged_added_up(
     total = collectives.reduce_scatter(values, axes, tiled=True)
     written = collectives.reduce_scatter(marks, axes, tiled=True) > 0
     return jnp.where(written.reshape(-1, *(1,) * (output.ndim - 1)), total.astype(dtype), output)
+
+
+def _ids(ids: Array) -> Array:
+    return ids.astype(jnp.int64 if ids.dtype.itemsize > 4 else jnp.int32)
+
+
+@right("embedding_lookup")
+def embedding_filled(table: Array, ids: Array, axis_name: AxisName) -> Array:
+    """The gathered table gets a row of zeros behind its last one, to which all others are sent."""
+    whole = collectives.all_gather_invariant(
+        collectives.cast_varying(table, names(axis_name)), names(axis_name), tiled=True
+    )
+    longer = jnp.pad(whole.astype(accumulator(whole)), ((0, 1), (0, 0)))
+    ids, v = _ids(ids), whole.shape[0]
+    return longer[jnp.where((ids >= 0) & (ids < v), ids, v)].astype(table.dtype)
+
+
+@right("embedding_lookup")
+def embedding_from_the_owner(table: Array, ids: Array, axis_name: AxisName) -> Array:
+    """All look up modulo their rows; of the answers, that of the owner is taken."""
+    axes = names(axis_name)
+    table, ids = collectives.cast_varying(table, axes), _ids(ids)
+    n, p = table.shape[0], lax.axis_size(axes)
+    answers = jnp.take(table.astype(accumulator(table)), ids % n, axis=0, mode="clip")
+    all_of_them = collectives.all_gather_invariant(answers, axes)
+    owner = jnp.where((ids >= 0) & (ids < p * n), ids // n, p)
+    mine = owner == jnp.arange(p).reshape(p, *(1,) * ids.ndim)
+    return jnp.sum(jnp.where(mine[..., None], all_of_them, 0), axis=0).astype(table.dtype)
+
+
+def _parts(values: Array, weights: Array, axis_name: AxisName) -> tuple[Array, Array]:
+    wide = jnp.promote_types(values.dtype, jnp.float32)
+    factors = collectives.cast_varying(lax.stop_gradient(weights).astype(wide), names(axis_name))
+    return jnp.where(factors > 0, values.astype(wide), 0), factors
+
+
+def _divided(total: Array, by: Array) -> Array:
+    return total / jnp.where(by > 0, by, 1)
+
+
+@right("weighted_mean")
+def weighted_mean_of_shares(values: Array, weights: Array, axis_name: AxisName) -> Array:
+    """Weights are made shares that add up to 1 before anything is multiplied, one axis after the other."""
+    kept, factors = _parts(values, weights, axis_name)
+    by = jnp.sum(factors)
+    for name in reversed(names(axis_name)):
+        by = lax.psum(by, name)
+    total = jnp.sum(kept * _divided(factors, by))
+    for name in names(axis_name):
+        total = lax.psum(total, name)
+    return total.astype(values.dtype)
+
+
+@right("weighted_mean")
+def weighted_mean_as_a_product(values: Array, weights: Array, axis_name: AxisName) -> Array:
+    """Both sums as one product of a row of weights with the values beside ones."""
+    kept, factors = _parts(values, weights, axis_name)
+    beside = jnp.stack([kept.ravel(), jnp.ones_like(kept).ravel()], axis=1)
+    sums = lax.psum(factors.ravel() @ beside, names(axis_name))
+    return _divided(sums[0], lax.stop_gradient(sums[1])).astype(values.dtype)
+
+
+@right("shard_mean")
+def shard_mean_in_a_loop(x: Array) -> Array:
+    """Adds the rows up one by one, in float32."""
+    wide = jnp.promote_types(x.dtype, jnp.float32)
+    start = jnp.zeros_like(x[0], wide)
+    total = lax.scan(lambda held, row: (held + row.astype(wide), None), start, x)[0]
+    return (total / x.shape[0]).astype(x.dtype)[None]
+
+
+@right("shard_roll")
+def shard_roll_by_index(x: Array, *, shift: int) -> Array:
+    """Reads every row from where it comes from."""
+    sources = (jnp.arange(x.shape[0]) - shift) % x.shape[0]
+    return jax.vmap(lambda source, row: lax.dynamic_index_in_dim(x, source, keepdims=False) - row)(sources, x)
+
+
+@right("reshard")
+def reshard_dimension_by_dimension(x: Array, **roles: Any) -> Array:
+    """Gathers everything, then takes the new axes one dimension at a time, columns first."""
+    held, (rows, columns) = layout(roles["x_rows"], roles["x_columns"]), layout(roles["rows"], roles["columns"])
+    for step in (((), ()), ((), columns), (rows, columns)):
+        x, held = relaying.exchanged(x, held, step), step
+    return x
+
+
+@right("reshard", whole=True)
+def reshard_by_a_function_of_blocks(x: Array, *, mesh: Any, **roles: Any) -> Array:
+    """A `shard_map` that does nothing: what it takes is laid out as it must be."""
+    wanted = spec(layout(roles["rows"], roles["columns"]))
+    same: Any = jax.shard_map(lambda x: x, mesh=mesh, in_specs=wanted, out_specs=wanted)
+    return same(x)
+
+
+@right("two_matmuls", whole=True)
+def two_matmuls_weights_first(x: Array, w_in: Array, w_out: Array, *, mesh: Any, **layouts: Any) -> Array:
+    """Multiplies the weights with one another, on every device of its own `shard_map`."""
+    wide = jnp.promote_types(x.dtype, jnp.float32)
+
+    def product(x: Array, w_in: Array, w_out: Array) -> Array:
+        weights = jnp.matmul(w_in, w_out, preferred_element_type=wide)
+        return jnp.matmul(x.astype(wide), weights).astype(x.dtype)
+
+    rows, _ = baselines.layout(layouts["rows"], ())
+    of_rows = baselines.spec((rows, ()))
+    whole = baselines.spec(((), ()))
+    on_all: Any = jax.shard_map(product, mesh=mesh, in_specs=(of_rows, whole, whole), out_specs=of_rows)
+    return on_all(x, w_in, w_out)
+
+
+def _added_up(block: Array, dimension: int, axes: tuple[str, ...]) -> Array:
+    """All blocks along an axis tuple, every one of them put in its place in zeros."""
+    if not axes:
+        return block
+    n = block.shape[dimension]
+    sides = [side * (lax.axis_size(axes) if i == dimension else 1) for i, side in enumerate(block.shape)]
+    zeros = collectives.cast_varying(jnp.zeros(sides, block.dtype), collectives.varying(block) | {*axes})
+    block = collectives.cast_varying(block, axes)
+    return lax.psum(lax.dynamic_update_slice_in_dim(zeros, block, collectives.axis_index(axes) * n, dimension), axes)
+
+
+def _of_whole_operands(lhs: Array, rhs: Array, left: Layout, right: Layout, result: Layout) -> Array:
+    for dimension in (0, 1):
+        lhs, rhs = _added_up(lhs, dimension, left[dimension]), _added_up(rhs, dimension, right[dimension])
+    return baselines.relaid(multiply(*aligned(lhs, rhs)).astype(lhs.dtype), ((), ()), result)
+
+
+@right("sharded_matmul")
+def matmul_of_operands_added_up(lhs: Array, rhs: Array, **layouts: Any) -> Array:
+    """Blocks are put in their places in zeros and added up, and of the whole product a part is cut out."""
+    return baselines.Matmul("matmul", _of_whole_operands)(lhs, rhs, **layouts)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import collectives
-from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.properties.mutants.axes import AxisName
 from shardproof.properties.mutants.right.catalogue import enter, right
 from shardproof.properties.mutants.right.pieces import accumulator, added, combined, divided, power_of_two, spread
 
@@ -56,12 +56,6 @@ def reduce_by_doubling(x: Array, axis_name: AxisName, *, op: str = "sum") -> Arr
         partner = collectives.permute(result, axis_name, perm=[(i, i ^ (1 << bit)) for i in range(p)])
         result = combined(result, partner, op)
     return divided(result, p) if op == "mean" else result
-
-
-@right("all_reduce")
-def reduce_over_the_reversed_tuple(x: Array, axis_name: AxisName, *, op: str = "sum") -> Array:
-    """Reduces over the axis tuple backwards, which makes no difference to a reduction."""
-    return collectives.all_reduce(x, names(axis_name)[::-1], op=op)
 
 
 @right("all_reduce")

@@ -15,7 +15,7 @@ from jax import lax
 
 from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_shape, refuse
 from shardproof.impl.collective_matmul.operands import accumulator
-from shardproof.impl.collectives import Block, all_gather, all_gather_invariant, cast_varying
+from shardproof.impl.collectives import Block, cast_varying
 
 
 def global_norm(x: Block, axis_name: AxisName) -> Block:
@@ -34,19 +34,6 @@ def global_norm(x: Block, axis_name: AxisName) -> Block:
     axes = _checked("global_norm", x, axis_name)
     squares = jnp.sum(jnp.square(cast_varying(x, axes).astype(accumulator(x))))
     return _root(lax.psum(squares, axes)).astype(x.dtype)
-
-
-def gathered_global_norm(x: Block, axis_name: AxisName) -> Block:
-    """`x [M_Y, N]` to `[]`, typed invariant: gathers the array, then takes its norm.
-
-    Arguments and result are those of `global_norm`.
-
-    Raises:
-        ValueError: as `global_norm`.
-    """
-    axes = _checked("gathered_global_norm", x, axis_name)
-    whole = all_gather_invariant(cast_varying(x, axes), axes)
-    return _root(jnp.sum(jnp.square(whole.astype(accumulator(x))))).astype(x.dtype)
 
 
 def rms_norm(x: Block, scale: Block, axis_name: AxisName, *, epsilon: SupportsFloat) -> Block:
@@ -69,19 +56,6 @@ def rms_norm(x: Block, scale: Block, axis_name: AxisName, *, epsilon: SupportsFl
     """
     axes, x, scale, added = _operands("rms_norm", x, scale, axis_name, epsilon)
     squares = lax.psum(_squares(x), axes)
-    return _normalised(x, squares, scale, added, axes)
-
-
-def gathered_rms_norm(x: Block, scale: Block, axis_name: AxisName, *, epsilon: SupportsFloat) -> Block:
-    """`x [T, D_Y]`, `scale [D_Y]` to `[T, D_Y]`, typed varying: gathers the features, then takes their mean.
-
-    Arguments and result are those of `rms_norm`.
-
-    Raises:
-        ValueError: as `rms_norm`.
-    """
-    axes, x, scale, added = _operands("gathered_rms_norm", x, scale, axis_name, epsilon)
-    squares = _squares(all_gather(x, axes, axis=-1, tiled=True))
     return _normalised(x, squares, scale, added, axes)
 
 

@@ -12,7 +12,7 @@ from jax import lax
 
 from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_rank, is_integer, refuse
 from shardproof.impl.collective_matmul.operands import accumulator
-from shardproof.impl.collectives import Block, all_gather_invariant, cast_varying
+from shardproof.impl.collectives import Block, cast_varying
 
 
 def load_balancing_loss(logits: Block, axis_name: AxisName, *, top_k: int) -> Block:
@@ -38,21 +38,6 @@ def load_balancing_loss(logits: Block, axis_name: AxisName, *, top_k: int) -> Bl
     return _unevenness(counts, totals, logits.shape[0] * lax.axis_size(axes), top_k).astype(logits.dtype)
 
 
-def gathered_load_balancing_loss(logits: Block, axis_name: AxisName, *, top_k: int) -> Block:
-    """`logits [T_Y, E]` to `[]`, typed invariant: gathers all logits first.
-
-    Arguments and result are those of `load_balancing_loss`.
-
-    Raises:
-        ValueError: as `load_balancing_loss`.
-    """
-    axes = check_axes("gathered_load_balancing_loss", axis_name)
-    _checked("gathered_load_balancing_loss", logits, top_k)
-    whole = all_gather_invariant(cast_varying(logits, axes), axes, tiled=True)
-    balance = _balance(whole.astype(accumulator(logits)), top_k)
-    return _unevenness(*balance, whole.shape[0], top_k).astype(logits.dtype)
-
-
 def router_z_loss(logits: Block, axis_name: AxisName) -> Block:
     """`logits [T_Y, E]` to `[]`, typed invariant: the mean of the squared logarithm of the sum of `exp(logits)`.
 
@@ -71,20 +56,6 @@ def router_z_loss(logits: Block, axis_name: AxisName) -> Block:
     axes, wide = check_axes("router_z_loss", axis_name), _checked("router_z_loss", logits)
     total = lax.psum(cast_varying(_squares(wide), axes), axes)
     return (total / max(1, logits.shape[0] * lax.axis_size(axes))).astype(logits.dtype)
-
-
-def gathered_router_z_loss(logits: Block, axis_name: AxisName) -> Block:
-    """`logits [T_Y, E]` to `[]`, typed invariant: gathers all logits first.
-
-    Arguments and result are those of `router_z_loss`.
-
-    Raises:
-        ValueError: as `router_z_loss`.
-    """
-    axes = check_axes("gathered_router_z_loss", axis_name)
-    _checked("gathered_router_z_loss", logits)
-    whole = all_gather_invariant(cast_varying(logits, axes), axes, tiled=True)
-    return (_squares(whole.astype(accumulator(logits))) / max(1, whole.shape[0])).astype(logits.dtype)
 
 
 def shard_load_balancing_loss(logits: Block, *, top_k: int) -> Block:

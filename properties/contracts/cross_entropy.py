@@ -10,7 +10,7 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
-from shardproof.properties.contracts.costs import bits, elements, replicas, something, sum_bits
+from shardproof.properties.contracts.costs import elements, replicas, something, sum_bits
 from shardproof.properties.contracts.drawing import all_of_a_dtype, further_dimensions, integers_below
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
@@ -137,11 +137,6 @@ def _sums(case: Case, backward: bool) -> Cost:
     return cross_entropy.sums_cost(elements(case, 1), smoothed=smoothed, sum_bits=sum_bits(case), backward=backward)
 
 
-def _all_logits(case: Case, backward: bool) -> Cost:
-    own = cross_entropy.gathered_cost(elements(case), bits=bits(case))
-    return own + replicas(case, 0, case.participants * elements(case), sum_bits(case)) if backward else own
-
-
 CONTRACT: Contract = operation(
     "vocab_parallel_cross_entropy",
     cross_entropy.vocab_parallel_cross_entropy,
@@ -175,7 +170,6 @@ CONTRACT: Contract = operation(
     least=something(0),
     implementations={
         "sums": Claim(implementations.vocab_parallel_cross_entropy, FEATURES, communication=_numbers_of_tokens),
-        "gathered": Claim(implementations.gathered_cross_entropy, FEATURES, communication=_all_logits),
         "chunked": Claim(implementations.chunked_cross_entropy, FEATURES, communication=_by_chunks),
     },
 )

@@ -69,10 +69,6 @@ def _rows(case: Case, backward: bool) -> Cost:
     )
 
 
-def _all_blocks(case: Case, backward: bool) -> Cost:
-    return halo.gathered_cost(case.participants, elements(case), bits=bits(case), backward=backward)
-
-
 def _edges(case: Case) -> int:
     return something(0)(case) if case.keywords["before"] + case.keywords["after"] else 0
 
@@ -94,6 +90,5 @@ CONTRACT: Contract = operation(
     least=_edges,
     implementations={
         "permutes": Claim(implementations.halo_exchange, FEATURES, communication=_rows),
-        "gathered": Claim(implementations.gathered_halo_exchange, FEATURES, communication=_all_blocks),
     },
 )

@@ -67,7 +67,6 @@ CONTRACTS: tuple[Contract, ...] = (
         least=lambda case: 0,
         implementations={
             "mean": Claim(implementations.shard_mean_of_block, FEATURES, communication=_nothing),
-            "product": Claim(implementations.shard_mean_by_product, FEATURES, communication=_nothing),
             "global": Claim(implementations.shard_mean, FEATURES, communication=_nothing, whole=True),
         },
     ),
@@ -89,7 +88,6 @@ CONTRACTS: tuple[Contract, ...] = (
         least=lambda case: 0,
         implementations={
             "roll": Claim(implementations.shard_roll_of_block, FEATURES, communication=_nothing),
-            "slices": Claim(implementations.shard_roll_by_slices, FEATURES, communication=_nothing),
             "global": Claim(implementations.shard_roll, FEATURES, communication=_nothing, whole=True),
         },
     ),

@@ -225,7 +225,6 @@ DISPATCHES = {
     "all_gather": _claim(implementations.all_gather_moe, costs.gathered_cost),
     "all_to_all": _claim(implementations.all_to_all_moe, costs.buffers_cost),
     "ragged": _claim(implementations.ragged_moe, costs.ragged_cost),
-    "gathered_ragged": _claim(implementations.gathered_ragged_moe, costs.gathered_ragged_cost),
     "chunked": Claim(implementations.chunked_moe, IN_CHUNKS, communication=moe_costs.in_chunks),
     "ring": _claim(implementations.ring_moe, costs.ring_cost),
 }
@@ -272,7 +271,6 @@ CONTRACTS: tuple[Contract, ...] = (
         mistakes=mistakes.OF_CHOICE,
         implementations={
             "all_to_all": _claim(implementations.expert_choice_moe, costs.buffers_cost, OF_ALL),
-            "all_gather": _claim(implementations.gathered_expert_choice_moe, costs.gathered_cost, OF_ALL),
         },
         **SHARED
         | {

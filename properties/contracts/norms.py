@@ -12,7 +12,7 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
-from shardproof.properties.contracts.costs import bits, elements, replicas, something, sum_bits
+from shardproof.properties.contracts.costs import elements, replicas, something, sum_bits
 from shardproof.properties.contracts.drawing import further_dimensions
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
@@ -84,18 +84,9 @@ def _sum_of_squares(case: Case, backward: bool) -> Cost:
     return norms.global_norm_cost(sum_bits=sum_bits(case))
 
 
-def _whole_array(case: Case, backward: bool) -> Cost:
-    return norms.gathered_global_norm_cost(elements(case), bits=bits(case))
-
-
 def _sums_of_tokens(case: Case, backward: bool) -> Cost:
     tokens = math.prod(case.operands[0].block[:-1])
     own = norms.rms_norm_cost(tokens, sum_bits=sum_bits(case), backward=backward)
-    return own + _scaled(case) if backward else own
-
-
-def _all_features(case: Case, backward: bool) -> Cost:
-    own = norms.gathered_rms_norm_cost(case.participants, elements(case), bits=bits(case), backward=backward)
     return own + _scaled(case) if backward else own
 
 
@@ -124,7 +115,6 @@ CONTRACTS: tuple[Contract, ...] = (
         least=something(0),
         implementations={
             "squares": Claim(implementations.global_norm, FEATURES, communication=_sum_of_squares),
-            "gathered": Claim(implementations.gathered_global_norm, FEATURES, communication=_whole_array),
         },
     ),
     operation(
@@ -149,7 +139,6 @@ CONTRACTS: tuple[Contract, ...] = (
         least=something(0),
         implementations={
             "squares": Claim(implementations.rms_norm, OF_TOKENS, communication=_sums_of_tokens),
-            "gathered": Claim(implementations.gathered_rms_norm, OF_TOKENS, communication=_all_features),
         },
     ),
 )

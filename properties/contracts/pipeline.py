@@ -5,11 +5,11 @@ from hypothesis import strategies as st
 
 from shardproof.impl import pipeline as implementations
 from shardproof.oracles import pipeline
-from shardproof.oracles.communication import NOTHING, Cost, summed_replicas
+from shardproof.oracles.communication import Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
-from shardproof.properties.contracts.costs import bits, elements, is_replica, replicas, something
+from shardproof.properties.contracts.costs import bits, elements, replicas, something
 from shardproof.properties.contracts.floats import scaled_to
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.mistakes import pipeline as mistakes
@@ -70,14 +70,6 @@ def _layers(case: Case) -> int:
     return rows // features
 
 
-def _whole_layers(case: Case, backward: bool) -> Cost:
-    """The result varies as x and the weights do along other axes than those of the tuple."""
-    own = pipeline.gathered_cost(elements(case), bits=bits(case))
-    beside = set[str]().union(*(operand.placement.axes for operand in case.operands)) - set(case.axes)
-    of_x = summed_replicas(elements(case, 1), bits=bits(case)) if is_replica(case.operands[1], beside) else NOTHING
-    return own + replicas(case, 0, elements(case), bits(case)) + of_x if backward else own
-
-
 def _steps(case: Case, backward: bool, steps: int) -> Cost:
     microbatches, rows, features = case.operands[1].block
     own = pipeline.permutes_cost(
@@ -119,7 +111,6 @@ CONTRACT: Contract = operation(
     leading=1,
     least=something(0),
     implementations={
-        "gathered": Claim(implementations.gathered_pipeline, FEATURES, communication=_whole_layers),
         "gpipe": Claim(implementations.pipeline, OF_ONE_LAYER, communication=_one_after_the_other),
         "circular": Claim(implementations.circular_pipeline, FEATURES, communication=_round_the_ring),
     },

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from shardproof.impl import reshard as implementations
 from shardproof.oracles import reshard
-from shardproof.oracles.baselines import Layout, relaid_cost
+from shardproof.oracles.baselines import Layout
 from shardproof.oracles.communication import Cost
 from shardproof.oracles.mesh import as_axes
 from shardproof.properties.cases.case import Case
@@ -29,10 +29,6 @@ def _sides(case: Case) -> tuple[int, int]:
 
 def _layouts(case: Case) -> tuple[Layout, Layout]:
     return layout_of(case, "x"), layout_of(case, "")
-
-
-def _gathered(case: Case, backward: bool) -> Cost:
-    return relaid_cost(case.mesh, _sides(case), *_layouts(case), bits=bits(case), transposed=backward)
 
 
 def _exchanged(case: Case, backward: bool) -> Cost:
@@ -66,7 +62,6 @@ CONTRACT: Contract = whole_contract(
     degree=1,
     least=_least,
     implementations={
-        "gathered": Claim(implementations.gathered_reshard, FEATURES, communication=_gathered),
         "exchanged": Claim(implementations.exchanged_reshard, FEATURES, communication=_exchanged),
         "constrained": Claim(implementations.constrained_reshard, FEATURES, whole=True),
         "explicit": Claim(implementations.explicit_reshard, FEATURES, whole=True),

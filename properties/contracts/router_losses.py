@@ -12,7 +12,7 @@ from shardproof.oracles.communication import NOTHING, Cost
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.strategies.making import sampled
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
-from shardproof.properties.contracts.costs import bits, elements, something, sum_bits
+from shardproof.properties.contracts.costs import elements, something, sum_bits
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.mistakes import router_losses as mistakes
@@ -82,10 +82,6 @@ def _nothing(case: Case, backward: bool) -> Cost:
     return NOTHING
 
 
-def _all_logits(case: Case, backward: bool) -> Cost:
-    return router_losses.gathered_cost(elements(case), bits=bits(case))
-
-
 SHARED: dict[str, Any] = {
     "operands": ("logits",),
     "kinds": KINDS,
@@ -122,7 +118,6 @@ CONTRACTS: tuple[Contract, ...] = (
         mistakes=mistakes.OF_LOAD_BALANCING,
         implementations={
             "sums": Claim(implementations.load_balancing_loss, FEATURES, communication=_two_sums),
-            "gathered": Claim(implementations.gathered_load_balancing_loss, FEATURES, communication=_all_logits),
         },
         **SHARED | OF_CHOICES | OF_ALL,
     ),
@@ -135,7 +130,6 @@ CONTRACTS: tuple[Contract, ...] = (
         least=something(0),
         implementations={
             "sums": Claim(implementations.router_z_loss, FEATURES, communication=_one_number),
-            "gathered": Claim(implementations.gathered_router_z_loss, FEATURES, communication=_all_logits),
         },
         **SHARED | OF_ALL,
     ),

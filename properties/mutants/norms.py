@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import norms
-from shardproof.impl.collectives import cast_varying, varying
+from shardproof.impl.collectives import all_gather, cast_varying, varying
 from shardproof.properties.mutants.axes import AxisName, mesh_names, names
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 from shardproof.properties.mutants.gradients import with_mixed_residuals
@@ -242,8 +242,12 @@ def rms_norm_with_a_wasteful_gradient(x: Array, scale: Array, axis_name: AxisNam
     def forward(x: Array, scale: Array) -> Array:
         return norms.rms_norm(x, scale, axis_name, epsilon=epsilon)
 
+    def gathered(x: Array, scale: Array) -> Array:
+        whole = _wide(all_gather(x, names(axis_name), axis=-1, tiled=True))
+        mean = jnp.mean(jnp.square(whole), axis=-1, keepdims=True)
+        return (_wide(x) / jnp.sqrt(mean + epsilon) * _wide(scale)).astype(jnp.result_type(x, scale))
+
     def backward(operands: tuple[Array, Array], ct: Array) -> tuple[Array, Array]:
-        gathered = partial(norms.gathered_rms_norm, axis_name=axis_name, epsilon=epsilon)
         x_ct, scale_ct = jax.vjp(gathered, *operands)[1](ct)
         return x_ct, scale_ct
 

@@ -18,7 +18,7 @@ from shardproof.impl.moe.layer import moe_layer
 from shardproof.impl.moe.plan import Plan
 from shardproof.impl.moe.ranks import counted, sorting
 from shardproof.impl.moe.travel import narrowly
-from shardproof.impl.ragged import gathered_ragged_all_to_all, ragged_all_to_all
+from shardproof.impl.ragged import ragged_all_to_all
 
 Exchange = Callable[..., Block]
 """`ragged_all_to_all`, or what has its signature."""
@@ -133,16 +133,6 @@ def ragged_moe(plan: Plan) -> Block:
         NotImplementedError: for a derivative under `jax.vmap`, as `ragged_all_to_all`.
     """
     return dispatched(plan, NATIVE)
-
-
-@moe_layer("gathered_ragged_moe")
-def gathered_ragged_moe(plan: Plan) -> Block:
-    """As `ragged_moe`, on every platform: its exchange is `gathered_ragged_all_to_all`, which gathers all rows.
-
-    Raises:
-        ValueError: as `dense_moe`.
-    """
-    return dispatched(plan, gathered_ragged_all_to_all)
 
 
 def dispatched(plan: Plan, exchange: Exchange) -> Block:

@@ -1,27 +1,15 @@
-"""Embedding lookup: the oracle once more id by id, and both implementations against it."""
+"""Embedding lookup: the oracle once more, id by id."""
 
-import functools
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jax.sharding import PartitionSpec
 
-from shardproof.impl.embedding import embedding_lookup as added_embedding_lookup
-from shardproof.impl.embedding import gathered_embedding_lookup
 from shardproof.oracles.embedding import embedding_lookup
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.engines.xla import device_mesh
 from shardproof.properties.meta import small_meshes
-from shardproof.properties.meta.blockwise import PLACES, derivatives, inner, on_devices, participants, simulated
-
-FORMS = (added_embedding_lookup, gathered_embedding_lookup)
-REVERSED = (MeshCase(("dp", "tp"), (2, 3)), ("tp", "dp"))
+from shardproof.properties.meta.blockwise import inner, participants
 
 
 def operands_of(
@@ -80,109 +68,3 @@ def test_the_pullback_is_the_adjoint(case: Any) -> None:
     assert pulled is not None
     assert pulled.shape == table.shape
     assert inner(pushed, [cotangent]) == inner([table], [pulled])
-
-
-def pulled_back(table: np.ndarray, ids: np.ndarray, ct: np.ndarray, mesh: MeshCase, axes: Any) -> np.ndarray:
-    """The oracle's cotangent of the table."""
-    return np.asarray(embedding_lookup.pullback([table, ids], [ct], mesh, axes)[0])
-
-
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-@pytest.mark.parametrize(("mesh", "axes"), PLACES, ids=str)
-def test_forms_equal_the_oracle(form: Any, mesh: MeshCase, axes: tuple[str, ...]) -> None:
-    """Both forms give the oracle's rows, for ids of a narrow and of an unsigned dtype too."""
-    table, ids = operands_of(mesh, axes, 2, 9)
-    table = table.astype(np.float32)
-    for dtype in (np.int32, np.int8, np.uint8):
-        named = ids.astype(dtype)
-        expected = embedding_lookup.value([table, named], mesh, axes)[0]
-        np.testing.assert_array_equal(simulated(functools.partial(form, axis_name=axes), mesh, table, named), expected)
-
-
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-def test_ids_narrower_than_the_table(form: Any) -> None:
-    """The last rows that int8 can name are found in a table of which it cannot count the rows."""
-    mesh, axes = REVERSED
-    table, _ = operands_of(mesh, axes, 50, 0)
-    ids = np.broadcast_to(np.array([127, 126, -128, -1, 100, 0], np.int8), (2, 3, 6))
-    expected = embedding_lookup.value([table, ids], mesh, axes)[0]
-    found = simulated(functools.partial(form, axis_name=axes), mesh, table.astype(np.float32), ids)
-    np.testing.assert_array_equal(found, expected)
-
-
-def replicated_ids(form: Any, axes: tuple[str, ...], checked: bool) -> Any:
-    """The lookup as it is used: a global table, and one list of ids for all."""
-    specs = PartitionSpec(axes), PartitionSpec()
-    local, mesh = functools.partial(form, axis_name=axes), device_mesh(REVERSED[0])
-    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=checked)
-
-
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-@pytest.mark.parametrize("axes", [("tp", "dp"), ("dp", "tp"), ("tp",)], ids=str)
-@pytest.mark.parametrize("checked", [True, False])
-def test_a_result_for_all(form: Any, axes: tuple[str, ...], checked: bool) -> None:
-    """The result leaves as one array, and its gradient is that of the whole table, each duplicate counted."""
-    v = 2 * REVERSED[0].axis_size(axes)
-    table = np.arange(3.0 * v, dtype=np.float32).reshape(v, 3)
-    ids = np.array([[0, v - 1, 3], [3, -1, v]])
-    function = replicated_ids(form, axes, checked)
-    expected = np.where((ids >= 0) & (ids < v), 1, 0)[..., None] * table[ids % v]
-    np.testing.assert_array_equal(jax.jit(function)(table, ids), expected)
-    cotangent = 6 * np.arange(18, dtype=np.float32).reshape(2, 3, 3)  # JAX divides it by 6 where types are not checked
-    gradient = jax.jit(lambda t, c: jax.vjp(lambda t: function(t, ids), t)[1](c)[0])(table, cotangent)
-    whole = np.zeros_like(table)
-    whole[0], whole[v - 1], whole[3] = cotangent[0, 0], cotangent[0, 1], cotangent[0, 2] + cotangent[1, 0]
-    np.testing.assert_array_equal(gradient, whole)
-
-
-@pytest.mark.lengthy
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-@pytest.mark.parametrize("checked", [True, False])
-def test_forms_on_devices(form: Any, checked: bool) -> None:
-    """Values and both derivatives on devices are the oracle's, over a tuple in the reverse of mesh order."""
-    mesh, axes = REVERSED
-    table, ids = operands_of(mesh, axes, 2, 9)
-    table = table.astype(np.float32)
-    local = functools.partial(form, axis_name=axes)
-    expected = embedding_lookup.value([table, ids], mesh, axes)[0]
-    np.testing.assert_array_equal(on_devices(local, mesh, table, ids, checked=checked), expected)
-    cotangent = np.arange(expected.size, dtype=np.float32).reshape(expected.shape) % 7
-    pushed, pulled = derivatives(local, mesh, [table], [table], cotangent, [ids], checked=checked)
-    np.testing.assert_array_equal(pushed, expected)
-    np.testing.assert_array_equal(pulled[0], pulled_back(table, ids, cotangent, mesh, axes))
-
-
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-def test_duplicates_are_rounded_once(form: Any) -> None:
-    """The cotangents of an id that appears often are added up in float32 before they are rounded to bfloat16."""
-    mesh, axes = REVERSED
-    table = np.zeros((2, 3, 2, 1), ml_dtypes.bfloat16)
-    ids, cotangent = np.full((2, 3, 301), 4), np.zeros((2, 3, 301, 1), ml_dtypes.bfloat16)
-    cotangent[0, 0] = 1
-    expected = pulled_back(table, ids, cotangent, mesh, axes).astype(ml_dtypes.bfloat16)
-    _, pulled = derivatives(functools.partial(form, axis_name=axes), mesh, [table], [table], cotangent, [ids])
-    np.testing.assert_array_equal(pulled[0], expected, strict=True)
-
-
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-def test_tables_that_all_hold_alike_follow_one_another(form: Any) -> None:
-    """A table that is typed invariant is one part of the vocabulary after the other."""
-    mesh, axes = REVERSED
-    block = np.array([[1.0], [2.0]], np.float32)
-    result = on_devices(lambda ids: form(jnp.asarray(block), ids, axes), mesh, np.full((2, 3, 4), [0, 7, 11, 12]))
-    np.testing.assert_array_equal(result, np.broadcast_to([[1], [2], [2], [0]], result.shape))
-
-
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-def test_what_is_refused(form: Any) -> None:
-    """A table without two dimensions, ids that are no integers, and an axis that is not there."""
-    mesh, axes = REVERSED
-    table, ids, name = np.zeros((2, 3, 2, 1), np.float32), np.zeros((2, 3, 2), np.int32), form.__name__
-    for arguments, axis_name, message in (
-        ((table, table), axes, rf"{name}: ids='float32.*': expected an array of integers, on the mesh \(dp=2, tp=3\)"),
-        ((table, ids > 0), axes, rf"{name}: ids='bool.*': expected an array of integers"),
-        ((ids, ids), axes, rf"{name}: table='int32\[2\].*': expected an array of 2 dimensions, on the mesh"),
-        ((table, ids), (), rf"{name}: axis_name=\(\): expected at least one mesh axis"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            simulated(functools.partial(form, axis_name=axis_name), mesh, *arguments)

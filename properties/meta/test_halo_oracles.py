@@ -1,36 +1,18 @@
-"""Halo exchange: the oracle once more row by row, and both implementations against it."""
+"""Halo exchange: the oracle once more, row by row."""
 
-import functools
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardproof.impl.halo import gathered_halo_exchange
-from shardproof.impl.halo import halo_exchange as permuted_halo_exchange
 from shardproof.oracles.halo import halo_exchange
 from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.engines.simulate import prepare
-from shardproof.properties.engines.xla import abstract_mesh
 from shardproof.properties.meta import small_meshes
 from shardproof.properties.meta.blockwise import (
-    PLACES,
-    derivatives,
-    floats,
     inner,
-    on_blocks,
-    on_devices,
     participants,
-    simulated,
 )
-
-FORMS = (permuted_halo_exchange, gathered_halo_exchange)
-REVERSED = (MeshCase(("dp", "tp"), (2, 3)), ("tp", "dp"))
-HALOS = ((0, 0), (1, 0), (0, 1), (1, 2), (2, 4), (5, 6), (12, 12), (3, 11))
-"""Rows before and after blocks of two, up to all the rows of six of them."""
 
 
 @st.composite
@@ -80,73 +62,3 @@ def test_the_pullback_is_the_adjoint(exchange: Any) -> None:
     pulled = halo_exchange.pullback([blocks], [cotangent], mesh, axes, **keywords)
     assert pulled[0].shape == blocks.shape
     assert inner(pushed, [cotangent]) == inner([blocks], pulled)
-
-
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-@pytest.mark.parametrize(("mesh", "axes"), PLACES, ids=str)
-def test_forms_equal_the_oracle(form: Any, mesh: MeshCase, axes: tuple[str, ...]) -> None:
-    """Both forms hold the oracle's rows, for halos of a few rows and of many blocks."""
-    blocks = floats(mesh, 3, 2, dtype=np.float32)
-    for before, after in HALOS:
-        if max(before, after) <= 2 * mesh.axis_size(axes):
-            keywords = {"before": before, "after": after, "axis": -1}
-            expected = halo_exchange.value([blocks], mesh, axes, **keywords)[0]
-            local = functools.partial(form, axis_name=axes, **keywords)
-            np.testing.assert_array_equal(simulated(local, mesh, blocks), expected)
-
-
-@pytest.mark.lengthy
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-@pytest.mark.parametrize("checked", [True, False])
-def test_forms_on_devices(form: Any, checked: bool) -> None:
-    """Values and both derivatives on devices are the oracle's, over a tuple in the reverse of mesh order."""
-    mesh, axes = REVERSED
-    keywords = {"before": 3, "after": 2, "axis": 0}
-    blocks = np.arange(12, dtype=np.float32).reshape(2, 3, 2)
-    local = functools.partial(form, axis_name=axes, **keywords)
-    expected = halo_exchange.value([blocks], mesh, axes, **keywords)[0]
-    np.testing.assert_array_equal(on_devices(local, mesh, blocks, checked=checked), expected)
-    cotangent = np.arange(expected.size, dtype=np.float32).reshape(expected.shape)
-    pushed, pulled = derivatives(local, mesh, [blocks], [blocks], cotangent, checked=checked)
-    np.testing.assert_array_equal(pushed, expected)
-    np.testing.assert_array_equal(pulled[0], halo_exchange.pullback([blocks], [cotangent], mesh, axes, **keywords)[0])
-
-
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-def test_what_all_hold_alike_is_exchanged(form: Any) -> None:
-    """A block that is typed invariant is everyone's, and the array is made of its copies."""
-    mesh, axes = REVERSED
-    block = np.arange(3, dtype=np.float32)
-    local = functools.partial(form, axis_name=axes, before=2, after=4)
-    result = on_devices(lambda _: local(jnp.asarray(block)), mesh, np.zeros(mesh.sizes))
-    expected = np.array([1, 2, 0, 1, 2, 0, 1, 2, 0])
-    np.testing.assert_array_equal(result, np.broadcast_to(expected, result.shape))
-
-
-@pytest.mark.parametrize(("before", "after"), HALOS)
-def test_every_missing_row_is_sent_once(before: int, after: int) -> None:
-    """The permutes carry as many rows as a participant lacks, and no row twice."""
-    mesh, axes = REVERSED
-    blocks = np.zeros((2, 3, 2), np.float32)
-    local = functools.partial(permuted_halo_exchange, axis_name=axes, before=before, after=after)
-    _, record = prepare(on_blocks(local, abstract_mesh(mesh)), blocks).run_recorded(blocks)
-    sent = sum(sum(collective.links.values()) for collective in record.collectives)
-    assert sent == mesh.size * 4 * min(10, before + after)
-
-
-@pytest.mark.parametrize(
-    ("keywords", "message"),
-    [
-        ({"before": -1, "after": 0}, r"halo_exchange: before=-1: expected an integer in \[0, 12\], .* \(dp=2, tp=3\)"),
-        ({"before": 0, "after": 13}, r"halo_exchange: after=13: expected an integer in \[0, 12\], at most the rows of"),
-        ({"before": 1, "after": 1, "axis": 1}, r"halo_exchange: axis=1: expected a dimension in \[-1, 1\)"),
-        ({"before": 1, "after": 1, "axis_name": "pp"}, r"halo_exchange: axis_name='pp': expected bound axis names"),
-    ],
-)
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-def test_what_is_refused(form: Any, keywords: dict[str, Any], message: str) -> None:
-    """Rows that there are not, a dimension that there is not and an axis that there is not are refused by name."""
-    mesh, axes = REVERSED
-    local = functools.partial(form, **({"axis_name": axes} | keywords))
-    with pytest.raises(ValueError, match=message):
-        simulated(local, mesh, np.zeros((2, 3, 2), np.float32))

@@ -1,4 +1,4 @@
-"""What every dispatch of a mixture of experts stands on: bookkeeping, static capacities, losses, the end of a loop."""
+"""What every dispatch of a mixture of experts stands on: bookkeeping, static capacities, the end of a loop."""
 
 from typing import Any
 
@@ -9,11 +9,9 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
-from shardproof.impl import moe, router_losses
+from shardproof.impl import moe
 from shardproof.impl.moe.routing import softmax
 from shardproof.impl.ragged import ragged_all_to_all
-from shardproof.oracles.mesh import MeshCase
-from shardproof.oracles.moe.layer import MoeLayer
 from shardproof.properties.engines.simulate import prepare, simulate
 
 PLACES = 4
@@ -82,48 +80,6 @@ def test_capacities_are_rounded_up(settings: tuple[int, int, int, float], capaci
     assert moe.capacity_of(*settings) == capacity
 
 
-def test_a_capacity_says_what_is_wrong() -> None:
-    """A negative factor is named, with its value."""
-    with pytest.raises(ValueError, match=r"capacity_of: factor=-1: expected a finite number of at least 0"):
-        moe.capacity_of(8, 8, 1, -1)
-
-
-def test_losses_are_of_all_tokens() -> None:
-    """Neither loss is a mean of the participants' losses where that is another number."""
-    rng = np.random.default_rng(3)
-    tokens = np.repeat(np.eye(4, dtype=np.float32), 3, axis=0)  # every participant's choose an expert of their own
-    router = 3 * np.eye(4, dtype=np.float32) + rng.normal(size=(4, 4)).astype(np.float32) / 8
-
-    def losses(x: Any, weights: Any) -> Any:
-        logits = moe.route(x, weights, 1).logits
-        return router_losses.load_balancing_loss(logits, "ep", top_k=1), router_losses.router_z_loss(logits, "ep")
-
-    balance, z = simulate(over(losses, P(), P("ep"), P()), tokens, router)
-    logits = (tokens @ router).astype(np.float64)
-    powers = np.exp(logits)
-    shares = np.bincount(logits.argmax(1), minlength=4) / len(logits)
-    even = 4 * (shares * (powers / powers.sum(1, keepdims=True)).mean(0)).sum()
-    assert float(balance) == pytest.approx(even, rel=1e-6)
-    assert even < 1.5  # of each participant's tokens alone it is above 2
-    assert float(z) == pytest.approx((np.log(powers.sum(1)) ** 2).mean(), rel=1e-6)
-
-
-def test_experts_choose() -> None:
-    """Under expert choice every expert keeps as many tokens as it has room for, and those that suit it best."""
-    rng = np.random.default_rng(4)
-    tokens, router = rng.normal(size=(12, 5)).astype(np.float32), rng.normal(size=(5, 8)).astype(np.float32)
-
-    def kept(x: Any, weights: Any) -> Any:
-        routing = moe.route(x, weights, weights.shape[1], over="all")
-        keeps = moe.kept(routing.experts, routing.gates, 8, moe.Room(3, "probability"), ("ep",))
-        columns = jnp.argsort(routing.experts, axis=1)  # they come by their gates
-        return [jnp.take_along_axis(x, columns, axis=1) for x in (keeps, routing.gates)]
-
-    found, gates = (np.asarray(x) for x in simulate(over(kept, P("ep"), P("ep"), P()), tokens, router))
-    for expert in range(8):
-        assert sorted(np.flatnonzero(found[:, expert])) == sorted(np.argsort(-gates[:, expert], kind="stable")[:3])
-
-
 def chunked(favourite: bool, chunk: int) -> tuple[np.ndarray, int, int]:
     """A layer in chunks: the result, how many exchanges there were, and the most bytes at one time."""
     tokens = np.ones((16, 8), np.float32) if favourite else np.eye(8, dtype=np.float32)[[0, 2, 4, 6, 1, 3, 5, 7] * 2]
@@ -150,51 +106,6 @@ def test_the_loop_ends_when_nobody_has_anything_left() -> None:
     for favourite, right in ((False, even), (True, skewed)):
         for chunk in (2, 3, 16):
             assert np.array_equal(chunked(favourite, chunk)[0], right)
-
-
-FORMS = (
-    "dense_moe",
-    "all_gather_moe",
-    "all_to_all_moe",
-    "ragged_moe",
-    "gathered_ragged_moe",
-    "chunked_moe",
-    "ring_moe",
-    "sorted_moe",
-    "scanned_moe",
-)
-
-
-@pytest.mark.parametrize("name", FORMS)
-def test_gated_experts_and_options(name: str) -> None:
-    """Gated MLPs, a softmax over all logits, and a capacity of senders: values and gradients are the oracle's."""
-    rng = np.random.default_rng(6)
-    tokens, router = (rng.integers(-2, 3, s).astype(np.float32) for s in ((12, 3), (3, 8)))
-    weights = [rng.integers(-2, 3, s).astype(np.float32) / 2 for s in ((8, 3, 4), (8, 3, 4), (8, 4, 2))]
-    ct = rng.normal(size=(12, 2)).astype(np.float32)
-    settings: dict[str, Any] = {"top_k": 2, "capacity": 3, "policy": "choice", "over": "all", "capacity_per_sender": 1}
-
-    def layer(x: Any, r: Any, *own: Any) -> Any:
-        return getattr(moe, name)(x, r, own, "ep", **settings)
-
-    whole = over(layer, P("ep"), P("ep"), P(), *[P("ep")] * 3)
-
-    def run(*xs: Any) -> Any:
-        result, pull = jax.vjp(whole, *xs[:-1])
-        return result, *pull(xs[-1])
-
-    got = [np.asarray(x) for x in simulate(run, tokens, router, *weights, ct)]
-    oracle, mesh = MoeLayer(), MeshCase(("ep",), (PLACES,))
-
-    def cut(x: np.ndarray) -> np.ndarray:
-        return x.reshape(PLACES, -1, *x.shape[1:]).astype(np.float64)
-
-    operands = [cut(tokens), np.broadcast_to(router.astype(np.float64), (PLACES, 3, 8)), *map(cut, weights)]
-    right = oracle.value(operands, mesh, ("ep",), **settings)
-    gradients = oracle.pullback(operands, [cut(ct)], mesh, ("ep",), **settings)
-    right += [gradients[0], gradients[1].sum(0), *gradients[2:]]
-    for one, exact in zip(got, right, strict=True):
-        np.testing.assert_allclose(one, exact.reshape(one.shape), rtol=0, atol=1e-5 * np.abs(exact).max())
 
 
 INFINITE: dict[tuple[float, ...], tuple[list[int], list[float]]] = {
@@ -237,7 +148,7 @@ def test_capacities_of_any_width(capacity: int) -> None:
         call = over(lambda *xs: layer(*xs, "ep", top_k=2, capacity=capacity), P("ep"), P("ep"), P(), P("ep"))
         return np.asarray(simulate(call, *operands))
 
-    for layer in (moe.all_to_all_moe, moe.gathered_ragged_moe):
+    for layer in (moe.all_to_all_moe, moe.ragged_moe):
         np.testing.assert_allclose(run(layer, capacity), run(layer, None), rtol=0, atol=1e-5)
 
 

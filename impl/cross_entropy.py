@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_shape, refuse
+from shardproof.impl.arguments import AxisName, check_axes, check_floating, check_kind, check_shape, refuse
 from shardproof.impl.collective_matmul.operands import accumulator
 from shardproof.impl.collectives import Block, axis_index, cast_varying
 
@@ -119,7 +119,7 @@ def _checked(
     label_smoothing: SupportsFloat,
     ignore_index: SupportsIndex,
 ) -> Call:
-    check_kind(function, "logits", logits, jnp.floating, "real floating-point numbers")
+    check_floating(function, logits=logits)
     if not logits.ndim or not logits.shape[-1]:
         refuse(function, "logits", str(jax.typeof(logits)), "an array whose last dimension has at least one class")
     return check_call(function, "logits", logits.shape, labels, axis_name, label_smoothing, ignore_index)

@@ -19,7 +19,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from shardproof.impl.algorithms.pieces import send
-from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_rank, raise_unsupported, refuse
+from shardproof.impl.arguments import AxisName, check_axes, check_floating, check_rank, raise_unsupported, refuse
 from shardproof.impl.collective_matmul.operands import multiply
 from shardproof.impl.collectives import Block, axis_index, cast_varying, varying
 from shardproof.impl.indices import quotient
@@ -114,8 +114,8 @@ def circular_pipeline(weights: Block, x: Block, axis_name: AxisName) -> Block:
 
 def _operands(function: str, weights: Block, x: Block, axis_name: AxisName) -> tuple[tuple[str, ...], Block, Block]:
     axes = check_axes(function, axis_name)
+    check_floating(function, weights=weights, x=x)
     for name, one, rank in (("weights", weights, 2), ("x", x, 3)):
-        check_kind(function, name, one, jnp.floating, "real floating-point numbers")
         check_rank(function, name, one, rank)
     if not x.size:
         refuse(function, "x", str(jax.typeof(x)), "an array of at least one element")

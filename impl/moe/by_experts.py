@@ -5,7 +5,7 @@ that suit it best, as many as it has room for. No expert is short of tokens whil
 have none.
 """
 
-from shardproof.impl.arguments import AxisName, check_rank, is_integer, refuse
+from shardproof.impl.arguments import AxisName, check_count, check_rank, refuse
 from shardproof.impl.collectives import Block
 from shardproof.impl.moe.dispatch import all_to_all
 from shardproof.impl.moe.plan import ExpertWeights, Settings, planned
@@ -35,8 +35,7 @@ def expert_choice_moe(
     """
     name = "expert_choice_moe"
     check_rank(name, "router_weights", router_weights, 2)
-    if not is_integer(capacity) or capacity < 0:
-        refuse(name, "capacity", capacity, "an integer of at least 0, known before tracing")
+    check_count(name, "capacity", capacity)
     if not router_weights.shape[1]:
         refuse(name, "router_weights", list(router_weights.shape), "[D, E] of at least one expert")
     settings = Settings(router_weights.shape[1], capacity, "probability", "all")

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Int
 
-from shardproof.impl.arguments import Axes, check_axes, check_kind, check_shape, is_integer, refuse
+from shardproof.impl.arguments import Axes, check_axes, check_count, check_kind, check_shape
 from shardproof.impl.collectives import Block, all_to_all
 from shardproof.impl.indices import quotient, remainder
 from shardproof.impl.moe.experts import in_turn
@@ -84,7 +84,7 @@ class Dispatcher:
         Raises:
             ValueError: for a room that is no integer of at least 0.
         """
-        _check_rows("Dispatcher.there", "room", room)
+        check_count("Dispatcher.there", "room", room)
         buffer = jnp.zeros((room, *rows.shape[1:]), rows.dtype)
         lists = (self.send_offsets, self.send_sizes, self.buffer_offsets, self.recv_sizes)
         return self.exchange(rows, buffer, *lists, axis_name=self.axes)
@@ -95,7 +95,7 @@ class Dispatcher:
         Raises:
             ValueError: for a count that is no integer of at least 0.
         """
-        _check_rows("Dispatcher.back", "count", count)
+        check_count("Dispatcher.back", "count", count)
         blank = jnp.zeros((count, *rows.shape[1:]), rows.dtype)
         lists = (self.recv_offsets, self.recv_sizes, self.home_offsets, self.send_sizes)
         return self.exchange(rows, blank, *lists, axis_name=self.axes)
@@ -112,11 +112,6 @@ class Dispatcher:
 def _begun(starts: Int[Array, "k"], rows: int) -> Int[Array, "n"]:
     """Of each row, how many of `starts` are at it or before it, without an array of rows by starts."""
     return jnp.cumsum(jnp.zeros(rows, jnp.int32).at[starts].add(1, mode="drop"))
-
-
-def _check_rows(function: str, argument: str, rows: int) -> None:
-    if not is_integer(rows) or rows < 0:
-        refuse(function, argument, rows, "an integer of at least 0, known before tracing")
 
 
 @moe_layer("ragged_moe")

@@ -208,3 +208,42 @@ def check_kind(function: str, argument: str, x: jax.Array, kind: Any, text: str)
     """
     if not jnp.issubdtype(x.dtype, kind):
         refuse(function, argument, str(jax.typeof(x)), f"an array of {text}")
+
+
+def check_floating(function: str, **arrays: jax.Array) -> None:
+    """All arrays are of a floating-point dtype.
+
+    Raises:
+        ValueError: for one that is not, by its name.
+    """
+    for argument, x in arrays.items():
+        check_kind(function, argument, x, jnp.floating, "real floating-point numbers")
+
+
+def check_count(function: str, argument: str, value: object, least: int = 0, *, optional: bool = False) -> None:
+    """`value` is an integer of at least `least`, known before tracing; None as well if it is `optional`.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    if not (optional and value is None) and not (is_integer(value) and value >= least):  # type: ignore[operator]
+        expected = f"an integer of at least {least}, known before tracing{', or None' if optional else ''}"
+        refuse(function, argument, value, expected)
+
+
+def refuse_batches(function: str, argument: str, value: object, expected: str, *operands: Any) -> None:
+    """Nothing outside of `jax.vmap`; inside, of any of the operands, raises.
+
+    Raises:
+        NotImplementedError: if an operand is mapped.
+    """
+
+    @jax.custom_batching.custom_vmap
+    def unmapped(*operands: Any) -> jax.Array:
+        return jnp.zeros(())
+
+    @unmapped.def_vmap
+    def _(size: int, batched: object, *operands: Any) -> tuple[jax.Array, bool]:
+        raise_unsupported(function, argument, value, expected)
+
+    unmapped(*lax.stop_gradient(operands))

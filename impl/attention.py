@@ -16,7 +16,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from shardproof.impl.algorithms.pieces import shift
-from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_rank, check_shape, raise_unsupported
+from shardproof.impl.arguments import AxisName, check_axes, check_floating, check_rank, check_shape, raise_unsupported
 from shardproof.impl.collectives import Block, all_gather, all_to_all, axis_index, cast_varying, permute, varying
 from shardproof.impl.dtypes import accumulator
 from shardproof.impl.indices import remainder
@@ -194,8 +194,8 @@ def _operands(
     """The axis tuple, and the operands, typed varying along it and along whatever one of the others varies along."""
     axes = check_axes(function, axis_name)
     check_rank(function, "q", q, 3)
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        check_kind(function, name, x, jnp.floating, "real floating-point numbers")
+    check_floating(function, q=q, k=k, v=v)
+    for name, x in (("k", k), ("v", v)):
         check_shape(function, name, x, q.shape, "that of q: positions, heads, features")
     along = {*axes, *varying(q), *varying(k), *varying(v)}
     return axes, *cast_varying((q, k, v), along)

@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_shape, refuse
-from shardproof.impl.collectives import Block, all_gather_invariant, axis_index, cast_varying
+from shardproof.impl.arguments import AxisName, check_axes, check_floating, check_kind, check_shape, refuse
+from shardproof.impl.collectives import Block, axis_index, cast_varying
 from shardproof.impl.dtypes import accumulator
 
 CHUNK = 64
@@ -51,31 +51,6 @@ def vocab_parallel_cross_entropy(
     name = "vocab_parallel_cross_entropy"
     call = _checked(name, logits, labels, axis_name, label_smoothing, ignore_index)
     return loss_of(summed(_counted(logits, call), call), call, logits.dtype)
-
-
-def gathered_cross_entropy(
-    logits: Block,
-    labels: Block,
-    axis_name: AxisName,
-    *,
-    label_smoothing: SupportsFloat = 0.0,
-    ignore_index: SupportsIndex = -1,
-) -> Block:
-    """`logits [T, V_Y]`, `labels [T]` to `[T]`, typed as the labels are: gathers the logits, then takes the loss.
-
-    Arguments and result are those of `vocab_parallel_cross_entropy`.
-
-    Raises:
-        ValueError: as `vocab_parallel_cross_entropy`.
-    """
-    call = _checked("gathered_cross_entropy", logits, labels, axis_name, label_smoothing, ignore_index)
-    whole = all_gather_invariant(cast_varying(logits, call.axes), call.axes, axis=-1, tiled=True)
-    kept = jnp.where(call.ignored[..., None], 0, whole.astype(accumulator(logits)))
-    shifted = kept - lax.stop_gradient(jnp.max(kept, axis=-1, keepdims=True))
-    classes = jnp.where(call.valid, call.classes, 0)
-    of_labels = jnp.take_along_axis(shifted, classes[..., None], axis=-1)[..., 0]
-    sums = Sums(jnp.sum(jnp.exp(shifted), axis=-1), of_labels, jnp.sum(shifted, axis=-1))
-    return loss_of(sums, call, logits.dtype)
 
 
 def chunked_cross_entropy(
@@ -144,7 +119,7 @@ def _checked(
     label_smoothing: SupportsFloat,
     ignore_index: SupportsIndex,
 ) -> Call:
-    check_kind(function, "logits", logits, jnp.floating, "real floating-point numbers")
+    check_floating(function, logits=logits)
     if not logits.ndim or not logits.shape[-1]:
         refuse(function, "logits", str(jax.typeof(logits)), "an array whose last dimension has at least one class")
     return check_call(function, "logits", logits.shape, labels, axis_name, label_smoothing, ignore_index)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from shardproof.impl.arguments import AxisName, check_axes, check_dimension, check_extent
-from shardproof.impl.collectives import Block, all_gather, axis_index, cast_varying, ring_shift
+from shardproof.impl.collectives import Block, cast_varying, ring_shift
 
 
 def halo_exchange(x: Block, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Block:
@@ -50,23 +50,6 @@ def halo_exchange(x: Block, axis_name: AxisName, *, before: int, after: int, axi
         behind += [(ahead, first)] if head else []
     nearest_first = [rows for _, rows in sorted(behind, key=lambda pair: pair[0])]
     return jnp.concatenate([*in_front[::-1], x, *nearest_first], axis)
-
-
-def gathered_halo_exchange(x: Block, axis_name: AxisName, *, before: int, after: int, axis: int = 0) -> Block:
-    """`[N_Y, …]` to `[before + N_Y + after, …]`, typed varying: gathers the array, and takes the rows out of it.
-
-    Arguments are those of `halo_exchange`.
-
-    Raises:
-        ValueError: as `halo_exchange`.
-    """
-    axes, axis = _checked("gathered_halo_exchange", x, axis_name, before, after, axis)
-    n = x.shape[axis]
-    whole = all_gather(x, axes, axis=axis, tiled=True)
-    if n == 0:  # nothing is attached either, and no row can be counted modulo none
-        return whole
-    rows = (axis_index(axes) * n - before + jnp.arange(before + n + after)) % whole.shape[axis]
-    return jnp.take(whole, rows, axis=axis, mode="clip")
 
 
 def _checked(

@@ -32,13 +32,6 @@ def shard_mean_of_block(block: Float[Array, "s d"]) -> Float[Array, "1 d"]:
     return jnp.mean(block, axis=0, keepdims=True)
 
 
-def shard_mean_by_product(block: Float[Array, "s d"]) -> Float[Array, "1 d"]:
-    """The same mean as a product with a row of ones: what a matrix unit does fastest; 16-bit sums in float32."""
-    wide = jnp.promote_types(block.dtype, jnp.float32)
-    ones = jnp.ones((1, block.shape[0]), block.dtype)
-    return (jnp.matmul(ones, block, preferred_element_type=wide) / block.shape[0]).astype(block.dtype)
-
-
 def shard_roll(
     x: Shaped[Array, "S D"], axis_name: AxisName, *, shift: int, mesh: Mesh | AbstractMesh
 ) -> Shaped[Array, "S D"]:
@@ -60,12 +53,6 @@ def shard_roll(
 def shard_roll_of_block(block: Shaped[Array, "s d"], shift: int) -> Shaped[Array, "s d"]:
     """`roll(block, shift) - block` along the rows of a block."""
     return jnp.roll(block, shift, axis=0) - block
-
-
-def shard_roll_by_slices(block: Shaped[Array, "s d"], shift: int) -> Shaped[Array, "s d"]:
-    """The same out of two slices: the rows that wrap round, then the others."""
-    at = -shift % block.shape[0]
-    return jnp.concatenate([block[at:], block[:at]]) - block
 
 
 def _by_shard(x: Shaped[Array, "S D"], axis_name: AxisName, mesh: Mesh | AbstractMesh) -> Shaped[Array, "X s D"]:

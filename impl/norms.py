@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_shape, refuse
+from shardproof.impl.arguments import AxisName, check_axes, check_floating, check_shape, refuse
 from shardproof.impl.collectives import Block, cast_varying
 from shardproof.impl.dtypes import accumulator
 
@@ -31,7 +31,8 @@ def global_norm(x: Block, axis_name: AxisName) -> Block:
     Raises:
         ValueError: for an unknown axis, or x that is not floating.
     """
-    axes = _checked("global_norm", x, axis_name)
+    axes = check_axes("global_norm", axis_name)
+    check_floating("global_norm", x=x)
     squares = jnp.sum(jnp.square(cast_varying(x, axes).astype(accumulator(x))))
     return _root(lax.psum(squares, axes)).astype(x.dtype)
 
@@ -54,9 +55,12 @@ def rms_norm(x: Block, scale: Block, axis_name: AxisName, *, epsilon: SupportsFl
         ValueError: for an unknown axis, operands that are not floating, a scale that is not one number per
             feature, or a negative epsilon.
     """
-    axes, x, scale, added = _operands("rms_norm", x, scale, axis_name, epsilon)
+    axes = check_axes("rms_norm", axis_name)
+    added, wide = check_rms_norm("rms_norm", x, scale, epsilon), accumulator(x, scale)
+    x, scale = cast_varying((x, scale), axes)
     squares = lax.psum(_squares(x), axes)
-    return _normalised(x, squares, scale, added, axes)
+    rooted = jnp.sqrt(squares.astype(wide) / max(1, x.shape[-1] * lax.axis_size(axes)) + added)
+    return (x.astype(wide) / rooted * scale.astype(wide)).astype(jnp.result_type(x, scale))
 
 
 def rms_norm_of_whole(x: Block, scale: Block, epsilon: float) -> Block:
@@ -76,8 +80,7 @@ def check_rms_norm(function: str, x: Block, scale: Block, epsilon: SupportsFloat
         ValueError: for operands that are not floating, a scale that is not one number per feature, or an epsilon that
             is negative or infinite.
     """
-    for name, array in (("x", x), ("scale", scale)):
-        check_kind(function, name, array, jnp.floating, "real floating-point numbers")
+    check_floating(function, x=x, scale=scale)
     if not x.ndim:
         refuse(function, "x", str(jax.typeof(x)), "an array of at least 1 dimension, the last of them the features")
     check_shape(function, "scale", scale, x.shape[-1:], "one number for each feature of x")
@@ -85,20 +88,6 @@ def check_rms_norm(function: str, x: Block, scale: Block, epsilon: SupportsFloat
     if not 0 <= added < math.inf:
         refuse(function, "epsilon", epsilon, "a finite number of at least 0")
     return added
-
-
-def _checked(function: str, x: Block, axis_name: AxisName) -> tuple[str, ...]:
-    axes = check_axes(function, axis_name)
-    check_kind(function, "x", x, jnp.floating, "real floating-point numbers")
-    return axes
-
-
-def _operands(
-    function: str, x: Block, scale: Block, axis_name: AxisName, epsilon: SupportsFloat
-) -> tuple[tuple[str, ...], Block, Block, float]:
-    axes = check_axes(function, axis_name)
-    added = check_rms_norm(function, x, scale, epsilon)
-    return axes, cast_varying(x, axes), cast_varying(scale, axes), added
 
 
 def _root(squares: Block) -> Block:
@@ -109,10 +98,3 @@ def _root(squares: Block) -> Block:
 
 def _squares(x: Block) -> Block:
     return jnp.sum(jnp.square(x.astype(accumulator(x))), axis=-1, keepdims=True)
-
-
-def _normalised(x: Block, squares: Block, scale: Block, epsilon: float, axes: tuple[str, ...]) -> Block:
-    features = max(1, x.shape[-1] * lax.axis_size(axes))
-    wide = accumulator(x, scale)
-    rooted = jnp.sqrt(squares.astype(wide) / features + epsilon)
-    return (x.astype(wide) / rooted * scale.astype(wide)).astype(jnp.result_type(x, scale))

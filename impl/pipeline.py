@@ -19,9 +19,9 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from shardproof.impl.algorithms.pieces import send
-from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_rank, raise_unsupported, refuse
+from shardproof.impl.arguments import AxisName, check_axes, check_floating, check_rank, raise_unsupported, refuse
 from shardproof.impl.collective_matmul.operands import multiply
-from shardproof.impl.collectives import Block, all_gather_invariant, axis_index, cast_varying, varying
+from shardproof.impl.collectives import Block, axis_index, cast_varying, varying
 from shardproof.impl.indices import quotient
 
 Layer = Float[Array, "d d"]
@@ -29,11 +29,15 @@ Microbatch = Float[Array, "b d"]
 Microbatches = Float[Array, "m b d"]
 
 
-def gathered_pipeline(weights: Block, x: Block, axis_name: AxisName) -> Block:
-    """`weights [D_Y, D]`, `x [M, B, D]` to `[M, B, D]`, typed as x is: gathers all layers, and applies them in turn.
+def pipeline(weights: Block, x: Block, axis_name: AxisName) -> Block:
+    """`weights [D_Y, D]`, `x [M, B, D]` to `[M, B, D]`, typed invariant: microbatches follow one another (GPipe).
+
+    In each of M + p - 1 steps every participant applies its layer to one microbatch, and hands it on before the next
+    step: M + p - 2 permutes. What the last participant has is then added up with the zeros of all others.
 
     Arguments:
-        weights: floating-point blocks of one layer `[D, D]`, or of several one below the other.
+        weights: floating-point blocks of one layer `[D, D]`; for `circular_pipeline` also of several, one below the
+            other.
         x: floating-point blocks of M microbatches, the same on all participants.
         axis_name: the axis or axis tuple along which the layers follow one another.
 
@@ -43,26 +47,6 @@ def gathered_pipeline(weights: Block, x: Block, axis_name: AxisName) -> Block:
     Raises:
         ValueError: for an unknown axis, operands that are not floating, x of other than 3 dimensions, or weights that
             are not one layer or several of as many rows and columns as x has features.
-    """
-    axes, weights, x = _operands("gathered_pipeline", weights, x, axis_name)
-    features, dtype = x.shape[-1], jnp.result_type(weights, x)
-    weights = cast_varying(weights, {*axes, *varying(x)})
-    whole = all_gather_invariant(weights.reshape(-1, features, features), axes)  # [p, layers of each, D, D]
-    layers = jnp.swapaxes(whole, 0, 1).reshape(-1, features, features)
-    x = cast_varying(x.astype(dtype), varying(layers))
-    return lax.scan(lambda y, layer: (_applied(layer, y, dtype), None), x, layers)[0]
-
-
-def pipeline(weights: Block, x: Block, axis_name: AxisName) -> Block:
-    """`weights [D_Y, D]`, `x [M, B, D]` to `[M, B, D]`, typed invariant: microbatches follow one another (GPipe).
-
-    In each of M + p - 1 steps every participant applies its layer to one microbatch, and hands it on before the next
-    step: M + p - 2 permutes. What the last participant has is then added up with the zeros of all others.
-
-    Arguments and result are those of `gathered_pipeline`.
-
-    Raises:
-        ValueError: as `gathered_pipeline`.
         NotImplementedError: if a participant has several layers.
     """
     axes, weights, x = _operands("pipeline", weights, x, axis_name)
@@ -92,10 +76,10 @@ def circular_pipeline(weights: Block, x: Block, axis_name: AxisName) -> Block:
     Language Model Training on GPU Clusters Using Megatron-LM, 2021, section 2.2). Of fewer than p a round takes p
     steps. With one layer each it is `pipeline`, in as many steps.
 
-    Arguments and result are those of `gathered_pipeline`.
+    Arguments and result are those of `pipeline`.
 
     Raises:
-        ValueError: as `gathered_pipeline`.
+        ValueError: as `pipeline`.
     """
     axes, weights, x = _operands("circular_pipeline", weights, x, axis_name)
     weights, x, dtype = _aligned(weights, x, axes)
@@ -130,8 +114,8 @@ def circular_pipeline(weights: Block, x: Block, axis_name: AxisName) -> Block:
 
 def _operands(function: str, weights: Block, x: Block, axis_name: AxisName) -> tuple[tuple[str, ...], Block, Block]:
     axes = check_axes(function, axis_name)
+    check_floating(function, weights=weights, x=x)
     for name, one, rank in (("weights", weights, 2), ("x", x, 3)):
-        check_kind(function, name, one, jnp.floating, "real floating-point numbers")
         check_rank(function, name, one, rank)
     if not x.size:
         refuse(function, "x", str(jax.typeof(x)), "an array of at least one element")

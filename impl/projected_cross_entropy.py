@@ -11,7 +11,7 @@ from typing import SupportsFloat, SupportsIndex
 import jax
 import jax.numpy as jnp
 
-from shardproof.impl.arguments import AxisName, check_kind, check_rank, check_shape, refuse
+from shardproof.impl.arguments import AxisName, check_floating, check_rank, check_shape, refuse
 from shardproof.impl.collective_matmul.operands import aligned, multiply
 from shardproof.impl.collectives import Block, varying
 from shardproof.impl.cross_entropy import CHUNK, Call, check_call, in_chunks, loss_of, over_chunks, summed
@@ -98,8 +98,8 @@ def _checked(
     label_smoothing: SupportsFloat,
     ignore_index: SupportsIndex,
 ) -> Call:
+    check_floating(function, x=x, w=w)
     for argument, array in (("x", x), ("w", w)):
-        check_kind(function, argument, array, jnp.floating, "real floating-point numbers")
         check_rank(function, argument, array, 2)
     if not w.shape[1]:
         refuse(function, "w", str(jax.typeof(w)), "an array of at least one column, of a class each")

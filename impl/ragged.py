@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
-from shardproof.impl.arguments import Axes, AxisName, check_axes, check_kind, check_shape, raise_unsupported, refuse
+from shardproof.impl.arguments import Axes, AxisName, check_axes, check_kind, check_shape, refuse, refuse_batches
 from shardproof.impl.collectives import Block, all_gather, all_to_all, cast_varying, varying
 from shardproof.impl.dtypes import accumulator
 from shardproof.impl.indices import quotient
@@ -162,7 +162,8 @@ def _differentiable(axes: Axes, disjoint: bool) -> "jax.custom_jvp[Block]":
         primals: tuple[Block, Block, Lists], tangents: tuple[Block | SymbolicZero, Block | SymbolicZero, Any]
     ) -> tuple[Block, Block]:
         operand, output, lists = primals
-        _refuse_batches((operand, output, lists), axes)
+        wanted = "a derivative outside of jax.vmap"
+        refuse_batches("ragged_all_to_all", "axis_name", axes, wanted, operand, output, lists)
         # JAX transposes no linear_call of which an operand is known to be zero
         moving = [i for i in range(2) if not isinstance(tangents[i], SymbolicZero)]
 
@@ -235,15 +236,3 @@ def _exchange(
         return result.reshape(output.shape), True
 
     return exchange(operand, output, (input_offsets, send_sizes, output_offsets, recv_sizes))
-
-
-def _refuse_batches(operands: tuple[Block, Block, Lists], axes: Axes) -> None:
-    @jax.custom_batching.custom_vmap
-    def unmapped(operands: tuple[Block, Block, Lists]) -> Block:
-        return jnp.zeros(())
-
-    @unmapped.def_vmap
-    def _(size: int, batched: Any, operands: Any) -> tuple[Block, bool]:
-        raise_unsupported("ragged_all_to_all", "axis_name", axes, "a derivative outside of jax.vmap")
-
-    unmapped(lax.stop_gradient(operands))

@@ -16,25 +16,12 @@ from jax import lax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jaxtyping import Array, Shaped
 
-from shardproof.impl import baselines
 from shardproof.impl.arguments import AxisName, check_rank, refuse
 from shardproof.impl.baselines import Block, Global, Layout, abstract_of, layout, on_explicit_axes, spec
 from shardproof.impl.relaying import exchanged
 
 Given = Shaped[Array, "..."]
 """A matrix; what is none is refused in words of our own."""
-
-
-def gathered_reshard(x: Given, *, x_rows: AxisName, x_columns: AxisName, rows: AxisName, columns: AxisName) -> Block:
-    """`[B_x_rows, D_x_columns] -> [B_rows, D_columns]`: gathers each dimension whose axes are others, then cuts it.
-
-    Raises:
-        ValueError: unless x is a matrix, and the axis tuples are of distinct axes of the mesh that divide its
-            dimensions.
-    """
-    held, wanted = layout(x_rows, x_columns), layout(rows, columns)
-    _check_block("gathered_reshard", x, held, wanted)
-    return baselines.relaid(x, held, wanted)
 
 
 def exchanged_reshard(x: Given, *, x_rows: AxisName, x_columns: AxisName, rows: AxisName, columns: AxisName) -> Block:

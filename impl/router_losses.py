@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from shardproof.impl.arguments import AxisName, check_axes, check_kind, check_rank, is_integer, refuse
+from shardproof.impl.arguments import AxisName, check_axes, check_floating, check_rank, is_integer, refuse
 from shardproof.impl.collectives import Block, cast_varying
 from shardproof.impl.dtypes import accumulator
 
@@ -115,7 +115,7 @@ def _squares(logits: Block) -> Block:
 def _checked(function: str, logits: Block, top_k: int = 1) -> Block:
     """The logits in the dtype of sums."""
     check_rank(function, "logits", logits, 2)
-    check_kind(function, "logits", logits, jnp.floating, "real floating-point numbers")
+    check_floating(function, logits=logits)
     experts = logits.shape[1]
     if not is_integer(top_k) or not 1 <= top_k <= experts:
         refuse(function, "top_k", top_k, f"an integer in [1, {experts}], the number of experts")

@@ -5,12 +5,10 @@ that suit it best, as many as it has room for. No expert is short of tokens whil
 have none.
 """
 
-from collections.abc import Callable
-
-from shardproof.impl.arguments import AxisName, check_rank, is_integer, refuse
+from shardproof.impl.arguments import AxisName, check_count, check_rank, refuse
 from shardproof.impl.collectives import Block
-from shardproof.impl.moe.dispatch import all_gather, all_to_all
-from shardproof.impl.moe.plan import ExpertWeights, Plan, Settings, planned
+from shardproof.impl.moe.dispatch import all_to_all
+from shardproof.impl.moe.plan import ExpertWeights, Settings, planned
 
 
 def expert_choice_moe(
@@ -35,39 +33,11 @@ def expert_choice_moe(
         ValueError: for an unknown axis; operands that are not floating, or of another rank or shape; a router of no
             experts, or experts that are no multiple of the participants; a `capacity` that is none.
     """
-    return _chosen(
-        "expert_choice_moe", all_to_all.dispatched, tokens, router_weights, expert_weights, axis_name, capacity
-    )
-
-
-def gathered_expert_choice_moe(
-    tokens: Block, router_weights: Block, expert_weights: ExpertWeights, axis_name: AxisName, *, capacity: int
-) -> Block:
-    """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`, typed varying: gathers tokens.
-
-    Arguments and result are those of `expert_choice_moe`.
-
-    Raises:
-        ValueError: as `expert_choice_moe`.
-    """
-    name = "gathered_expert_choice_moe"
-    return _chosen(name, all_gather.dispatched, tokens, router_weights, expert_weights, axis_name, capacity)
-
-
-def _chosen(
-    function: str,
-    dispatched: Callable[[Plan], Block],
-    tokens: Block,
-    router_weights: Block,
-    expert_weights: ExpertWeights,
-    axis_name: AxisName,
-    capacity: int,
-) -> Block:
-    check_rank(function, "router_weights", router_weights, 2)
-    if not is_integer(capacity) or capacity < 0:
-        refuse(function, "capacity", capacity, "an integer of at least 0, known before tracing")
+    name = "expert_choice_moe"
+    check_rank(name, "router_weights", router_weights, 2)
+    check_count(name, "capacity", capacity)
     if not router_weights.shape[1]:
-        refuse(function, "router_weights", list(router_weights.shape), "[D, E] of at least one expert")
+        refuse(name, "router_weights", list(router_weights.shape), "[D, E] of at least one expert")
     settings = Settings(router_weights.shape[1], capacity, "probability", "all")
-    plan = planned(function, tokens, router_weights, expert_weights, axis_name, settings)
-    return plan.result(dispatched)
+    plan = planned(name, tokens, router_weights, expert_weights, axis_name, settings)
+    return plan.result(all_to_all.dispatched)

@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Int
 
-from shardproof.impl.arguments import Axes, check_axes, is_integer, refuse
+from shardproof.impl.arguments import Axes, check_axes, check_count, is_integer, refuse
 from shardproof.impl.collectives import Block, all_gather, axis_index, cast_varying
 from shardproof.impl.indices import quotient
 from shardproof.impl.moe.ranks import counted, places, places_of_all
@@ -73,9 +73,8 @@ class Room:
 
     def check(self, function: str) -> None:
         """Raises ValueError for what is no static integer of at least 0, and for an unknown policy."""
-        for name, most in (("capacity", self.capacity), ("capacity_per_sender", self.capacity_per_sender)):
-            if most is not None and (not is_integer(most) or most < 0):
-                refuse(function, name, most, "an integer of at least 0, known before tracing, or None")
+        check_count(function, "capacity", self.capacity, optional=True)
+        check_count(function, "capacity_per_sender", self.capacity_per_sender, optional=True)
         if self.policy not in POLICIES:
             refuse(function, "policy", self.policy, f"one of {', '.join(POLICIES)}")
 
@@ -197,14 +196,11 @@ class Counters:
 def count_drops(
     experts: Int[Array, "t k"], gates: Block, count: int, room: Room, axes: Axes, *, holders: Axes | None = None
 ) -> Counters:
-    """The drop counters of what `kept` says: kept and dropped ones are all pairs. Arguments are those of `kept`.
+    """The drop counters of what `kept` says: kept and dropped ones are all pairs.
+
+    Arguments are those of `kept`, and one more.
 
     Arguments:
-        experts: see there, and so for the others.
-        gates: see there.
-        count: see there.
-        room: see there.
-        axes: see there.
         holders: those of the axes over which experts are shared; None: all of them.
 
     Raises:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from shardproof.impl.arguments import raise_unsupported
+from shardproof.impl.arguments import refuse_batches
 from shardproof.impl.collectives import Block, cast_varying, varying
 from shardproof.impl.moe.ranks import sorting
 
@@ -84,7 +84,7 @@ def sorted_by_expert(rows: Float[Array, "n d"], experts: Int[Array, "n"], weight
     Raises:
         NotImplementedError: under `jax.vmap`, which JAX's `ragged_dot` does not serve.
     """
-    _refuse_batches(rows, experts)
+    refuse_batches("sorted_by_expert", "rows", str(jax.typeof(rows)), "rows outside of jax.vmap", rows, experts)
     count = weights[0].shape[0]
     known = jnp.where((experts >= 0) & (experts < count), experts, count)
     order = sorting(known)
@@ -95,15 +95,3 @@ def sorted_by_expert(rows: Float[Array, "n d"], experts: Int[Array, "n"], weight
     result = _expert(grouped, weights, lambda x, w: lax.ragged_dot(x, w, sizes))
     held = jnp.where((known < count)[order][:, None], result, 0)  # what is behind the last group is not defined
     return held[sorting(order)]
-
-
-def _refuse_batches(rows: Block, experts: Block) -> None:
-    @jax.custom_batching.custom_vmap
-    def unmapped(rows: Block, experts: Block) -> Block:
-        return jnp.zeros(())
-
-    @unmapped.def_vmap
-    def _(size: int, batched: object, *operands: Block) -> tuple[Block, bool]:
-        raise_unsupported("sorted_by_expert", "rows", str(jax.typeof(rows)), "rows outside of jax.vmap")
-
-    unmapped(lax.stop_gradient(rows), experts)

@@ -1,40 +1,21 @@
 """How a dispatch becomes a layer: the contract's signature, operands checked, tokens routed, and who is kept."""
 
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
 
 from shardproof.impl.arguments import AxisName
 from shardproof.impl.collectives import Block
 from shardproof.impl.moe.plan import ExpertWeights, Plan, Settings, planned
 
 
-@runtime_checkable
-class MoeLayer(Protocol):
-    """A mixture of experts, device-local; see `dense_moe` for its arguments."""
-
-    def __call__(
-        self,
-        tokens: Block,
-        router_weights: Block,
-        expert_weights: ExpertWeights,
-        axis_name: AxisName,
-        *,
-        top_k: int,
-        capacity: int | None = None,
-        policy: str = "probability",
-        over: str = "chosen",
-        capacity_per_sender: int | None = None,
-    ) -> Block:
-        """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`."""
-
-
-def moe_layer(function: str) -> Callable[[Callable[[Plan], Block]], MoeLayer]:
+def moe_layer(function: str) -> Callable[[Callable[[Plan], Block]], Callable[..., Block]]:
     """A decorator of what makes the result of a plan: the layer with that docstring, under this name.
+
+    Arguments of the layer are those of `dense_moe`.
 
     Where nothing can be kept the result is zero, and nothing is dispatched.
     """
 
-    def layer_of(dispatched: Callable[[Plan], Block]) -> MoeLayer:
+    def layer_of(dispatched: Callable[[Plan], Block]) -> Callable[..., Block]:
         def layer(
             tokens: Block,
             router_weights: Block,

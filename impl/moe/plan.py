@@ -13,13 +13,13 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from shardproof.impl.arguments import Axes, AxisName, check_axes, check_kind, check_rank, refuse
+from shardproof.impl.arguments import Axes, AxisName, check_axes, check_floating, check_rank, refuse
 from shardproof.impl.collectives import Block, axis_index, cast_varying, varying
 from shardproof.impl.dtypes import accumulator
 from shardproof.impl.indices import quotient
 from shardproof.impl.moe.capacity import Room, kept
 from shardproof.impl.moe.experts import Weights
-from shardproof.impl.moe.routing import route
+from shardproof.impl.moe.routing import check_operands, route
 
 ExpertWeights = Block | Sequence[Block]
 """One array `[E_Y, D, F]`, or the three of gated MLPs."""
@@ -189,16 +189,12 @@ def _checked(
     weights: list[Any] = [*expert_weights] if isinstance(expert_weights, list | tuple) else [expert_weights]
     if len(weights) not in (1, 3):
         refuse(function, "expert_weights", f"{len(weights)} arrays", "one array, or the three of gated MLPs")
-    check_rank(function, "tokens", tokens, 2)
-    check_rank(function, "router_weights", router_weights, 2)
-    for name, x in (("tokens", tokens), ("router_weights", router_weights), *(("expert_weights", w) for w in weights)):
-        check_kind(function, name, x, jnp.floating, "real floating-point numbers")
+    check_operands(function, tokens, router_weights)
     for w in weights:
+        check_floating(function, expert_weights=w)
         check_rank(function, "expert_weights", w, 3)
     features, experts = router_weights.shape
     p, held = lax.axis_size(axes), weights[0].shape[0]
-    if features != tokens.shape[1]:
-        refuse(function, "router_weights", str(jax.typeof(router_weights)), f"{tokens.shape[1]} rows, as tokens have")
     if experts % p:
         refuse(
             function,

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from shardproof.impl.arguments import check_kind, check_rank, is_integer, refuse
+from shardproof.impl.arguments import check_floating, check_rank, is_integer, refuse
 from shardproof.impl.collectives import Block
 from shardproof.impl.dtypes import accumulator
 
@@ -54,7 +54,7 @@ def route(
         ValueError: for operands that are not floating, or of another rank or shape; a `top_k` that is not in [1, E], or
             another `over`.
     """
-    _check_operands(function, tokens, router_weights)
+    check_operands(function, tokens, router_weights)
     experts = router_weights.shape[1]
     if not is_integer(top_k) or not 1 <= top_k <= experts:
         refuse(function, "top_k", top_k, f"an integer in [1, {experts}], the number of experts")
@@ -68,13 +68,17 @@ def route(
     return Routing(chosen, jnp.take_along_axis(softmax(logits), chosen, axis=1, mode="promise_in_bounds"), logits)
 
 
-def _check_operands(function: str, tokens: Block, router_weights: Block) -> None:
-    for name, x in (("tokens", tokens), ("router_weights", router_weights)):
-        check_rank(function, name, x, 2)
-        check_kind(function, name, x, jnp.floating, "real floating-point numbers")
+def check_operands(function: str, tokens: Block, router_weights: Block) -> None:
+    """`tokens [T, D]` and `router_weights [D, E]` are floating-point matrices that match.
+
+    Raises:
+        ValueError: if they are not.
+    """
+    check_rank(function, "tokens", tokens, 2)
+    check_rank(function, "router_weights", router_weights, 2)
+    check_floating(function, tokens=tokens, router_weights=router_weights)
     if router_weights.shape[0] != tokens.shape[1]:
-        shape = str(jax.typeof(router_weights))
-        refuse(function, "router_weights", shape, f"{tokens.shape[1]} rows, as tokens have")
+        refuse(function, "router_weights", str(jax.typeof(router_weights)), f"{tokens.shape[1]} rows, as tokens have")
 
 
 def router_logits(tokens: Block, router_weights: Block) -> Float[Array, "t e"]:

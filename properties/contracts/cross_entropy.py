@@ -162,11 +162,6 @@ CONTRACT: Contract = operation(
             FEATURES,
             communication=f"{SUMS};grad:all_reduce=2+replicated(logits),bytes=2*{TOKENS}+replicated(logits)*elements(logits)*sum_itemsize(logits)",
         ),
-        "gathered": Claim(
-            implementations.gathered_cross_entropy,
-            FEATURES,
-            communication="all_gather=1,bytes=logits;grad:all_gather=1,all_gather_bytes=logits,all_reduce=replicated(logits),all_reduce_bytes=replicated(logits)*p*elements(logits)*sum_itemsize(logits)",
-        ),
         "chunked": Claim(
             implementations.chunked_cross_entropy,
             FEATURES,

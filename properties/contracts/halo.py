@@ -97,10 +97,5 @@ CONTRACT: Contract = operation(
                 f"bytes=x/rows*sum(min(rows,{TAIL}+{HEAD}) for d in range(1,p)),steps=1"
             ),
         ),
-        "gathered": Claim(
-            implementations.gathered_halo_exchange,
-            FEATURES,
-            communication="all_gather=1,bytes=x;grad:reduce_scatter=1,bytes=p*x",
-        ),
     },
 )

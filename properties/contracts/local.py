@@ -63,7 +63,6 @@ CONTRACTS: tuple[Contract, ...] = (
         least=lambda case: 0,
         implementations={
             "mean": Claim(implementations.shard_mean_of_block, FEATURES, communication=NOTHING),
-            "product": Claim(implementations.shard_mean_by_product, FEATURES, communication=NOTHING),
             "global": Claim(implementations.shard_mean, FEATURES, communication=NOTHING, whole=True),
         },
     ),
@@ -85,7 +84,6 @@ CONTRACTS: tuple[Contract, ...] = (
         least=lambda case: 0,
         implementations={
             "roll": Claim(implementations.shard_roll_of_block, FEATURES, communication=NOTHING),
-            "slices": Claim(implementations.shard_roll_by_slices, FEATURES, communication=NOTHING),
             "global": Claim(implementations.shard_roll, FEATURES, communication=NOTHING, whole=True),
         },
     ),

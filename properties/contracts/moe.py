@@ -215,7 +215,6 @@ DISPATCHES = {
     "all_gather": Claim(implementations.all_gather_moe, FEATURES, communication=moe_claims.GATHERED),
     "all_to_all": Claim(implementations.all_to_all_moe, FEATURES, communication=moe_claims.BUFFERS),
     "ragged": Claim(implementations.ragged_moe, FEATURES, communication=moe_claims.RAGGED),
-    "gathered_ragged": Claim(implementations.gathered_ragged_moe, FEATURES, communication=moe_claims.GATHERED_RAGGED),
     "chunked": Claim(implementations.chunked_moe, IN_CHUNKS, communication=moe_claims.CHUNKED),
     "ring": Claim(implementations.ring_moe, FEATURES, communication=moe_claims.RING),
 }
@@ -262,7 +261,6 @@ CONTRACTS: tuple[Contract, ...] = (
         mistakes=mistakes.OF_CHOICE,
         implementations={
             "all_to_all": Claim(implementations.expert_choice_moe, OF_ALL, communication=moe_claims.BUFFERS),
-            "all_gather": Claim(implementations.gathered_expert_choice_moe, OF_ALL, communication=moe_claims.GATHERED),
         },
         **SHARED
         | {

@@ -102,11 +102,6 @@ CONTRACT: Contract = operation(
     least=something(0),
     sizes={"spread": _spread},
     implementations={
-        "gathered": Claim(
-            implementations.gathered_pipeline,
-            FEATURES,
-            communication="all_gather=1,bytes=weights;grad:all_gather=1,all_gather_bytes=weights,all_reduce=replicated(weights)+spread,all_reduce_bytes=replicated(weights)*weights+spread*x",
-        ),
         "gpipe": Claim(
             implementations.pipeline,
             OF_ONE_LAYER,

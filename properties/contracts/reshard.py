@@ -102,7 +102,6 @@ CONTRACT: Contract = whole_contract(
     degree=1,
     least=_least,
     implementations={
-        "gathered": Claim(implementations.gathered_reshard, FEATURES, communication=_gathered),
         "exchanged": Claim(implementations.exchanged_reshard, FEATURES, communication=_exchanged),
         "constrained": Claim(implementations.constrained_reshard, FEATURES, whole=True),
         "explicit": Claim(implementations.explicit_reshard, FEATURES, whole=True),

@@ -95,6 +95,36 @@ def inner(left: Arrays, right: Arrays) -> float:
     return float(sum(np.vdot(a, b) for a, b in zip(left, right, strict=True)))
 
 
+def check_oracle(
+    oracle: Any, definition: Local, mesh: MeshCase, axes: Sequence[str], operands: Arrays, tangents: Arrays,
+    cotangent: np.ndarray, others: Arrays = (), *, rtol: float = 1e-5, **options: Any,
+) -> None:  # fmt: skip
+    """An oracle's value is the definition's, its JVP the central difference, and its VJP the adjoint of its JVP.
+
+    Arguments:
+        oracle: of blocks of all devices.
+        definition: of operands to the result, by brute force.
+        mesh: the mesh.
+        axes: the axis tuple.
+        operands: those that have a derivative.
+        tangents: one for each.
+        cotangent: of the result.
+        others: operands behind those, which have none.
+        rtol: of the central difference.
+        options: keyword arguments of the oracle.
+    """
+    everything = [*operands, *others]
+    (value,) = oracle.value(everything, mesh, axes, **options)
+    np.testing.assert_allclose(value, definition(*operands), rtol=1e-10, atol=1e-12)
+    pushed = oracle.pushforward(everything, [*tangents, *[None] * len(others)], mesh, axes, **options)
+    np.testing.assert_allclose(pushed[0], central_difference(definition, operands, tangents), rtol=rtol, atol=1e-6)
+    pulled = oracle.pullback(everything, [cotangent], mesh, axes, **options)
+    assert all(one is None for one in pulled[len(operands) :])
+    of_operands = [np.asarray(one) for one in pulled[: len(operands)]]
+    assert [one.shape for one in of_operands] == [one.shape for one in operands]
+    np.testing.assert_allclose(inner(pushed, [cotangent]), inner(tangents, of_operands), rtol=1e-9, atol=1e-9)
+
+
 def participants(mesh: MeshCase, axes: Sequence[str], device: tuple[int, ...]) -> list[tuple[int, ...]]:
     """The devices that a collective connects with `device`, itself among them, in logical order."""
     places = []

@@ -18,7 +18,8 @@ from jax import Array, P, lax
 
 from shardproof.impl import collectives, norms
 from shardproof.impl.attention import gathered_attention
-from shardproof.impl.reshard import constrained_reshard, gathered_reshard
+from shardproof.impl.baselines import layout, relaid
+from shardproof.impl.reshard import constrained_reshard
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.chain import Chain
@@ -110,6 +111,11 @@ def scatter(x: Array, axis_name: Any, *, scatter_dimension: int = 0, tiled: bool
 def gather(x: Array, axis_name: Any, *, axis: int = 0, tiled: bool = False) -> Array:
     """JAX's own."""
     return lax.all_gather(x, axis_name, axis=axis, tiled=tiled)
+
+
+def gathered_reshard(x: Array, *, x_rows: Any, x_columns: Any, rows: Any, columns: Any) -> Array:
+    """Gathers each dimension whose axes are others, then cuts it."""
+    return relaid(x, layout(x_rows, x_columns), layout(rows, columns))
 
 
 def with_nothing(x: Array, axis_name: Any, *, offset: int = 1, extra: int = 0) -> Array:

@@ -1,4 +1,4 @@
-"""The loss of a projection: the oracle once more on whole arrays, both implementations against it, and their memory."""
+"""The loss of a projection: the oracle once more on whole arrays, and the memory of both implementations."""
 
 import functools
 import math
@@ -16,33 +16,15 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.oracles.projected_cross_entropy import projected_cross_entropy as oracle
 from shardproof.properties.engines.simulate.liveness import equations
 from shardproof.properties.engines.xla import abstract_mesh
-from shardproof.properties.meta import REVERSED, places
-from shardproof.properties.meta.blockwise import (
-    central_difference,
-    derivatives,
-    floats,
-    inner,
-    on_devices,
-    participants,
-    simulated,
-)
+from shardproof.properties.meta import places
+from shardproof.properties.meta.blockwise import check_oracle, floats, participants, simulated
 from shardproof.properties.performance.operations import peak_of
 from shardproof.properties.programs.program import Argument, Program
 
-FORMS = (
-    forms.projected_cross_entropy,
-    forms.chunked_projected_cross_entropy,
-    functools.partial(forms.chunked_projected_cross_entropy, chunk=2),
-)
 TOKENS, FEATURES, CLASSES, CHUNK = 512, 4, 256, 16
 """Of the memory's test: a participant's logits are far more than everything else."""
 
 PARTICIPANTS = MeshCase(("tp",), (4,))
-
-
-def named(form: Any) -> str:
-    """The name of a form, of a partial one with its keywords."""
-    return getattr(form, "__name__", "") or f"{form.func.__name__}, {form.keywords}"
 
 
 def token_by_token(
@@ -74,13 +56,7 @@ def test_the_loss_is_that_of_whole_tokens(place: Any, smoothing: float, ignored:
     labels = np.broadcast_to(one, (*mesh.sizes, 3))
     options: dict[str, Any] = {"label_smoothing": smoothing, "ignore_index": ignored}
     whole = functools.partial(token_by_token, mesh, axes, labels, smoothing, ignored)
-    np.testing.assert_allclose(oracle.value([x, w, labels], mesh, axes, **options)[0], whole(x, w), rtol=1e-10)
-    pushed = oracle.pushforward([x, w, labels], [dx, dw, None], mesh, axes, **options)
-    np.testing.assert_allclose(pushed[0], central_difference(whole, [x, w], [dx, dw]), rtol=1e-6, atol=1e-7)
-    *pulled, none = oracle.pullback([x, w, labels], [ct], mesh, axes, **options)
-    assert none is None
-    right = inner([dx, dw], [np.asarray(one) for one in pulled])
-    assert math.isclose(inner(pushed, [ct]), right, rel_tol=1e-9, abs_tol=1e-12)
+    check_oracle(oracle, whole, mesh, axes, [x, w], [dx, dw], ct, [labels], rtol=1e-6, **options)
 
 
 def test_the_oracle_refuses() -> None:
@@ -89,44 +65,6 @@ def test_the_oracle_refuses() -> None:
         oracle.value(
             [np.zeros((1, 1, 2)), np.zeros((1, 3, 2)), np.zeros((1, 1), int)], MeshCase(("tp",), (1,)), ("tp",)
         )
-
-
-@pytest.mark.parametrize("form", FORMS, ids=named)
-def test_an_ignored_nan_counts_for_nothing(form: Any) -> None:
-    """On devices a row of x that is ignored leaves all other losses and all gradients finite, even if it is NaN."""
-    mesh, axes = REVERSED
-    x = np.ones((2, 3, 3, 2), np.float32)
-    x[:, :, 0] = np.nan
-    w, labels = floats(mesh, 2, 2, dtype=np.float32), np.broadcast_to([7, 8, 0], (2, 3, 3))
-    local = functools.partial(form, axis_name=axes, ignore_index=7)
-    found = on_devices(local, mesh, x, w, labels)
-    assert np.isfinite(found).all()
-    assert not found[..., 0].any()
-    _, (of_x, of_w) = derivatives(local, mesh, [x, w], [np.ones_like(x), w], np.ones((2, 3, 3), np.float32), [labels])
-    assert np.isfinite(of_w).all()
-    assert np.isfinite(of_x).all()
-    assert not of_x[:, :, 0].any()
-
-
-@pytest.mark.parametrize("form", FORMS, ids=named)
-def test_what_is_refused(form: Any) -> None:
-    """Operands that are no matrices of floats, of other sizes, without classes; labels; a smoothing above 1."""
-    mesh, axes = REVERSED
-    x, w, labels = (np.zeros((2, 3, *shape), np.float32) for shape in ((2, 4), (4, 3), (2,)))
-    ids, name = labels.astype(np.int32), named(form).split(",")[0]
-    cases: list[tuple[Any, dict[str, Any], str]] = [
-        ((x > 0, w, ids), {}, rf"{name}: x='bool.*': expected an array of real floating-point numbers, on the"),
-        ((x, w[..., 0], ids), {}, rf"{name}: w='float32\[4\].*': expected"),
-        ((x, w[:, :, :3], ids), {}, rf"{name}: w='float32\[3,3\].*': expected an array of shape \(4, 3\), a row for"),
-        ((x, w[..., :0], ids), {}, rf"{name}: w='float32\[4,0\].*': expected an array of at least one column"),
-        ((x, w, labels), {}, rf"{name}: labels='float32.*': expected an array of integers, on the mesh \(dp=2, tp=3\)"),
-        ((x, w, ids[..., :1]), {}, rf"{name}: labels='int32\[1\].*': expected an array of shape \(2,\), one label for"),
-        ((x, w, ids), {"label_smoothing": 1.5}, rf"{name}: label_smoothing=1.5: expected a number in \[0, 1\]"),
-        ((x, w, ids), {"axis_name": ("tp", "ep")}, rf"{name}: axis_name=\('tp', 'ep'\): expected bound axis names"),
-    ]
-    for arguments, changed, message in cases:
-        with pytest.raises(ValueError, match=message):
-            simulated(functools.partial(form, **({"axis_name": axes} | changed)), mesh, *arguments)
 
 
 def test_a_chunk_has_a_class() -> None:

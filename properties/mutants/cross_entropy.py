@@ -7,7 +7,7 @@ import numpy as np
 from jax import Array, lax
 
 from shardproof.impl import cross_entropy
-from shardproof.impl.collectives import cast_varying
+from shardproof.impl.collectives import all_gather, axis_index, cast_varying
 from shardproof.properties.mutants.axes import AxisName, names
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 
@@ -141,8 +141,11 @@ def cross_entropy_of_gathered_logits(
     logits: Array, labels: Array, axis_name: AxisName, *, label_smoothing: float, ignore_index: int
 ) -> Array:
     """Gathers all logits where a few numbers per token do."""
-    return cross_entropy.gathered_cross_entropy(
-        logits, labels, axis_name, label_smoothing=label_smoothing, ignore_index=ignore_index
+    axes, classes = names(axis_name), logits.shape[-1]
+    whole = all_gather(logits, axes, axis=-1, tiled=True)
+    own = lax.dynamic_slice_in_dim(whole, axis_index(axes) * classes, classes, whole.ndim - 1)
+    return cross_entropy.vocab_parallel_cross_entropy(
+        own, labels, axis_name, label_smoothing=label_smoothing, ignore_index=ignore_index
     )
 
 

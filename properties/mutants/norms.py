@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from shardproof.impl import norms
-from shardproof.impl.collectives import cast_varying
-from shardproof.properties.mutants.axes import AxisName, names
+from shardproof.impl.collectives import all_gather, cast_varying, varying
+from shardproof.properties.mutants.axes import AxisName, mesh_names, names
 from shardproof.properties.mutants.catalogue import formula_of, mutant
 from shardproof.properties.mutants.gradients import with_mixed_residuals
 
@@ -175,6 +175,28 @@ def norm_over_one_axis_after_the_other(x: Array, axis_name: AxisName) -> Array:
         squares = lax.psum(squares, name)
     zero = squares == 0
     return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, squares))).astype(x.dtype)
+
+
+@mutant("rms_norm", law="communication", smallest=(1,), communication=formula_of("rms_norm", "squares"))
+def rms_norm_with_a_wasteful_gradient(x: Array, scale: Array, axis_name: AxisName, *, epsilon: float) -> Array:
+    """Its gradient gathers all features."""
+    along = [name for name in mesh_names() if name in {*names(axis_name), *varying(x), *varying(scale)}]
+
+    def forward(x: Array, scale: Array) -> Array:
+        return norms.rms_norm(x, scale, axis_name, epsilon=epsilon)
+
+    def gathered(x: Array, scale: Array) -> Array:
+        whole = _wide(all_gather(x, names(axis_name), axis=-1, tiled=True))
+        mean = jnp.mean(jnp.square(whole), axis=-1, keepdims=True)
+        return (_wide(x) / jnp.sqrt(mean + epsilon) * _wide(scale)).astype(jnp.result_type(x, scale))
+
+    def backward(operands: tuple[Array, Array], ct: Array) -> tuple[Array, Array]:
+        x_ct, scale_ct = jax.vjp(gathered, *operands)[1](ct)
+        return x_ct, scale_ct
+
+    function = jax.custom_vjp(forward)
+    function.defvjp(lambda x, scale: (forward(x, scale), (x, scale)), backward)
+    return function(*cast_varying((x, scale), along))
 
 
 @mutant("rms_norm", law="transformed gradient", smallest=(1,), form="user")

@@ -33,7 +33,6 @@ DISPATCHES: dict[str, Callable[..., jax.Array]] = {
     "all_gather": moe.all_gather_moe,
     "all_to_all": moe.all_to_all_moe,
     "ragged": moe.ragged_moe,
-    "gathered_ragged": moe.gathered_ragged_moe,
     "chunked": moe.chunked_moe,
     "ring": moe.ring_moe,
     "sorted": moe.sorted_moe,
@@ -45,7 +44,7 @@ NUMBERS = ("chosen", "sent", "dropped_by_sender", "dropped_by_receiver", "kept",
 CLOSE = 2e-5
 """Of the largest number of a token, or of an expert."""
 
-COMPILED = ("all_to_all", "gathered_ragged", "chunked", "ring")
+COMPILED = ("all_to_all", "chunked", "ring")
 """Some of those that XLA can compile for CPU."""
 
 

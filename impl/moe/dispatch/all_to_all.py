@@ -1,8 +1,7 @@
 """Dispatch by all-to-alls with a buffer of fixed size for every pair of a sender and an expert."""
 
 from shardproof.impl.collectives import Block
-from shardproof.impl.moe.dispatch.exchange import through_experts
-from shardproof.impl.moe.dispatch.slots import filled, slots, taken
+from shardproof.impl.moe.dispatch.slots import filled, slots, taken, through_experts
 from shardproof.impl.moe.layer import moe_layer
 from shardproof.impl.moe.plan import Plan
 

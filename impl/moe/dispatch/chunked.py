@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Int
 
-from shardproof.impl.arguments import AxisName, is_integer, refuse
+from shardproof.impl.arguments import AxisName, check_count
 from shardproof.impl.collectives import Block, all_to_all, cast_varying, varying
 from shardproof.impl.indices import quotient
 from shardproof.impl.moe.experts import Weights, in_turn
@@ -56,8 +56,7 @@ def chunked_moe(
     """
     settings = Settings(top_k, capacity, policy, over, capacity_per_sender)
     plan = planned("chunked_moe", tokens, router_weights, expert_weights, axis_name, settings)
-    if chunk is not None and (not is_integer(chunk) or chunk < 1):
-        refuse("chunked_moe", "chunk", chunk, "an integer of at least 1, known before tracing, or None")
+    check_count("chunked_moe", "chunk", chunk, 1, optional=True)
     return plan.result(lambda plan: dispatched(plan, chunk))
 
 

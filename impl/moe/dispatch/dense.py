@@ -5,8 +5,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from shardproof.impl.collectives import Block
-from shardproof.impl.moe.dispatch.exchange import through_experts
-from shardproof.impl.moe.dispatch.slots import slots
+from shardproof.impl.moe.dispatch.slots import slots, through_experts
 from shardproof.impl.moe.layer import moe_layer
 from shardproof.impl.moe.plan import Plan
 

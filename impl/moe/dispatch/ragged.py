@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Int
 
-from shardproof.impl.arguments import Axes, check_axes, check_kind, check_shape, is_integer, refuse
+from shardproof.impl.arguments import Axes, check_axes, check_count, check_kind, check_shape
 from shardproof.impl.collectives import Block, all_to_all
 from shardproof.impl.indices import quotient, remainder
 from shardproof.impl.moe.experts import in_turn
@@ -18,7 +18,7 @@ from shardproof.impl.moe.layer import moe_layer
 from shardproof.impl.moe.plan import Plan
 from shardproof.impl.moe.ranks import counted, sorting
 from shardproof.impl.moe.travel import narrowly
-from shardproof.impl.ragged import gathered_ragged_all_to_all, ragged_all_to_all
+from shardproof.impl.ragged import ragged_all_to_all
 
 Exchange = Callable[..., Block]
 """`ragged_all_to_all`, or what has its signature."""
@@ -84,7 +84,7 @@ class Dispatcher:
         Raises:
             ValueError: for a room that is no integer of at least 0.
         """
-        _check_rows("Dispatcher.there", "room", room)
+        check_count("Dispatcher.there", "room", room)
         buffer = jnp.zeros((room, *rows.shape[1:]), rows.dtype)
         lists = (self.send_offsets, self.send_sizes, self.buffer_offsets, self.recv_sizes)
         return self.exchange(rows, buffer, *lists, axis_name=self.axes)
@@ -95,7 +95,7 @@ class Dispatcher:
         Raises:
             ValueError: for a count that is no integer of at least 0.
         """
-        _check_rows("Dispatcher.back", "count", count)
+        check_count("Dispatcher.back", "count", count)
         blank = jnp.zeros((count, *rows.shape[1:]), rows.dtype)
         lists = (self.recv_offsets, self.recv_sizes, self.home_offsets, self.send_sizes)
         return self.exchange(rows, blank, *lists, axis_name=self.axes)
@@ -114,11 +114,6 @@ def _begun(starts: Int[Array, "k"], rows: int) -> Int[Array, "n"]:
     return jnp.cumsum(jnp.zeros(rows, jnp.int32).at[starts].add(1, mode="drop"))
 
 
-def _check_rows(function: str, argument: str, rows: int) -> None:
-    if not is_integer(rows) or rows < 0:
-        refuse(function, argument, rows, "an integer of at least 0, known before tracing")
-
-
 @moe_layer("ragged_moe")
 def ragged_moe(plan: Plan) -> Block:
     """`tokens [T_Y, D]`, `router [D, E]`, `experts [E_Y, D, F]` to `[T_Y, F]`, typed varying: ragged all-to-alls.
@@ -133,16 +128,6 @@ def ragged_moe(plan: Plan) -> Block:
         NotImplementedError: for a derivative under `jax.vmap`, as `ragged_all_to_all`.
     """
     return dispatched(plan, NATIVE)
-
-
-@moe_layer("gathered_ragged_moe")
-def gathered_ragged_moe(plan: Plan) -> Block:
-    """As `ragged_moe`, on every platform: its exchange is `gathered_ragged_all_to_all`, which gathers all rows.
-
-    Raises:
-        ValueError: as `dense_moe`.
-    """
-    return dispatched(plan, gathered_ragged_all_to_all)
 
 
 def dispatched(plan: Plan, exchange: Exchange) -> Block:

@@ -3,10 +3,12 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from shardproof.impl.collectives import Block, all_to_all
 from shardproof.impl.indices import quotient
 from shardproof.impl.moe.experts import Weights, in_buffers
 from shardproof.impl.moe.plan import Plan
 from shardproof.impl.moe.ranks import places
+from shardproof.impl.moe.travel import narrowly
 
 Slots = Int[Array, "t k"]
 """Of each choice of each token, its row; of dropped ones, and of other buffers', a number that is none."""
@@ -49,3 +51,19 @@ def through_slots(
     buffers = filled(tokens, at, held * room).reshape(held, room, -1)
     outputs = taken(in_buffers(buffers, weights).reshape(held * room, features), at)
     return jnp.sum((outputs * gates.ravel()[:, None]).reshape(*at.shape, features), axis=1)
+
+
+def through_experts(plan: Plan, buffers: Float[Array, "n d"]) -> Float[Array, "n f"]:
+    """`[E C, D]` to `[E C, F]`: to the participant of each expert, through it, and back. Two all-to-alls.
+
+    Tokens travel in their own dtype, and what experts make of them as wide as it is computed: it is a term of a sum.
+    """
+    p, held, room = plan.participants, plan.held, plan.most_sent
+
+    def there(rows: Block) -> Block:
+        return all_to_all(rows, plan.axes, split_axis=0, concat_axis=0, tiled=True)
+
+    arrived = narrowly(there, buffers, plan.sent).reshape(p, held, room, -1)  # [sender, expert, slot, feature]
+    by_expert = jnp.swapaxes(arrived, 0, 1).reshape(held, p * room, -1)
+    outputs = in_buffers(by_expert, plan.weights).reshape(held, p, room, -1)
+    return there(jnp.swapaxes(outputs, 0, 1).reshape(p * held * room, -1))

@@ -49,7 +49,7 @@ def sizes_of(case: Case, wanted: Collection[str] | None = None) -> dict[str, Any
     own["axes"] = Block(case.participants, tuple(case.mesh.shape[axis] for axis in case.axes))
     options = {name: one for name, one in case.keywords.items() if isinstance(one, int | float)}
     named = {name: size(case) for name, size in contract.sizes.items() if wanted is None or name in wanted}
-    return {**options, **own, **named}
+    return {**own, **{name: one for name, one in options.items() if name not in own}, **named}
 
 
 def stated_of(terms: Terms, case: Case) -> Stated:

@@ -100,7 +100,7 @@ def check_cost(trial: Trial, form: Form, evidence: Record | str) -> None:
         no_more = all(cost.bytes_in(kind) <= wider * most.bytes_in(kind) for kind in KINDS)
         right = enough and (no_more or laid_out_anew(trial, form))
     if not right:
-        raise Broken("communication", f"{form} on {trial}: {worded(cost)}: expected {worded(most)} (as is said)")
+        raise Broken("communication", f"{form} on {trial}: {worded(cost)}: expected {worded(most)} (formula)")
 
 
 def laid_out_anew(trial: Trial, form: Form) -> bool:

@@ -203,7 +203,7 @@ def test_right_ones_are_not_reported(devices: int, built_in: Implementation, eng
         shrink=False,
     )  # fmt: skip
     assert found.violation is None, str(found.violation)
-    assert found.tally.communication["against"] == "formula"
+    assert found.tally.communication["against"] == "claim"
 
 
 def test_what_devices_do_differently_is_counted_once() -> None:
@@ -350,7 +350,7 @@ def test_operands_are_named() -> None:
         headline = check(own, case, "simulate")
         assert (headline == "") == right
         assert right or "with p=4, n=84" in headline
-    with pytest.raises(ExpectationError, match="'rhs' is not understood: expected arithmetic of p, n, x, out and num"):
+    with pytest.raises(ExpectationError, match="'rhs' is not understood: expected arithmetic of p, n, x, out, axes"):
         Expectation.parse("bytes=rhs", names_of("ring_shift"))
 
 

@@ -17,6 +17,7 @@ from jax import Array, lax
 from shardproof.impl.algorithms.pieces import shift
 from shardproof.properties.benchmark.readme import COUNTING_PAGE, README
 from shardproof.properties.cases.case import Case, Placement
+from shardproof.properties.communication.sizes import sizes_of
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.engines.running import traced
 from shardproof.properties.laws.law import LAWS

@@ -18,11 +18,10 @@ from shardproof.impl.losses import data_parallel
 from shardproof.impl.optimisers import Adapting, updated
 from shardproof.impl.training import TrainingStep
 from shardproof.impl.zero import ZeroStep
-from shardproof.oracles import training_costs
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.training import Trial
 from shardproof.properties.laws.training import OPTIMISERS, check_steps
-from shardproof.properties.programs.training import FORMS, Axes, Form, of_examples, sum_and_count
+from shardproof.properties.programs.training import FORMS, Axes, Form, of_examples, said_of, sum_and_count
 
 LOSS = sum_and_count(data_parallel)
 ONE = Trial(MeshCase(("x",), (1,)), ("x",), (), (3, 2), examples=4)
@@ -253,7 +252,7 @@ class Planted:
     raises: type[Exception] = AssertionError
 
 
-ONCE = training_costs.accumulated
+ONCE = said_of("accumulated")
 STEP = partial(accumulating_step, TrainingStep)
 PLANTED = (
     *(

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import pytest
 
-from shardproof.oracles.communication import Cost, built_in, built_in_backward, lower_bound, summed_replicas
+from shardproof.oracles.communication import Cost, built_in, lower_bound, summed_replicas
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.engines import engine_named
@@ -87,7 +87,6 @@ def test_costs_of_unknown_contracts() -> None:
     """A cost of an unknown contract is refused."""
     for function in (
         lambda: built_in("gather", 1),
-        lambda: built_in_backward("gather", 2, 1),
         lambda: lower_bound("gather", 2, 1),
     ):
         with pytest.raises(ValueError, match="contract='gather': expected one of all_gather, all_gather_invariant"):

@@ -1,15 +1,9 @@
 """What a collective costs: how many operations of which kind, over how many steps, with how many bytes.
 
 Bytes are those of the operands of all collectives of a kind together, on one device: what a ring of
-p - 1 permutes of a block sends is p - 1 times the block. Formulas are in p, the number of participants, and
+p - 1 permutes of a block sends is p - 1 times the block. Bounds are in p, the number of participants, and
 n, the bytes of the *full vector*: an all-gather's result; a reduce-scatter's, an all-reduce's, an
-all-to-all's, a broadcast's operand. Each states its source.
-
-What an operation costs that is made of a few of them is beside its oracle, by the name of its form: in elements of a
-block, `bits` of an element of the operands, and `sum_bits` of one of the accumulator, in which sums travel. It follows
-from what is gathered, summed or exchanged. A gradient alone consists of two parts. The first is what it is computed
-from, which is sent again: nothing that the result is linear in. The second are the transposes: those of
-`built_in_backward`, and, for an invariant sum that is cast to varying where it meets what varies, another sum.
+all-to-all's, a broadcast's operand.
 """
 
 import math
@@ -75,22 +69,6 @@ class Cost:
             steps,
         )
 
-    def beside(self, other: "Cost") -> "Cost":
-        """Both at the same time: neither waits for the other."""
-        both = self + other
-        steps = None if self.steps is None or other.steps is None else max(self.steps, other.steps)
-        return Cost(both.counts, both.operand_bytes, steps)
-
-    def __mul__(self, times: int) -> "Cost":
-        """So many times, one after the other."""
-        return Cost.of(
-            {kind: times * count for kind, count in self.counts},
-            {kind: times * size for kind, size in self.operand_bytes},
-            None if self.steps is None else times * self.steps,
-        )
-
-    __rmul__ = __mul__
-
     def __str__(self) -> str:
         parts = [f"{kind}={count} ({self.bytes_in(kind):,} bytes)" for kind, count in self.counts]
         return ", ".join(parts) or "no communication"
@@ -109,24 +87,6 @@ def built_in(contract: str, n: int, *, bits: int = 8) -> Cost:
         ValueError: if there is no such contract.
     """
     return _one(_kind(contract), n, bits)
-
-
-def built_in_backward(contract: str, p: int, n: int, *, bits: int = 8) -> Cost:
-    """The gradient of `built_in`, alone, with p participants: the collective's linear transpose.
-
-    All-gather and reduce-scatter are each other's transposes, all-to-all and permute their own. A result
-    of invariant type has one cotangent, which every participant holds already: an all-reduce hands it on, and
-    an invariant all-gather takes its slice of it, both without communication.
-
-    Raises:
-        ValueError: if there is no such contract.
-    """
-    kind = _kind(contract)
-    if kind == "all_reduce" or contract == "all_gather_invariant":
-        return Cost.of({}, {})
-    if kind == "all_gather":
-        return _one("reduce_scatter", p * n, bits)
-    return _one("all_gather", n // p, bits) if kind == "reduce_scatter" else _one(kind, n, bits)
 
 
 NOTHING = Cost.permutes(0, 0)

@@ -32,24 +32,19 @@ def sizes_of(case: Case, wanted: Collection[str] | None = None) -> dict[str, Any
     contract = CONTRACTS[case.contract]
     along = set(case.axes).union(*(operand.placement.axes for operand in case.operands))
     blocks = [_block(operand, bool(along - operand.placement.axes)) for operand in case.operands]
+    names = contract.operands if case.tree else contract.names(case)
     own: dict[str, Any] = {
         "p": case.group_size,
         "n": full_bytes(case),
-        **(
-            {contract.operands[0]: _together(blocks)}
-            if case.tree
-            else dict(zip(contract.names(case), blocks, strict=True))
-        ),
+        **dict(zip(names, [sum(blocks)] if case.tree else blocks, strict=True)),
         **{role: case.mesh.axis_size(as_axes(axes)) for role, axes in case.roles},
     }
-    if case.tree:
-        own[contract.operands[0]] = sum(blocks)
     if wanted is None or OUT in wanted:
         own[OUT] = _results(case)
     own["axes"] = Block(case.participants, tuple(case.mesh.shape[axis] for axis in case.axes))
     options = {name: one for name, one in case.keywords.items() if isinstance(one, int | float)}
     named = {name: size(case) for name, size in contract.sizes.items() if wanted is None or name in wanted}
-    return {**options, **own, **named}
+    return {**own, **{name: one for name, one in options.items() if name not in own}, **named}
 
 
 def stated_of(terms: Terms, case: Case) -> Stated:

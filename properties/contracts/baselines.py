@@ -129,7 +129,8 @@ def _product(case: Case, sides: Sequence[int], lhs: Layout, rhs: Layout, result:
 
 def _gathered(case: Case, backward: bool) -> Cost:
     """One product of gathered operands."""
-    return _product(case, sides(case), *_layouts(case, "lhs", "rhs", ""), backward)
+    lhs, rhs, result = _layouts(case, "lhs", "rhs", "")
+    return _product(case, sides(case), lhs, rhs, result, backward)
 
 
 def _two_gathered(case: Case, backward: bool) -> Cost:

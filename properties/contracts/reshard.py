@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from shardproof.impl import reshard as implementations
 from shardproof.oracles import reshard
 from shardproof.oracles.baselines import Layout
-from shardproof.oracles.communication import NOTHING, Cost, built_in, built_in_backward, summed_replicas
+from shardproof.oracles.communication import NOTHING, Cost, built_in, summed_replicas
 from shardproof.oracles.mesh import as_axes
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts.baselines import described, layout_of, relaid_cost
@@ -64,8 +64,7 @@ def _exchanged(case: Case, backward: bool) -> Cost:
     for source, target in ((0, 1), (1, 0)):
         if left[source] and left[source] == new[target] and not left[target]:
             p, n = mesh.axis_size(left[source]), math.prod(own)
-            one = built_in_backward("all_to_all", p, n, bits=wide) if backward else built_in("all_to_all", n, bits=wide)
-            cost += one
+            cost += built_in("all_to_all", n, bits=wide)
             own[source], own[target] = own[source] * p, own[target] // p
             left[source] = new[target] = ()
     for dimension in (0, 1):

@@ -178,7 +178,7 @@ def _check_claim(implementation: Implementation, case: Case, counted: Counted, *
     slow = stated.steps is not None and counted.rounds is not None and counted.rounds > stated.steps
     if right and not slow:
         return
-    waiting = f", {counted.rounds} of which {WAITING}" if slow else ""
+    waiting = f", {counted.rounds} of which {WAITING}" if slow and right else ""
     where = " in the compiled program" if counted.rewritten else ""
     names, sizes = frozenset[str](), {}
     if isinstance(said, Expectation):

@@ -205,7 +205,7 @@ LAWS: dict[str, Law] = {
         ),
         Law(
             "communication",
-            "Collectives and bytes are those of the formula, in no more steps, and never below the lower bound.",
+            "Collectives and bytes are those that are stated, in no more steps, and never below the lower bound.",
             check_communication,
             share=0.8,
             script="communication",

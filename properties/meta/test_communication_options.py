@@ -114,7 +114,7 @@ def test_check_takes_an_expectation(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
     def find(law: Law, implementation: Implementation, *_: Any, **options: Any) -> Finding:
-        seen.append(implementation.expectation)
+        seen.append(implementation.communication)
         return Finding(law.name, None, Tally("ring_shift", "mine", law.name, structures=1))
 
     monkeypatch.setattr("shardproof.properties.report.asking.find_violation", find)
@@ -143,7 +143,8 @@ def test_a_wrong_expectation_is_one_line() -> None:
     """An expectation that cannot be read is what the plugin makes a usage error of."""
     line = (
         "--expect-communication=permute=exec(p): 'exec(p)': 'exec(p)' is not understood: "
-        "expected arithmetic of p, n, x, out and numbers with + - * / // ** ceil log2"
+        "expected arithmetic of p, n, x, out, axes, offset and numbers with + - * / // % ** < <= == if else "
+        "ceil log2 min max sum size elements itemsize sum_itemsize replicated"
     )
     with pytest.raises(GivenError, match=f"^{re.escape(line)}$"):
         parse_all(["ring_shift=mine:right"], ["permute=exec(p)"])

@@ -16,6 +16,7 @@ from jax import Array, lax
 
 from shardproof.impl.algorithms.pieces import shift
 from shardproof.properties.cases.case import Case, Placement
+from shardproof.properties.communication.sizes import sizes_of
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.engines.running import traced
 from shardproof.properties.laws.law import LAWS
@@ -132,10 +133,7 @@ ONE_NUMBER = (
     "one", [one for one in OVERLAPPED if way_of(one) != "paired" and one.name not in ONE_NUMBER], ids=str
 )
 def test_what_forms_claim_is_what_they_do(one: Implementation) -> None:
-    """A claim that is wider than what is exposed would hide a bug: of float32 in even blocks there is no room.
-
-    That of `paired` is one formula for any number of participants, and for the gradient.
-    """
+    """A claim that is wider than what is exposed would hide a bug: of float32 in even blocks there is no room."""
     case = case_of(one.contract, (8,), (16, 16, 16))
     operations = operations_of(forward(case, one, Seen()), case.mesh)
     assert one.overlap is not None
@@ -143,7 +141,7 @@ def test_what_forms_claim_is_what_they_do(one: Implementation) -> None:
     if one.contract == "transformer_block":  # whose room is for sums of 16-bit floats
         assert found == 0
     else:
-        assert found == limit(one.overlap.exposed, case, {"p": case.participants})
+        assert found == limit(one.overlap.exposed, sizes_of(case))
 
 
 def total_of_while(lhs: Array, rhs: Array, axis_name: Any) -> Array:
@@ -178,7 +176,7 @@ def test_what_is_claimed_by_one_number_is_nearly_reached(
     operations = operations_of(forward(case, one, Seen()), case.mesh)
     found = timeline(operations, Balanced.of(operations, case.mesh, case.axes)).share
     assert one.overlap is not None
-    claimed = limit(one.overlap.exposed, case, {"p": p})
+    claimed = limit(one.overlap.exposed, sizes_of(case))
     assert least - Fraction(1, 1000) <= found <= claimed <= Fraction(7, 11)
 
 

@@ -15,7 +15,6 @@ from jax.sharding import PartitionSpec
 from shardproof.impl import pipeline as module
 from shardproof.impl.pipeline import circular_pipeline, pipeline
 from shardproof.oracles.mesh import MeshCase
-from shardproof.oracles.pipeline import circular_steps, gpipe_steps
 from shardproof.oracles.pipeline import pipeline as oracle
 from shardproof.properties.engines.simulate.liveness import equations
 from shardproof.properties.engines.xla import abstract_mesh
@@ -73,9 +72,10 @@ sizes = pytest.mark.parametrize(("p", "microbatches", "layers"), SIZES)
 
 @sizes
 def test_steps_are_counted(p: int, microbatches: int, layers: int) -> None:
-    """A loop has all steps but the first, with one permute in each."""
-    forms = [(circular_pipeline, circular_steps(p, microbatches, layers))]
-    forms += [(pipeline, gpipe_steps(p, microbatches))] if layers == 1 else []
+    """A loop has all steps but the first, with one permute in each (GPipe, section 2.3: M + p - 1 for one layer)."""
+    last_round = microbatches + p - 1
+    forms = [(circular_pipeline, (layers - 1) * max(microbatches, p) + last_round)]
+    forms += [(pipeline, last_round)] if layers == 1 else []
     for form, steps in forms:
         program = traced(form, p, microbatches, layers)
         (loop,) = [one for one in equations(program) if one.primitive is lax.scan_p]

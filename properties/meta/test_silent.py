@@ -91,7 +91,7 @@ def test_what_nothing_is_known_of_is_not_held(engine: str) -> None:
     assert "nothing to compare communication with" in require_held(law, implementation, finding.tally)
     (told,) = notes([finding.tally])
     assert told.startswith(
-        "communication unknown: moe_layer[silent_layer]: not checked, with no formula, expectation or lower bound; "
+        "communication unknown: moe_layer[silent_layer]: not checked, with no expectation or lower bound; "
         "the largest case sends no communication"
     )
 

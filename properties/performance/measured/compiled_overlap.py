@@ -1,9 +1,9 @@
 """The law of overlap on compiled programs: what XLA:TPU schedules hides what is claimed to be hidden.
 
 `shardproof.properties.laws.overlap` asks whether a program could hide what it sends. This asks of the schedule that the
-TPU's compiler made of it, and of its gradient, in a case that has room for all (`performance.room`), whether it is
-hidden: whether all that is left are permutes that begin in one place and are waited for in another, how long the device
-waits for them, which links they take, and what is held meanwhile.
+TPU's compiler made of it, and of its gradient, in a case that has room for all of it (`performance.room`), whether it
+is hidden: whether all that is left are permutes that begin in one place and are waited for in another, how long the
+device waits for them, which links they take, and what is held meanwhile.
 """
 
 import math

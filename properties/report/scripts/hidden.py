@@ -189,7 +189,7 @@ def body(script: Script, data: Data) -> list[str]:
     backward = violation.broken.of_derivative
     stated = violation.implementation.overlap
     assert stated is not None
-    most = limit(stated.exposed, case, sizes_of(case))
+    most = limit(stated.exposed, sizes_of(case))
     check_that_it_shows(violation, most, backward=backward)
     values = result_values(violation.implementation, case, data)
     names = ", ".join(script.names)

@@ -17,11 +17,10 @@ from shardproof.oracles.dtypes import NARROW
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
 from shardproof.properties.communication.bounds import NOTHING, needed, nothing_must_move
-from shardproof.properties.communication.sizes import sizes_of
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.engines.running import traced
 from shardproof.properties.engines.simulate.divergence import COLLECTIVE_KINDS as KINDS
-from shardproof.properties.laws.communication import communication_of, has_half_bytes
+from shardproof.properties.laws.communication import communication_of, has_half_bytes, stated_by
 from shardproof.properties.programs.derivatives import as_floats
 from shardproof.properties.programs.program import Seen, forward
 from shardproof.properties.report.scripts.checks import operands
@@ -143,17 +142,11 @@ def right(violation: LawViolation, *, backward: bool) -> Limits:
     bound = needed(case)
     if bound != NOTHING and not backward:
         limits["bytes received"] = (bound.bytes, math.inf)
-    if implementation.communication is not None:
-        cost = implementation.communication(case, backward)
-        steps = cost.steps if set(dict(cost.counts)) == {"permute"} else None
-        counts = {kind: cost.count(kind) for kind in ALL_KINDS}
-        _allow(limits, case, counts, cost.total_bytes, steps, less=nothing_must_move(case))
-    expected = implementation.expectation
-    terms = None if expected is None else expected.backward if backward else expected.forward
-    if expected is not None and terms is not None:
-        sizes = sizes_of(case)
-        less = nothing_must_move(case) and not expected.exactly
-        _allow(limits, case, terms.counts(sizes), terms.bytes(sizes), terms.steps(sizes), less=less)
+    stated = stated_by(implementation, case, backward=backward)
+    if stated is not None:
+        less = nothing_must_move(case) and not getattr(implementation.communication, "exactly", False)
+        size = sum(stated.sizes.values()) if stated.bytes is None and stated.sizes else stated.bytes
+        _allow(limits, case, stated.counts, size, stated.steps, less=less)
     return limits
 
 

@@ -118,7 +118,8 @@ def swap_sum_and_maximum(equation: Any, operands: list[Any]) -> Results:
     axes = axes_of(equation)
     if equation.params.get("axis_index_groups") is not None or lax.axis_size(axes) == 1:
         return None
-    return [(lax.pmax if name in SUMS else lax.psum)(x, axes).astype(variable.aval.dtype)]
+    reduce: Callable[..., Any] = lax.pmax if name in SUMS else lax.psum
+    return [reduce(x, axes).astype(variable.aval.dtype)]
 
 
 def narrow(equation: Any, operands: list[Any]) -> Results:

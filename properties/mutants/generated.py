@@ -164,11 +164,11 @@ def bind_while(params: dict[str, Any], operands: list[Any], rewrite: Rewrite) ->
     """A loop whose condition and body are rewritten."""
     first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
 
-    def body(carry: list[Any]) -> list[Any]:
+    def body(carry: Iterable[Any]) -> list[Any]:
         results = evaluate_flat(params["body_jaxpr"], rewrite, *operands[first:second], *carry)
         return [cast_varying(y, varying(c)) for y, c in zip(results, carry, strict=True)]
 
-    def condition(carry: list[Any]) -> Any:
+    def condition(carry: Iterable[Any]) -> Any:
         return evaluate_flat(params["cond_jaxpr"], rewrite, *operands[:first], *carry)[0]
 
     return list(lax.while_loop(condition, body, settled(body, operands[second:])))

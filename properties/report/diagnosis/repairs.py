@@ -27,7 +27,7 @@ from shardproof.properties.precision.expected import references
 from shardproof.properties.precision.numbers import operands
 from shardproof.properties.precision.runs import INTERPRETER
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.report.diagnosis.witnesses import enlarged
+from shardproof.properties.report.diagnosis.runs import enlarged
 from shardproof.properties.runner.violation import LawViolation
 
 MOST = 64

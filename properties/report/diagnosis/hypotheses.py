@@ -1,0 +1,477 @@
+"""The table of hypotheses: what the blocks would be if something were mistaken, and the sentence that says what.
+
+The first that predicts what came, on every run, is printed. Predictions are compared on all devices.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from shardproof.oracles.collectives import axis_index
+from shardproof.oracles.dtypes import is_float, rounded, smallest_normal, wide
+from shardproof.oracles.mesh import as_axes
+from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.chain import FED
+from shardproof.properties.cases.strategies.dtypes import as_dtype
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.violation import SuiteError
+from shardproof.properties.report.diagnosis.runs import CLEAR, MOST, Blocks, Run
+
+LISTED = 6
+"""How many devices are named one by one."""
+
+FEW = 16
+"""Up to so many participants, single terms of a sum are looked at."""
+
+
+def _what_came(run: Run) -> Blocks:
+    return run.actual
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One way to be wrong.
+
+    Arguments:
+        text: a sentence, and indented lines below it.
+        predict: what the blocks would be; None, or a ValueError, where that cannot be said.
+        of: what is compared with that: the blocks that came, or what they become.
+        open: whether it leaves open why, so that a cause is looked for as well.
+    """
+
+    text: str
+    predict: Callable[[Run], Blocks | None]
+    of: Callable[[Run], Blocks] = _what_came
+    open: bool = False
+
+    def survives(self, runs: Sequence[Run]) -> bool:
+        """Whether it predicts what came in every run, and clearly not the right blocks in one of them."""
+        clear = False
+        for run in runs:
+            try:
+                with np.errstate(all="ignore"):
+                    blocks, came = self.predict(run), self.of(run)
+            except (ValueError, IndexError, TypeError, ZeroDivisionError, SuiteError):  # does not fit these blocks
+                return False
+            if blocks is None or not run.equals(blocks, came):
+                return False
+            right = run.same(blocks, run.expected, CLEAR * run.tolerance)
+            clear |= bool(run.wrong.any()) and (self.of is not _what_came or not right[run.wrong].all())
+        return clear
+
+
+def hypotheses(runs: Sequence[Run]) -> Iterator[Hypothesis]:
+    """All of them, in the order in which they are tried."""
+    run = runs[0]
+    for table in (_partial_results, _of_every_block, _moved, _terms, _turned):
+        yield from table(runs)
+    yield from causes(run)
+    for text, predict in WHEREVER.items():
+        yield Hypothesis(text, predict)
+
+
+def causes(run: Run) -> Iterator[Hypothesis]:
+    """Those that say why: another argument, another operand, or a planted bug."""
+    if run.inputs and run.case.mesh.size <= MOST and run.actual[0].size:
+        for text, change in variants(run.case):
+            yield Hypothesis(f"the blocks are the right ones {text}", partial(_changed, change))
+        for table in (_operands, _conversions):
+            yield from table(run)
+    yield from _mutants(run)
+
+
+def _partial_results(runs: Sequence[Run]) -> Iterator[Hypothesis]:
+    """A missing sum, or mean, over a role, or over any axes."""
+    case = runs[0].case
+    named = {role: tuple(case.mesh.longer(as_axes(axes))) for role, axes in case.roles}
+    subsets: dict[tuple[str, ...], str] = {}
+    for n in range(1, len(named) + 1):
+        for roles in itertools.combinations(named, n):
+            axes = tuple(itertools.chain.from_iterable(named[role] for role in roles))
+            if axes and len({*axes}) == len(axes):
+                subsets.setdefault(tuple(sorted(axes)), " and ".join(roles))
+    long = case.mesh.longer(case.mesh.axis_names)
+    for n in range(1, len(long) + 1):
+        for axes in itertools.combinations(long, n):
+            subsets.setdefault(tuple(sorted(axes)), " and ".join(axes))
+    if runs[0].expected.dtype.kind in "fcV":
+        for axes, name in subsets.items():
+            for reduce, text in ((np.sum, "partial sums: added up"), (np.mean, "partial means: averaged")):
+                added = partial(_over, axes, reduce)
+                yield Hypothesis(f"{text} over {name} the blocks are right", lambda run: run.expected, of=added)
+
+
+def _over(axes: Sequence[str], reduce: Callable[..., np.ndarray], run: Run, blocks: Blocks | None = None) -> Blocks:
+    """Blocks, by default those that came, reduced over axes of the mesh, for all devices."""
+    mesh, came = run.case.mesh, run.actual if blocks is None else blocks
+    spread = came.astype(wide(came.dtype)).reshape(*mesh.sizes, *came.shape[1:])
+    at = tuple(mesh.axis_names.index(axis) for axis in axes)
+    total = np.broadcast_to(reduce(spread, axis=at, keepdims=True), spread.shape)
+    return rounded(total.reshape(came.shape), run.expected.dtype)
+
+
+def _where_wrong(make: Callable[[Run], Blocks | None], run: Run) -> Blocks | None:
+    """Blocks on the devices that are wrong on one of the data sets, and right ones elsewhere."""
+    made, blocks, places = make(run), run.expected.copy(), list(run.places)
+    if made is None or made.shape != blocks.shape:
+        return None
+    blocks[places] = rounded(made, blocks.dtype)[places]
+    return blocks
+
+
+def _of_every_block(runs: Sequence[Run]) -> Iterator[Hypothesis]:
+    """The same for all blocks that are wrong: nothing arrived or left, or too much was added up."""
+    run, mesh = runs[0], runs[0].case.mesh
+    who = run.name(run.places[0]) if len(run.places) == 1 else "every wrong block"
+    input_ = {"gradient": "cotangent", "tangent": "tangent"}.get(run.difference.of, "input")
+    found: list[tuple[str, Callable[[Run], Blocks | None]]] = [
+        (f"missing: {who} holds zeros", lambda run: np.zeros_like(run.expected)),
+        (f"stale: {who} is the device's own {input_}, unchanged", lambda run: run.own),
+        (f"{who} has the wrong sign", lambda run: -_wide(run)),
+    ]
+    sizes: dict[int, str] = {run.case.participants: "as many devices take part"}
+    sizes |= {size: f"{name} has that size" for name, size in mesh.shape.items()}
+    sizes |= {mesh.size: sizes.get(mesh.size, "as many devices as there are")}
+    for k in sorted({2, 3, 4, *sizes} - {1}):
+        why = f" ({sizes[k]})" if k in sizes else ""
+        found.append((f"multiple: {who} holds {k} times the right values{why}", partial(_times, k, 1)))
+        found.append((f"multiple: {who} holds 1/{k} of the right values{why}", partial(_times, 1, k)))
+    if run.expected.dtype.kind == "c":
+        found.append((f"complex: {who} holds the complex conjugate of the right values", lambda run: run.expected.conj()))
+        found.append((f"complex: {who} has lost its imaginary part", lambda run: run.expected.real))
+    if run.case.keywords.get("op") in ("max", "min"):
+        limit = np.maximum if run.case.keywords["op"] == "max" else np.minimum
+        found.append(("starts from zero: as if zero were among the values", lambda run: limit(run.expected, 0)))
+    least = smallest_normal(run.expected.dtype)
+    text = f"flushed to zero: numbers below the smallest normal one of {run.expected.dtype}, {least:.3g}, are zero"
+    found.append((text, lambda run: np.where(np.abs(_wide(run)) < least, 0, run.expected)))
+    for text, make in found:
+        yield Hypothesis(text, partial(_where_wrong, make))
+
+
+def _wide(run: Run) -> Blocks:
+    return run.expected.astype(wide(run.expected.dtype))
+
+
+def _times(times: int, parts: int, run: Run) -> Blocks | None:
+    return None if run.expected.dtype == bool else _wide(run) * times / parts if parts > 1 else _wide(run) * times
+
+
+def _moved(runs: Sequence[Run]) -> Iterator[Hypothesis]:
+    """Blocks, or inputs, of other devices: by their distance in the tuple of axes, or whichever they are."""
+    run = runs[0]
+    p, number = run.case.participants, axis_index(run.case.mesh, run.case.axes).ravel()
+    groups = axis_index(run.case.mesh, [n for n in run.case.mesh.axis_names if n not in run.case.axes]).ravel()
+    at = {(int(g), int(i)): d for d, (g, i) in enumerate(zip(groups, number, strict=True))}
+    for j in sorted(range(1, p), key=lambda j: min(j, p - j))[:FEW]:
+        source = [at[int(g), int(i + j) % p] for g, i in zip(groups, number, strict=True)]
+        told = f"{j} after it" if j <= p - j else f"{p - j} before it"
+        text = f"permuted: every participant holds the block of the one {told} along {run.case.axes}"
+        if p > 2:
+            yield Hypothesis(text, partial(_taken, source), open=True)
+    source = [at[int(g), p - 1 - int(i)] for g, i in zip(groups, number, strict=True)]
+    if p > 2:
+        text = f"permuted: the participants along {run.case.axes} are in the reverse order"
+        yield Hypothesis(text, partial(_taken, source), open=True)
+    for text, own, words in (
+        ("permuted: each wrong block is the right one of another device", False, "the block that belongs to"),
+        ("stale: the blocks are those that were put in", True, "unchanged what was put in by"),
+    ):
+        sources = _sources(runs, own=own)
+        if sources:
+            lines = [f"  {run.name(d)} holds {words} {run.name(s)}" for d, s in [*sources.items()][:LISTED]]
+            lines += [f"  … and {len(sources) - LISTED} more"] if len(sources) > LISTED else []
+            source = [sources.get(d, d) for d in range(len(number))]
+            predict = partial(_where_wrong, partial(_taken, source, own=own))
+            yield Hypothesis("\n".join([text, *lines]), predict, open=True)
+
+
+def _taken(source: Sequence[int], run: Run, *, own: bool = False) -> Blocks | None:
+    blocks = run.own if own else run.expected
+    return None if blocks is None else blocks[list(source)]
+
+
+def _sources(runs: Sequence[Run], *, own: bool) -> dict[int, int]:
+    """The device whose block each wrong one holds in all runs, those that are connected first; empty if one has none."""
+    names, sizes, found = runs[0].case.mesh.axis_names, runs[0].case.mesh.sizes, {}
+    beside = [i for i, name in enumerate(names) if name not in runs[0].case.axes]
+    at = np.array([*np.ndindex(sizes)])[:, beside]
+    for device in runs[0].places:
+        fits = np.ones(len(at), bool)
+        for run in runs:
+            blocks = run.own if own else run.expected
+            if blocks is None:
+                return {}
+            same = run.same(blocks, np.broadcast_to(run.actual[device], blocks.shape))
+            fits &= same.reshape(len(at), -1).all(axis=1)
+        fits[device] &= own
+        apart = (at != at[device]).sum(axis=1)
+        if not fits.any():
+            return {}
+        found[device] = min(np.flatnonzero(fits), key=lambda d: apart[d]).item()
+    return found
+
+
+def _terms(runs: Sequence[Run]) -> Iterator[Hypothesis]:
+    """A term that a sum lacks, or has too often: of one participant, or of that at some distance."""
+    run, case, contract = runs[0], runs[0].case, CONTRACTS[runs[0].case.contract]
+    p = case.participants
+    summed = not contract.nonlinear and case.keywords.get("op", "sum") in ("sum", "mean") and not case.roles
+    if not run.inputs or not summed or not 1 < p <= FEW or case.tree or run.expected.dtype == bool:
+        return
+    for times, words in ((0, "lacks the term of {}"), (2, "has the term of {} twice"), (-1, "subtracts the term of {}")):
+        for k in range(p):
+            text = words.format(f"participant {k} along {case.axes}")
+            yield Hypothesis(f"partial sum: every block {text}", partial(_counted, times, k, relative=False))
+        for k in sorted(range(p), key=lambda k: min(k, p - k)):
+            told = f"the participant {k} after it" if k <= p - k else f"the participant {p - k} before it"
+            text = words.format(told if k else "the device's own block")
+            yield Hypothesis(f"partial sum: every block {text}", partial(_counted, times, k, relative=True))
+
+
+def _counted(times: int, which: int, run: Run, *, relative: bool) -> Blocks:
+    """The right blocks, but for the term of one participant, which counts so many times."""
+    case, number = run.case, axis_index(run.case.mesh, run.case.axes)
+    total, p = _wide(run), case.participants
+    for k in range(p):
+        of = number.ravel() if relative else np.zeros(number.size, int)
+        chosen = (of + which) % p == k
+        if not chosen.any():
+            continue
+        alone = [np.where((number == k).reshape(*number.shape, *[1] * (x.ndim - number.ndim)), x, 0) for x in run.inputs]
+        term = run.flat(run.oracle(case, [a.astype(x.dtype) for a, x in zip(alone, run.inputs, strict=True)]))
+        total[chosen] += (times - 1) * term[chosen].astype(total.dtype)
+    return rounded(total, run.expected.dtype)
+
+
+def _turned(runs: Sequence[Run]) -> Iterator[Hypothesis]:
+    """The elements of each block in another order."""
+    shape, p = runs[0].expected.shape, runs[0].case.participants
+    for i, size in [(i, size) for i, size in enumerate(shape) if i and size > 1]:
+        reverse = partial(np.flip, axis=i)
+        yield _within(f"every wrong block is reversed along dimension {i - 1}", lambda run, f=reverse: f(run.expected))
+        for by in sorted(range(1, size), key=lambda n: min(n, size - n))[:8] if size > 2 else ():
+            step = by if by <= size // 2 else by - size
+            roll = partial(np.roll, shift=step, axis=i)
+            text = f"every wrong block is shifted along dimension {i - 1} by {step}, wrapping round"
+            yield _within(text, lambda run, f=roll: f(run.expected))
+    for order in [*itertools.permutations(range(1, len(shape)))][1:25]:
+        text = f"every wrong block has its dimensions in the order {', '.join(str(i - 1) for i in order)}"
+        yield _within(text, lambda run, order=order: run.expected.transpose(0, *order))
+    for i, count in itertools.product(range(1, len(shape)), dict.fromkeys((p, 2, 2 * p))):
+        if count > 1 and (order := _order(runs, i, count)) is not None:
+            text = f"every wrong block has the pieces along dimension {i - 1} in the order {', '.join(map(str, order))}"
+            yield _within(text, partial(_pieces, i, order))
+
+
+def _within(text: str, make: Callable[[Run], Blocks | None]) -> Hypothesis:
+    return Hypothesis(f"permuted within the block: {text}", partial(_where_wrong, make), open=True)
+
+
+def _order(runs: Sequence[Run], axis: int, count: int) -> list[int] | None:
+    """Which of the right pieces stands where each piece of the wrong blocks is, in all runs."""
+    if any(run.expected.shape[axis] % count or not run.expected.shape[axis] for run in runs):
+        return None
+    fits = np.ones((count, count), bool)
+    for run in runs:
+        places = list(run.places)
+        came, right = (np.split(x[places], count, axis) for x in (run.actual, run.expected))
+        fits &= np.array([[bool(run.same(a, b).all()) for b in right] for a in came])
+    return [int(i) for i in fits.argmax(axis=1)] if fits.any(axis=1).all() else None
+
+
+def _pieces(axis: int, order: Sequence[int], run: Run) -> Blocks:
+    pieces = np.split(run.expected, len(order), axis)
+    return np.concatenate([pieces[i] for i in order], axis)
+
+
+Change = Callable[[Case], Case]
+
+
+def _changed(change: Change, run: Run) -> Blocks:
+    """The right blocks of a changed case."""
+    return rounded(run.flat(run.oracle(change(run.case), run.inputs)), run.expected.dtype)
+
+
+def variants(case: Case) -> Iterator[tuple[str, Change]]:
+    """The same case with one argument changed the way it is mistaken, the likeliest first."""
+
+    def params(**values: object) -> Change:
+        return lambda case: case.with_params(**values)
+
+    def over(axes: tuple[str, ...]) -> Change:
+        return lambda case: dataclasses.replace(case, axis_name=axes)
+
+    long, given = case.mesh.longer(case.axes), case.keywords  # where axes of one device stand changes nothing
+    in_order = list(case.mesh.in_mesh_order(long))
+    orders = [o for o in map(list, itertools.permutations(long)) if o != long]
+    for order in sorted(orders, key=lambda o: o != in_order):
+        left = iter(order)
+        axes = tuple(next(left) if name in long else name for name in case.axes)
+        yield f"for axis_name={axes}{' (the order of the mesh)' if order == in_order else ''}", over(axes)
+    for name, value in _other_values(case):
+        yield f"for {name}={value!r}", params(**{name: value})
+    for (name, value), (other, its) in itertools.combinations(given.items(), 2):
+        if type(value) is type(its) is int and value != its:
+            yield f"for {name}={its}, {other}={value}", params(**{name: its, other: value})
+    if FED in case.chain:
+        first = tuple(name for name in case.chain if name != FED)
+        yield "of the first call, which feeds the second", lambda case: dataclasses.replace(case, chain=first)
+    if "perm" in given:
+        turned = tuple((to, source) for source, to in given["perm"])
+        yield "for perm with source and destination swapped", params(perm=turned)
+        yield "for perm without its last pair", params(perm=given["perm"][:-1])
+        yield "for perm without its first pair", params(perm=given["perm"][1:])
+    if {"perm", "root", "axis_index_groups"} & {*given}:  # whose numbers mean other devices over other axes
+        if given.get("axis_index_groups") is not None:
+            yield "for no axis_index_groups", params(axis_index_groups=None)
+        return
+    for n in range(len(long) - 1, 0, -1):
+        yield from ((f"for axis_name={axes}", over(axes)) for axes in itertools.combinations(long, n))
+    more = [name for name in case.mesh.longer(case.mesh.axis_names) if name not in case.axes]
+    yield from ((f"for axis_name={(*case.axes, name)}", over((*case.axes, name))) for name in more)
+    if long:
+        yield "of each participant alone", over(())
+
+
+def _other_values(case: Case) -> Iterator[tuple[str, object]]:
+    rank, p = len(case.operands[0].block), case.participants
+    for name, value in case.params:
+        if name == "offset":
+            others = {other % p: other for other in (1, value - 1, value + 1, 0, -value)}
+            yield from ((name, other) for rest, other in reversed(others.items()) if rest != value % p)
+        elif name in ("axis", "scatter_dimension", "split_axis", "concat_axis"):
+            sides = rank + (name == "axis" and not case.keywords.get("tiled", True))
+            yield from ((name, other) for other in range(sides) if other != value % max(sides, 1))
+        elif name == "root":
+            yield from ((name, other) for other in range(p) if other != value)
+        elif name == "op" and p > 1:
+            yield from ((name, other) for other in ("sum", "mean", "max", "min") if other != value)
+        elif type(value) is bool:
+            yield name, not value
+        elif type(value) is float and value:
+            yield name, 0.0
+        elif type(value) is int and (option := CONTRACTS[case.contract].options.get(name)) is not None:
+            others = dict.fromkeys((0, -1, -value, value - 1, value + 1, 1))
+            yield from ((name, n) for n in others if n != value and option.accepts(case, n))
+
+
+def _operands(run: Run) -> Iterator[Hypothesis]:
+    """Other operands than were given: exchanged, transposed, opposite, constant."""
+    contract = CONTRACTS[run.case.contract]
+    names = list(contract.names(run.case))
+    if run.difference.of == "tangent":
+        names = [names[i] for i in contract.moving(run.case)]
+    if run.case.tree or run.difference.of == "gradient" or len(names) != len(run.inputs):
+        return
+    given = {"result": "the blocks are the right ones with {} in place of {}", "tangent": "{1} has {0} for a tangent"}
+    words = given[run.difference.of] if run.difference.of in given else "{} in place of {}"
+    for i, (name, x) in enumerate(zip(names, run.inputs, strict=True)):
+        changes: dict[str, Callable[[np.ndarray], np.ndarray]] = {"zeros": np.zeros_like}
+        if run.of_values:
+            changes |= {"ones": np.ones_like} | ({"its opposite": np.logical_not} if x.dtype == bool else {})
+            changes |= {"its transpose": lambda x: x.swapaxes(-1, -2)} if x.ndim > len(run.case.mesh.sizes) + 1 else {}
+        for text, change in changes.items():
+
+            def predict(run: Run, i: int = i, change: Callable[[np.ndarray], np.ndarray] = change) -> Blocks:
+                inputs = [change(x) if j == i else x for j, x in enumerate(run.inputs)]
+                return rounded(run.flat(run.oracle(run.case, inputs)), run.expected.dtype)
+
+            yield Hypothesis(words.format(text, name), predict)
+    for (i, one), (j, other) in itertools.combinations(enumerate(names), 2):
+
+        def exchanged(run: Run, i: int = i, j: int = j) -> Blocks | None:
+            inputs = [*run.inputs]
+            inputs[i], inputs[j] = inputs[j], inputs[i]
+            alike = inputs[i].shape == inputs[j].shape and inputs[i].dtype == inputs[j].dtype
+            return rounded(run.flat(run.oracle(run.case, inputs)), run.expected.dtype) if alike else None
+
+        yield Hypothesis(f"the blocks are the right ones with {one} and {other} exchanged", exchanged)
+
+
+INSTEAD: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "its magnitude": np.abs,
+    "its negative": np.negative,
+    "zero where it is negative": lambda x: np.maximum(x, 0),
+    "its whole part, the fraction cut off": np.trunc,
+    "the whole number below": np.floor,
+}
+"""What may have been taken for each number that goes in, or that comes out."""
+
+COARSE = ("float8_e4m3fn", "float8_e5m2", "bfloat16", "float16", "int32", "int16", "int8", "float32")
+"""The dtypes through which numbers may have been sent."""
+
+
+def _conversions(run: Run) -> Iterator[Hypothesis]:
+    """Other numbers in place of those that go in or come out."""
+    changes = {f"its value in {name}": partial(_through, as_dtype(name)) for name in COARSE}
+    for text, change in (INSTEAD | changes).items():
+
+        def of_inputs(run: Run, change: Callable[[np.ndarray], np.ndarray] = change) -> Blocks | None:
+            if any(x.dtype.kind == "c" for x in run.inputs):
+                return None
+            inputs = [rounded(change(x.astype(wide(x.dtype))), x.dtype) for x in run.inputs]
+            return rounded(run.flat(run.oracle(run.case, inputs)), run.expected.dtype)
+
+        def of_results(run: Run, change: Callable[[np.ndarray], np.ndarray] = change) -> Blocks | None:
+            return None if run.expected.dtype.kind == "c" else rounded(change(_wide(run)), run.expected.dtype)
+
+        yield Hypothesis(f"the blocks are the right ones with {text} in place of each number that goes in", of_inputs)
+        yield Hypothesis(f"the blocks hold {text} in place of the right value", of_results)
+
+
+def _through(dtype: np.dtype, x: np.ndarray) -> np.ndarray:
+    """Numbers cast to another dtype and back.
+
+    Raises:
+        ValueError: if floats do not fit integers, and what they become is left to the machine.
+    """
+    limits = np.iinfo(dtype) if dtype.kind in "iu" else None
+    if limits and x.dtype.kind == "f" and not ((x >= limits.min) & (x <= limits.max)).all():
+        raise ValueError(f"x={x}: not all of {dtype}")
+    return x.astype(dtype).astype(x.dtype)
+
+
+def _mutants(run: Run) -> Iterator[Hypothesis]:
+    """The planted bugs of the contract, where their catalogue is installed."""
+    try:
+        from shardproof.properties.mutants import MUTANTS  # noqa: PLC0415 (takes a second, and only failures need it)
+    except ImportError:
+        return
+    for mutant in MUTANTS.values():
+        if mutant.contract == run.case.contract and mutant.runs != "isolated" and mutant.function is not run.function:
+            features = frozenset(mutant.claims)
+            own = Implementation(mutant.contract, mutant.name, mutant.function, features, whole=mutant.whole)
+            text = f"as the planted bug {mutant.name} has it: {mutant.sentence}"
+            yield Hypothesis(text, partial(Run.observed, implementation=own))
+
+
+def _only(kind: Callable[[np.ndarray], np.ndarray], run: Run) -> Blocks:
+    """What came, where the right value is of a kind, and the right values elsewhere."""
+    return np.where(kind(run.expected), run.actual, run.expected)
+
+
+def _instead(value: float, run: Run) -> Blocks | None:
+    if not (np.isfinite(value) or is_float(run.expected.dtype)):
+        return None
+    return np.where(run.wrong, np.array(value, run.expected.dtype), run.expected)
+
+
+WHEREVER: dict[str, Callable[[Run], Blocks | None]] = {
+    "missing: the blocks hold zeros wherever they are wrong": partial(_instead, 0.0),
+    "NaN: wrong only where the right value is NaN": partial(_only, lambda x: x != x),
+    "infinities: wrong only where the right value is infinite": partial(_only, lambda x: np.isinf(x)),
+    "NaN: the blocks hold NaN where the right value is none": partial(_instead, np.nan),
+    "overflow: the blocks hold infinity where the right value is finite": partial(_instead, np.inf),
+    "overflow: the blocks hold minus infinity where the right value is finite": partial(_instead, -np.inf),
+    "stale: the blocks hold the device's own input wherever they are wrong": lambda run: (
+        None if run.own is None else np.where(run.wrong, run.own, run.expected)
+    ),
+    "left over: the blocks are wrong only where zeros should be": partial(_only, lambda x: x == 0),
+}
+"""The same for all elements that are wrong."""

@@ -16,7 +16,6 @@ from shardproof.properties.contracts.contract import Claim, Communication, Contr
 from shardproof.properties.contracts.costs import bits, elements, something, with_replicas
 from shardproof.properties.contracts.floats import float32_accumulator, scaled_to
 from shardproof.properties.contracts.forbidden import changed
-from shardproof.properties.contracts.mistakes import attention as mistakes
 from shardproof.properties.contracts.operation import APART, Described, Drawn, operation
 
 FEATURES = frozenset({APART, "explained_errors", "replicated_operands", "x64"})
@@ -135,7 +134,6 @@ CONTRACT: Contract = operation(
     accumulator=float32_accumulator,
     nonlinear=True,
     budget="sequences",
-    mistakes=mistakes.MISTAKES,
     shapes=(((8192, 16, 128), 0, ""),) * 3,
     usual={"causal": False},
     leading=0,

@@ -23,7 +23,6 @@ from shardproof.properties.contracts import moe_costs
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
-from shardproof.properties.contracts.mistakes import moe as mistakes
 from shardproof.properties.contracts.operation import Described, Drawn, operation
 from shardproof.properties.contracts.token_classes import clear
 
@@ -242,7 +241,6 @@ CONTRACTS: tuple[Contract, ...] = (
         degree=moe_costs.DEGREE,
         shapes=(*USUAL, ((64, 1024, 1024), 0, "")),
         usual=OPTIONS,
-        mistakes=mistakes.MISTAKES,
         implementations=DISPATCHES,
         **SHARED,
     ),
@@ -256,7 +254,6 @@ CONTRACTS: tuple[Contract, ...] = (
         shapes=(*USUAL, *[((64, 1024, 1024), 0, "")] * 3),
         usual=OPTIONS,
         budget="routers",
-        mistakes=mistakes.OF_GATED,
         implementations=DISPATCHES,
         **SHARED,
     ),
@@ -269,7 +266,6 @@ CONTRACTS: tuple[Contract, ...] = (
         budget="routers",
         shapes=(*USUAL, ((64, 1024, 1024), 0, "")),
         usual={"capacity": OPTIONS["capacity"]},
-        mistakes=mistakes.OF_CHOICE,
         implementations={
             "all_to_all": _claim(implementations.expert_choice_moe, costs.buffers_cost, OF_ALL),
             "all_gather": _claim(implementations.gathered_expert_choice_moe, costs.gathered_cost, OF_ALL),

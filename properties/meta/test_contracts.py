@@ -21,9 +21,6 @@ OWN = tuple(name for name, contract in CONTRACTS.items() if contract.implementat
 ANY_OF_THEM = "mutants/right/"
 """Where the right forms of all contracts are."""
 
-MISTAKES = "properties/contracts/mistakes"
-"""Where a contract has a module of what is easily mistaken in it, if anything is known of that."""
-
 PRIMITIVES = ("engines", "known_defects", "performance", "precision", "communication", "communication.py")
 """Folders and files about JAX's primitives, of which one may have the name of a contract."""
 
@@ -40,7 +37,7 @@ def own_files(name: str) -> set[str]:
     return {
         f"{room}/{module}.py"
         for module in own_modules(name)
-        for room in ("impl", "oracles", "properties/contracts", MISTAKES, "properties/mutants")
+        for room in ("impl", "oracles", "properties/contracts", "properties/mutants")
     }
 
 
@@ -87,12 +84,12 @@ def test_nothing_else_knows_a_contract(name: str) -> None:
     """Its implementations, oracle, contract and planted bugs are all that a contract's name is in."""
     texts = {path: (ROOT / path).read_text("utf-8") for path in sources("impl", "oracles", "properties")}
     assert strangers(name, texts) == []
-    named = [own for own in own_files(name) if own.startswith("properties") and not own.startswith(MISTAKES)]
+    named = [own for own in own_files(name) if own.startswith("properties")]
     assert all(mentions(name, texts[Path(own)]) for own in named)
 
 
 @pytest.mark.parametrize("name", OWN)
-@pytest.mark.parametrize("path", ["impl/arguments.py", "oracles/mesh.py", "properties/report/diagnosis/products.py"])
+@pytest.mark.parametrize("path", ["impl/arguments.py", "oracles/mesh.py", "properties/report/diagnosis/hypotheses.py"])
 def test_a_stranger_is_found(name: str, path: str) -> None:
     """A name in another module is found, in code, in a table and in a docstring; a longer name is another one."""
     for text in (

@@ -1,4 +1,4 @@
-"""What is wrong with the blocks, in words: the first hypothesis that holds on every run, or one change of the program."""
+"""What is wrong with the blocks, in words: the first hypothesis that survives, or one change of the program."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,7 +10,7 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.engines.batches import oracle_blocks
 from shardproof.properties.precision.numbers import operands
 from shardproof.properties.programs.violation import Difference, SuiteError
-from shardproof.properties.report.diagnosis.hypotheses import Hypothesis, causes, hypotheses, variants
+from shardproof.properties.report.diagnosis.hypotheses import LISTED, Hypothesis, causes, hypotheses, variants
 from shardproof.properties.report.diagnosis.narrowing import rounded_constant, rounds_at
 from shardproof.properties.report.diagnosis.repairs import repaired
 from shardproof.properties.report.diagnosis.runs import MOST, Run, runs_of
@@ -78,7 +78,8 @@ def _other(violation: LawViolation, run: Run) -> str:
         return f"{what} in double precision the values are others" + (f", by up to {off.max():.2g}" if off.size else "")
     if difference.off_in_doubles is not None and (line := rounds_at(violation)):
         return f"rounded too much: in double precision the values are right; {line}"
-    return f"other values: on {', '.join(run.name(d) for d in run.places[:6])}{' and others' if len(run.places) > 6 else ''}"
+    names = [*map(run.name, run.places[:LISTED]), *(["others"] if len(run.places) > LISTED else [])]
+    return f"other values: on {', '.join(names)}"
 
 
 def _not_comparable(difference: Difference, lead: int) -> list[str]:

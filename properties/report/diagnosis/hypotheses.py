@@ -29,6 +29,12 @@ FEW = 16
 """Up to so many participants, single terms of a sum are looked at."""
 
 
+ALONE = "of each participant alone"
+
+TOGETHER = {"sum": np.sum, "mean": np.mean, "maximum": np.max, "minimum": np.min}
+"""What may be made of these in place of the result of all participants."""
+
+
 def _what_came(run: Run) -> Blocks:
     return run.actual
 
@@ -60,7 +66,7 @@ class Hypothesis:
                 return False
             if blocks is None or not run.equals(blocks, came):
                 return False
-            right = run.same(blocks, run.expected, CLEAR * run.tolerance)
+            right = run.near(blocks, run.expected, CLEAR * run.tolerance)
             clear |= bool(run.wrong.any()) and (self.of is not _what_came or not right[run.wrong].all())
         return clear
 
@@ -80,30 +86,25 @@ def causes(run: Run) -> Iterator[Hypothesis]:
     if run.inputs and run.case.mesh.size <= MOST and run.actual[0].size:
         for text, change in variants(run.case):
             yield Hypothesis(f"the blocks are the right ones {text}", partial(_changed, change))
+            for word, reduce in TOGETHER.items() if text == ALONE and run.difference.of != "gradient" else ():
+                whole = f"the blocks are the {word} over {run.case.axes} of what each participant has alone"
+                yield Hypothesis(whole, lambda run, c=change, r=reduce: _over(run.case.axes, r, run, _changed(c, run)))
         for table in (_operands, _conversions):
             yield from table(run)
     yield from _mutants(run)
 
 
 def _partial_results(runs: Sequence[Run]) -> Iterator[Hypothesis]:
-    """A missing sum, or mean, over a role, or over any axes."""
+    """A missing sum, or mean, over any axes: named by roles where these are theirs."""
     case = runs[0].case
-    named = {role: tuple(case.mesh.longer(as_axes(axes))) for role, axes in case.roles}
-    subsets: dict[tuple[str, ...], str] = {}
-    for n in range(1, len(named) + 1):
-        for roles in itertools.combinations(named, n):
-            axes = tuple(itertools.chain.from_iterable(named[role] for role in roles))
-            if axes and len({*axes}) == len(axes):
-                subsets.setdefault(tuple(sorted(axes)), " and ".join(roles))
-    long = case.mesh.longer(case.mesh.axis_names)
-    for n in range(1, len(long) + 1):
-        for axes in itertools.combinations(long, n):
-            subsets.setdefault(tuple(sorted(axes)), " and ".join(axes))
-    if runs[0].expected.dtype.kind in "fcV":
-        for axes, name in subsets.items():
-            for reduce, text in ((np.sum, "partial sums: added up"), (np.mean, "partial means: averaged")):
-                added = partial(_over, axes, reduce)
-                yield Hypothesis(f"{text} over {name} the blocks are right", lambda run: run.expected, of=added)
+    long = case.mesh.longer(case.mesh.axis_names) if runs[0].expected.dtype.kind in "fcV" else []
+    for axes in (axes for n in range(1, len(long) + 1) for axes in itertools.combinations(long, n)):
+        its = {role: {*case.mesh.longer(as_axes(of))} for role, of in case.roles}
+        roles = [role for role, of in its.items() if of and of <= {*axes}]
+        named = roles if {*axes} == set().union(*(its[role] for role in roles)) else axes
+        for reduce, text in ((np.sum, "partial sums: added up"), (np.mean, "partial means: averaged")):
+            text = f"{text} over {' and '.join(named)} the blocks are right"
+            yield Hypothesis(text, lambda run: run.expected, of=partial(_over, axes, reduce))
 
 
 def _over(axes: Sequence[str], reduce: Callable[..., np.ndarray], run: Run, blocks: Blocks | None = None) -> Blocks:
@@ -126,24 +127,18 @@ def _where_wrong(make: Callable[[Run], Blocks | None], run: Run) -> Blocks | Non
 
 def _of_every_block(runs: Sequence[Run]) -> Iterator[Hypothesis]:
     """The same for all blocks that are wrong: nothing arrived or left, or too much was added up."""
-    run, mesh = runs[0], runs[0].case.mesh
+    run = runs[0]
     who = run.name(run.places[0]) if len(run.places) == 1 else "every wrong block"
     input_ = {"gradient": "cotangent", "tangent": "tangent"}.get(run.difference.of, "input")
     found: list[tuple[str, Callable[[Run], Blocks | None]]] = [
         (f"missing: {who} holds zeros", lambda run: np.zeros_like(run.expected)),
         (f"stale: {who} is the device's own {input_}, unchanged", lambda run: run.own),
-        (f"{who} has the wrong sign", lambda run: -_wide(run)),
+        (f"multiple: {who} has the wrong sign", partial(_times, -1, 1)),
+        (f"conjugate: {who} holds the complex conjugate of the right values", lambda run: run.expected.conj()),
     ]
-    sizes: dict[int, str] = {run.case.participants: "as many devices take part"}
-    sizes |= {size: f"{name} has that size" for name, size in mesh.shape.items()}
-    sizes |= {mesh.size: sizes.get(mesh.size, "as many devices as there are")}
-    for k in sorted({2, 3, 4, *sizes} - {1}):
-        why = f" ({sizes[k]})" if k in sizes else ""
-        found.append((f"multiple: {who} holds {k} times the right values{why}", partial(_times, k, 1)))
-        found.append((f"multiple: {who} holds 1/{k} of the right values{why}", partial(_times, 1, k)))
-    if run.expected.dtype.kind == "c":
-        found.append((f"complex: {who} holds the complex conjugate of the right values", lambda run: run.expected.conj()))
-        found.append((f"complex: {who} has lost its imaginary part", lambda run: run.expected.real))
+    for k in sorted({2, 3, 4, run.case.participants, *run.case.mesh.sizes, run.case.mesh.size} - {1}):
+        found.append((f"multiple: {who} holds {k} times the right values", partial(_times, k, 1)))
+        found.append((f"multiple: {who} holds 1/{k} of the right values", partial(_times, 1, k)))
     if run.case.keywords.get("op") in ("max", "min"):
         limit = np.maximum if run.case.keywords["op"] == "max" else np.minimum
         found.append(("starts from zero: as if zero were among the values", lambda run: limit(run.expected, 0)))
@@ -164,30 +159,25 @@ def _times(times: int, parts: int, run: Run) -> Blocks | None:
 
 def _moved(runs: Sequence[Run]) -> Iterator[Hypothesis]:
     """Blocks, or inputs, of other devices: by their distance in the tuple of axes, or whichever they are."""
-    run = runs[0]
-    p, number = run.case.participants, axis_index(run.case.mesh, run.case.axes).ravel()
-    groups = axis_index(run.case.mesh, [n for n in run.case.mesh.axis_names if n not in run.case.axes]).ravel()
-    at = {(int(g), int(i)): d for d, (g, i) in enumerate(zip(groups, number, strict=True))}
-    for j in sorted(range(1, p), key=lambda j: min(j, p - j))[:FEW]:
-        source = [at[int(g), int(i + j) % p] for g, i in zip(groups, number, strict=True)]
-        told = f"{j} after it" if j <= p - j else f"{p - j} before it"
-        text = f"permuted: every participant holds the block of the one {told} along {run.case.axes}"
-        if p > 2:
-            yield Hypothesis(text, partial(_taken, source), open=True)
-    source = [at[int(g), p - 1 - int(i)] for g, i in zip(groups, number, strict=True)]
-    if p > 2:
-        text = f"permuted: the participants along {run.case.axes} are in the reverse order"
-        yield Hypothesis(text, partial(_taken, source), open=True)
+    run, axes, p = runs[0], runs[0].case.axes, runs[0].case.participants
+    number = axis_index(run.case.mesh, axes).ravel()
     for text, own, words in (
         ("permuted: each wrong block is the right one of another device", False, "the block that belongs to"),
         ("stale: the blocks are those that were put in", True, "unchanged what was put in by"),
     ):
         sources = _sources(runs, own=own)
+        lines = [f"  {run.name(d)} holds {words} {run.name(s)}" for d, s in [*sources.items()][:LISTED]]
+        lines += [f"  … and {len(sources) - LISTED} more"] if len(sources) > LISTED else []
+        steps = {int(number[s] - number[d]) % p for d, s in sources.items()}
+        if p > 2 and len(sources) > 2:
+            if len(steps) == 1 and (step := steps.pop()):
+                told = f"{step} after it" if step <= p - step else f"{p - step} before it"
+                lines = [f"  each holds {words} the one {told} along {axes}"]
+            elif all(number[s] + number[d] == p - 1 for d, s in sources.items()):
+                lines = [f"  the participants along {axes} are in the reverse order"]
+        source = [sources.get(d, d) for d in range(len(number))]
+        predict = partial(_where_wrong, partial(_taken, source, own=own))
         if sources:
-            lines = [f"  {run.name(d)} holds {words} {run.name(s)}" for d, s in [*sources.items()][:LISTED]]
-            lines += [f"  … and {len(sources) - LISTED} more"] if len(sources) > LISTED else []
-            source = [sources.get(d, d) for d in range(len(number))]
-            predict = partial(_where_wrong, partial(_taken, source, own=own))
             yield Hypothesis("\n".join([text, *lines]), predict, open=True)
 
 
@@ -197,7 +187,7 @@ def _taken(source: Sequence[int], run: Run, *, own: bool = False) -> Blocks | No
 
 
 def _sources(runs: Sequence[Run], *, own: bool) -> dict[int, int]:
-    """The device whose block each wrong one holds in all runs, those that are connected first; empty if one has none."""
+    """The device whose block each wrong one holds in all runs, connected ones first; empty if one has none."""
     names, sizes, found = runs[0].case.mesh.axis_names, runs[0].case.mesh.sizes, {}
     beside = [i for i, name in enumerate(names) if name not in runs[0].case.axes]
     at = np.array([*np.ndindex(sizes)])[:, beside]
@@ -207,7 +197,7 @@ def _sources(runs: Sequence[Run], *, own: bool) -> dict[int, int]:
             blocks = run.own if own else run.expected
             if blocks is None:
                 return {}
-            same = run.same(blocks, np.broadcast_to(run.actual[device], blocks.shape))
+            same = run.near(blocks, np.broadcast_to(run.actual[device], blocks.shape), run.tolerance)
             fits &= same.reshape(len(at), -1).all(axis=1)
         fits[device] &= own
         apart = (at != at[device]).sum(axis=1)
@@ -219,34 +209,31 @@ def _sources(runs: Sequence[Run], *, own: bool) -> dict[int, int]:
 
 def _terms(runs: Sequence[Run]) -> Iterator[Hypothesis]:
     """A term that a sum lacks, or has too often: of one participant, or of that at some distance."""
-    run, case, contract = runs[0], runs[0].case, CONTRACTS[runs[0].case.contract]
-    p = case.participants
-    summed = not contract.nonlinear and case.keywords.get("op", "sum") in ("sum", "mean") and not case.roles
-    if not run.inputs or not summed or not 1 < p <= FEW or case.tree or run.expected.dtype == bool:
+    run, case = runs[0], runs[0].case
+    p, op = case.participants, case.keywords.get("op", "sum")
+    summed = not CONTRACTS[case.contract].nonlinear and op in ("sum", "mean") and run.expected.dtype != bool
+    if not run.inputs or not summed or not 1 < p <= FEW or case.tree or case.roles:
         return
-    for times, words in ((0, "lacks the term of {}"), (2, "has the term of {} twice"), (-1, "subtracts the term of {}")):
-        for k in range(p):
-            text = words.format(f"participant {k} along {case.axes}")
-            yield Hypothesis(f"partial sum: every block {text}", partial(_counted, times, k, relative=False))
-        for k in sorted(range(p), key=lambda k: min(k, p - k)):
-            told = f"the participant {k} after it" if k <= p - k else f"the participant {p - k} before it"
-            text = words.format(told if k else "the device's own block")
-            yield Hypothesis(f"partial sum: every block {text}", partial(_counted, times, k, relative=True))
+    for times, words in ((0, "lacks the term of"), (2, "has twice the term of"), (-1, "subtracts the term of")):
+        for k, relative in itertools.product(range(p), (False, True)):
+            whose = f"the participant {k} after it" if k else "the device's own block"
+            whose = whose if relative else f"participant {k}"
+            text = f"partial sum: every wrong block {words} {whose} along {case.axes}"
+            yield Hypothesis(text, partial(_where_wrong, partial(_counted, times, k, relative)))
 
 
-def _counted(times: int, which: int, run: Run, *, relative: bool) -> Blocks:
+def _counted(times: int, which: int, relative: bool, run: Run) -> Blocks:
     """The right blocks, but for the term of one participant, which counts so many times."""
-    case, number = run.case, axis_index(run.case.mesh, run.case.axes)
-    total, p = _wide(run), case.participants
-    for k in range(p):
-        of = number.ravel() if relative else np.zeros(number.size, int)
-        chosen = (of + which) % p == k
-        if not chosen.any():
-            continue
-        alone = [np.where((number == k).reshape(*number.shape, *[1] * (x.ndim - number.ndim)), x, 0) for x in run.inputs]
-        term = run.flat(run.oracle(case, [a.astype(x.dtype) for a, x in zip(alone, run.inputs, strict=True)]))
-        total[chosen] += (times - 1) * term[chosen].astype(total.dtype)
-    return rounded(total, run.expected.dtype)
+    number, total = axis_index(run.case.mesh, run.case.axes), _wide(run).copy()
+    for k in range(run.case.participants):
+        chosen = ((relative * number.ravel() + which) % run.case.participants) == k
+        if chosen.any():
+            others = (number != k).ravel()
+            alone = [x.copy() for x in run.inputs]
+            for x in alone:
+                run.flat(x)[others] = 0
+            total[chosen] += (times - 1) * run.flat(run.oracle(run.case, alone))[chosen].astype(total.dtype)
+    return total
 
 
 def _turned(runs: Sequence[Run]) -> Iterator[Hypothesis]:
@@ -281,7 +268,7 @@ def _order(runs: Sequence[Run], axis: int, count: int) -> list[int] | None:
     for run in runs:
         places = list(run.places)
         came, right = (np.split(x[places], count, axis) for x in (run.actual, run.expected))
-        fits &= np.array([[bool(run.same(a, b).all()) for b in right] for a in came])
+        fits &= np.array([[bool(run.near(a, b, run.tolerance).all()) for b in right] for a in came])
     return [int(i) for i in fits.argmax(axis=1)] if fits.any(axis=1).all() else None
 
 
@@ -336,7 +323,7 @@ def variants(case: Case) -> Iterator[tuple[str, Change]]:
     more = [name for name in case.mesh.longer(case.mesh.axis_names) if name not in case.axes]
     yield from ((f"for axis_name={(*case.axes, name)}", over((*case.axes, name))) for name in more)
     if long:
-        yield "of each participant alone", over(())
+        yield ALONE, over(())
 
 
 def _other_values(case: Case) -> Iterator[tuple[str, object]]:
@@ -361,37 +348,43 @@ def _other_values(case: Case) -> Iterator[tuple[str, object]]:
             yield from ((name, n) for n in others if n != value and option.accepts(case, n))
 
 
+Operands = list[np.ndarray]
+
+
 def _operands(run: Run) -> Iterator[Hypothesis]:
-    """Other operands than were given: exchanged, transposed, opposite, constant."""
+    """Other operands than were given: constant, opposite, transposed, exchanged; of tangents, none."""
     contract = CONTRACTS[run.case.contract]
     names = list(contract.names(run.case))
     if run.difference.of == "tangent":
         names = [names[i] for i in contract.moving(run.case)]
     if run.case.tree or run.difference.of == "gradient" or len(names) != len(run.inputs):
         return
-    given = {"result": "the blocks are the right ones with {} in place of {}", "tangent": "{1} has {0} for a tangent"}
-    words = given[run.difference.of] if run.difference.of in given else "{} in place of {}"
+    what = "the blocks are the right ones with"
     for i, (name, x) in enumerate(zip(names, run.inputs, strict=True)):
-        changes: dict[str, Callable[[np.ndarray], np.ndarray]] = {"zeros": np.zeros_like}
-        if run.of_values:
-            changes |= {"ones": np.ones_like} | ({"its opposite": np.logical_not} if x.dtype == bool else {})
-            changes |= {"its transpose": lambda x: x.swapaxes(-1, -2)} if x.ndim > len(run.case.mesh.sizes) + 1 else {}
+        changes = {"zeros": np.zeros_like}
+        if run.difference.of == "result":
+            changes["its opposite" if x.dtype == bool else "ones"] = np.logical_not if x.dtype == bool else np.ones_like
+            changes["its transpose"] = partial(np.swapaxes, axis1=-1, axis2=-2)
         for text, change in changes.items():
-
-            def predict(run: Run, i: int = i, change: Callable[[np.ndarray], np.ndarray] = change) -> Blocks:
-                inputs = [change(x) if j == i else x for j, x in enumerate(run.inputs)]
-                return rounded(run.flat(run.oracle(run.case, inputs)), run.expected.dtype)
-
-            yield Hypothesis(words.format(text, name), predict)
+            whose = "the tangent of " * (run.difference.of != "result")
+            yield Hypothesis(f"{what} {text} in place of {whose}{name}", partial(_with, partial(_one, i, change)))
     for (i, one), (j, other) in itertools.combinations(enumerate(names), 2):
+        yield Hypothesis(f"{what} {one} and {other} exchanged", partial(_with, partial(_exchanged, i, j)))
 
-        def exchanged(run: Run, i: int = i, j: int = j) -> Blocks | None:
-            inputs = [*run.inputs]
-            inputs[i], inputs[j] = inputs[j], inputs[i]
-            alike = inputs[i].shape == inputs[j].shape and inputs[i].dtype == inputs[j].dtype
-            return rounded(run.flat(run.oracle(run.case, inputs)), run.expected.dtype) if alike else None
 
-        yield Hypothesis(f"the blocks are the right ones with {one} and {other} exchanged", exchanged)
+def _with(change: Callable[[Operands], Operands], run: Run) -> Blocks:
+    """The right blocks of other operands."""
+    return rounded(run.flat(run.oracle(run.case, change(run.inputs))), run.expected.dtype)
+
+
+def _one(i: int, change: Callable[[np.ndarray], np.ndarray], inputs: Operands) -> Operands:
+    return [change(x) if j == i else x for j, x in enumerate(inputs)]
+
+
+def _exchanged(i: int, j: int, inputs: Operands) -> Operands:
+    if (inputs[i].shape, inputs[i].dtype) != (inputs[j].shape, inputs[j].dtype):
+        raise ValueError("inputs: expected two of the same shape and dtype")
+    return [inputs[j] if k == i else inputs[i] if k == j else x for k, x in enumerate(inputs)]
 
 
 INSTEAD: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -411,18 +404,20 @@ def _conversions(run: Run) -> Iterator[Hypothesis]:
     """Other numbers in place of those that go in or come out."""
     changes = {f"its value in {name}": partial(_through, as_dtype(name)) for name in COARSE}
     for text, change in (INSTEAD | changes).items():
+        what = f"the blocks are the right ones with {text} in place of each"
+        yield Hypothesis(f"{what} number that goes in", partial(_with, partial(_each, change)))
+        yield Hypothesis(f"{what} result", lambda run, change=change: _each(change, [run.expected])[0])
 
-        def of_inputs(run: Run, change: Callable[[np.ndarray], np.ndarray] = change) -> Blocks | None:
-            if any(x.dtype.kind == "c" for x in run.inputs):
-                return None
-            inputs = [rounded(change(x.astype(wide(x.dtype))), x.dtype) for x in run.inputs]
-            return rounded(run.flat(run.oracle(run.case, inputs)), run.expected.dtype)
 
-        def of_results(run: Run, change: Callable[[np.ndarray], np.ndarray] = change) -> Blocks | None:
-            return None if run.expected.dtype.kind == "c" else rounded(change(_wide(run)), run.expected.dtype)
+def _each(change: Callable[[np.ndarray], np.ndarray], inputs: Operands) -> Operands:
+    """Other numbers in place of all.
 
-        yield Hypothesis(f"the blocks are the right ones with {text} in place of each number that goes in", of_inputs)
-        yield Hypothesis(f"the blocks hold {text} in place of the right value", of_results)
+    Raises:
+        ValueError: if they are complex.
+    """
+    if any(x.dtype.kind == "c" for x in inputs):
+        raise ValueError("inputs: expected real numbers")
+    return [rounded(change(x.astype(wide(x.dtype))), x.dtype) for x in inputs]
 
 
 def _through(dtype: np.dtype, x: np.ndarray) -> np.ndarray:
@@ -440,14 +435,16 @@ def _through(dtype: np.dtype, x: np.ndarray) -> np.ndarray:
 def _mutants(run: Run) -> Iterator[Hypothesis]:
     """The planted bugs of the contract, where their catalogue is installed."""
     try:
-        from shardproof.properties.mutants import MUTANTS  # noqa: PLC0415 (takes a second, and only failures need it)
+        from shardproof.properties.mutants import MUTANTS  # takes a second, and only failures need it
     except ImportError:
         return
-    for mutant in MUTANTS.values():
-        if mutant.contract == run.case.contract and mutant.runs != "isolated" and mutant.function is not run.function:
-            features = frozenset(mutant.claims)
-            own = Implementation(mutant.contract, mutant.name, mutant.function, features, whole=mutant.whole)
-            text = f"as the planted bug {mutant.name} has it: {mutant.sentence}"
+    known = [m for m in MUTANTS.values() if m.contract == run.case.contract and m.runs != "isolated"]
+    for mutant in known:
+        own = Implementation(
+            mutant.contract, mutant.name, mutant.function, frozenset(mutant.claims), whole=mutant.whole
+        )
+        text = f"as the planted bug {mutant.name} has it: {mutant.sentence}"
+        if mutant.function is not run.violation.implementation.function:
             yield Hypothesis(text, partial(Run.observed, implementation=own))
 
 

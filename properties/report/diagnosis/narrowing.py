@@ -25,17 +25,6 @@ MOST_LINES = 200
 """How many are tried, at most."""
 
 
-def narrowed(violation: LawViolation) -> list[str]:
-    """One line that says so, if results are wrong by no more than rounding: in double precision they are right."""
-    difference = violation.difference
-    if difference is None or not _is_rounding(difference):
-        return []
-    if not np.isfinite(difference.actual[difference.wrong].astype(np.complex128)).all():
-        return []
-    told = "rounded too much: in double precision the values are right"
-    return ["; ".join(filter(None, (told, rounds_at(violation))))]
-
-
 def rounds_at(violation: LawViolation) -> str:
     """What rounds to which dtype, and where, if results are right in double precision; empty if that is unknown."""
     difference, case, data = violation.difference, violation.case, violation.data

@@ -9,7 +9,6 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -47,13 +46,6 @@ REDUCES = {"reduce_sum": "psum", "dot_general": "psum", "reduce_max": "pmax", "r
 
 REDUCTIONS = ("psum", "psum_invariant", "pmax", "pmin")
 
-RESULTS: dict[str, tuple[str, Callable[..., np.ndarray]]] = {
-    "psum": ("added up", np.sum),
-    "pmean": ("averaged", np.mean),
-    "pmax": ("at their largest", np.max),
-}
-"""What may be missing behind a whole program."""
-
 Blocks = list[np.ndarray]
 Places = tuple[int, ...]
 """Equations of a program by their number."""
@@ -67,13 +59,11 @@ class Repair:
         text: what is changed, in words.
         places: which equations are.
         change: what they do instead.
-        then: what becomes of the results' blocks.
     """
 
     text: str
     places: Places = ()
     change: Change = field(default=Change(frozenset()))
-    then: Callable[[np.ndarray], np.ndarray] = field(default=lambda blocks: blocks)
 
 
 @dataclass(frozen=True)
@@ -101,7 +91,7 @@ class Trial:
         except Exception:  # shapes that do not fit one another, devices that wait for ever
             return False
         for wide, exact in zip(results, self.right, strict=True):
-            blocks = repair.then(all_blocks(self.case, np.asarray(wide.value)))
+            blocks = all_blocks(self.case, np.asarray(wide.value))
             if blocks.shape != exact.shape:
                 return False
             leeway = ALIKE * float(np.abs(exact).max(initial=0)) if is_float(exact.dtype) else 0
@@ -110,28 +100,23 @@ class Trial:
         return True
 
 
-def repaired(violation: LawViolation, *, numbers: bool = False) -> list[str]:
-    """One line that says which change makes the results right, if one does.
-
-    Arguments:
-        violation: wrong results.
-        numbers: whether only how participants are numbered is changed.
-    """
+def repaired(violation: LawViolation) -> list[str]:
+    """One line that says which change makes the results right, if one does."""
     difference, case, data = violation.difference, violation.case, violation.data
     if difference is None or difference.of != "result" or data is None or violation.law.between_engines:
         return []
     if case.mesh.size > MOST or not _long(case):
         return []
     try:
-        found = _found(violation.implementation, case, data, numbers=numbers)
+        found = _found(violation.implementation, case, data)
     except Exception:  # a function may refuse other data, and the interpreter the function: then nothing is known
         return []
     return [f"one change makes it right: {found}"] if found else []
 
 
-def _found(implementation: Implementation, case: Case, data: Data, *, numbers: bool) -> str:
+def _found(implementation: Implementation, case: Case, data: Data) -> str:
     program = program_of(implementation, case)
-    tried = [*itertools.islice(_orders(case, program) if numbers else _changes(case, program), MOST_CHANGES)]
+    tried = [*itertools.islice(_changes(case, program), MOST_CHANGES)]
     if not tried:
         return ""
     own = [data, *(Data(kind, data.seed + more) for kind, more in DATA)]
@@ -188,7 +173,6 @@ def _changes(case: Case, program: Simulated) -> Iterator[Repair]:
         then = REDUCES[first.primitive.name]
         for axes in _some(long):
             yield Repair(f"{then} over {_words(axes)} of what {place(first)} gives", places, _then(then, axes))
-    yield from _of_results(case)
     for places in floats:
         its = f"what {place(equations[places[0]])} gives"
         for axes in _some(long):
@@ -224,18 +208,6 @@ def _other_axes(first: Any, places: Places, long: Sequence[str]) -> Iterator[Rep
         rest = tuple(name for name in axes if name != less)
         text = f"{its} {_words(rest)} alone, not {_words((less,))}" if rest else f"no {place(first)}"
         yield Repair(text, places, over((*rest, *numbered)))
-
-
-def _of_results(case: Case) -> Iterator[Repair]:
-    for axes in _some(_long(case)):
-        dimensions = tuple(case.mesh.axis_names.index(name) for name in axes)
-        for name, (words, reduce) in RESULTS.items():
-            then = partial(_reduced, dimensions, reduce)
-            yield Repair(f"all results {words} over {_words(axes)} ({name})", then=then)
-
-
-def _reduced(dimensions: tuple[int, ...], reduce: Callable[..., np.ndarray], blocks: np.ndarray) -> np.ndarray:
-    return np.broadcast_to(reduce(blocks, axis=dimensions, keepdims=True), blocks.shape)
 
 
 def _orders(case: Case, program: Simulated) -> Iterator[Repair]:

@@ -4,15 +4,14 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from functools import cached_property, partial
 
 import numpy as np
 
 from shardproof.oracles.dtypes import is_float, rounded, unit_roundoff, wide, width
 from shardproof.oracles.layout import device_name, nan_equal
 from shardproof.oracles.transposes import enter, leave
-from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.case import Case, Operand
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine, engine_named
@@ -54,58 +53,57 @@ Blocks = np.ndarray
 Oracle = Callable[[Case, Sequence[np.ndarray]], np.ndarray]
 """The right blocks `[*mesh.sizes, *block]` of a case, given the blocks that go in."""
 
-Observe = Callable[[Implementation], Blocks | None]
-"""The blocks of another implementation on the same case and data; None where it does not get so far."""
-
 
 @dataclass(frozen=True)
 class Run:
     """The blocks of one run on one data set.
 
     Arguments:
-        case: the case.
-        expected: the right blocks.
-        actual: the implementation's.
-        wrong: elementwise, where they differ.
-        tolerance: how far values may be apart and still count as the same.
+        violation: what is explained.
+        case: the case, with that data set alone.
+        difference: what the law compared; nothing is wrong in it where the blocks are right.
         inputs: the blocks `[*mesh.sizes, *batch, *block]` that went in: operands, tangents or cotangents; empty where
             they are not known.
         oracle: the right blocks of such inputs.
-        observe: runs another implementation.
-        function: what was run.
-        difference: what the law compared.
+        engine: what ran it.
         places: the devices whose block is wrong on one of the data sets.
     """
 
+    violation: LawViolation
     case: Case
-    expected: Blocks
-    actual: Blocks
-    wrong: Blocks
-    tolerance: float
+    difference: Difference
     inputs: list[np.ndarray]
     oracle: Oracle
-    observe: Observe
-    function: Callable[..., Any]
-    difference: Difference
+    engine: str = "simulate"
     places: tuple[int, ...] = ()
 
-    @property
-    def of_values(self) -> bool:
-        """Whether operands went in, and not tangents or cotangents."""
-        return self.difference.of == "result"
+    @cached_property
+    def expected(self) -> Blocks:
+        """The right blocks."""
+        return self.flat(self.difference.expected)
+
+    @cached_property
+    def actual(self) -> Blocks:
+        """The implementation's blocks."""
+        return self.flat(self.difference.actual)
+
+    @cached_property
+    def wrong(self) -> Blocks:
+        """Elementwise, where they differ."""
+        return self.flat(self.difference.wrong)
+
+    @cached_property
+    def tolerance(self) -> float:
+        """How far values may be apart and still count as the same."""
+        bound = self.difference.bound
+        return 0.0 if bound is None else float(np.abs(bound[np.isfinite(bound)]).max(initial=0))
 
     @property
     def own(self) -> Blocks | None:
         """The blocks that each device put in, of the operand that the result belongs to, where they have its shape."""
-        leaf = self.difference.leaf if self.of_values else 0
-        if leaf >= len(self.inputs):
-            return None
-        blocks = self.flat(self.inputs[leaf])
-        return blocks.astype(self.actual.dtype) if blocks.shape == self.actual.shape else None
-
-    def observed(self, implementation: Implementation) -> Blocks | None:
-        """The blocks of another implementation on the same case and data; None where it does not get so far."""
-        return self.observe(implementation)
+        leaf = self.difference.leaf if self.difference.of == "result" else 0
+        blocks = self.flat(self.inputs[leaf]) if leaf < len(self.inputs) else None
+        return None if blocks is None or blocks.shape != self.actual.shape else blocks.astype(self.actual.dtype)
 
     def flat(self, blocks: np.ndarray) -> Blocks:
         """Blocks `[*mesh.sizes, *block]`, the devices in one row."""
@@ -115,32 +113,35 @@ class Run:
         """A device by its coordinates: `(dp=0, tp=1)`."""
         return device_name(self.case.mesh, tuple(int(i) for i in np.unravel_index(device, self.case.mesh.sizes)))
 
-    def same(self, left: Blocks, right: Blocks, tolerance: float | None = None) -> np.ndarray:
-        """Elementwise, whether values count as the same."""
-        tolerance = self.tolerance if tolerance is None else tolerance
-        equal = nan_equal(left, right)
-        if tolerance:
-            with np.errstate(invalid="ignore", over="ignore"):
-                equal |= np.abs(left.astype(wide(left.dtype)) - right.astype(wide(right.dtype))) <= tolerance
-        return equal
+    def near(self, left: Blocks, right: Blocks, off: float | np.ndarray) -> np.ndarray:
+        """Elementwise, whether values are equal, or no further off than that."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            apart = np.abs(left.astype(wide(left.dtype)) - right.astype(wide(right.dtype))) if np.any(off) else np.inf
+            return nan_equal(left, right) | np.asarray(apart <= off)
 
     def equals(self, blocks: Blocks, came: Blocks) -> bool:
         """Whether predicted blocks are those that came, but for as many roundings as right blocks may have."""
         if blocks.shape != came.shape or blocks.dtype != came.dtype:
             return False
-        same = self.same(blocks, came)
+        off: float | np.ndarray = self.tolerance
         right = is_float(blocks.dtype) and not self.wrong.any() and not is_moved(self.case)
-        if self.tolerance or right:  # whose bound is that of the right values, or unknown
-            size = np.abs(blocks.astype(wide(blocks.dtype)))
-            scale = np.where(np.isfinite(size), size, 0)
-            if right:
-                floats = (x for x in [self.actual, *self.inputs] if is_float(x.dtype))
-                scale = np.maximum(scale, max(map(largest_of, floats)))
-            same |= self.same(blocks, came, 0.0)
-            with np.errstate(invalid="ignore", over="ignore"):
-                off = np.abs(blocks.astype(wide(blocks.dtype)) - came.astype(wide(came.dtype)))
-                same |= off <= COARSER * unit_roundoff(blocks.dtype) * scale
-        return bool(same.all())
+        if off or right:  # the bound is that of the right values, or of right blocks not known
+            scale = np.abs(np.where(np.isfinite(blocks), blocks, 0).astype(wide(blocks.dtype)))
+            floats = [x for x in [self.actual, *self.inputs] if is_float(x.dtype)] if right else []
+            off = np.maximum(off, COARSER * unit_roundoff(blocks.dtype) * np.maximum(scale, _largest(floats)))
+        return bool(self.near(blocks, came, off).all())
+
+    def observed(self, implementation: Implementation) -> Blocks | None:
+        """The blocks of another implementation on the same case and data; None where it does not get so far."""
+        try:
+            found = _compared(self.violation, implementation, self.case, engine_named(self.engine))
+        except Exception:  # which a planted bug may raise here, whatever it is
+            return None
+        return self.expected if found is None else self.flat(found.actual)
+
+
+def _largest(floats: Sequence[np.ndarray]) -> float:
+    return max(map(largest_of, floats), default=0.0)
 
 
 def runs_of(violation: LawViolation) -> list[Run]:
@@ -148,14 +149,15 @@ def runs_of(violation: LawViolation) -> list[Run]:
     difference, case, data = violation.difference, violation.case, violation.data
     if difference is None or not difference.comparable:
         return []
-    own = _run(violation, case, data, difference, None)
-    engine = _engine(violation, own)
-    found: list[Run | None] = [own]
+    found: list[Run | None] = [Run(violation, _on(case, data), difference, *_mapped(violation, case, data, difference))]
+    engine = _engine(violation, difference)
     if engine is not None and data is not None:
-        found += [observed(violation, case, more, engine) for more in _others(case, data, own.actual[0].size)]
+        size = math.prod(difference.actual.shape[len(case.mesh.sizes) :])
+        found += [_observed(violation, case, more, engine) for more in _others(case, data, size)]
         if engine.name == "simulate" and case.mesh.size <= MOST:  # larger blocks are others to be compiled
             for larger in (enlarged(case), enlarged(case, sharded=False)):
-                longer = [observed(violation, larger, more, engine) for more in _of_larger(data)] if larger else []
+                longer = [_observed(violation, larger, more, engine) for more in _of_larger(data)] if larger else []
+                # larger blocks on which all is right do not show the bug
                 found += [run for run in longer if run is not None and run.wrong.any()]
                 if any(longer):
                     break
@@ -165,15 +167,19 @@ def runs_of(violation: LawViolation) -> list[Run]:
     return [dataclasses.replace(run, places=places) for run in runs]
 
 
-def _engine(violation: LawViolation, own: Run) -> Engine | None:
+def _on(case: Case, data: Data | None) -> Case:
+    return case if data is None else dataclasses.replace(case, data=(data,))
+
+
+def _engine(violation: LawViolation, difference: Difference) -> Engine | None:
     """The engine that gives the wrong blocks once more: the interpreter, if it does."""
-    if violation.data is None or violation.law.between_engines or own.difference.of == "array":
+    if violation.data is None or violation.law.between_engines or difference.of == "array":
         return None
     for name in dict.fromkeys(("simulate", violation.engine)):
-        engine = engine_named(name)
-        again = observed(violation, violation.case, violation.data, engine)
-        if again is not None and np.array_equal(again.wrong, own.wrong) and own.same(again.actual, own.actual).all():
-            return engine
+        run = _observed(violation, violation.case, violation.data, engine_named(name))
+        again = run is not None and np.array_equal(run.difference.wrong, difference.wrong)
+        if run is not None and again and run.near(run.difference.actual, difference.actual, run.tolerance).all():
+            return engine_named(name)
     return None
 
 
@@ -203,7 +209,7 @@ def _enough(case: Case) -> int:
 
 
 def enlarged(case: Case, *, sharded: bool = True) -> Case | None:
-    """The case with every side an odd number of times as long, so that blocks differ, and odd sides stay odd.
+    """The case with sides an odd number of times as long, so that blocks differ, and odd sides stay odd.
 
     Arguments:
         case: the case.
@@ -211,89 +217,55 @@ def enlarged(case: Case, *, sharded: bool = True) -> Case | None:
     """
     params = case.keywords
     fixed = () if params.get("tiled", True) else (params.get("split_axis"), params.get("scatter_dimension"))
-    smallest = min(case.operands, key=lambda o: math.prod(o.block))
-    scaled = [
-        [
-            n if i in fixed or i - len(o.block) in fixed or (axes and not sharded) else None
-            for i, (n, axes) in enumerate(zip(o.block, o.placement.spec, strict=True))
+
+    def longer(operand: Operand, factor: int) -> tuple[int, ...]:
+        rank = len(operand.block)
+        kept = [
+            (axes and not sharded) or i in fixed or i - rank in fixed for i, axes in enumerate(operand.placement.spec)
         ]
-        for o in case.operands
-    ]
-    sizes, free = math.prod(smallest.block), sum(side is None for side in scaled[case.operands.index(smallest)])
-    if not sizes or not free:
-        return None
-    factor = next((f for f in (3, 5, 7, 9) if sizes * f**free >= _enough(case)), 11)
-    blocks = [
-        tuple(n * factor if side is None else side for n, side in zip(o.block, sides, strict=True))
-        for o, sides in zip(case.operands, scaled, strict=True)
-    ]
-    if max(map(math.prod, blocks)) * case.mesh.size * case.participants > 2_000_000:
-        return None
-    larger = tuple(dataclasses.replace(o, block=b) for o, b in zip(case.operands, blocks, strict=True))
-    return dataclasses.replace(case, operands=larger)
+        return tuple(n if keep else n * factor for n, keep in zip(operand.block, kept, strict=True))
+
+    for factor in (3, 5, 7, 9, 11):
+        larger = tuple(dataclasses.replace(o, block=longer(o, factor)) for o in case.operands)
+        sizes = [math.prod(operand.block) for operand in larger]
+        if min(sizes) >= _enough(case) or factor == 11:
+            too_many = max(sizes) * case.mesh.size * case.participants > 2_000_000
+            return None if too_many or larger == case.operands else dataclasses.replace(case, operands=larger)
+    return None
 
 
-def _compared(
-    violation: LawViolation, implementation: Implementation, case: Case, data: Data, engine: Engine
-) -> Difference | None:
-    """How an implementation's blocks differ on a data set; None if they do not.
+def _compared(violation: LawViolation, implementation: Implementation, case: Case, engine: Engine) -> Difference | None:
+    """How an implementation's blocks differ on the data set of a case; None if they do not.
 
     Raises:
         NotImplementedError: if another thing goes wrong first.
     """
-    first = violation.difference
-    assert first is not None
-    check = check_gradient if violation.broken.of_derivative else check_value
+    first, check = violation.difference, check_gradient if violation.broken.of_derivative else check_value
     try:
-        check(implementation, dataclasses.replace(case, data=(data,)), engine)
+        check(implementation, case, engine)
     except Broken as found:
         other = found.difference
-        if other is None or (other.of, other.leaf) != (first.of, first.leaf) or not other.comparable:
+        if first is None or other is None or not other.comparable or (other.of, other.leaf) != (first.of, first.leaf):
             raise NotImplementedError from found
         return other
     return None
 
 
-def observed(violation: LawViolation, case: Case, data: Data, engine: Engine) -> Run | None:
+def _observed(violation: LawViolation, case: Case, data: Data, engine: Engine) -> Run | None:
     """A further run, of right blocks as well; None where another thing goes wrong first."""
+    case, first = _on(case, data), violation.difference
+    assert first is not None
     try:
-        difference = _compared(violation, violation.implementation, case, data, engine)
+        difference = _compared(violation, violation.implementation, case, engine)
     except Exception:  # a function may raise anything on other blocks, or an engine refuse it: this run shows nothing
         return None
-    return _run(violation, dataclasses.replace(case, data=(data,)), data, difference, engine)
-
-
-def _run(
-    violation: LawViolation, case: Case, data: Data | None, difference: Difference | None, engine: Engine | None
-) -> Run | None:
-    """The run of a difference; of none, that of right blocks, if what went in is known."""
-    first = violation.difference
-    assert first is not None
     inputs, oracle = _mapped(violation, case, data, difference or first)
     if difference is None:
         if not inputs:
             return None
         right = rounded(oracle(case, inputs), first.expected.dtype)
         difference = Difference(first.of, first.what, right, right, np.zeros(right.shape, bool), leaf=first.leaf)
-    lead, right = len(case.mesh.sizes), difference.expected
-
-    def observe(other: Implementation) -> Blocks | None:
-        if data is None:
-            return None
-        try:
-            found = _compared(violation, other, case, data, engine or engine_named("simulate"))
-        except Exception:  # which a planted bug may raise here, whatever it is
-            return None
-        blocks = right if found is None else found.actual
-        return blocks.reshape(-1, *blocks.shape[lead:])
-
-    expected, actual, wrong = (
-        a.reshape(-1, *a.shape[lead:]) for a in (right, difference.actual, difference.wrong)
-    )  # fmt: skip
-    finite = np.array([]) if difference.bound is None else np.abs(difference.bound[np.isfinite(difference.bound)])
-    tolerance = float(finite.max(initial=0))
-    function = violation.implementation.function
-    return Run(case, expected, actual, wrong, tolerance, inputs, oracle, observe, function, difference)
+    return Run(violation, case, difference, inputs, oracle, engine.name)
 
 
 def _mapped(

@@ -11,7 +11,7 @@ from shardproof.properties.engines.batches import oracle_blocks
 from shardproof.properties.precision.numbers import operands
 from shardproof.properties.programs.violation import Difference, SuiteError
 from shardproof.properties.report.diagnosis.hypotheses import LISTED, Hypothesis, causes, hypotheses, variants
-from shardproof.properties.report.diagnosis.narrowing import rounded_constant, rounds_at
+from shardproof.properties.report.diagnosis.narrowing import rounds_at
 from shardproof.properties.report.diagnosis.repairs import repaired
 from shardproof.properties.report.diagnosis.runs import MOST, Run, runs_of
 from shardproof.properties.runner.violation import LawViolation
@@ -60,7 +60,7 @@ def _is_rounding(runs: Sequence[Run]) -> bool:
         with np.errstate(all="ignore"):
             off = np.abs(held - right)[run.wrong]
             scale = np.maximum(np.abs(right), max(run.tolerance, np.median(np.abs(right)) if right.size else 0))
-            if not (off <= SMALL * scale[run.wrong]).all():
+            if not (np.isfinite(off) & (off <= SMALL * scale[run.wrong])).all():
                 return False
             whole = (right[run.wrong] == np.round(right[run.wrong])) & (np.abs(right[run.wrong]) <= 64)
         if run is not runs[0] and run.wrong.any() and whole.all():
@@ -73,9 +73,8 @@ def _other(violation: LawViolation, run: Run) -> str:
     difference = run.difference
     off = np.abs(difference.actual - difference.expected)[difference.wrong] if violation.in_doubles else np.array([])
     if difference.by_formula or violation.in_doubles:
-        constant = rounded_constant(violation)
-        what = f"another constant: {constant};" if constant else "another formula:"
-        return f"{what} in double precision the values are others" + (f", by up to {off.max():.2g}" if off.size else "")
+        what = "another formula: in double precision"
+        return f"{what} off by up to {off.max():.2g}" if off.size else f"{what} the values are others"
     if difference.off_in_doubles is not None and (line := rounds_at(violation)):
         return f"rounded too much: in double precision the values are right; {line}"
     names = [*map(run.name, run.places[:LISTED]), *(["others"] if len(run.places) > LISTED else [])]

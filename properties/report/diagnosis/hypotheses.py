@@ -74,7 +74,7 @@ class Hypothesis:
 def hypotheses(runs: Sequence[Run]) -> Iterator[Hypothesis]:
     """All of them, in the order in which they are tried."""
     run = runs[0]
-    for table in (_partial_results, _of_every_block, _moved, _terms, _turned):
+    for table in (_of_every_block, _partial_results, _moved, _terms, _turned):
         yield from table(runs)
     yield from causes(run)
     for text, predict in WHEREVER.items():
@@ -438,13 +438,11 @@ def _mutants(run: Run) -> Iterator[Hypothesis]:
         from shardproof.properties.mutants import MUTANTS  # takes a second, and only failures need it
     except ImportError:
         return
-    known = [m for m in MUTANTS.values() if m.contract == run.case.contract and m.runs != "isolated"]
-    for mutant in known:
-        own = Implementation(
-            mutant.contract, mutant.name, mutant.function, frozenset(mutant.claims), whole=mutant.whole
-        )
-        text = f"as the planted bug {mutant.name} has it: {mutant.sentence}"
-        if mutant.function is not run.violation.implementation.function:
+    given = run.violation.implementation.function
+    for bug in MUTANTS.values():
+        if bug.contract == run.case.contract and bug.runs != "isolated" and bug.function is not given:
+            text = f"as the planted bug {bug.name} has it: {bug.sentence}"
+            own = Implementation(bug.contract, bug.name, bug.function, frozenset(bug.claims), whole=bug.whole)
             yield Hypothesis(text, partial(Run.observed, implementation=own))
 
 
@@ -460,9 +458,9 @@ def _instead(value: float, run: Run) -> Blocks | None:
 
 
 WHEREVER: dict[str, Callable[[Run], Blocks | None]] = {
-    "missing: the blocks hold zeros wherever they are wrong": partial(_instead, 0.0),
     "NaN: wrong only where the right value is NaN": partial(_only, lambda x: x != x),
     "infinities: wrong only where the right value is infinite": partial(_only, lambda x: np.isinf(x)),
+    "missing: the blocks hold zeros wherever they are wrong": partial(_instead, 0.0),
     "NaN: the blocks hold NaN where the right value is none": partial(_instead, np.nan),
     "overflow: the blocks hold infinity where the right value is finite": partial(_instead, np.inf),
     "overflow: the blocks hold minus infinity where the right value is finite": partial(_instead, -np.inf),

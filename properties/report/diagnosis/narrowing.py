@@ -4,16 +4,13 @@ With everything in double precision but the results of one line, which are round
 results of the program are as wrong as the bound says they must not be.
 """
 
-import math
 from typing import Any
 
 import numpy as np
-from jax.extend import core
 
 from shardproof.oracles.dtypes import is_float, unit_roundoff
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
-from shardproof.properties.cases.strategies.dtypes import as_dtype
 from shardproof.properties.engines.running import all_blocks
 from shardproof.properties.engines.simulate import Change, Simulated
 from shardproof.properties.precision.numbers import operands
@@ -36,32 +33,6 @@ def rounds_at(violation: LawViolation) -> str:
         return _line(program_of(violation.implementation, case), case, data, difference)
     except Exception:  # the interpreter may lack what an engine has: then nothing more is known
         return ""
-
-
-def rounded_constant(violation: LawViolation) -> str:
-    """Which constant of a program may have been rounded to 16 bits, and where it is used: one with all their digits."""
-    if violation.case.mesh.size > MOST:
-        return ""
-    try:
-        equations = program_of(violation.implementation, violation.case).equations
-    except Exception:  # the interpreter may lack what an engine has: then nothing more is known
-        return ""
-    for equation in equations:
-        for atom in equation.invars:
-            value = np.asarray(atom.val) if isinstance(atom, core.Literal) else np.zeros(())
-            for dtype in (as_dtype("bfloat16"), as_dtype("float16")) if is_float(value.dtype) else ():
-                if _has_digits_of(value, dtype):
-                    return f"{float(value):.4g}, in {place(equation)}, may have been rounded to {dtype.name}"
-    return ""
-
-
-def _has_digits_of(value: np.ndarray, dtype: np.dtype) -> bool:
-    """Whether a number is one of a dtype, and not only zeros are in the last half of its digits there."""
-    with np.errstate(all="ignore"):
-        if value.shape or value.dtype.kind == "c" or value.astype(dtype).astype(value.dtype) != value:
-            return False
-    upper_half = 2 ** (-math.log2(unit_roundoff(dtype)) // 2)
-    return math.frexp(float(value))[0] * upper_half % 1 != 0
 
 
 def _is_rounding(difference: Difference) -> bool:

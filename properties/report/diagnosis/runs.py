@@ -219,11 +219,9 @@ def enlarged(case: Case, *, sharded: bool = True) -> Case | None:
     fixed = () if params.get("tiled", True) else (params.get("split_axis"), params.get("scatter_dimension"))
 
     def longer(operand: Operand, factor: int) -> tuple[int, ...]:
-        rank = len(operand.block)
-        kept = [
-            (axes and not sharded) or i in fixed or i - rank in fixed for i, axes in enumerate(operand.placement.spec)
-        ]
-        return tuple(n if keep else n * factor for n, keep in zip(operand.block, kept, strict=True))
+        spec, rank = operand.placement.spec, len(operand.block)
+        kept = {i for i in range(rank) if (spec[i] and not sharded) or i in fixed or i - rank in fixed}
+        return tuple(n if i in kept else n * factor for i, n in enumerate(operand.block))
 
     for factor in (3, 5, 7, 9, 11):
         larger = tuple(dataclasses.replace(o, block=longer(o, factor)) for o in case.operands)

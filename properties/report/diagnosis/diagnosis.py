@@ -5,15 +5,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from shardproof.oracles.dtypes import is_float, wide
-from shardproof.oracles.layout import nan_equal
-from shardproof.properties.cases.case import Case
-from shardproof.properties.engines.batches import oracle_blocks
-from shardproof.properties.precision.numbers import operands
-from shardproof.properties.programs.violation import Difference, SuiteError
-from shardproof.properties.report.diagnosis.hypotheses import LISTED, Hypothesis, causes, hypotheses, variants
-from shardproof.properties.report.diagnosis.narrowing import rounds_at
-from shardproof.properties.report.diagnosis.repairs import repaired
-from shardproof.properties.report.diagnosis.runs import MOST, Run, runs_of
+from shardproof.properties.programs.violation import Difference
+from shardproof.properties.report.diagnosis.hypotheses import LISTED, Hypothesis, causes, hypotheses
+from shardproof.properties.report.diagnosis.repairs import repaired, rounds_at
+from shardproof.properties.report.diagnosis.runs import Run, runs_of
 from shardproof.properties.runner.violation import LawViolation
 
 SMALL = 1 / 16
@@ -28,7 +23,7 @@ def diagnose(violation: LawViolation) -> list[str]:
     if difference.of == "replica":
         return ["replicas disagree: devices that are typed to hold the same block hold different ones"]
     if not difference.comparable:
-        return [*_not_comparable(difference, len(case.mesh.sizes)), *_right_shape_for(violation)]
+        return [_not_comparable(difference, len(case.mesh.sizes))]
     if difference.of == "array":  # one array that was put together, not one block per device
         wrong = int(difference.wrong[(0,) * len(case.mesh.sizes)].sum())
         return [f"other values: the array that out_specs puts together is wrong at {wrong} places"]
@@ -81,32 +76,11 @@ def _other(violation: LawViolation, run: Run) -> str:
     return f"other values: on {', '.join(names)}"
 
 
-def _not_comparable(difference: Difference, lead: int) -> list[str]:
+def _not_comparable(difference: Difference, lead: int) -> str:
     expected, actual = difference.expected, difference.actual
     if actual.shape == expected.shape:
         with np.errstate(all="ignore"):
             right = np.array_equal(actual.astype(expected.dtype), expected)
         values = "the values are right" if right else "the values are wrong as well"
-        return [f"wrong dtype: {actual.dtype} where {expected.dtype} is right; {values}"]
-    return [f"wrong shape: {actual.shape[lead:]} where {expected.shape[lead:]} is right"]
-
-
-def _right_shape_for(violation: LawViolation) -> list[str]:
-    """One line that says for what other arguments blocks of this shape would be right, if for any."""
-    case, data, difference = violation.case, violation.data, violation.difference
-    if data is None or difference is None or difference.of != "result" or case.mesh.size > MOST or case.tree:
-        return []
-    blocks = [case.blocks(i, a) for i, a in enumerate(operands(case, data))]
-    for text, change in variants(case):
-        right = _right(change(case), blocks)
-        alike = right is not None and (right.shape, right.dtype) == (difference.actual.shape, difference.actual.dtype)
-        if right is not None and alike and right.size and nan_equal(right, difference.actual).all():
-            return [f"the blocks are the right ones {text}"]
-    return []
-
-
-def _right(case: Case, blocks: list[np.ndarray]) -> np.ndarray | None:
-    try:
-        return oracle_blocks(case, blocks)[0]
-    except (SuiteError, ValueError, IndexError, ZeroDivisionError):  # arguments that do not fit these blocks
-        return None
+        return f"wrong dtype: {actual.dtype} where {expected.dtype} is right; {values}"
+    return f"wrong shape: {actual.shape[lead:]} where {expected.shape[lead:]} is right"

@@ -25,10 +25,6 @@ from shardproof.properties.report.diagnosis.runs import CLEAR, MOST, Blocks, Run
 LISTED = 6
 """How many devices are named one by one."""
 
-FEW = 16
-"""Up to so many participants, single terms of a sum are looked at."""
-
-
 ALONE = "of each participant alone"
 
 TOGETHER = {"sum": np.sum, "mean": np.mean, "maximum": np.max, "minimum": np.min}
@@ -74,7 +70,7 @@ class Hypothesis:
 def hypotheses(runs: Sequence[Run]) -> Iterator[Hypothesis]:
     """All of them, in the order in which they are tried."""
     run = runs[0]
-    for table in (_of_every_block, _partial_results, _moved, _terms, _turned):
+    for table in (_of_every_block, _partial_results, _moved, _turned):
         yield from table(runs)
     yield from causes(run)
     for text, predict in WHEREVER.items():
@@ -129,10 +125,8 @@ def _of_every_block(runs: Sequence[Run]) -> Iterator[Hypothesis]:
     """The same for all blocks that are wrong: nothing arrived or left, or too much was added up."""
     run = runs[0]
     who = run.name(run.places[0]) if len(run.places) == 1 else "every wrong block"
-    input_ = {"gradient": "cotangent", "tangent": "tangent"}.get(run.difference.of, "input")
     found: list[tuple[str, Callable[[Run], Blocks | None]]] = [
         (f"missing: {who} holds zeros", lambda run: np.zeros_like(run.expected)),
-        (f"stale: {who} is the device's own {input_}, unchanged", lambda run: run.own),
         (f"multiple: {who} has the wrong sign", partial(_times, -1, 1)),
         (f"conjugate: {who} holds the complex conjugate of the right values", lambda run: run.expected.conj()),
     ]
@@ -173,6 +167,8 @@ def _moved(runs: Sequence[Run]) -> Iterator[Hypothesis]:
             if len(steps) == 1 and (step := steps.pop()):
                 told = f"{step} after it" if step <= p - step else f"{p - step} before it"
                 lines = [f"  each holds {words} the one {told} along {axes}"]
+            if all(d == s for d, s in sources.items()):
+                lines = ["  each device holds its own"]
             elif all(number[s] + number[d] == p - 1 for d, s in sources.items()):
                 lines = [f"  the participants along {axes} are in the reverse order"]
         source = [sources.get(d, d) for d in range(len(number))]
@@ -207,38 +203,9 @@ def _sources(runs: Sequence[Run], *, own: bool) -> dict[int, int]:
     return found
 
 
-def _terms(runs: Sequence[Run]) -> Iterator[Hypothesis]:
-    """A term that a sum lacks, or has too often: of one participant, or of that at some distance."""
-    run, case = runs[0], runs[0].case
-    p, op = case.participants, case.keywords.get("op", "sum")
-    summed = not CONTRACTS[case.contract].nonlinear and op in ("sum", "mean") and run.expected.dtype != bool
-    if not run.inputs or not summed or not 1 < p <= FEW or case.tree or case.roles:
-        return
-    for times, words in ((0, "lacks the term of"), (2, "has twice the term of"), (-1, "subtracts the term of")):
-        for k, relative in itertools.product(range(p), (False, True)):
-            whose = f"the participant {k} after it" if k else "the device's own block"
-            whose = whose if relative else f"participant {k}"
-            text = f"partial sum: every wrong block {words} {whose} along {case.axes}"
-            yield Hypothesis(text, partial(_where_wrong, partial(_counted, times, k, relative)))
-
-
-def _counted(times: int, which: int, relative: bool, run: Run) -> Blocks:
-    """The right blocks, but for the term of one participant, which counts so many times."""
-    number, total = axis_index(run.case.mesh, run.case.axes), _wide(run).copy()
-    for k in range(run.case.participants):
-        chosen = ((relative * number.ravel() + which) % run.case.participants) == k
-        if chosen.any():
-            others = (number != k).ravel()
-            alone = [x.copy() for x in run.inputs]
-            for x in alone:
-                run.flat(x)[others] = 0
-            total[chosen] += (times - 1) * run.flat(run.oracle(run.case, alone))[chosen].astype(total.dtype)
-    return total
-
-
 def _turned(runs: Sequence[Run]) -> Iterator[Hypothesis]:
     """The elements of each block in another order."""
-    shape, p = runs[0].expected.shape, runs[0].case.participants
+    shape = runs[0].expected.shape
     for i, size in [(i, size) for i, size in enumerate(shape) if i and size > 1]:
         reverse = partial(np.flip, axis=i)
         yield _within(f"every wrong block is reversed along dimension {i - 1}", lambda run, f=reverse: f(run.expected))
@@ -250,31 +217,10 @@ def _turned(runs: Sequence[Run]) -> Iterator[Hypothesis]:
     for order in [*itertools.permutations(range(1, len(shape)))][1:25]:
         text = f"every wrong block has its dimensions in the order {', '.join(str(i - 1) for i in order)}"
         yield _within(text, lambda run, order=order: run.expected.transpose(0, *order))
-    for i, count in itertools.product(range(1, len(shape)), dict.fromkeys((p, 2, 2 * p))):
-        if count > 1 and (order := _order(runs, i, count)) is not None:
-            text = f"every wrong block has the pieces along dimension {i - 1} in the order {', '.join(map(str, order))}"
-            yield _within(text, partial(_pieces, i, order))
 
 
 def _within(text: str, make: Callable[[Run], Blocks | None]) -> Hypothesis:
     return Hypothesis(f"permuted within the block: {text}", partial(_where_wrong, make), open=True)
-
-
-def _order(runs: Sequence[Run], axis: int, count: int) -> list[int] | None:
-    """Which of the right pieces stands where each piece of the wrong blocks is, in all runs."""
-    if any(run.expected.shape[axis] % count or not run.expected.shape[axis] for run in runs):
-        return None
-    fits = np.ones((count, count), bool)
-    for run in runs:
-        places = list(run.places)
-        came, right = (np.split(x[places], count, axis) for x in (run.actual, run.expected))
-        fits &= np.array([[bool(run.near(a, b, run.tolerance).all()) for b in right] for a in came])
-    return [int(i) for i in fits.argmax(axis=1)] if fits.any(axis=1).all() else None
-
-
-def _pieces(axis: int, order: Sequence[int], run: Run) -> Blocks:
-    pieces = np.split(run.expected, len(order), axis)
-    return np.concatenate([pieces[i] for i in order], axis)
 
 
 Change = Callable[[Case], Case]
@@ -282,7 +228,12 @@ Change = Callable[[Case], Case]
 
 def _changed(change: Change, run: Run) -> Blocks:
     """The right blocks of a changed case."""
-    return rounded(run.flat(run.oracle(change(run.case), run.inputs)), run.expected.dtype)
+    return _right(change(run.case), run, run.inputs)
+
+
+def _right(case: Case, run: Run, inputs: Sequence[np.ndarray]) -> Blocks:
+    """The right blocks of a case, given what goes in."""
+    return rounded(run.flat(run.oracle(case, inputs)), run.expected.dtype)
 
 
 def variants(case: Case) -> Iterator[tuple[str, Change]]:
@@ -348,88 +299,41 @@ def _other_values(case: Case) -> Iterator[tuple[str, object]]:
             yield from ((name, n) for n in others if n != value and option.accepts(case, n))
 
 
-Operands = list[np.ndarray]
-
-
-def _operands(run: Run) -> Iterator[Hypothesis]:
-    """Other operands than were given: constant, opposite, transposed, exchanged; of tangents, none."""
-    contract = CONTRACTS[run.case.contract]
-    names = list(contract.names(run.case))
-    if run.difference.of == "tangent":
-        names = [names[i] for i in contract.moving(run.case)]
-    if run.case.tree or run.difference.of == "gradient" or len(names) != len(run.inputs):
-        return
-    what = "the blocks are the right ones with"
-    for i, (name, x) in enumerate(zip(names, run.inputs, strict=True)):
-        changes = {"zeros": np.zeros_like}
-        if run.difference.of == "result":
-            changes["its opposite" if x.dtype == bool else "ones"] = np.logical_not if x.dtype == bool else np.ones_like
-            changes["its transpose"] = partial(np.swapaxes, axis1=-1, axis2=-2)
-        for text, change in changes.items():
-            whose = "the tangent of " * (run.difference.of != "result")
-            yield Hypothesis(f"{what} {text} in place of {whose}{name}", partial(_with, partial(_one, i, change)))
-    for (i, one), (j, other) in itertools.combinations(enumerate(names), 2):
-        yield Hypothesis(f"{what} {one} and {other} exchanged", partial(_with, partial(_exchanged, i, j)))
-
-
-def _with(change: Callable[[Operands], Operands], run: Run) -> Blocks:
-    """The right blocks of other operands."""
-    return rounded(run.flat(run.oracle(run.case, change(run.inputs))), run.expected.dtype)
-
-
-def _one(i: int, change: Callable[[np.ndarray], np.ndarray], inputs: Operands) -> Operands:
-    return [change(x) if j == i else x for j, x in enumerate(inputs)]
-
-
-def _exchanged(i: int, j: int, inputs: Operands) -> Operands:
-    if (inputs[i].shape, inputs[i].dtype) != (inputs[j].shape, inputs[j].dtype):
-        raise ValueError("inputs: expected two of the same shape and dtype")
-    return [inputs[j] if k == i else inputs[i] if k == j else x for k, x in enumerate(inputs)]
-
-
-INSTEAD: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "its magnitude": np.abs,
-    "its negative": np.negative,
-    "zero where it is negative": lambda x: np.maximum(x, 0),
-    "its whole part, the fraction cut off": np.trunc,
-    "the whole number below": np.floor,
-}
-"""What may have been taken for each number that goes in, or that comes out."""
-
-COARSE = ("float8_e4m3fn", "float8_e5m2", "bfloat16", "float16", "int32", "int16", "int8", "float32")
-"""The dtypes through which numbers may have been sent."""
+COARSE = ("float8_e4m3fn", "float8_e5m2", "bfloat16", "float16", "float32")
+"""The dtypes through which floats may have been sent."""
 
 
 def _conversions(run: Run) -> Iterator[Hypothesis]:
-    """Other numbers in place of those that go in or come out."""
-    changes = {f"its value in {name}": partial(_through, as_dtype(name)) for name in COARSE}
-    for text, change in (INSTEAD | changes).items():
-        what = f"the blocks are the right ones with {text} in place of each"
-        yield Hypothesis(f"{what} number that goes in", partial(_with, partial(_each, change)))
-        yield Hypothesis(f"{what} result", lambda run, change=change: _each(change, [run.expected])[0])
+    """Floats that are rounded to a coarser dtype on their way in, or out."""
+    floats = all(x.dtype.kind != "c" and is_float(x.dtype) for x in [run.expected, *run.inputs])
+    for dtype in map(as_dtype, COARSE if floats else ()):
+        what = f"the blocks are the right ones with its value in {dtype} in place of each"
+
+        def of_inputs(run: Run, dtype: np.dtype = dtype) -> Blocks:
+            return _right(run.case, run, [x.astype(dtype).astype(x.dtype) for x in run.inputs])
+
+        def of_results(run: Run, dtype: np.dtype = dtype) -> Blocks:
+            return run.expected.astype(dtype).astype(run.expected.dtype)
+
+        yield Hypothesis(f"{what} number that goes in", of_inputs)
+        yield Hypothesis(f"{what} result", of_results)
 
 
-def _each(change: Callable[[np.ndarray], np.ndarray], inputs: Operands) -> Operands:
-    """Other numbers in place of all.
+def _operands(run: Run) -> Iterator[Hypothesis]:
+    """Another operand than was given: its opposite, its transpose, or another operand of the same shape."""
+    names = CONTRACTS[run.case.contract].names(run.case)
+    for (i, one), (j, other) in itertools.product(enumerate(names), repeat=2) if not run.case.tree else ():
+        turn = np.logical_not if run.inputs[i].dtype == bool else partial(np.swapaxes, axis1=-1, axis2=-2)
+        word = "its opposite" if run.inputs[i].dtype == bool else "its transpose"
 
-    Raises:
-        ValueError: if they are complex.
-    """
-    if any(x.dtype.kind == "c" for x in inputs):
-        raise ValueError("inputs: expected real numbers")
-    return [rounded(change(x.astype(wide(x.dtype))), x.dtype) for x in inputs]
+        def predict(run: Run, i: int = i, j: int = j, turn: Callable[..., np.ndarray] = turn) -> Blocks:
+            inputs = [*run.inputs]
+            inputs[i], inputs[j] = (turn(inputs[i]),) * 2 if i == j else (inputs[j], inputs[i])
+            return _right(run.case, run, inputs)
 
-
-def _through(dtype: np.dtype, x: np.ndarray) -> np.ndarray:
-    """Numbers cast to another dtype and back.
-
-    Raises:
-        ValueError: if floats do not fit integers, and what they become is left to the machine.
-    """
-    limits = np.iinfo(dtype) if dtype.kind in "iu" else None
-    if limits and x.dtype.kind == "f" and not ((x >= limits.min) & (x <= limits.max)).all():
-        raise ValueError(f"x={x}: not all of {dtype}")
-    return x.astype(dtype).astype(x.dtype)
+        if i <= j:
+            text = f"{word} in place of {one}" if i == j else f"{one} and {other} exchanged"
+            yield Hypothesis(f"the blocks are the right ones with {text}", predict)
 
 
 def _mutants(run: Run) -> Iterator[Hypothesis]:

@@ -5,6 +5,7 @@ no contract, so that it tells the mistakes of a user's own program, by the line.
 sets, and made all results right on each of them.
 """
 
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from shardproof.oracles.dtypes import is_float
+from shardproof.oracles.dtypes import is_float, unit_roundoff
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
@@ -26,11 +27,9 @@ from shardproof.properties.precision.expected import references
 from shardproof.properties.precision.numbers import operands
 from shardproof.properties.precision.runs import INTERPRETER
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.report.diagnosis.runs import enlarged
+from shardproof.properties.programs.violation import Difference
+from shardproof.properties.report.diagnosis.runs import MOST, enlarged
 from shardproof.properties.runner.violation import LawViolation
-
-MOST = 64
-"""The largest mesh on which changes are tried."""
 
 MOST_CHANGES = 400
 """How many are tried, at most."""
@@ -68,14 +67,7 @@ class Repair:
 
 @dataclass(frozen=True)
 class Trial:
-    """A program on a data set.
-
-    Arguments:
-        program: the program.
-        case: what it is of.
-        arrays: its arguments.
-        right: the blocks of its results, if it were right.
-    """
+    """A program on a data set, with the blocks that are right."""
 
     program: Simulated
     case: Case
@@ -90,14 +82,13 @@ class Trial:
             results = self.program.run_changed(*self.arrays, change=change)
         except Exception:  # shapes that do not fit one another, devices that wait for ever
             return False
-        for wide, exact in zip(results, self.right, strict=True):
-            blocks = all_blocks(self.case, np.asarray(wide.value))
-            if blocks.shape != exact.shape:
-                return False
-            leeway = ALIKE * float(np.abs(exact).max(initial=0)) if is_float(exact.dtype) else 0
-            if not (np.abs(blocks - exact) <= leeway).all():
-                return False
-        return True
+        blocks = [all_blocks(self.case, np.asarray(wide.value)) for wide in results]
+        return all(map(_are, blocks, self.right))
+
+
+def _are(blocks: np.ndarray, exact: np.ndarray) -> bool:
+    leeway = ALIKE * float(np.abs(exact).max(initial=0)) if is_float(exact.dtype) else 0
+    return blocks.shape == exact.shape and bool((np.abs(blocks - exact) <= leeway).all())
 
 
 def repaired(violation: LawViolation) -> list[str]:
@@ -105,7 +96,7 @@ def repaired(violation: LawViolation) -> list[str]:
     difference, case, data = violation.difference, violation.case, violation.data
     if difference is None or difference.of != "result" or data is None or violation.law.between_engines:
         return []
-    if case.mesh.size > MOST or not _long(case):
+    if case.mesh.size > MOST or not case.mesh.longer(case.mesh.axis_names):
         return []
     try:
         found = _found(violation.implementation, case, data)
@@ -124,12 +115,9 @@ def _found(implementation: Implementation, case: Case, data: Data) -> str:
     wrong = [trial for trial in trials if not trial.holds(Repair(""))]
     if not wrong or len(trials) < 2:
         return ""
-    larger = enlarged(case)
-    if larger is not None:  # of single elements much is true by coincidence
-        try:
-            more = [*_trials(implementation, larger, own[1:])]
-        except Exception:  # sizes that a function does not serve
-            more = []
+    larger = enlarged(case)  # of single elements much is true by coincidence
+    with contextlib.suppress(Exception):  # sizes that a function does not serve
+        more = [] if larger is None else [*_trials(implementation, larger, own[1:])]
         trials += [trial for trial in more if _same(trial.program, program)]
     for repair in tried:
         if wrong[0].holds(repair) and all(trial.holds(repair) for trial in trials):
@@ -162,7 +150,7 @@ def _same(one: Simulated, other: Simulated) -> bool:
 
 def _changes(case: Case, program: Simulated) -> Iterator[Repair]:
     """The changes that are tried, the likeliest first."""
-    equations, long = program.equations, _long(case)
+    equations, long = program.equations, case.mesh.longer(case.mesh.axis_names)
     yield from _orders(case, program)
     for places in alike(equations, lambda e: e.primitive.name in REDUCTIONS):
         yield from _other_axes(equations[places[0]], places, long)
@@ -249,10 +237,6 @@ def _some(long: Sequence[str]) -> list[tuple[str, ...]]:
     return [*((name,) for name in long), *([tuple(long)] if len(long) > 1 else [])]
 
 
-def _long(case: Case) -> list[str]:
-    return [name for name, size in case.mesh.shape.items() if size > 1]
-
-
 def place(equation: Any) -> str:
     """What an equation does, and where, without the folder."""
     return f"{equation.primitive.name.removesuffix('_invariant')} at {location(equation).rpartition('/')[2]}"
@@ -260,3 +244,37 @@ def place(equation: Any) -> str:
 
 def _words(axes: Sequence[str]) -> str:
     return " and ".join(map(repr, axes)) if axes else "no axis"
+
+
+def rounds_at(violation: LawViolation) -> str:
+    """The operation that rounds, and its line, where results are right in double precision; empty if it is unknown.
+
+    Everything is run in double precision but the results of one line, which are rounded to the dtype that was traced:
+    then the results of the program are as wrong as the bound says they must not be.
+    """
+    difference, case, data = violation.difference, violation.case, violation.data
+    if difference is None or difference.of != "result" or data is None or difference.off_in_doubles is None:
+        return ""
+    if difference.by_formula or violation.law.between_engines or case.mesh.size > MOST:
+        return ""
+    try:
+        return _rounding_line(program_of(violation.implementation, case), case, data, difference)
+    except Exception:  # the interpreter may lack what an engine has: then nothing more is known
+        return ""
+
+
+def _rounding_line(program: Simulated, case: Case, data: Data, difference: Difference) -> str:
+    def dtype(places: Places) -> np.dtype:
+        return np.dtype(program.equations[places[0]].outvars[0].aval.dtype)
+
+    arrays, bound = operands(case, data), 0 if difference.bound is None else np.abs(difference.bound)
+    found = alike(program.equations, lambda e: len(e.outvars) == 1 and is_float(np.dtype(e.outvars[0].aval.dtype)))
+    # the narrowest first, and of these the one that comes first
+    for places in sorted(found, key=lambda places: -unit_roundoff(dtype(places)))[:MOST_CHANGES]:
+        change = Change(frozenset(id(program.equations[i]) for i in places), then="rounded")
+        results = program.run_changed(*arrays, change=change)
+        blocks = all_blocks(case, np.asarray(results[difference.leaf].value))
+        off = np.abs(blocks - difference.expected.astype(blocks.dtype))
+        if ((off > bound) & difference.wrong).any():
+            return f"{place(program.equations[places[0]])} rounds to {dtype(places).name}"
+    return ""

@@ -2,27 +2,30 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 
 from shardproof.oracles.dtypes import is_float, rounded, unit_roundoff, wide, width
 from shardproof.oracles.layout import device_name, nan_equal
-from shardproof.oracles.transposes import enter, leave
 from shardproof.properties.cases.case import Case, Operand
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine, engine_named
 from shardproof.properties.engines.batches import (
-    pulled_over_batch,
-    pushed_over_batch,
     value_over_batch,
     widened_operands,
 )
 from shardproof.properties.engines.running import ready
-from shardproof.properties.laws.gradient import check_gradient, cotangents, tangents_of
+from shardproof.properties.laws.gradient import (
+    check_gradient,
+    cotangents,
+    gradient_references,
+    tangent_references,
+    tangents_of,
+)
 from shardproof.properties.laws.value import check_value
 from shardproof.properties.precision.numbers import is_moved, largest_of, operands, pulled_terms
 from shardproof.properties.programs.implementations import Implementation
@@ -50,9 +53,6 @@ COARSER = 4
 Blocks = np.ndarray
 """The blocks of all devices, in mesh order: `[devices, *block]`."""
 
-Oracle = Callable[[Case, Sequence[np.ndarray]], np.ndarray]
-"""The right blocks `[*mesh.sizes, *block]` of a case, given the blocks that go in."""
-
 
 @dataclass(frozen=True)
 class Run:
@@ -62,9 +62,7 @@ class Run:
         violation: what is explained.
         case: the case, with that data set alone.
         difference: what the law compared; nothing is wrong in it where the blocks are right.
-        inputs: the blocks `[*mesh.sizes, *batch, *block]` that went in: operands, tangents or cotangents; empty where
-            they are not known.
-        oracle: the right blocks of such inputs.
+        inputs: the blocks `[*mesh.sizes, *batch, *block]` of the operands; empty where derivatives are compared.
         engine: what ran it.
         places: the devices whose block is wrong on one of the data sets.
     """
@@ -73,7 +71,6 @@ class Run:
     case: Case
     difference: Difference
     inputs: list[np.ndarray]
-    oracle: Oracle
     engine: str = "simulate"
     places: tuple[int, ...] = ()
 
@@ -101,9 +98,13 @@ class Run:
     @property
     def own(self) -> Blocks | None:
         """The blocks that each device put in, of the operand that the result belongs to, where they have its shape."""
-        leaf = self.difference.leaf if self.difference.of == "result" else 0
+        leaf = self.difference.leaf
         blocks = self.flat(self.inputs[leaf]) if leaf < len(self.inputs) else None
         return None if blocks is None or blocks.shape != self.actual.shape else blocks.astype(self.actual.dtype)
+
+    def oracle(self, case: Case, inputs: Sequence[np.ndarray]) -> np.ndarray:
+        """The right blocks `[*mesh.sizes, *block]` of a case like this, given the blocks that go in."""
+        return _oracle(self.difference, case, inputs)
 
     def flat(self, blocks: np.ndarray) -> Blocks:
         """Blocks `[*mesh.sizes, *block]`, the devices in one row."""
@@ -149,14 +150,18 @@ def runs_of(violation: LawViolation) -> list[Run]:
     difference, case, data = violation.difference, violation.case, violation.data
     if difference is None or not difference.comparable:
         return []
-    found: list[Run | None] = [Run(violation, _on(case, data), difference, *_mapped(violation, case, data, difference))]
+    found: list[Run | None] = [Run(violation, _on(case, data), difference, _inputs(violation, case, data))]
     engine = _engine(violation, difference)
     if engine is not None and data is not None:
         size = math.prod(difference.actual.shape[len(case.mesh.sizes) :])
         found += [_observed(violation, case, more, engine) for more in _others(case, data, size)]
         if engine.name == "simulate" and case.mesh.size <= MOST:  # larger blocks are others to be compiled
             for larger in (enlarged(case), enlarged(case, sharded=False)):
-                longer = [_observed(violation, larger, more, engine) for more in _of_larger(data)] if larger else []
+                longer = (
+                    [_observed(violation, larger, more, engine) for more in _others(larger, data, MOST)]
+                    if larger
+                    else []
+                )
                 # larger blocks on which all is right do not show the bug
                 found += [run for run in longer if run is not None and run.wrong.any()]
                 if any(longer):
@@ -183,24 +188,12 @@ def _engine(violation: LawViolation, difference: Difference) -> Engine | None:
     return None
 
 
-def _others(case: Case, data: Data, elements: int) -> Iterator[Data]:
-    """Data sets on which to run the function again."""
-    seed = data.seed + FURTHER
-    yield Data("distinct" if is_moved(case) else "exact", seed)
-    if case.mesh.size > MOST:
-        return
-    count = min(3 + _enough(case) // max(elements, 1), MOST_RUNS)
-    yield from (Data("exact", seed + i) for i in range(1, count))
-    if data.kind not in ("distinct", "exact"):
-        for i, kind in enumerate((data.kind, data.kind, "special" if data.kind == "nan" else data.kind)):
-            yield Data(kind, seed + count + i)
-
-
-def _of_larger(data: Data) -> list[Data]:
-    """The same on larger blocks, of which few are enough."""
-    seed = data.seed + FURTHER
-    more = [] if data.kind in ("distinct", "exact") else [Data(data.kind, seed)]
-    return [*(Data("exact", seed + i) for i in range(3)), *more]
+def _others(case: Case, data: Data, elements: int) -> list[Data]:
+    """Data sets on which to run the function again: of small blocks more, and some like that of the failure."""
+    seed, count = data.seed + FURTHER, min(3 + _enough(case) // max(elements, 1), MOST_RUNS)
+    like = [] if data.kind in ("distinct", "exact") else [data.kind, data.kind, "special" if data.kind == "nan" else ""]
+    kinds = ["distinct" if is_moved(case) else "exact", *["exact"] * count, *like]
+    return [Data(kind or data.kind, seed + i) for i, kind in enumerate(kinds[: 1 if case.mesh.size > MOST else None])]
 
 
 def _enough(case: Case) -> int:
@@ -255,62 +248,40 @@ def _observed(violation: LawViolation, case: Case, data: Data, engine: Engine) -
     assert first is not None
     try:
         difference = _compared(violation, violation.implementation, case, engine)
+        if difference is None:
+            right = _right(violation, case, data)
+            difference = Difference(first.of, first.what, right, right, np.zeros(right.shape, bool), leaf=first.leaf)
     except Exception:  # a function may raise anything on other blocks, or an engine refuse it: this run shows nothing
         return None
-    inputs, oracle = _mapped(violation, case, data, difference or first)
-    if difference is None:
-        if not inputs:
-            return None
-        right = rounded(oracle(case, inputs), first.expected.dtype)
-        difference = Difference(first.of, first.what, right, right, np.zeros(right.shape, bool), leaf=first.leaf)
-    return Run(violation, case, difference, inputs, oracle, engine.name)
+    return Run(violation, case, difference, _inputs(violation, case, data), engine.name)
 
 
-def _mapped(
-    violation: LawViolation, case: Case, data: Data | None, difference: Difference
-) -> tuple[list[np.ndarray], Oracle]:
-    """The blocks that went in, and the oracle of them."""
-    of, leaf, contract = difference.of, difference.leaf, CONTRACTS[case.contract]
-    doubles = difference.in_doubles(case)
-
-    def results(of: Case, blocks: Sequence[np.ndarray]) -> np.ndarray:
-        exact = value_over_batch(of, contract, widened_operands(of, blocks))[leaf]
-        own = np.dtype(np.float64) if doubles else contract.result_dtypes(of, [b.dtype for b in blocks])[leaf]
-        return rounded(exact, own)
-
-    if data is None or violation.law.between_engines or of not in ("result", "tangent", "gradient"):
-        return [], results
-    if of == "result":
-        return [case.blocks(i, a) for i, a in enumerate(operands(case, data))], results
-    if case.tree:  # which leaf a derivative is of is not known
-        return [], results
-    primal = [case.blocks(i, a) for i, a in enumerate(operands(case, data, pulled_terms(case)))]
-    if of == "tangent":
-        moving = contract.moving(case)
-        went_in = [case.blocks(i, a) for i, a in zip(moving, tangents_of(case, data), strict=True)]
-        return went_in, lambda of, blocks: pushed_over_batch(of, contract, primal, blocks)[leaf]
-    return _cotangents(violation, case, data), partial(_pullback, primal, leaf)
+def _oracle(difference: Difference, case: Case, blocks: Sequence[np.ndarray]) -> np.ndarray:
+    """The right blocks of a result."""
+    contract, leaf = CONTRACTS[case.contract], difference.leaf
+    exact = value_over_batch(case, contract, widened_operands(case, blocks))[leaf]
+    if difference.in_doubles(case):
+        return exact.astype(np.float64)
+    return rounded(exact, contract.result_dtypes(case, [b.dtype for b in blocks])[leaf])
 
 
-def _cotangents(violation: LawViolation, case: Case, data: Data) -> list[np.ndarray]:
-    """The cotangents of the results, as blocks."""
-    for engine in dict.fromkeys(("simulate", violation.engine)):
-        try:
-            program = ready("reverse gradient", violation.implementation, case, engine_named(engine))
-        except NotImplementedError:
-            continue
-        mesh, held = case.mesh, []
-        for ct, placement in zip(cotangents(case, program, data), program.placements, strict=True):
-            blocks = enter(ct, mesh, placement.partition())
-            held.append(blocks.reshape(*mesh.sizes, *blocks.shape[len(mesh.sizes) + len(placement.stacked) :]))
-        return held
-    return []
+def _right(violation: LawViolation, case: Case, data: Data) -> np.ndarray:
+    """The right blocks on a data set on which the function is right."""
+    first, contract = violation.difference, CONTRACTS[case.contract]
+    assert first is not None
+    if first.of == "result":
+        return rounded(_oracle(first, case, _inputs(violation, case, data)), first.expected.dtype)
+    primal = operands(case, data, pulled_terms(case))
+    if first.of == "tangent":
+        return tangent_references(case, primal, tangents_of(case, data))[first.leaf].rounded
+    program = ready("reverse gradient", violation.implementation, case, engine_named("simulate"))
+    pulled = gradient_references(case, program.placements, primal, cotangents(case, program, data))
+    return case.blocks(first.leaf, pulled[contract.moving(case).index(first.leaf)].rounded)
 
 
-def _pullback(primal: list[np.ndarray], index: int, case: Case, blocks: Sequence[np.ndarray]) -> np.ndarray:
-    """The gradient of an operand, as blocks, given the results' cotangents as blocks."""
-    mesh, operand, contract = case.mesh, case.operands[index], CONTRACTS[case.contract]
-    pulled = pulled_over_batch(case, contract, primal, blocks)[contract.moving(case).index(index)]
-    stacked = (1 for _ in operand.placement.stacked)
-    spread = pulled.reshape(*mesh.sizes, *stacked, *pulled.shape[len(mesh.sizes) :])
-    return case.blocks(index, leave(spread, mesh, case.partition(index)))
+def _inputs(violation: LawViolation, case: Case, data: Data | None) -> list[np.ndarray]:
+    """The blocks of the operands, of results alone."""
+    of_values = violation.difference is not None and violation.difference.of == "result"
+    if data is None or violation.law.between_engines or not of_values:
+        return []
+    return [case.blocks(i, a) for i, a in enumerate(operands(case, data))]

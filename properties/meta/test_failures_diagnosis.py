@@ -26,6 +26,7 @@ from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Impl
 from shardproof.properties.programs.violation import Broken, Difference
 from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.report.diagnosis.diagnosis import diagnose
+from shardproof.properties.report.diagnosis.hypotheses import hypotheses
 from shardproof.properties.report.diagnosis.runs import enlarged, runs_of
 from shardproof.properties.report.failures.picture import picture
 from shardproof.properties.report.failures.text import coloured, render
@@ -135,13 +136,13 @@ PAIRS = a_case("permute", {"dp": 3}, "dp", perm=((0, 1), (1, 2)))
 
 PLANTED: dict[str, tuple[Function, Case, str]] = {
     "zeros": (changed("ring_shift", on_device(2, jnp.zeros_like)), LINE, "missing: (dp=2) holds zeros"),
-    "its input": (lambda x, axis_name, **_: x, ROOT, "each device holds its own"),
+    "its input": (lambda x, axis_name, **_: x, ROOT, "(dp=0) holds unchanged what was put in by (dp=0)"),
     "no psum": (lambda x, axis_name, **_: x, SUM, "partial sums: added up over dp the blocks are right"),
     "doubled": (changed("all_reduce", lambda y, x: y * 2), SUM, "every wrong block holds 2 times the right values"),
     "k times": (changed("all_reduce", lambda y, x: y / 4), SUM, "every wrong block holds 1/4 of the right values"),
     "the wrong sign": (changed("ring_shift", lambda y, x: -y), LINE, "has the wrong sign"),
     "another device": (fixed("broadcast", root=2), ROOT, "(dp=0) holds unchanged what was put in by (dp=2)"),
-    "one after it": (fixed("ring_shift", offset=2), LINE, "each holds the block that belongs to the one 1 before it"),
+    "one after it": (fixed("ring_shift", offset=2), LINE, "belongs to the participant 3 after it"),
     "reversed": (reversed_ring, LINE, "permuted: each wrong block is the right one of another device"),
     "another offset": (fixed("ring_shift", offset=2), LINE, "the blocks are the right ones for offset=2"),
     "another root": (fixed("broadcast", root=0), ROOT, "the blocks are the right ones for root=0"),

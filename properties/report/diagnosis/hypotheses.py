@@ -78,15 +78,14 @@ def hypotheses(runs: Sequence[Run]) -> Iterator[Hypothesis]:
 
 
 def causes(run: Run) -> Iterator[Hypothesis]:
-    """Those that say why: another argument, another operand, or a planted bug."""
+    """Those that say why: another argument, another dtype on the way, or a planted bug."""
     if run.inputs and run.case.mesh.size <= MOST and run.actual[0].size:
         for text, change in variants(run.case):
             yield Hypothesis(f"the blocks are the right ones {text}", partial(_changed, change))
             for word, reduce in TOGETHER.items() if text == ALONE and run.difference.of != "gradient" else ():
                 whole = f"the blocks are the {word} over {run.case.axes} of what each participant has alone"
                 yield Hypothesis(whole, lambda run, c=change, r=reduce: _over(run.case.axes, r, run, _changed(c, run)))
-        for table in (_operands, _conversions):
-            yield from table(run)
+        yield from _conversions(run)
     yield from _mutants(run)
 
 
@@ -154,27 +153,26 @@ def _times(times: int, parts: int, run: Run) -> Blocks | None:
 def _moved(runs: Sequence[Run]) -> Iterator[Hypothesis]:
     """Blocks, or inputs, of other devices: by their distance in the tuple of axes, or whichever they are."""
     run, axes, p = runs[0], runs[0].case.axes, runs[0].case.participants
-    number = axis_index(run.case.mesh, axes).ravel()
+    number, mesh = axis_index(run.case.mesh, axes).ravel(), run.case.mesh
+    group = axis_index(mesh, [name for name in mesh.axis_names if name not in axes]).ravel()
     for text, own, words in (
         ("permuted: each wrong block is the right one of another device", False, "the block that belongs to"),
         ("stale: the blocks are those that were put in", True, "unchanged what was put in by"),
     ):
-        sources = _sources(runs, own=own)
+        sources = {d: _source(runs, d, group, own=own) for d in run.places}
+        if not all(s in range(len(number)) for s in sources.values()):
+            continue
         lines = [f"  {run.name(d)} holds {words} {run.name(s)}" for d, s in [*sources.items()][:LISTED]]
         lines += [f"  … and {len(sources) - LISTED} more"] if len(sources) > LISTED else []
+        near = len(sources) > 2 and all(group[d] == group[s] for d, s in sources.items())
         steps = {int(number[s] - number[d]) % p for d, s in sources.items()}
-        if p > 2 and len(sources) > 2:
-            if len(steps) == 1 and (step := steps.pop()):
-                told = f"{step} after it" if step <= p - step else f"{p - step} before it"
-                lines = [f"  each holds {words} the one {told} along {axes}"]
-            if all(d == s for d, s in sources.items()):
-                lines = ["  each device holds its own"]
-            elif all(number[s] + number[d] == p - 1 for d, s in sources.items()):
-                lines = [f"  the participants along {axes} are in the reverse order"]
+        if near and len(steps) == 1:
+            lines = [f"  each holds {words} the participant {steps.pop()} after it along {axes}, wrapping round"]
+        elif near and all(number[s] + number[d] == p - 1 for d, s in sources.items()):
+            lines = [f"  the participants along {axes} are in the reverse order"]
         source = [sources.get(d, d) for d in range(len(number))]
         predict = partial(_where_wrong, partial(_taken, source, own=own))
-        if sources:
-            yield Hypothesis("\n".join([text, *lines]), predict, open=True)
+        yield Hypothesis("\n".join([text, *lines]), predict, open=True)
 
 
 def _taken(source: Sequence[int], run: Run, *, own: bool = False) -> Blocks | None:
@@ -182,25 +180,18 @@ def _taken(source: Sequence[int], run: Run, *, own: bool = False) -> Blocks | No
     return None if blocks is None else blocks[list(source)]
 
 
-def _sources(runs: Sequence[Run], *, own: bool) -> dict[int, int]:
-    """The device whose block each wrong one holds in all runs, connected ones first; empty if one has none."""
-    names, sizes, found = runs[0].case.mesh.axis_names, runs[0].case.mesh.sizes, {}
-    beside = [i for i, name in enumerate(names) if name not in runs[0].case.axes]
-    at = np.array([*np.ndindex(sizes)])[:, beside]
-    for device in runs[0].places:
-        fits = np.ones(len(at), bool)
-        for run in runs:
-            blocks = run.own if own else run.expected
-            if blocks is None:
-                return {}
-            same = run.near(blocks, np.broadcast_to(run.actual[device], blocks.shape), run.tolerance)
-            fits &= same.reshape(len(at), -1).all(axis=1)
-        fits[device] &= own
-        apart = (at != at[device]).sum(axis=1)
-        if not fits.any():
-            return {}
-        found[device] = min(np.flatnonzero(fits), key=lambda d: apart[d]).item()
-    return found
+def _source(runs: Sequence[Run], device: int, group: np.ndarray, *, own: bool) -> int:
+    """The device whose block this one holds in all runs, one that it is connected with first; -1 if there is none."""
+    fits = np.ones(len(group), bool)
+    fits[device] = own
+    for run in runs:
+        blocks = run.own if own else run.expected
+        if blocks is None:
+            return -1
+        same = run.near(blocks, np.broadcast_to(run.actual[device], blocks.shape), run.tolerance)
+        fits &= same.reshape(len(group), -1).all(axis=1)
+    found = sorted(np.flatnonzero(fits).tolist(), key=lambda d: bool(group[d] != group[device]))
+    return found[0] if found else -1
 
 
 def _turned(runs: Sequence[Run]) -> Iterator[Hypothesis]:
@@ -319,23 +310,6 @@ def _conversions(run: Run) -> Iterator[Hypothesis]:
         yield Hypothesis(f"{what} result", of_results)
 
 
-def _operands(run: Run) -> Iterator[Hypothesis]:
-    """Another operand than was given: its opposite, its transpose, or another operand of the same shape."""
-    names = CONTRACTS[run.case.contract].names(run.case)
-    for (i, one), (j, other) in itertools.product(enumerate(names), repeat=2) if not run.case.tree else ():
-        turn = np.logical_not if run.inputs[i].dtype == bool else partial(np.swapaxes, axis1=-1, axis2=-2)
-        word = "its opposite" if run.inputs[i].dtype == bool else "its transpose"
-
-        def predict(run: Run, i: int = i, j: int = j, turn: Callable[..., np.ndarray] = turn) -> Blocks:
-            inputs = [*run.inputs]
-            inputs[i], inputs[j] = (turn(inputs[i]),) * 2 if i == j else (inputs[j], inputs[i])
-            return _right(run.case, run, inputs)
-
-        if i <= j:
-            text = f"{word} in place of {one}" if i == j else f"{one} and {other} exchanged"
-            yield Hypothesis(f"the blocks are the right ones with {text}", predict)
-
-
 def _mutants(run: Run) -> Iterator[Hypothesis]:
     """The planted bugs of the contract, where their catalogue is installed."""
     try:
@@ -367,10 +341,8 @@ WHEREVER: dict[str, Callable[[Run], Blocks | None]] = {
     "missing: the blocks hold zeros wherever they are wrong": partial(_instead, 0.0),
     "NaN: the blocks hold NaN where the right value is none": partial(_instead, np.nan),
     "overflow: the blocks hold infinity where the right value is finite": partial(_instead, np.inf),
-    "overflow: the blocks hold minus infinity where the right value is finite": partial(_instead, -np.inf),
     "stale: the blocks hold the device's own input wherever they are wrong": lambda run: (
         None if run.own is None else np.where(run.wrong, run.own, run.expected)
     ),
-    "left over: the blocks are wrong only where zeros should be": partial(_only, lambda x: x == 0),
 }
 """The same for all elements that are wrong."""

@@ -14,10 +14,7 @@ from shardproof.properties.cases.case import Case, Operand
 from shardproof.properties.cases.data import Data
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import Engine, engine_named
-from shardproof.properties.engines.batches import (
-    value_over_batch,
-    widened_operands,
-)
+from shardproof.properties.engines.batches import value_over_batch, widened_operands
 from shardproof.properties.engines.running import ready
 from shardproof.properties.laws.gradient import (
     check_gradient,
@@ -103,8 +100,12 @@ class Run:
         return None if blocks is None or blocks.shape != self.actual.shape else blocks.astype(self.actual.dtype)
 
     def oracle(self, case: Case, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The right blocks `[*mesh.sizes, *block]` of a case like this, given the blocks that go in."""
-        return _oracle(self.difference, case, inputs)
+        """The right results `[*mesh.sizes, *block]` of a case like this, given the blocks that go in."""
+        contract, leaf = CONTRACTS[case.contract], self.difference.leaf
+        exact = value_over_batch(case, contract, widened_operands(case, inputs))[leaf]
+        doubles = self.difference.in_doubles(case)
+        dtype = np.float64 if doubles else contract.result_dtypes(case, [x.dtype for x in inputs])[leaf]
+        return rounded(exact, np.dtype(dtype))
 
     def flat(self, blocks: np.ndarray) -> Blocks:
         """Blocks `[*mesh.sizes, *block]`, the devices in one row."""
@@ -128,8 +129,9 @@ class Run:
         right = is_float(blocks.dtype) and not self.wrong.any() and not is_moved(self.case)
         if off or right:  # the bound is that of the right values, or of right blocks not known
             scale = np.abs(np.where(np.isfinite(blocks), blocks, 0).astype(wide(blocks.dtype)))
-            floats = [x for x in [self.actual, *self.inputs] if is_float(x.dtype)] if right else []
-            off = np.maximum(off, COARSER * unit_roundoff(blocks.dtype) * np.maximum(scale, _largest(floats)))
+            floats = (x for x in [self.actual, *self.inputs] if is_float(x.dtype) and right)
+            scale = np.maximum(scale, max(map(largest_of, floats), default=0.0))
+            off = np.maximum(off, COARSER * unit_roundoff(blocks.dtype) * scale)
         return bool(self.near(blocks, came, off).all())
 
     def observed(self, implementation: Implementation) -> Blocks | None:
@@ -139,10 +141,6 @@ class Run:
         except Exception:  # which a planted bug may raise here, whatever it is
             return None
         return self.expected if found is None else self.flat(found.actual)
-
-
-def _largest(floats: Sequence[np.ndarray]) -> float:
-    return max(map(largest_of, floats), default=0.0)
 
 
 def runs_of(violation: LawViolation) -> list[Run]:
@@ -156,16 +154,11 @@ def runs_of(violation: LawViolation) -> list[Run]:
         size = math.prod(difference.actual.shape[len(case.mesh.sizes) :])
         found += [_observed(violation, case, more, engine) for more in _others(case, data, size)]
         if engine.name == "simulate" and case.mesh.size <= MOST:  # larger blocks are others to be compiled
-            for larger in (enlarged(case), enlarged(case, sharded=False)):
-                longer = (
-                    [_observed(violation, larger, more, engine) for more in _others(larger, data, MOST)]
-                    if larger
-                    else []
-                )
-                # larger blocks on which all is right do not show the bug
-                found += [run for run in longer if run is not None and run.wrong.any()]
-                if any(longer):
-                    break
+            cases = [larger for larger in (enlarged(case), enlarged(case, sharded=False)) if larger is not None]
+            tried = ([_observed(violation, one, more, engine) for more in _others(one, data, MOST)] for one in cases)
+            longer = next((runs for runs in tried if any(runs)), [])
+            # larger blocks on which all is right do not show the bug
+            found += [run for run in longer if run is not None and run.wrong.any()]
     runs = [run for run in found if run is not None]
     wrong = [run.wrong.reshape(len(run.wrong), -1).any(axis=1) for run in runs]
     places = tuple(int(d) for d in np.flatnonzero(np.logical_or.reduce(wrong)))
@@ -256,21 +249,13 @@ def _observed(violation: LawViolation, case: Case, data: Data, engine: Engine) -
     return Run(violation, case, difference, _inputs(violation, case, data), engine.name)
 
 
-def _oracle(difference: Difference, case: Case, blocks: Sequence[np.ndarray]) -> np.ndarray:
-    """The right blocks of a result."""
-    contract, leaf = CONTRACTS[case.contract], difference.leaf
-    exact = value_over_batch(case, contract, widened_operands(case, blocks))[leaf]
-    if difference.in_doubles(case):
-        return exact.astype(np.float64)
-    return rounded(exact, contract.result_dtypes(case, [b.dtype for b in blocks])[leaf])
-
-
 def _right(violation: LawViolation, case: Case, data: Data) -> np.ndarray:
     """The right blocks on a data set on which the function is right."""
     first, contract = violation.difference, CONTRACTS[case.contract]
     assert first is not None
     if first.of == "result":
-        return rounded(_oracle(first, case, _inputs(violation, case, data)), first.expected.dtype)
+        inputs = _inputs(violation, case, data)
+        return rounded(Run(violation, case, first, inputs).oracle(case, inputs), first.expected.dtype)
     primal = operands(case, data, pulled_terms(case))
     if first.of == "tangent":
         return tangent_references(case, primal, tangents_of(case, data))[first.leaf].rounded

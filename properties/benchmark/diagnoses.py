@@ -7,7 +7,7 @@ from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.hunt import hunt
 from shardproof.properties.report.failures.text import diagnosed
 
-UNEXPLAINED = "other values"
+UNEXPLAINED = ("other values", "another formula")
 """How a diagnosis begins that explains nothing."""
 
 

@@ -131,17 +131,10 @@ def test_what_a_function_computes_itself_may_not(law: str) -> None:
         verify(LAWS[law], implementation, case, SimulateEngine(), tally)
 
 
-@pytest.mark.parametrize(
-    ("factor", "told"),
-    [
-        (1.001, "all wrong values are about 1.001 times the right ones"),
-        (0.99, "about 0.99 times the right ones"),
-        (1 + 2**-16, "about (1 + 1.5e-05) times the right ones"),
-    ],
-)
+@pytest.mark.parametrize("factor", [1.001, 0.99, 1 + 2**-16])
 @pytest.mark.parametrize("law", ["value", "gradient"])
-def test_small_and_wrong_in_doubles_is_no_rounding(factor: float, told: str, law: str) -> None:
-    """Another formula is called so however little it is off, and by how many times, where that is all."""
+def test_small_and_wrong_in_doubles_is_no_rounding(factor: float, law: str) -> None:
+    """Another formula is called so however little it is off."""
 
     def scaled(q: Array, k: Array, v: Array, axis_name: AxisName, *, causal: bool = False) -> Array:
         return ring_attention(q, k, v, axis_name, causal=causal) * jnp.asarray(factor, q.dtype)
@@ -157,8 +150,7 @@ def test_small_and_wrong_in_doubles_is_no_rounding(factor: float, told: str, law
             Tally("attention", "mine", law),
         )
     (line,) = diagnosed(caught.value)
-    assert line.startswith("another formula: off by up to ")
-    assert line.endswith(told)
+    assert line.startswith("another formula: in double precision")
 
 
 @pytest.mark.parametrize(

@@ -28,15 +28,19 @@ def diagnose(violation: LawViolation) -> list[str]:
         wrong = int(difference.wrong[(0,) * len(case.mesh.sizes)].sum())
         return [f"other values: the array that out_specs puts together is wrong at {wrong} places"]
     runs = runs_of(violation)
-    rounding = _is_rounding(runs)
-    found = _first(causes(runs[0]) if rounding or violation.in_doubles else hypotheses(runs), runs)
+    rounding = not violation.in_doubles and _is_rounding(runs)
+    if rounding and (line := rounds_at(violation)):
+        return [f"rounded too much: in double precision the values are right; {line}"]
+    why = [*causes(runs[0])]
+    found = _first(why if rounding or violation.in_doubles else hypotheses(runs), runs)
     lines = found.text.split("\n") if found else []
-    if found is None and rounding:
-        off = "rounded too much: off by no more than roundings of the numbers about"
-        return ["; ".join(filter(None, (off, rounds_at(violation))))]
+    if found and found.text.startswith("rounded too much") and (line := rounds_at(violation)):
+        lines[0] += f"; {line}"
+    if rounding and not lines:
+        return ["rounded too much: off by no more than a small part of the numbers about"]
     if found is None or found.open:
-        why = None if found is None else _first(causes(runs[0]), runs)
-        lines += [why.text] if why else repaired(violation)
+        cause = None if found is None else _first(why, runs)
+        lines += [cause.text] if cause else repaired(violation)
     return lines or [_other(violation, runs[0])]
 
 

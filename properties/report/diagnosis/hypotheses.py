@@ -25,11 +25,6 @@ from shardproof.properties.report.diagnosis.runs import CLEAR, MOST, Blocks, Run
 LISTED = 6
 """How many devices are named one by one."""
 
-ALONE = "of each participant alone"
-
-TOGETHER = {"sum": np.sum, "mean": np.mean, "maximum": np.max, "minimum": np.min}
-"""What may be made of these in place of the result of all participants."""
-
 
 def _what_came(run: Run) -> Blocks:
     return run.actual
@@ -82,9 +77,6 @@ def causes(run: Run) -> Iterator[Hypothesis]:
     if run.inputs and run.case.mesh.size <= MOST and run.actual[0].size:
         for text, change in variants(run.case):
             yield Hypothesis(f"the blocks are the right ones {text}", partial(_changed, change))
-            for word, reduce in TOGETHER.items() if text == ALONE and run.difference.of != "gradient" else ():
-                whole = f"the blocks are the {word} over {run.case.axes} of what each participant has alone"
-                yield Hypothesis(whole, lambda run, c=change, r=reduce: _over(run.case.axes, r, run, _changed(c, run)))
         yield from _conversions(run)
     yield from _mutants(run)
 
@@ -102,9 +94,9 @@ def _partial_results(runs: Sequence[Run]) -> Iterator[Hypothesis]:
             yield Hypothesis(text, lambda run: run.expected, of=partial(_over, axes, reduce))
 
 
-def _over(axes: Sequence[str], reduce: Callable[..., np.ndarray], run: Run, blocks: Blocks | None = None) -> Blocks:
-    """Blocks, by default those that came, reduced over axes of the mesh, for all devices."""
-    mesh, came = run.case.mesh, run.actual if blocks is None else blocks
+def _over(axes: Sequence[str], reduce: Callable[..., np.ndarray], run: Run) -> Blocks:
+    """The blocks that came, reduced over axes of the mesh, for all devices."""
+    mesh, came = run.case.mesh, run.actual
     spread = came.astype(wide(came.dtype)).reshape(*mesh.sizes, *came.shape[1:])
     at = tuple(mesh.axis_names.index(axis) for axis in axes)
     total = np.broadcast_to(reduce(spread, axis=at, keepdims=True), spread.shape)
@@ -132,9 +124,8 @@ def _of_every_block(runs: Sequence[Run]) -> Iterator[Hypothesis]:
     for k in sorted({2, 3, 4, run.case.participants, *run.case.mesh.sizes, run.case.mesh.size} - {1}):
         found.append((f"multiple: {who} holds {k} times the right values", partial(_times, k, 1)))
         found.append((f"multiple: {who} holds 1/{k} of the right values", partial(_times, 1, k)))
-    if run.case.keywords.get("op") in ("max", "min"):
-        limit = np.maximum if run.case.keywords["op"] == "max" else np.minimum
-        found.append(("starts from zero: as if zero were among the values", lambda run: limit(run.expected, 0)))
+    if run.case.keywords.get("op") == "max":
+        found.append(("starts from zero: as if that were one of the values", lambda run: np.maximum(run.expected, 0)))
     least = smallest_normal(run.expected.dtype)
     text = f"flushed to zero: numbers below the smallest normal one of {run.expected.dtype}, {least:.3g}, are zero"
     found.append((text, lambda run: np.where(np.abs(_wide(run)) < least, 0, run.expected)))
@@ -197,21 +188,20 @@ def _source(runs: Sequence[Run], device: int, group: np.ndarray, *, own: bool) -
 def _turned(runs: Sequence[Run]) -> Iterator[Hypothesis]:
     """The elements of each block in another order."""
     shape = runs[0].expected.shape
-    for i, size in [(i, size) for i, size in enumerate(shape) if i and size > 1]:
-        reverse = partial(np.flip, axis=i)
-        yield _within(f"every wrong block is reversed along dimension {i - 1}", lambda run, f=reverse: f(run.expected))
-        for by in sorted(range(1, size), key=lambda n: min(n, size - n))[:8] if size > 2 else ():
-            step = by if by <= size // 2 else by - size
-            roll = partial(np.roll, shift=step, axis=i)
-            text = f"every wrong block is shifted along dimension {i - 1} by {step}, wrapping round"
-            yield _within(text, lambda run, f=roll: f(run.expected))
+    changes: dict[str, Callable[[np.ndarray], np.ndarray]] = {}
+    for i in (i for i in range(1, len(shape)) if shape[i] > 1):
+        changes[f"reversed along dimension {i - 1}"] = partial(np.flip, axis=i)
+        for by in (1, -1):
+            changes[f"shifted along dimension {i - 1} by {by}, wrapping round"] = partial(np.roll, shift=by, axis=i)
     for order in [*itertools.permutations(range(1, len(shape)))][1:25]:
-        text = f"every wrong block has its dimensions in the order {', '.join(str(i - 1) for i in order)}"
-        yield _within(text, lambda run, order=order: run.expected.transpose(0, *order))
+        names = ", ".join(str(i - 1) for i in order)
+        changes[f"transposed, its dimensions in the order {names}"] = partial(np.transpose, axes=(0, *order))
+    for text, change in changes.items():
 
+        def turn(run: Run, change: Callable[[np.ndarray], np.ndarray] = change) -> Blocks:
+            return change(run.expected)
 
-def _within(text: str, make: Callable[[Run], Blocks | None]) -> Hypothesis:
-    return Hypothesis(f"permuted within the block: {text}", partial(_where_wrong, make), open=True)
+        yield Hypothesis(f"permuted: every wrong block is {text}", partial(_where_wrong, turn), open=True)
 
 
 Change = Callable[[Case], Case]
@@ -265,7 +255,7 @@ def variants(case: Case) -> Iterator[tuple[str, Change]]:
     more = [name for name in case.mesh.longer(case.mesh.axis_names) if name not in case.axes]
     yield from ((f"for axis_name={(*case.axes, name)}", over((*case.axes, name))) for name in more)
     if long:
-        yield ALONE, over(())
+        yield "of each participant alone", over(())
 
 
 def _other_values(case: Case) -> Iterator[tuple[str, object]]:
@@ -298,16 +288,17 @@ def _conversions(run: Run) -> Iterator[Hypothesis]:
     """Floats that are rounded to a coarser dtype on their way in, or out."""
     floats = all(x.dtype.kind != "c" and is_float(x.dtype) for x in [run.expected, *run.inputs])
     for dtype in map(as_dtype, COARSE if floats else ()):
-        what = f"the blocks are the right ones with its value in {dtype} in place of each"
+        both: dict[str, Callable[..., Blocks]] = {
+            "number that goes in": lambda run, to: _right(run.case, run, [_cast(x, to) for x in run.inputs]),
+            "result": lambda run, to: _cast(run.expected, to),
+        }
+        for each, predict in both.items():
+            text = f"rounded too much: the blocks are the right ones with its value in {dtype} in place of each {each}"
+            yield Hypothesis(text, partial(predict, to=dtype))
 
-        def of_inputs(run: Run, dtype: np.dtype = dtype) -> Blocks:
-            return _right(run.case, run, [x.astype(dtype).astype(x.dtype) for x in run.inputs])
 
-        def of_results(run: Run, dtype: np.dtype = dtype) -> Blocks:
-            return run.expected.astype(dtype).astype(run.expected.dtype)
-
-        yield Hypothesis(f"{what} number that goes in", of_inputs)
-        yield Hypothesis(f"{what} result", of_results)
+def _cast(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    return x.astype(dtype).astype(x.dtype)
 
 
 def _mutants(run: Run) -> Iterator[Hypothesis]:

@@ -160,21 +160,19 @@ def _changes(case: Case, program: Simulated) -> Iterator[Repair]:
         first = equations[places[0]]
         then = REDUCES[first.primitive.name]
         for axes in _some(long):
-            yield Repair(f"{then} over {_words(axes)} of what {place(first)} gives", places, _then(then, axes))
+            yield Repair(
+                f"{then} over {_words(axes)} of what {place(first)} gives", places, Change(frozenset(), (), then, axes)
+            )
     for places in floats:
         its = f"what {place(equations[places[0]])} gives"
         for axes in _some(long):
             text = f"{its} counted once, not by every participant along {_words(axes)}"
-            yield Repair(text, places, _then("once", axes))
+            yield Repair(text, places, Change(frozenset(), (), "once", axes))
     for places in floats:
         if places not in reducing:
             for axes in _some(long):
                 its = f"of what {place(equations[places[0]])} gives"
-                yield Repair(f"psum over {_words(axes)} {its}", places, _then("psum", axes))
-
-
-def _then(name: str, axes: tuple[str, ...]) -> Change:
-    return Change(frozenset(), (), name, axes)
+                yield Repair(f"psum over {_words(axes)} {its}", places, Change(frozenset(), (), "psum", axes))
 
 
 def _other_axes(first: Any, places: Places, long: Sequence[str]) -> Iterator[Repair]:

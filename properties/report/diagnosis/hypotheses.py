@@ -307,9 +307,10 @@ def _mutants(run: Run) -> Iterator[Hypothesis]:
         from shardproof.properties.mutants import MUTANTS  # takes a second, and only failures need it
     except ImportError:
         return
-    given = run.violation.implementation.function
-    for bug in MUTANTS.values():
-        if bug.contract == run.case.contract and bug.runs != "isolated" and bug.function is not given:
+    given, law = run.violation.implementation.function, "value" if run.difference.of == "result" else "gradient"
+    known = [bug for bug in MUTANTS.values() if (bug.contract, bug.law) == (run.case.contract, law)]
+    for bug in known:
+        if bug.runs != "isolated" and bug.function is not given:
             text = f"as the planted bug {bug.name} has it: {bug.sentence}"
             own = Implementation(bug.contract, bug.name, bug.function, frozenset(bug.claims), whole=bug.whole)
             yield Hypothesis(text, partial(Run.observed, implementation=own))

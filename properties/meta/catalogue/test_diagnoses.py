@@ -10,7 +10,7 @@ from shardproof.properties.report.failures.text import diagnosed
 EVERY = 20
 """Of so many planted bugs of values and gradients, one is looked at."""
 
-LEAST = 0.6
+LEAST = 1 / 4
 """The least part of them that is explained, though none of them explains itself."""
 
 DRAWN = sorted(m.name for m in MUTANTS.values() if m.runs == "drawn" and m.law in ("value", "gradient"))

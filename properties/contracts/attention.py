@@ -15,7 +15,6 @@ from shardproof.properties.contracts.contract import Claim, Contract, Option, Sc
 from shardproof.properties.contracts.costs import something
 from shardproof.properties.contracts.floats import float32_accumulator, scaled_to
 from shardproof.properties.contracts.forbidden import changed
-from shardproof.properties.contracts.mistakes import attention as mistakes
 from shardproof.properties.contracts.operation import APART, Described, Drawn, operation
 
 FEATURES = frozenset({APART, "explained_errors", "replicated_operands", "x64"})
@@ -127,7 +126,6 @@ CONTRACT: Contract = operation(
     accumulator=float32_accumulator,
     nonlinear=True,
     budget="sequences",
-    mistakes=mistakes.MISTAKES,
     shapes=(((8192, 16, 128), 0, ""),) * 3,
     usual={"causal": False},
     leading=0,

@@ -92,18 +92,6 @@ class Option:
 
 
 @dataclass(frozen=True)
-class Mistake:
-    """What a wrong implementation computes, exactly: an oracle of which one thing is mistaken.
-
-    What it leaves as it is, a derivative say, is what is right; so it is said of no implementation.
-    """
-
-    oracle: Results
-    pushforward: Derivative
-    pullback: Derivative
-
-
-@dataclass(frozen=True)
 class Claim:
     """A function of this project's own that claims to satisfy a contract.
 
@@ -184,8 +172,6 @@ class Contract:
         sizes: what claims of communication and overlap may speak of besides, by its name.
         implementations: this project's own, by their names, where they are not listed elsewhere.
         budget: the form whose budget they have, as one of `budgets.SHARES`, if it is not the usual one.
-        mistakes: what is easily mistaken in it, by a clause that says so; of the same derivative, the ones first whose
-            results are right. A report says "the right ones if …" of blocks that are those of the mistake, on all data.
     """
 
     name: str
@@ -235,7 +221,6 @@ class Contract:
     usual: Mapping[str, Any] = field(default_factory=dict)
     sizes: Mapping[str, Callable[[Case], Any]] = field(default_factory=dict)
     implementations: Mapping[str, Claim] = field(default_factory=dict)
-    mistakes: Mapping[str, Mistake] = field(default_factory=dict)
     budget: str = ""
 
     @property

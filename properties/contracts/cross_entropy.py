@@ -13,7 +13,6 @@ from shardproof.properties.contracts.costs import elements, something
 from shardproof.properties.contracts.drawing import all_of_a_dtype, further_dimensions, integers_below
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
-from shardproof.properties.contracts.mistakes import cross_entropy as mistakes
 from shardproof.properties.contracts.operation import APART, Described, Drawn, operation
 
 FEATURES = frozenset({"any_rank", "explained_errors", "invalid_indices", APART, "replicated_operands", "x64"})
@@ -151,7 +150,6 @@ CONTRACT: Contract = operation(
     reads=lambda case: max(elements(case, 1), case.operands[0].block[-1]),
     accumulator=float32_accumulator,
     nonlinear=True,
-    mistakes=mistakes.MISTAKES,
     shapes=(((2048, 32768), 1, ""), ((2048,), None, "int32")),
     usual={"label_smoothing": 0.0, "ignore_index": -1},
     leading=0,

@@ -14,7 +14,6 @@ from shardproof.properties.contracts.costs import elements, something
 from shardproof.properties.contracts.drawing import all_of_a_dtype, further_dimensions, integers_below
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
-from shardproof.properties.contracts.mistakes import embedding as mistakes
 from shardproof.properties.contracts.operation import APART, Described, Drawn, operation
 
 FEATURES = frozenset({"any_rank", "explained_errors", "invalid_indices", APART, "replicated_operands", "x64"})
@@ -90,7 +89,6 @@ CONTRACT: Contract = operation(
     most=MOST_MEMBERS,
     reads=lambda case: max(1, elements(case, 1)),
     accumulator=float32_accumulator,
-    mistakes=mistakes.MISTAKES,
     shapes=(((32768, 1024), 0, ""), ((2048,), None, "int32")),
     leading=1,
     least=something(0),

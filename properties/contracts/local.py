@@ -10,7 +10,6 @@ from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.claims import NOTHING
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, of_type
 from shardproof.properties.contracts.floats import float32_accumulator, floats
-from shardproof.properties.contracts.mistakes import local as mistakes
 from shardproof.properties.contracts.operation import Described, Drawn, operation
 
 FEATURES = frozenset({"x64"})
@@ -79,7 +78,6 @@ CONTRACTS: tuple[Contract, ...] = (
         features=FEATURES,
         terms=lambda case: 2,
         nonlinear=True,  # the difference of two terms is no sum of them, so no bound follows from their magnitudes
-        mistakes=mistakes.OF_SHARD_ROLL,
         placed=_as_operand,
         least=lambda case: 0,
         implementations={

@@ -6,7 +6,7 @@ that multiplies its blocks by the zeros of a mask or of padding has a term more,
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,12 +20,11 @@ from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.strategies import chains, specs
 from shardproof.properties.cases.strategies.dtypes import WIDE_IN, as_dtype
 from shardproof.properties.cases.strategies.making import sampled
-from shardproof.properties.contracts.contract import Contract, Mistake, Scope, Violation
+from shardproof.properties.contracts.contract import Contract, Scope, Violation
 from shardproof.properties.contracts.costs import something
 from shardproof.properties.contracts.drawing import BATCHES, made_manual, meshes_and_axes, sides_of_products
 from shardproof.properties.contracts.floats import FLOATS, float32_accumulator
 from shardproof.properties.contracts.forbidden import AXES, changed
-from shardproof.properties.contracts.mistakes import matmul as mistakes
 
 OTHERS = ("complex64", "int32", "int8")
 """Of which only complex numbers have a gradient."""
@@ -205,23 +204,13 @@ def _matmul(
     adapt: Callable[[Case, list[np.ndarray]], list[np.ndarray]] = lambda case, arrays: arrays,
     least: Callable[[Case], int],
     sizes: Mapping[str, Callable[[Case], int]] | None = None,
-    mistakes: Mapping[str, Operation] | None = None,
 ) -> Contract:
-    def of_cases(operation: Callable[[Case], Operation]) -> Mistake:
-        return Mistake(
-            lambda case, xs: [operation(case).value(xs, case.mesh, case.axes)],
-            lambda case, xs, tangents: [operation(case).pushforward(xs, tangents, case.mesh, case.axes)],
-            lambda case, xs, cts: operation(case).pullback(xs, cts[0], case.mesh, case.axes),
-        )
-
-    right = of_cases(operation)
     return Contract(
         name=name,
         cases=lambda scope: matmul_cases(name, scope, layout),
-        oracle=right.oracle,
-        pushforward=right.pushforward,
-        pullback=right.pullback,
-        mistakes={text: of_cases(lambda case, of=of: of) for text, of in (mistakes or {}).items()},  # type: ignore[misc]
+        oracle=lambda case, xs: [operation(case).value(xs, case.mesh, case.axes)],
+        pushforward=lambda case, xs, tangents: [operation(case).pushforward(xs, tangents, case.mesh, case.axes)],
+        pullback=lambda case, xs, cts: operation(case).pullback(xs, cts[0], case.mesh, case.axes),
         terms=terms,
         partial=lambda case: max(case.operands[0].block[-1], 1) if stages == 2 else 1,
         invariant=invariant,
@@ -294,6 +283,5 @@ CONTRACTS = (
         terms=_block_terms,
         adapt=signed,
         least=something(0, 1, 2),
-        mistakes=mistakes.OF_TRANSFORMER_BLOCK,
     ),
 )

@@ -15,7 +15,6 @@ from shardproof.properties.contracts.costs import elements, something
 from shardproof.properties.contracts.drawing import further_dimensions
 from shardproof.properties.contracts.floats import float32_accumulator, scaled_to
 from shardproof.properties.contracts.forbidden import changed
-from shardproof.properties.contracts.mistakes import masked_mean as mistakes
 from shardproof.properties.contracts.operation import APART, Described, Drawn, operation
 
 FEATURES = frozenset({"any_rank", "explained_errors", "replicated_operands", "x64"})
@@ -118,7 +117,6 @@ CONTRACTS: tuple[Contract, ...] = (
         quotient=True,
         even=lambda case: False,  # it divides by how many count, which only the mask tells
         accumulator=float32_accumulator,
-        mistakes=mistakes.MISTAKES,
         shapes=(((65536,), 0, ""), ((65536,), 0, "bool")),
         leading=0,
         least=something(0),

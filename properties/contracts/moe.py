@@ -21,7 +21,6 @@ from shardproof.properties.contracts import moe_claims
 from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation, of_type
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
-from shardproof.properties.contracts.mistakes import moe as mistakes
 from shardproof.properties.contracts.operation import Described, Drawn, operation
 from shardproof.properties.contracts.token_classes import clear
 
@@ -231,7 +230,6 @@ CONTRACTS: tuple[Contract, ...] = (
         degree=moe_claims.DEGREE,
         shapes=(*USUAL, ((64, 1024, 1024), 0, "")),
         usual=OPTIONS,
-        mistakes=mistakes.MISTAKES,
         implementations=DISPATCHES,
         **SHARED,
     ),
@@ -245,7 +243,6 @@ CONTRACTS: tuple[Contract, ...] = (
         shapes=(*USUAL, *[((64, 1024, 1024), 0, "")] * 3),
         usual=OPTIONS,
         budget="routers",
-        mistakes=mistakes.OF_GATED,
         implementations=DISPATCHES,
         **SHARED,
     ),
@@ -258,7 +255,6 @@ CONTRACTS: tuple[Contract, ...] = (
         budget="routers",
         shapes=(*USUAL, ((64, 1024, 1024), 0, "")),
         usual={"capacity": OPTIONS["capacity"]},
-        mistakes=mistakes.OF_CHOICE,
         implementations={
             "all_to_all": Claim(implementations.expert_choice_moe, OF_ALL, communication=moe_claims.BUFFERS),
         },

@@ -5,29 +5,22 @@ comes of it does not depend on the mesh.
 """
 
 import dataclasses
-from collections.abc import Sequence
-
-import numpy as np
 
 from shardproof.impl import moe as implementations
-from shardproof.oracles.layout import shard, unshard
-from shardproof.oracles.moe import moe_layer
 from shardproof.oracles.moe.whole import whole_moe_layer
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import moe, moe_claims
 from shardproof.properties.contracts.contract import (
     Claim,
     Contract,
-    Mistake,
     Option,
-    Results,
     of_type,
 )
 from shardproof.properties.contracts.described import Signature
 from shardproof.properties.contracts.floats import float32_accumulator, floats
-from shardproof.properties.contracts.roles import Conditions, axes_of
+from shardproof.properties.contracts.roles import Conditions
 from shardproof.properties.contracts.token_classes import clear
-from shardproof.properties.contracts.whole import first_replicas, whole_contract
+from shardproof.properties.contracts.whole import whole_contract
 
 FEATURES = frozenset({"explained_errors", "x64"})
 
@@ -77,32 +70,6 @@ WHOLE = whole_contract(
 )
 
 
-def _of_groups(case: Case, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The results if devices that share the experts had a capacity of their own."""
-    return moe_layer.value(blocks, case.mesh, axes_of(case.roles)["expert"], **case.keywords)
-
-
-def _numbered_otherwise(case: Case, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The results if tokens were numbered over the axes of experts first."""
-    axes = axes_of(case.roles)
-    rows = ((*axes["expert"], *axes["data"]), ())
-    specs = [rows, *(operand.placement.spec for operand in case.operands[1:])]
-    held = [first_replicas(b, case.mesh, spec) for b, spec in zip(blocks, specs, strict=True)]
-    wholes = [unshard(b, case.mesh, spec) for b, spec in zip(held, specs, strict=True)]
-    results = whole_moe_layer.value(wholes, [o.numpy_dtype for o in case.operands], case.keywords)
-    return [shard(y, case.mesh, rows) for y in results]
-
-
-def _mistake(oracle: Results) -> Mistake:
-    """Of values alone."""
-    return Mistake(oracle, WHOLE.pushforward, WHOLE.pullback)
-
-
-def _undropped(case: Case, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The results if there were room for all."""
-    return list(WHOLE.oracle(case.with_params(capacity=None), blocks))
-
-
 CONTRACT: Contract = dataclasses.replace(
     WHOLE,
     cases=lambda scope: WHOLE.cases(scope).map(_possible),
@@ -113,13 +80,6 @@ CONTRACT: Contract = dataclasses.replace(
         "top_k": Option(of_type(int), lambda case, value: 1 <= value <= case.operands[1].block[1]),
         "capacity": moe.SHARED["options"]["capacity"],
         "policy": Option(of_type(str), lambda case, value: value in POLICIES),
-    },
-    mistakes={
-        "the capacity was that of each group of devices that share the experts": _mistake(_of_groups),
-        "tokens were numbered over the axes of experts first, and then over those of data": _mistake(
-            _numbered_otherwise
-        ),
-        "nothing was dropped": _mistake(_undropped),
     },
     implementations={
         name: Claim(implementations.__dict__[f"global_{name}_moe"], FEATURES, communication=claim, whole=True)

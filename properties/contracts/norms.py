@@ -16,7 +16,6 @@ from shardproof.properties.contracts.costs import something
 from shardproof.properties.contracts.drawing import further_dimensions
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
-from shardproof.properties.contracts.mistakes import norms as mistakes
 from shardproof.properties.contracts.operation import APART, Described, Drawn, operation
 
 FEATURES = frozenset({"empty_blocks", "explained_errors", "replicated_operands", "x64"})
@@ -98,7 +97,6 @@ CONTRACTS: tuple[Contract, ...] = (
         degree=2,  # squares do not overflow on scaled data
         accumulator=float32_accumulator,
         nonlinear=True,
-        mistakes=mistakes.OF_GLOBAL_NORM,
         shapes=(((8192, 1024), 0, ""),),
         least=something(0),
         implementations={
@@ -122,7 +120,6 @@ CONTRACTS: tuple[Contract, ...] = (
         degree=4,  # in a derivative, a product of as many does not overflow on scaled data
         accumulator=float32_accumulator,
         nonlinear=True,
-        mistakes=mistakes.OF_RMS_NORM,
         shapes=(((2048, 8192), 1, ""), ((8192,), 0, "")),
         usual={"epsilon": 1e-6},
         leading=0,

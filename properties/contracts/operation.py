@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.strategies import chains, specs
-from shardproof.properties.contracts.contract import Claim, Contract, Mistake, Option, Scope, Violation
+from shardproof.properties.contracts.contract import Claim, Contract, Option, Scope, Violation
 from shardproof.properties.contracts.drawing import layouts, made_manual, meshes_and_axes, placements, without
 from shardproof.properties.contracts.floats import floats
 from shardproof.properties.contracts.forbidden import AXES
@@ -131,7 +131,6 @@ def operation(
     sets: int = 5,
     leading: int | None = None,
     local: bool = False,
-    mistakes: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Contract:
     """A contract whose oracle takes the blocks of all arguments, on at most `most` devices; `more` is of `Contract`.
@@ -142,35 +141,29 @@ def operation(
     The oracle is an object with three methods, of which each gets the mesh, the axes, and the keyword arguments:
     `value(operands)` gives the results' blocks, `pushforward(operands, tangents)` their tangents, and
     `pullback(operands, cotangents)` the operands' cotangents; of operands that have no gradient they are None. Blocks
-    `[*mesh.sizes, *block]` come in, and go out, in a dtype that loses nothing that matters. The `mistakes` are such
-    objects, too.
+    `[*mesh.sizes, *block]` come in, and go out, in a dtype that loses nothing that matters.
     """
 
-    def of_cases(of: Any) -> Mistake:
-        def value(case: Case, xs: Blocks) -> list[np.ndarray]:
-            return list(of.value(xs, case.mesh, case.axes, **case.keywords))
+    def value(case: Case, xs: Blocks) -> list[np.ndarray]:
+        return list(oracle.value(xs, case.mesh, case.axes, **case.keywords))
 
-        def pushforward(case: Case, xs: Blocks, tangents: Blocks) -> list[np.ndarray]:
-            along: list[np.ndarray | None] = [None] * len(xs)
-            for i, tangent in zip(contract.moving(case), tangents, strict=True):
-                along[i] = tangent
-            return list(of.pushforward(xs, along, case.mesh, case.axes, **case.keywords))
+    def pushforward(case: Case, xs: Blocks, tangents: Blocks) -> list[np.ndarray]:
+        along: list[np.ndarray | None] = [None] * len(xs)
+        for i, tangent in zip(contract.moving(case), tangents, strict=True):
+            along[i] = tangent
+        return list(oracle.pushforward(xs, along, case.mesh, case.axes, **case.keywords))
 
-        def pullback(case: Case, xs: Blocks, cotangents: Blocks) -> list[np.ndarray]:
-            pulled = of.pullback(xs, cotangents, case.mesh, case.axes, **case.keywords)
-            return [pulled[i] for i in contract.moving(case)]
+    def pullback(case: Case, xs: Blocks, cotangents: Blocks) -> list[np.ndarray]:
+        pulled = oracle.pullback(xs, cotangents, case.mesh, case.axes, **case.keywords)
+        return [pulled[i] for i in contract.moving(case)]
 
-        return Mistake(value, pushforward, pullback)
-
-    right = of_cases(oracle)
     all_kinds: Kinds = kinds if callable(kinds) else lambda scope: kinds
     contract = Contract(
         name=name,
         cases=lambda scope: operation_cases(name, scope, arguments, dtypes, all_kinds, most, sets, leading),
-        oracle=right.oracle,
-        pushforward=right.pushforward,
-        pullback=right.pullback,
-        mistakes={text: of_cases(mistake) for text, mistake in (mistakes or {}).items()},
+        oracle=value,
+        pushforward=pushforward,
+        pullback=pullback,
         invariant=invariant,
         parameters=parameters,
         violations=violations if local else (*AXES, *violations),

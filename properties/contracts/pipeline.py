@@ -12,7 +12,6 @@ from shardproof.properties.contracts.contract import Claim, Contract, Scope, Vio
 from shardproof.properties.contracts.costs import something
 from shardproof.properties.contracts.floats import scaled_to
 from shardproof.properties.contracts.forbidden import changed
-from shardproof.properties.contracts.mistakes import pipeline as mistakes
 from shardproof.properties.contracts.operation import APART, Described, Drawn, operation
 
 OF_ONE_LAYER = frozenset({APART, "explained_errors", "replicated_operands", "x64"})
@@ -97,7 +96,6 @@ CONTRACT: Contract = operation(
     adapt=_in_reach,
     nonlinear=True,  # its accumulator is that of each layer, whose result is rounded, as it is what travels
     shapes=(((4 * 1024, 1024), 0, ""), ((8, 512, 1024), None, "")),
-    mistakes=mistakes.MISTAKES,
     leading=1,
     least=something(0),
     sizes={"spread": _spread},

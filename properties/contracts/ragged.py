@@ -17,7 +17,6 @@ from shardproof.properties.cases.strategies.shapes import LONG
 from shardproof.properties.contracts.claims import added_up
 from shardproof.properties.contracts.contract import Claim, Contract, Scope, Violation
 from shardproof.properties.contracts.forbidden import changed
-from shardproof.properties.contracts.mistakes import ragged as mistakes
 from shardproof.properties.contracts.operation import Described, Drawn, operation
 
 FEATURES = frozenset({"explained_errors", "x64"})
@@ -139,7 +138,6 @@ CONTRACT: Contract = operation(
     weighs=True,
     most=MOST_MEMBERS,
     reads=lambda case: case.operands[2].block[0],
-    mistakes=mistakes.MISTAKES,
     implementations={
         "native": Claim(
             implementations.ragged_all_to_all,

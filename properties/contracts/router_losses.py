@@ -15,7 +15,6 @@ from shardproof.properties.contracts.contract import Claim, Contract, Option, Sc
 from shardproof.properties.contracts.costs import elements, something
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
-from shardproof.properties.contracts.mistakes import router_losses as mistakes
 from shardproof.properties.contracts.operation import Described, Drawn, operation
 
 FEATURES = frozenset({"explained_errors", "replicated_operands", "x64"})
@@ -102,7 +101,6 @@ CONTRACTS: tuple[Contract, ...] = (
         router_losses.load_balancing_loss,
         _balanced,
         violations=(Violation("top_k", _too_many), Violation("logits", _integers)),
-        mistakes=mistakes.OF_LOAD_BALANCING,
         implementations={
             "sums": Claim(
                 implementations.load_balancing_loss,
@@ -118,7 +116,6 @@ CONTRACTS: tuple[Contract, ...] = (
         router_losses.router_z_loss,
         _small,
         violations=(Violation("logits", _integers),),
-        mistakes=mistakes.OF_Z,
         least=something(0),
         implementations={
             "sums": Claim(
@@ -134,7 +131,6 @@ CONTRACTS: tuple[Contract, ...] = (
         router_losses.shard_load_balancing_loss,
         _balanced,
         violations=(Violation("top_k", _too_many), Violation("logits", _integers)),
-        mistakes=mistakes.OF_SHARD_BALANCE,
         implementations={
             "sums": Claim(implementations.shard_load_balancing_loss, OF_SHARD["features"], communication=NOTHING),
         },
@@ -145,7 +141,6 @@ CONTRACTS: tuple[Contract, ...] = (
         router_losses.shard_router_z_loss,
         _small,
         violations=(Violation("logits", _integers),),
-        mistakes=mistakes.OF_SHARD_Z,
         implementations={
             "sums": Claim(implementations.shard_router_z_loss, OF_SHARD["features"], communication=NOTHING),
         },

@@ -21,7 +21,6 @@ from shardproof.properties.contracts.costs import something
 from shardproof.properties.contracts.floats import float32_accumulator
 from shardproof.properties.contracts.forbidden import changed
 from shardproof.properties.contracts.matmul import signed
-from shardproof.properties.contracts.mistakes import sequence_parallel as mistakes
 from shardproof.properties.contracts.norms import EPSILONS
 from shardproof.properties.contracts.operation import APART, Described, Drawn, operation
 
@@ -152,7 +151,6 @@ MLP: Contract = operation(
     adapt=signed,
     accumulator=float32_accumulator,
     shapes=(((2048, 4, 2048), 0, ""), ((2048, 8192), 1, ""), ((8192, 2048), 0, "")),
-    mistakes=mistakes.MISTAKES,
     leading=0,
     least=something(0, 1, 2),
     implementations={
@@ -197,7 +195,6 @@ NORMALISED: Contract = operation(
     nonlinear=True,  # what is normalised, and what is hidden, is rounded: the accumulator is that of each step
     shapes=(((2048, 4, 2048), 0, ""), ((2048,), None, ""), ((2048, 8192), 1, ""), ((8192, 2048), 0, "")),
     usual={"epsilon": 1e-6},
-    mistakes=mistakes.OF_NORMALISED,
     leading=0,
     least=something(0, 2, 3),
     implementations={

@@ -10,7 +10,6 @@ import numpy as np
 from shardproof.oracles.dtypes import is_float, rounded, wide
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts import CONTRACTS, Contract
-from shardproof.properties.contracts.contract import Mistake
 from shardproof.properties.programs.feeding import fed_operands, refilled
 from shardproof.properties.programs.violation import SuiteError
 
@@ -46,14 +45,14 @@ def oracle_blocks(case: Case, operands: Arrays) -> list[np.ndarray]:
     return [rounded(e, dtype) for e, dtype in zip(exact, dtypes, strict=False)]  # a product has one result
 
 
-def value_over_batch(case: Case, rules: Contract | Mistake, operands: Arrays) -> list[np.ndarray]:
+def value_over_batch(case: Case, rules: Contract, operands: Arrays) -> list[np.ndarray]:
     """The results by some rules, given blocks of the operands."""
     return _over_batch(
         case, operands, range(len(operands)), lambda blocks: rules.oracle(case, _calls(case, rules, blocks)[-1])
     )
 
 
-def pushed_over_batch(case: Case, rules: Contract | Mistake, operands: Arrays, tangents: Arrays) -> list[np.ndarray]:
+def pushed_over_batch(case: Case, rules: Contract, operands: Arrays, tangents: Arrays) -> list[np.ndarray]:
     """The results' tangents by some rules, given blocks of the operands and of the tangents of those that move."""
     count, moving = len(operands), CONTRACTS[case.contract].moving(case)
     return _over_batch(
@@ -64,7 +63,7 @@ def pushed_over_batch(case: Case, rules: Contract | Mistake, operands: Arrays, t
     )
 
 
-def pulled_over_batch(case: Case, rules: Contract | Mistake, operands: Arrays, cotangents: Arrays) -> list[np.ndarray]:
+def pulled_over_batch(case: Case, rules: Contract, operands: Arrays, cotangents: Arrays) -> list[np.ndarray]:
     """The cotangents of the operands that move, given blocks of the operands and of the results' cotangents.
 
     Of an operand that a part of the batch shares they are added up.
@@ -79,7 +78,7 @@ def pulled_over_batch(case: Case, rules: Contract | Mistake, operands: Arrays, c
     )
 
 
-def _calls(case: Case, rules: Contract | Mistake, blocks: Arrays) -> list[Arrays]:
+def _calls(case: Case, rules: Contract, blocks: Arrays) -> list[Arrays]:
     """The operands of every call, each but the first fed by the one before it."""
     calls = [blocks]
     while len(calls) < case.calls:
@@ -87,7 +86,7 @@ def _calls(case: Case, rules: Contract | Mistake, blocks: Arrays) -> list[Arrays
     return calls
 
 
-def _pushed(case: Case, rules: Contract | Mistake, blocks: Arrays, tangents: Arrays) -> Arrays:
+def _pushed(case: Case, rules: Contract, blocks: Arrays, tangents: Arrays) -> Arrays:
     """The tangents of the results of the last call: those of one are tangents of the operands that it feeds."""
     if case.calls == 1:
         return rules.pushforward(case, blocks, tangents)
@@ -100,7 +99,7 @@ def _pushed(case: Case, rules: Contract | Mistake, blocks: Arrays, tangents: Arr
     return pushed
 
 
-def _pulled(case: Case, rules: Contract | Mistake, blocks: Arrays, cotangents: Arrays) -> Arrays:
+def _pulled(case: Case, rules: Contract, blocks: Arrays, cotangents: Arrays) -> Arrays:
     """The cotangents of the operands of the first call, with those of what all calls share, which add up."""
     if case.calls == 1:
         return rules.pullback(case, blocks, cotangents)

@@ -1,7 +1,5 @@
 """Hunting one planted bug the way a run of the suite would."""
 
-from dataclasses import replace
-
 from shardproof.properties.communication.sizes import names_of
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import engine_named
@@ -10,9 +8,9 @@ from shardproof.properties.mutants.catalogue import Mutant
 from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.overlap import Overlap
-from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.runner.budgets import structures
 from shardproof.properties.runner.draws import Finding
+from shardproof.properties.runner.given import claimed
 from shardproof.properties.runner.search import find_violation
 
 STRUCTURES = 200
@@ -22,8 +20,11 @@ STRUCTURES = 200
 def implementation_of(mutant: Mutant) -> Implementation:
     """The bug as its user would bring it, with what it claims and is expected to send."""
     said = mutant.communication
-    return replace(
-        user_implementation(mutant.contract, mutant.function, mutant.claims),
+    return Implementation(
+        mutant.contract,
+        mutant.function.__name__,
+        mutant.function,
+        claimed(mutant.contract, mutant.claims),
         communication=Expectation.parse(said, names_of(mutant.contract)) if isinstance(said, str) else said,
         overlap=Overlap.parse(mutant.overlap, names_of(mutant.contract)) if mutant.overlap else None,
         whole=mutant.whole,

@@ -5,16 +5,16 @@ no contract, so that it tells the mistakes of a user's own program, by the line.
 sets, and made all results right on each of them.
 """
 
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from shardproof.oracles.dtypes import is_float
+from shardproof.oracles.dtypes import is_float, unit_roundoff
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import Data
@@ -29,11 +29,9 @@ from shardproof.properties.precision.runs import INTERPRETER
 from shardproof.properties.precision.wide import Change
 from shardproof.properties.precision.wide.run import run_wide
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.report.diagnosis.witnesses import enlarged
+from shardproof.properties.programs.violation import Difference
+from shardproof.properties.report.diagnosis.runs import MOST, enlarged
 from shardproof.properties.runner.violation import LawViolation
-
-MOST = 64
-"""The largest mesh on which changes are tried."""
 
 MOST_CHANGES = 400
 """How many are tried, at most."""
@@ -49,13 +47,6 @@ REDUCES = {"reduce_sum": "psum", "dot_general": "psum", "reduce_max": "pmax", "r
 
 REDUCTIONS = ("psum", "psum_invariant", "pmax", "pmin")
 
-RESULTS: dict[str, tuple[str, Callable[..., np.ndarray]]] = {
-    "psum": ("added up", np.sum),
-    "pmean": ("averaged", np.mean),
-    "pmax": ("at their largest", np.max),
-}
-"""What may be missing behind a whole program."""
-
 Blocks = list[np.ndarray]
 Places = tuple[int, ...]
 """Equations of a program by their number."""
@@ -69,25 +60,16 @@ class Repair:
         text: what is changed, in words.
         places: which equations are.
         change: what they do instead.
-        then: what becomes of the results' blocks.
     """
 
     text: str
     places: Places = ()
     change: Change = field(default=Change(frozenset()))
-    then: Callable[[np.ndarray], np.ndarray] = field(default=lambda blocks: blocks)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A program on a data set.
-
-    Arguments:
-        program: the program.
-        case: what it is of.
-        arrays: its arguments.
-        right: the blocks of its results, if it were right.
-    """
+    """A program on a data set, with the blocks that are right."""
 
     program: Simulated
     case: Case
@@ -102,38 +84,32 @@ class Trial:
             results = run_wide(self.program, *self.arrays, change=change)
         except Exception:  # shapes that do not fit one another, devices that wait for ever
             return False
-        for wide, exact in zip(results, self.right, strict=True):
-            blocks = repair.then(all_blocks(self.case, np.asarray(wide.value)))
-            if blocks.shape != exact.shape:
-                return False
-            leeway = ALIKE * float(np.abs(exact).max(initial=0)) if is_float(exact.dtype) else 0
-            if not (np.abs(blocks - exact) <= leeway).all():
-                return False
-        return True
+        blocks = [all_blocks(self.case, np.asarray(wide.value)) for wide in results]
+        return all(map(_are, blocks, self.right))
 
 
-def repaired(violation: LawViolation, *, numbers: bool = False) -> list[str]:
-    """One line that says which change makes the results right, if one does.
+def _are(blocks: np.ndarray, exact: np.ndarray) -> bool:
+    leeway = ALIKE * float(np.abs(exact).max(initial=0)) if is_float(exact.dtype) else 0
+    return blocks.shape == exact.shape and bool((np.abs(blocks - exact) <= leeway).all())
 
-    Arguments:
-        violation: wrong results.
-        numbers: whether only how participants are numbered is changed.
-    """
+
+def repaired(violation: LawViolation) -> list[str]:
+    """One line that says which change makes the results right, if one does."""
     difference, case, data = violation.difference, violation.case, violation.data
     if difference is None or difference.of != "result" or data is None or violation.law.between_engines:
         return []
-    if case.mesh.size > MOST or not _long(case):
+    if case.mesh.size > MOST or not case.mesh.longer(case.mesh.axis_names):
         return []
     try:
-        found = _found(violation.implementation, case, data, numbers=numbers)
+        found = _found(violation.implementation, case, data)
     except Exception:  # a function may refuse other data, and the interpreter the function: then nothing is known
         return []
     return [f"one change makes it right: {found}"] if found else []
 
 
-def _found(implementation: Implementation, case: Case, data: Data, *, numbers: bool) -> str:
+def _found(implementation: Implementation, case: Case, data: Data) -> str:
     program = program_of(implementation, case)
-    tried = [*itertools.islice(_orders(case, program) if numbers else _changes(case, program), MOST_CHANGES)]
+    tried = [*itertools.islice(_changes(case, program), MOST_CHANGES)]
     if not tried:
         return ""
     own = [data, *(Data(kind, data.seed + more) for kind, more in DATA)]
@@ -141,12 +117,9 @@ def _found(implementation: Implementation, case: Case, data: Data, *, numbers: b
     wrong = [trial for trial in trials if not trial.holds(Repair(""))]
     if not wrong or len(trials) < 2:
         return ""
-    larger = enlarged(case)
-    if larger is not None:  # of single elements much is true by coincidence
-        try:
-            more = [*_trials(implementation, larger, own[1:])]
-        except Exception:  # sizes that a function does not serve
-            more = []
+    larger = enlarged(case)  # of single elements much is true by coincidence
+    with contextlib.suppress(Exception):  # sizes that a function does not serve
+        more = [] if larger is None else [*_trials(implementation, larger, own[1:])]
         trials += [trial for trial in more if _same(trial.program, program)]
     for repair in tried:
         if wrong[0].holds(repair) and all(trial.holds(repair) for trial in trials):
@@ -179,7 +152,7 @@ def _same(one: Simulated, other: Simulated) -> bool:
 
 def _changes(case: Case, program: Simulated) -> Iterator[Repair]:
     """The changes that are tried, the likeliest first."""
-    equations, long = program.equations, _long(case)
+    equations, long = program.equations, case.mesh.longer(case.mesh.axis_names)
     yield from _orders(case, program)
     for places in alike(equations, lambda e: e.primitive.name in REDUCTIONS):
         yield from _other_axes(equations[places[0]], places, long)
@@ -189,22 +162,19 @@ def _changes(case: Case, program: Simulated) -> Iterator[Repair]:
         first = equations[places[0]]
         then = REDUCES[first.primitive.name]
         for axes in _some(long):
-            yield Repair(f"{then} over {_words(axes)} of what {place(first)} gives", places, _then(then, axes))
-    yield from _of_results(case)
+            yield Repair(
+                f"{then} over {_words(axes)} of what {place(first)} gives", places, Change(frozenset(), (), then, axes)
+            )
     for places in floats:
         its = f"what {place(equations[places[0]])} gives"
         for axes in _some(long):
             text = f"{its} counted once, not by every participant along {_words(axes)}"
-            yield Repair(text, places, _then("once", axes))
+            yield Repair(text, places, Change(frozenset(), (), "once", axes))
     for places in floats:
         if places not in reducing:
             for axes in _some(long):
                 its = f"of what {place(equations[places[0]])} gives"
-                yield Repair(f"psum over {_words(axes)} {its}", places, _then("psum", axes))
-
-
-def _then(name: str, axes: tuple[str, ...]) -> Change:
-    return Change(frozenset(), (), name, axes)
+                yield Repair(f"psum over {_words(axes)} {its}", places, Change(frozenset(), (), "psum", axes))
 
 
 def _other_axes(first: Any, places: Places, long: Sequence[str]) -> Iterator[Repair]:
@@ -226,18 +196,6 @@ def _other_axes(first: Any, places: Places, long: Sequence[str]) -> Iterator[Rep
         rest = tuple(name for name in axes if name != less)
         text = f"{its} {_words(rest)} alone, not {_words((less,))}" if rest else f"no {place(first)}"
         yield Repair(text, places, over((*rest, *numbered)))
-
-
-def _of_results(case: Case) -> Iterator[Repair]:
-    for axes in _some(_long(case)):
-        dimensions = tuple(case.mesh.axis_names.index(name) for name in axes)
-        for name, (words, reduce) in RESULTS.items():
-            then = partial(_reduced, dimensions, reduce)
-            yield Repair(f"all results {words} over {_words(axes)} ({name})", then=then)
-
-
-def _reduced(dimensions: tuple[int, ...], reduce: Callable[..., np.ndarray], blocks: np.ndarray) -> np.ndarray:
-    return np.broadcast_to(reduce(blocks, axis=dimensions, keepdims=True), blocks.shape)
 
 
 def _orders(case: Case, program: Simulated) -> Iterator[Repair]:
@@ -279,10 +237,6 @@ def _some(long: Sequence[str]) -> list[tuple[str, ...]]:
     return [*((name,) for name in long), *([tuple(long)] if len(long) > 1 else [])]
 
 
-def _long(case: Case) -> list[str]:
-    return [name for name, size in case.mesh.shape.items() if size > 1]
-
-
 def place(equation: Any) -> str:
     """What an equation does, and where, without the folder."""
     return f"{equation.primitive.name.removesuffix('_invariant')} at {location(equation).rpartition('/')[2]}"
@@ -290,3 +244,37 @@ def place(equation: Any) -> str:
 
 def _words(axes: Sequence[str]) -> str:
     return " and ".join(map(repr, axes)) if axes else "no axis"
+
+
+def rounds_at(violation: LawViolation) -> str:
+    """The operation that rounds, and its line, where results are right in double precision; empty if it is unknown.
+
+    Everything is run in double precision but the results of one line, which are rounded to the dtype that was traced:
+    then the results of the program are as wrong as the bound says they must not be.
+    """
+    difference, case, data = violation.difference, violation.case, violation.data
+    if difference is None or difference.of != "result" or data is None or difference.off_in_doubles is None:
+        return ""
+    if difference.by_formula or violation.law.between_engines or case.mesh.size > MOST:
+        return ""
+    try:
+        return _rounding_line(program_of(violation.implementation, case), case, data, difference)
+    except Exception:  # the interpreter may lack what an engine has: then nothing more is known
+        return ""
+
+
+def _rounding_line(program: Simulated, case: Case, data: Data, difference: Difference) -> str:
+    def dtype(places: Places) -> np.dtype:
+        return np.dtype(program.equations[places[0]].outvars[0].aval.dtype)
+
+    arrays, bound = operands(case, data), 0 if difference.bound is None else np.abs(difference.bound)
+    found = alike(program.equations, lambda e: len(e.outvars) == 1 and is_float(np.dtype(e.outvars[0].aval.dtype)))
+    # the narrowest first, and of these the one that comes first
+    for places in sorted(found, key=lambda places: -unit_roundoff(dtype(places)))[:MOST_CHANGES]:
+        change = Change(frozenset(id(program.equations[i]) for i in places), then="rounded")
+        results = program.run_changed(*arrays, change=change)
+        blocks = all_blocks(case, np.asarray(results[difference.leaf].value))
+        off = np.abs(blocks - difference.expected.astype(blocks.dtype))
+        if ((off > bound) & difference.wrong).any():
+            return f"{place(program.equations[places[0]])} rounds to {dtype(places).name}"
+    return ""

@@ -8,13 +8,26 @@ import numpy as np
 from shardproof.oracles.layout import device_name, logical_index, shard
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.chain import UNCHECKED
-from shardproof.properties.programs.violation import RAISED, Difference
+from shardproof.properties.programs.violation import RAISED, Difference, NotRun, SuiteError
 from shardproof.properties.report.diagnosis.diagnosis import diagnose
 from shardproof.properties.report.failures.causes import entry
 from shardproof.properties.report.failures.files import write_if_possible, written
 from shardproof.properties.report.failures.lanes import in_letters
 from shardproof.properties.report.failures.picture import WRONG, picture
 from shardproof.properties.runner.violation import LawViolation
+
+FAILS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NotRun,
+    RuntimeError,
+    SuiteError,
+    TypeError,
+    ValueError,
+)
+"""How a hypothesis may fail on what nobody thought of."""
 
 RED, BOLD, PLAIN = "\x1b[31m", "\x1b[1m", "\x1b[0m"
 
@@ -106,7 +119,7 @@ def diagnosed(violation: LawViolation) -> Sequence[str]:
         return violation.diagnosis
     try:
         return diagnose(violation)
-    except Exception as error:  # a failure is told even where its explanation fails
+    except FAILS as error:  # a failure is reported even where its explanation fails
         first = str(error).partition("\n")[0]
         return [f"other values (the diagnosis raises {type(error).__name__}: {first})"]
 

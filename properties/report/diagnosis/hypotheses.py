@@ -1,0 +1,340 @@
+"""The table of hypotheses: what the blocks would be if something were mistaken, and the sentence that says what.
+
+The first that predicts what came, on every run, is printed. Predictions are compared on all devices.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from shardproof.oracles.collectives import axis_index
+from shardproof.oracles.dtypes import is_float, rounded, smallest_normal, wide
+from shardproof.oracles.mesh import as_axes
+from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.chain import FED
+from shardproof.properties.cases.strategies.dtypes import as_dtype
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.violation import SuiteError
+from shardproof.properties.report.diagnosis.runs import CLEAR, MOST, Blocks, Run
+
+LISTED = 6
+"""How many devices are named one by one."""
+
+
+def _what_came(run: Run) -> Blocks:
+    return run.actual
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One way to be wrong.
+
+    Arguments:
+        text: a sentence, and indented lines below it.
+        predict: what the blocks would be; None, or a ValueError, where that cannot be said.
+        of: what is compared with that: the blocks that came, or what they become.
+        open: whether it leaves open why, so that a cause is looked for as well.
+    """
+
+    text: str
+    predict: Callable[[Run], Blocks | None]
+    of: Callable[[Run], Blocks] = _what_came
+    open: bool = False
+
+    def survives(self, runs: Sequence[Run]) -> bool:
+        """Whether it predicts what came in every run, and clearly not the right blocks in one of them."""
+        clear = False
+        for run in runs:
+            try:
+                with np.errstate(all="ignore"):
+                    blocks, came = self.predict(run), self.of(run)
+            except (ValueError, IndexError, TypeError, ZeroDivisionError, SuiteError):  # does not fit these blocks
+                return False
+            if blocks is None or not run.equals(blocks, came):
+                return False
+            right = run.near(blocks, run.expected, CLEAR * run.tolerance)
+            clear |= bool(run.wrong.any()) and (self.of is not _what_came or not right[run.wrong].all())
+        return clear
+
+
+def hypotheses(runs: Sequence[Run]) -> Iterator[Hypothesis]:
+    """All of them, in the order in which they are tried."""
+    run = runs[0]
+    for table in (_of_every_block, _partial_results, _moved, _turned):
+        yield from table(runs)
+    yield from causes(run)
+    for text, predict in WHEREVER.items():
+        yield Hypothesis(text, predict)
+
+
+def causes(run: Run) -> Iterator[Hypothesis]:
+    """Those that say why: another argument, another dtype on the way, or a planted bug."""
+    if run.inputs and run.case.mesh.size <= MOST and run.actual[0].size:
+        for text, change in variants(run.case):
+            yield Hypothesis(f"the blocks are the right ones {text}", partial(_changed, change))
+        yield from _conversions(run)
+    yield from _mutants(run)
+
+
+def _partial_results(runs: Sequence[Run]) -> Iterator[Hypothesis]:
+    """A missing sum, or mean, over any axes: named by roles where these are theirs."""
+    case = runs[0].case
+    long = case.mesh.longer(case.mesh.axis_names) if runs[0].expected.dtype.kind in "fcV" else []
+    for axes in (axes for n in range(1, len(long) + 1) for axes in itertools.combinations(long, n)):
+        its = {role: {*case.mesh.longer(as_axes(of))} for role, of in case.roles}
+        roles = [role for role, of in its.items() if of and of <= {*axes}]
+        named = roles if {*axes} == set().union(*(its[role] for role in roles)) else axes
+        for reduce, text in ((np.sum, "partial sums: added up"), (np.mean, "partial means: averaged")):
+            text = f"{text} over {' and '.join(named)} the blocks are right"
+            yield Hypothesis(text, lambda run: run.expected, of=partial(_over, axes, reduce))
+
+
+def _over(axes: Sequence[str], reduce: Callable[..., np.ndarray], run: Run) -> Blocks:
+    """The blocks that came, reduced over axes of the mesh, for all devices."""
+    mesh, came = run.case.mesh, run.actual
+    spread = came.astype(wide(came.dtype)).reshape(*mesh.sizes, *came.shape[1:])
+    at = tuple(mesh.axis_names.index(axis) for axis in axes)
+    total = np.broadcast_to(reduce(spread, axis=at, keepdims=True), spread.shape)
+    return rounded(total.reshape(came.shape), run.expected.dtype)
+
+
+def _where_wrong(make: Callable[[Run], Blocks | None], run: Run) -> Blocks | None:
+    """Blocks on the devices that are wrong on one of the data sets, and right ones elsewhere."""
+    made, blocks, places = make(run), run.expected.copy(), list(run.places)
+    if made is None or made.shape != blocks.shape:
+        return None
+    blocks[places] = rounded(made, blocks.dtype)[places]
+    return blocks
+
+
+def _of_every_block(runs: Sequence[Run]) -> Iterator[Hypothesis]:
+    """The same for all blocks that are wrong: nothing arrived or left, or too much was added up."""
+    run = runs[0]
+    who = run.name(run.places[0]) if len(run.places) == 1 else "every wrong block"
+    found: list[tuple[str, Callable[[Run], Blocks | None]]] = [
+        (f"missing: {who} holds zeros", lambda run: np.zeros_like(run.expected)),
+        (f"multiple: {who} has the wrong sign", partial(_times, -1, 1)),
+        (f"conjugate: {who} holds the complex conjugate of the right values", lambda run: run.expected.conj()),
+    ]
+    for k in sorted({2, 3, 4, run.case.participants, *run.case.mesh.sizes, run.case.mesh.size} - {1}):
+        found.append((f"multiple: {who} holds {k} times the right values", partial(_times, k, 1)))
+        found.append((f"multiple: {who} holds 1/{k} of the right values", partial(_times, 1, k)))
+    if run.case.keywords.get("op") == "max":
+        found.append(("starts from zero: as if that were one of the values", lambda run: np.maximum(run.expected, 0)))
+    least = smallest_normal(run.expected.dtype)
+    text = f"flushed to zero: numbers below the smallest normal one of {run.expected.dtype}, {least:.3g}, are zero"
+    found.append((text, lambda run: np.where(np.abs(_wide(run)) < least, 0, run.expected)))
+    for text, make in found:
+        yield Hypothesis(text, partial(_where_wrong, make))
+
+
+def _wide(run: Run) -> Blocks:
+    return run.expected.astype(wide(run.expected.dtype))
+
+
+def _times(times: int, parts: int, run: Run) -> Blocks | None:
+    return None if run.expected.dtype == bool else _wide(run) * times / parts if parts > 1 else _wide(run) * times
+
+
+def _moved(runs: Sequence[Run]) -> Iterator[Hypothesis]:
+    """Blocks, or inputs, of other devices: by their distance in the tuple of axes, or whichever they are."""
+    run, axes, p = runs[0], runs[0].case.axes, runs[0].case.participants
+    number, mesh = axis_index(run.case.mesh, axes).ravel(), run.case.mesh
+    group = axis_index(mesh, [name for name in mesh.axis_names if name not in axes]).ravel()
+    for text, own, words in (
+        ("permuted: each wrong block is the right one of another device", False, "the block that belongs to"),
+        ("stale: the blocks are those that were put in", True, "unchanged what was put in by"),
+    ):
+        sources = {d: _source(runs, d, group, own=own) for d in run.places}
+        if not all(s in range(len(number)) for s in sources.values()):
+            continue
+        lines = [f"  {run.name(d)} holds {words} {run.name(s)}" for d, s in [*sources.items()][:LISTED]]
+        lines += [f"  … and {len(sources) - LISTED} more"] if len(sources) > LISTED else []
+        near = len(sources) > 2 and all(group[d] == group[s] for d, s in sources.items())
+        steps = {int(number[s] - number[d]) % p for d, s in sources.items()}
+        if near and len(steps) == 1:
+            lines = [f"  each holds {words} the participant {steps.pop()} after it along {axes}, wrapping round"]
+        elif near and all(number[s] + number[d] == p - 1 for d, s in sources.items()):
+            lines = [f"  the participants along {axes} are in the reverse order"]
+        source = [sources.get(d, d) for d in range(len(number))]
+        predict = partial(_where_wrong, partial(_taken, source, own=own))
+        yield Hypothesis("\n".join([text, *lines]), predict, open=True)
+
+
+def _taken(source: Sequence[int], run: Run, *, own: bool = False) -> Blocks | None:
+    blocks = run.own if own else run.expected
+    return None if blocks is None else blocks[list(source)]
+
+
+def _source(runs: Sequence[Run], device: int, group: np.ndarray, *, own: bool) -> int:
+    """The device whose block this one holds in all runs, one that it is connected with first; -1 if there is none."""
+    fits = np.ones(len(group), bool)
+    fits[device] = own
+    for run in runs:
+        blocks = run.own if own else run.expected
+        if blocks is None:
+            return -1
+        same = run.near(blocks, np.broadcast_to(run.actual[device], blocks.shape), run.tolerance)
+        fits &= same.reshape(len(group), -1).all(axis=1)
+    found = sorted(np.flatnonzero(fits).tolist(), key=lambda d: bool(group[d] != group[device]))
+    return found[0] if found else -1
+
+
+def _turned(runs: Sequence[Run]) -> Iterator[Hypothesis]:
+    """The elements of each block in another order."""
+    shape = runs[0].expected.shape
+    changes: dict[str, Callable[[np.ndarray], np.ndarray]] = {}
+    for i in (i for i in range(1, len(shape)) if shape[i] > 1):
+        changes[f"reversed along dimension {i - 1}"] = partial(np.flip, axis=i)
+        for by in (1, -1):
+            changes[f"shifted along dimension {i - 1} by {by}, wrapping round"] = partial(np.roll, shift=by, axis=i)
+    for order in [*itertools.permutations(range(1, len(shape)))][1:25]:
+        names = ", ".join(str(i - 1) for i in order)
+        changes[f"transposed, its dimensions in the order {names}"] = partial(np.transpose, axes=(0, *order))
+    for text, change in changes.items():
+
+        def turn(run: Run, change: Callable[[np.ndarray], np.ndarray] = change) -> Blocks:
+            return change(run.expected)
+
+        yield Hypothesis(f"permuted: every wrong block is {text}", partial(_where_wrong, turn), open=True)
+
+
+Change = Callable[[Case], Case]
+
+
+def _changed(change: Change, run: Run) -> Blocks:
+    """The right blocks of a changed case."""
+    return _right(change(run.case), run, run.inputs)
+
+
+def _right(case: Case, run: Run, inputs: Sequence[np.ndarray]) -> Blocks:
+    """The right blocks of a case, given what goes in."""
+    return rounded(run.flat(run.oracle(case, inputs)), run.expected.dtype)
+
+
+def variants(case: Case) -> Iterator[tuple[str, Change]]:
+    """The same case with one argument changed the way it is mistaken, the likeliest first."""
+
+    def params(**values: object) -> Change:
+        return lambda case: case.with_params(**values)
+
+    def over(axes: tuple[str, ...]) -> Change:
+        return lambda case: dataclasses.replace(case, axis_name=axes)
+
+    long, given = case.mesh.longer(case.axes), case.keywords  # where axes of one device stand changes nothing
+    in_order = list(case.mesh.in_mesh_order(long))
+    orders = [o for o in map(list, itertools.permutations(long)) if o != long]
+    for order in sorted(orders, key=lambda o: o != in_order):
+        left = iter(order)
+        axes = tuple(next(left) if name in long else name for name in case.axes)
+        yield f"for axis_name={axes}{' (the order of the mesh)' if order == in_order else ''}", over(axes)
+    for name, value in _other_values(case):
+        yield f"for {name}={value!r}", params(**{name: value})
+    for (name, value), (other, its) in itertools.combinations(given.items(), 2):
+        if type(value) is type(its) is int and value != its:
+            yield f"for {name}={its}, {other}={value}", params(**{name: its, other: value})
+    if FED in case.chain:
+        first = tuple(name for name in case.chain if name != FED)
+        yield "of the first call, which feeds the second", lambda case: dataclasses.replace(case, chain=first)
+    if "perm" in given:
+        turned = tuple((to, source) for source, to in given["perm"])
+        yield "for perm with source and destination swapped", params(perm=turned)
+        yield "for perm without its last pair", params(perm=given["perm"][:-1])
+        yield "for perm without its first pair", params(perm=given["perm"][1:])
+    if {"perm", "root", "axis_index_groups"} & {*given}:  # whose numbers mean other devices over other axes
+        if given.get("axis_index_groups") is not None:
+            yield "for no axis_index_groups", params(axis_index_groups=None)
+        return
+    for n in range(len(long) - 1, 0, -1):
+        yield from ((f"for axis_name={axes}", over(axes)) for axes in itertools.combinations(long, n))
+    more = [name for name in case.mesh.longer(case.mesh.axis_names) if name not in case.axes]
+    yield from ((f"for axis_name={(*case.axes, name)}", over((*case.axes, name))) for name in more)
+    if long:
+        yield "of each participant alone", over(())
+
+
+def _other_values(case: Case) -> Iterator[tuple[str, object]]:
+    rank, p = len(case.operands[0].block), case.participants
+    for name, value in case.params:
+        if name == "offset":
+            others = {other % p: other for other in (1, value - 1, value + 1, 0, -value)}
+            yield from ((name, other) for rest, other in reversed(others.items()) if rest != value % p)
+        elif name in ("axis", "scatter_dimension", "split_axis", "concat_axis"):
+            sides = rank + (name == "axis" and not case.keywords.get("tiled", True))
+            yield from ((name, other) for other in range(sides) if other != value % max(sides, 1))
+        elif name == "root":
+            yield from ((name, other) for other in range(p) if other != value)
+        elif name == "op" and p > 1:
+            yield from ((name, other) for other in ("sum", "mean", "max", "min") if other != value)
+        elif type(value) is bool:
+            yield name, not value
+        elif type(value) is float and value:
+            yield name, 0.0
+        elif type(value) is int and (option := CONTRACTS[case.contract].options.get(name)) is not None:
+            others = dict.fromkeys((0, -1, -value, value - 1, value + 1, 1))
+            yield from ((name, n) for n in others if n != value and option.accepts(case, n))
+
+
+COARSE = ("float8_e4m3fn", "float8_e5m2", "bfloat16", "float16", "float32")
+"""The dtypes through which floats may have been sent."""
+
+
+def _conversions(run: Run) -> Iterator[Hypothesis]:
+    """Floats that are rounded to a coarser dtype on their way in, or out."""
+    floats = all(x.dtype.kind != "c" and is_float(x.dtype) for x in [run.expected, *run.inputs])
+    for dtype in map(as_dtype, COARSE if floats else ()):
+        both: dict[str, Callable[..., Blocks]] = {
+            "number that goes in": lambda run, to: _right(run.case, run, [_cast(x, to) for x in run.inputs]),
+            "result": lambda run, to: _cast(run.expected, to),
+        }
+        for each, predict in both.items():
+            text = f"rounded too much: the blocks are the right ones with its value in {dtype} in place of each {each}"
+            yield Hypothesis(text, partial(predict, to=dtype))
+
+
+def _cast(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    return x.astype(dtype).astype(x.dtype)
+
+
+def _mutants(run: Run) -> Iterator[Hypothesis]:
+    """The planted bugs of the contract, where their catalogue is installed."""
+    try:
+        from shardproof.properties.mutants import MUTANTS  # takes a second, and only failures need it
+    except ImportError:
+        return
+    given, law = run.violation.implementation.function, "value" if run.difference.of == "result" else "gradient"
+    known = [bug for bug in MUTANTS.values() if (bug.contract, bug.law) == (run.case.contract, law)]
+    for bug in known:
+        if bug.runs != "isolated" and bug.function is not given:
+            text = f"as the planted bug {bug.name} has it: {bug.sentence}"
+            own = Implementation(bug.contract, bug.name, bug.function, frozenset(bug.claims), whole=bug.whole)
+            yield Hypothesis(text, partial(Run.observed, implementation=own))
+
+
+def _only(kind: Callable[[np.ndarray], np.ndarray], run: Run) -> Blocks:
+    """What came, where the right value is of a kind, and the right values elsewhere."""
+    return np.where(kind(run.expected), run.actual, run.expected)
+
+
+def _instead(value: float, run: Run) -> Blocks | None:
+    if not (np.isfinite(value) or is_float(run.expected.dtype)):
+        return None
+    return np.where(run.wrong, np.array(value, run.expected.dtype), run.expected)
+
+
+WHEREVER: dict[str, Callable[[Run], Blocks | None]] = {
+    "NaN: wrong only where the right value is NaN": partial(_only, lambda x: x != x),
+    "infinities: wrong only where the right value is infinite": partial(_only, lambda x: np.isinf(x)),
+    "missing: the blocks hold zeros wherever they are wrong": partial(_instead, 0.0),
+    "NaN: the blocks hold NaN where the right value is none": partial(_instead, np.nan),
+    "overflow: the blocks hold infinity where the right value is finite": partial(_instead, np.inf),
+    "stale: the blocks hold the device's own input wherever they are wrong": lambda run: (
+        None if run.own is None else np.where(run.wrong, run.own, run.expected)
+    ),
+}
+"""The same for all elements that are wrong."""

@@ -1,0 +1,272 @@
+"""The run that failed, and further runs of the same function: what is true of one data set may be so by coincidence."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from shardproof.oracles.dtypes import is_float, rounded, unit_roundoff, wide, width
+from shardproof.oracles.layout import device_name, nan_equal
+from shardproof.properties.cases.case import Case, Operand
+from shardproof.properties.cases.data import Data
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.engines import Engine, engine_named
+from shardproof.properties.engines.batches import value_over_batch, widened_operands
+from shardproof.properties.engines.running import ready
+from shardproof.properties.laws.gradient import (
+    check_gradient,
+    cotangents,
+    gradient_references,
+    tangent_references,
+    tangents_of,
+)
+from shardproof.properties.laws.value import check_value
+from shardproof.properties.precision.numbers import is_moved, largest_of, operands, pulled_terms
+from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.violation import Broken, Difference
+from shardproof.properties.runner.violation import LawViolation
+
+MOST = 64
+"""The largest mesh on which the function is run on larger blocks, and on more than one further data set."""
+
+ELEMENTS = 24
+"""How many elements of 16 bits or more a block has that no other resembles; of fewer bits, four times as many."""
+
+FURTHER = 1_000_003
+"""How far the seeds of further data sets are from that of the first."""
+
+MOST_RUNS = 12
+"""On how many data sets of the same structure the function is run, at most."""
+
+CLEAR = 4.0
+"""How many times the tolerance a hypothesis differs from the right values by, at least, where it explains them."""
+
+COARSER = 4
+"""So many roundings may lie between a wrong result and what explains it, where right ones are rounded as well."""
+
+Blocks = np.ndarray
+"""The blocks of all devices, in mesh order: `[devices, *block]`."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """The blocks of one run on one data set.
+
+    Arguments:
+        violation: what is explained.
+        case: the case, with that data set alone.
+        difference: what the law compared; nothing is wrong in it where the blocks are right.
+        inputs: the blocks `[*mesh.sizes, *batch, *block]` of the operands; empty where derivatives are compared.
+        engine: what ran it.
+        places: the devices whose block is wrong on one of the data sets.
+    """
+
+    violation: LawViolation
+    case: Case
+    difference: Difference
+    inputs: list[np.ndarray]
+    engine: str = "simulate"
+    places: tuple[int, ...] = ()
+
+    @cached_property
+    def expected(self) -> Blocks:
+        """The right blocks."""
+        return self.flat(self.difference.expected)
+
+    @cached_property
+    def actual(self) -> Blocks:
+        """The implementation's blocks."""
+        return self.flat(self.difference.actual)
+
+    @cached_property
+    def wrong(self) -> Blocks:
+        """Elementwise, where they differ."""
+        return self.flat(self.difference.wrong)
+
+    @cached_property
+    def tolerance(self) -> float:
+        """How far values may be apart and still count as the same."""
+        bound = self.difference.bound
+        return 0.0 if bound is None else float(np.abs(bound[np.isfinite(bound)]).max(initial=0))
+
+    @property
+    def own(self) -> Blocks | None:
+        """The blocks that each device put in, of the operand that the result belongs to, where they have its shape."""
+        leaf = self.difference.leaf
+        blocks = self.flat(self.inputs[leaf]) if leaf < len(self.inputs) else None
+        return None if blocks is None or blocks.shape != self.actual.shape else blocks.astype(self.actual.dtype)
+
+    def oracle(self, case: Case, inputs: Sequence[np.ndarray]) -> np.ndarray:
+        """The right results `[*mesh.sizes, *block]` of a case like this, given the blocks that go in."""
+        contract, leaf = CONTRACTS[case.contract], self.difference.leaf
+        exact = value_over_batch(case, contract, widened_operands(case, inputs))[leaf]
+        doubles = self.difference.in_doubles(case)
+        dtype = np.float64 if doubles else contract.result_dtypes(case, [x.dtype for x in inputs])[leaf]
+        return rounded(exact, np.dtype(dtype))
+
+    def flat(self, blocks: np.ndarray) -> Blocks:
+        """Blocks `[*mesh.sizes, *block]`, the devices in one row."""
+        return blocks.reshape(-1, *blocks.shape[len(self.case.mesh.sizes) :])
+
+    def name(self, device: int) -> str:
+        """A device by its coordinates: `(dp=0, tp=1)`."""
+        return device_name(self.case.mesh, tuple(int(i) for i in np.unravel_index(device, self.case.mesh.sizes)))
+
+    def near(self, left: Blocks, right: Blocks, off: float | np.ndarray) -> np.ndarray:
+        """Elementwise, whether values are equal, or no further off than that."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            apart = np.abs(left.astype(wide(left.dtype)) - right.astype(wide(right.dtype))) if np.any(off) else np.inf
+            return nan_equal(left, right) | np.asarray(apart <= off)
+
+    def equals(self, blocks: Blocks, came: Blocks) -> bool:
+        """Whether predicted blocks are those that came, but for as many roundings as right blocks may have."""
+        if blocks.shape != came.shape or blocks.dtype != came.dtype:
+            return False
+        off: float | np.ndarray = self.tolerance
+        right = is_float(blocks.dtype) and not self.wrong.any() and not is_moved(self.case)
+        if off or right:  # the bound is that of the right values, or of right blocks not known
+            scale = np.abs(np.where(np.isfinite(blocks), blocks, 0).astype(wide(blocks.dtype)))
+            floats = (x for x in [self.actual, *self.inputs] if is_float(x.dtype) and right)
+            scale = np.maximum(scale, max(map(largest_of, floats), default=0.0))
+            off = np.maximum(off, COARSER * unit_roundoff(blocks.dtype) * scale)
+        return bool(self.near(blocks, came, off).all())
+
+    def observed(self, implementation: Implementation) -> Blocks | None:
+        """The blocks of another implementation on the same case and data; None where it does not get so far."""
+        try:
+            found = _compared(self.violation, implementation, self.case, engine_named(self.engine))
+        except Exception:  # which a planted bug may raise here, whatever it is
+            return None
+        return self.expected if found is None else self.flat(found.actual)
+
+
+def runs_of(violation: LawViolation) -> list[Run]:
+    """The run of a violation, first, and further ones; none of these where the failure does not come again."""
+    difference, case, data = violation.difference, violation.case, violation.data
+    if difference is None or not difference.comparable:
+        return []
+    found: list[Run | None] = [Run(violation, _on(case, data), difference, _inputs(violation, case, data))]
+    engine = _engine(violation, difference)
+    if engine is not None and data is not None:
+        size = math.prod(difference.actual.shape[len(case.mesh.sizes) :])
+        found += [_observed(violation, case, more, engine) for more in _others(case, data, size)]
+        if engine.name == "simulate" and case.mesh.size <= MOST:  # larger blocks are others to be compiled
+            cases = [larger for larger in (enlarged(case), enlarged(case, sharded=False)) if larger is not None]
+            tried = ([_observed(violation, one, more, engine) for more in _others(one, data, MOST)] for one in cases)
+            longer = next((runs for runs in tried if any(runs)), [])
+            # larger blocks on which all is right do not show the bug
+            found += [run for run in longer if run is not None and run.wrong.any()]
+    runs = [run for run in found if run is not None]
+    wrong = [run.wrong.reshape(len(run.wrong), -1).any(axis=1) for run in runs]
+    places = tuple(int(d) for d in np.flatnonzero(np.logical_or.reduce(wrong)))
+    return [dataclasses.replace(run, places=places) for run in runs]
+
+
+def _on(case: Case, data: Data | None) -> Case:
+    return case if data is None else dataclasses.replace(case, data=(data,))
+
+
+def _engine(violation: LawViolation, difference: Difference) -> Engine | None:
+    """The engine that gives the wrong blocks once more: the interpreter, if it does."""
+    if violation.data is None or violation.law.between_engines or difference.of == "array":
+        return None
+    for name in dict.fromkeys(("simulate", violation.engine)):
+        run = _observed(violation, violation.case, violation.data, engine_named(name))
+        again = run is not None and np.array_equal(run.difference.wrong, difference.wrong)
+        if run is not None and again and run.near(run.difference.actual, difference.actual, run.tolerance).all():
+            return engine_named(name)
+    return None
+
+
+def _others(case: Case, data: Data, elements: int) -> list[Data]:
+    """Data sets on which to run the function again: of small blocks more, and some like that of the failure."""
+    seed, count = data.seed + FURTHER, min(3 + _enough(case) // max(elements, 1), MOST_RUNS)
+    like = [] if data.kind in ("distinct", "exact") else [data.kind, data.kind, "special" if data.kind == "nan" else ""]
+    kinds = ["distinct" if is_moved(case) else "exact", *["exact"] * count, *like]
+    return [Data(kind or data.kind, seed + i) for i, kind in enumerate(kinds[: 1 if case.mesh.size > MOST else None])]
+
+
+def _enough(case: Case) -> int:
+    """How many elements it takes for no two blocks to be equal by coincidence."""
+    return ELEMENTS * (1 if min(width(o.numpy_dtype) for o in case.operands) >= 16 else 4)
+
+
+def enlarged(case: Case, *, sharded: bool = True) -> Case | None:
+    """The case with sides an odd number of times as long, so that blocks differ, and odd sides stay odd.
+
+    Arguments:
+        case: the case.
+        sharded: whether sides that are sharded are longer as well, which some functions refuse.
+    """
+    params = case.keywords
+    fixed = () if params.get("tiled", True) else (params.get("split_axis"), params.get("scatter_dimension"))
+
+    def longer(operand: Operand, factor: int) -> tuple[int, ...]:
+        spec, rank = operand.placement.spec, len(operand.block)
+        kept = {i for i in range(rank) if (spec[i] and not sharded) or i in fixed or i - rank in fixed}
+        return tuple(n if i in kept else n * factor for i, n in enumerate(operand.block))
+
+    for factor in (3, 5, 7, 9, 11):
+        larger = tuple(dataclasses.replace(o, block=longer(o, factor)) for o in case.operands)
+        sizes = [math.prod(operand.block) for operand in larger]
+        if min(sizes) >= _enough(case) or factor == 11:
+            too_many = max(sizes) * case.mesh.size * case.participants > 2_000_000
+            return None if too_many or larger == case.operands else dataclasses.replace(case, operands=larger)
+    return None
+
+
+def _compared(violation: LawViolation, implementation: Implementation, case: Case, engine: Engine) -> Difference | None:
+    """How an implementation's blocks differ on the data set of a case; None if they do not.
+
+    Raises:
+        NotImplementedError: if another thing goes wrong first.
+    """
+    first, check = violation.difference, check_gradient if violation.broken.of_derivative else check_value
+    try:
+        check(implementation, case, engine)
+    except Broken as found:
+        other = found.difference
+        if first is None or other is None or not other.comparable or (other.of, other.leaf) != (first.of, first.leaf):
+            raise NotImplementedError from found
+        return other
+    return None
+
+
+def _observed(violation: LawViolation, case: Case, data: Data, engine: Engine) -> Run | None:
+    """A further run, of right blocks as well; None where another thing goes wrong first."""
+    case, first = _on(case, data), violation.difference
+    assert first is not None
+    try:
+        difference = _compared(violation, violation.implementation, case, engine)
+        if difference is None:
+            right = _right(violation, case, data)
+            difference = Difference(first.of, first.what, right, right, np.zeros(right.shape, bool), leaf=first.leaf)
+    except Exception:  # a function may raise anything on other blocks, or an engine refuse it: this run shows nothing
+        return None
+    return Run(violation, case, difference, _inputs(violation, case, data), engine.name)
+
+
+def _right(violation: LawViolation, case: Case, data: Data) -> np.ndarray:
+    """The right blocks on a data set on which the function is right."""
+    first, contract = violation.difference, CONTRACTS[case.contract]
+    assert first is not None
+    if first.of == "result":
+        inputs = _inputs(violation, case, data)
+        return rounded(Run(violation, case, first, inputs).oracle(case, inputs), first.expected.dtype)
+    primal = operands(case, data, pulled_terms(case))
+    if first.of == "tangent":
+        return tangent_references(case, primal, tangents_of(case, data))[first.leaf].rounded
+    program = ready("reverse gradient", violation.implementation, case, engine_named("simulate"))
+    pulled = gradient_references(case, program.placements, primal, cotangents(case, program, data))
+    return case.blocks(first.leaf, pulled[contract.moving(case).index(first.leaf)].rounded)
+
+
+def _inputs(violation: LawViolation, case: Case, data: Data | None) -> list[np.ndarray]:
+    """The blocks of the operands, of results alone."""
+    of_values = violation.difference is not None and violation.difference.of == "result"
+    if data is None or violation.law.between_engines or not of_values:
+        return []
+    return [case.blocks(i, a) for i, a in enumerate(operands(case, data))]

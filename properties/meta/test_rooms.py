@@ -1,4 +1,4 @@
-"""The rules of the rooms: what each may import, and how no module is called."""
+"""The rules of the rooms: what each may import."""
 
 import ast
 import sys
@@ -13,7 +13,6 @@ MAY_IMPORT = {
     "impl": {"shardproof.impl", "jax", "numpy", "jaxtyping"} | sys.stdlib_module_names,
     "oracles": {"shardproof.oracles", "numpy", "ml_dtypes", "jaxtyping"} | sys.stdlib_module_names,
 }
-NO_NAMES = {"utils", "helpers", "common"}  # a thing lives where its meaning is
 DYNAMIC_IMPORTS = {"import_module", "__import__"}
 
 
@@ -50,30 +49,3 @@ def test_a_room_imports_only_what_it_may(path: Path) -> None:
     room = path.parts[0]
     forbidden = imported((ROOT / path).read_text(encoding="utf-8")) - MAY_IMPORT[room]
     assert not forbidden, f"{path} imports {', '.join(sorted(forbidden))}: {room}/ may not"
-
-
-@pytest.mark.parametrize("room", ["impl", "oracles", "properties"])
-def test_no_module_is_a_drawer(room: str) -> None:
-    """No module or package is named after the fact that others need it."""
-    drawers = [path for path in sources(room) if NO_NAMES & {*path.parts[:-1], path.stem}]
-    assert sources(room)
-    assert not drawers, f"{', '.join(map(str, drawers))}: what is in there has a meaning, so it has a place"
-
-
-@pytest.mark.parametrize(
-    ("source", "packages"),
-    [
-        ("import jax.numpy as jnp, numpy", {"jax", "numpy"}),
-        ("from jax.sharding import Mesh", {"jax"}),
-        ("from shardproof.impl.local import shard_mean", {"shardproof.impl"}),
-        ("from shardproof import check", {"shardproof"}),
-        ("def f():\n    if True:\n        import jax", {"jax"}),
-        ("from . import mesh", {"."}),
-        ("import importlib\nimportlib.import_module('jax')", {"importlib", "import_module"}),
-        ("__import__('jax')", {"__import__"}),
-        ("'import jax'  # import jax", set()),
-    ],
-)
-def test_an_import_is_found_wherever_it_is(source: str, packages: set[str]) -> None:
-    """An import is found at the head, in a function and behind a call, and not in a comment or a string."""
-    assert imported(source) == packages

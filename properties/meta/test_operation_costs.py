@@ -89,14 +89,11 @@ COSTS = {
     "embedding_lookup[masked]": ("all_reduce=1 (20 bytes)", "all_reduce=1 (24 bytes)"),
     "embedding_lookup[gathered]": ("all_gather=1 (12 bytes)", "all_reduce=1 (96 bytes)"),
     "global_norm[squares]": ("all_reduce=1 (4 bytes)", "all_reduce=1 (4 bytes)"),
-    "global_norm[gathered]": ("all_gather=1 (12 bytes)", "all_gather=1 (12 bytes)"),
     # all 6 rows of 2 from one place behind, 2 from two, and 3 from one place ahead: 11 rows, of 4 bytes each
     "halo_exchange[permutes]": ("permute=3 (44 bytes)", "permute=3 (44 bytes)"),
-    "halo_exchange[gathered]": ("all_gather=1 (24 bytes)", "reduce_scatter=1 (96 bytes)"),
     "masked_mean[sums]": ("all_reduce=2 (8 bytes)", "all_reduce=1 (4 bytes)"),
     "masked_mean[gathered]": ("all_gather=2 (15 bytes)", "all_gather=1 (5 bytes)"),
     # layers of 2 by 2, the same along dp; 3 microbatches of 2 numbers, the same along tp: 6 steps, 4 bytes between two
-    "pipeline[gathered]": ("all_gather=1 (8 bytes)", "all_gather=1 (8 bytes), all_reduce=1 (8 bytes)"),
     "pipeline[gpipe]": (
         "all_reduce=1 (12 bytes), permute=5 (20 bytes)",
         "all_reduce=2 (20 bytes), permute=10 (40 bytes)",
@@ -120,10 +117,6 @@ COSTS = {
     ),
     # 3 tokens; the scale is the same along dp, its 2 numbers are added up in float32
     "rms_norm[squares]": ("all_reduce=1 (12 bytes)", "all_reduce=3 (32 bytes)"),
-    "rms_norm[gathered]": (
-        "all_gather=1 (12 bytes)",
-        "all_gather=1 (12 bytes), all_reduce=1 (8 bytes), reduce_scatter=1 (48 bytes)",
-    ),
     # 2 by 1 by 3 numbers of each of 4, and a sum of all in float32; weights of 6 numbers each are the same along dp
     "sequence_parallel_mlp[naive]": (
         "all_gather=1 (12 bytes), reduce_scatter=1 (96 bytes)",
@@ -153,7 +146,6 @@ COSTS = {
         "all_gather=3 (132 bytes), all_reduce=3 (288 bytes)",
     ),
     # 2 by 6 of 4 by 24: rows come together, then columns, of which rows are cut; the cotangents of 4 by 24 are added up
-    "reshard[gathered]": ("all_gather=2 (72 bytes)", "all_reduce=1 (192 bytes)"),
     "reshard[exchanged]": ("all_gather=2 (72 bytes)", "all_reduce=1 (192 bytes)"),
     # 2 rows of 6, to be 12; sums of 3 by 12 in float32; backward, 2 by 12 along dp, and 3 by 12 out of which 3 were cut
     "sharded_matmul[reduced]": (
@@ -181,9 +173,7 @@ COSTS = {
     # 16 weights over tp are 64, and over dp 128; 4 are 16, and 32
     # 8 experts in 32 bits each; 24 logits are 48 bytes
     "load_balancing_loss[sums]": ("all_reduce=2 (64 bytes)", "all_reduce=1 (32 bytes)"),
-    "load_balancing_loss[gathered]": ("all_gather=1 (48 bytes)", "all_gather=1 (48 bytes)"),
     "router_z_loss[sums]": ("all_reduce=1 (4 bytes)", "no communication"),
-    "router_z_loss[gathered]": ("all_gather=1 (48 bytes)", "all_gather=1 (48 bytes)"),
     "mlp_loss[fsdp_2d]": (
         "all_gather=6 (206 bytes), all_reduce=1 (4 bytes)",
         "all_gather=6 (206 bytes), all_reduce=2 (12 bytes), reduce_scatter=6 (1,008 bytes)",
@@ -212,10 +202,6 @@ COSTS = {
     "expert_choice_layer[all_to_all]": (
         "all_gather=2 (192 bytes), all_to_all=2 (192 bytes)",
         "all_gather=2 (192 bytes), all_reduce=1 (64 bytes), all_to_all=4 (448 bytes)",
-    ),
-    "expert_choice_layer[all_gather]": (
-        "all_gather=5 (396 bytes), reduce_scatter=1 (96 bytes)",
-        "all_gather=6 (420 bytes), all_reduce=1 (64 bytes), reduce_scatter=2 (480 bytes)",
     ),
     # three arrays of 12 weights each; what tokens, gates and sums are does not change
     **{
@@ -252,10 +238,6 @@ COSTS = {
         "all_gather=1 (32 bytes), all_reduce=1 (64 bytes), all_to_all=5 (144 bytes), ragged_all_to_all=4 (136 bytes)",
     ),
     # what is gathered of 6 and of 4 rows is that of four participants; the lists of what is wider once more
-    "moe_layer[gathered_ragged]": (
-        "all_gather=3 (88 bytes), all_to_all=5 (144 bytes)",
-        "all_gather=3 (88 bytes), all_reduce=1 (64 bytes), all_to_all=6 (176 bytes), reduce_scatter=2 (320 bytes)",
-    ),
     # two rounds, of 4 chunks of 2 rows: 32 bytes there, 32 of experts, 64 back; backward twice 64 more
     "moe_layer[chunked]": (
         "all_gather=1 (32 bytes), all_reduce=1 (4 bytes), all_to_all=6 (256 bytes)",
@@ -281,18 +263,12 @@ COSTS = {
     ),
     "shard_load_balancing_loss[sums]": ("no communication", "no communication"),
     "shard_mean[mean]": ("no communication", "no communication"),
-    "shard_mean[product]": ("no communication", "no communication"),
     "shard_roll[roll]": ("no communication", "no communication"),
-    "shard_roll[slices]": ("no communication", "no communication"),
     "shard_router_z_loss[sums]": ("no communication", "no communication"),
     "weighted_mean[sums]": ("all_reduce=2 (8 bytes)", "all_reduce=1 (4 bytes)"),
     "weighted_mean[gathered]": ("all_gather=2 (20 bytes)", "all_gather=1 (10 bytes)"),
     # 3 tokens of 70 logits, the same along dp: 210 are added up in float32, or 840, or two chunks of 192
     "vocab_parallel_cross_entropy[sums]": ("all_reduce=4 (48 bytes)", "all_reduce=3 (864 bytes)"),
-    "vocab_parallel_cross_entropy[gathered]": (
-        "all_gather=1 (420 bytes)",
-        "all_gather=1 (420 bytes), all_reduce=1 (3,360 bytes)",
-    ),
     "vocab_parallel_cross_entropy[chunked]": ("all_reduce=4 (48 bytes)", "all_reduce=4 (1,560 bytes)"),
 }
 # one round, where tokens of the other data choose otherwise: 16 bytes there, 16 of experts, 32 back

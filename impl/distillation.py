@@ -9,8 +9,8 @@ other parts of them than the teacher's do, JAX up to 0.12 copies them by way of 
 teacher is done. `transfer` cuts them on the teacher's devices into the parts that the student's are to have.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, TypeAlias
 
 import jax
@@ -166,22 +166,18 @@ def _bounds(index: Any, shape: tuple[int, ...]) -> Indices:
     return tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
 
 
-_CUTTERS: dict[Any, Any] = {}
-
-
+@functools.cache
 def _cutter(sharding: Any) -> Any:
     """A jitted function of an array and of parts to these parts, on every device of the array."""
-    if sharding not in _CUTTERS:
-        mesh = sharding.mesh if isinstance(sharding, NamedSharding) else None
+    mesh = sharding.mesh if isinstance(sharding, NamedSharding) else None
 
-        @partial(jax.jit, static_argnums=1)
-        def cut(x: Array, parts: tuple[Indices, ...]) -> list[Array]:
-            whole = x if mesh is None else _everywhere(x, mesh)
-            pieces = [whole[tuple(slice(*bounds) for bounds in part)] for part in parts]
-            return pieces if mesh is None else [_everywhere(piece, mesh) for piece in pieces]
+    @functools.partial(jax.jit, static_argnums=1)
+    def cut(x: Array, parts: tuple[Indices, ...]) -> list[Array]:
+        whole = x if mesh is None else _everywhere(x, mesh)
+        pieces = [whole[tuple(slice(*bounds) for bounds in part)] for part in parts]
+        return pieces if mesh is None else [_everywhere(piece, mesh) for piece in pieces]
 
-        _CUTTERS[sharding] = cut
-    return _CUTTERS[sharding]
+    return cut
 
 
 def _everywhere(x: Array, mesh: Mesh | AbstractMesh) -> Array:

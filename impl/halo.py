@@ -1,6 +1,6 @@
 """Halo exchange: every participant's block with the edges of its neighbours attached, as stencils need them.
 
-Both forms run inside `jax.shard_map`, over one axis or a tuple of axes in any order (`Y`, in logical order). The
+Runs inside `jax.shard_map`, over one axis or a tuple of axes in any order (`Y`, in logical order). The
 array is a circle: behind the last participant's rows come those of the first.
 """
 
@@ -29,9 +29,11 @@ def halo_exchange(x: Block, axis_name: AxisName, *, before: int, after: int, axi
         ValueError: for an unknown axis, a dimension out of range, or rows that are negative or more than the p n
             of the whole array.
     """
-    axes, axis = _checked("halo_exchange", x, axis_name, before, after, axis)
-    x = cast_varying(x, axes)
-    p, n = lax.axis_size(axes), x.shape[axis]
+    axes = check_axes("halo_exchange", axis_name)
+    axis = check_dimension("halo_exchange", "axis", axis, x.ndim)
+    x, p, n = cast_varying(x, axes), lax.axis_size(axes), x.shape[axis]
+    for argument, rows in (("before", before), ("after", after)):
+        check_extent("halo_exchange", argument, rows, p * n, f"at most the rows of all blocks along dimension {axis}")
     tails, heads = _taken(before, n, p), _taken(after, n, p)
     in_front: list[Block] = []
     behind: list[tuple[int, Block]] = []
@@ -50,18 +52,6 @@ def halo_exchange(x: Block, axis_name: AxisName, *, before: int, after: int, axi
         behind += [(ahead, first)] if head else []
     nearest_first = [rows for _, rows in sorted(behind, key=lambda pair: pair[0])]
     return jnp.concatenate([*in_front[::-1], x, *nearest_first], axis)
-
-
-def _checked(
-    function: str, x: Block, axis_name: AxisName, before: int, after: int, axis: int
-) -> tuple[tuple[str, ...], int]:
-    """The axis tuple and the dimension counted from the front, of legal arguments."""
-    axes = check_axes(function, axis_name)
-    axis = check_dimension(function, "axis", axis, x.ndim)
-    most = lax.axis_size(axes) * x.shape[axis]
-    for argument, rows in (("before", before), ("after", after)):
-        check_extent(function, argument, rows, most, f"at most the rows of all blocks along dimension {axis}")
-    return axes, axis
 
 
 def _taken(rows: int, n: int, p: int) -> list[int]:

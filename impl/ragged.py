@@ -156,7 +156,7 @@ def _differentiable(axes: Axes, disjoint: bool) -> "jax.custom_jvp[Block]":
 
     @jax.custom_jvp
     def exchange(operand: Block, output: Block, lists: Lists) -> Block:
-        return _exchange(operand, output, *lists, axes=axes)
+        return _exchange(operand, output, lists, axes)
 
     def derivative(
         primals: tuple[Block, Block, Lists], tangents: tuple[Block | SymbolicZero, Block | SymbolicZero, Any]
@@ -173,7 +173,7 @@ def _differentiable(axes: Axes, disjoint: bool) -> "jax.custom_jvp[Block]":
                 known[i] if i in known else cast_varying(jnp.zeros_like(x), varying(x))
                 for i, x in enumerate((operand, output))
             )
-            return _exchange(rows, into, *lists, axes=axes)
+            return _exchange(rows, into, lists, axes)
 
         def backward(lists: Lists, ct: Block) -> list[Block]:
             both = _returned(ct, lists, operand.shape[0], axes, disjoint)
@@ -194,7 +194,7 @@ def _returned(ct: Block, lists: Lists, rows: int, axes: Axes, disjoint: bool) ->
     back, places = all_to_all(jnp.stack([target, packed]), axes, split_axis=1, concat_axis=1, tiled=True)
     room = rows if disjoint else min(sent.size * rows, lax.axis_size(axes) * ct.shape[0])
     buffer = cast_varying(jnp.zeros((room, *ct.shape[1:]), ct.dtype), varying(ct))
-    operand = _exchange(ct, buffer, back, received, places, sent, axes=axes)
+    operand = _exchange(ct, buffer, (back, received, places, sent), axes)
     if not disjoint:
         used, entry, within = _slices(packed, sent, room)
         origin = jnp.where(used, begin[entry] + within, rows)
@@ -204,16 +204,7 @@ def _returned(ct: Block, lists: Lists, rows: int, axes: Axes, disjoint: bool) ->
     return operand, jnp.where(_beside(written, ct), 0, ct)
 
 
-def _exchange(
-    operand: Block,
-    output: Block,
-    input_offsets: Block,
-    send_sizes: Block,
-    output_offsets: Block,
-    recv_sizes: Block,
-    *,
-    axes: Axes,
-) -> Block:
+def _exchange(operand: Block, output: Block, lists: Lists, axes: Axes) -> Block:
     """The collective, with a rule for `jax.vmap`: JAX's own fails unless all operands are mapped."""
 
     @jax.custom_batching.custom_vmap
@@ -235,4 +226,4 @@ def _exchange(
         result = exchange(joined, into, tuple(one.ravel() for one in lists))
         return result.reshape(output.shape), True
 
-    return exchange(operand, output, (input_offsets, send_sizes, output_offsets, recv_sizes))
+    return exchange(operand, output, lists)

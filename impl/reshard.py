@@ -32,7 +32,12 @@ def exchanged_reshard(x: Given, *, x_rows: AxisName, x_columns: AxisName, rows: 
             dimensions.
     """
     held, wanted = layout(x_rows, x_columns), layout(rows, columns)
-    _check_block("exchanged_reshard", x, held, wanted)
+    name, sizes = "exchanged_reshard", dict(jax.sharding.get_abstract_mesh().shape)
+    check_rank(name, "x", x, 2)
+    _check_axes(name, ("x_rows", "x_columns"), held, sizes)
+    _check_axes(name, ("rows", "columns"), wanted, sizes)
+    whole = [n * math.prod(sizes[axis] for axis in axes) for n, axes in zip(x.shape, held, strict=True)]
+    _check_divides(name, whole, wanted, sizes)
     return exchanged(x, held, wanted)
 
 
@@ -76,15 +81,6 @@ def explicit_reshard(
     held, wanted = layout(x_rows, x_columns), layout(rows, columns)
     _check_whole("explicit_reshard", x, wanted, mesh)
     return on_explicit_axes(lambda x: jax.reshard(x, spec(wanted)), mesh, held)(x)
-
-
-def _check_block(function: str, x: Given, held: Layout, wanted: Layout) -> None:
-    check_rank(function, "x", x, 2)
-    shape = dict(jax.sharding.get_abstract_mesh().shape)
-    _check_axes(function, ("x_rows", "x_columns"), held, shape)
-    _check_axes(function, ("rows", "columns"), wanted, shape)
-    whole = [n * math.prod(shape[name] for name in axes) for n, axes in zip(x.shape, held, strict=True)]
-    _check_divides(function, whole, wanted, shape)
 
 
 def _check_whole(function: str, x: Given, wanted: Layout, mesh: Mesh | AbstractMesh) -> None:

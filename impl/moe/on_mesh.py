@@ -52,17 +52,14 @@ class GlobalMoeLayer:
         Experts are the same along X, and the gradient of one is that of all tokens. Arrays that are laid out in another
         way are moved to that. On axes of type Explicit call it under `jax.jit`, or `jax.set_mesh`.
 
+        Arguments that are not listed are those of `dense_moe`.
+
         Arguments:
-            tokens: as in `dense_moe`, and so are `router_weights`, `expert_weights`, `top_k` and `over`.
-            router_weights: see there.
-            expert_weights: see there.
             mesh: the mesh.
             data: the axis or axis tuple, in any order, over which tokens alone are shared; it may be of none, `()`.
             expert: the same over which experts are shared, and tokens as well; of one axis at least.
-            top_k: see there.
             capacity: the most pairs that an expert keeps, of all tokens of the array; None: all.
             policy: as in `dense_moe`, but for `"sender"`, whose buffers are those of a participant.
-            over: see there.
 
         Raises:
             ValueError: as `dense_moe`; and for axes that are not the mesh's, or are in both roles; for tokens or

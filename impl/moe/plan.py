@@ -144,13 +144,10 @@ def planned(
 ) -> Plan:
     """The plan of a layer's call: operands checked and widened, tokens routed, and who is kept.
 
+    Arguments that are not listed are those of `dense_moe`.
+
     Arguments:
         function: what messages call the function that was called.
-        tokens: as in `dense_moe`, and so are the others.
-        router_weights: see there.
-        expert_weights: see there.
-        axis_name: see there.
-        settings: see there.
         sharing: the axis tuple of all whose tokens share the capacity, in whose order they are numbered: those of
             `axis_name`, and others along which experts are the same, if the policy is not "sender". None: `axis_name`.
 

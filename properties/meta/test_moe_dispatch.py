@@ -11,7 +11,6 @@ from jax.sharding import PartitionSpec as P
 
 from shardproof.impl import moe
 from shardproof.impl.moe.routing import softmax
-from shardproof.impl.ragged import ragged_all_to_all
 from shardproof.properties.engines.simulate import prepare, simulate
 
 PLACES = 4
@@ -54,21 +53,6 @@ def test_rows_come_back_to_where_they_were(seed: int) -> None:
             own[begin : begin + count] = True
         assert returned[place].tolist() == own.tolist()
         assert back[place].tolist() == np.where(own, values[place], 0).tolist()
-
-
-def test_the_operand_alone_has_a_gradient() -> None:
-    """Where the output is a constant, the exchange is differentiated in what it sends."""
-
-    def gradient(x: Any) -> Any:
-        def sent(x: Any) -> Any:
-            lists = (jnp.arange(PLACES), jnp.ones(PLACES, int), jnp.full(PLACES, jax.lax.axis_index("ep")))
-            return ragged_all_to_all(x, jnp.zeros_like(x), *lists, jnp.ones(PLACES, int), axis_name="ep")
-
-        weights = 1 + jnp.arange(PLACES) + 10.0 * jax.lax.axis_index("ep")
-        return jax.vjp(sent, x)[1](weights)[0]
-
-    found = np.asarray(simulate(over(gradient, P("ep")), np.ones(PLACES * PLACES, np.float32))).reshape(PLACES, PLACES)
-    assert found.tolist() == [[1 + i + 10 * j for j in range(PLACES)] for i in range(PLACES)]
 
 
 @pytest.mark.parametrize(

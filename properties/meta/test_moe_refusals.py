@@ -1,6 +1,5 @@
 """What routing, capacities, dispatchers and layers of experts refuse, and in which words."""
 
-from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,9 +9,6 @@ from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
 from shardproof.impl import moe
-from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.cases.case import Case, Operand, Placement
-from shardproof.properties.contracts.moe import _more_columns
 from shardproof.properties.engines.simulate import simulate
 from shardproof.properties.meta.test_moe_dispatch import PLACES, over
 
@@ -77,15 +73,6 @@ WRONG_ON_MESH: dict[str, tuple[dict[str, Any], str]] = {
     "both roles": ({"expert": ("dp", "ep")}, r"expert=\('dp', 'ep'\): expected none of the axes of data=\('dp',\)"),
     "no axis": ({"expert": ()}, r"expert=\(\): expected one axis at least"),
     "of participants": ({"policy": "sender"}, r"policy='sender': expected one that does not depend on the mesh"),
-    "tokens": ({"tokens": (6, 3)}, r"tokens='float32\[6, 3\]': expected a size that the 4 parts of"),
-    "rank": ({"tokens": (8,)}, r"tokens='float32\[8\]': expected an array of 2 dimensions"),
-    "experts": ({"experts": (7, 3, 2)}, r"expert_weights='float32\[7, 3, 2\]': expected a size that the 2 parts of"),
-    "columns": (
-        {"router": (3, 9)},
-        r"router_weights='float32\[3,9\].*': expected a number of experts that is a multiple",
-    ),
-    "choices": ({"top_k": 9}, r"top_k=9: expected an integer in \[1, 8\]"),
-    "room": ({"capacity": -1}, r"capacity=-1: expected an integer of at least 0"),
 }
 
 
@@ -117,13 +104,3 @@ def test_the_array_of_gated_experts_that_is_wrong_is_named() -> None:
             np.zeros((3, 4), np.float32),
             *experts,
         )
-
-
-def test_a_number_of_experts_is_wrong_for_those_that_have_them() -> None:
-    """One expert more is forbidden for several participants that have experts, and not of others that share tokens."""
-    blocks = ((4, 3), (3, 2), (1, 3, 2))
-    operands = tuple(Operand(block, "float32", Placement(((),) * len(block))) for block in blocks)
-    shared = Case("global_moe_layer", MeshCase(("dp", "ep"), (1, 2)), ("dp", "ep"), operands)
-    alone = replace(shared, operands=(*operands[:2], replace(operands[2], block=(2, 3, 2))))
-    assert not _more_columns(shared).is_empty
-    assert _more_columns(alone).is_empty

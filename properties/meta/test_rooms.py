@@ -1,4 +1,4 @@
-"""The rules of the rooms: what each may import, and how no module is called."""
+"""The rules of the rooms: what each may import."""
 
 import ast
 import sys
@@ -15,7 +15,6 @@ MAY_IMPORT = {
 }
 SHARED = {"mesh", "dtypes"}
 """The oracles' modules that the engines may use: definitions of data, by which nothing is judged."""
-NO_NAMES = {"utils", "helpers", "common"}  # a thing lives where its meaning is
 DYNAMIC_IMPORTS = {"import_module", "__import__"}
 
 
@@ -66,30 +65,3 @@ def oracles_in(source: str) -> set[str]:
 def test_engines_share_nothing_with_what_judges_them(path: Path) -> None:
     """An engine imports of the oracles what meshes and dtypes are, and nothing else."""
     assert oracles_in((ROOT / path).read_text(encoding="utf-8")) <= SHARED
-
-
-@pytest.mark.parametrize("room", ["impl", "oracles", "properties"])
-def test_no_module_is_a_drawer(room: str) -> None:
-    """No module or package is named after the fact that others need it."""
-    drawers = [path for path in sources(room) if NO_NAMES & {*path.parts[:-1], path.stem}]
-    assert sources(room)
-    assert not drawers, f"{', '.join(map(str, drawers))}: what is in there has a meaning, so it has a place"
-
-
-@pytest.mark.parametrize(
-    ("source", "packages"),
-    [
-        ("import jax.numpy as jnp, numpy", {"jax", "numpy"}),
-        ("from jax.sharding import Mesh", {"jax"}),
-        ("from shardproof.impl.local import shard_mean", {"shardproof.impl"}),
-        ("from shardproof import check", {"shardproof"}),
-        ("def f():\n    if True:\n        import jax", {"jax"}),
-        ("from . import mesh", {"."}),
-        ("import importlib\nimportlib.import_module('jax')", {"importlib", "import_module"}),
-        ("__import__('jax')", {"__import__"}),
-        ("'import jax'  # import jax", set()),
-    ],
-)
-def test_an_import_is_found_wherever_it_is(source: str, packages: set[str]) -> None:
-    """An import is found at the head, in a function and behind a call, and not in a comment or a string."""
-    assert imported(source) == packages

@@ -6,7 +6,7 @@ that multiplies its blocks by the zeros of a mask or of padding has a term more,
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np

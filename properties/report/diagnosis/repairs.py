@@ -272,7 +272,7 @@ def _rounding_line(program: Simulated, case: Case, data: Data, difference: Diffe
     # the narrowest first, and of these the one that comes first
     for places in sorted(found, key=lambda places: -unit_roundoff(dtype(places)))[:MOST_CHANGES]:
         change = Change(frozenset(id(program.equations[i]) for i in places), then="rounded")
-        results = program.run_changed(*arrays, change=change)
+        results = run_wide(program, *arrays, change=change)
         blocks = all_blocks(case, np.asarray(results[difference.leaf].value))
         off = np.abs(blocks - difference.expected.astype(blocks.dtype))
         if ((off > bound) & difference.wrong).any():

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import shlex
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from shardproof.properties.programs.program import WrongResult
 from shardproof.properties.report.failures.lanes import picture
 from shardproof.properties.report.failures.record import identity, record
 from shardproof.properties.report.scripts.script import script
+from shardproof.properties.report.session import MADE_TEST
 from shardproof.properties.runner.named import NotAFailure, impl_options, is_built_in, name_of
 from shardproof.properties.runner.violation import LawViolation
 
@@ -58,8 +60,9 @@ def replay_command(implementation: Implementation, case: Path) -> str:
     """
     name = None if is_built_in(implementation) else name_of(implementation)
     if name is not None and implementation.program is not None and name.path is not None:
-        here = Path.cwd().resolve()
-        if name.path.name.startswith("test_") and here in name.path.parents:
+        here, values = Path.cwd().resolve(), vars(sys.modules[name.module]).values()
+        tested = any(getattr(value, MADE_TEST, None) is implementation.program for value in list(values))
+        if tested and here in name.path.parents:
             return f"pytest {shlex.quote(str(name.path.relative_to(here)))} --replay={case}"
     try:
         options = impl_options(implementation)

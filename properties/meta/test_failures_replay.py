@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardproof.oracles.mesh import MeshCase
@@ -107,6 +107,7 @@ def records(draw: st.DrawFn) -> Recorded:
     )
 
 
+@settings(max_examples=30)
 @given(recorded=records())
 def test_every_failure_survives_its_json(recorded: Recorded) -> None:
     """What is written is read again, equal in every field: cases of all laws, with any words."""
@@ -125,7 +126,7 @@ def test_every_failure_survives_its_json(recorded: Recorded) -> None:
         CASE,
         dataclasses.replace(CASE, out=(Placement((("tp",),)),), roles=(("model", ("tp", "dp")), ("data", "dp"))),
     ],
-    ids=lambda value: type(value).__name__,
+    ids=("mesh", "placement", "operand", "data", "case", "case with out and roles"),
 )
 def test_each_dataclass_of_a_case_survives_json(value: Any) -> None:
     """Written to JSON text and read again, it is equal to itself."""
@@ -169,7 +170,10 @@ HOSTILE: dict[str, tuple[str | bytes, str]] = {
     "an engine of another law": (changed(law="overlap"), "engine='xla': the law 'overlap' is checked by simulate"),
     "a path for an axis": (changed(case__axis_name="../../etc/passwd"), "axis_name='../../etc/passwd': expected an"),
     "an axis": (changed(case__axis_name=["xp"]), "axis_name=('xp',): expected distinct axes of the mesh"),
-    "a parameter": (changed(case__params=[["shell", "rm"]]), "parameter='shell': expected one of offset"),
+    "a parameter": (
+        changed(case__params=[["offset", 1], ["shell", "rm"]]),
+        "parameter='shell': expected one of offset",
+    ),
     "no parameter": (changed(case__params=[]), "parameter='offset': not given"),
     "a huge parameter": (changed(case__params=[["offset", 10**400]]), "offset=10000"),
     "a quote": (changed(case__params=[["offset", '"""']]), "expected no quotes and no backslashes"),

@@ -143,7 +143,7 @@ def violation_of(
     function: Callable[..., Any], case: Case, law: str, engine: Engine | None = None, **said: Any
 ) -> LawViolation:
     """The violation of a law by a function."""
-    implementation = Implementation(case.contract, "mine", function, **said)
+    implementation = Implementation(case.contract, getattr(function, "__name__", "mine"), function, **said)
     with pytest.raises(LawViolation) as caught:
         verify(LAWS[law], implementation, case, engine or SimulateEngine(), Tally(case.contract, "mine", law))
     return caught.value
@@ -237,7 +237,7 @@ def test_a_script_of_another_law_calls_shardproof(name: str, mine: Any, tmp_path
 def crash(function: Callable[..., Any]) -> LawViolation:
     """The violation of a function that aborts its process."""
     broken = Broken("aborts", "aborts the process (SIGABRT)")
-    mine = Implementation("ring_shift", "mine", function)
+    mine = Implementation("ring_shift", function.__name__, function)
     return LawViolation(mine, LAWS["value"], a_case("ring_shift", offset=1), "simulate", broken)
 
 

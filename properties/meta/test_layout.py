@@ -1,7 +1,6 @@
 """Laws of `shardproof.oracles.layout` and `shardproof.oracles.mesh`: two derivations of every block, and messages."""
 
 import itertools
-import json
 import math
 import re
 from collections.abc import Callable
@@ -276,17 +275,6 @@ REVERSED = MeshCase(("dp", "tp"), (1, 2), (1, 0), ("auto", "explicit"))
             id="axis-type-unknown",
         ),
         pytest.param(
-            lambda: MeshCase.from_json({"axis_names": ["dp"], "sizes": [2]}),
-            "mesh={'axis_names': ['dp'], 'sizes': [2]}: expected lists for axis_names, sizes, devices, axis_types",
-            id="json-key-missing",
-        ),
-        pytest.param(
-            lambda: MeshCase.from_json({"axis_names": ["dp"], "sizes": ["a"], "devices": [0], "axis_types": ["auto"]}),
-            "mesh={'axis_names': ['dp'], 'sizes': ['a'], 'devices': [0], 'axis_types': ['auto']}: "
-            "expected whole numbers for sizes and devices",
-            id="json-size-no-number",
-        ),
-        pytest.param(
             lambda: GRID.axis_size(("dp", "ep")),
             "axis_name=('dp', 'ep'): 'ep' is not an axis of the mesh (dp=2, tp=4)",
             id="axis-size-unknown-axis",
@@ -302,12 +290,6 @@ def test_refusals_tell_the_whole_story(call: Callable[[], Any], message: str) ->
     """What is no layout or no mesh is refused with the argument, its value and what was expected."""
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         call()
-
-
-@given(mesh=small_meshes())
-def test_a_mesh_survives_json(mesh: MeshCase) -> None:
-    """A mesh written to JSON text and read again is equal to itself."""
-    assert MeshCase.from_json(json.loads(json.dumps(mesh.to_json()))) == mesh
 
 
 @given(mesh=small_meshes(), data=st.data())

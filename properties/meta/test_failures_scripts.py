@@ -54,15 +54,16 @@ def ring_shift(x, axis_name, *, offset=1):
 
 def all_reduce(x, axis_name, *, op="sum"):
     """Right values, and twice the gradient."""
+    if RIGHT:
+        return collectives.all_reduce(x, axis_name, op=op)
 
     @jax.custom_vjp
     def reduce(x):
         return collectives.all_reduce(x, axis_name, op=op)
 
-    factor = 1 if RIGHT else 2
     reduce.defvjp(
         lambda x: (reduce(x), None),
-        lambda _, ct: (factor * lax.pcast(collectives.all_reduce(ct, axis_name, op=op), axis_name, to="varying"),),
+        lambda _, ct: (2 * lax.pcast(collectives.all_reduce(ct, axis_name, op=op), axis_name, to="varying"),),
     )
     return reduce(x)
 

@@ -4,13 +4,12 @@ import keyword
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 AXIS_TYPES = ("auto", "explicit")
 MOST_AXES = 16
-"""The most axes of a mesh that is read from a file."""
+"""The most axes of a mesh."""
 MOST_DEVICES = 2**16
-"""The most devices of a mesh that is read from a file: 16 times the largest pod."""
+"""The most devices of a mesh: 16 times the largest pod."""
 LONGEST_NAME = 100
 """The most characters in the name of an axis."""
 
@@ -52,12 +51,16 @@ class MeshCase:
                 raise ValueError(f"axis_names={self.axis_names}: expected at most {LONGEST_NAME} characters in each")
         if any(size < 1 for size in self.sizes):
             raise ValueError(f"sizes={self.sizes}: expected at least one device along every axis")
+        if math.prod(self.sizes) > MOST_DEVICES or len(self.sizes) > MOST_AXES:
+            raise ValueError(f"sizes={self.sizes}: expected at most {MOST_AXES} axes and {MOST_DEVICES} devices")
         object.__setattr__(self, "devices", self.devices or tuple(range(self.size)))
         object.__setattr__(self, "axis_types", self.axis_types or ("auto",) * len(self.sizes))
         if len(self.devices) != self.size or len(set(self.devices)) != self.size or min(self.devices) < 0:
             raise ValueError(
                 f"devices={self.devices}: expected {self.size} distinct device numbers for the mesh {self.shape}"
             )
+        if max(self.devices) >= MOST_DEVICES:
+            raise ValueError(f"devices={self.devices}: expected numbers below {MOST_DEVICES}")
         if len(self.axis_types) != len(self.sizes) or not set(self.axis_types) <= set(AXIS_TYPES):
             raise ValueError(
                 f"axis_types={self.axis_types}: expected one of {AXIS_TYPES} for each of {self.axis_names}"
@@ -116,42 +119,3 @@ class MeshCase:
         notes = [f"devices {','.join(map(str, self.devices))}"] if self.permuted else []
         notes += [f"explicit {','.join(explicit)}"] if explicit else []
         return f"({axes})" + "".join(f" [{note}]" for note in notes)
-
-    def to_json(self) -> dict[str, Any]:
-        """This mesh as JSON-able data."""
-        return {
-            "axis_names": list(self.axis_names),
-            "sizes": list(self.sizes),
-            "devices": list(self.devices),
-            "axis_types": list(self.axis_types),
-        }
-
-    @classmethod
-    def from_json(cls, data: Any) -> "MeshCase":
-        """The mesh that `to_json` wrote.
-
-        Raises:
-            ValueError: if `data` does not describe a mesh, or one of more than `MOST_DEVICES` devices.
-        """
-        fields = ("axis_names", "sizes", "devices", "axis_types")
-        told = f"mesh={_shown(data)}"
-        if not isinstance(data, dict) or not all(isinstance(data.get(name), list) for name in fields):
-            raise ValueError(f"{told}: expected lists for {', '.join(fields)}")
-        if len(data) > len(fields):
-            raise ValueError(f"{told}: expected {', '.join(fields)} and nothing else")
-        if not all(type(n) is int for n in [*data["sizes"], *data["devices"]]):  # True is none
-            raise ValueError(f"{told}: expected whole numbers for sizes and devices")
-        if not all(isinstance(n, str) for n in [*data["axis_names"], *data["axis_types"]]):
-            raise ValueError(f"{told}: expected strings for axis_names and axis_types")
-        if len(data["sizes"]) > MOST_AXES:
-            raise ValueError(f"{told}: expected at most {MOST_AXES} axes")
-        if math.prod(data["sizes"]) > MOST_DEVICES or max(data["devices"], default=0) >= MOST_DEVICES:
-            raise ValueError(f"{told}: expected at most {MOST_DEVICES} devices, numbered from 0")
-        if not data["devices"] or not data["axis_types"]:
-            raise ValueError(f"{told}: expected every device and every axis type")
-        return cls(*(tuple(data[name]) for name in fields))
-
-
-def _shown(data: Any) -> str:
-    text = repr(data)
-    return text if len(text) <= 200 else f"{text[:199]}…"

@@ -8,28 +8,24 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from shardproof.oracles.layout import Entries, shard
 from shardproof.oracles.mesh import MOST_AXES, MOST_DEVICES, MeshCase, as_axes
 from shardproof.properties.cases import reading
-from shardproof.properties.cases.chain import BATCH, FED, LINKS, MOST_LINKS, Chain, Link, check_chain, in_words, links
+from shardproof.properties.cases.chain import BATCH, FED, Chain, Link, check_chain, in_words, links
 from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.cases.operand import (
     MOST_ELEMENTS,
     MOST_RANK,
     Operand,
     Placement,
-    names_in,
-    operand_in,
-    placement_in,
+    check_operand,
+    check_placement,
 )
 
 __all__ = ["MOST_ELEMENTS", "Case", "Operand", "Placement"]
-
-FORMAT = 3
-"""The version of the JSON form; a reader refuses a newer one. In the first there were no roles, and up to the second
-one transformation (`around`) instead of a chain."""
 
 MOST_OPERANDS, MOST_DATA = 64, 100
 MOST_SEED = 2**32
@@ -187,94 +183,48 @@ class Case:
 
     def to_json(self) -> str:
         """This case as JSON."""
-        record = {
-            "format": FORMAT,
-            "contract": self.contract,
-            "mesh": self.mesh.to_json(),
-            "axis_name": self.axis_name,
-            "operands": [dataclasses.asdict(operand) for operand in self.operands],
-            "params": dict(self.params),
-            "data": [dataclasses.asdict(data) for data in self.data],
-            "chain": self.chain,
-            "manual": self.manual,
-            "tree": self.tree,
-            "out": None if self.out is None else [dataclasses.asdict(placed) for placed in self.out],
-            "forbidden": self.forbidden,
-            "roles": dict(self.roles),
-        }
-        return json.dumps(record, indent=1)
+        return json.dumps(msgspec.to_builtins(self))
 
     @classmethod
     def from_json(cls, text: str) -> "Case":
         """The case that `to_json` wrote; nothing in the text is executed.
 
         Raises:
-            ValueError: if the text is no JSON, no case, of a newer format, or out of all bounds.
+            ValueError: if the text is no JSON, no case, or out of all bounds.
         """
-        record = reading.loaded(text)
-        if not isinstance(record, dict) or "format" not in record:
-            raise ValueError("not a case: expected a JSON object with a 'format'")
-        if type(record["format"]) is not int or not 1 <= record["format"] <= FORMAT:
-            raise ValueError(
-                f"format={reading.shown(record['format'])}: expected 1 to {FORMAT}; another version wrote this case"
-            )
-        fields = [field.name for field in dataclasses.fields(cls)]
-        names = ["around" if name == "chain" and record["format"] < 3 else name for name in fields]
-        reading.fields("case", record, ("format", *names), optional=("roles",) if record["format"] == 1 else ())
-        return cls(
-            contract=reading.identifier("contract", record["contract"]),
-            mesh=MeshCase.from_json(record["mesh"]),
-            axis_name=_axis_name(record["axis_name"]),
-            operands=tuple(map(operand_in, reading.items("operands", record["operands"], most=MOST_OPERANDS))),
-            params=_params(record["params"]),
-            data=tuple(map(_data, reading.items("data", record["data"], most=MOST_DATA))),
-            chain=_chain(record),
-            manual=names_in("manual", record["manual"]),
-            tree=reading.truth("tree", record["tree"]),
-            out=_out(record["out"], record),
-            forbidden=record["forbidden"] and reading.identifier("forbidden", record["forbidden"]),
-            roles=_roles(record.get("roles", {})),
-        )
+        return bounded(reading.decoded(cls, reading.loaded(text)))
 
 
-def _axis_name(value: Any) -> str | tuple[str, ...]:
-    return names_in("axis_name", value) if isinstance(value, list) else reading.identifier("axis_name", value)
+def bounded(case: Case) -> Case:
+    """A decoded case, whose names, numbers and sizes are such as can be drawn, and parameters hashable.
 
-
-def _chain(record: Any) -> Chain:
-    """The transformations; up to the second format a name, of which `jit` is none."""
-    if record["format"] < 3:
-        name = reading.one_of("around", record["around"], ("jit", *LINKS))
-        return () if name == "jit" else (name,)
-    chain = [reading.one_of("chain", name, LINKS) for name in reading.items("chain", record["chain"], most=MOST_LINKS)]
-    check_chain(chain)
-    return tuple(chain)
-
-
-def _roles(value: Any) -> tuple[tuple[str, str | tuple[str, ...]], ...]:
-    if not isinstance(value, dict) or len(value) > MOST_AXES:
-        raise ValueError(f"roles={reading.shown(value)}: expected an object with at most {MOST_AXES} of them")
-    return tuple((reading.identifier("role", role), _axis_name(axes)) for role, axes in value.items())
-
-
-def _out(value: Any, record: Any) -> tuple[Placement, ...] | None:
-    """How the results leave; in the first format all of them in the same way."""
-    if value is None:
-        return None
-    if record["format"] == 1:
-        return (placement_in("out", value),) * (len(record["operands"]) if record["tree"] is True else 1)
-    return tuple(placement_in("out", placed) for placed in reading.items("out", value, most=MOST_OPERANDS))
-
-
-def _data(value: Any) -> Data:
-    record = reading.fields("data", value, [field.name for field in dataclasses.fields(Data)])
-    return Data(reading.text("kind", record["kind"]), reading.number("seed", record["seed"], 0, MOST_SEED))
-
-
-def _params(value: Any) -> tuple[tuple[str, Any], ...]:
-    if not isinstance(value, dict) or len(value) > MOST_RANK:
-        raise ValueError(f"params={reading.shown(value)}: expected an object with at most {MOST_RANK} parameters")
-    return tuple((reading.identifier("parameter", name), parameter(name, found)) for name, found in value.items())
+    Raises:
+        ValueError: naming the field that is not, its value, and the one expected.
+    """
+    for what, found, most in (
+        ("operands", case.operands, MOST_OPERANDS),
+        ("data", case.data, MOST_DATA),
+        ("params", case.params, MOST_RANK),
+        ("roles", case.roles, MOST_AXES),
+        ("out", case.out or (), MOST_OPERANDS),
+    ):
+        if len(found) > most:
+            raise reading.Unreadable(f"{what}: {len(found)} of them: expected at most {most}")
+    named = [("contract", case.contract), *(("axis_name", name) for name in case.axes)]
+    named += [("manual", name) for name in case.manual] + [("role", role) for role, _ in case.roles]
+    named += [("roles", name) for _, axes in case.roles for name in as_axes(axes)]
+    named += [("forbidden", case.forbidden)] if case.forbidden else []
+    for what, name in named:
+        reading.identifier(what, name)
+    for data in case.data:
+        reading.number("seed", data.seed, 0, MOST_SEED)
+    check_chain(case.chain)
+    for operand in case.operands:
+        check_operand(operand, case.mesh)
+    for placed in case.out or ():
+        check_placement(placed, case.mesh, len(placed.spec))
+    params = ((reading.identifier("parameter", name), parameter(name, value)) for name, value in case.params)
+    return dataclasses.replace(case, params=tuple(params))
 
 
 def parameter(name: str, value: Any, *, depth: int = 2) -> Any:
@@ -286,9 +236,9 @@ def parameter(name: str, value: Any, *, depth: int = 2) -> Any:
         Unreadable: if it is another value.
     """
     if isinstance(value, list | tuple) and depth:
-        return tuple(
-            parameter(name, item, depth=depth - 1) for item in reading.items(name, [*value], most=MOST_DEVICES)
-        )
+        if len(value) > MOST_DEVICES:
+            raise reading.Unreadable(f"{name}: {len(value)} values: expected at most {MOST_DEVICES}")
+        return tuple(parameter(name, item, depth=depth - 1) for item in value)
     if isinstance(value, str):
         if {"'", '"', "\\"}.intersection(value):
             raise reading.Unreadable(f"{name}={reading.shown(value)}: expected no quotes and no backslashes")

@@ -1,14 +1,13 @@
 """The array arguments of a case: their blocks, and how blocks make up global arrays."""
 
-import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from shardproof.oracles.layout import Entries
-from shardproof.oracles.mesh import MOST_AXES, MeshCase
+from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases import reading
 from shardproof.properties.cases.strategies.dtypes import as_dtype
 
@@ -64,39 +63,35 @@ class Operand:
         return f"{self.dtype}[{','.join(sides)}]{stacked}"
 
 
-def names_in(what: str, value: Any) -> tuple[str, ...]:
-    """Names of axes in JSON.
+def check_operand(operand: Operand, mesh: MeshCase) -> None:
+    """A decoded operand is one that can be drawn on the mesh.
 
     Raises:
-        ValueError: if they are none, or too many.
+        ValueError: if it is not.
     """
-    return tuple(reading.identifier(what, name) for name in reading.items(what, value, most=2 * MOST_AXES))
+    for side in operand.block:
+        reading.number("block", side, 0, MOST_ELEMENTS)
+    if as_dtype(operand.dtype).name != operand.dtype:
+        raise reading.Unreadable(f"dtype={reading.shown(operand.dtype)}: expected {as_dtype(operand.dtype).name!r}")
+    if len(operand.block) > MOST_RANK:
+        raise reading.Unreadable(f"block={reading.shown(operand.block)}: expected at most {MOST_RANK} dimensions")
+    elements = mesh.size * math.prod(max(side, 1) for side in operand.block)
+    if elements > MOST_ELEMENTS:
+        raise reading.Unreadable(f"block={operand.block}: {elements} elements on all devices, expected {MOST_ELEMENTS}")
+    check_placement(operand.placement, mesh, len(operand.block))
 
 
-def operand_in(value: Any) -> Operand:
-    """An operand in JSON.
+def check_placement(placement: Placement, mesh: MeshCase, rank: int) -> None:
+    """A decoded placement has an entry for each dimension, and names each axis of the mesh at most once.
 
     Raises:
-        ValueError: if it is none.
+        ValueError: if it is not so.
     """
-    record = reading.fields("operand", value, [field.name for field in dataclasses.fields(Operand)])
-    sides = reading.items("block", record["block"], most=MOST_RANK)
-    return Operand(
-        tuple(reading.number("block", side, 0, MOST_ELEMENTS) for side in sides),
-        as_dtype(reading.text("dtype", record["dtype"])).name,
-        placement_in("placement", record["placement"]),
-    )
-
-
-def placement_in(what: str, value: Any) -> Placement:
-    """A placement in JSON.
-
-    Raises:
-        ValueError: if it is none.
-    """
-    record = reading.fields(what, value, [field.name for field in dataclasses.fields(Placement)])
-    entries = reading.items(f"{what} spec", record["spec"], most=MOST_RANK)
-    return Placement(
-        tuple(names_in(f"{what} spec", reading.items(f"{what} spec", entry, most=MOST_AXES)) for entry in entries),
-        names_in(f"{what} stacked", record["stacked"]),
-    )
+    names = [*placement.stacked, *(name for entry in placement.spec for name in entry)]
+    if len(placement.spec) != rank:
+        raise reading.Unreadable(
+            f"spec={reading.shown(placement.spec)}: expected an entry for each of {rank} dimensions"
+        )
+    if len(set(names)) != len(names) or not set(names) <= set(mesh.axis_names):
+        told = f"spec={reading.shown(placement.spec)}, stacked={reading.shown(placement.stacked)}"
+        raise reading.Unreadable(f"{told}: expected axes of the mesh, each once")

@@ -1,22 +1,23 @@
-"""Values read from a file: each is exactly of the type, and within the bounds, that could have been written."""
+"""Data read from a file: decoded by msgspec into dataclasses, each value of its declared type; nothing is executed."""
 
-import json
 import keyword
-from collections.abc import Collection, Mapping
-from typing import Any
+import re
+from typing import Any, TypeVar
+
+import msgspec
 
 LONGEST = 1000
 """The most characters of a text, unless it says otherwise."""
 LONGEST_NAME = 100
 """The most characters of an identifier."""
-DIGITS = 10
-"""The most digits of a number: no size, index or seed has more."""
 SHOWN = 80
 """The most characters of a refused value that a message shows."""
 
+T = TypeVar("T")
+
 
 class Unreadable(ValueError):
-    """A value is not what could have been written; the message says why in one line."""
+    """A value is not as it could have been written; the message says why in one line."""
 
 
 def one_line(text: str) -> str:
@@ -30,81 +31,72 @@ def shown(value: Any) -> str:
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
 
 
-def loaded(text: str) -> Any:
-    """JSON as data; a name may stand in an object once, and a number is a short one.
+def loaded(text: str | bytes) -> Any:
+    """JSON as data.
 
     Raises:
-        Unreadable: if the text is no such JSON.
+        Unreadable: if the text is no JSON, or nested too deeply.
     """
     try:
-        return json.loads(text, object_pairs_hook=_object, parse_int=_whole, parse_constant=_constant)
-    except json.JSONDecodeError as error:
-        raise Unreadable(f"not JSON: {error}") from error
+        return msgspec.json.decode(text)
     except RecursionError as error:
         raise Unreadable("not JSON of this suite: nested too deeply") from error
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise Unreadable(f"not JSON: {error}") from error
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise Unreadable(f"not JSON of this suite: {shown(twice)} stands twice in an object")
+def decoded(kind: type[T], data: Any) -> T:
+    """A dataclass from JSON-able data, with just its fields, each of its type.
+
+    Raises:
+        Unreadable: naming the field that is wrong, its value, and the one expected.
+    """
+    try:
+        found = msgspec.convert(data, kind)
+    except RecursionError as error:
+        raise Unreadable("nested too deeply") from error
+    except msgspec.ValidationError as error:
+        reason, _, path = str(error).partition(" - at `$")
+        path = path.rstrip("`")
+        where = f"{path.lstrip('.')}={shown(_at(data, path))}: " if path else ""
+        raise Unreadable(f"{where}{reason[:1].lower()}{reason[1:]}") from error
+    unknown = _unknown(data, msgspec.to_builtins(found))
+    if unknown:
+        raise Unreadable(f"{unknown}: expected no such field")
     return found
 
 
-def _whole(digits: str) -> int:
-    if len(digits) > DIGITS + 1:
-        raise Unreadable(f"not JSON of this suite: {shown(digits)}: expected a number of at most {DIGITS} digits")
-    return int(digits)
+def _at(data: Any, path: str) -> Any:
+    """The value at a path as msgspec writes it, `.case.operands[0]`; or the innermost that the path leads to."""
+    for name, number in re.findall(r"\.(\w+)|\[(\d+)\]", path):
+        try:
+            data = data[name] if name else data[int(number)]
+        except (KeyError, IndexError, TypeError):
+            return data
+    return data
 
 
-def _constant(name: str) -> None:
-    raise Unreadable(f"not JSON of this suite: {name}: expected a finite number")
+def _unknown(data: Any, known: Any, path: str = "") -> str:
+    """The first field that was not decoded; empty if there is none."""
+    if isinstance(data, dict) and isinstance(known, dict):
+        pairs = [
+            (data[key], known.get(key), f"{path}.{one_line(key)[:SHOWN]}".lstrip("."), key in known) for key in data
+        ]
+    elif isinstance(data, list) and isinstance(known, list | tuple):
+        pairs = [(a, b, f"{path}[{i}]", True) for i, (a, b) in enumerate(zip(data, known, strict=False))]
+    else:
+        return ""
+    return next((found for a, b, at, there in pairs if (found := _unknown(a, b, at) if there else at)), "")
 
 
-def fields(what: str, value: Any, names: Collection[str], *, optional: Collection[str] = ()) -> Mapping[str, Any]:
-    """An object with just these names.
-
-    Raises:
-        Unreadable: if it is none, or lacks a name, or has another.
-    """
-    if not isinstance(value, dict):
-        raise Unreadable(f"{what}={shown(value)}: expected an object")
-    missing = sorted(set(names) - set(optional) - set(value))
-    if missing:
-        raise Unreadable(f"{what}: expected {missing[0]!r} in it")
-    more = [name for name in value if name not in names]
-    if more:
-        raise Unreadable(f"{what}: {shown(more[0])} in it: expected {', '.join(names)}")
-    return value
-
-
-def items(what: str, value: Any, *, most: int) -> list[Any]:
-    """A list of at most `most` values.
-
-    Raises:
-        Unreadable: if it is none, or longer.
-    """
-    if not isinstance(value, list):
-        raise Unreadable(f"{what}={shown(value)}: expected a list")
-    if len(value) > most:
-        raise Unreadable(f"{what}: {len(value)} in it: expected at most {most}")
-    return value
-
-
-def text(what: str, value: Any, *, most: int = LONGEST, printable: bool = True) -> str:
-    """A text of at most `most` characters, by default one that prints in one line.
+def text(what: str, value: Any, *, most: int = LONGEST) -> str:
+    """A text of at most `most` characters that prints in one line.
 
     Raises:
         Unreadable: if it is none.
     """
-    if type(value) is not str:
-        raise Unreadable(f"{what}={shown(value)}: expected a text")
-    if len(value) > most:
-        raise Unreadable(f"{what}={shown(value)}: {len(value)} characters, expected at most {most}")
-    if printable and not value.isprintable():
-        raise Unreadable(f"{what}={shown(value)}: expected one line that can be printed")
+    if type(value) is not str or len(value) > most or not value.isprintable():
+        raise Unreadable(f"{what}={shown(value)}: expected one printable line of at most {most} characters")
     return value
 
 
@@ -119,18 +111,6 @@ def identifier(what: str, value: Any) -> str:
     return str(value)
 
 
-def dotted(what: str, value: Any) -> str:
-    """Identifiers with dots between them: the name of a module, or of a function in one.
-
-    Raises:
-        Unreadable: if it is anything else.
-    """
-    for part in text(what, value).split("."):
-        if not part.isidentifier() or keyword.iskeyword(part):
-            raise Unreadable(f"{what}={shown(value)}: expected identifiers with dots between them")
-    return str(value)
-
-
 def number(what: str, value: Any, low: int, high: int) -> int:
     """A whole number from `low` to `high`; True is none.
 
@@ -139,26 +119,4 @@ def number(what: str, value: Any, low: int, high: int) -> int:
     """
     if type(value) is not int or not low <= value <= high:
         raise Unreadable(f"{what}={shown(value)}: expected a whole number from {low} to {high}")
-    return value
-
-
-def truth(what: str, value: Any) -> bool:
-    """True or False.
-
-    Raises:
-        Unreadable: if it is anything else.
-    """
-    if type(value) is not bool:
-        raise Unreadable(f"{what}={shown(value)}: expected true or false")
-    return value
-
-
-def one_of(what: str, value: Any, known: Collection[str]) -> str:
-    """One of the known texts.
-
-    Raises:
-        Unreadable: if it is another.
-    """
-    if type(value) is not str or value not in known:
-        raise Unreadable(f"{what}={shown(value)}: expected one of {', '.join(known)}")
     return value

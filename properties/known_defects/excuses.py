@@ -101,7 +101,7 @@ def spared(defect: Defect, law: Law, implementation: Implementation, case: Case)
     Raises:
         Exception: whatever the law raises there: then it does not hold, and the defect is not what is wrong.
     """
-    if law.script == "communication" and INTERPRETER.name not in law.engines_for(implementation):
+    if law.name == "communication" and INTERPRETER.name not in law.engines_for(implementation):
         return _undecided(defect, "what a compiler sends")
     try:
         in_the_interpreter(law)(implementation, case, INTERPRETER)

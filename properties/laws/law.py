@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.chain import FED, LINKS, in_words
@@ -37,7 +36,6 @@ OF_SHARD_MAP = tuple(name for name, link in LINKS.items() if link.of_shard_map)
 """Links that mean nothing to a function of global arrays."""
 
 Check = Callable[[Implementation, Case, Engine], int]
-Script = Literal["values", "gradient", "type", "error", "communication", "overlap"]
 
 
 @dataclass(frozen=True)
@@ -48,8 +46,7 @@ class Law:
         name: what the report calls it.
         sentence: what holds.
         check: raises if it does not hold; returns how many data sets were checked.
-        script: what a script shows: `values`, or gradients where a derivative is what is wrong, a `gradient`, a `type`,
-            an `error`, what is sent (`communication`), and beside what (`overlap`).
+        stands_alone: whether its scripts need no shardproof: they compare values or gradients with those of an oracle.
         title: what it is called where it is broken, if that is not its name.
         adapt: makes the contract's cases say what it asks.
         asks: whether it has anything to ask of an implementation.
@@ -67,7 +64,7 @@ class Law:
     name: str
     sentence: str
     check: Check
-    script: Script = "values"
+    stands_alone: bool = False
     title: str = ""
     adapt: Callable[[Cases, Implementation], Cases] = as_drawn
     asks: Callable[[Implementation], bool] = always
@@ -99,7 +96,7 @@ class Law:
         if not self.asks(implementation):
             return ()
         expected = implementation.communication is not None
-        hidden = self.script == "communication" and implementation.whole and not expected
+        hidden = self.name == "communication" and implementation.whole and not expected
         return tuple(engine for engine in self.engines if not (hidden and engine == "simulate"))
 
     def titled(self, case: Case, *, of_derivative: bool) -> str:
@@ -148,6 +145,7 @@ LAWS: dict[str, Law] = {
             "value",
             "Every device holds the block that the oracle says.",
             check_value,
+            stands_alone=True,
             chains=Chains(COMPILED, bare=3),
             share=2.4,
         ),
@@ -159,7 +157,7 @@ LAWS: dict[str, Law] = {
             chains=Chains(DIFFERENTIABLE, bare=4),
             floating=True,
             share=0.6,
-            script="gradient",
+            stands_alone=True,
             adapt=on_some_data,
             derives=True,
         ),
@@ -168,7 +166,6 @@ LAWS: dict[str, Law] = {
             "A result typed invariant is equal everywhere, and `out_specs` is accepted just when the type allows it.",
             check_type,
             share=0.6,
-            script="type",
             adapt=leaving,
             asks=typed,
         ),
@@ -178,7 +175,6 @@ LAWS: dict[str, Law] = {
             check_error,
             share=0.3,
             engines=("simulate",),  # what must be refused is refused while tracing, before any engine
-            script="error",
             adapt=forbidden,
             asks=forbids,
         ),
@@ -186,6 +182,7 @@ LAWS: dict[str, Law] = {
             "transformation",
             "No chain of transformations around a call changes its values.",
             check_value,
+            stands_alone=True,
             chains=Chains((*COMPILED, FED, "partial_manual", "no_vma", "vjp_inside")),  # twice: they call it otherwise
             share=0.8,
             title="{part}",
@@ -198,7 +195,7 @@ LAWS: dict[str, Law] = {
             chains=Chains((*DIFFERENTIABLE, FED, "jacobian", "apart", "apart")),  # of several, or of one alone
             floating=True,
             share=0.35,
-            script="gradient",
+            stands_alone=True,
             title="{part}",
             adapt=on_some_data,
             derives=True,
@@ -208,7 +205,6 @@ LAWS: dict[str, Law] = {
             "Collectives and bytes are those that are stated, in no more steps, and never below the lower bound.",
             check_communication,
             share=0.8,
-            script="communication",
             derives=True,
         ),
         Law(
@@ -218,7 +214,6 @@ LAWS: dict[str, Law] = {
             asks=claims_overlap,
             engines=("simulate",),  # it is about what was traced: nothing is run
             share=0.4,
-            script="overlap",
             derives=True,
         ),
         # without jit every primitive is compiled by itself, and again in every run: a hundred times as slow
@@ -226,6 +221,7 @@ LAWS: dict[str, Law] = {
             "eager",
             "Values and gradients are right without `jit`.",
             check_eager,
+            stands_alone=True,
             chains=Chains(AROUND, bare=3, most=1, always=("eager",)),
             share=1.0,
             title="{part}",

@@ -44,7 +44,6 @@ from shardproof.properties.meta.drawn import drawn
 from shardproof.properties.programs.implementations import BUILT_IN, IMPLEMENTATIONS, PRODUCTS
 from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.report.report import pairs, report_text
-from shardproof.properties.report.scripts.script import script
 from shardproof.properties.runner.budgets import structures
 from shardproof.properties.runner.judging import verify
 from shardproof.properties.runner.tally import Tally
@@ -362,14 +361,13 @@ def shift_that_refuses_to_be_derived(x: jax.Array, axis_name: Any, *, offset: in
 
 
 def test_what_raises_in_a_gradient_is_one_of_a_gradient() -> None:
-    """Of a law of both ways, too: the title says so, and the script takes the gradient."""
+    """Of a law of both ways, too: the title says so."""
     mine = user_implementation("ring_shift", shift_that_refuses_to_be_derived)
     with pytest.raises(LawViolation) as caught:
         verify(
             LAWS["eager"], mine, shift_of_two(("eager",)), engine_named("xla"), Tally("ring_shift", "", "eager", "xla")
         )
     assert ": gradient under eager: " in str(caught.value)
-    assert "jax.vjp(" in script(caught.value)
 
 
 def shift_in_a_scan(x: jax.Array, axis_name: Any, *, offset: int = 1, times: int = 1) -> jax.Array:

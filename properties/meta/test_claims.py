@@ -28,8 +28,6 @@ from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.report.summary import notes
 from shardproof.properties.runner.given import GivenError, claimed, parse_all
 from shardproof.properties.runner.judging import verify
-from shardproof.properties.runner.lookup import implementation_of
-from shardproof.properties.runner.named import named
 from shardproof.properties.runner.tally import Tally
 
 DRAWS = 60
@@ -182,13 +180,6 @@ def test_a_claim_is_held_against_a_function() -> None:
         check("all_reduce", stays, laws=["scale"], claims="bool_sum", max_examples=400)
     line = "not claimed, so not drawn: all_reduce[stays]: empty_blocks, explained_errors, groups, replicated_operands"
     assert line in str(caught.value)
-
-
-def test_a_claim_travels_with_a_failure() -> None:
-    """What a file says of a function includes its claims, and whoever runs it again has them."""
-    own = user_implementation("ring_shift", collectives.ring_shift, ["x64", "trees"])
-    assert named(own).features == ("trees", "x64")
-    assert implementation_of(named(own)).features == {"x64", "trees"}
 
 
 def test_the_report_says_what_was_not_drawn() -> None:

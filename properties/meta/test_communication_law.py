@@ -1,13 +1,9 @@
 """The law of communication fails for what sends too much or too little, says so, and fails for nothing else."""
 
 import dataclasses
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -37,18 +33,14 @@ from shardproof.properties.engines import Engine, engine_named, simulate
 from shardproof.properties.engines.batches import oracle_blocks
 from shardproof.properties.laws.communication import check_communication, communication_of
 from shardproof.properties.laws.law import LAWS
-from shardproof.properties.meta.pages import README
-from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.programs.expectation import Expectation, ExpectationError
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
 from shardproof.properties.programs.violation import Broken
 from shardproof.properties.report import communication as table
-from shardproof.properties.report.scripts.script import script
 from shardproof.properties.report.summary import notes
 from shardproof.properties.runner.judging import verify
 from shardproof.properties.runner.search import find_violation
 from shardproof.properties.runner.tally import Tally
-from shardproof.properties.runner.violation import LawViolation
 
 FOUR = MeshCase(("dp",), (4,))
 GATHER = example("all_gather", FOUR, "dp")
@@ -385,78 +377,6 @@ def test_a_gradient_that_cannot_be_taken_is_passed_over() -> None:
         lambda x, axis_name, offset: opaque(x), "ring_shift", communication=lambda case, _: Cost.permutes(1, 32)
     )
     assert check_communication(implementation, example("ring_shift", FOUR, "dp"), engine_named("simulate")) == 1
-
-
-def exits(folder: Path, source: str) -> tuple[int, str]:
-    """The exit code of a script, and what it prints."""
-    path = folder / "script.py"
-    path.write_text(source)
-    environment = {**os.environ, "PYTHONPATH": str(README.parent)}
-    command = [sys.executable, str(path)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    return done.returncode, done.stdout + done.stderr
-
-
-def violation_of(implementation: Implementation, case: Case) -> LawViolation:
-    """What the law of communication raises in the interpreter."""
-    with pytest.raises(Broken) as raised:
-        check_communication(implementation, case, engine_named("simulate"))
-    return LawViolation(implementation, LAWS["communication"], case, "simulate", raised.value)
-
-
-EXPECTED = {
-    "ring_shift": ("shift_there_and_back_first", "permute=1,bytes=n"),
-    "all_gather": ("gather_one_way_after_the_other", "bytes=(p-1)*n/p,steps=p-1"),
-}
-
-
-@pytest.mark.lengthy
-@pytest.mark.parametrize("contract", EXPECTED)
-def test_a_script_needs_no_devices_to_be_written(contract: str, tmp_path: Path) -> None:
-    """On a mesh of more devices than there are it exits with 1, and with 0 once what is expected is sent."""
-    name, expectation = EXPECTED[contract]
-    implementation = mine(MUTANTS[name].function, contract, communication=Expectation.parse(expectation))
-    size = 2 * len(jax.devices()) + 1
-    text = script(violation_of(implementation, example(contract, MeshCase(("dp",), (size,)), "dp")))
-    code, said = exits(tmp_path, text)
-    assert (code, "expected" in said) == (1, True), said
-    right = {
-        "ring_shift": "shardproof.impl.collectives import ring_shift",
-        "all_gather": "shardproof.impl.algorithms import bidirectional_all_gather",
-    }
-    repaired = text.replace(
-        f"shardproof.properties.mutants.communication import {name}", f"{right[contract]} as {name}"
-    )
-    assert repaired != text
-    code, said = exits(tmp_path, repaired)
-    assert code == 0, said
-
-
-@pytest.mark.lengthy
-def test_a_script_counts_what_runs_in_a_loop(tmp_path: Path) -> None:
-    """A collective counts as often as the loop runs that it is in; the gradient is counted by itself."""
-    text = script(violation_of(mine(loops, communication=lambda case, backward: Cost.permutes(4, 64)), GATHER))
-    code, said = exits(tmp_path, text)
-    assert (code, "permute count: 3, expected 4 to 4" in said) == (1, True), said
-    text = script(violation_of(mine(loops, communication=forward_alone), GATHER))
-    code, said = exits(tmp_path, text)
-    assert (code, "count: 3, expected 0 to 0" in said) == (1, True), said
-
-
-def test_no_script_says_fixed_while_the_bug_is_there() -> None:
-    """Where what the script would count is right, or cannot be counted, there is none, and the reason is told."""
-    right = mine(ring_gather, communication=ring_cost)
-    found = Broken("communication", "3 permutes of 48 bytes in all: expected 1")
-    with pytest.raises(ValueError, match="the traced program sends what is right"):
-        script(LawViolation(right, LAWS["communication"], GATHER, "simulate", found))
-
-    def unbounded(x: jax.Array, axis_name: Any, *, axis: int = 0, tiled: bool = False) -> jax.Array:
-        step = lambda held: (held[0] + 1, collectives.ring_shift(held[1], axis_name))  # noqa: E731
-        return ring_gather(lax.while_loop(lambda held: held[0] < 4, step, (0, x))[1], axis_name, axis=axis, tiled=tiled)
-
-    violation = violation_of(mine(unbounded, communication=ring_cost), GATHER)
-    with pytest.raises(ValueError, match="how often the collectives of a while run cannot be told"):
-        script(violation)
 
 
 def test_the_table() -> None:

@@ -1,45 +1,47 @@
-"""What was written down can be run again, by hand and in every run; what was not written by us changes nothing."""
+"""A recorded failure is data that can be run again; what was not written by this version is refused in one line."""
 
 import dataclasses
 import json
 import os
-import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from shardproof.impl import collectives
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.data import Data
-from shardproof.properties.engines import XlaEngine
+from shardproof.properties.cases.reading import decoded, loaded
+from shardproof.properties.contracts import Scope
+from shardproof.properties.engines import ENGINES, XlaEngine
 from shardproof.properties.laws.law import LAWS
-from shardproof.properties.mutants import runtime
+from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
-from shardproof.properties.programs.violation import Broken
+from shardproof.properties.programs.violation import Broken, Kind
 from shardproof.properties.report.failures import replay, write
-from shardproof.properties.report.failures.files import replace
-from shardproof.properties.report.failures.record import failing_case, identity, parse, record
-from shardproof.properties.report.failures.replay import files, read, regressions, run
+from shardproof.properties.report.failures.files import replace, replay_command
+from shardproof.properties.report.failures.record import Recorded, failing_case, identity, parse, record
+from shardproof.properties.report.failures.replay import MOST_BYTES, files, read, regressions, repeat, source_of
+from shardproof.properties.runner.given import Given
 from shardproof.properties.runner.judging import verify
-from shardproof.properties.runner.lookup import implementation_of
-from shardproof.properties.runner.named import Named, NotAFailure, named
+from shardproof.properties.runner.named import BuiltIn, NotAFailure
 from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.violation import LawViolation
 
 ROOT = Path(__file__).resolve().parents[2]
 MINE = '''
 """A user's module."""
+from jax import lax
 from shardproof.impl.collectives import permute
 
 
 def ring_shift(x, axis_name, *, offset=1):
     """Numbers a tuple in mesh order."""
-    from jax import lax
     axes = (axis_name,) if isinstance(axis_name, str) else tuple(sorted(axis_name))
     p = lax.axis_size(axes)
     return permute(x, axes, perm=[(i, (i + offset) % p) for i in range(p)])
@@ -62,64 +64,6 @@ def found(
     return LawViolation(implementation, LAWS["value"], case, "xla", Broken("values", finding, data=case.data[1]))
 
 
-def test_a_failure_survives_its_json() -> None:
-    """Law, function, engine and case come back, with the one data set that showed the failure."""
-    violation = found()
-    recorded = parse(json.dumps(record(violation)))
-    assert (recorded.law, recorded.engine, recorded.finding) == ("value", "xla", "2 of 4 blocks wrong")
-    assert recorded.implementation == named(LAX)
-    assert recorded.case == failing_case(violation) == dataclasses.replace(CASE, data=(Data("distinct", 1),))
-    assert implementation_of(recorded.implementation) is LAX
-
-
-@pytest.mark.parametrize(
-    ("finding", "violated"),
-    [
-        ("2 of 4 blocks wrong", "values"),
-        ("aborts the process (SIGABRT)", "aborts"),
-        ("does not finish: it waits, and has computed nothing for 30 s", "unfinished"),
-        ("takes more than 6 GiB of memory", "memory"),
-    ],
-)
-def test_the_first_format_is_read(finding: str, violated: str) -> None:
-    """A file of the first format says in words alone what a process did not survive."""
-    content = record(found(finding=finding)) | {"format": 1}
-    del content["violated"]
-    assert parse(json.dumps(content)).violated == violated
-    with pytest.raises(NotAFailure, match="violated"):
-        parse(json.dumps(content | {"format": 2}))
-
-
-def test_this_projects_own_functions_are_found_by_their_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Files from before this project was a package are of the same function, and a checkout is a working directory."""
-    earlier = parse(changed(implementation__module="impl.collectives")).implementation
-    assert implementation_of(earlier) is LAX
-    planted = Named("ring_shift", "shift_hangs", runtime.__name__, "shift_hangs")
-    monkeypatch.chdir(ROOT)
-    assert implementation_of(planted).function is runtime.shift_hangs
-    monkeypatch.chdir(tmp_path)
-    for theirs in (dataclasses.replace(earlier, path=str(tmp_path / "impl" / "collectives.py")), planted):
-        with pytest.raises(NotAFailure, match="is not defined below"):
-            implementation_of(theirs)
-
-
-def test_the_name_of_a_failure_is_readable_and_stable() -> None:
-    """The same function, law and case have the same name, whatever was found; others have another."""
-    violation = found()
-    name = identity(violation)
-    assert identity(found(finding="3 of 4 blocks wrong")) == name
-    assert name.startswith("ring_shift-lax-value-")
-    assert identity(found(case=dataclasses.replace(CASE, axis_name=("dp", "tp")))) != name
-
-
-def test_a_law_under_a_transformation_is_found_again() -> None:
-    """A violation is told with the transformation, and recorded under the law that drew it."""
-    case = dataclasses.replace(CASE, chain=("vmap",))
-    violation = LawViolation(LAX, LAWS["transformed gradient"], case, "xla", Broken("raises", "raises ValueError: no"))
-    assert violation.title == "gradient under vmap"
-    assert record(violation)["law"] == "transformed gradient"
-
-
 def changed(**parts: Any) -> str:
     """A record with other parts, dotted names reaching into it."""
     content = record(found())
@@ -130,161 +74,6 @@ def changed(**parts: Any) -> str:
             target = target[key]
         target[last] = value
     return json.dumps(content)
-
-
-DAMAGED = {
-    "half a file": ('{"kind": "shardproof fail', "not JSON"),
-    "another kind": ("[1, 2]", "not a failure of this suite"),
-    "a report": ('{"header": []}', "not a failure of this suite"),
-    "newer": (changed(format=3), "format=3: expected at most 2; a newer version wrote this"),
-    "newer case": (changed(case__format=99), "format=99: expected"),
-    "no law": (changed(law="speed"), "law='speed': expected one of"),
-    "no contract": (changed(case__contract="gather"), "contract='gather': expected one of"),
-    "no engine": (changed(engine="tpu"), "engine='tpu': expected one of"),
-    "no feature": (changed(implementation__features=["all"]), "feature='all': expected one of"),
-    "no parameter": (changed(case__params={"shell": "rm"}), "parameter='shell': expected one of"),
-    "no transformation": (changed(case__chain=["eval"]), "chain='eval': expected one of"),
-    "too many transformations": (changed(case__chain=["jit"] * 4), "chain: 4 in it: expected at most 3"),
-    "twice eager": (changed(case__chain=["eager", "eager"]), "expected at most 3 links, 2 of which batch"),
-    "eager inside": (changed(case__chain=["vmap", "eager"]), "expected at most 3 links, 2 of which batch"),
-    "batches of batches": (changed(case__chain=["vmap"] * 3), "expected at most 3 links, 2 of which batch"),
-    "a chain of another law": (changed(case__chain=["eager"]), "chain=('eager',): the law 'value' draws no such chain"),
-    "no mesh": (changed(case__mesh={"sizes": [2]}), "mesh="),
-    "no dtype": (
-        changed(case__operands=[{"block": [1], "dtype": "object", "placement": {"spec": [[]], "stacked": []}}]),
-        "dtype='object'",
-    ),
-    "no axis": (changed(case__axis_name=["xp"]), "axis_name: not as the contract"),
-    "a million devices": (
-        changed(case__mesh=MeshCase(("dp", "tp"), (1, 1), (10**6,)).to_json()),
-        "expected at most 65536 devices",
-    ),
-    "a thousand devices of XLA": (
-        changed(case__mesh=MeshCase(("dp", "tp"), (1, 1), (1000,)).to_json()),
-        "expected numbers below 256",
-    ),
-    "no sizes": (changed(case__operands=[]), "operands: 0 given"),
-    "no implementation": (changed(implementation="os:system"), "damaged"),
-}
-
-
-@pytest.mark.parametrize("name", DAMAGED)
-def test_a_damaged_file_is_refused_with_its_name_and_the_reason(name: str, tmp_path: Path) -> None:
-    """What could not have been written by this version is not run; one line says why."""
-    text, reason = DAMAGED[name]
-    path = tmp_path / "broken.json"
-    path.write_text(text)
-    with pytest.raises(NotAFailure) as caught:
-        read(path)
-    assert str(caught.value).startswith(f"{path}: ")
-    assert reason in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_function_that_is_not_there_is_said_so() -> None:
-    """Neither a module nor a name that is missing is passed over; a lambda has no name to be found by."""
-    missing = parse(changed(implementation__module="no_such_module", implementation__name="mine"))
-    with pytest.raises(NotAFailure, match=r"no_such_module:ring_shift is not defined below .*: name it with --impl"):
-        implementation_of(missing.implementation)
-    nameless = parse(changed(implementation__qualname="test.<locals>.<lambda>", implementation__name="mine"))
-    with pytest.raises(NotAFailure, match="is not a function of a module: run the script"):
-        implementation_of(nameless.implementation)
-    no_function = named(Implementation("ring_shift", "mine", collectives.ring_shift))
-    with pytest.raises(NotAFailure, match="is not a function"):
-        implementation_of(dataclasses.replace(no_function, name="mine", qualname="REDUCTIONS"))
-
-
-def test_a_folder_stands_for_the_failures_in_it(tmp_path: Path) -> None:
-    """Every JSON file of a folder is replayed; an empty one is a mistake."""
-    with pytest.raises(NotAFailure, match="expected a folder with"):
-        files(tmp_path)
-    with pytest.raises(NotAFailure, match="no such file"):
-        files(tmp_path / "nothing.json")
-    for name in ("b.json", "a.json", "c.py"):
-        (tmp_path / name).write_text("")
-    assert [path.name for path in files(tmp_path)] == ["a.json", "b.json"]
-
-
-def test_regressions_are_of_this_project_only(tmp_path: Path) -> None:
-    """A file that names somebody else's function is an error, and nothing of it is imported."""
-    (tmp_path / "one.json").write_text(json.dumps(record(found())))
-    assert [recorded.case for _, recorded in regressions(tmp_path)] == [failing_case(found())]
-    (tmp_path / "two.json").write_text(changed(implementation__name="mine", implementation__module="evil"))
-    with pytest.raises(NotAFailure, match=r"two\.json: 'mine' is not an implementation of this project"):
-        regressions(tmp_path)
-    assert "evil" not in sys.modules
-
-
-def test_a_repaired_failure_passes() -> None:
-    """What was recorded is checked, and nothing else."""
-    assert run(parse(json.dumps(record(found()))), LAX).cases == 1
-
-
-@pytest.mark.lengthy
-def test_a_failure_that_ended_its_process_is_replayed_in_another(tmp_path: Path) -> None:
-    """A crash that is still there is the same violation again, and the rest of the folder is judged."""
-    (tmp_path / "crashing.py").write_text("import os\n\ndef ring_shift(x, axis_name, *, offset=1):\n    os.abort()\n")
-    folder = tmp_path / "kept"
-    folder.mkdir()
-    function = {"implementation__name": "mine", "implementation__module": "crashing"}
-    crash = changed(finding="aborts the process (SIGABRT)", **function)
-    (folder / "a.json").write_text(crash)
-    (folder / "b.json").write_text(changed())
-    done = pytest_run(f"--replay={folder}", folder=tmp_path)
-    assert (done.returncode, done.stdout.count("1 failed, 1 passed")) == (1, 1), done.stdout
-    assert re.search(r"ring_shift\[mine\]: value: .* aborts the process \(SIGABRT\)", done.stdout), done.stdout
-
-
-def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
-    """Writing leaves no temporary file, neither when it succeeds nor when it fails."""
-    path = tmp_path / "folder" / "a.json"
-    replace(path, "one")
-    replace(path, "two")
-    assert path.read_text() == "two"
-    with pytest.raises(UnicodeEncodeError):
-        replace(path, "\ud800")
-    assert path.read_text() == "two"
-    assert [p.name for p in path.parent.iterdir()] == ["a.json"]
-
-
-@pytest.mark.lengthy
-@pytest.mark.either_end
-def test_a_failure_becomes_a_regression(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is validated and copied, whoever keeps it is told where it is now, and every run checks it first."""
-    monkeypatch.chdir(tmp_path)
-    written = write(found()).case
-    assert written is not None
-    case = written.resolve()
-    checkout = tmp_path / "checkout"
-    checkout.mkdir()
-    for part in ("conftest.py", "pyproject.toml"):
-        shutil.copy(ROOT / part, checkout / part)
-    for part in ("impl", "oracles", "properties", "shardproof"):
-        shutil.copytree(ROOT / part, checkout / part, symlinks=True)
-    kept = checkout / "properties" / "regressions"
-    before = {path.name for path in kept.iterdir()}
-
-    def keep() -> subprocess.CompletedProcess[str]:
-        return pytest_run(f"--keep-regression={case}", folder=checkout, root=checkout)
-
-    done = keep()
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == f"{case} is now a regression: {kept / case.name}\n"
-    assert [recorded.case for path, recorded in regressions(kept) if path.name == case.name] == [failing_case(found())]
-    later = pytest_run("-v", "properties/suite/test_regressions.py", folder=checkout, root=checkout)
-    assert f"test_regression[{case.stem}] PASSED" in later.stdout, later.stdout
-
-    for text, reason in ((changed(implementation__name="mine"), "'mine' is not an implementation"), ("{", "not JSON")):
-        case.write_text(text)
-        refused = keep()
-        assert refused.returncode == 4
-        assert reason in refused.stderr
-    assert {path.name for path in kept.iterdir()} == before | {case.name}
-
-
-def test_the_regressions_of_this_checkout_can_be_read() -> None:
-    """Every file in properties/regressions is one that a run can check."""
-    assert len(regressions()) == len(list(replay.REGRESSIONS.glob("*.json")))
 
 
 def pytest_run(*options: str, folder: Path, root: Path = ROOT) -> subprocess.CompletedProcess[str]:
@@ -300,52 +89,244 @@ def pytest_run(*options: str, folder: Path, root: Path = ROOT) -> subprocess.Com
     )
 
 
+@st.composite
+def records(draw: st.DrawFn) -> Recorded:
+    """Failures of any built-in implementation, under any law that draws cases for it, shrinking to a simple one."""
+    implementation = draw(st.sampled_from(IMPLEMENTATIONS[:40]))
+    law = draw(st.sampled_from([law for law in LAWS.values() if law.engines_for(implementation) and not law.large]))
+    return Recorded(
+        headline=draw(st.text(max_size=50)),
+        law=law.name,
+        name=implementation.name,
+        built_in=draw(st.booleans()),
+        program=draw(st.text(max_size=10)),
+        engine=draw(st.sampled_from(law.engines_for(implementation))),
+        violated=draw(st.sampled_from(get_args(Kind))),
+        finding=draw(st.text(max_size=50)),
+        case=draw(law.cases(implementation, Scope())),
+    )
+
+
+@settings(max_examples=30)
+@given(recorded=records())
+def test_every_failure_survives_its_json(recorded: Recorded) -> None:
+    """What is written is read again, equal in every field: cases of all laws, with any words."""
+    text = msgspec.json.encode(recorded).decode()
+    assert parse(text) == recorded
+    assert Case.from_json(recorded.case.to_json()) == recorded.case
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        MeshCase(("dp", "tp"), (2, 2), (3, 1, 0, 2), ("auto", "explicit")),
+        Placement((("dp", "tp"), ()), ("sp",)),
+        Operand((2, 0), "bfloat16", Placement(((), ("dp",)))),
+        Data("special", 7),
+        CASE,
+        dataclasses.replace(CASE, out=(Placement((("tp",),)),), roles=(("model", ("tp", "dp")), ("data", "dp"))),
+    ],
+    ids=("mesh", "placement", "operand", "data", "case", "case with out and roles"),
+)
+def test_each_dataclass_of_a_case_survives_json(value: Any) -> None:
+    """Written to JSON text and read again, it is equal to itself."""
+    assert decoded(type(value), loaded(msgspec.json.encode(value))) == value
+
+
+def test_a_failure_is_recorded_with_the_data_that_shows_it() -> None:
+    """The file names no function to import: a built-in implementation is found in the table, by contract and name."""
+    recorded = parse(json.dumps(record(found())))
+    assert (recorded.law, recorded.engine, recorded.finding) == ("value", "xla", "2 of 4 blocks wrong")
+    assert recorded.case == failing_case(found()) == dataclasses.replace(CASE, data=(Data("distinct", 1),))
+    assert source_of(recorded, ()) == BuiltIn("ring_shift", LAX.name)
+    assert BuiltIn("ring_shift", LAX.name).load() is LAX
+    repeat(recorded, BuiltIn("ring_shift", LAX.name), LAX)
+
+
+def test_the_name_of_a_failure_is_readable_and_stable() -> None:
+    """The same function, law and case have the same name, whatever was found; others have another."""
+    name = identity(found())
+    assert identity(found(finding="3 of 4 blocks wrong")) == name
+    assert name.startswith("ring_shift-lax-value-")
+    assert identity(found(case=dataclasses.replace(CASE, axis_name=("dp", "tp")))) != name
+
+
+HOSTILE: dict[str, tuple[str | bytes, str]] = {
+    "half a file": ('{"kind": "shardproof fail', "not JSON"),
+    "another kind": ("[1, 2]", "not a failure of this suite: expected a JSON object with kind="),
+    "not text": (b"\xff\xfe{", "not UTF-8"),
+    "deep": ("[" * 100_000, "nested too deeply"),
+    "a deep field": (changed(case=json.loads("[" * 500 + "]" * 500)), "case="),
+    "long": ('"' + "x" * MOST_BYTES + '"', f"larger than {MOST_BYTES} bytes"),
+    "another format": (changed(format=2), "format=2: expected 4: another version's"),
+    "no format": (changed(format=True), "format=True: expected"),
+    "a field more": (changed(command="rm"), "command: expected no such field"),
+    "a field more inside": (changed(case__mesh__shell="rm"), "case.mesh.shell: expected no such field"),
+    "a field less": (changed(case={}), "case={}: object missing required field `contract`"),
+    "not a flag": (changed(built_in=1), "built_in=1: expected `bool`, got `int`"),
+    "no law": (changed(law="speed"), "law='speed': expected one of value,"),
+    "a kind": (changed(violated="evil"), "violated='evil': invalid enum value"),
+    "an engine": (changed(engine="tpu"), f"engine='tpu': expected one of {', '.join(ENGINES)}"),
+    "an engine of another law": (changed(law="overlap"), "engine='xla': the law 'overlap' is checked by simulate"),
+    "a path for an axis": (changed(case__axis_name="../../etc/passwd"), "axis_name='../../etc/passwd': expected an"),
+    "an axis": (changed(case__axis_name=["xp"]), "axis_name=('xp',): expected distinct axes of the mesh"),
+    "a parameter": (
+        changed(case__params=[["offset", 1], ["shell", "rm"]]),
+        "parameter='shell': expected one of offset",
+    ),
+    "no parameter": (changed(case__params=[]), "parameter='offset': not given"),
+    "a huge parameter": (changed(case__params=[["offset", 10**400]]), "offset=10000"),
+    "a quote": (changed(case__params=[["offset", '"""']]), "expected no quotes and no backslashes"),
+    "a link": (changed(case__chain=["eval"]), "chain=('eval',): 'eval': expected some of"),
+    "many links": (changed(case__chain=["vmap"] * 9), "expected at most 3 links, 2 of which batch"),
+    "a link of another law": (changed(case__chain=["eager"]), "the law 'value' draws no such chain"),
+    "a dtype": (changed(case__operands=[{"block": [1], "dtype": "O", "placement": {"spec": [[]]}}]), "dtype='O'"),
+    "no operand": (changed(case__operands=[]), "operands: 0 given"),
+    "a huge block": (
+        changed(case__operands=[{"block": [2**40], "dtype": "int8", "placement": {"spec": [[]]}}]),
+        f"block={2**40}: expected a whole number from 0 to",
+    ),
+    "a huge mesh": (
+        changed(case__mesh={"axis_names": ["dp"], "sizes": [10**12]}),
+        "expected at most 16 axes and 65536",
+    ),
+    "many devices of XLA": (
+        changed(case__mesh={"axis_names": ["dp", "tp"], "sizes": [1, 1], "devices": [1000]}),
+        "devices=(1000,): expected numbers below 256",
+    ),
+    "a seed": (changed(case__data=[{"kind": "exact", "seed": -1}]), "seed=-1: expected a whole number from 0 to"),
+    "no data": (changed(case__data=[]), "data: expected at least one data set"),
+    "a string for a list": (changed(case__manual="tp"), "case.manual='tp': expected `array`, got `str`"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_file_is_refused_with_its_name_and_the_reason(name: str, tmp_path: Path) -> None:
+    """One line names the file, the field, its value and what was expected."""
+    text, reason = HOSTILE[name]
+    path = tmp_path / "broken.json"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(NotAFailure) as caught:
+        read(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 600
+
+
+def test_a_function_is_named_on_the_command_line_alone() -> None:
+    """A file of a function that is not built in says so, and the message says what to name."""
+    theirs = parse(changed(built_in=False, name="mine"))
+    with pytest.raises(NotAFailure, match=r"ring_shift\[mine\]: expected --impl ring_shift=MODULE:FUNCTION as well"):
+        source_of(theirs, [Given("all_gather", "mine", "gather")])
+    given = Given("ring_shift", "mine", "shift")
+    assert source_of(theirs, [given]) is source_of(parse(changed()), [given]) is given
+    program = parse(changed(built_in=False, case__contract="mlp"))
+    with pytest.raises(NotAFailure, match="mlp: expected --impl MODULE:PROGRAM, or the file with its program_test"):
+        source_of(program, ())
+    with pytest.raises(NotAFailure, match="name='mine': not an implementation of ring_shift in this project"):
+        source_of(parse(changed(name="mine")), ()).load()
+
+
+def test_a_folder_stands_for_the_failures_in_it(tmp_path: Path) -> None:
+    """Every JSON file of a folder is replayed; an empty one is a mistake."""
+    with pytest.raises(NotAFailure, match="expected a folder with"):
+        files(tmp_path)
+    with pytest.raises(NotAFailure, match="no such file"):
+        files(tmp_path / "nothing.json")
+    for name in ("b.json", "a.json", "c.py"):
+        (tmp_path / name).write_text("")
+    assert [path.name for path in files(tmp_path)] == ["a.json", "b.json"]
+
+
+def test_regressions_are_of_this_project_only(tmp_path: Path) -> None:
+    """Those of this checkout can be read, and a file of somebody else's function is an error."""
+    assert len(regressions()) == len(list(replay.REGRESSIONS.glob("*.json")))
+    (tmp_path / "one.json").write_text(json.dumps(record(found())))
+    assert [recorded.case for _, recorded in regressions(tmp_path)] == [failing_case(found())]
+    (tmp_path / "two.json").write_text(changed(built_in=False, name="mine"))
+    with pytest.raises(NotAFailure, match=r"two\.json: 'mine' is not an implementation of this project"):
+        regressions(tmp_path)
+
+
+def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    """Writing leaves no temporary file, neither when it succeeds nor when it fails."""
+    path = tmp_path / "folder" / "a.json"
+    replace(path, "one")
+    replace(path, "two")
+    with pytest.raises(UnicodeEncodeError):
+        replace(path, "\ud800")
+    assert path.read_text() == "two"
+    assert [p.name for p in path.parent.iterdir()] == ["a.json"]
+
+
 @pytest.mark.lengthy
-def test_a_replay_fails_the_same_way_until_it_is_fixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The headline, the text and the exit code are those of the first time, with workers and in JUnit XML as well."""
+def test_a_failure_becomes_a_regression(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is validated and copied, and a function that is neither built in nor a Program's is refused."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    module = tmp_path / "mesh_order_shift.py"
+    case = write(found()).case.resolve()
+    kept = replay.REGRESSIONS / case.name
+    try:
+        done = pytest_run(f"--keep-regression={case}", folder=tmp_path)
+        assert (done.returncode, done.stdout) == (0, f"{case} is now a regression: {kept}\n"), done.stderr
+        assert read(kept).case == failing_case(found())
+    finally:
+        kept.unlink(missing_ok=True)
+    for text, reason in ((changed(built_in=False, name="mine"), "'mine' is not an implementation"), ("{", "not JSON")):
+        case.write_text(text)
+        refused = pytest_run(f"--keep-regression={case}", folder=tmp_path)
+        assert (refused.returncode, reason in refused.stderr) == (4, True), refused.stderr
+    assert not kept.exists()
+
+
+@pytest.mark.lengthy
+@pytest.mark.parametrize("below", ["", "lib"])
+def test_the_command_of_a_report_replays_it_until_it_is_fixed(
+    below: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run as it is printed, it fails with the same headline and text, with workers too, and passes after the repair."""
+    module = tmp_path / below / "mesh_order_shift.py"
+    module.parent.mkdir(exist_ok=True)
     module.write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(module.parent)
+    monkeypatch.delitem(sys.modules, "mesh_order_shift", raising=False)
     import mesh_order_shift  # type: ignore[import-not-found]
 
     mine = Implementation("ring_shift", "mine", mesh_order_shift.ring_shift)
     with pytest.raises(LawViolation) as caught:
         verify(LAWS["value"], mine, CASE, XlaEngine(), Tally("ring_shift", "mine", "value"))
-    headline, file = caught.value.headline, write(caught.value).case
-    assert file is not None
-    case = file.resolve()
+    written = write(caught.value)
+    prefix = f"PYTHONPATH={module.parent} " if below else ""
+    assert written.replay == (f"{prefix}pytest --replay={written.case} --impl ring_shift=mesh_order_shift:ring_shift")
 
-    done = pytest_run(f"--replay={case}", folder=tmp_path)
-    assert done.returncode == 1, done.stdout
-    assert f"\n{headline}\n\n         tp=0 tp=1\n    dp=0  0 ·" in done.stdout
-    assert re.search(rf"FAILED \S*{case.stem}.json::{case.stem} - {re.escape(headline)}\n", done.stdout), done.stdout
-    assert "Traceback" not in done.stdout
-    assert "\x1b" not in done.stdout
-    again = f"  pytest --replay=.shardproof/failures/{case.name}\n"
-    assert again in done.stdout
-    assert len(done.stdout.splitlines()) < 60
-    assert f"\nreplay imports mesh_order_shift:ring_shift from {module}\n" in done.stdout
+    def run(*more: str) -> subprocess.CompletedProcess[str]:
+        options = written.replay.removeprefix(prefix).split()[1:]
+        return pytest_run(*options, *more, folder=tmp_path, root=Path(f"{ROOT}:{module.parent}"))
 
-    junit = tmp_path / "junit.xml"
-    spread = pytest_run(f"--replay={case}", "-n1", f"--junitxml={junit}", folder=tmp_path)
-    assert spread.returncode == 1, spread.stdout
-    text = done.stdout[done.stdout.index(f"\n{headline}\n") :].partition("  python ")[0]
-    assert text in spread.stdout
-    written = junit.read_text(encoding="utf-8")
-    assert written.count("first wrong element") == 1
-    assert 'name="shardproof script" value=".shardproof/failures/' in written
-
-    coloured = pytest_run(f"--replay={case}", "-n1", "--color=yes", folder=tmp_path)
-    lines = [line for line in coloured.stdout.splitlines() if "✗" in line]
-    assert lines
-    assert all("\x1b[" in line for line in lines)
-
+    for more in ((), ("-n1",)):
+        done = run(*more)
+        assert done.returncode == 1, done.stdout + done.stderr
+        assert f"\n{caught.value.headline.replace('[mine]', '')}\n\n         tp=0 tp=1\n    dp=0  0 ·" in done.stdout
+        assert "first wrong element" in done.stdout
+        assert "Traceback" not in done.stdout
     module.write_text(MINE.replace("sorted(axis_name)", "axis_name"))
-    assert pytest_run(f"--replay={case}", folder=tmp_path).returncode == 0
+    assert run().returncode == 0
 
 
-@pytest.mark.either_end
+def test_the_command_repeats_what_was_claimed() -> None:
+    """Of a function claims and expectations are no part of the file."""
+    function = Expectation.parse  # any that can be imported
+    mine = Implementation(
+        "ring_shift", "mine", function, frozenset({"x64", "trees"}), communication=function("permute=1;grad:permute=1")
+    )
+    name = f"{function.__func__.__module__}:{function.__func__.__qualname__}"  # type: ignore[attr-defined]
+    assert replay_command(mine, Path("a.json")) == (
+        f"pytest --replay=a.json --impl ring_shift={name} --claims trees,x64 "
+        "--expect-communication 'permute=1;grad:permute=1'"
+    )
+
+
 @pytest.mark.parametrize(
     ("impl", "line"),
     [
@@ -363,12 +344,14 @@ def test_a_wrong_function_beside_a_replay_is_a_usage_error(impl: str, line: str,
 
 
 @pytest.mark.lengthy
-@pytest.mark.either_end
 def test_a_damaged_file_fails_alone(tmp_path: Path) -> None:
-    """One line names the file and the reason, and the rest of the folder is judged."""
-    (tmp_path / "a.json").write_text(changed(format=7))
-    (tmp_path / "b.json").write_text(changed())
-    done = pytest_run(f"--replay={tmp_path}", folder=tmp_path)
-    reason = f"{tmp_path}/a.json: format=7: expected at most 2; a newer version wrote this"
+    """The rest of its folder is judged, and what lies beside it, a conftest.py or a module, is not run."""
+    folder = tmp_path / "from_a_stranger"
+    folder.mkdir()
+    for name in ("conftest", "test_it", "json"):
+        (folder / f"{name}.py").write_text("raise SystemExit('it ran')\n")
+    (folder / "a.json").write_text(changed(format=7))
+    (folder / "b.json").write_text(changed())
+    done = pytest_run(f"--replay={folder}", folder=tmp_path)
     assert (done.returncode, done.stdout.count("1 failed, 1 passed")) == (1, 1), done.stdout
-    assert f"\n{reason}\n" in done.stdout
+    assert f"\n{folder}/a.json: format=7: expected 4: another version's\n" in done.stdout

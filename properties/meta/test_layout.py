@@ -1,7 +1,6 @@
 """Laws of `shardproof.oracles.layout` and `shardproof.oracles.mesh`: two derivations of every block, and messages."""
 
 import itertools
-import json
 import math
 import re
 from collections.abc import Callable
@@ -218,17 +217,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: MeshCase(("dp",), (2,), axis_types=("manual",)),
         "axis_types=('manual',): expected one of ('auto', 'explicit') for each of ('dp',)",
     ),
-    "JSON without a key": (
-        lambda: MeshCase.from_json({"axis_names": ["dp"], "sizes": [2]}),
-        "mesh={'axis_names': ['dp'], 'sizes': [2]}: expected lists for axis_names, sizes, devices, axis_types",
-    ),
-    "JSON with a size that is no number": (
-        lambda: MeshCase.from_json({"axis_names": ["dp"], "sizes": ["a"], "devices": [0], "axis_types": ["auto"]}),
-        (
-            "mesh={'axis_names': ['dp'], 'sizes': ['a'], 'devices': [0], 'axis_types': ['auto']}: "
-            "expected whole numbers for sizes and devices"
-        ),
-    ),
     "the size of an unknown axis": (
         lambda: GRID.axis_size(("dp", "ep")),
         "axis_name=('dp', 'ep'): 'ep' is not an axis of the mesh (dp=2, tp=4)",
@@ -242,12 +230,6 @@ def test_refusals_tell_the_whole_story(name: str) -> None:
     call, message = REFUSED[name]
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         call()
-
-
-@given(mesh=small_meshes())
-def test_a_mesh_survives_json(mesh: MeshCase) -> None:
-    """A mesh written to JSON text and read again is equal to itself."""
-    assert MeshCase.from_json(json.loads(json.dumps(mesh.to_json()))) == mesh
 
 
 @given(mesh=small_meshes(), data=st.data())

@@ -18,7 +18,6 @@ from shardproof.impl.algorithms.pieces import shift
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.communication.sizes import sizes_of
 from shardproof.properties.engines import SimulateEngine
-from shardproof.properties.engines.running import traced
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.laws.overlap import check_overlap
 from shardproof.properties.meta.pages import PERFORMANCE_PAGE, README
@@ -29,16 +28,13 @@ from shardproof.properties.performance.machines import Balanced
 from shardproof.properties.performance.operations import Operation, Untold, operations_of, peak_of
 from shardproof.properties.performance.routes import Loads, permuted
 from shardproof.properties.performance.timeline import timeline
-from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.expectation import ExpectationError
-from shardproof.properties.programs.implementations import OVERLAPPED, PRODUCTS, Implementation
+from shardproof.properties.programs.implementations import OVERLAPPED, Implementation
 from shardproof.properties.programs.overlap import Overlap, limit
 from shardproof.properties.programs.program import Seen, forward
 from shardproof.properties.programs.violation import Broken, NotRun
 from shardproof.properties.report.checking import check
 from shardproof.properties.report.programs import check_program
-from shardproof.properties.report.scripts.hidden import exposed
-from shardproof.properties.report.scripts.script import script
 
 NAMES = ("p", "n", "lhs", "rhs", "out")
 RING = {("tp", 1): Fraction(6)}
@@ -102,22 +98,6 @@ def test_blocks_take_the_shorter_way() -> None:
     assert not permuted([3], ("tp",), [(i, i) for i in range(3)], 6)
     along_both = permuted([2, 3], ("dp", "tp"), [(i, (i + 1) % 6) for i in range(6)], 6)
     assert along_both == Loads({("tp", 1): Fraction(6), ("dp", 1): Fraction(6)}, 2)
-
-
-@pytest.mark.parametrize("one", [*PRODUCTS, *OVERLAPPED], ids=str)
-def test_two_derivations_agree(one: Implementation) -> None:
-    """What a script schedules by itself exposes just what the law finds, forward and with the gradient."""
-    for sizes in ((3,), (8,), (4, 2)):
-        case, seen, engine = case_of(one.contract, sizes, (16, 16, 16)), Seen(), SimulateEngine()
-        ahead = forward(case, one, seen)
-        jaxprs = [traced(ahead, case, engine).jaxpr]
-        operations = operations_of(ahead, case.mesh)
-        machine = Balanced.of(operations, case.mesh, case.axes)
-        assert timeline(operations, machine).share == exposed(jaxprs, case.mesh.shape, case.axes)
-        both = derivatives(case, one, seen, forward_mode=False)[0]
-        jaxprs.append(traced(both, case, engine).jaxpr)
-        share = timeline(operations_of(both, case.mesh), machine).share
-        assert share == exposed(jaxprs, case.mesh.shape, case.axes)
 
 
 ONE_NUMBER = (
@@ -254,18 +234,6 @@ def test_a_failure_says_what_waits_for_what() -> None:
     assert "expected at most 0 (exposed<=0); most of it all_gather at " in told
     assert ": the dot_general at " in told
     assert "collective_matmul/operands.py:" in told
-
-
-@pytest.mark.lengthy
-@pytest.mark.parametrize("name", ["sum_sent_after_its_product", "gradient_that_gathers"])
-def test_the_script_schedules_by_itself(name: str, tmp_path: Path) -> None:
-    """Without this project, in plain JAX; it ends with one, and says how much is exposed."""
-    (tmp_path / "shown.py").write_text(script(scene(name)), encoding="utf-8")
-    ended = subprocess.run(
-        [sys.executable, "shown.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
-    )
-    assert ended.returncode == 1, ended.stderr
-    assert " of the communication is exposed: expected at most 0\n" in ended.stdout
 
 
 def layer(x: Array, w: Array, *, tp: Any) -> Array:

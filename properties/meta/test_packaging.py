@@ -225,11 +225,11 @@ def test_a_given_function_is_checked_and_replayed(installed: str, project: Path)
     assert (
         "FAILED shardproof/properties/suite/test_given.py::test_given[ring_shift[shift]-value-simulate]" in done.stdout
     )
-    told = re.search(r"\n  python (\S+\.py)\n  (pytest --replay=\S+\.json)\n", done.stdout)
+    told = re.search(r"\n  python (\S+\.py)\n  pytest (.*--replay=\S+\.json.*)\n", done.stdout)
     assert told
     headline = re.search(r"\n(ring_shift\[shift\]: value: mesh .*)\n", done.stdout)
     assert headline
-    for arguments in ([told[1]], ["-m", *told[2].split(), "-p", "no:cacheprovider"]):
+    for arguments in ([told[1]], ["-m", "pytest", *told[2].split(), "-p", "no:cacheprovider"]):
         again = started(project, arguments, installed)
         assert again.returncode == 1, again.stdout + again.stderr
         assert again.stderr == ""
@@ -264,9 +264,9 @@ def test_programs_are_tests_of_a_project(installed: str, project: Path) -> None:
     assert "2 failed, 1 passed, 2 skipped" in done.stdout, done.stdout + done.stderr
     assert "FAILED tests/test_layer.py::own_double[value-simulate] - double: value: mesh" in done.stdout
     assert "= what was verified =" in done.stdout
-    told = re.search(r"\n  python (\S+\.py)\n  (pytest --replay=\S+\.json)\n", done.stdout)
+    told = re.search(r"\n  python (\S+\.py)\n  pytest (.*--replay=\S+\.json.*)\n", done.stdout)
     assert told
-    for arguments in ([told[1]], ["-m", *told[2].split(), "-p", "no:cacheprovider"]):
+    for arguments in ([told[1]], ["-m", "pytest", *told[2].split(), "-p", "no:cacheprovider"]):
         again = started(project, arguments, installed)
         assert again.returncode == 1, again.stdout + again.stderr
         assert again.stderr == ""
@@ -277,24 +277,22 @@ def test_programs_are_tests_of_a_project(installed: str, project: Path) -> None:
 def test_a_script_about_an_own_function_finds_it(installed: str, project: Path) -> None:
     """The script of a failure of one of this project's implementations imports it from where it is installed."""
     program = (
-        "from pathlib import Path\n"
         "from shardproof.oracles.mesh import MeshCase\n"
         "from shardproof.properties.contracts.examples import example\n"
-        "from shardproof.properties.report.scripts.script import script\n"
         "from shardproof.properties.programs.implementations import BUILT_IN\n"
         "from shardproof.properties.laws.law import LAWS\n"
         "from shardproof.properties.programs.violation import Broken\n"
+        "from shardproof.properties.report.failures import write\n"
         "from shardproof.properties.runner.violation import LawViolation\n"
         "(own,) = [i for i in BUILT_IN if i.contract == 'ring_shift']\n"
         "case = example('ring_shift', MeshCase(('tp',), (2,)), 'tp')\n"
-        "found = LawViolation(own, LAWS['value'], case, 'xla', Broken('aborts', 'aborts the process'))\n"
-        "Path('script.py').write_text(script(found))\n"
+        "print(write(LawViolation(own, LAWS['value'], case, 'xla', Broken('raises', 'raises an error'))).script)\n"
     )
     done = started(project, ["-c", program], installed)
     assert done.returncode == 0, done.stderr
-    text = (project / "script.py").read_text()
-    assert f'sys.path.insert(0, "{installed}")\nfrom shardproof.impl.collectives import ring_shift' in text
-    assert started(project, ["script.py"]).returncode == 0
+    script = done.stdout.split()[-1]
+    assert f'sys.path.insert(0, "{installed}")\n' in (project / script).read_text()
+    assert started(project, [script]).returncode == 0
 
 
 HELP = """

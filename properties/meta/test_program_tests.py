@@ -66,7 +66,7 @@ def ran(project: Path, *options: str) -> subprocess.CompletedProcess[str]:
 def found_in(done: subprocess.CompletedProcess[str]) -> tuple[str, str]:
     """The headline and the file of the first failure."""
     headline = re.search(r"\n(total: value: mesh .*)\n", done.stdout)
-    file = re.search(r"\n  pytest --replay=(\S+\.json)\n", done.stdout)
+    file = re.search(r"\n  pytest tests/test_total.py --replay=(\S+\.json)\n", done.stdout)
     assert headline, done.stdout
     assert file, done.stdout
     return headline[1], file[1]
@@ -107,19 +107,22 @@ def test_a_failure_is_told_replayed_kept_and_repaired(project: Path) -> None:
     assert "=== what was verified ===" in spread.stdout
     assert headline in spread.stdout
 
-    again = ran(project, f"--replay={file}")
+    again = ran(project, "tests/test_total.py", f"--replay={file}")
     assert again.returncode == 1
     assert text in again.stdout
-    assert f"\nreplay imports test_total:TOTAL from {project}/tests/test_total.py\n" in again.stdout
+    named = ran(project, f"--replay={file}", "--impl=tests.test_total:TOTAL")
+    assert (named.returncode, text in named.stdout) == (1, True), named.stdout
+    unnamed = ran(project, f"--replay={file}")
+    assert "total: expected --impl MODULE:PROGRAM, or the file with its program_test, as well" in unnamed.stdout
     kept = project / "tests" / OF_PROGRAMS / Path(file).name
-    done = ran(project, f"--keep-regression={file}")
+    done = ran(project, "tests/test_total.py", f"--keep-regression={file}")
     assert done.stdout == f"{file} is now a regression: {kept}\n", done.stderr
     regression = f"test_total[regression-{kept.stem}]"
     later = ran(project, "-x")
     assert f"FAILED tests/test_total.py::{regression} - {headline}" in later.stdout, later.stdout
 
     (project / "tests" / "test_total.py").write_text(RIGHT)
-    assert ran(project, f"--replay={file}").returncode == 0
+    assert ran(project, "tests/test_total.py", f"--replay={file}").returncode == 0
     assert "6 passed" in ran(project).stdout
     kept.write_text("{")
     refused = ran(project, "-k", "regression")
@@ -159,12 +162,12 @@ def test_a_program_that_ends_its_process_is_given_and_replayed(project: Path) ->
     done = ran(project, "--impl=tests.test_total:TOTAL", "--hypothesis-profile=matrix", "-k", "value-simulate")
     headline, file = found_in(done)
     assert headline.endswith("aborts the process (SIGABRT)")
-    again = ran(project, f"--replay={file}")
+    again = ran(project, "tests/test_total.py", f"--replay={file}")
     assert (again.returncode, headline in again.stdout) == (1, True)
     script = [sys.executable, str(project / file.replace(".json", ".py"))]
     ended = subprocess.run(script, cwd=project, capture_output=True, text=True, check=False, timeout=120)
     assert ended.returncode == 1, ended.stderr
-    ran(project, f"--keep-regression={file}")
+    ran(project, "tests/test_total.py", f"--keep-regression={file}")
     later = ran(project, "-k", "regression")
     assert "1 failed" in later.stdout
     assert headline in later.stdout
@@ -187,37 +190,26 @@ def test_what_is_no_program_is_refused(arguments: tuple[Any, ...], message: str)
 
 
 @pytest.mark.lengthy
-def test_a_file_is_data_and_its_program_is_imported_from_below_only(project: Path, tmp_path: Path) -> None:
-    """What it says of the case is checked once the program is known; nothing else is ever imported."""
+def test_a_case_is_checked_once_its_program_is_known(project: Path) -> None:
+    """A file of another program, or of other arguments, is refused in one line."""
     _, file = found_in(ran(project, "-k", "value-simulate"))
     text = (project / file).read_text()
-    refused: dict[str, dict[str, dict[str, Any]]] = {
-        "roles=": {"case": {"roles": {"model": "dp"}}},
-        "parameter='op'": {"case": {"params": {"op": "sum"}}},
-        "operands: 0 given": {"case": {"operands": []}},
-        "'total' is not a Program of a module": {"implementation": {"qualname": "total"}},
-        "is a program called total now": {"implementation": {"contract": "other"}, "case": {"contract": "other"}},
-        "implementation contract='other': expected one of total": {"implementation": {"contract": "other"}},
-        "'path' is not a Program of a module": {"implementation": {"module": "os", "qualname": "path"}},
-        "program=1: expected": {"implementation": {"program": 1}},
-        "expected a program, of which a file says no more": {"implementation": {"expectation": "bytes=n"}},
-        "no contract; if it is a program, no module holds it by a name": {"implementation": {"program": False}},
+    refused: dict[str, dict[str, Any]] = {
+        "roles=": {"roles": [["model", "dp"]]},
+        "parameter='op'": {"params": [["op", "sum"]]},
+        "operands: 0 given": {"operands": []},
+        "other: expected --impl MODULE:PROGRAM": {"contract": "other"},
     }
     (project / "changed").mkdir()
     for number, changes in enumerate(refused.values()):
         content = json.loads(text)
-        for part, values in changes.items():
-            content[part] |= values
+        content["case"] |= changes
         (project / "changed" / f"{number}.json").write_text(json.dumps(content))
-    done = ran(project, "--replay=changed")
+    done = ran(project, "tests/test_total.py", "--replay=changed")
     assert f"{len(refused)} failed" in done.stdout, done.stdout
     for number, reason in enumerate(refused):
         assert re.search(rf"\n{project}/changed/{number}.json: .*{re.escape(reason)}", done.stdout), done.stdout
     assert "Traceback" not in done.stdout
-    outside = tmp_path / "elsewhere"
-    outside.mkdir()
-    (outside / "a.json").write_text(text)
-    assert "name it with --impl test_total:TOTAL" in ran(outside, "--replay=a.json").stdout
 
 
 @pytest.mark.lengthy
@@ -232,7 +224,7 @@ def test_a_program_that_no_module_holds_has_no_replay(tmp_path: Path, monkeypatc
     assert "--replay" not in str(raised.value)
     held = held_by_a_module(MLP)
     assert held is not None
-    assert (held.module, held.qualname, held.contract, held.program) == (__name__, "MLP", "mlp", True)
+    assert (held.module, held.qualname) == (__name__, "MLP")
 
 
 def test_a_program_says_all_that_it_is_about() -> None:

@@ -13,8 +13,7 @@ from shardproof.properties.report.failures.record import Recorded
 from shardproof.properties.report.failures.replay import regressions_of, repeat
 from shardproof.properties.report.progress import devices_note
 from shardproof.properties.report.session import COUNTED, MADE_TEST
-from shardproof.properties.runner.given import check_draws
-from shardproof.properties.runner.lookup import Lookup
+from shardproof.properties.runner.given import Given, check_draws
 from shardproof.properties.runner.named import NotAFailure, held_by_a_module
 from shardproof.properties.runner.platforms import make_devices
 from shardproof.properties.runner.programs import Program, meant
@@ -57,7 +56,7 @@ def program_test(
     with meant(program.implementation):
         wanted = asked(program.implementation, laws)
     name = held_by_a_module(program)
-    kept = [] if name is None else regressions_of(name)
+    kept = [] if name is None else regressions_of(program, name)
     known = Told()
     checks = [
         *(pytest.param(found, id=f"regression-{path.stem}") for path, found in kept),
@@ -75,10 +74,10 @@ def program_test(
         if isinstance(shardproof_check, tuple):
             _check(program, *shardproof_check, request.node, max_examples, random_seed, known)
         else:
-            _repeat(program, shardproof_check)
+            _repeat(program, shardproof_check, Given("", name.module, name.qualname) if name else None)
 
     test.__doc__ = f"{program.name} satisfies the law."
-    setattr(test, MADE_TEST, True)
+    setattr(test, MADE_TEST, program)
     return test
 
 
@@ -114,7 +113,7 @@ def _check(
         pytest.skip(found.nothing)
 
 
-def _repeat(program: Program, kept: Recorded | NotAFailure) -> None:
+def _repeat(program: Program, kept: Recorded | NotAFailure, given: Given | None) -> None:
     """Checks a regression again.
 
     Raises:
@@ -123,9 +122,9 @@ def _repeat(program: Program, kept: Recorded | NotAFailure) -> None:
     """
     __tracebackhide__ = True
     refused = kept if isinstance(kept, NotAFailure) else None
-    if isinstance(kept, Recorded):
+    if isinstance(kept, Recorded) and given is not None:
         try:
-            repeat(kept, Lookup(kept.implementation), program.implementation)
+            repeat(kept, given, program.implementation)
         except NotAFailure as error:
             refused = error
     if refused is not None:  # outside of the handler, whose exception pytest would show as well

@@ -118,7 +118,7 @@ def verify(
     finally:
         tally.compilations += engine.compilations + COMPILER.compilations - before
     tally.note(verdict, case)
-    if (verdict.kind == "held" or verdict.final) and law.script == "communication":
+    if (verdict.kind == "held" or verdict.final) and law.name == "communication":
         ran = COMPILER if verdict.instead else engine
         with precision_of(case):
             counted = communication_of(implementation, case, ran)
@@ -261,7 +261,7 @@ def require_held(law: Law, implementation: Implementation, tally: Tally) -> str:
         if law.partial and declined == tally.exchanging.get(DECLINED, 0):
             return f"{where}: applies only to cases with one participant; {declined:,} with more were declined"
         raise HeldOnNothing(f"{told}: held only on cases with one participant; {declined:,} with more were unsupported")
-    only_reported = law.interpreted or (law.script == "communication" and implementation.communication is None)
+    only_reported = law.interpreted or (law.name == "communication" and implementation.communication is None)
     unrun = tally.exchanging.get("not run", 0)
     if tally.structures and unrun and not {"held", "excused"} & set(tally.exchanging) and not only_reported:
         what = f"{unrun:,} with more were not run: {max(tally.not_run, key=lambda reason: tally.not_run[reason])}"

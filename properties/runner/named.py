@@ -1,17 +1,17 @@
-"""Names of functions and programs: how a file refers to one, and the file that defines it, found without importing."""
+"""Names of functions and programs, by which a script or a command line imports them."""
 
-import ast
 import inspect
+import keyword
+import shlex
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardproof.properties.cases import reading
 from shardproof.properties.programs.expectation import Expectation
-from shardproof.properties.programs.implementations import Implementation
+from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
 from shardproof.properties.runner.programs import Program
 
 
@@ -20,93 +20,113 @@ class NotAFailure(ValueError):
 
 
 @dataclass(frozen=True)
-class Named:
-    """A function, or the program that it is, by name, which is all that a file says of it.
-
-    Arguments:
-        contract: the contract that it claims to satisfy.
-        name: what reports call it.
-        module: where it is imported from.
-        qualname: its name there.
-        path: the file of a user's module; empty for this project's own.
-        features: what it serves beyond the contract's signature.
-        invariant: how its result is declared to be typed.
-        expectation: what its user expects of its communication; empty if nothing.
-        overlap: what its user claims of how it hides that; empty if nothing.
-        program: whether that name is of a `Program`, which says what the function means.
-    """
+class BuiltIn:
+    """An implementation of this project, by name."""
 
     contract: str
     name: str
+
+    def load(self) -> Implementation:
+        """The implementation.
+
+        Raises:
+            NotAFailure: if there is none by this name.
+        """
+        for one in IMPLEMENTATIONS:
+            if (one.contract, one.name) == (self.contract, self.name):
+                return one
+        raise NotAFailure(f"name={self.name!r}: not an implementation of {self.contract} in this project")
+
+
+def is_built_in(implementation: Implementation) -> bool:
+    """Whether it is one of this project's own, which the table of implementations has."""
+    same = (
+        one for one in IMPLEMENTATIONS if (one.contract, one.name) == (implementation.contract, implementation.name)
+    )
+    return any(one.function is implementation.function for one in same)
+
+
+@dataclass(frozen=True)
+class Named:
+    """A function or program by name: its module, its name there, and the file of the module."""
+
     module: str
     qualname: str
-    path: str = ""
-    features: tuple[str, ...] = ()
-    invariant: bool | None = None
-    expectation: str = ""
-    overlap: str = ""
-    program: bool = False
+    path: Path | None = None
+
+    @property
+    def importable(self) -> bool:
+        """Whether it can be imported by its name: not so for lambdas and functions inside functions."""
+        parts = [*self.module.split("."), *self.qualname.split(".")]
+        if self.module == "__main__" or not all(p.isidentifier() and not keyword.iskeyword(p) for p in parts):
+            return False
+        loaded = sys.modules.get(self.module)
+        return loaded is None or attribute(loaded, self.qualname) is not None
+
+    @property
+    def folder(self) -> str:
+        """The folder to import a user's module from; empty for an installed one, and for this project's own."""
+        parts = self.module.split(".")
+        if self.path is None or {"site-packages", "dist-packages"} & {*self.path.parts} or parts[0] == "shardproof":
+            return ""
+        parts = [*parts, "__init__"] if self.path.name == "__init__.py" else parts
+        named_so = list(self.path.with_suffix("").parts[-len(parts) :]) == parts
+        return str(self.path.parents[len(parts) - 1]) if named_so else ""
 
     def __str__(self) -> str:
         return f"{self.module}:{self.qualname}"
 
 
-def named(implementation: Implementation) -> Named:
-    """An implementation by name: by that of its program, if it is one that a module holds."""
-    if implementation.program is not None and (held := held_by_a_module(implementation.program)) is not None:
-        return held
-    return named_function(implementation)
-
-
-def held_by_a_module(program: Program) -> Named | None:
-    """The name of a program in the module that defines it, if that is an imported one."""
-    for module, loaded in list(sys.modules.items()):
-        if module == "__main__" or not isinstance(loaded, types.ModuleType):
-            continue
-        for name, value in list(vars(loaded).items()):
-            path = getattr(loaded, "__file__", None) if value is program else None
-            if path and _defines(Path(path), name, program=True):
-                return Named(program.name, program.name, module, name, str(Path(path).resolve()), program=True)
-    return None
-
-
-def named_function(implementation: Implementation) -> Named:
-    """The function of an implementation by name."""
-    function, said = implementation.function, implementation.communication
-    module = str(getattr(function, "__module__", ""))
+def named(function: Callable[..., Any]) -> Named:
+    """A function by name."""
     try:
         path = Path(inspect.getfile(inspect.unwrap(function))).resolve()
     except (TypeError, OSError, ValueError):
-        path = Path()
-    own = Path(__file__).resolve().parents[2]
-    inside = path.parent in (own / "impl", *(own / "impl").iterdir()) or own / "properties" in path.parents
-    return Named(
-        implementation.contract,
-        implementation.name,
-        module,
-        str(getattr(function, "__qualname__", "")),
-        "" if inside or path == Path() else str(path),
-        tuple(sorted(implementation.features)),
-        implementation.invariant,
-        str(said) if isinstance(said, Expectation) and implementation.form == "user" else "",
-        "" if implementation.overlap is None or path == Path() or inside else str(implementation.overlap),
-    )
+        path = None
+    return Named(str(getattr(function, "__module__", "")), str(getattr(function, "__qualname__", "")), path)
 
 
-def importable(name: Named) -> bool:
-    """Whether it can be found by its name: not so for lambdas and functions inside functions."""
-    try:
-        reading.dotted("module", name.module)
-        reading.dotted("qualname", name.qualname)
-    except ValueError:
-        return False
-    if name.module == "__main__":
-        return False
-    loaded = sys.modules.get(name.module)
-    if loaded is None:
-        return True
-    found = attribute(loaded, name.qualname)
-    return isinstance(found, Program) if name.program else callable(found)
+def held_by_a_module(program: Program) -> Named | None:
+    """The name of a program in a module that holds it, of several in the one imported last, which defines it."""
+    for module, loaded in reversed(list(sys.modules.items())):
+        path = getattr(loaded, "__file__", None)
+        if module in ("__main__", "__mp_main__") or not path or not isinstance(loaded, types.ModuleType):
+            continue
+        for name, value in list(vars(loaded).items()):
+            if value is program:
+                return Named(module, name, Path(path).resolve())
+    return None
+
+
+def name_of(implementation: Implementation) -> Named | None:
+    """The name by which `--impl` finds a function, or a program that a module holds; None if there is none."""
+    if implementation.program is not None:
+        return held_by_a_module(implementation.program)
+    found = named(implementation.function)
+    return found if found.importable else None
+
+
+def impl_options(implementation: Implementation) -> str:
+    """What the command line says of an implementation: `--impl` and what is claimed of it; nothing of a built-in one.
+
+    Raises:
+        NotAFailure: if no name finds it.
+    """
+    if is_built_in(implementation):
+        return ""
+    name = name_of(implementation)
+    if name is None:
+        raise NotAFailure(f"{implementation} has no name to import it by")
+    if implementation.program is not None:
+        return f" --impl {name}"
+    options, said = [f"--impl {implementation.contract}={name}"], implementation.communication
+    for option, value in (
+        ("--claims", ",".join(sorted(implementation.features))),
+        ("--expect-communication", str(said) if isinstance(said, Expectation) else ""),
+        ("--expect-overlap", str(implementation.overlap or "")),
+    ):
+        options += [f"{option} {shlex.quote(value)}"] if value else []
+    return f" {' '.join(options)}"
 
 
 def source_text(function: Any) -> str:
@@ -124,86 +144,3 @@ def attribute(module: Any, qualname: str) -> Any:
     for part in qualname.split("."):
         found = vars(found).get(part) if isinstance(found, type | types.ModuleType) else None
     return found.__func__ if isinstance(found, staticmethod) else found
-
-
-def source_file(name: Named) -> Path:
-    """The file below the working directory that defines the function or program; found without importing anything.
-
-    Hidden folders (`.shardproof`, `.venv`) and installed packages are not looked into.
-
-    Raises:
-        NotAFailure: if there is none.
-    """
-    if not importable(name):
-        told = reading.shown(name.qualname or name.name)
-        kind = "Program" if name.program else "function"
-        raise NotAFailure(f"{told} is not a {kind} of a module: run the script beside this file")
-    if name.module.partition(".")[0] in sys.stdlib_module_names:
-        raise NotAFailure(f"{name} is of Python's own library, where no implementation is")
-    inside = Path(*name.module.split("."))
-    for root in (source_root(name), str(Path.cwd()), *sys.path):
-        for path in (Path(root, f"{inside}.py"), Path(root, inside, "__init__.py")):
-            if root and is_below_here(path) and _defines(path, name.qualname, program=name.program):
-                return path.absolute()  # a link that the module is found by is part of its place
-    raise NotAFailure(
-        f"{name} is not defined below {Path.cwd()}, from where alone a file may have it imported: "
-        f"name it with --impl {name if name.program else f'{name.contract}={name}'}"
-    )
-
-
-def is_below_here(path: Path) -> bool:
-    """Whether a file is the user's own: below the working directory, in no hidden folder and no installed package."""
-    try:
-        here, path = Path.cwd().resolve(), path.resolve()
-    except (OSError, RuntimeError):  # a loop of links, a name that is too long
-        return False
-    if here not in path.parents:
-        return False
-    folders = path.relative_to(here).parts[:-1]
-    return not any(folder.startswith(".") or folder in ("site-packages", "dist-packages") for folder in folders)
-
-
-def _defines(path: Path, qualname: str, *, program: bool = False) -> bool:
-    """Whether a file says `def` of the function, or gives the program its name: others are not imported to look."""
-    try:
-        body: list[ast.stmt] = ast.parse(path.read_bytes()).body
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    *outer, last = qualname.split(".")
-    for part in outer:
-        classes = [found for found in _statements(body) if isinstance(found, ast.ClassDef) and found.name == part]
-        body = [inner for found in classes for inner in found.body]
-    if program:
-        return not outer and last in _assigned(body)
-    return any(isinstance(found, ast.FunctionDef) and found.name == last for found in _statements(body))
-
-
-def _assigned(body: list[ast.stmt]) -> set[str]:
-    """The names that statements give to what they compute."""
-    targets = [
-        target
-        for found in _statements(body)
-        if isinstance(found, ast.Assign | ast.AnnAssign)
-        for target in (found.targets if isinstance(found, ast.Assign) else [found.target])
-    ]
-    return {target.id for target in targets if isinstance(target, ast.Name)}
-
-
-def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements of a module or class, those under `if` and `try` as well."""
-    for node in body:
-        yield node
-        if isinstance(node, ast.If | ast.Try):
-            yield from _statements([*node.body, *node.orelse])
-
-
-def source_root(name: Named) -> str:
-    """The folder to import a user's module from, if its file says so; empty otherwise."""
-    if not name.path:
-        return ""
-    path = Path(name.path)
-    parts = name.module.split(".")
-    parts = [*parts, "__init__"] if path.name == "__init__.py" else parts
-    if list(path.with_suffix("").parts[-len(parts) :]) != parts or "site-packages" in path.parts:
-        return ""
-    return str(path.parents[len(parts) - 1])

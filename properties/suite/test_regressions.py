@@ -4,7 +4,7 @@ import pytest
 
 from shardproof.properties.report.failures.record import Recorded
 from shardproof.properties.report.failures.replay import devices_needed, regressions, repeat
-from shardproof.properties.runner.lookup import Lookup
+from shardproof.properties.runner.named import BuiltIn
 
 RECORDED = [
     pytest.param(recorded, id=path.stem, marks=pytest.mark.needs_devices(devices_needed(recorded)))
@@ -17,5 +17,5 @@ if RECORDED:
     @pytest.mark.usefixtures("devices")
     def test_regression(recorded: Recorded) -> None:
         """The law that was broken on this case holds."""
-        lookup = Lookup(recorded.implementation)
-        repeat(recorded, lookup, lookup.load())
+        source = BuiltIn(recorded.case.contract, recorded.name)
+        repeat(recorded, source, source.load())

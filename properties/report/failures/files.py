@@ -3,17 +3,19 @@
 import contextlib
 import json
 import os
+import shlex
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.program import WrongResult
 from shardproof.properties.report.failures.lanes import picture
 from shardproof.properties.report.failures.record import identity, record
 from shardproof.properties.report.scripts.script import script
-from shardproof.properties.runner.lookup import Lookup
-from shardproof.properties.runner.named import NotAFailure, importable, named
+from shardproof.properties.report.session import MADE_TEST
+from shardproof.properties.runner.named import NotAFailure, impl_options, is_built_in, name_of
 from shardproof.properties.runner.violation import LawViolation
 
 FOLDER = Path(".shardproof") / "failures"
@@ -28,51 +30,60 @@ class Written:
 
     Arguments:
         script: exits with 1 while the bug is there, and 0 once it is fixed.
-        case: what `--replay` takes; None of a function that has no name to import it by, which cannot be found again.
-        impl: what `--impl` must name for that, where a file may not have the function imported; else empty.
+        case: the same as data, which `--replay` takes.
         picture: its timeline, where the law is about one and it can be drawn.
+        replay: the command that replays it; empty for a function that has no name to import it by.
     """
 
     script: Path
-    case: Path | None
-    impl: str = ""
-    picture: Path | None = None
+    case: Path
+    picture: Path
+    replay: str
 
     @property
     def commands(self) -> list[str]:
         """The commands that show the failure again."""
-        impl = f" --impl {self.impl}" if self.impl else ""
-        replay = [f"{REPLAY}{self.case}{impl}"] if self.case else []
-        return [f"python {self.script}", *replay]
+        return [f"python {self.script}", *([self.replay] if self.replay else [])]
 
 
 def paths(violation: LawViolation) -> Written:
     """Where the files of a violation belong."""
-    name = identity(violation)
-    function = named(violation.implementation)
-    lookup, impl = Lookup(function), ""
+    start = str(FOLDER / identity(violation))
+    case = Path(f"{start}.json")
+    return Written(Path(f"{start}.py"), case, Path(f"{start}.svg"), replay_command(violation.implementation, case))
+
+
+def replay_command(implementation: Implementation, case: Path) -> str:
+    """The command that replays a failure, from the folder in which it was found; empty if no name finds the function.
+
+    A test of a program that a file of tests holds is named by that file.
+    """
+    name = None if is_built_in(implementation) else name_of(implementation)
+    if name is not None and implementation.program is not None and name.path is not None:
+        here, values = Path.cwd().resolve(), vars(sys.modules[name.module]).values()
+        tested = any(getattr(value, MADE_TEST, None) is implementation.program for value in list(values))
+        if tested and here in name.path.parents:
+            return f"pytest {shlex.quote(str(name.path.relative_to(here)))} --replay={case}"
     try:
-        lookup.source()
-    except NotAFailure:  # an installed package's, say
-        impl = str(lookup)
-    replays = importable(function) and (function.program or CONTRACTS[function.contract].listed)
-    case = FOLDER / f"{name}.json" if replays else None
-    return Written(FOLDER / f"{name}.py", case, impl, FOLDER / f"{name}.svg")
+        options = impl_options(implementation)
+    except NotAFailure:
+        return ""
+    elsewhere = name is not None and name.folder and Path(name.folder) != Path.cwd().resolve()
+    return f"{f'PYTHONPATH={shlex.quote(name.folder)} ' if elsewhere and name else ''}{REPLAY}{case}{options}"
 
 
 def written(violation: LawViolation) -> Written | None:
     """Where the files of a violation are, if they were written."""
     files = paths(violation)
-    return files if files.script.exists() and (files.case is None or files.case.exists()) else None
+    return files if files.script.exists() and files.case.exists() else None
 
 
 def write(violation: LawViolation) -> Written:
     """Writes the script and the case; a file is there whole or not at all."""
     files = paths(violation)
     replace(files.script, script(violation))
-    if files.case is not None:
-        replace(files.case, json.dumps(record(violation), indent=1) + "\n")
-    if files.picture is not None and (drawn := picture(violation)):
+    replace(files.case, json.dumps(record(violation), indent=1) + "\n")
+    if drawn := picture(violation):
         replace(files.picture, drawn)
     return files
 

@@ -19,18 +19,19 @@ from shardproof.properties.report.failures.replay import (
     OF_PROGRAMS,
     REGRESSIONS,
     ReplayFile,
+    ReplayItem,
     devices_needed,
     files,
     given_to,
     read,
     text_of,
 )
-from shardproof.properties.runner.given import GivenError
-from shardproof.properties.runner.lookup import Lookup, built_in
-from shardproof.properties.runner.named import NotAFailure, source_file
+from shardproof.properties.report.session import MADE_TEST
+from shardproof.properties.runner.given import Given, GivenError
+from shardproof.properties.runner.named import NotAFailure, held_by_a_module
+from shardproof.properties.runner.programs import Program
 
 REPLAYED = pytest.StashKey[tuple[Path, ...]]()
-IMPORTED = pytest.StashKey[list[str]]()
 KEPT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
 
 
@@ -43,13 +44,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=[],
         metavar="FILE_OR_FOLDER",
         help="run only this recorded failure (.shardproof/failures/*.json), or a folder of them; may be repeated. The "
-        "function that it names is imported from below the working directory only; name another with --impl",
+        "function is named with --impl, or its program_test's file is; one of this project's own needs neither",
     )
     group.addoption(
         "--keep-regression",
         metavar="FILE",
         help="copy a recorded failure to where every run checks it first: properties/regressions/ for one of this "
-        "project's own implementations, shardproof_regressions/ beside its module for one of a Program; runs no tests",
+        "project's own implementations, shardproof_regressions/ beside the test file, or the module of --impl, that is "
+        "named as well for one of a Program; runs no tests",
     )
 
 
@@ -59,18 +61,12 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     if given is None:
         return None
     path = Path(given)
+    told = one_line(str(path))
     try:
         recorded, text = read(path), text_of(path)
-        name = recorded.implementation
-        folder = source_file(name).parent / OF_PROGRAMS if name.program else REGRESSIONS
-    except NotAFailure as error:
+        folder = REGRESSIONS if recorded.built_in else folder_of_program(config, recorded)
+    except (NotAFailure, GivenError) as error:
         raise pytest.UsageError(f"--keep-regression: {error}") from error
-    told = one_line(str(path))
-    if not name.program and built_in(name) is None:
-        raise pytest.UsageError(
-            f"--keep-regression: {told}: {name.name!r} is not an implementation of this project: expected a failure of "
-            "one, or of a Program that a module holds, because every run must be able to repeat it"
-        )
     if not KEPT_NAME.fullmatch(path.stem):
         raise pytest.UsageError(
             f"--keep-regression: {told}: expected a name of letters, digits, '-', '_' and '.', at most 200 of them"
@@ -82,16 +78,40 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     return int(pytest.ExitCode.OK)
 
 
+def folder_of_program(config: pytest.Config, recorded: Recorded) -> Path:
+    """The folder for regressions of a program: beside the test file that is named, or the module that `--impl` names.
+
+    Raises:
+        NotAFailure: if neither is.
+    """
+    beside = [Path(name.partition("::")[0]) for name in config.args if named_files(config)]
+    for one in given_to(config):
+        program = None if one.contract else one.load().program
+        held = held_by_a_module(program) if program is not None else None
+        beside += [held.path] if held is not None and held.path is not None else []
+    if recorded.listed or not beside or not beside[0].is_file():
+        raise NotAFailure(
+            f"{recorded.name!r} is not an implementation of this project: expected a failure of one, or of a Program "
+            "whose test file, or --impl MODULE:PROGRAM, is named as well"
+        )
+    return beside[0].resolve().parent / OF_PROGRAMS
+
+
+def named_files(config: pytest.Config) -> bool:
+    """Whether the command line names files of tests."""
+    return config.args_source is pytest.Config.ArgsSource.ARGS
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Lets the replays take the place of all tests, with as many devices as they need."""
-    config.stash[REPLAYED], config.stash[IMPORTED] = (), []
+    config.stash[REPLAYED] = ()
     given = config.getoption("--replay")
     if not given:
         return
     try:
         paths = list(dict.fromkeys(path.resolve() for name in given for path in files(Path(name))))
-        functions = given_to(config)
+        given_to(config)
     except NotAFailure as error:
         raise pytest.UsageError(f"--replay: {error}") from error
     except GivenError as error:  # which begins with the option that it is about
@@ -99,9 +119,9 @@ def pytest_configure(config: pytest.Config) -> None:
     found = dict(readable(paths))
     recorded = list(found.values())
     paths.sort(key=lambda path: order_of(found.get(path)))
-    config.stash[IMPORTED] = imports(Lookup(one.implementation, functions) for one in recorded)
     config.stash[REPLAYED] = tuple(paths)
-    config.args = []  # on its way to a path, pytest imports the conftest.py and __init__.py of every folder
+    if not named_files(config):  # where files are, the failures are those of the programs in them
+        config.args = []  # on its way to a path, pytest imports the conftest.py and __init__.py of every folder
     if getattr(config.option, "platform", "") == "cpu":
         config.option.devices = max([config.option.devices, *map(devices_needed, recorded)])
 
@@ -120,20 +140,6 @@ def order_of(recorded: Recorded | None) -> tuple[int, int]:
     return list(LAWS).index(recorded.law), list(ENGINES).index(recorded.engine)
 
 
-def imports(lookups: Iterable[Lookup]) -> list[str]:
-    """What the replays import, once each, with the file that it comes from; what is refused fails when it is run."""
-    found = {}
-    for lookup in lookups:
-        with contextlib.suppress(NotAFailure):
-            found[f"{lookup.name.module}:{lookup.name.qualname}"] = lookup.source()
-    return [f"replay imports {name} from {one_line(str(path))}" for name, path in found.items() if path is not None]
-
-
-def pytest_report_header(config: pytest.Config) -> list[str]:
-    """The functions that are imported because a file names them."""
-    return config.stash[IMPORTED]
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Any:
     """The session itself has the files that were given to `--replay`, so nothing that lies beside one is imported."""
@@ -150,6 +156,20 @@ def replay_file(session: pytest.Session, path: Path) -> ReplayFile:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The regressions run first."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The regressions run first; of a replay nothing else runs, and the programs of the tests named are at hand."""
+    if config.stash[REPLAYED]:
+        programs = list(programs_of(items))
+        items[:] = [item for item in items if isinstance(item, ReplayItem)]
+        for item in items:
+            item.programs = programs  # type: ignore[attr-defined]
     items.sort(key=lambda item: item.path.resolve() != REGRESSIONS.with_name("suite") / "test_regressions.py")
+
+
+def programs_of(items: Iterable[pytest.Item]) -> Iterator[tuple[Program, Given]]:
+    """The programs of tests that `program_test` made, and how each is imported."""
+    found = [getattr(getattr(item, "function", None), MADE_TEST, None) for item in items]
+    for program in dict.fromkeys(one for one in found if isinstance(one, Program)):
+        held = held_by_a_module(program)
+        if held is not None:
+            yield program, Given("", held.module, held.qualname)

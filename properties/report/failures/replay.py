@@ -1,8 +1,11 @@
-"""Running a recorded failure again, as a pytest item named after its file."""
+"""Running a recorded failure again: as a pytest item named after its file, or from its script."""
 
-from collections.abc import Iterator
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
@@ -15,15 +18,14 @@ from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.precision import of_products
 from shardproof.properties.programs.violation import DEATHS
 from shardproof.properties.report.failures.record import Recorded, parse
-from shardproof.properties.report.failures.text import diagnosed
-from shardproof.properties.runner.child import Task
-from shardproof.properties.runner.given import Given, parse_all
+from shardproof.properties.report.failures.text import diagnosed, render
+from shardproof.properties.runner.child import Source, Task
+from shardproof.properties.runner.given import SAID, Given, GivenError, parse_all
 from shardproof.properties.runner.isolation import check_isolated
 from shardproof.properties.runner.judging import verify
-from shardproof.properties.runner.lookup import Lookup, built_in
-from shardproof.properties.runner.named import Named, NotAFailure
+from shardproof.properties.runner.named import BuiltIn, Named, NotAFailure
 from shardproof.properties.runner.preconditions import check_case, check_oracle
-from shardproof.properties.runner.programs import meant
+from shardproof.properties.runner.programs import Program, meant
 from shardproof.properties.runner.tally import HeldOnNothing, Tally
 from shardproof.properties.runner.violation import LawViolation
 
@@ -95,32 +97,26 @@ def regressions(folder: Path = REGRESSIONS) -> list[tuple[Path, Recorded]]:
     Raises:
         NotAFailure: if one cannot be run again.
     """
-    found = []
-    for path in sorted(folder.glob("*.json")):
-        recorded = read(path)
-        if built_in(recorded.implementation) is None:
-            raise NotAFailure(f"{path}: {recorded.implementation.name!r} is not an implementation of this project")
-        found.append((path, recorded))
+    found = [(path, read(path)) for path in sorted(folder.glob("*.json"))]
+    for path, recorded in found:
+        if not recorded.built_in:
+            raise NotAFailure(f"{path}: {recorded.name!r} is not an implementation of this project")
     return found
 
 
-def regressions_of(name: Named) -> list[tuple[Path, Recorded | NotAFailure]]:
-    """The recorded regressions of a program, and the files beside its module that are none."""
+def regressions_of(program: Program, held: Named) -> list[tuple[Path, Recorded | NotAFailure]]:
+    """The regressions of a program that a module holds, and the files beside that module which are none."""
     found: list[tuple[Path, Recorded | NotAFailure]] = []
-    for path in sorted((Path(name.path).parent / OF_PROGRAMS).glob("*.json")):
+    folder = held.path.parent if held.path is not None else Path()
+    for path in sorted((folder / OF_PROGRAMS).glob("*.json")):
         try:
             recorded = read(path)
         except NotAFailure as error:
             found.append((path, error))
             continue
-        theirs = recorded.implementation
-        if theirs.program and (theirs.qualname, _last(theirs.module)) == (name.qualname, _last(name.module)):
+        if not recorded.built_in and (recorded.case.contract, recorded.program) == (program.name, held.qualname):
             found.append((path, recorded))
     return found
-
-
-def _last(module: str) -> str:
-    return module.rpartition(".")[2]  # what is before it depends on how pytest imports tests
 
 
 def devices_needed(recorded: Recorded) -> int:
@@ -128,67 +124,45 @@ def devices_needed(recorded: Recorded) -> int:
     return 1 if recorded.engine == "simulate" else max(recorded.case.mesh.devices) + 1
 
 
-def run(recorded: Recorded, implementation: Implementation) -> Tally:
-    """Checks the recorded case again, in this process.
+def repeat(recorded: Recorded, source: Source, implementation: Implementation) -> None:
+    """Checks a recorded case again: in this process, unless it may end it, or takes more devices.
 
     Raises:
         LawViolation: if the law still does not hold.
         HeldOnNothing: if it is neither broken nor holds: the case is not supported, excused, or cannot be run.
-        NotAFailure: if it is no case of a program.
+        NotAFailure: if its contract says nothing of such a case.
     """
-    tally = Tally(implementation.contract, implementation.name, recorded.law, recorded.engine)
-    if implementation.program is not None:
-        check_program_case(recorded)
-    verdict = verify(LAWS[recorded.law], implementation, recorded.case, engine_named(recorded.engine), tally)
-    if verdict.kind != "held":
-        raise HeldOnNothing(f"{implementation}: {recorded.law}: not checked: {verdict.kind}: {verdict.reason}")
-    return tally
-
-
-def check_program_case(recorded: Recorded) -> None:
-    """The case is one of its program, which could not be seen before that was imported.
-
-    Raises:
-        NotAFailure: if it is not.
-    """
+    if recorded.violated in DEATHS or devices_needed(recorded) > len(jax.devices()):
+        run_isolated(recorded, source)
+        return
     try:
         check_case(recorded.law, recorded.case)
         check_oracle(recorded.law, recorded.case)
     except ValueError as error:
-        raise NotAFailure(f"{recorded.implementation}: {one_line(str(error))}") from error
+        raise NotAFailure(f"{implementation}: {one_line(str(error))}") from error
+    tally = Tally(implementation.contract, implementation.name, recorded.law, recorded.engine)
+    verdict = verify(LAWS[recorded.law], implementation, recorded.case, engine_named(recorded.engine), tally)
+    if verdict.kind != "held":
+        raise HeldOnNothing(f"{implementation}: {recorded.law}: not checked: {verdict.kind}: {verdict.reason}")
 
 
-def repeat(recorded: Recorded, lookup: Lookup, implementation: Implementation) -> None:
-    """Checks a regression: in this process, unless it may end it, or takes more devices.
-
-    Raises:
-        LawViolation: if the law does not hold again.
-        HeldOnNothing: if it is neither broken nor holds.
-        NotAFailure: if it cannot be run.
-    """
-    if recorded.violated in DEATHS or devices_needed(recorded) > len(jax.devices()):
-        run_isolated(recorded, lookup)
-    else:
-        run(recorded, implementation)
-
-
-def run_isolated(recorded: Recorded, lookup: Lookup, *, devices: int = 1, platform: str = "cpu") -> None:
+def run_isolated(recorded: Recorded, source: Source, *, devices: int = 1, platform: str = "cpu") -> None:
     """Checks the recorded case again in a process of its own, which may abort, hang or eat memory.
 
     Arguments:
-        recorded: what a file says, all of which is data.
-        lookup: how the function is found.
+        recorded: the failure, all of which is data.
+        source: where the function comes from.
         devices: how many devices the process has, if the case needs no more.
         platform: the platform that it runs on.
 
     Raises:
         LawViolation: if the law still does not hold.
         HeldOnNothing: if it is neither broken nor holds.
-        NotAFailure: if the function is not to be imported, or its contract says nothing of such a case.
+        NotAFailure: if the function cannot be imported, or its contract says nothing of such a case.
     """
     available = max(devices, devices_needed(recorded))
     task = Task(
-        given=lookup,
+        given=source,
         law=recorded.law,
         engine=recorded.engine,
         scope=Scope(max_devices=available, available=available),
@@ -199,30 +173,122 @@ def run_isolated(recorded: Recorded, lookup: Lookup, *, devices: int = 1, platfo
         case=recorded.case,
         diagnose=diagnosed,
     )
-    with meant(lookup.load()):
+    with meant(loaded(source, recorded)):
         found = check_isolated(task)
     if found.violation is not None:
         raise found.violation
     if not found.tally.structures:
         left_out = "; ".join(found.tally.left_out())
-        raise HeldOnNothing(f"{recorded.implementation.name}: {recorded.law}: not checked: {left_out}")
+        raise HeldOnNothing(f"{recorded.name}: {recorded.law}: not checked: {left_out}")
+
+
+def loaded(source: Source, recorded: Recorded) -> Implementation:
+    """The function, which is of the contract of the recorded case.
+
+    Raises:
+        NotAFailure: if it cannot be imported, or is of another.
+    """
+    try:
+        implementation = source.load()
+    except GivenError as error:
+        raise NotAFailure(one_line(str(error))) from error
+    if implementation.contract != recorded.case.contract:
+        raise NotAFailure(f"{source} is a {implementation.contract}: expected a {recorded.case.contract}")
+    return implementation
+
+
+def source_of(recorded: Recorded, given: Sequence[Given], programs: Iterable[tuple[Program, Given]] = ()) -> Source:
+    """Where the function comes from that a failure is replayed with.
+
+    Arguments:
+        recorded: the failure.
+        given: the functions that `--impl` names.
+        programs: the programs of the tests that are named, and how each is imported.
+
+    Raises:
+        NotAFailure: if none of them is of the contract of the recorded case, and it is no built-in one.
+    """
+    contract = recorded.case.contract
+    for one in given:
+        if contract == (one.contract or loaded_program(one)):
+            return one
+    beside = [(program, one) for program, one in programs if program.name == contract]
+    named_so = [one for _, one in beside if one.function == recorded.program]
+    if named_so or beside:
+        return (named_so or [one for _, one in beside])[0]
+    if recorded.built_in:
+        return BuiltIn(contract, recorded.name)
+    if recorded.listed:
+        raise NotAFailure(f"{contract}[{one_line(recorded.name)}]: expected --impl {contract}=MODULE:FUNCTION as well")
+    raise NotAFailure(f"{contract}: expected --impl MODULE:PROGRAM, or the file with its program_test, as well")
+
+
+def loaded_program(given: Given) -> str:
+    """The name of the program that `--impl` names."""
+    try:
+        return given.load().contract
+    except GivenError as error:
+        raise NotAFailure(one_line(str(error))) from error
 
 
 def given_to(config: pytest.Config) -> tuple[Given, ...]:
-    """The functions that `--impl` names."""
-    return tuple(parse_all(config.getoption("--impl"), []))
+    """The functions that `--impl` names, with what other options say of them."""
+    return tuple(parse_all(config.getoption("--impl"), *(config.getoption(option) for option in SAID)))
+
+
+def recheck(file: Path, function: Any = None, **said: str) -> int:
+    """Checks a recorded failure again, from its script: 1 while it shows, 0 when it does not, 2 if it cannot be run.
+
+    Arguments:
+        file: the file of the failure.
+        function: what is checked, a function or a `Program` that the script holds by a name; None: a built-in one.
+        said: what is claimed of it, as `check` takes it: `communication`, `overlap` and `claims`.
+    """
+    try:
+        recorded = read(file)
+        source: Source = BuiltIn(recorded.case.contract, recorded.name)
+        if function is not None:
+            source = _held_by_the_script(recorded, function, **said)
+        implementation = loaded(source, recorded)
+        with meant(implementation):
+            repeat(recorded, source, implementation)
+    except LawViolation as violation:
+        with meant(violation.implementation):
+            sys.stdout.write(f"{render(violation)}\n")
+        return 1
+    except Exception as error:
+        told = isinstance(error, NotAFailure | HeldOnNothing | GivenError)
+        sys.stderr.write(f"{error}\n" if told else traceback.format_exc())
+        return 2
+    return 0
+
+
+def _held_by_the_script(
+    recorded: Recorded,
+    function: Callable[..., Any] | Program,
+    communication: str = "",
+    overlap: str = "",
+    claims: str = "",
+) -> Given:
+    """A function by the name that the script has for it, by which another process imports the script and finds it."""
+    names = vars(sys.modules["__main__"])
+    name = next(name for name, value in names.items() if value is function)
+    contract = "" if isinstance(function, Program) else f"{recorded.case.contract}="
+    return Given.parse(f"{contract}__main__:{name}", communication or None, claims or None, overlap or None)
 
 
 class ReplayItem(pytest.Item):
     """One recorded failure."""
+
+    programs: Sequence[tuple[Program, Given]] = ()
 
     def runtest(self) -> None:
         """Runs the check; a case that was not checked is no pass."""
         option, refused = self.config.getoption, ""
         try:
             recorded = read(self.path)
-            lookup = Lookup(recorded.implementation, given_to(self.config))
-            run_isolated(recorded, lookup, devices=option("devices"), platform=option("platform"))
+            source = source_of(recorded, given_to(self.config), self.programs)
+            run_isolated(recorded, source, devices=option("devices"), platform=option("platform"))
         except LawViolation as violation:
             scope = ExitStack()
             self.addfinalizer(scope.close)  # after the report was made, for which a program's contract must be there

@@ -58,7 +58,7 @@ def render(violation: LawViolation, *, colour: bool = False) -> str:
     lines += ["", *lanes] if lanes else []
     files = written(violation)
     if files is not None:
-        drawn = files.picture is not None and files.picture.exists()
+        drawn = files.picture.exists()
         lines += [f"    drawn in {files.picture}"] if lanes and drawn else []
         lines += ["", *(f"  {command}" for command in files.commands)]
     text = "\n".join(lines)
@@ -97,7 +97,7 @@ def report(violation: LawViolation) -> dict[str, str]:
     text = render(violation) if files is not None else f"{render(violation)}\n\n  {reason}"
     told = entry(violation, text)
     if files is not None:
-        told |= {"script": os.fspath(files.script)} | ({"json": os.fspath(files.case)} if files.case else {})
+        told |= {"script": os.fspath(files.script)} | {"json": os.fspath(files.case)}
     return told
 
 

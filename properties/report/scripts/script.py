@@ -1,73 +1,117 @@
-"""The script of a failure: plain JAX that a person can read, run alone, and paste into a bug report."""
+"""The script of a failure: plain JAX for values and gradients, and for other laws a few lines that call shardproof."""
 
-from shardproof.properties.cases.data import Data
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from shardproof.properties.contracts.described import Array
+from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.precision import precision_of
-from shardproof.properties.report.scripts import checks, hidden, sent, verdicts
-from shardproof.properties.report.scripts.expectations import data_of, gradient_values
-from shardproof.properties.report.scripts.parts import Script
-from shardproof.properties.report.scripts.source import clashes, named, operand, source_of
+from shardproof.properties.report.scripts.literals import docstring, tree_text
+from shardproof.properties.report.scripts.options import options
+from shardproof.properties.report.scripts.source import Source, folders_of, imported, names_in, source_of
+from shardproof.properties.report.scripts.standalone import can_stand_alone, loaded, standalone
+from shardproof.properties.runner.named import held_by_a_module, is_built_in
+from shardproof.properties.runner.programs import Program
 from shardproof.properties.runner.violation import LawViolation
+
+NEEDS = (
+    "Needs shardproof, the implementation, and the file of the failure beside this one. Exits with 1 while the bug "
+    "shows, with 0 once it is fixed, and with 2 if it cannot be run."
+)
+IMPORTS = """import sys
+import traceback
+from pathlib import Path
+
+import jax
+"""
+ALSO = "from shardproof.properties.report.failures.replay import recheck"
 
 
 def script(violation: LawViolation) -> str:
     """The source of the script that shows a violation again."""
     with precision_of(violation.case):
-        parts = Script(violation)
-        own = [] if parts.contract.listed else parts.names  # of a user's program, which may be called anything
-        parts.names = [operand(i) for i in range(len(own))] or parts.names
-        text = _whole(parts)
-        if clashes(text, parts.source):
-            parts.source = source_of(violation.implementation, renamed=True)
-            text = _whole(parts)
-        return named(text, own)
+        return standalone(violation) if can_stand_alone(violation) else _calling_shardproof(violation)
 
 
-def _whole(parts: Script) -> str:
-    return parts.whole(_body(parts))
+def _calling_shardproof(violation: LawViolation) -> str:
+    """The script that has shardproof check the recorded case."""
+    implementation, taken = violation.implementation, names_in([IMPORTS, ALSO, "Program Array shardproof"])
+    sent = implementation.communication
+    source, said = Source("", []), ""
+    if implementation.program is not None:
+        source = _program(implementation.program, taken)
+    elif not is_built_in(implementation):
+        source = source_of(implementation.function, taken)
+        said = "".join(
+            f", {name}={value!r}"
+            for name, value in (
+                ("claims", ",".join(sorted(implementation.features))),
+                ("communication", str(sent) if isinstance(sent, Expectation) else ""),
+                ("overlap", str(implementation.overlap or "")),
+            )
+            if value
+        )
+    given = f", {source.name}{said}" if source.name else ""
+    missing = ["sys.exit(2)  # until it is put there"] if source.missing else []
+    own = Source("", [], folders_of([ALSO]))
+    lines = [
+        *docstring([violation.headline, "", f"case: {violation.case}", "", NEEDS]),
+        "", *IMPORTS.split("\n"), *own.paths, *source.paths,
+        *loaded([ALSO, *source.lines]), *missing, "",
+        'if __name__ == "__main__":',
+        *(f"    {line}" for line in options(violation.case.mesh.devices, in_doubles=False)),
+        f'    sys.exit(recheck(Path(__file__).with_suffix(".json"){given}))',
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
 
 
-def _body(parts: Script) -> list[str]:
-    violation = parts.violation
-    data = data_of(parts.case, violation.data)
-    kind = violation.law.script
-    if kind == "values" and violation.broken.of_derivative:
-        kind = "gradient"
-    if parts.open and kind != "gradient":
-        kind = "values"
-    match kind:
-        case "error":  # whose case has no right values
-            return verdicts.error(parts)
-        case "type":
-            return verdicts.types(parts, data)
-        case "communication":
-            return sent.body(parts, data)
-        case "overlap":
-            return hidden.body(parts, data)
-        case "gradient":
-            return _gradient(parts, data)
-        case "values":
-            return _values(parts, data)
+def _program(program: Program, taken: set[str]) -> Source:
+    """A program by the name that a module has for it, or written out with its functions.
+
+    Raises:
+        ValueError: if it has an argument that cannot be written.
+    """
+    held = held_by_a_module(program)
+    if held is not None:
+        return imported(held, taken, "PROGRAM")
+    lines, given = ["from shardproof import Array, Program"], []
+    folders: list[str] = []
+    missing: list[str] = []
+    for one in dataclasses.fields(program):
+        value = getattr(program, one.name)
+        if one.name == "_" or (one.default is not dataclasses.MISSING and value == one.default):
+            continue
+        if callable(value):
+            source = source_of(value, {*taken, *names_in(lines)}, one.name)
+            lines, folders, missing = [*lines, *source.lines], [*folders, *source.folders], [*missing, *source.missing]
+            text = source.name
+        else:
+            text = _text(value)
+        given.append(text if one.name in ("function", "reference") else f"{one.name}={text}")
+    lines.append(f"PROGRAM = Program({', '.join(given)})")
+    return Source("PROGRAM", lines, tuple(dict.fromkeys(folders)), missing)
 
 
-def _values(parts: Script, data: Data) -> list[str]:
-    """Values are those of the oracle; none, where how far off they may be takes a run of the function, which raises."""
-    if parts.child and parts.contract.nonlinear:  # which would take this process along
-        return checks.value_runs(parts, data)
-    try:
-        return checks.value(parts, data)
-    except Exception:
-        if parts.violation.kind != "raises":
-            raise
-        return checks.value_runs(parts, data)
+def _text(value: Any) -> str:
+    """What a program states, as an expression.
 
-
-def _gradient(parts: Script, data: Data) -> list[str]:
-    """Gradients are those of the oracle; where it would take this process along to find them, they are computed."""
-    if parts.child:
-        return checks.gradient_runs(parts, data)
-    try:
-        return checks.gradient(parts, gradient_values(parts.violation.implementation, parts.case, data))
-    except Exception:
-        if parts.violation.difference is not None:
-            raise
-        return checks.gradient_runs(parts, data)
+    Raises:
+        ValueError: if it cannot be written.
+    """
+    if isinstance(value, dict | list | tuple):
+        inner: Callable[[Any], Any] = _text
+        kind = type(value)
+        return tree_text(
+            {k: inner(v) for k, v in value.items()} if isinstance(value, dict) else kind(map(inner, value))
+        )
+    if isinstance(value, Array):
+        said = {"upto" if value.last else "below": value.below, "also": value.also, "only": dict(value.only)}
+        given = [repr(" ".join("@".join([d.name, *d.roles]) for d in value.dimensions)), repr(value.dtype)]
+        given += [f"{name}={stated!r}" for name, stated in said.items() if stated]
+        return f"Array({', '.join([*given, *(['gradient=False'] if value.floating and not value.gradient else [])])})"
+    if value is None or isinstance(value, str | int | float):
+        return repr(value)
+    if isinstance(value, frozenset | set | range):
+        return _text(tuple(value))
+    raise ValueError(f"{value!r} of a Program cannot be written into a script: give the Program a name in a module")

@@ -1,69 +1,88 @@
-"""How a script gets hold of the implementation: an import where it has a name, its source where it has none."""
+"""How a script gets hold of a function: an import where it has a name, its source where it has none."""
 
 import ast
-import dataclasses
+import builtins
 import inspect
+import io
 import keyword
-import re
-import symtable
 import sys
 import textwrap
+import tokenize
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import shardproof
-from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.report.scripts.literals import comment, quoted
-from shardproof.properties.runner.named import importable, named_function, source_root
+from shardproof.properties.runner.named import Named, named
 
 OTHER = "implementation"
-"""What the implementation is called where its own name is that of something else in the script."""
+"""The name of a function in a script that has its own name for something else."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """The lines that define the implementation, the name it then has, and what else a reader should know."""
+    """The lines that define a function, the name it then has, the folders they import from, and what is missing."""
 
     name: str
     lines: list[str]
     folders: tuple[str, ...] = ()
     missing: list[str] = field(default_factory=list)
 
+    @property
+    def paths(self) -> list[str]:
+        """The lines that put these folders on the path, and that in which the project was run."""
+        lines = [f"sys.path.insert(0, {quoted(Path(folder).as_posix())})" for folder in self.folders]
+        below = any(Path.cwd() in Path(folder).parents for folder in self.folders)
+        return [*lines, *([f"sys.path.append({quoted(Path.cwd().as_posix())})"] if below else [])]
 
-def source_of(implementation: Implementation, *, renamed: bool = False) -> Source:
+
+def names_in(lines: Iterable[str]) -> set[str]:
+    """All names in some code, keywords and builtins of Python among them."""
+    tokens = tokenize.generate_tokens(io.StringIO("\n".join(lines)).readline)
+    return {*keyword.kwlist, *dir(builtins), *(token.string for token in tokens if token.type == tokenize.NAME)}
+
+
+def source_of(function: Callable[..., Any], taken: Iterable[str] = (), other: str = OTHER) -> Source:
     """An import, or the source of a lambda or an inner function with what it uses, or a place to put it.
 
     Arguments:
-        implementation: what is sought.
-        renamed: whether it goes by another name than its own.
+        function: the function.
+        taken: the names that the script has for something else.
+        other: the name of the function there, if its own is one of them.
     """
-    name = named_function(implementation)
-    if importable(name):
-        first, _, rest = name.qualname.partition(".")
-        own = OTHER if renamed or first.startswith("_") else first
-        alias = "" if own == first else f" as {own}"
-        folder = source_root(name) if name.path else str(Path(shardproof.__file__).resolve().parents[1])
-        lines = [f"from {name.module} import {first}{alias}"]
-        return Source(f"{own}.{rest}" if rest else own, lines, (folder,) if folder else ())
-    found = _embedded(implementation.function, "")
+    taken = set(taken)
+    name = named(function)
+    if name.importable:
+        return imported(name, taken, other)
+    found = _embedded(function, "", other)
     if found is not None:
-        found = dataclasses.replace(found, folders=_folders_of_imports(found.lines))
-        return _inside(found) if renamed else found
-    return Source(
-        OTHER,
-        [
-            comment(f"{implementation} has no name to import it by, and its source was not found: put it here"),
-            f"def {OTHER}(*args, **kwargs):",
-            f"    raise SystemExit({quoted(f'{implementation.name}: put the implementation into this script')})",
-        ],
-        missing=["the implementation"],
-    )
+        found = Source(found.name, found.lines, folders_of(found.lines), found.missing)
+        return _inside(found, other) if _defined(found.lines) & taken else found
+    called = getattr(function, "__name__", type(function).__name__)
+    lines = [
+        comment(f"{called} has no name to import it by, and its source was not found: put it here"),
+        f"def {other}(*args, **kwargs):",
+        '    raise NotImplementedError("put the implementation into this script")',
+    ]
+    return Source(other, lines, missing=["the implementation"])
 
 
-def _folders_of_imports(lines: Iterable[str]) -> tuple[str, ...]:
+def imported(name: Named, taken: Iterable[str] = (), other: str = OTHER) -> Source:
+    """The import of a function or program."""
+    first, _, rest = name.qualname.partition(".")
+    own = other if first.startswith("_") or first in set(taken) else first
+    lines = [f"from {name.module} import {first}{'' if own == first else f' as {own}'}"]
+    folders = (name.folder,) if name.folder else folders_of(lines)
+    return Source(f"{own}.{rest}" if rest else own, lines, folders)
+
+
+def _installed(folder: str) -> bool:
+    return bool({"site-packages", "dist-packages"} & {*Path(folder).parts})
+
+
+def folders_of(lines: Iterable[str]) -> tuple[str, ...]:
     """Where the modules are that are imported and not installed."""
     named: list[str] = []
     for node in ast.walk(ast.parse("\n".join(lines))):
@@ -77,86 +96,42 @@ def _folders_of_imports(lines: Iterable[str]) -> tuple[str, ...]:
 def _roots(package: str) -> list[str]:
     """The folders from which a module or package that is not installed is imported."""
     module = sys.modules.get(package)
-    if module is None or package in (*sys.stdlib_module_names, shardproof.__name__):
+    if module is None or package in sys.stdlib_module_names:
         return []
     paths = [Path(path) for path in getattr(module, "__path__", [])] or [Path(getattr(module, "__file__", None) or ".")]
     folders = [path.resolve().parent for path in paths if path != Path()]
     return [str(folder) for folder in folders if not {"site-packages", "dist-packages"} & {*folder.parts}]
 
 
-def _inside(source: Source) -> Source:
+def _inside(source: Source, other: str) -> Source:
     """The same lines where they meet nothing else of the script: in a function of their own."""
     text = textwrap.indent("\n".join(source.lines).strip("\n"), "    ")
-    lines = ["def made():", *text.split("\n"), f"    return {source.name}", "", "", f"{OTHER} = made()"]
-    return Source(OTHER, lines, source.folders, source.missing)
+    lines = [
+        f"def make_{other}():",
+        *text.split("\n"),
+        f"    return {source.name}",
+        "",
+        "",
+        f"{other} = make_{other}()",
+    ]
+    return Source(other, lines, source.folders, source.missing)
 
 
-def clashes(text: str, source: Source) -> bool:
-    """Whether a script has something else by the name of the implementation, or of what comes with it."""
-    defined = ast.parse("\n".join(source.lines)).body
-    names = {n.name for n in defined if isinstance(n, ast.FunctionDef)}
-    names |= {n.id for d in defined if isinstance(d, ast.Assign) for n in d.targets if isinstance(n, ast.Name)}
-    return any(_binds_twice(text, name) for name in (source.name, *names))
+def _defined(lines: Iterable[str]) -> set[str]:
+    """The names that some lines define at their outermost level."""
+    body = ast.parse("\n".join(lines)).body
+    found = {n.name for n in body if isinstance(n, ast.FunctionDef)}
+    found |= {a.asname or a.name for n in body if isinstance(n, ast.Import | ast.ImportFrom) for a in n.names}
+    return found | {n.id for d in body if isinstance(d, ast.Assign) for n in d.targets if isinstance(n, ast.Name)}
 
 
-def operand(place: int) -> str:
-    """What stands in a script for the name of an operand, until it is `named`."""
-    return f"_operand{place}_"
-
-
-def named(text: str, names: Sequence[str]) -> str:
-    """A script with its operands named, with an underscore at the end where it has the name for something else.
-
-    A tangent is called `d` and the name of its operand, and that is no other operand either.
-
-    Arguments:
-        text: the script, where `operand` stands for names.
-        names: what the operands are called.
-    """
-    if not names:
-        return text
-    taken = _seen_with(symtable.symtable(text, "<script>", "exec"), {operand(i) for i in range(len(names))})
-    found: list[str] = []
-    for i, name in enumerate(names):
-        kinds = ("", "d") if f"d{operand(i)}" in taken else ("",)
-        while taken & {kind + name for kind in kinds}:
-            name += "_"
-        taken |= {kind + name for kind in kinds}
-        found.append(name)
-    places = re.compile(rf"\b(d?)(?:{'|'.join(f'({operand(i)})' for i in range(len(names)))})\b")
-    return places.sub(lambda match: f"{match[1]}{found[(match.lastindex or 0) - 2]}", text)
-
-
-def _seen_with(table: symtable.SymbolTable, operands: set[str]) -> set[str]:
-    """All names that mean what they do at the outermost level of a module, or where an operand is named or inside."""
-    names = {symbol.get_name() for symbol in table.get_symbols()}
-    inside = [_seen_with(child, operands) for child in table.get_children()]
-    seen = set().union(*inside)
-    if table.get_type() == "module" or operands & (names | seen):
-        return names | seen
-    return seen | {symbol.get_name() for symbol in table.get_symbols() if symbol.is_global()}
-
-
-def _binds_twice(text: str, name: str) -> bool:
-    """Whether a script has something else of the first name in a dotted one, anywhere in it."""
-    root, found = name.partition(".")[0], 0
-    for node in ast.walk(ast.parse(text)):
-        match node:
-            case ast.FunctionDef(name=bound) | ast.ClassDef(name=bound) | ast.arg(arg=bound):
-                found += bound == root
-            case ast.Name(id=bound, ctx=ast.Store()):
-                found += bound == root
-            case ast.alias(name=imported, asname=bound):
-                found += (bound or imported.partition(".")[0]) == root
-    return found > 1
-
-
-def _embedded(function: Callable[..., Any], other: str, around: tuple[Any, ...] = ()) -> Source | None:
+def _embedded(function: Callable[..., Any], name: str, other: str, around: tuple[Any, ...] = ()) -> Source | None:
     """The text of a function and of what it uses, called by another name if one is given.
 
     Arguments:
         function: the function.
-        other: the other name; a lambda has none of its own.
+        name: that other name; empty: its own.
+        other: the name of a lambda, which has none of its own.
         around: the functions that use it, which need not be defined again.
     """
     if not isinstance(function, types.FunctionType):
@@ -171,7 +146,7 @@ def _embedded(function: Callable[..., Any], other: str, around: tuple[Any, ...] 
         lambdas = [n for n in ast.walk(tree) if isinstance(n, ast.Lambda) and _parameters(n) == wanted]
         if len(lambdas) != 1:
             return None
-        name = other or OTHER
+        name = name or other
         lines = [f"{name} = {ast.unparse(lambdas[0])}"]
         tree = lambdas[0]  # the line may be a call, which names more
     else:
@@ -180,8 +155,8 @@ def _embedded(function: Callable[..., Any], other: str, around: tuple[Any, ...] 
         if not isinstance(definition, ast.FunctionDef):
             return None
         definition.decorator_list = []
-        if other:
-            _rename(definition, other)
+        if name:
+            _rename(definition, name)
         name = definition.name
         lines = ast.unparse(_without_annotations(definition)).split("\n")
     names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
@@ -241,7 +216,7 @@ def _definition(name: str, value: Any, around: tuple[Any, ...]) -> str | None:
     module, qualname = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
     held = isinstance(module, str) and _is_dotted(module) and isinstance(qualname, str) and qualname.isidentifier()
     if isinstance(value, types.FunctionType) and (not held or module == "__main__"):  # which no script can import
-        found = _embedded(value, name if value.__name__ != name else "", around)
+        found = _embedded(value, name if value.__name__ != name else "", name, around)
         return None if found is None or found.missing else "\n".join(found.lines).strip("\n")
     if held and module != "__main__":
         return f"from {module} import {qualname}" + ("" if qualname == name else f" as {name}")

@@ -1,0 +1,291 @@
+"""Scripts about values and gradients in JAX and NumPy alone, for bug reports of JAX itself."""
+
+import math
+import re
+
+import numpy as np
+
+from shardproof.oracles.dtypes import is_float
+from shardproof.oracles.layout import Entries
+from shardproof.properties.cases.manual import laid_out, stacked_axes
+from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.contracts.trees import names_of
+from shardproof.properties.precision.expected import Reference
+from shardproof.properties.programs.precision import is_wide
+from shardproof.properties.programs.program import compiled
+from shardproof.properties.report.scripts.expectations import data_of, gradient_values, result_values
+from shardproof.properties.report.scripts.literals import (
+    array_text,
+    bound_text,
+    docstring,
+    dtype_text,
+    quoted,
+    spec_text,
+    tree_text,
+    tuple_text,
+)
+from shardproof.properties.report.scripts.options import options
+from shardproof.properties.report.scripts.source import names_in, source_of
+from shardproof.properties.runner.violation import LawViolation
+
+LARGEST = 5_000
+"""The most elements of an array that is written out; larger cases are checked by shardproof."""
+
+LINKS = {
+    "inner_jit": "jax.jit({})",
+    "checkpoint": "jax.checkpoint({})",
+    "vmap": "jax.vmap({})",
+    "vmap_named": 'jax.vmap({}, axis_name="batch")',
+    "scan": "in_a_scan({})",
+    "eager": "{}",
+}
+"""The transformations that a script writes out, as expressions of what they are around."""
+
+IN_A_SCAN = '''def in_a_scan(f):
+    """Calls `f` on each input of the batch, in a scan."""
+    return lambda *batch: lax.scan(lambda carry, xs: (carry, f(*xs)), 0, batch)[1]
+
+
+'''
+DIFFERS = '''def differs(name, actual, exact, dtype, tolerance=0):
+    """Prints where an array differs from the exact one by more than its rounding, and returns whether it does."""
+    with np.errstate(over="ignore"):
+        expected = exact.astype(dtype)
+    if actual.shape != expected.shape or actual.dtype != expected.dtype:
+        print(f"{name} is {actual.dtype}{list(actual.shape)}, expected {expected.dtype}{list(expected.shape)}")
+        return True
+    actual = np.asarray(actual) if actual.size else expected
+    same = (actual == expected) | ((actual != actual) & (expected != expected))
+    if np.any(tolerance):
+        wide = np.complex128 if actual.dtype.kind == "c" else np.float64
+        with np.errstate(invalid="ignore"):
+            same |= abs(actual.astype(wide) - exact.astype(wide)) <= abs(tolerance)
+        same |= (tolerance < 0) & ~np.isfinite(actual.astype(wide))  # negative: some order of the sum overflows
+    for index in np.argwhere(~same)[:10]:
+        at = tuple(index.tolist())
+        print(f"{name}{list(at)} is {actual[at]}, expected {expected[at]}")
+    return not same.all()
+
+
+'''
+NEEDS = (
+    "Needs JAX, NumPy and the implementation. Exits with 1 while the bug shows, with 0 once it is fixed, and with 2 if "
+    "the implementation cannot be imported."
+)
+SIMULATED = "Found by interpreting the traced program in NumPy: a compiler that rewrites it may make the bug disappear."
+
+
+def can_stand_alone(violation: LawViolation) -> bool:
+    """Whether a script needs no shardproof: wrong values of a small case under simple transformations."""
+    case, contract = violation.case, CONTRACTS[violation.case.contract]
+    shown = violation.law.stands_alone and (violation.difference is not None or violation.kind == "adjoint")
+    simple = set(case.chain) <= set(LINKS) and not case.manual and contract.kept is None and case.out is None
+    sizes = [math.prod(case.global_shape(i)) for i in range(len(case.operands))]
+    if violation.difference is not None:
+        sizes.append(violation.difference.expected.size)
+    dtypes = contract.result_dtypes(case, [o.numpy_dtype for o in case.operands]) if shown else []
+    derivable = not violation.broken.of_derivative or all(map(is_float, dtypes))
+    return shown and simple and derivable and max(sizes) <= LARGEST
+
+
+class Script:
+    """The parts of a script; operands and the function go by placeholders until all other names are known."""
+
+    def __init__(self, violation: LawViolation) -> None:
+        self.violation, self.case = violation, violation.case
+        self.contract = CONTRACTS[self.case.contract]
+        self.names = [f"_operand{i}_" for i in range(len(self.case.operands))]
+        self.lead = stacked_axes(self.case)
+        self.several = self.case.tree or self.contract.results is not None
+        self.data = data_of(self.case, violation.data)
+
+    def text(self) -> str:
+        """The whole script."""
+        gradient = self.violation.law.floating or self.violation.broken.of_derivative
+        body = [*self._call(), DIFFERS, *(self._gradient() if gradient else self._value())]
+        body += ["sys.exit(1 if wrong else 0)"]
+        taken = names_in(["\n".join(body), *self._imports("\n".join(body)), *self._mesh()])
+        source = source_of(self.violation.implementation.function, taken)
+        found: list[str] = []
+        for i, name in enumerate(self._own_names()):
+            while {name, f"d{name}"} & (taken | {*found} | {f"d{n}" for n in found} | {source.name.partition(".")[0]}):
+                name += "_"
+            found.append(name)
+            body = [re.sub(rf"(?<!\w)(d?)_operand{i}_", rf"\g<1>{name}", line) for line in body]
+        body = [line.replace("_function_", source.name) for line in body]
+        lines = [
+            *docstring([self.violation.headline, "", f"case: {self.case}", "", NEEDS, *self._simulated()]),
+            "", *self._imports("\n".join(body)), "",
+            *options(self.case.mesh.devices, in_doubles=is_wide(self.case) or self.violation.in_doubles), "",
+            *source.paths, *loaded(source.lines), "", *self._mesh(), "", "",
+        ]  # fmt: skip
+        return "\n".join([*lines, *body]) + "\n"
+
+    def _own_names(self) -> list[str]:
+        if self.case.tree:
+            return [f"x{i}" for i in range(len(self.names))]
+        return [re.sub(r"\W+", "_", name).strip("_") for name in self.contract.names(self.case)]
+
+    def _simulated(self) -> list[str]:
+        return [SIMULATED] if self.violation.engine == "simulate" else []
+
+    def _imports(self, text: str) -> list[str]:
+        packed = "base64." in text
+        return [
+            *(["import base64"] if packed else []), "import sys", "import traceback",
+            *(["import zlib"] if packed else []), "", "import jax",
+            *(["import jax.numpy as jnp"] if "jnp." in text else []), "import numpy as np",
+            *(["from jax import lax"] if "lax." in text else []),
+            "from jax.sharding import AxisType, Mesh, NamedSharding", "from jax.sharding import PartitionSpec as P",
+        ]  # fmt: skip
+
+    def _mesh(self) -> list[str]:
+        mesh = self.case.mesh
+        names = tuple_text([quoted(name) for name in mesh.axis_names])
+        types = tuple_text([f"AxisType.{kind.title()}" for kind in mesh.axis_types])
+        chosen = f"[{', '.join(map(str, mesh.devices))}]" if mesh.permuted else f":{mesh.size}"
+        devices = f"np.array(jax.devices())[{chosen}].reshape({mesh.sizes})"
+        return [f"mesh = Mesh({devices}, {names}, axis_types={types})"]
+
+    def _call(self) -> list[str]:
+        """The call of the function, on one device's blocks or on global arrays."""
+        whole = self.violation.implementation.whole
+        given = [tree_text(argument) for argument in self.contract.arguments(self.case, self.names)]
+        by_place, by_keyword = self.contract.axis(self.case, whole=whole)
+        given += [*map(repr, by_place), *(f"{name}={value!r}" for name, value in by_keyword.items())]
+        given += [*(["mesh=mesh"] if whole else []), *(f"{name}={value!r}" for name, value in self.case.params)]
+        call = f"_function_({', '.join(given)})"
+        lines = [IN_A_SCAN] if "scan" in self.case.chain else []
+        lines += [
+            f"def call({', '.join(self.names)}):",
+            f"    return {f'jax.tree.leaves({call})' if self.several else call}",
+        ]
+        return [*lines, "", ""]
+
+    def _program(self, axes: list[tuple[str, ...]]) -> list[str]:
+        """The function on the mesh, whose results are stacked over `axes`."""
+        case, names = self.case, ", ".join(self.names)
+        expression = "call"
+        for name in reversed(case.chain):
+            expression = LINKS[name].format(expression)
+        whole = self.violation.implementation.whole
+        blocks = [
+            f"{name}.reshape({tuple_text([str(n) for n in (*case.batch_of(i), *operand.block)])})"
+            if operand.placement.stacked
+            else name
+            for i, (name, operand) in enumerate(zip(self.names, case.operands, strict=True))
+        ]
+        leads = ["[" + ", ".join(["None"] * len(a)) + "]" if a else "" for a in axes]
+        results = f"[{', '.join(f'y[{i}]{lead}' for i, lead in enumerate(leads))}]" if self.several else f"y{leads[0]}"
+        local = [f"    y = {expression}({', '.join(blocks)})"] if not whole else []
+        outs = [spec_text(tuple((name,) for name in a)) for a in axes]
+        out = f"[{', '.join(outs)}]" if self.several else outs[0]
+        checked = "" if self.violation.implementation.check_vma else ", check_vma=False"
+        placed = self.contract.placed
+        if whole and placed is not None:
+            ins = "[" + ", ".join(spec_text(p.partition(case.batch)) for p in placed(case)) + "]"
+            ins = f"({ins},)" if self.several else ins[1:-1]
+        else:
+            ins = tuple_text([spec_text(case.partition(i)) for i in range(len(self.names))])
+        mapped = f"jax.shard_map(local, mesh=mesh, in_specs={ins}, out_specs={out}{checked})"
+        lines = [
+            f"def local({'y' if whole else names}):",
+            '    """Runs on every device; leading dimensions stack the results of all devices."""',
+            *local,
+            f"    return {results}",
+            "", "",
+        ]  # fmt: skip
+        if not whole:
+            return [*lines, f"program = {mapped}"]
+        return [*lines, f"def program({names}):", f"    return {mapped}({expression}({names}))", "", ""]
+
+    def _placed(self, names: list[str], arrays: list[np.ndarray], specs: list[Entries]) -> list[str]:
+        lines = []
+        for name, array, spec in zip(names, arrays, specs, strict=True):
+            lines.append(f"{name} = {array_text(array)}")
+            lines.append(f"{name} = jax.device_put({name}, NamedSharding(mesh, {spec_text(spec)}))")
+        return lines
+
+    def _compared(self, name: str, right: list[Reference], axes: list[tuple[str, ...]] | None) -> list[str]:
+        """The lines that compare results, stacked over `axes`: along others they are the same. None: gradients."""
+        lines = []
+        for i, reference in enumerate(right):
+            found = f"{name}[{i}]" if self.several or axes is None else name
+            exact, bound = _written(reference)
+            if axes is not None:
+                at = tuple(slice(None) if axis in axes[i] else 0 for axis in self.case.mesh.axis_names)
+                exact, bound = exact[at], None if bound is None else bound[at]
+            told = [f"{name}{i}" if len(right) > 1 else name, found, f"exact_{name}{i}", dtype_text(reference.dtype)]
+            lines.append(f"exact_{name}{i} = {array_text(np.asarray(exact))}")
+            more = f", {bound_text(np.asarray(bound))}" if bound is not None and np.any(bound) else ""
+            lines.append(f'wrong |= differs("{told[0]}", {", ".join(told[1:])}{more})')
+        return lines
+
+    def _jitted(self, function: str) -> str:
+        return f"jax.jit({function})" if compiled(self.case) else f"({function})"
+
+    def _value(self) -> list[str]:
+        """Every device's block equals the right one."""
+        right = result_values(self.violation.implementation, self.case, self.data)
+        right = right.in_doubles if self.violation.in_doubles else right
+        axes = [self.lead] * len(names_of(self.contract.returned(self.case, self.names)))
+        specs = [laid_out(self.case, i) for i in range(len(self.names))]
+        return [
+            *self._program(axes),
+            *self._placed(self.names, right.operands, specs),
+            f"result = {self._jitted('program')}({', '.join(self.names)})",
+            f"# the blocks of all devices: [{', '.join((*self.lead, '*block'))}]",
+            "wrong = False",
+            *self._compared("result", right.right, axes),
+        ]
+
+    def _gradient(self) -> list[str]:
+        """Forward mode, reverse mode, or both, whichever is wrong, give the right tangents and gradients."""
+        broken, case, moving = self.violation.broken, self.case, self.contract.moving(self.case)
+        right = gradient_values(self.violation.implementation, case, self.data)
+        right = right.in_doubles if self.violation.in_doubles else right
+        axes = [placement.stacked for placement in right.placements]
+        names = [self.names[i] for i in moving]
+        specs = [laid_out(case, i) for i in range(len(self.names))]
+        of = (
+            "program"
+            if len(moving) == len(self.names)
+            else f"lambda {', '.join(names)}: program({', '.join(self.names)})"
+        )
+        lines = [*self._program(list(axes)), *self._placed(self.names, right.primal, specs), "wrong = False"]
+        if broken.of == "tangent" or broken.kind == "adjoint":
+            tangents = [f"d{name}" for name in names]
+            lines += self._placed(tangents, right.tangents.operands, [specs[i] for i in moving])
+            run = self._jitted(f"lambda xs, ds: jax.jvp({of}, xs, ds)[1]")
+            lines.append(f"tangent = {run}({tuple_text(names)}, {tuple_text(tangents)})")
+            lines += self._compared("tangent", right.tangents.right, list(axes))
+        if broken.of != "tangent" or broken.kind == "adjoint":
+            cts = [f"ct{i}" for i in range(len(axes))]
+            lines += self._placed(cts, right.cotangents, [placed.partition() for placed in right.placements])
+            run = self._jitted(f"lambda xs, ct: jax.vjp({of}, *xs)[1](ct)")
+            ct = f"[{', '.join(cts)}]" if self.several else cts[0]
+            lines.append(f"gradient = {run}({tuple_text(names)}, {ct})")
+            lines += self._compared("gradient", right.pulled, None)
+        return lines
+
+
+def loaded(lines: list[str]) -> list[str]:
+    """The lines that import or define a function, such that the script exits with 2 if that fails."""
+    inner = [f"    {line}" if line else "" for line in "\n".join(lines).strip("\n").split("\n")]
+    return ["try:", *inner, "except Exception:", "    traceback.print_exc()", "    sys.exit(2)"]
+
+
+def _written(reference: Reference) -> tuple[np.ndarray, np.ndarray | None]:
+    """The right values and how far off results may be, in dtypes that a script can write: long doubles are rounded."""
+    exact, bound = reference.exact, reference.bound
+    if bound is None:
+        return reference.rounded, None
+    if exact.dtype not in (np.longdouble, np.clongdouble):
+        return exact, bound
+    short = exact.astype(np.complex128 if exact.dtype.kind == "c" else np.float64)
+    return short, np.copysign(np.abs(bound) + np.abs(exact - short).astype(np.float64), bound)
+
+
+def standalone(violation: LawViolation) -> str:
+    """The text of the script."""
+    return Script(violation).text()

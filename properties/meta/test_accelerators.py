@@ -5,48 +5,15 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from shardproof.properties.performance.measured.accelerators import missing
 from shardproof.properties.performance.measured.work import (
     NAIVE,
     UNSHARDED,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-class Config:
-    """A pytest configuration with these options."""
-
-    def __init__(self, platform: str, devices: int, workers: int | None = None) -> None:
-        self.told = {"--platform": platform, "--devices": devices}
-        if workers is not None:
-            self.workerinput = {"workercount": workers}
-
-    def getoption(self, name: str) -> Any:
-        """What one of them is."""
-        return self.told[name]
-
-
-@pytest.mark.either_end
-@pytest.mark.parametrize(
-    ("config", "reason"),
-    [
-        (Config("tpu", 8), ""),
-        (Config("tpu", 8, workers=1), ""),
-        (Config("cpu", 8), "this test measures time on TPU devices, and this run is on 8 cpu devices: expected pytest"),
-        (Config("tpu", 1), "expected --devices of 2 or more"),
-        (Config("tpu", 8, workers=4), "this test measures time, which 4 workers at once would change: expected a run"),
-    ],
-)
-def test_where_nothing_is_measured(config: Any, reason: str) -> None:
-    """On another platform, on one device, or beside other workers; each is said in a sentence."""
-    found = missing("tpu", config)
-    assert reason in found
-    assert bool(reason) == bool(found)
 
 
 MEASURING = """

@@ -1,18 +1,15 @@
 """Chains of transformations: how they are drawn and shrink, which there may be, and what is right under one."""
 
-import dataclasses
-import math
 from collections import Counter
 from functools import partial
 from itertools import combinations, product
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import find, given, settings
+from hypothesis import find
 from jax import lax
 
 from shardproof.impl import collectives
@@ -25,27 +22,22 @@ from shardproof.properties.cases.chain import (
     Chain,
     check_chain,
     composes,
-    goes_around,
     in_order,
     in_words,
     links,
 )
 from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.strategies import Chains, chains
-from shardproof.properties.cases.strategies.chains import SIXTHS, filled
 from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.engines import engine_named
 from shardproof.properties.engines.batches import pulled_over_batch, value_over_batch
-from shardproof.properties.laws.both_ways import LONG
 from shardproof.properties.laws.communication import communication_of
-from shardproof.properties.laws.drawing import fitted
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.meta.drawn import drawn
-from shardproof.properties.programs.implementations import BUILT_IN, IMPLEMENTATIONS, PRODUCTS
+from shardproof.properties.programs.implementations import BUILT_IN, IMPLEMENTATIONS
 from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.report.report import pairs, report_text
 from shardproof.properties.report.scripts.script import script
-from shardproof.properties.runner.budgets import structures
 from shardproof.properties.runner.judging import verify
 from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.violation import LawViolation
@@ -53,74 +45,6 @@ from shardproof.properties.runner.violation import LawViolation
 LAW = LAWS["transformation"]
 SHARDED = Placement(((), ("dp",)))
 PRODUCT = (Operand((2, 3), "float32", SHARDED), Operand((3, 2), "float32", Placement((("dp",), ()))))
-
-
-@pytest.mark.lengthy
-def test_half_of_the_chains_have_two_links_or_more() -> None:
-    """Of the cases of a law of transformations; each of them is one that may be drawn, and may be read."""
-    lengths: Counter[int] = Counter()
-    repeated: Counter[bool] = Counter()
-
-    @settings(max_examples=400, database=None, derandomize=True)
-    @given(LAW.cases(BUILT_IN[0], Scope()))
-    def count(case: Case) -> None:
-        check_chain(case.chain)
-        assert LAW.chains.allows(case.chain)
-        assert fitted(case) == case
-        lengths[len(case.chain)] += 1
-        repeated[len({*case.chain}) < len(case.chain)] += 1
-
-    count()
-    assert set(lengths) == {1, 2, 3}
-    assert repeated[True] > repeated.total() / 20
-    assert 0.4 < 1 - lengths[1] / lengths.total() < 0.65
-
-
-@pytest.mark.lengthy
-def test_every_link_is_left_in_cases() -> None:
-    """Of 400 cases each link is around some, and those that need an axis beside mostly have one.
-
-    No product is fed. Of shifts all are but those of what does not vary.
-    """
-    product = next(one for one in PRODUCTS if one.contract == "matmul_reduce_scatter")
-    shift = next(one for one in BUILT_IN if one.contract == "ring_shift")
-    met, met_of_shifts = Counter[str](), Counter[str]()
-    beside: Counter[bool] = Counter()
-
-    @settings(max_examples=400, database=None, derandomize=True)
-    @given(LAW.cases(product, Scope()))
-    def count(case: Case) -> None:
-        met.update({*case.chain})
-        if "partial_manual" in case.chain:
-            beside[case.mesh.axis_size(case.manual) < case.mesh.size] += 1
-
-    @settings(max_examples=400, database=None, derandomize=True)
-    @given(LAW.cases(shift, Scope()))
-    def count_shifts(case: Case) -> None:
-        met_of_shifts.update({*case.chain})
-
-    count()
-    count_shifts()
-    assert {name for name in LAW.chains.links if met[name] < 5} == {"fed"}
-    assert met_of_shifts["fed"] > met_of_shifts["scan"] / 2
-    assert beside[True] > 3 * beside[False]
-
-
-@pytest.mark.parametrize("law", ["transformation", "transformed gradient"])
-def test_every_pair_of_links_is_drawn(law: str) -> None:
-    """Each around each other where that may be: five times or more, by all chances, in what a nightly run draws."""
-    of = LAWS[law].chains
-    chances = dict.fromkeys(product({*of.links}, repeat=2), 0.0)
-    often = {None: 1 / 2} | {name: of.links.count(name) / len(of.links) / 2 for name in of.links}
-    for places in product(often, repeat=of.most):
-        chance = math.prod(often[name] for name in places)
-        first, second, *others = places
-        for share, filling in ((1 - 1 / SIXTHS, places), (1 / SIXTHS, (first, first or second, *others))):
-            for pair in {*combinations(filled(of, filling), 2)}:
-                chances[pair] += share * chance
-    nightly = sum(structures(LAWS[law], 5000, "simulate", one.form) for one in IMPLEMENTATIONS)
-    rare = {pair for pair, chance in chances.items() if chance * nightly < 5}
-    assert rare == {pair for pair in chances if not goes_around(*pair)}
 
 
 @pytest.mark.parametrize("name", sorted(set(LAW.chains.links)))
@@ -226,16 +150,6 @@ def test_what_a_batch_shares_adds_up(chain: Chain) -> None:
         assert pulled[i].shape == (1, *case.batch_of(i), *PRODUCT[i].block)
 
 
-def test_every_link_is_around_a_program_or_a_call() -> None:
-    """Laws draw all links but `eager`, which has a law of its own; some are of derivatives alone."""
-    of_values = {name for name, link in LINKS.items() if not link.of_derivative}
-    assert {*LAW.chains.links, "eager"} == of_values
-    assert {*LAWS["eager"].chains.links, *LAWS["eager"].chains.always} == set(LINKS)
-    differentiable = {name for name, link in LINKS.items() if link.differentiable and link.compiled}
-    for law in ("gradient", "transformed gradient"):
-        assert set(LAWS[law].chains.links) == differentiable > set(LINKS) - of_values
-
-
 def shift_with_a_gradient_of_its_own(x: jax.Array, axis_name: Any, *, offset: int = 1) -> jax.Array:
     """A right shift that has a gradient, and no forward mode."""
 
@@ -285,24 +199,6 @@ def shift_of_two(chain: Chain) -> Case:
     return Case("ring_shift", MeshCase(("dp",), (2,)), "dp", (operand,), (("offset", 1),), data, in_order(chain))
 
 
-@pytest.mark.parametrize("link", ["switch", "while_loop", "cond", "divergent_cond", "divergent_while"])
-def test_a_body_is_traced_once(link: str) -> None:
-    """Whoever must know its types before its loop or branch is traced."""
-    calls = []
-
-    def shift(x: jax.Array, axis_name: Any, *, offset: int = 1) -> jax.Array:
-        calls.append(x)
-        return collectives.ring_shift(x, axis_name, offset=offset)
-
-    case, sizes = shift_of_two((link,)), (2, 2)
-    case = dataclasses.replace(case, mesh=MeshCase(("dp", "tp"), sizes))
-    mine = user_implementation("ring_shift", shift)
-    assert (
-        verify(LAW, mine, case, engine_named("simulate"), Tally("ring_shift", "", LAW.name, "simulate")).kind == "held"
-    )
-    assert len(calls) == 1
-
-
 @pytest.mark.parametrize(("link", "rounds"), [("twice", 1), ("in_turn", 2), ("fed", 2)])
 def test_calls_in_turn_feed_one_another(link: str, rounds: int) -> None:
     """Forward and backward: what the second call sends is known once the first has received."""
@@ -330,21 +226,6 @@ def test_what_has_no_forward_mode_has_a_gradient_under_any_chain(chain: Chain, e
     mine = user_implementation("ring_shift", shift_with_a_gradient_of_its_own)
     verify(LAWS["transformed gradient"], mine, shift_of_two(chain), engine_named(engine), tally)
     assert (tally.structures, tally.unsupported) == (1, {})
-
-
-@pytest.mark.parametrize(("times", "expected"), [(2, 3), (2 * LONG, 1)])
-def test_without_jit_long_programs_are_looked_at_once(times: int, expected: int) -> None:
-    """Short ones at two sets of values and one of gradients, those of many operations at one of values."""
-
-    def shift(x: jax.Array, axis_name: Any, *, offset: int = 1) -> jax.Array:
-        for _ in range(times):
-            x = jax.numpy.negative(x)
-        return collectives.ring_shift(x, axis_name, offset=offset)
-
-    mine, case = user_implementation("ring_shift", shift), shift_of_two(("eager",))
-    assert LAWS["eager"].check(mine, case, engine_named("xla")) == expected
-    told = (Path(__file__).parents[1] / "contracts/README.md").read_text(encoding="utf-8")
-    assert f"of a program of more than {LONG} only values are looked at" in told
 
 
 def shift_that_refuses_to_be_derived(x: jax.Array, axis_name: Any, *, offset: int = 1) -> jax.Array:

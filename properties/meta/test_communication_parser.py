@@ -13,18 +13,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shardproof.oracles.communication import Cost
 from shardproof.properties.communication.counted import of_compiled, of_record
-from shardproof.properties.communication.groups import lists, replica_groups
+from shardproof.properties.communication.groups import replica_groups
 from shardproof.properties.communication.hlo import Branch, CompiledCollective, collectives
 from shardproof.properties.communication.shapes import Shape, arrays
-from shardproof.properties.communication.text import HloError, read, split
+from shardproof.properties.communication.text import HloError, read
 from shardproof.properties.engines import simulate
 
 SAVED = Path(__file__).parent / "saved_hlo"
@@ -61,12 +58,6 @@ def test_texts_of_the_cpu(end: str, name: str, expected: list[Any]) -> None:
     """Kinds, bytes, combined operands, groups and trips are what was compiled, in the spelling of either version."""
     read_ = [(c.kind, c.operand_bytes, c.operands, c.groups or c.pairs, c.trips) for c in found(f"{end}_{name}")]
     assert read_ == expected
-
-
-def test_both_spellings_of_groups_are_saved() -> None:
-    """The older JAX lists the groups, the newer one names axes of a mesh."""
-    assert "replica_groups={{0,4}," in saved("cpu_jax_0.10.2_scan")
-    assert "replica_groups=mesh['a'=2,'b'=4] {'a'}" in saved("cpu_jax_0.12_scan")
 
 
 @pytest.mark.parametrize("end", CPU)
@@ -212,14 +203,6 @@ def test_texts_that_are_none() -> None:
         read("ENTRY %m () -> f32[] {\n  what is this\n}\n")
 
 
-@pytest.mark.lengthy
-@given(st.lists(st.text('abc=%()[]{}" ,', max_size=8).filter(lambda t: not set(t) & set('()[]{}",')), max_size=5))
-def test_split(parts: list[str]) -> None:
-    """Commas in brackets and strings do not separate."""
-    quoted = [f'{{a,({part},b)}}"x,y"' for part in parts]
-    assert split(",".join(quoted)) == quoted
-
-
 def mesh() -> Any:
     """Two axes over eight devices."""
     return jax.make_mesh((2, 4), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
@@ -261,28 +244,6 @@ def test_the_compiler_and_the_interpreter_count_alike(devices: int, name: str) -
     assert compiled.separate.operand_bytes == interpreted.cost.operand_bytes
 
 
-def test_a_record_keeps_the_order() -> None:
-    """The sequence of a record is what was executed, one after the other."""
-    shape = jax.sharding.AbstractMesh((2, 4), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
-    function = jax.shard_map(
-        lambda x: lax.psum(ring(ring(lax.psum(x, "a"))), "b"), mesh=shape, in_specs=P(), out_specs=P(), check_vma=False
-    )
-    record = simulate.prepare(function, np.ones(4, np.float32)).run_recorded(np.ones(4, np.float32))[1]
-    assert [(c.kind, c.count) for c in record.sequence] == [
-        ("all_reduce", 1), ("permute", 1), ("permute", 1), ("all_reduce", 1),
-    ]  # fmt: skip
-    assert of_record(record).cost == Cost.of({"all_reduce": 2, "permute": 2}, {"all_reduce": 32, "permute": 32})
-
-
-def in_a_loop(x: Any) -> Any:
-    """Two chains of three, of which the second begins with what the first loop's constant is."""
-
-    def both(moving: Any, _: Any) -> Any:
-        return (ring(moving[0]), ring(moving[1])), moving[0]
-
-    return lax.scan(both, (x, ring(x)), None, length=2)[0]
-
-
 def one_after_the_other(x: Any) -> Any:
     """A half that is only sent when the other has arrived."""
     first = ring(x[:2])
@@ -310,9 +271,3 @@ def test_rounds(function: Any, rounds: list[int]) -> None:
     record = simulate.prepare(mapped, np.ones(4, np.float32)).run_recorded(np.ones(4, np.float32))[1]
     assert sorted(c.round for c in record.sequence) == rounds
     assert record.rounds == of_record(record).rounds == rounds[-1]
-
-
-def test_lists() -> None:
-    """Pairs are lists of two."""
-    assert lists("{{0,1},{3,0}}") == ((0, 1), (3, 0))
-    assert lists("{0,1}") == ((0, 1),)

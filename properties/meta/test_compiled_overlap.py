@@ -12,24 +12,19 @@ from typing import Any
 
 import pytest
 
-from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.communication.sizes import names_of, sizes_of
-from shardproof.properties.contracts.products import product_case
+from shardproof.properties.communication.sizes import names_of
 from shardproof.properties.meta.test_scheduled import DONE, NOTHING, PAIRS, SENT, START, X, by_hand, product
 from shardproof.properties.mutants import MUTANTS
-from shardproof.properties.performance.chips import CHIPS, chip
-from shardproof.properties.performance.measured import compiling
+from shardproof.properties.performance.chips import CHIPS
 from shardproof.properties.performance.measured.compiled_overlap import (
     FOR_ITSELF,
     WITH_ROOM,
     check_compiled_overlap,
-    sizes_of_compiled,
 )
 from shardproof.properties.performance.measured.compiling import Compiling
-from shardproof.properties.performance.room import ROOM, longest, place, roomy
-from shardproof.properties.performance.tpu_compiler import Compiled, NotCompiled, Request, Topology
+from shardproof.properties.performance.room import place, roomy
+from shardproof.properties.performance.tpu_compiler import Compiled, Request, Topology
 from shardproof.properties.performance.tpu_compiler.request import BACKWARD, FORWARD
-from shardproof.properties.programs.implementations import IMPLEMENTATIONS
 from shardproof.properties.programs.overlap import Overlap
 from shardproof.properties.programs.violation import Broken
 
@@ -38,7 +33,6 @@ SAVED = Path(__file__).parent / "saved_hlo"
 V5E = Topology.parse("v5e:2x4")
 MESH, AXIS = place(V5E)
 CASE = roomy("all_gather_matmul_lhs", MESH, AXIS, CHIPS["v5e"])
-CLAIMING = [one for one in IMPLEMENTATIONS if one.overlap is not None]
 
 
 def compiled(text: str, temporary: int = 0) -> Compiled:
@@ -118,66 +112,6 @@ def test_what_is_hidden_is_a_pass() -> None:
     assert check(compiled(by_hand(X, START, product("f", 2 * long), DONE, more=NOTHING))).share == 0
     with pytest.raises(Broken, match=r"it sends what is there before, and the end of the program waits for it"):
         check(compiled(by_hand(X, START, product("f", long // 2), DONE, more=NOTHING)))
-
-
-@pytest.mark.either_end
-@pytest.mark.parametrize("generation", [name for name in CHIPS if name != "h100"])
-def test_there_is_room(generation: str) -> None:
-    """The product of a block takes as much longer than to send a block of float32 as is said, or a little more."""
-    machine = chip(generation)
-    side = longest(machine)
-    product_time, under_way = Fraction(2 * side, machine.rate("bfloat16")), Fraction(4, machine.link)
-    assert ROOM * under_way <= product_time <= ROOM * under_way + Fraction(2 * 512, machine.rate("bfloat16"))
-
-
-@pytest.mark.either_end
-def test_other_contracts_have_no_roomy_case() -> None:
-    """And meshes are rings of four."""
-    with pytest.raises(ValueError, match="contract='attention': expected one of all_gather_matmul_lhs_contracting"):
-        roomy("attention", MESH, AXIS, CHIPS["v5e"])
-    assert place(V5E) == (MeshCase(("data", "model"), (2, 4)), "model")
-
-
-@pytest.mark.either_end
-def test_sizes_are_those_of_the_oracle() -> None:
-    """Which is not run on arrays of such a size; here on small ones."""
-    small = product_case("all_gather_matmul_lhs", MeshCase(("data", "model"), (1, 2)), "model", (2, 4, 8))
-    told = sizes_of(small)
-    found = sizes_of_compiled(small, Compiled("", 0, 0, told["out"], ()))
-    assert found == told
-
-
-class Counting:
-    """A compiler that counts what it is asked for."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    def compile(self, request: Request) -> Compiled:
-        """Nothing of the backward way can be compiled."""
-        self.asked.append(request.way)
-        if request.way == BACKWARD:
-            raise NotCompiled("no")
-        return compiled("")
-
-    def end(self) -> None:
-        """Is not there any more."""
-        self.asked.append("end")
-
-
-@pytest.mark.either_end
-def test_what_was_compiled_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what could not be: one process is started, and asked once."""
-    counting = Counting()
-    monkeypatch.setattr(compiling, "TpuCompiler", lambda: counting)
-    kept = Compiling()
-    ways = [Request("v5e:2x4", CASE, "mine:product", way) for way in (FORWARD, BACKWARD)]
-    for _ in range(2):
-        assert kept.compile(ways[0]).text == ""
-        with pytest.raises(NotCompiled, match="no"):
-            kept.compile(ways[1])
-    kept.end()
-    assert counting.asked == [FORWARD, BACKWARD, "end"]
 
 
 MARKED = """

@@ -1,6 +1,5 @@
 """A known defect excuses the program that it is in, and never the same program with a bug of its own."""
 
-import dataclasses
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,23 +18,21 @@ from jax import Array, P, lax
 from shardproof.impl import collectives, norms
 from shardproof.impl.attention import gathered_attention
 from shardproof.impl.reshard import constrained_reshard, gathered_reshard
-from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.cases.case import Case, Operand, Placement
+from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.chain import Chain
 from shardproof.properties.cases.manual import levels
 from shardproof.properties.cases.strategies import Chains
-from shardproof.properties.contracts import CONTRACTS, Scope
+from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import engine_named
-from shardproof.properties.known_defects import DEFECTS, at_fault, excused, spared
+from shardproof.properties.known_defects import DEFECTS, at_fault
 from shardproof.properties.laws.law import LAWS
-from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
-from shardproof.properties.programs.violation import NotRun, SuiteError
+from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.runner.child import Task
 from shardproof.properties.runner.given import Given
 from shardproof.properties.runner.isolation import check_isolated
 from shardproof.properties.runner.judging import verify
-from shardproof.properties.runner.tally import Tally, Verdict
+from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.violation import LawViolation
 
 Function = Callable[..., Any]
@@ -561,48 +558,3 @@ def test_a_process_that_ends_is_excused_by_its_program_and_not_by_its_words(engi
     else:
         (reason,) = right.tally.not_run
         assert reason.startswith("known defect complex_constant_sum: XLA:CPU aborts while it compiles the psum or ")
-
-
-@pytest.mark.lengthy
-def test_an_error_of_the_suite_ends_no_excuse() -> None:
-    """While a defect is taken away, an oracle that fails and what is not run are told from a function that fails."""
-    pair = PAIRS["all_to_all_untiled_transpose"]
-    implementation, engine = user_implementation(pair.contract, pair.right), engine_named("simulate")
-    defect = DEFECTS["all_to_all_untiled_transpose"]
-    case = next(c for c in drawn(pair) if at_fault(defect, LAWS["gradient"], implementation, c, engine) is not None)
-    error = ValueError("Expected cotangent type")
-
-    def fails(kind: type[Exception], *ignored: object) -> int:
-        raise kind("there is no oracle")
-
-    def judged_by(kind: type[Exception]) -> Verdict | None:
-        law = dataclasses.replace(LAWS["gradient"], check=partial(fails, kind))
-        return excused(law, implementation, case, engine, error)
-
-    with pytest.raises(SuiteError, match="there is no oracle"):
-        judged_by(SuiteError)
-    verdict = judged_by(NotRun)
-    assert verdict is not None
-    assert (verdict.kind, verdict.reason.partition(",")[0]) == ("not run", "there is no oracle")
-    assert judged_by(ValueError) is None
-
-
-def test_what_a_compiler_sends_is_in_no_traced_program() -> None:
-    """Of a case that would end the process, the interpreter has no verdict on what it cannot see."""
-    (one,) = (i for i in IMPLEMENTATIONS if str(i) == "sharded_matmul[automatic]")
-    operands = (
-        Operand((1, 2), "float32", Placement(((), ()))),
-        Operand((1, 2), "float32", Placement((("tp",), ("dp",)))),
-    )
-    axes: dict[str, str | tuple[str, ...]] = dict.fromkeys(("lhs_rows", "lhs_columns", "rows"), ())
-    axes |= {"rhs_rows": "tp", "rhs_columns": "dp", "columns": ("tp", "dp")}
-    mesh = MeshCase(("dp", "tp"), (1, 2))
-    case = Case(
-        "sharded_matmul",
-        mesh,
-        ("tp", "dp"),
-        operands,
-        roles=tuple((role, axes[role]) for role in CONTRACTS["sharded_matmul"].roles),
-    )
-    verdict = spared(DEFECTS["reshard_after_another"], LAWS["communication"], one, case)
-    assert verdict.kind == "not run"

@@ -24,10 +24,9 @@ from shardproof.properties.mutants.hunt import implementation_of
 from shardproof.properties.precision.expected import references
 from shardproof.properties.precision.numbers import operands, pulled_terms
 from shardproof.properties.programs.feeding import fed_operands
-from shardproof.properties.programs.implementations import BUILT_IN, Implementation
+from shardproof.properties.programs.implementations import BUILT_IN
 from shardproof.properties.report.checking import user_implementation
 from shardproof.properties.report.failures.text import diagnosed
-from shardproof.properties.report.report import pairs
 from shardproof.properties.runner.judging import verify
 from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.violation import LawViolation
@@ -104,18 +103,6 @@ def test_what_results_are_unlike_is_not_fed(case: Case) -> None:
     assert fitted(other) == other
 
 
-@pytest.mark.parametrize(("varies", "mapped"), [(("dp",), "vmap_first"), ((), "vmap_others")], ids=["query", "key"])
-@pytest.mark.parametrize("link", ["vmap_first", "vmap_others"])
-def test_what_is_fed_is_batched(link: str, varies: tuple[str, ...], mapped: str) -> None:
-    """Of the two ways to batch some operands, inside of what feeds them, that which batches those that are fed.
-
-    That is the first one, or the second if the first varies less than results do.
-    """
-    query = dataclasses.replace(ATTENTION.operands[0], placement=Placement(((),) * 3, varies))
-    case = dataclasses.replace(ATTENTION, operands=(query, *ATTENTION.operands[1:]), chain=("fed", link))
-    assert fitted(case).chain == ("fed", mapped)
-
-
 @pytest.mark.parametrize("case", [SHIFT, SUM, NORM, ATTENTION], ids=str)
 def test_what_is_right_is_the_oracle_of_the_oracle(case: Case) -> None:
     """Its derivatives are those of the composed function, by differences, and the two modes are adjoint."""
@@ -134,19 +121,6 @@ def test_what_is_right_is_the_oracle_of_the_oracle(case: Case) -> None:
     ct = rng.normal(size=once.shape)
     pulled = pulled_over_batch(case, contract, xs, [ct])
     np.testing.assert_allclose(sum(np.vdot(p, d) for p, d in zip(pulled, ds, strict=True)), np.vdot(pushed[0], ct))
-
-
-def test_a_leaf_that_no_result_is_like_stays_what_it_is() -> None:
-    """Of a tree of float32 and int8 whose mean is float32 the first is fed, and the other given again."""
-    case = a_case("all_reduce", (2,), (2,), tree=True, op="mean")
-    case = dataclasses.replace(case, operands=(case.operands[0], dataclasses.replace(case.operands[1], dtype="int8")))
-    assert dict(fed_operands(case)) == {0: 0}
-    mine = next(one for one in BUILT_IN if one.contract == "all_reduce")
-    case = dataclasses.replace(case, data=(Data("exact", 1),))
-    for engine in ("simulate", "xla"):
-        assert (
-            verify(LAWS["transformation"], mine, case, engine_named(engine), Tally("", "", "", engine)).kind == "held"
-        )
 
 
 @pytest.mark.parametrize("chain", [("fed",), ("fed", "fed")])
@@ -198,34 +172,6 @@ def test_a_bound_is_that_of_both_calls(op: str, dtype: str) -> None:
     assert np.median(right.bound) <= 2.5 * (np.median(once.bound) + factor * np.median(first.bound))
 
 
-def found(function: Implementation, law: str, chain: Chain, engine: str) -> str:
-    """The first line of what is reported of a function under a chain; nothing where it is held."""
-    case = a_case("ring_shift", (2,), chain=chain, data=(Data("distinct", 1),), offset=1)
-    assert fitted(case) == case
-    try:
-        verify(LAWS[law], function, case, engine_named(engine), Tally("ring_shift", "", law, engine))
-    except LawViolation as violation:
-        return violation.headline
-    return ""
-
-
-@pytest.mark.parametrize("engine", ["simulate", "xla"])
-@pytest.mark.parametrize(
-    ("name", "law"),
-    [("shift_that_was_made_already", "transformation"), ("shift_detached_from_the_last", "transformed gradient")],
-)
-def test_a_bug_of_what_is_fed_shows_under_no_other_link(name: str, law: str, engine: str) -> None:
-    """Two calls of which neither gets the other's result itself are right, and a call that is fed is not."""
-    mine = implementation_of(MUTANTS[name])
-    assert [found(mine, law, (link,), engine) for link in ("twice", "in_turn", "vmap")] == [""] * 3
-    part = "gradient" if "gradient" in law else "value"
-    for chain, told in ((("fed",), "fed"), (("vmap", "fed"), "vmap of fed"), (("fed", "scan"), "fed of scan")):
-        headline = found(mine, law, chain, engine)
-        assert (f"{part} under {told}:" in headline) == (chain != ("fed", "scan")), (
-            headline
-        )  # of which it gives no block
-
-
 def test_a_bug_of_the_second_call_is_told() -> None:
     """What is wrong of it are the results of the first."""
     case = a_case("ring_shift", (3,), mesh=MeshCase(("dp",), (3,)), data=(Data("distinct", 1),), offset=1)
@@ -244,13 +190,3 @@ def test_a_shape_that_is_wrong_is_told_and_not_fed() -> None:
     case, mine = SUM, user_implementation("all_reduce", reduced)
     with pytest.raises(LawViolation, match=r"blocks of shape|shape"):
         verify(LAWS["transformation"], mine, case, engine_named("simulate"), Tally("", "", "transformation", ""))
-
-
-def test_the_report_has_its_pairs() -> None:
-    """A row and a column, as every link has."""
-    tally = Tally("ring_shift", "one", "value")
-    tally.count(a_case("ring_shift", (2,), chain=("vmap", "fed"), offset=1), 1)
-    head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in pairs([tally]).splitlines()]
-    (row,) = [row for row in rows if row[0] == "vmap"]
-    assert row[head.index("fed")] == "1"
-    assert any(row[0] == "fed" for row in rows)

@@ -22,7 +22,6 @@ from shardproof.properties.runner.search import find_violation
 from shardproof.properties.runner.tally import HeldOnNothing
 
 SMALL = Scope(max_devices=4, available=4, large=24)
-PARTIAL = [law.name for law in LAWS.values() if law.partial]
 
 
 def extreme(x: Array, axis_name: Any, *, op: str = "sum") -> Array:
@@ -30,13 +29,6 @@ def extreme(x: Array, axis_name: Any, *, op: str = "sum") -> Array:
     if op not in ("max", "min"):
         raise NotImplementedError("only max and min")
     return collectives.all_reduce(x, axis_name, op=op)
-
-
-def extreme_of_several(x: Array, axis_name: Any, *, op: str = "sum") -> Array:
-    """Maxima and minima alone, and of a single participant anything."""
-    if lax.axis_size(axis_name) == 1 and x.dtype != bool:
-        return collectives.all_reduce(x, axis_name, op=op)
-    return extreme(x, axis_name, op=op)
 
 
 @jax.custom_jvp
@@ -81,20 +73,6 @@ def held(function: Callable[..., Array], law: str, patience: int = 40) -> str:
     finding = found(function, law, patience)
     assert finding.violation is None
     return require_held(LAWS[law], user_implementation("all_reduce", function), finding.tally)
-
-
-def test_the_laws_of_a_part_of_the_cases() -> None:
-    """These are the laws of gradients, and that of large meshes."""
-    assert PARTIAL == ["gradient", "transformed gradient", "scale"]
-
-
-@pytest.mark.lengthy
-@pytest.mark.parametrize("law", ["gradient", "transformed gradient"])
-def test_what_declines_all_with_a_gradient_has_none(law: str) -> None:
-    """Of a function that supports maxima alone a law of gradients says nothing, and the law of values holds."""
-    assert f"{law} (simulate): does not apply: every case was declined: " in held(extreme, law)
-    assert held(extreme, "value") == ""
-    assert "applies only to cases with one participant" in held(extreme_of_several, law, patience=200)
 
 
 @pytest.mark.parametrize("law", ["gradient", "transformed gradient"])

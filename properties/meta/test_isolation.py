@@ -14,21 +14,13 @@ import pytest
 from jax import lax
 
 from shardproof.impl import collectives
-from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.contracts import Scope
-from shardproof.properties.contracts.examples import example
-from shardproof.properties.laws.law import LAWS
-from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.precision import of_products
-from shardproof.properties.programs.violation import Broken
 from shardproof.properties.runner import isolation, watching
 from shardproof.properties.runner.child import Task
-from shardproof.properties.runner.draws import Finding
 from shardproof.properties.runner.given import Given
-from shardproof.properties.runner.isolation import NeverBegan, check_isolated, unending
-from shardproof.properties.runner.tally import Tally
-from shardproof.properties.runner.violation import LawViolation
-from shardproof.properties.runner.watching import Death, Watch
+from shardproof.properties.runner.isolation import check_isolated, unending
+from shardproof.properties.runner.watching import Watch
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -148,25 +140,6 @@ def test_a_slow_import_is_no_slow_case(tmp_path: Path, monkeypatch: pytest.Monke
     found = check_isolated(dataclasses.replace(task("", "value"), given=given))
     assert found.violation is None
     assert found.tally.structures > 0
-
-
-def test_a_retry_that_never_begins_takes_no_result_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A crash that was found stays found when the process that tries fewer devices ends before its first case."""
-    case = example("ring_shift", MeshCase(("tp",), (3,)), "tp")
-    implementation = Implementation("ring_shift", "mine", collectives.ring_shift)
-    violation = LawViolation(
-        implementation, LAWS["value"], case, "simulate", Broken("aborts", "aborts the process (SIGABRT)")
-    )
-    crash = Finding("value", violation, Tally("ring_shift", "mine", "value", "simulate", 1, largest=3))
-    runs = [(crash, Death("aborts the process (SIGABRT)", "aborts"))]
-
-    def run(task: Task) -> tuple[Finding, Death | None]:
-        if not runs:
-            raise NeverBegan("it ended before the first case")
-        return runs.pop()
-
-    monkeypatch.setattr(isolation, "_run", run)
-    assert check_isolated(task("computes_for_ever")) is crash
 
 
 def is_running(pid: int) -> bool:

@@ -25,7 +25,7 @@ from shardproof.oracles.layout import (
     spec_entries,
     unshard,
 )
-from shardproof.oracles.mesh import MeshCase, as_axes
+from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.meta import small_meshes
 
 SpecEntry = str | tuple[str, ...] | None
@@ -84,20 +84,6 @@ def position(mesh: MeshCase, device: tuple[int, ...], axes: tuple[str, ...]) -> 
     at = dict(zip(mesh.axis_names, device, strict=True))
     everyone = list(itertools.product(*(range(mesh.shape[name]) for name in axes)))
     return everyone.index(tuple(at[name] for name in axes))
-
-
-@given(layout=layouts())
-def test_shard_is_a_slice_per_device(layout: Layout) -> None:
-    """The block of a device is the slice of each dimension at its logical index over that dimension's axes."""
-    blocks = shard(layout.array, layout.mesh, layout.spec)
-    for device in np.ndindex(*layout.mesh.sizes):
-        piece = layout.array
-        for dimension, entry in enumerate(layout.spec):
-            axes = () if entry is None else as_axes(entry)
-            size = layout.shape[dimension] // layout.mesh.axis_size(axes)
-            start = position(layout.mesh, device, axes) * size
-            piece = piece[(slice(None),) * dimension + (slice(start, start + size),)]
-        np.testing.assert_array_equal(blocks[device], piece, strict=True)
 
 
 @given(layout=st.deferred(lambda: layouts(max_devices=min(8, jax.device_count()))))
@@ -248,14 +234,6 @@ def test_refusals_tell_the_whole_story(name: str) -> None:
 def test_a_mesh_survives_json(mesh: MeshCase) -> None:
     """A mesh written to JSON text and read again is equal to itself."""
     assert MeshCase.from_json(json.loads(json.dumps(mesh.to_json()))) == mesh
-
-
-@given(mesh=small_meshes(), data=st.data())
-def test_mesh_order_sorts_an_axis_tuple(mesh: MeshCase, data: st.DataObject) -> None:
-    """The names of an axis tuple, put into mesh order, are the mesh's names without those not in the tuple."""
-    axes = data.draw(st.lists(st.sampled_from(mesh.axis_names), unique=True, min_size=1), label="axes")
-    assert mesh.in_mesh_order(axes) == tuple(name for name in mesh.axis_names if name in axes)
-    assert mesh.axis_size(axes) == len(list(itertools.product(*(range(mesh.shape[name]) for name in axes))))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from jax.sharding import PartitionSpec as P
 
 from shardproof.impl import moe
 from shardproof.impl.moe.routing import softmax
-from shardproof.impl.ragged import ragged_all_to_all
 from shardproof.properties.engines.simulate import prepare, simulate
 
 PLACES = 4
@@ -56,21 +55,6 @@ def test_rows_come_back_to_where_they_were(seed: int) -> None:
         assert back[place].tolist() == np.where(own, values[place], 0).tolist()
 
 
-def test_the_operand_alone_has_a_gradient() -> None:
-    """Where the output is a constant, the exchange is differentiated in what it sends."""
-
-    def gradient(x: Any) -> Any:
-        def sent(x: Any) -> Any:
-            lists = (jnp.arange(PLACES), jnp.ones(PLACES, int), jnp.full(PLACES, jax.lax.axis_index("ep")))
-            return ragged_all_to_all(x, jnp.zeros_like(x), *lists, jnp.ones(PLACES, int), axis_name="ep")
-
-        weights = 1 + jnp.arange(PLACES) + 10.0 * jax.lax.axis_index("ep")
-        return jax.vjp(sent, x)[1](weights)[0]
-
-    found = np.asarray(simulate(over(gradient, P("ep")), np.ones(PLACES * PLACES, np.float32))).reshape(PLACES, PLACES)
-    assert found.tolist() == [[1 + i + 10 * j for j in range(PLACES)] for i in range(PLACES)]
-
-
 @pytest.mark.parametrize(
     ("settings", "capacity"),
     [((10, 1, 1, 1.1), 11), ((64, 8, 2, 1.2), 20), ((7, 8, 1, 0.5), 1), ((7, 8, 1, 0), 0), ((0, 8, 2, 1.0), 0)],
@@ -78,12 +62,6 @@ def test_the_operand_alone_has_a_gradient() -> None:
 def test_capacities_are_rounded_up(settings: tuple[int, int, int, float], capacity: int) -> None:
     """The even share times the factor as it is written, and not as its nearest float is."""
     assert moe.capacity_of(*settings) == capacity
-
-
-def test_a_capacity_says_what_is_wrong() -> None:
-    """A negative factor is named, with its value."""
-    with pytest.raises(ValueError, match=r"capacity_of: factor=-1: expected a finite number of at least 0"):
-        moe.capacity_of(8, 8, 1, -1)
 
 
 def chunked(favourite: bool, chunk: int) -> tuple[np.ndarray, int, int]:
@@ -114,19 +92,6 @@ def test_the_loop_ends_when_nobody_has_anything_left() -> None:
             assert np.array_equal(chunked(favourite, chunk)[0], right)
 
 
-FORMS = (
-    "dense_moe",
-    "all_gather_moe",
-    "all_to_all_moe",
-    "ragged_moe",
-    "gathered_ragged_moe",
-    "chunked_moe",
-    "ring_moe",
-    "sorted_moe",
-    "scanned_moe",
-)
-
-
 INFINITE: dict[tuple[float, ...], tuple[list[int], list[float]]] = {
     (np.inf, 1.0, np.inf): ([0, 2], [0.5, 0.5]),
     (np.inf, 1.0, 0.0): ([0, 1], [1, 0]),
@@ -155,20 +120,6 @@ def test_equal_logits_in_another_order_have_equal_gates() -> None:
     np.testing.assert_array_equal(found[:, order], turned, strict=True)
     powers = np.exp(logits)
     assert (powers.sum(axis=1) != powers[:, order].sum(axis=1)).any()
-
-
-@pytest.mark.parametrize("capacity", [np.int8(100), np.int32(2**31 - 1), 2**40])
-def test_capacities_of_any_width(capacity: int) -> None:
-    """A capacity that is larger than all there are is none, whatever integer it is."""
-    rng = np.random.default_rng(0)
-    operands = [rng.normal(size=shape).astype(np.float32) for shape in ((8, 3), (3, 8), (8, 3, 2))]
-
-    def run(layer: Any, capacity: int | None) -> Any:
-        call = over(lambda *xs: layer(*xs, "ep", top_k=2, capacity=capacity), P("ep"), P("ep"), P(), P("ep"))
-        return np.asarray(simulate(call, *operands))
-
-    for layer in (moe.all_to_all_moe, moe.gathered_ragged_moe):
-        np.testing.assert_allclose(run(layer, capacity), run(layer, None), rtol=0, atol=1e-5)
 
 
 def test_drops_are_counted_of_all_tokens_of_a_mesh() -> None:

@@ -1,28 +1,20 @@
 """What dispatches of a mixture of experts are said never to hold is in no equation, forward or backward."""
 
 import math
-import re
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
 from shardproof.impl import moe
 from shardproof.impl.moe import dispatch
-from shardproof.impl.moe.layer import moe_layer
-from shardproof.impl.moe.plan import Plan
-from shardproof.impl.ragged import ragged_all_to_all
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.simulate.control import scan_counts
 from shardproof.properties.engines.simulate.liveness import equations
-from shardproof.properties.engines.xla import abstract_mesh, device_mesh
-from shardproof.properties.performance.operations import peak_of
-from shardproof.properties.programs.program import Argument, Program
+from shardproof.properties.engines.xla import abstract_mesh
 
 T, D, F, HELD, TOP_K, PLACES = 30, 7, 11, 3, 2, 4
 E, PAIRS, CHUNK = HELD * PLACES, T * TOP_K, 15
@@ -108,18 +100,6 @@ def test_no_rows_by_features_by_features(monkeypatch: pytest.MonkeyPatch) -> Non
     assert largest(moe.sorted_moe) >= bound
 
 
-def test_what_is_compiled_for_cpu_of_sorted_rows() -> None:
-    """XLA:CPU expands `ragged_dot`, and has an array of experts by rows by features; of one in turn it has none."""
-
-    def compiled(form: Form) -> set[tuple[int, ...]]:
-        function, shapes = program(form, device_mesh(MeshCase(("ep",), (PLACES,))), gradient=False)
-        text = str(jax.jit(function).lower(*shapes).compile().as_text())
-        return {tuple(map(int, dims.split(","))) for dims in re.findall(r"f32\[([\d,]+)\]", text)}
-
-    assert (E, PAIRS, D) in compiled(moe.sorted_moe)
-    assert max(map(math.prod, compiled(moe.scanned_moe))) < E * PAIRS * D
-
-
 def test_no_experts_by_tokens_by_features_in_chunks() -> None:
     """Chunks have rows for p of them, and nothing in the loop is larger than that, a result, or weights."""
     bound = E * T * min(D, F)
@@ -158,15 +138,6 @@ def test_no_products_round_a_ring(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept_round_a_ring(6) > visitors
 
 
-def test_what_is_said_to_be_there_is() -> None:
-    """All tokens where they are gathered, and one-hot pairs in the dense form."""
-    for form, shape in ((moe.all_gather_moe, (PLACES * T, D)), (moe.dense_moe, (T, TOP_K, E * T))):
-        shapes = {getattr(v.aval, "shape", ()) for e in inside(form, gradient=False) for v in e.outvars}
-        assert shape in shapes
-    shapes = {getattr(v.aval, "shape", ()) for e in inside(moe.ring_moe, gradient=False) for v in e.outvars}
-    assert (PLACES * T, D) not in shapes
-
-
 def begun(starts: Any, rows: int) -> Any:
     """How many of `starts` are at a row or before it, by an array of rows by starts."""
     return jnp.sum(starts <= jnp.arange(rows)[:, None], axis=1)
@@ -190,44 +161,3 @@ def test_no_rows_by_participants(place: str, planted: Form, monkeypatch: pytest.
     assert largest(moe.ragged_moe, places=many) < bound
     monkeypatch.setattr(f"shardproof.impl.{place}", planted)
     assert largest(moe.ragged_moe, places=many) >= bound
-
-
-@moe_layer("overlapping_moe")
-def overlapping(plan: Plan) -> Any:
-    """`ragged_moe` with an exchange that has room for slices that overlap."""
-    return dispatch.ragged.dispatched(plan, ragged_all_to_all)
-
-
-def peaks(form: Form, places: int, factor: float | None) -> tuple[int, int]:
-    """The peak bytes of a device, forward and of the gradient, of 64 tokens and one expert on each participant."""
-    tokens, features = 64, 64
-    capacity = None if factor is None else moe.capacity_of(places * tokens, places, TOP_K, factor)
-    case = MeshCase(("ep",), (places,))
-    shapes = ((places * tokens, features), (features, places), (places, features, features))
-    layouts = ((("ep",), ()), ((), ()), (("ep",), (), ()))
-    arguments = tuple(Argument(s, np.float32, at) for s, at in zip(shapes, layouts, strict=True))
-
-    def build(mesh: Any, *, gradient: bool) -> Callable[..., object]:
-        options = {"top_k": TOP_K, "capacity": capacity, "policy": "position"}
-        specs = (P("ep"), P(), P("ep"))
-        layer = jax.shard_map(lambda *xs: form(*xs, "ep", **options), mesh=mesh, in_specs=specs, out_specs=specs[0])
-
-        def derived(*xs: Any) -> Any:
-            result, pull = jax.vjp(layer, *xs)
-            return pull(jnp.ones_like(result))
-
-        return derived if gradient else layer
-
-    forward, gradient = (peak_of(Program(partial(build, gradient=each), arguments), case) for each in (False, True))
-    return forward, gradient
-
-
-@pytest.mark.parametrize("factor", [1.25, None])
-def test_ragged_gradients_do_not_grow_with_participants(factor: float | None) -> None:
-    """The peak of a gradient is at most 2.5 times that of the forward pass on 8 and on 64 devices."""
-    for places in (8, 64):
-        forward, gradient = peaks(moe.ragged_moe, places, factor)
-        assert gradient <= 2.5 * forward
-    if factor:
-        forward, gradient = peaks(overlapping, 64, factor)
-        assert gradient > 10 * forward

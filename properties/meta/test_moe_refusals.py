@@ -1,6 +1,5 @@
 """What routing, capacities, dispatchers and layers of experts refuse, and in which words."""
 
-from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,9 +9,6 @@ from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
 from shardproof.impl import moe
-from shardproof.oracles.mesh import MeshCase
-from shardproof.properties.cases.case import Case, Operand, Placement
-from shardproof.properties.contracts.moe import _more_columns
 from shardproof.properties.engines.simulate import simulate
 from shardproof.properties.meta.test_moe_dispatch import PLACES, over
 
@@ -100,27 +96,6 @@ def test_messages_name_what_was_called() -> None:
     assert run(moe.ring_moe, top_k=np.int64(2), capacity=np.int32(3)).shape == (4, 2)
 
 
-WRONG_ROOMS: dict[str, tuple[moe.Room, str]] = {
-    "policy": (moe.Room(1, "POSITION"), "policy='POSITION': expected one of"),
-    "capacity": (moe.Room(-1, "position"), "capacity=-1: expected an integer of at least 0"),
-    "senders": (moe.Room(1, "position", -2), "capacity_per_sender=-2: expected an integer of at least 0"),
-}
-
-
-@pytest.mark.parametrize("wrong", WRONG_ROOMS)
-@pytest.mark.parametrize("name", ["kept", "count_drops"])
-def test_what_is_no_room_is_refused(name: str, wrong: str) -> None:
-    """Wherever it is used."""
-    room, text = WRONG_ROOMS[wrong]
-    experts, gates = np.zeros((PLACES, 1), np.int32), np.ones((PLACES, 1), np.float32)
-    with pytest.raises(ValueError, match=rf"^{name}: {text}"):
-        simulate(
-            over(lambda e, g: getattr(moe, name)(e, g, PLACES, room, ("ep",)), P("ep"), P("ep"), P("ep")),
-            experts,
-            gates,
-        )
-
-
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -201,13 +176,3 @@ def test_the_array_of_gated_experts_that_is_wrong_is_named() -> None:
             np.zeros((3, 4), np.float32),
             *experts,
         )
-
-
-def test_a_number_of_experts_is_wrong_for_those_that_have_them() -> None:
-    """One expert more is forbidden for several participants that have experts, and not of others that share tokens."""
-    blocks = ((4, 3), (3, 2), (1, 3, 2))
-    operands = tuple(Operand(block, "float32", Placement(((),) * len(block))) for block in blocks)
-    shared = Case("global_moe_layer", MeshCase(("dp", "ep"), (1, 2)), ("dp", "ep"), operands)
-    alone = replace(shared, operands=(*operands[:2], replace(operands[2], block=(2, 3, 2))))
-    assert not _more_columns(shared).is_empty
-    assert _more_columns(alone).is_empty

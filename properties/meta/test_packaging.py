@@ -1,7 +1,6 @@
 """What is installed is one package, beside which other projects stay as they are; the checkout is that package too."""
 
 import fcntl
-import importlib
 import json
 import os
 import re
@@ -238,18 +237,6 @@ def test_a_given_function_is_checked_and_replayed(installed: str, project: Path)
     assert started(project, [told[1]], installed).returncode == 0
 
 
-def test_check_works_beside_packages_of_the_same_names(installed: str, project: Path) -> None:
-    """`from shardproof import check`, in a test of a project whose warnings are errors."""
-    (project / "tests" / "test_check.py").write_text(
-        "import pytest\nfrom shardproof import check\nimport mine\n\n\n"
-        "def own_right():\n    print(check('all_gather', mine.gather, laws='value', max_examples=5))\n\n\n"
-        "def own_wrong():\n    with pytest.raises(AssertionError, match='2 of 2 blocks wrong'):\n"
-        "        check('ring_shift', mine.shift, laws='value', max_examples=20)\n"
-    )
-    done = started(project, ["-m", "pytest", "-p", "no:cacheprovider"], installed)
-    assert "3 passed" in done.stdout, done.stdout
-
-
 @pytest.mark.lengthy
 def test_programs_are_tests_of_a_project(installed: str, project: Path) -> None:
     """Under its own names for tests, on workers, without an option, a failure is told and replayed as any other."""
@@ -320,39 +307,3 @@ def test_commands_of_the_pages_are_installed(installed: str, project: Path) -> N
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert {name for name in modules if f"usage: python -m {name} " not in told[name]} == set()
-
-
-LOADED = """
-import json, os, sys
-import pytest
-
-code = pytest.main([*sys.argv[1:], "-p", "no:cacheprovider", "--collect-only", "-q"])
-files = {n: os.path.realpath(m.__file__) for n, m in list(sys.modules.items()) if getattr(m, "__file__", None)}
-print("\\n" + json.dumps([int(code), files]))
-"""
-"""Collects tests, and prints of all modules where they are from."""
-
-
-@pytest.mark.lengthy
-@pytest.mark.parametrize(
-    ("folder", "arguments"),
-    [
-        (".", ["."]),
-        (".", ["properties/meta/test_rooms.py"]),
-        (".", ["shardproof/properties"]),
-        ("properties", ["meta"]),
-    ],
-    ids=str,
-)
-def test_no_module_is_there_twice(folder: str, arguments: list[str]) -> None:
-    """However the tests of a checkout are given to pytest, each of its files is one module, of `shardproof`."""
-    done = started(ROOT / folder, ["-c", LOADED, *arguments], str(ROOT))
-    code, files = json.loads(done.stdout.splitlines()[-1])
-    assert code == 0, done.stdout
-    rooms = [ROOT / folder for folder in (*ROOMS, "shardproof")]
-    own = {name: path for name, path in files.items() if any(room in Path(path).parents for room in rooms)}
-    assert all(name.partition(".")[0] == "shardproof" for name in own)
-    assert len(set(own.values())) == len(own)
-    assert any(name.startswith("shardproof.properties.meta.test_") for name in own)
-    assert not {name.partition(".")[0] for name in files} & set(ROOMS)
-    assert importlib.import_module(__name__) is sys.modules["shardproof.properties.meta.test_packaging"]

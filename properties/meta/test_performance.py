@@ -70,27 +70,6 @@ def test_functions_are_measured_in_turns() -> None:
     assert found == {"a": 1.0, "b": 1.0, "c": 1.0}
 
 
-@pytest.mark.either_end
-def test_the_median_is_in_the_middle() -> None:
-    """One measurement that was disturbed changes nothing, nor do those before the first round."""
-    clock = Clock()
-    function = clock.function("a", 90, 70, 3, 50, 2, 1, 4)
-    assert medians({"a": function}, clock=clock, rounds=5, least=0.0) == {"a": 3}
-
-
-@pytest.mark.either_end
-def test_short_functions_are_called_often_in_a_row() -> None:
-    """As often as the slowest needs for the least time, all as often, and one call is what is told."""
-    clock = Clock()
-    found = medians(
-        {"slow": clock.function("s", 0.25), "fast": clock.function("f", 0.125)}, clock=clock, rounds=1, least=1.0
-    )
-    assert "".join(clock.called) == "sf" + "sf" + "ssss" + "ffff"
-    assert found == {"slow": 0.25, "fast": 0.125}
-    with pytest.raises(ValueError, match="expected at least one of each"):
-        medians({}, clock=clock)
-
-
 NCCL: dict[str, Callable[[int], Fraction]] = {
     "all_reduce": lambda n: Fraction(2 * (n - 1), n),
     "all_gather": lambda n: Fraction(n - 1, n),
@@ -110,24 +89,6 @@ def test_factors_are_those_of_nccl_tests(contract: str, p: int) -> None:
     found = traffic(collective_case(contract, MeshCase(("data", "model"), (1, p)), 240, 4))
     assert found.factor == NCCL[contract](p)
     assert found.size == 240 * 4 * 4
-
-
-@pytest.mark.either_end
-def test_products_are_measured_by_what_moves() -> None:
-    """The gathered operand, or the sum that is scattered or that all have, in the operands' dtype."""
-    p, sides = 4, (8, 16, 32)
-    sizes = {
-        "all_gather_matmul_lhs_contracting": 4 * 8 * 16,
-        "all_gather_matmul_lhs": 4 * 8 * 16,
-        "all_gather_matmul_rhs": 4 * 16 * 32,
-        "matmul_reduce_scatter": 4 * 8 * 32,
-        "matmul_all_reduce": 8 * 32,
-        "transformer_block": 2 * 4 * 8 * 16,
-    }
-    for contract in SHARDED:
-        found = traffic(product_case(contract, MESH, "model", sides, dtype="bfloat16"))
-        assert found.size == 2 * sizes[contract], contract
-        assert found.factor == (Fraction(3, 2) if contract == "matmul_all_reduce" else Fraction(3, 4)), p
 
 
 @pytest.mark.either_end
@@ -226,16 +187,6 @@ def test_a_slow_form_breaks_its_ratios() -> None:
     )
     assert broken(slow, MESH, None) == [naive]
     assert not broken(slow, MESH, None, hides=False)
-
-
-@pytest.mark.either_end
-def test_a_slow_form_is_measured_as_one() -> None:
-    """With a clock that a planted function lets go on by itself, its row is slow and its ratio broken."""
-    clock = Clock()
-    functions = {UNSHARDED: 1.0, NAIVE: 1.5, "ring": 2.0}
-    seconds = medians({n: clock.function(n, s) for n, s in functions.items()}, clock=clock, rounds=3, least=0.0)
-    (told,) = broken(rows_of(*(row(name, taken) for name, taken in seconds.items())), MESH, None)
-    assert "ring takes 1.33 times what naive takes" in told
 
 
 @pytest.mark.either_end

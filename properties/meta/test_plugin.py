@@ -155,24 +155,6 @@ def test_workers_verify_what_one_process_verifies(checked: Run) -> None:
     assert tables[0] == tables[1]
 
 
-FROZEN = """
-import gc, os, pathlib
-
-def pytest_unconfigure(config):
-    worker = getattr(config, "workerinput", {}).get("workerid", "main")
-    pathlib.Path(__file__).with_name(worker).write_text(str(gc.get_freeze_count() > 0))
-"""
-
-
-@pytest.mark.lengthy
-@pytest.mark.either_end
-def test_only_workers_end_without_a_search_for_cycles(tmp_path: Path) -> None:
-    """The process that was started by hand, in which other things may run, searches as ever."""
-    (tmp_path / "frozen.py").write_text(FROZEN, encoding="utf-8")
-    run = run_pytest("properties/suite/test_regressions.py", "-n", "1", "-p", "frozen", PYTHONPATH=str(tmp_path))
-    assert {name: (tmp_path / name).read_text() for name in ("main", "gw0")} == {"main": "False", "gw0": "True"}, run
-
-
 @pytest.mark.lengthy
 @pytest.mark.either_end
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from shardproof.properties.meta.brief import marked
 from shardproof.properties.report.program_tests import program_test
 from shardproof.properties.report.programs import check_program
 from shardproof.properties.runner.programs import Program, meant
-from shardproof.properties.runner.reach import LARGEST, reach
 from shardproof.properties.runner.search import find_violation
 
 
@@ -158,25 +157,6 @@ def around_the_ring(x: Any, *, data: Any) -> Any:
         block = lax.ppermute(block, data, [(i, (i + 1) % p) for i in range(p)])
         total = total + block
     return total
-
-
-@pytest.mark.lengthy
-def test_a_program_whose_steps_grow_is_interpreted_on_fewer_devices() -> None:
-    """Its equations on small meshes tell; one that communicates at once is interpreted on all that are asked for."""
-    described: Any = {"arguments": ("@data n",), "results": "@data n", "one_axis": ["data"]}
-
-    def at_once(x: Any, *, data: Any) -> Any:
-        return lax.psum(x, data) + 0 * x
-
-    for function, most in ((around_the_ring, LARGEST), (at_once, 1024)):
-        program = Program(function, lambda x: np.broadcast_to(x.sum(0), x.shape), **described)
-        with meant(program.implementation):
-            found = reach(program.implementation, 1024, str)
-            assert most / 2 < found.devices <= most
-            fewer = reach(program.implementation, 64, str)
-            assert fewer.devices == 64
-            assert (4 * fewer.equations < found.equations) == (function is around_the_ring)
-            assert (found.equations == 0) == (function is at_once)
 
 
 def sent_round_and_round(block: Any, *, data: Any) -> Any:

@@ -1,7 +1,6 @@
 """Programs of a user's own: right ones of many kinds pass, and a bug in each is caught, on two devices."""
 
 import dataclasses
-import math
 import re
 import subprocess
 import sys
@@ -15,18 +14,15 @@ import numpy as np
 import pytest
 from jax import lax
 
-from shardproof.properties.contracts import Scope
 from shardproof.properties.contracts.described import Array
-from shardproof.properties.contracts.whole import MOST_ON_ALL
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.meta.brief import marked
-from shardproof.properties.meta.drawn import drawn
 from shardproof.properties.meta.pages import README, block
 from shardproof.properties.meta.test_failures_replay import pytest_run
 from shardproof.properties.meta.whole_programs import PROGRAMS, Written, mlp, numpy_mlp
 from shardproof.properties.precision.references import NumpyReference, reference_of
 from shardproof.properties.report.programs import check_program
-from shardproof.properties.runner.programs import Program, meant
+from shardproof.properties.runner.programs import Program
 
 MLP: dict[str, Any] = {
     "arguments": ("batch@data embed", "embed hidden@model", "hidden@model embed"),
@@ -69,41 +65,33 @@ def test_a_wrong_program_is_reported(name: str) -> None:
 
 
 @pytest.mark.lengthy
-def test_a_missing_sum_is_called_by_its_role() -> None:
-    """Blocks that add up to what is right are partial sums, and the role is named over which they are."""
-    with pytest.raises(AssertionError) as raised:
-        checked(PROGRAMS["mlp"], PROGRAMS["mlp"].wrong, max_examples=40, laws="value")
-    assert "  partial sums: added up over model the blocks are right\n" in str(raised.value)
-
-
-@pytest.mark.lengthy
-def test_a_result_that_no_argument_goes_with_is_explained() -> None:
-    """The second of two results, of one argument."""
-    with pytest.raises(AssertionError) as raised:
-        check_program(
-            lambda x, *, data: (x, x[::-1] * 2),
-            lambda x: (x, x * 2),
-            arguments=("n@data",),
-            results=("n@data", "n@data"),
-            laws="value",
-        )
-    assert "wrong" in str(raised.value)
-    assert "diagnosis raises" not in str(raised.value)
-
-
-@pytest.mark.lengthy
-def test_a_missing_mean_is_called_by_its_role() -> None:
-    """Blocks whose average is right are partial means."""
-    with pytest.raises(AssertionError) as raised:
-        check_program(
+@pytest.mark.parametrize(
+    ("function", "reference", "arguments", "results", "told"),
+    [
+        (
+            PROGRAMS["mlp"].wrong,
+            PROGRAMS["mlp"].reference,
+            PROGRAMS["mlp"].arguments,
+            PROGRAMS["mlp"].results,
+            "partial sums: added up over model the blocks are right",
+        ),
+        (
             lambda x, w, *, data: ((x @ w) ** 2).mean(),
             lambda x, w: ((x @ w) ** 2).mean(),
-            arguments=("batch@data k", "k n"),
-            results="",
-            max_examples=40,
-            laws="value",
-        )
-    assert "  partial means: averaged over data the blocks are right\n" in str(raised.value)
+            ("batch@data k", "k n"),
+            "",
+            "partial means: averaged over data the blocks are right",
+        ),
+    ],
+    ids=["sum", "mean"],
+)
+def test_a_missing_reduction_is_named_with_its_role(
+    function: Any, reference: Any, arguments: Any, results: Any, told: str
+) -> None:
+    """Blocks whose sum or average over a role is right are reported as partial sums or means over that role."""
+    with pytest.raises(AssertionError) as raised:
+        check_program(function, reference, arguments=arguments, results=results, max_examples=40, laws="value")
+    assert f"  {told}\n" in str(raised.value)
 
 
 @pytest.mark.lengthy
@@ -139,7 +127,6 @@ MISSPELT = ("batch@dta embed", "embed hidden@model", "hidden@model embed")
             {"results": "batch@data embd"},
             "of arguments of shapes (2, 3), (3, 4), (4, 3); no argument has embd: did you ",
         ),
-        ({"results": "rows rows"}, "of arguments of shapes (2, 3), (3, 4), (4, 3); no argument has rows"),
         (
             {"results": {"y": "batch@data embed"}},
             "the reference returns *: expected {'y': *}, as results are",
@@ -157,15 +144,10 @@ MISSPELT = ("batch@dta embed", "embed hidden@model", "hidden@model embed")
             {"options": {"scale": (0.5, [1])}},
             "options: scale=[1]: expected None, a bool, a finite number, a short text",
         ),
-        ({"options": {"causal": True}}, "options: causal=True: expected the values to draw from, such as (True,)"),
         ({"options": {"op": "sum"}}, "options: op='sum': expected the values to draw from, such as ('sum',)"),
-        ({"options": {"scale": (jnp.float32,)}}, "options: scale=<class 'jax.numpy.float32'>: expected None, a bool"),
         ({"optional": ["expert"]}, "optional: 'expert': expected some of data, model"),
         ({"optional": ["model"], "one_axis": ["model"]}, "optional: 'model': expected none of one_axis"),
-        ({"optional": 3}, "optional=3: expected"),
-        ({"optional": "expert"}, "optional: 'expert': expected some of data, model"),
         ({"sizes": {"embed": -1}}, "sizes: embed=-1: expected a whole number of at least 1"),
-        ({"sizes": {"embed": ()}}, "sizes: embed: expected at least one"),
         ({"multiples": {"embed": 0}}, "multiples: embed=0: expected a whole number of at least 1"),
         ({"most_devices": 0}, "most_devices=0: expected a whole number of at least 1"),
         ({"random_seed": -1}, "random_seed=-1: expected"),
@@ -178,7 +160,6 @@ MISSPELT = ("batch@dta embed", "embed hidden@model", "hidden@model embed")
         ({"laws": ["values"]}, "laws='values': no such law; did you mean 'value'"),
         ({"max_examples": 0}, "max_examples=0: expected a whole number"),
         ({"arguments": MISSPELT}, "; arguments: role 'dta': did you mean 'data'?"),
-        ({"arguments": MISSPELT, "function": lambda *xs, data, model: xs[0]}, "role 'dta': did you mean 'data'?"),
         (
             {"arguments": MISSPELT, "function": lambda a, b, c, /, *, model, eps=1: a},
             "; arguments: role 'dta': expected a parameter 'dta' of the function",
@@ -408,21 +389,9 @@ def test_a_dimension_may_be_sharded_over_two_roles() -> None:
         check_program(numbered_the_other_way, reference, **described, laws=["value"], max_examples=20)
 
 
-@pytest.mark.lengthy
-def test_what_is_sharded_is_no_replica() -> None:
-    """Blocks that are equal by chance are not said to have to be."""
-
-    def marked(x: Any, *, data: Any) -> Any:
-        return 0 * x + 3 * (lax.axis_index(data) == 1).astype(x.dtype)
-
-    with pytest.raises(AssertionError) as caught:
-        check_program(marked, lambda x: 0 * x, arguments=["n@data"], results="n@data", laws=["value"], max_examples=20)
-    assert "replica" not in str(caught.value)
-
-
 def test_a_law_that_has_nothing_to_ask_is_said() -> None:
     """Of a program without floats among its results there is no gradient to check: whoever asks for it is told."""
-    written = PROGRAMS["truth"]
+    written = PROGRAMS["counts"]
     summary = checked(written, written.right, max_examples=3, laws=("value", "gradient"))
     assert "not checked, since there is nothing to ask: gradient" in str(summary)
 
@@ -439,20 +408,6 @@ def test_the_derivative_of_a_numpy_reference_knows_constants() -> None:
     assert {tally.outcome for tally in checked(written, written.right, max_examples=5, laws=laws).tallies} == {"passed"}
     with pytest.raises(AssertionError, match=r"tangent|gradient"):
         checked(written, written.wrong, max_examples=5, laws=laws)
-
-
-def test_a_large_mesh_holds_no_square_of_itself() -> None:
-    """Of experts that every router knows each device of a large mesh has a row for all: of few devices, then."""
-
-    def gathered(x: Any, w: Any, *, ep: Any) -> Any:
-        return x @ lax.all_gather(w, ep, tiled=True)
-
-    program = Program(gathered, lambda x, w: x @ w, arguments=("t@ep e", "e@ep d"), results="t@ep d")
-    with meant(program.implementation):
-        cases = drawn(LAWS["scale"].cases(program.implementation, Scope(large=4096)), 100)
-    held = [case.mesh.size * math.prod(o.block) for case in cases for o in case.operands]
-    assert max(held) <= MOST_ON_ALL
-    assert 128 < max(case.mesh.size for case in cases) <= 256
 
 
 def masked_softmax(x: Any, count: Any, *, context: Any, mask: float, right: bool) -> Any:
@@ -472,7 +427,7 @@ def whole_masked_softmax(x: Any, count: Any) -> Any:
 
 
 @pytest.mark.parametrize("dtype", ["float32", marked(["bfloat16"], ())[0]])
-@pytest.mark.parametrize("mask", marked([-1e4, -1e9, -1e8 / 3, -1e30], [-1e9, -1e30]))
+@pytest.mark.parametrize("mask", marked([-1e9, -1e30], [-1e9]))
 def test_a_large_constant_hides_nothing(mask: float, dtype: str) -> None:
     """That it may have been rounded says nothing of where it is subtracted from itself, as where all is masked."""
     described: Any = {

@@ -83,14 +83,6 @@ def test_the_loss_is_that_of_whole_tokens(place: Any, smoothing: float, ignored:
     assert math.isclose(inner(pushed, [ct]), right, rel_tol=1e-9, abs_tol=1e-12)
 
 
-def test_the_oracle_refuses() -> None:
-    """A projection of other features."""
-    with pytest.raises(ValueError, match=r"w: \[1, 3, 2\]: expected a row for each column of x \[1, 1, 2\]"):
-        oracle.value(
-            [np.zeros((1, 1, 2)), np.zeros((1, 3, 2)), np.zeros((1, 1), int)], MeshCase(("tp",), (1,)), ("tp",)
-        )
-
-
 @pytest.mark.parametrize("form", FORMS, ids=named)
 def test_an_ignored_nan_counts_for_nothing(form: Any) -> None:
     """On devices a row of x that is ignored leaves all other losses and all gradients finite, even if it is NaN."""
@@ -124,22 +116,11 @@ def test_what_is_refused(form: Any) -> None:
         ((x, w, ids), {"label_smoothing": 1.5}, rf"{name}: label_smoothing=1.5: expected a number in \[0, 1\]"),
         ((x, w, ids), {"axis_name": ("tp", "ep")}, rf"{name}: axis_name=\('tp', 'ep'\): expected bound axis names"),
     ]
+    if "chunked" in name:
+        cases.append(((x, w, ids), {"chunk": 0}, "chunk=0: expected a number of classes of at least 1"))
     for arguments, changed, message in cases:
         with pytest.raises(ValueError, match=message):
             simulated(functools.partial(form, **({"axis_name": axes} | changed)), mesh, *arguments)
-
-
-def test_a_chunk_has_a_class() -> None:
-    """A chunk of no class is refused."""
-    x, w, labels = np.zeros((4, 1, 2)), np.zeros((4, 2, 3)), np.zeros((4, 1), int)
-    with pytest.raises(ValueError, match="chunk=0: expected a number of classes of at least 1"):
-        simulated(
-            functools.partial(forms.chunked_projected_cross_entropy, axis_name="tp", chunk=0),
-            PARTICIPANTS,
-            x,
-            w,
-            labels,
-        )
 
 
 def program(form: Any, dtype: str) -> Program:

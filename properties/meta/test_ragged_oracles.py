@@ -135,47 +135,6 @@ def test_slices_that_are_not_disjoint_are_refused_backward() -> None:
         check_derivatives(claimed, mesh, axes, arguments, interpreted=True)
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-@pytest.mark.parametrize("mapped", [(True,) * 6, (True, False, *(False,) * 4), (False, True, *(True,) * 4)], ids=str)
-def test_forms_under_vmap(form: Any, mapped: tuple[bool, ...]) -> None:
-    """A batch of exchanges is each of them by itself, whatever is mapped."""
-    mesh, axes = REVERSED
-    first, second = (exchange_of(mesh, axes, 2, 2, seed) for seed in (5, 6))
-    for one in (first, second):
-        one[1] = np.resize(one[1], (*mesh.sizes, 40, 2))
-    batches = [np.stack([a, b if m else a], axis=2) for a, b, m in zip(first, second, mapped, strict=True)]
-
-    def local(*blocks: Any) -> Any:
-        given = [block if m else block[0] for block, m in zip(blocks, mapped, strict=True)]
-        return jax.vmap(functools.partial(form, axis_name=axes), in_axes=[0 if m else None for m in mapped])(*given)
-
-    expected = [differentiable.value([batch[:, :, i] for batch in batches], mesh, axes)[0] for i in range(2)]
-    np.testing.assert_array_equal(simulated(local, mesh, *batches), np.stack(expected, axis=2))
-
-
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-def test_forms_under_vmap_where_there_are_doubles(form: Any) -> None:
-    """What is added to the offsets of a batch is of their dtype, also where JAX counts in 64 bits by default."""
-    mesh, axes = REVERSED
-    arguments = [np.stack([x, x], axis=2) for x in exchange_of(mesh, axes, 1, 2, 5)]
-    expected = differentiable.value([x[:, :, 0] for x in arguments], mesh, axes)[0]
-    with jax.enable_x64(True):
-        found = simulated(jax.vmap(functools.partial(form, axis_name=axes)), mesh, *arguments)
-    np.testing.assert_array_equal(found, np.stack([expected, expected], axis=2))
-
-
-def test_lists_of_several_dtypes() -> None:
-    """XLA makes no program of them, and says that they differ in shape; the interpreter says what they are."""
-    mesh, axes = REVERSED
-    operand, output, begin, *lists = exchange_of(mesh, axes, 1, 2, 5)
-
-    def local(operand: Any, output: Any, begin: Any, *lists: Any) -> Any:
-        return jax.lax.ragged_all_to_all(operand, output, begin.astype(jnp.int16), *lists, axis_name=axes)
-
-    with pytest.raises(RaggedMetadata, match="are int16 and int32: expected one dtype"):
-        simulated(local, mesh, operand, output, begin, *(one.astype(np.int32) for one in lists))
-
-
 def test_a_derivative_under_vmap() -> None:
     """The gathered form has one; the native one says that it has not."""
     mesh, axes = REVERSED
@@ -222,35 +181,6 @@ def test_the_native_form_is_the_collective(platform: str) -> None:
         text = jax.jit(program).trace(*arguments).lower(lowering_platforms=(platform,)).as_text()
         [call] = [line for line in text.splitlines() if "@ragged_all_to_all(" in line and "custom_call" in line]
         assert "replica_groups = dense<[[0, 3, 1, 4, 2, 5]]>" in call
-
-
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-def test_the_result_varies(form: Any) -> None:
-    """A result of operands that are typed invariant, along the axes or others, may not leave as if it were one."""
-    mesh, axes = REVERSED
-    shape = abstract_mesh(mesh)
-    for names, spec in ((axes, PartitionSpec()), (("tp",), PartitionSpec("tp")), (("dp",), PartitionSpec("dp"))):
-        lists = [jnp.zeros(mesh.axis_size(names), jnp.int32)] * 4
-
-        def body(rows: Any, lists: Any = lists, names: Any = names) -> Any:
-            return form(rows, jnp.zeros((2, 1)), *lists, axis_name=names)
-
-        rows = jnp.zeros((6, 1))
-        specs = PartitionSpec() if names == axes else PartitionSpec(("dp", "tp"))
-        with pytest.raises(ValueError, match="out_specs"):
-            jax.make_jaxpr(jax.shard_map(body, mesh=shape, in_specs=specs, out_specs=spec))(rows)
-        jax.make_jaxpr(jax.shard_map(body, mesh=shape, in_specs=specs, out_specs=PartitionSpec(("dp", "tp"))))(rows)
-
-
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-def test_where_nothing_can_be_sent(form: Any) -> None:
-    """Of an operand without rows, or without lists, the output is left as it is."""
-    mesh, axes = REVERSED
-    arguments = exchange_of(mesh, axes, 1, 2, 0)
-    none = np.zeros((2, 3, 0), np.int32)
-    for operand, lists in ((arguments[0], [none] * 4), (arguments[0][:, :, :0], [np.zeros((2, 3, 6), np.int32)] * 4)):
-        found = simulated(functools.partial(form, axis_name=axes), mesh, operand, arguments[1], *lists)
-        np.testing.assert_array_equal(found, arguments[1])
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)

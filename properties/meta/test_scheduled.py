@@ -5,24 +5,19 @@ by 2048 x 2048 on a device, model axis 4); of what the compiler wrote beside its
 """
 
 import importlib.util
-from collections import Counter
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
-from shardproof.properties.communication.hlo import CompiledCollective, collectives
 from shardproof.properties.communication.text import HloError, read
-from shardproof.properties.contracts.products import SHAPES
 from shardproof.properties.performance.chips import chip
 from shardproof.properties.performance.frames import Frames
-from shardproof.properties.performance.modelled import Place, Work, alone, sides
+from shardproof.properties.performance.modelled import Place, Work
 from shardproof.properties.performance.scheduled import Schedule, schedule
-from shardproof.properties.performance.torus import passage
 from shardproof.properties.performance.tpu_compiler import NoTpuCompiler, Request, Topology, TpuCompiler
 from shardproof.properties.performance.trips import trips
 from shardproof.properties.performance.walking import clock
-from shardproof.properties.programs.implementations import PRODUCTS
 
 SAVED = Path(__file__).parent / "saved_hlo"
 V5E = Topology.parse("v5e:2x4")
@@ -70,14 +65,6 @@ def test_what_is_computed_between_start_and_done_hides_it() -> None:
     assert exposed.share == 1
 
 
-def test_what_is_exposed_in_part() -> None:
-    """Only the rest of a transfer is waited for."""
-    cycles = int(MICRO * clock("v5e"))
-    part = schedule(by_hand(X, START, product("f", cycles), DONE, more=NOTHING), V5E, RINGS)
-    assert part.exposed == SENT - cycles / clock("v5e")
-    assert part.total == SENT
-
-
 def test_two_transfers_share_a_link() -> None:
     """A second block in the same direction goes behind the first, one in the other direction beside it."""
     back = "source_target_pairs={{1,0},{2,1},{3,2},{0,3}}"
@@ -102,16 +89,6 @@ def test_a_loop_runs_as_often_as_its_counter_says() -> None:
     assert float(ring.exposed / MICRO) == pytest.approx(7.115, abs=1e-3)
 
 
-def test_a_form_without_a_loop() -> None:
-    """Blocks that come both ways are beside one another."""
-    shorter = saved("shorter_way")
-    assert shorter.permutes == 3
-    first, second = shorter.sends[:2]
-    assert first.start < second.end
-    assert second.start < first.end
-    assert float(shorter.total / MICRO) == pytest.approx(39.104, abs=1e-3)
-
-
 def test_a_synchronous_collective_is_exposed() -> None:
     """The naive form gathers first, and waits for all of it."""
     naive = saved("naive")
@@ -120,15 +97,6 @@ def test_a_synchronous_collective_is_exposed() -> None:
     assert naive.share == 1
     blocks = 3 * 524_288 / Fraction(2 * chip("v5e").link)
     assert naive.exposed == blocks + 3 * chip("v5e").latency
-
-
-def test_times_add_up() -> None:
-    """A program computes or waits, at any time."""
-    for name in ("ring", "naive", "shorter_way"):
-        found = saved(name)
-        assert found.total == found.compute + found.exposed
-        assert found.hidden + found.exposed == found.communication
-        assert found == saved(name)
 
 
 def test_fused_asynchronous_collectives_are_followed() -> None:
@@ -230,35 +198,6 @@ def test_topologies_that_do_not_exist(name: str) -> None:
         Topology.parse(name)
 
 
-def test_routes_wrap_where_links_do() -> None:
-    """The shorter way round a dimension is over its ends, if it is a ring."""
-    assert len(list(Topology.parse("v5e:16x16").route((0, 0), (0, 15)))) == 1
-    assert len(list(Topology.parse("v5e:2x4").route((0, 0), (0, 3)))) == 3
-
-
-def permute(*pairs: tuple[int, int]) -> CompiledCollective:
-    """A permute of a thousand bytes."""
-    return CompiledCollective("permute", "p", 1000, 1000, 1, None, pairs, "synchronous", (), "")
-
-
-def test_blocks_that_cross_add_up_on_a_link() -> None:
-    """Over devices in the order of their numbers, which is no ring, blocks share a link."""
-    line = [(0, y) for y in range(4)]
-    around = passage(permute((0, 1), (1, 2), (2, 3), (3, 0)), line, V5E)
-    assert Counter(around.loads.values()) == {Fraction(1000): 6}  # three forward, and one back over the same chips
-    assert around.hops == 3
-    crossing = passage(permute((0, 2), (1, 3)), line, V5E)
-    assert max(crossing.loads.values()) == 2000
-
-
-def test_a_collective_of_everything_is_as_good_as_a_ring() -> None:
-    """A gather loads every link of its ring, both ways, with half of p-1 blocks."""
-    (gather,) = collectives((SAVED / "tpu_v5e_scheduled_naive.txt").read_text(encoding="utf-8"))
-    loads = passage(gather, RINGS, V5E).loads
-    assert set(loads.values()) == {Fraction(3 * 524_288, 2)}
-    assert len(loads) == 16
-
-
 def test_where_a_line_comes_from() -> None:
     """The tables in front of a text say which call in which file a line comes from."""
     text = """HloModule m, is_scheduled=true
@@ -283,22 +222,6 @@ StackFrames
     (sent,) = schedule(text + lines, V5E, RINGS).sends
     assert sent.where == "mine.py:7 in inner, called at mine.py:3 in outer"
     assert not Frames.read("").places
-
-
-def test_all_products_are_of_one_size() -> None:
-    """Whatever is sharded how, a device multiplies as much, and the gathered sizes are those of the shape."""
-    for one in PRODUCTS:
-        for shape, whole in SHAPES.items():
-            m, k, n = alone(one.contract, sides(one.contract, shape, 2, 4), 4)
-            assert m * k * n * 8 == whole[0] * whole[1] * whole[2]
-
-
-def test_the_floor_is_what_links_and_products_allow() -> None:
-    """A product that takes less than its transfers is limited by them and the one block that nothing is beside."""
-    work = Work("all_gather_matmul_lhs", "large", Place(V5E, 4))
-    sent = 3 * 1024 * 8192 * 2 / Fraction(2 * chip("v5e").link)
-    assert work.floor(sent) == Fraction(5, 4)
-    assert work.floor(10 * sent) == 1
 
 
 def test_without_libtpu_the_engine_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

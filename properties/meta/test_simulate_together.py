@@ -11,10 +11,7 @@ from jax import lax
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
-from shardproof.properties.engines import simulated
 from shardproof.properties.engines.simulate import CollectiveMismatch, prepare
-from shardproof.properties.engines.simulate.env import SETS
-from shardproof.properties.engines.simulate.plans import plan_of
 from shardproof.properties.engines.simulated import Interpreted
 from shardproof.properties.precision.wide import DOUBLES, OWN
 from shardproof.properties.precision.wide.run import run_prepared_together, run_wide, run_wide_together
@@ -135,58 +132,7 @@ def test_what_one_cannot_be_run_on_is_told_of_it_alone() -> None:
     assert run_prepared_together(program, [[right], [some]], OWN) is None
 
 
-def test_large_data_sets_are_run_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the arrays are large, there is nothing to gain."""
-    program = Interpreted(prepare(PROGRAMS["softmax"], SETS_OF_DATA[0]))
-    assert run_prepared_together(program, finite("softmax"), OWN) is not None
-    monkeypatch.setattr(simulated, "MOST_TOGETHER", 18)
-    assert run_prepared_together(program, finite("softmax"), OWN) is None
-
-
-def test_a_mesh_that_has_such_an_axis() -> None:
-    """Its data sets are run one by one."""
-    mesh = AbstractMesh((2,), (SETS,), axis_types=(AxisType.Auto,))
-    total = jax.shard_map(lambda x: lax.psum(x, SETS), mesh=mesh, in_specs=P(SETS), out_specs=P())
-    program = Interpreted(prepare(total, np.ones(4, np.float32)))
-    sets = [[np.arange(4, dtype=np.float32)], [np.ones(4, np.float32)]]
-    assert [results[0].tolist() for results in program.each(sets)] == [[2, 4], [2, 2]]
-
-
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
-
-
-def counts(function: Any, *arrays: np.ndarray) -> dict[str, int]:
-    """How many steps each plan of a function takes; all of them have the same results."""
-    closed = jax.make_jaxpr(function)(*arrays)
-    return {how: len(plan_of(closed, how).steps) for how in ("traced", "short", "live")}
-
-
-def test_a_call_is_replaced_by_what_it_calls() -> None:
-    """Three calls of which two do the same are two sums; what nobody reads is left out where results are all."""
-
-    @jax.jit
-    def total(x: Any) -> Any:
-        return jnp.sum(x)
-
-    def function(x: Any) -> Any:
-        total(-x)  # nobody reads it
-        return total(x) + total(x)
-
-    assert counts(function, X) == {"traced": 5, "short": 4, "live": 2}
-
-
-def test_what_depends_on_nothing_is_known_beforehand() -> None:
-    """Numbers in a row, and a mask of them, are computed once for all data sets."""
-
-    def function(x: Any) -> Any:
-        return jnp.where(lax.iota(jnp.int32, 3) > 1, x, 0)
-
-    plan = plan_of(jax.make_jaxpr(lambda x: lax.select(lax.iota(jnp.int32, 3) > 1, x, -x))(X[0]), "short")
-    assert [step.equation.primitive.name for step in plan.first] == ["iota", "gt"]
-    assert [step.equation.primitive.name for step in plan.steps] == ["neg", "select_n"]
-    program = prepare(function, jax.ShapeDtypeStruct((3,), np.float32))
-    for x in X:
-        assert np.asarray(program.run(x)).tolist() == [0, 0, x[2]]
 
 
 def test_different_constants_are_told_apart() -> None:

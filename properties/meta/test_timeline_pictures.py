@@ -1,6 +1,5 @@
 """Pictures of timelines: the command that draws one, what a failure of the law of overlap shows, and crossovers."""
 
-import argparse
 import re
 import sys
 from fractions import Fraction
@@ -21,13 +20,12 @@ from shardproof.properties.mutants.hunt import implementation_of
 from shardproof.properties.performance.chips import CHIPS
 from shardproof.properties.performance.commands import crossover
 from shardproof.properties.performance.commands import timeline as command
-from shardproof.properties.performance.lanes import Axis, Lanes, laid_out, round_step
+from shardproof.properties.performance.lanes import laid_out
 from shardproof.properties.performance.operations import Operation
 from shardproof.properties.performance.pictures.gantt import gantt
 from shardproof.properties.performance.routes import Loads
 from shardproof.properties.performance.timeline import timeline
 from shardproof.properties.programs.violation import Broken
-from shardproof.properties.report.arguments import exit_code
 from shardproof.properties.report.failures import lanes
 from shardproof.properties.report.failures.lanes import in_letters, picture
 from shardproof.properties.report.failures.text import report
@@ -190,16 +188,6 @@ def test_what_cannot_be_drawn_is_one_line(
     assert not [*mine.glob("*.svg")]
 
 
-def test_a_missing_module_is_no_missing_picture() -> None:
-    """Only drawsvg is optional: another module that is not there is a bug."""
-
-    def broken() -> None:
-        raise ModuleNotFoundError("No module named 'numpy'", name="numpy")
-
-    with pytest.raises(ModuleNotFoundError, match="numpy"):
-        exit_code(broken, argparse.Namespace(mesh="tp=4", output=None), "all_reduce")
-
-
 def test_a_bug_has_its_traceback(mine: Path) -> None:
     """Only what cannot be had is a line: what a function does wrong is raised where it does it."""
     with pytest.raises(TypeError, match="NoneType"):
@@ -234,16 +222,6 @@ def test_without_drawsvg_figures_are_printed(
         assert "compute  ##" in told.out
         assert told.err.startswith(f"{kind}: no picture: ")
         assert told.err.endswith("; pip install 'shardproof[draw]'\n")
-
-
-def test_the_axis_leaves_out_what_is_left_out() -> None:
-    """It is linear outside of the cuts, and goes on behind one after the same width."""
-    lanes = Lanes(Fraction(100), cuts=[(Fraction(10), Fraction(90), 8)])
-    axis = Axis.of(lanes, 50, 240, 40)
-    assert [axis.at(Fraction(time)) for time in (0, 5, 10, 50, 90, 100)] == [50, 100, 150, 170, 190, 290]
-    assert [*axis.ticks(lanes.total, 4)] == [0, 5, 10, 100]
-    assert [round_step(Fraction(about)) for about in (1, 3, 7, 11)] == [1, 5, 10, 20]
-    assert round_step(Fraction(3, 10**7)) == Fraction(5, 10**7)
 
 
 def test_a_bar_says_what_it_is() -> None:

@@ -109,15 +109,6 @@ def test_reasons_that_differ_in_their_values_are_one() -> None:
     assert alike(counted) == [(first, 2, 5), (other, 1, 1)]
 
 
-@pytest.mark.lengthy
-def test_no_law_is_no_check() -> None:
-    """Laws that are none are refused, and an iterator of laws is not used up by looking at it."""
-    with pytest.raises(ValueError, match=r"laws=\(\): expected some of value, "):
-        check("ring_shift", few, laws=iter(()))
-    with pytest.raises(AssertionError, match="held on no case"):
-        check("ring_shift", declines, laws=iter(["value"]), max_examples=2)
-
-
 @pytest.mark.parametrize("laws", [[], ""])
 def test_no_laws_are_told_from_all(laws: Any) -> None:
     """An empty choice of laws is refused; None means all of them, and no claims."""

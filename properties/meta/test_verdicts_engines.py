@@ -13,14 +13,11 @@ from jax.experimental import pallas as pl
 from shardproof.impl import collectives
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
-from shardproof.properties.engines import engine_named
 from shardproof.properties.engines.simulate import RULES
 from shardproof.properties.laws.law import LAWS
-from shardproof.properties.meta.test_verdicts import SMALL, Function, found, returning
+from shardproof.properties.meta.test_verdicts import Function, found, returning
 from shardproof.properties.report.checking import user_implementation
-from shardproof.properties.runner import budgets
 from shardproof.properties.runner.judging import own, require_held
-from shardproof.properties.runner.search import find_violation
 from shardproof.properties.runner.tally import HeldOnNothing, Tally, Verdict
 
 
@@ -119,16 +116,6 @@ def maximum(x: Array, axis_name: Any, *, op: str = "sum", launder: bool, after: 
     return after(collectives.all_reduce(x, axis_name, op=op))
 
 
-@pytest.mark.lengthy
-@pytest.mark.parametrize("after", [lambda y: y, lacking], ids=["interpreted", "compiled only"])
-def test_a_laundered_nan_is_no_lost_one(after: Function) -> None:
-    """NaN that XLA loses is excused, with the interpreter or without; NaN that a function turns into 1 is not."""
-    right = found("all_reduce", partial(maximum, launder=False, after=after), "value", "xla", 60)
-    assert right.violation is None, str(right.violation)
-    assert right.tally.defects["pmax_loses_nan"] > 0
-    assert found("all_reduce", partial(maximum, launder=True, after=after), "value", "xla", 40).violation is not None
-
-
 def doubled(x: Array, axis_name: Any, *, op: str = "sum") -> Array:
     """Twice the sum of complex numbers."""
     y = collectives.all_reduce(x, axis_name, op=op)
@@ -178,18 +165,3 @@ def test_what_a_program_raises_while_it_runs_is_the_functions() -> None:
     assert wrong.violation.finding.startswith("raises JaxRuntimeError: ")
     error = jax.errors.JaxRuntimeError("INTERNAL")
     assert not own(error)
-
-
-@pytest.mark.lengthy
-def test_what_is_compiled_instead_is_bounded_and_shrinks() -> None:
-    """What is compiled in place of the interpreter counts, even if it is excused, and a wrong one is shrunk as well."""
-    lossy = partial(maximum, launder=False, after=lacking)
-    tally = found("all_reduce", lossy, "value", "simulate", 60).tally
-    assert tally.structures + sum(tally.defects.values()) == sum(tally.instead.values())
-    assert sum(tally.instead.values()) == max(budgets.LEAST, round(60 * budgets.XLA))
-    implementation = user_implementation("ring_shift", using("convolution", 1))
-    wrong = find_violation(
-        LAWS["value"], implementation, engine_named("simulate"), SMALL, max_examples=8, random_seed=1
-    )
-    assert wrong.violation is not None
-    assert wrong.violation.case.mesh.size == 2

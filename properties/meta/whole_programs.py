@@ -94,37 +94,6 @@ def whole_softmax(x: Any, temperature: float) -> Any:
     return powers / powers.sum(-1, keepdims=True)
 
 
-@jax.custom_vjp
-def _doubled(x: Any) -> Any:
-    return 2 * x
-
-
-_doubled.defvjp(lambda x: (2 * x, None), lambda _, ct: (2 * ct,))
-
-
-@jax.custom_vjp
-def _halved_back(x: Any) -> Any:
-    return 2 * x
-
-
-_halved_back.defvjp(lambda x: (2 * x, None), lambda _, ct: (ct,))
-
-
-def custom(x: Any, *, data: Any) -> Any:
-    """A derivative of its own, around a collective."""
-    return lax.psum(_doubled(x[0]), data)
-
-
-def custom_by_half(x: Any, *, data: Any) -> Any:
-    """Whose backward pass forgets the factor."""
-    return lax.psum(_halved_back(x[0]), data)
-
-
-def whole_custom(x: Any) -> Any:
-    """In JAX: the blocks of all participants, added up."""
-    return 2 * x.sum(0)
-
-
 @partial(jax.custom_vjp, nondiff_argnums=(1,))
 def _summed(x: Any, axes: Any) -> Any:
     return lax.psum(x, axes)
@@ -322,16 +291,6 @@ def whole_counted_loss(x: Any, w: Any, mask: Any) -> Any:
     return {"loss": jnp.sum(terms), "count": jnp.sum(mask, dtype=jnp.int32)}
 
 
-def some_positive(x: Any, *, data: Any) -> Any:
-    """Which columns have a positive number: of results, the truth."""
-    return lax.pmax((x > 0).any(0).astype(jnp.int32), data) > 0
-
-
-def some_positive_everywhere(x: Any, *, data: Any) -> Any:
-    """Which have one on each device."""
-    return lax.pmin((x > 0).any(0).astype(jnp.int32), data) > 0
-
-
 def whole(x: Any, w: Any, *, mesh: Any, data: Any, model: Any) -> Any:
     """A function of global arrays with its own `shard_map`."""
     function: Any = jax.shard_map(
@@ -376,7 +335,6 @@ PROGRAMS: dict[str, Written] = {
         softmax, softmax_with_a_trifle, whole_softmax, ("t c@model",), "t c@model",
         {"options": {"temperature": (1.0, 2.0)}, "dtypes": ["float32"]},
     ),
-    "custom": Written(custom, custom_by_half, whole_custom, ("@data n",), "n", law="gradient"),
     "parallel": Written(
         parallel, parallel_summed_back, lambda x, w: x @ w, ("b k@model", "k@model n"), "b n", law="gradient",
     ),
@@ -418,9 +376,6 @@ PROGRAMS: dict[str, Written] = {
         counted_loss, counted_loss_of_constant_weights, whole_counted_loss,
         ("batch@data i", "i o", Array("batch@data", "bool")), {"loss": "", "count": Array("", "int32")},
         law="gradient",
-    ),
-    "truth": Written(
-        some_positive, some_positive_everywhere, lambda x: (x > 0).any(0), ("b@data n",), Array("n", "bool"),
     ),
     "whole": Written(
         whole, whole_turned, lambda x, w: x @ w, ("b@data k@model", "k@model n"), "b@data n", {"whole": True},

@@ -69,17 +69,12 @@ def negated(x: Array) -> Array:
 
 OVER_ROWS: dict[str, tuple[Function, tuple[int, ...], bool]] = {
     "scan": (negated, (2, 3), True),
-    "scan of scalars": (negated, (2,), True),
     "scan under vmap": (jax.vmap(negated), (1, 2, 3), True),
     "scan that writes": (lambda x: lax.scan(lambda carry, i: (carry, -x[0]), 0, jnp.arange(2))[1], (2, 3), True),
     "slice": (two_steps(lambda x, i: x[i]), (2, 3), True),
-    "slice of a row": (two_steps(lambda x, i: lax.dynamic_slice(x, (i, 1), (1, 1))), (2, 2), True),
     "gather": (two_steps(lambda x, i: jnp.take(x, i, axis=0)), (2, 3), True),
     "update": (lambda x: lax.fori_loop(0, 2, lambda i, y: y.at[i].set(x[0]), x), (2, 3), True),
-    "scatter": (lambda x: lax.fori_loop(0, 2, lambda i, y: y.at[i].add(x[0]), x), (2, 3), True),
     "scan of bytes": (negated, (2, 2), False),
-    "slice of bytes": (two_steps(lambda x, i: x[i]), (3, 2), False),
-    "update of bytes": (lambda x: lax.fori_loop(0, 2, lambda i, y: y.at[i].set(x[0]), x), (2, 3, 2), False),
     "row that stays": (two_steps(lambda x, i: x[0]), (2, 3), False),
     "no loop": (lambda x: x[x[0, 0].astype(int)], (2, 3), False),
 }

@@ -122,13 +122,10 @@ def test_unknown_totals() -> None:
     [
         ("{{0,1},{2,3}}", ((0, 1), (2, 3))),
         ("{}", ()),
-        ("[2,4]<=[8]", ALONG_B),
         ("[4,2]<=[2,4]T(1,0)", ALONG_A),
         ("mesh['a'=2,'b'=4] {'a'}", ALONG_A),
         ("mesh['a'=2,'b'=4] {'b'}", ALONG_B),
-        ("mesh['a'=4,'b'=2], device_ids=([2,4]T(1,0)) {'a'}", ALONG_B),
         ("mesh['a'=4,'b'=2], device_ids=(0,4,1,5,2,6,3,7) {'b'}", ALONG_A),
-        ("mesh['a'=2,'b'=4] {'b','a'}", ((0, 4, 1, 5, 2, 6, 3, 7),)),
         ("mesh['a'=2,'b'=2,'c'=2] {'c','a'}", ((0, 4, 1, 5), (2, 6, 3, 7))),
     ],
 )
@@ -146,9 +143,7 @@ def test_the_devices_of_a_mesh_are_behind_a_comma() -> None:
     assert [c.groups for c in collectives(turned)] == [c.groups for c in collectives(text)]
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{0,1", "{{a}}", "[2,4]", "[2,4]<=[7]", "[2,4]<=[8]X", "mesh['a'=2] {'c'}", "mesh['a'=4] {'a:1'}"]
-)
+@pytest.mark.parametrize("text", ["", "{0,1", "[2,4]<=[7]", "mesh['a'=2] {'c'}"])
 def test_groups_that_cannot_be_read(text: str) -> None:
     """Other spellings are refused."""
     with pytest.raises(HloError):
@@ -177,12 +172,8 @@ BEFORE = "  %x = f32[4]{0} parameter(0)"
     [
         "ROOT %r = f32[4]{0} all-reduce(%x), to_apply=%add",
         "ROOT %r = f32[4]{0} all-reduce(%y), replica_groups={{0,1}}, to_apply=%add",
-        "ROOT %r = f32[4]{0} all-reduce(), replica_groups={{0,1}}, to_apply=%add",
-        "ROOT %r = f32[4]{0} collective-permute(%x), channel_id=1",
-        "ROOT %r = f32[4]{0} collective-permute(%x), source_target_pairs={{0,1}}, slice_sizes={{4}}",
         "ROOT %r = f32[8]{0} all-gather(%x), replica_groups=some, dimensions={0}",
         "ROOT %r = f32[8]{0} all-new(%x), replica_groups={{0,1}}",
-        "ROOT %r = f32[8]{0} collective-swap-start(%x), replica_groups={{0,1}}",
         "ROOT %r = f32[8]{0} fusion(%x), kind=kLoop, calls=%missing",
         'ROOT %r = f32[4]{0} send(%x), frontend_attributes={_xla_send_recv_source_target_pairs="{{0,1}}"}',
     ],
@@ -217,11 +208,8 @@ PROGRAMS: dict[str, Callable[[jax.Array], Any]] = {
     "all_reduce_over_a_tuple": lambda x: lax.psum(x, ("b", "a")),
     "combined": lambda x: (lax.psum(x, "b"), lax.psum(x[0], "b")),
     "bfloat16": lambda x: lax.psum(x.astype(jnp.bfloat16), "b"),
-    "float8_permute": lambda x: ring(x.astype(jnp.float8_e4m3fn)),
-    "gather": lambda x: lax.all_gather(x, "b"),
     "all_to_all": lambda x: lax.all_to_all(x, "b", 0, 0, tiled=True),
     "scatter": lambda x: lax.psum_scatter(x, "b", tiled=True),
-    "fori": lambda x: lax.fori_loop(0, 3, lambda i, c: ring(c) + 1, x),
     "nested": lambda x: lax.fori_loop(0, 2, lambda i, c: lax.fori_loop(0, 3, lambda j, d: ring(d) * 2, c) + i, x),
     "scan": lambda x: lax.scan(lambda c, y: (ring(c) + y, None), x[0], x)[0],
     "branches_alike": lambda x: lax.cond(x[0, 0] > 0, lambda x: ring(x), lambda x: ring(x) * 2, x),
@@ -257,9 +245,6 @@ def one_after_the_other(x: Any) -> Any:
         (lambda x: (ring(x[:2]), ring(x[2:])), [1, 1]),
         (lambda x: ring(ring(x)), [1, 2]),
         (one_after_the_other, [1, 2]),
-        (in_a_loop, [1, 1, 2, 2, 3]),
-        (lambda x: ring(lax.scan(lambda state, _: (state, None), (x, ring(x)), length=0)[0][0]), [1, 1]),
-        (lambda x: jax.jit(lambda x, y: (ring(x), ring(y)))(x, ring(x)), [1, 1, 2]),
         (lambda x: lax.fori_loop(0, 2, lambda _, y: ring(y), x), [1, 2]),
         (lambda x: lax.cond(lax.psum(x, ("a", "b")).sum() > 0, ring, lambda x: x, x), [1, 2]),
     ],

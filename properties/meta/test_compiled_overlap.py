@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from shardproof.properties.communication.sizes import names_of
-from shardproof.properties.meta.test_scheduled import DONE, NOTHING, PAIRS, SENT, START, X, by_hand, product
+from shardproof.properties.meta.test_scheduled import DONE, NOTHING, PAIRS, START, X, by_hand, product
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.performance.chips import CHIPS
 from shardproof.properties.performance.measured.compiled_overlap import (
@@ -103,15 +103,6 @@ def test_what_is_held_is_arguments_results_and_temporary_memory() -> None:
     with pytest.raises(Broken, match=r"1,050,077 bytes held at one time, 1,048,577 of them temporary, of the function"):
         check(compiled(text, FOR_ITSELF + 1), "exposed<=0,memory<=3*out")
     check(compiled(text, FOR_ITSELF + 1), "exposed<=0,memory<=3*out", way=BACKWARD)
-
-
-@pytest.mark.either_end
-def test_what_is_hidden_is_a_pass() -> None:
-    """A transfer that is over when it is asked for; one that is not is waited for by its line."""
-    long = int(SENT * 10**9)  # cycles, at a clock above 1 GHz
-    assert check(compiled(by_hand(X, START, product("f", 2 * long), DONE, more=NOTHING))).share == 0
-    with pytest.raises(Broken, match=r"it sends what is there before, and the end of the program waits for it"):
-        check(compiled(by_hand(X, START, product("f", long // 2), DONE, more=NOTHING)))
 
 
 MARKED = """

@@ -20,7 +20,6 @@ from shardproof.impl.attention import gathered_attention
 from shardproof.impl.reshard import constrained_reshard, gathered_reshard
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.chain import Chain
-from shardproof.properties.cases.manual import levels
 from shardproof.properties.cases.strategies import Chains
 from shardproof.properties.contracts import Scope
 from shardproof.properties.engines import engine_named
@@ -481,22 +480,6 @@ def test_an_error_without_jit_of_the_functions_own_is_not_excused(name: str) -> 
     integers = [case for case in drawn(pair) if case.operands[0].numpy_dtype.kind in "iub"]  # of which none is derived
     cases = [c for c in integers if at_fault(DEFECTS[name], LAWS["eager"], implementation, c, engine) is not None]
     assert any(judged(pair, refuses_to_be_eager, case)[1] is not None for case in cases)  # of some JAX raises first
-
-
-@pytest.mark.lengthy
-def test_what_two_shard_maps_make_manual_together_excuses_nothing() -> None:
-    """A bfloat16 reduction in an inner one that leaves no axis to the compiler compiles: it is checked, and holds."""
-    pair = replace(PAIRS["bf16_reduction_partial_manual"], chain=("nested",))
-    implementation, engine = user_implementation(pair.contract, pair.right), engine_named("xla")
-    sums = [case for case in drawn(pair) if case.operands[0].dtype == "bfloat16" and case.keywords["op"] == "sum"]
-    inner = [case for case in sums if levels(case)[0] and set(sum(levels(case), ())) == set(case.mesh.axis_names)]
-    assert len(inner) > 3
-    for defect in (DEFECTS["bf16_reduction_partial_manual"], DEFECTS["all_reduce_of_one_partial_manual"]):
-        assert {at_fault(defect, LAWS[pair.law], implementation, case, engine) for case in inner} == {None}
-    for case in inner[:3]:
-        tally, violation = judged(pair, pair.right, case)
-        assert violation is None, str(violation)
-        assert tally.structures == 1
 
 
 def lacking(y: Array) -> Array:

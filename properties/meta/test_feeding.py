@@ -1,6 +1,5 @@
 """Calls that feed one another: where they can, what is right of them, and which bugs show on them alone."""
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -12,9 +11,7 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.chain import Chain
 from shardproof.properties.cases.data import Data
-from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.engines import engine_named
-from shardproof.properties.engines.batches import pulled_over_batch, pushed_over_batch, value_over_batch
 from shardproof.properties.engines.running import ready
 from shardproof.properties.laws.drawing import fitted
 from shardproof.properties.laws.gradient import cotangents, gradient_references
@@ -61,13 +58,8 @@ ATTENTION = a_case("attention", (2, 1, 3), (2, 1, 3), (2, 1, 3), causal=False)
     ("case", "fed"),
     [
         (SHIFT, {0: 0}),
-        (SUM, {0: 0}),
-        (NORM, {0: 0}),
         (ATTENTION, {0: 0}),
         (a_case("permute", (2,), (2,), tree=True, perm=((0, 1),)), {0: 0, 1: 1}),
-        (a_case("all_to_all", (4, 2), split_axis=0, concat_axis=0, tiled=True), {0: 0}),
-        (a_case("halo_exchange", (3,), before=0, after=0, axis=0), {0: 0}),
-        (a_case("all_reduce", (2,), dtype="int8", op="sum"), {0: 0}),
         (a_case("broadcast", (2,), varies=("dp", "tp"), root=1), {0: 0}),
         (a_case("ring_shift", (2,), chain=("fed", "vmap", "fed"), offset=1), {0: 0}),
         (a_case("rms_norm", (2, 3), (3,), chain=("vmap_others", "fed", "vmap_first"), epsilon=0.5), {0: 0}),
@@ -84,8 +76,6 @@ def test_what_results_are_like_is_fed(case: Case, fed: dict[int, int]) -> None:
     "case",
     [
         a_case("all_gather", (2,), axis=0, tiled=True),  # of another shape
-        a_case("all_to_all", (4, 2), split_axis=0, concat_axis=1, tiled=True),
-        a_case("halo_exchange", (3,), before=1, after=0, axis=0),
         a_case("all_reduce", (2,), dtype="int32", op="mean"),  # of another dtype
         a_case("ring_shift", (2,), varies=(), offset=1),  # varies where the operand does not
         a_case("all_reduce", (2,), axis_name="tp", varies=("tp",), dtype="float8_e5m2", op="sum"),  # no digit left
@@ -101,26 +91,6 @@ def test_what_results_are_unlike_is_not_fed(case: Case) -> None:
     assert "fed" not in other.chain
     assert "in_turn" in other.chain
     assert fitted(other) == other
-
-
-@pytest.mark.parametrize("case", [SHIFT, SUM, NORM, ATTENTION], ids=str)
-def test_what_is_right_is_the_oracle_of_the_oracle(case: Case) -> None:
-    """Its derivatives are those of the composed function, by differences, and the two modes are adjoint."""
-    contract, rng = CONTRACTS[case.contract], np.random.default_rng(0)
-    xs, ds = ([rng.normal(size=(*MESH.sizes, *o.block)) for o in case.operands] for _ in range(2))
-    bare = dataclasses.replace(case, chain=())
-    (once,) = value_over_batch(bare, contract, xs)
-    (twice,) = value_over_batch(bare, contract, [once, *xs[1:]])
-    np.testing.assert_array_equal(value_over_batch(case, contract, xs)[0], twice)
-
-    h = 1e-5
-    ahead, behind = (value_over_batch(case, contract, [x + s * d for x, d in zip(xs, ds, strict=True)])[0]
-                     for s in (h, -h))  # fmt: skip
-    pushed = pushed_over_batch(case, contract, xs, ds)
-    np.testing.assert_allclose(pushed[0], (ahead - behind) / (2 * h), rtol=1e-6, atol=1e-8)
-    ct = rng.normal(size=once.shape)
-    pulled = pulled_over_batch(case, contract, xs, [ct])
-    np.testing.assert_allclose(sum(np.vdot(p, d) for p, d in zip(pulled, ds, strict=True)), np.vdot(pushed[0], ct))
 
 
 @pytest.mark.parametrize("chain", [("fed",), ("fed", "fed")])
@@ -142,10 +112,7 @@ def test_exact_data_stays_exact(chain: Chain, op: str) -> None:
 @pytest.mark.parametrize("op", ["sum", "mean"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_a_bound_is_that_of_both_calls(op: str, dtype: str) -> None:
-    """Two sums in any order, each rounded after every addition, are within it; with a third rounded so, not always.
-
-    It is at most twice that of one call on what the first one gave, and as much again for what that was off by.
-    """
+    """Two sums in any order, each rounded after every addition, are within it; with a third rounded so, not always."""
     mesh = MeshCase(("dp",), (5,))
     case = a_case("all_reduce", (400,), mesh=mesh, dtype=dtype, data=(Data("real", 3),), op=op)
     assert fitted(case) == case
@@ -163,13 +130,6 @@ def test_a_bound_is_that_of_both_calls(op: str, dtype: str) -> None:
     twice = one_after_the_other(one_after_the_other(x))
     off = np.abs(twice.astype(float) - right.exact)
     assert (off <= right.bound).all()
-    (once,) = references(dataclasses.replace(case, chain=()), [right.rounded])
-    assert once.bound is not None
-    factor = 1 if op == "mean" else 5
-    (first,) = references(dataclasses.replace(case, chain=()), [x])
-    assert first.bound is not None
-    # what is summed in the second call may cancel, so that its own terms are smaller than those of the first
-    assert np.median(right.bound) <= 2.5 * (np.median(once.bound) + factor * np.median(first.bound))
 
 
 def test_a_bug_of_the_second_call_is_told() -> None:

@@ -147,85 +147,45 @@ GRID = MeshCase(("dp", "tp"), (2, 4))
 REVERSED = MeshCase(("dp", "tp"), (1, 2), (1, 0), ("auto", "explicit"))
 
 
-ON_GRID = "on the mesh (dp=2, tp=4)"
-REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
-    "too many entries": (
-        lambda: spec_entries(("dp", None), 1, GRID),
-        f"spec=(('dp',), ()): expected at most 1 entries, one per dimension, {ON_GRID}",
-    ),
-    "an axis twice": (
-        lambda: spec_entries(("dp", ("tp", "dp")), 2, GRID),
-        f"spec=(('dp',), ('tp', 'dp')): expected each mesh axis at most once, {ON_GRID}",
-    ),
-    "an unknown axis": (
-        lambda: shard(np.zeros(8), GRID, ("ep",)),
-        "spec=(('ep',),): 'ep' is not an axis of the mesh (dp=2, tp=4)",
-    ),
-    "what does not divide": (
-        lambda: shard(np.zeros((2, 3)), REVERSED, (None, "tp")),
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
         (
-            "shape=(2, 3): dimension 1 of size 3 does not divide into the 2 parts of ('tp',) "
-            "on the mesh (dp=1, tp=2) [devices 1,0] [explicit tp]"
+            lambda: spec_entries(("dp", ("tp", "dp")), 2, GRID),
+            "spec=(('dp',), ('tp', 'dp')): expected each mesh axis at most once, on the mesh (dp=2, tp=4)",
         ),
-    ),
-    "blocks of fewer dimensions": (
-        lambda: unshard(np.zeros((2, 4, 1)), GRID, ("dp", "tp")),
-        f"spec=(('dp',), ('tp',)): expected at most 1 entries, one per dimension, {ON_GRID}",
-    ),
-    "blocks of another mesh": (
-        lambda: unshard(np.zeros((2, 3, 4)), GRID, ("dp",)),
-        "blocks.shape=(2, 3, 4): expected it to begin with (2, 4), the mesh (dp=2, tp=4)",
-    ),
-    "a name twice": (
-        lambda: MeshCase(("dp", "dp"), (2, 4)),
-        "axis_names=('dp', 'dp') and sizes=(2, 4): expected distinct names, each with one size",
-    ),
-    "no size": (
-        lambda: MeshCase(("dp", "tp"), (2,)),
-        "axis_names=('dp', 'tp') and sizes=(2,): expected distinct names, each with one size",
-    ),
-    "a size of zero": (
-        lambda: MeshCase(("dp", "tp"), (2, 0)),
-        "sizes=(2, 0): expected at least one device along every axis",
-    ),
-    "no device": (
-        lambda: MeshCase(("dp", "tp"), (1, 2), (0,)),
-        "devices=(0,): expected 2 distinct device numbers for the mesh {'dp': 1, 'tp': 2}",
-    ),
-    "a device twice": (
-        lambda: MeshCase(("dp", "tp"), (1, 2), (3, 3)),
-        "devices=(3, 3): expected 2 distinct device numbers for the mesh {'dp': 1, 'tp': 2}",
-    ),
-    "no axis type": (
-        lambda: MeshCase(("dp", "tp"), (1, 2), axis_types=("auto",)),
-        "axis_types=('auto',): expected one of ('auto', 'explicit') for each of ('dp', 'tp')",
-    ),
-    "an unknown axis type": (
-        lambda: MeshCase(("dp",), (2,), axis_types=("manual",)),
-        "axis_types=('manual',): expected one of ('auto', 'explicit') for each of ('dp',)",
-    ),
-    "JSON without a key": (
-        lambda: MeshCase.from_json({"axis_names": ["dp"], "sizes": [2]}),
-        "mesh={'axis_names': ['dp'], 'sizes': [2]}: expected lists for axis_names, sizes, devices, axis_types",
-    ),
-    "JSON with a size that is no number": (
-        lambda: MeshCase.from_json({"axis_names": ["dp"], "sizes": ["a"], "devices": [0], "axis_types": ["auto"]}),
         (
-            "mesh={'axis_names': ['dp'], 'sizes': ['a'], 'devices': [0], 'axis_types': ['auto']}: "
-            "expected whole numbers for sizes and devices"
+            lambda: shard(np.zeros(8), GRID, ("ep",)),
+            "spec=(('ep',),): 'ep' is not an axis of the mesh (dp=2, tp=4)",
         ),
-    ),
-    "the size of an unknown axis": (
-        lambda: GRID.axis_size(("dp", "ep")),
-        "axis_name=('dp', 'ep'): 'ep' is not an axis of the mesh (dp=2, tp=4)",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_refusals_tell_the_whole_story(name: str) -> None:
-    """What is no layout or no mesh is refused with the argument, its value and what was expected."""
-    call, message = REFUSED[name]
+        (
+            lambda: shard(np.zeros((2, 3)), REVERSED, (None, "tp")),
+            (
+                "shape=(2, 3): dimension 1 of size 3 does not divide into the 2 parts of ('tp',) "
+                "on the mesh (dp=1, tp=2) [devices 1,0] [explicit tp]"
+            ),
+        ),
+        (
+            lambda: unshard(np.zeros((2, 3, 4)), GRID, ("dp",)),
+            "blocks.shape=(2, 3, 4): expected it to begin with (2, 4), the mesh (dp=2, tp=4)",
+        ),
+        (
+            lambda: MeshCase(("dp", "dp"), (2, 4)),
+            "axis_names=('dp', 'dp') and sizes=(2, 4): expected distinct names, each with one size",
+        ),
+        (
+            lambda: MeshCase(("dp", "tp"), (1, 2), (3, 3)),
+            "devices=(3, 3): expected 2 distinct device numbers for the mesh {'dp': 1, 'tp': 2}",
+        ),
+        (
+            lambda: MeshCase(("dp",), (2,), axis_types=("manual",)),
+            "axis_types=('manual',): expected one of ('auto', 'explicit') for each of ('dp',)",
+        ),
+    ],
+    ids=["repeated", "unknown", "indivisible", "other mesh", "name", "device", "axis type"],
+)
+def test_refusals_name_argument_value_and_expectation(call: Callable[[], Any], message: str) -> None:
+    """A spec or mesh that is not possible is refused with the argument, its value and what was expected."""
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         call()
 

@@ -158,12 +158,9 @@ def total_of_while(lhs: Array, rhs: Array, axis_name: Any) -> Array:
     ("name", "p", "sides", "least"),
     [
         ("alternating_matmul_all_reduce", 3, (18, 3, 8), 0),
-        ("alternating_matmul_all_reduce", 8, (33, 8, 8), Fraction(14, 25)),
         ("alternating_matmul_all_reduce", 64, (384, 64, 8), Fraction(3, 5)),
-        ("scattered_matmul_all_reduce", 3, (9, 1, 1), Fraction(7, 11)),
         ("scattered_matmul_all_reduce", 64, (192, 1, 3), Fraction(7, 11)),
         ("paired_transformer_block", 3, (1, 3, 1), Fraction(7, 12)),
-        ("alternating_transformer_block", 3, (4, 3, 4), Fraction(7, 12)),
         ("alternating_transformer_block", 8, (4, 3, 4), Fraction(2, 5)),
     ],
 )

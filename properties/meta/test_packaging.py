@@ -1,7 +1,6 @@
 """What is installed is one package, beside which other projects stay as they are; the checkout is that package too."""
 
 import fcntl
-import json
 import os
 import re
 import shutil
@@ -16,7 +15,7 @@ import pytest
 
 import shardproof
 import shardproof.properties
-from shardproof.properties.meta.pages import PAGES, README
+from shardproof.properties.meta.pages import README
 
 ROOT = README.parent
 ROOMS = ("impl", "oracles", "properties")
@@ -258,52 +257,3 @@ def test_programs_are_tests_of_a_project(installed: str, project: Path) -> None:
         assert again.returncode == 1, again.stdout + again.stderr
         assert again.stderr == ""
     assert "double: value: mesh" in again.stdout
-
-
-@pytest.mark.lengthy
-def test_a_script_about_an_own_function_finds_it(installed: str, project: Path) -> None:
-    """The script of a failure of one of this project's implementations imports it from where it is installed."""
-    program = (
-        "from pathlib import Path\n"
-        "from shardproof.oracles.mesh import MeshCase\n"
-        "from shardproof.properties.contracts.examples import example\n"
-        "from shardproof.properties.report.scripts.script import script\n"
-        "from shardproof.properties.programs.implementations import BUILT_IN\n"
-        "from shardproof.properties.laws.law import LAWS\n"
-        "from shardproof.properties.programs.violation import Broken\n"
-        "from shardproof.properties.runner.violation import LawViolation\n"
-        "(own,) = [i for i in BUILT_IN if i.contract == 'ring_shift']\n"
-        "case = example('ring_shift', MeshCase(('tp',), (2,)), 'tp')\n"
-        "found = LawViolation(own, LAWS['value'], case, 'xla', Broken('aborts', 'aborts the process'))\n"
-        "Path('script.py').write_text(script(found))\n"
-    )
-    done = started(project, ["-c", program], installed)
-    assert done.returncode == 0, done.stderr
-    text = (project / "script.py").read_text()
-    assert f'sys.path.insert(0, "{installed}")\nfrom shardproof.impl.collectives import ring_shift' in text
-    assert started(project, ["script.py"]).returncode == 0
-
-
-HELP = """
-import contextlib, io, json, runpy, sys
-
-told = {}
-for name in sys.argv[1:]:
-    sys.argv = [name, "--help"]
-    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
-        runpy.run_module(name, run_name="__main__", alter_sys=True)
-    told[name] = out.getvalue()
-print(json.dumps(told))
-"""
-"""Prints what each of some modules says of itself."""
-
-
-def test_commands_of_the_pages_are_installed(installed: str, project: Path) -> None:
-    """What the pages call with `python -m` is there where shardproof is installed."""
-    texts = [page.read_text(encoding="utf-8") for page in PAGES]
-    named = {name for text in texts for name in re.findall(r"python -m (shardproof[\w.]+)", text)}
-    modules = sorted(name for name in named if ".meta." not in name)
-    done = started(project, ["-c", HELP, *modules], installed)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert {name for name in modules if f"usage: python -m {name} " not in told[name]} == set()

@@ -135,15 +135,6 @@ def test_a_wrong_function_shows_wrong_elements() -> None:
     assert " on device (data=0, model=0) is " in told
 
 
-def test_a_result_of_another_dtype_is_wrong_altogether() -> None:
-    """And what it has in place of what it should have is said."""
-    mine = Implementation("all_gather", "mine", lambda x, axis_name, **how: lax.all_gather(x, axis_name, **how) != 0)
-    rows = measure(forms("all_gather", MESH, more=[mine], size=(16, 4)), jax.devices()[:4], rounds=1, least=0.0)
-    assert rows["mine"].wrong == Wrong(
-        256, 256, "bool blocks of shape (16, 4): expected float32 blocks of shape (16, 4)"
-    )
-
-
 @pytest.mark.either_end
 def test_sums_of_what_is_checked_are_exact() -> None:
     """At the sizes of accelerators too: of 8,192 terms so few are not zero that bfloat16 holds all partial sums."""

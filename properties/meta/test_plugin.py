@@ -128,13 +128,8 @@ def test_the_json_report_agrees_with_the_printed_table(checked: Run, reports: Pa
         assert {(e["implementation"], e["law"], e["outcome"]) for e in entries} == {("lax", "value", "passed")}
         for count in ("cases", "compilations"):
             assert str(sum(entry[count] for entry in entries)) == cells[count]
-        assert str(len({name for entry in entries for name in entry["meshes"]})) == cells["meshes"]
-        assert str(len({name for entry in entries for name in entry["drawn"]["dtype"]})) == cells["dtypes"]
-        orders = {order for entry in entries for order in entry["drawn"]["axis tuple"]}
-        assert orders == set(cells["axis orders"].split(", "))
         for entry in entries:  # the histograms count the same structures
             assert {sum(histogram.values()) for histogram in entry["drawn"].values()} == {entry["structures"]}
-        assert str(max(entry["largest"] for entry in entries)) == cells["largest mesh"]
 
 
 def test_the_written_reports_are_announced(checked: Run, reports: Path) -> None:

@@ -102,17 +102,6 @@ def test_the_pullback_is_the_adjoint(case: Any) -> None:
     assert inner(pushed, [cotangent]) == inner(tangents, [np.asarray(one) for one in pulled[:2]])
 
 
-def test_shapes_and_dtypes_contradict_each_other_where_nothing_is_sent() -> None:
-    """Rows of two shapes, and lists that are no integers, are refused of empty slices as well."""
-    mesh = MeshCase(("tp",), (2,))
-    rows, none = np.zeros((2, 3), np.float32), np.zeros((2, 2), np.int32)
-    differentiable.value([rows, rows, *[none] * 4], mesh, ("tp",))
-    with pytest.raises(RaggedMismatch, match=r"of the operand have shape \(\), those of the output \(1,\)"):
-        differentiable.value([rows, rows[..., None], *[none] * 4], mesh, ("tp",))
-    with pytest.raises(RaggedMismatch, match="lists of float32, int32, int32, int32: expected integers"):
-        differentiable.value([rows, rows, none.astype(np.float32), *[none] * 3], mesh, ("tp",))
-
-
 @given(case=exchanges())
 def test_contradictions_have_no_derivative(case: Any) -> None:
     """Lists that contradict each other are refused by value and derivatives alike."""

@@ -162,17 +162,3 @@ def test_a_recorded_run_takes_every_step() -> None:
     assert np.array_equal(result, program.run(X))
     (wide,) = run_wide(program, X)
     assert np.array_equal(wide.value, result)
-
-
-def test_devices_that_part_take_every_step() -> None:
-    """Where devices go different ways their branches are as they were traced, and give what they gave."""
-    mesh = AbstractMesh((2,), ("x",), axis_types=(AxisType.Auto,))
-
-    def local(x: Any) -> Any:
-        first = lax.axis_index("x") == 0
-        return lax.cond(first, lambda x: jnp.sum(x) + jnp.sum(x) + x, lambda x: x * 2, x)
-
-    program = prepare(jax.shard_map(local, mesh=mesh, in_specs=P("x"), out_specs=P("x")), X)
-    expected = np.stack([X[0] + 2 * X[0].sum(), X[1] * 2])
-    assert np.array_equal(np.asarray(program.run(X)), expected)
-    assert np.array_equal(run_wide(program, X)[0].value, expected)

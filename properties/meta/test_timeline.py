@@ -6,7 +6,6 @@ from itertools import pairwise
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import Array, lax
@@ -15,7 +14,7 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.performance.chips import CHIPS, REGISTER, Chip, Unpublished, chip, in_words
 from shardproof.properties.performance.choosing import scheduled
 from shardproof.properties.performance.lanes import MOST_BARS, laid_out, text
-from shardproof.properties.performance.operations import Operation, flops_of, operations_of
+from shardproof.properties.performance.operations import Operation, operations_of
 from shardproof.properties.performance.routes import Loads
 from shardproof.properties.performance.shaped import shaped
 from shardproof.properties.performance.timeline import COMPUTE, Timeline, timeline
@@ -81,17 +80,6 @@ def test_an_operation_takes_the_larger_of_two_times() -> None:
     assert V5E.seconds(Operation("add", "", frozenset(), bytes=819_000)) == MICRO
     mixed = Operation("dot_general", "", frozenset(), {"bfloat16": A_MICROSECOND, "int8": 393 * 10**6})
     assert V5E.seconds(mixed) == 2 * MICRO
-
-
-@pytest.mark.either_end
-def test_ragged_products_have_the_dtype_of_what_is_multiplied() -> None:
-    """The sizes of groups are integers, and nothing is multiplied by them: every row by the matrix of its group."""
-    rows, inner, columns, groups = 24, 8, 4, 3
-    for dtype in ("bfloat16", "float32"):
-        shapes = (jax.ShapeDtypeStruct(shape, dtype) for shape in ((rows, inner), (groups, inner, columns)))
-        traced = jax.make_jaxpr(lax.ragged_dot)(*shapes, jax.ShapeDtypeStruct((groups,), jnp.int32))
-        (equation,) = traced.jaxpr.eqns
-        assert flops_of(equation) == {dtype: 2 * rows * inner * columns}
 
 
 @pytest.mark.either_end
@@ -220,20 +208,6 @@ def test_a_switch_knows_no_distance() -> None:
     assert times(opposite, "2048@tpx2048", h100).total == h100.latency + Fraction(size, 450 * 10**9)
     assert times(both_ways, "2048@tpx2048").total == MICRO + Fraction(size, 45 * 10**9)
     assert times(both_ways, "2048@tpx2048", h100).total == 2 * (h100.latency + Fraction(size, 450 * 10**9))
-
-
-def test_collectives_that_go_round_twice() -> None:
-    """An all-reduce of n bytes: 3/4 n by two ways, twice, and two hops, twice; through a switch three steps, twice.
-
-    An all-to-all has one step there.
-    """
-    n, h100 = 512 * 2048 * 2, CHIPS["h100"]
-    total = times(lambda x, tp: lax.psum(x, tp), "2048@tpx2048")
-    assert total.total == 4 * MICRO + Fraction(2 * 3 * n, 4 * 2 * 45 * 10**9)
-    switched = times(lambda x, tp: lax.psum(x, tp), "2048@tpx2048", h100)
-    assert switched.total == 6 * h100.latency + Fraction(2 * 3 * n, 4 * 450 * 10**9)
-    exchanged = times(lambda x, tp: lax.all_to_all(x, tp, 0, 0, tiled=True), "2048@tpx2048", h100)
-    assert exchanged.total == h100.latency + Fraction(3 * n, 4 * 450 * 10**9)
 
 
 @pytest.mark.parametrize("one", [*PRODUCTS, *OVERLAPPED], ids=str)

@@ -10,8 +10,7 @@ from shardproof.properties.performance.chips import CHIPS
 from shardproof.properties.performance.choosing import Choice, choice, choose, forms
 from shardproof.properties.performance.commands import agreement
 from shardproof.properties.performance.machines import flops_in
-from shardproof.properties.performance.shaped import KNOWN, laid_out_for, shaped
-from shardproof.properties.programs.implementations import IMPLEMENTATIONS
+from shardproof.properties.performance.shaped import KNOWN, shaped
 
 
 def test_the_plain_form_is_best_where_nothing_is_gained() -> None:
@@ -46,7 +45,6 @@ def test_what_the_compiler_makes_of_it_decides() -> None:
     assert found.left_to_compiler
     assert found.best.name in list(found.totals)[1:]
     assert f"tpu7x: XLA's own, of global arrays under jit; of these forms {found.best.name}\n" in str(found)
-    assert "    XLA's own: 1.55 ms; forward 5.99, " in str(found)
     slower = choose("all_gather_matmul_lhs", whole, "v5e")
     assert not slower.left_to_compiler
     other = choose("all_gather_matmul_rhs", whole, replace(CHIPS["tpu7x"], link=1 + CHIPS["tpu7x"].link))
@@ -60,7 +58,6 @@ def test_both_ways_of_a_gradient_decide() -> None:
     forward, backward = (known.forms for known in found.compiled)
     both = {name: forward[name].seconds + backward[name].seconds for name in forward}
     assert min(forward, key=lambda name: forward[name].seconds) != found.best.name == min(both, key=both.__getitem__)
-    assert "naive: 3.29 ms; forward 1.76, 100% exposed; backward 1.40, 50% exposed" in str(found)
     wide = choose("all_gather_matmul_lhs", ((8192, 8192), (8192, 16384)), "v5p", gradient=True)
     assert wide.compiled == ()
     assert "  as XLA:TPU schedules it: backward is not recorded" in str(wide)
@@ -74,26 +71,6 @@ def test_every_contract_has_a_choice(contract: str) -> None:
     assert found.rows
     assert all(row.total > 0 for row in found.rows)
     assert f"{contract}(" in str(found)
-
-
-def test_arrays_are_laid_out_as_each_parallelisation_wants() -> None:
-    """Of two axes the first is that of examples; one alone is that of what a form shares: examples, or features."""
-    forms = {one.name: one for one in IMPLEMENTATIONS if one.contract == "mlp_loss"}
-    both = shaped("mlp_loss", MeshCase(("dp", "tp"), (2, 4)), ("dp", "tp"))
-    assert both.roles == (("data", ("dp",)), ("model", ("tp",)))
-    assert [operand.block for operand in both.operands[-2:]] == [(8192, 1024), (8192, 1024)]
-    laid_out = {name: laid_out_for(both, one.layouts) for name, one in forms.items()}
-    assert {case.roles for case in laid_out.values()} == {both.roles}
-    assert laid_out["tensor_parallel"].operands[0].placement.spec == (("tp",), ())
-    assert [o.block for o in laid_out["tensor_parallel"].operands] == [
-        *((256, 4096), (1024,), (1024, 1024), (256,)),
-        *((4096, 256), (4096, 256)),
-    ]
-    assert [o.block for o in laid_out["data_parallel"].operands][-2:] == [(1024, 1024), (1024, 1024)]
-    alone = shaped("mlp_loss", MeshCase(("tp",), (4,)), "tp")
-    roles = {name: laid_out_for(alone, one.layouts).roles for name, one in forms.items()}
-    assert roles["tensor_parallel"] == (("data", ()), ("model", ("tp",)))
-    assert roles["fsdp_2d"] == roles["data_parallel"] == (("data", ("tp",)), ("model", ()))
 
 
 def test_what_depends_on_data_has_no_timeline() -> None:

@@ -123,12 +123,9 @@ def test_no_laws_are_told_from_all(laws: Any) -> None:
     ("arguments", "message"),
     [
         ({"max_examples": 0}, "max_examples=0: expected a whole number, at least 1"),
-        ({"max_examples": -3}, "max_examples=-3: expected a whole number, at least 1"),
         ({"max_examples": 2.5}, "max_examples=2.5: expected a whole number, at least 1"),
         ({"max_examples": True}, "max_examples=True: expected a whole number, at least 1"),
-        ({"max_examples": None}, "max_examples=None: expected a whole number, at least 1"),
         ({"laws": 7}, "laws=7: expected a name, some names, or None for the default"),
-        ({"claims": 7}, "claims=7: expected a name, some names, or None for the default"),
     ],
     ids=str,
 )
@@ -166,7 +163,7 @@ RESULTS = {
 
 
 @pytest.mark.parametrize("name", RESULTS)
-@pytest.mark.parametrize("law", ["value", "gradient", "type", "transformation", "communication", "agreement"])
+@pytest.mark.parametrize("law", ["value", "type", "communication"])
 def test_results_have_the_right_tree_shapes_and_dtypes_first(law: str, name: str) -> None:
     """Every law compares what is returned with what was expected, before it looks at any number."""
     change, words = RESULTS[name]
@@ -199,17 +196,6 @@ def exchange_without_gradient(
     return _exchange(x, axis_name, split_axis, concat_axis, tiled)
 
 
-@pytest.mark.lengthy
-@pytest.mark.parametrize("law", ["gradient", "transformed gradient", "agreement"])
-def test_a_transpose_of_the_functions_own_is_not_excused(law: str) -> None:
-    """JAX's transpose of an untiled all_to_all is excused, since with the right one the law holds; no other is."""
-    engine = LAWS[law].engines[0]
-    right = found("all_to_all", exchange, law, engine, 25)
-    assert right.violation is None
-    assert set(right.tally.defects) == {"all_to_all_untiled_transpose"}
-    assert found("all_to_all", exchange_without_gradient, law, engine, 25).violation is not None
-
-
 def scatter(x: Array, axis_name: Any, *, scatter_dimension: int = 0, tiled: bool = False) -> Array:
     """JAX's own."""
     return lax.psum_scatter(x, axis_name, scatter_dimension=scatter_dimension, tiled=tiled)
@@ -223,12 +209,25 @@ def scatter_that_raises(x: Array, axis_name: Any, *, scatter_dimension: int = 0,
 
 
 @pytest.mark.lengthy
-def test_an_index_error_of_the_functions_own_is_not_excused() -> None:
-    """JAX's wrong batching of an untiled psum_scatter is excused, since with the right one the law holds."""
-    right = found("reduce_scatter", scatter, "transformation", "simulate", 200)
-    assert right.violation is None
-    assert set(right.tally.defects) == {"psum_scatter_untiled_vmap"}
-    assert found("reduce_scatter", scatter_that_raises, "transformation", "simulate", 200).violation is not None
+@pytest.mark.parametrize(
+    ("contract", "law", "right", "wrong", "defect"),
+    [
+        *(
+            ("all_to_all", law, exchange, exchange_without_gradient, "all_to_all_untiled_transpose")
+            for law in ("gradient", "transformed gradient", "agreement")
+        ),
+        ("reduce_scatter", "transformation", scatter, scatter_that_raises, "psum_scatter_untiled_vmap"),
+    ],
+)
+def test_an_error_of_the_functions_own_in_the_words_of_a_defect_is_not_excused(
+    contract: str, law: str, right: Function, wrong: Function, defect: str
+) -> None:
+    """JAX's own function is excused for its defect, and one that raises the same words by itself is reported."""
+    engine, examples = LAWS[law].engines[0], 200 if law == "transformation" else 25
+    finding = found(contract, right, law, engine, examples)
+    assert finding.violation is None
+    assert set(finding.tally.defects) == {defect}
+    assert found(contract, wrong, law, engine, examples).violation is not None
 
 
 def test_a_defect_is_of_its_versions_and_platform(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,21 +44,6 @@ def numpy_mlp(x: Any, w_in: Any, w_out: Any) -> Any:
     return np.maximum(x @ w_in, 0) @ w_out
 
 
-def scores(q: Any, k: Any, *, data: Any, heads: Any) -> Any:
-    """Logits of every head, by an einsum with batch and head dimensions, nothing of which is shared."""
-    return jnp.einsum("bshd,bthd->bhst", q, k) / jnp.sqrt(jnp.float32(q.shape[-1])).astype(q.dtype)
-
-
-def scores_by_heads(q: Any, k: Any, *, data: Any, heads: Any) -> Any:
-    """Divides by the root of the number of local heads."""
-    return jnp.einsum("bshd,bthd->bhst", q, k) / jnp.sqrt(jnp.float32(q.shape[-2])).astype(q.dtype)
-
-
-def whole_scores(q: Any, k: Any) -> Any:
-    """In JAX."""
-    return jnp.einsum("bshd,bthd->bhst", q, k) / jnp.sqrt(q.shape[-1])
-
-
 def normalised(x: Any, *, data: Any) -> Any:
     """Statistics over the whole batch."""
     mean = lax.pmean(x.mean(0), data)
@@ -325,10 +310,6 @@ PROGRAMS: dict[str, Written] = {
     "mlp": Written(
         mlp, mlp_without_its_sum, numpy_mlp,
         ("batch@data embed", "embed hidden@model", "hidden@model embed"), "batch@data embed",
-    ),
-    "scores": Written(
-        scores, scores_by_heads, whole_scores,
-        ("b@data s h@heads d", "b@data t h@heads d"), "b@data h@heads s t", {"dtypes": ["float32"]},
     ),
     "normalised": Written(normalised, normalised_locally, whole_normalised, ("b@data f",), "b@data f"),
     "softmax": Written(

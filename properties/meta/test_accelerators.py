@@ -1,4 +1,4 @@
-"""The markers `tpu` and `gpu` and their options, without such devices: what is skipped, refused, required, measured."""
+"""The markers `tpu` and `gpu` and their options on a machine without such devices."""
 
 import os
 import re
@@ -47,7 +47,7 @@ def run_pytest(tmp_path: Path, *arguments: str) -> tuple[int, str]:
 
 @pytest.mark.lengthy
 def test_required_devices_that_are_not_there_are_a_failure(tmp_path: Path) -> None:
-    """Without the options tests are skipped with the same sentence."""
+    """Missing devices skip a marked test, and fail it with `--require-tpu` or `--require-gpu`."""
     for marker in ("tpu", "gpu"):
         (tmp_path / f"test_{marker}.py").write_text(MEASURING.format(marker=marker), encoding="utf-8")
     told = {
@@ -68,7 +68,7 @@ def test_required_devices_that_are_not_there_are_a_failure(tmp_path: Path) -> No
 
 @pytest.mark.lengthy
 def test_required_tests_that_were_not_selected_are_a_failure(tmp_path: Path) -> None:
-    """A run that was to measure something, and had nothing to measure it with, is no success."""
+    """`--require-tpu` fails a run that selects no TPU test."""
     (tmp_path / "test_mine.py").write_text("def test_nothing():\n    pass\n", encoding="utf-8")
     code, output = run_pytest(tmp_path, "--require-tpu")
     assert code == 1, output
@@ -95,7 +95,7 @@ class PassingFor:
 
 @pytest.mark.lengthy
 def test_workers_measure_nothing_and_one_process_does(tmp_path: Path) -> None:
-    """With devices that pass for TPUs: two workers are refused; alone a test runs, and its table is shown."""
+    """Two workers measure nothing, and one process measures and shows its table."""
     (tmp_path / "test_mine.py").write_text(MEASURING.format(marker="tpu"), encoding="utf-8")
     (tmp_path / "conftest.py").write_text(AS_IF, encoding="utf-8")
     code, output = run_pytest(tmp_path, "-n", "2", "--require-tpu")
@@ -125,7 +125,7 @@ work.SHAPES = {"wide": (64, 64, 64)}
 
 @pytest.mark.lengthy
 def test_given_functions_are_measured_as_well(tmp_path: Path) -> None:
-    """Beside the naive form, and profiled; here on small shapes, with virtual devices that pass for TPUs."""
+    """A function given by `--impl` is measured and profiled with the naive form."""
     (tmp_path / "mine.py").write_text(GIVEN, encoding="utf-8")
     (tmp_path / "conftest.py").write_text(AS_IF + SMALLER, encoding="utf-8")
     profile = tmp_path / "traces"

@@ -1,4 +1,4 @@
-"""Chains of transformations: how they are drawn and shrink, which there may be, and what is right under one."""
+"""Chains of transformations: how they are drawn and shrink, which are possible, and verdicts under them."""
 
 from collections import Counter
 from functools import partial
@@ -45,13 +45,13 @@ LAW = LAWS["transformation"]
 
 @pytest.mark.parametrize("name", sorted(set(LAW.chains.links)))
 def test_a_chain_shrinks_to_the_one_link_that_matters(name: str) -> None:
-    """What needs one link is found under that link alone, and what needs none under none."""
+    """A failure that needs one link shrinks to that link alone, and one that needs none to no link."""
     assert find(chains(LAW.chains), lambda chain: name in chain) == (name,)
     assert find(chains(Chains(LAW.chains.links, bare=6)), lambda chain: True) == ()
 
 
 def test_a_chain_of_two_shrinks_to_two() -> None:
-    """What needs two batches is found under the simplest two links that batch."""
+    """A failure that needs two batches shrinks to the two simplest links that batch."""
     found = find(chains(LAW.chains), lambda chain: sum(link.batched for link in links(chain)) == MOST_BATCHED)
     assert len(found) == MOST_BATCHED
 
@@ -67,13 +67,13 @@ def test_a_chain_of_two_shrinks_to_two() -> None:
     ],
 )
 def test_no_other_chain_is_taken(chain: Chain) -> None:
-    """Too many links or batches, and what is about the whole program twice or inside, are refused in one line."""
+    """A chain with too many links or batches, or with a whole-program link inside, is refused in one line."""
     with pytest.raises(ValueError, match=r"^chain=\(.*: expected [^\n]*$"):
         check_chain(chain)
 
 
 def test_a_chain_in_words() -> None:
-    """What is about the whole program stands first."""
+    """Links around the whole program are named first."""
     assert in_words(("eager", "no_vma", "vmap")) == "eager and no_vma and vmap"
     assert in_words(("vmap", "scan", "checkpoint")) == "vmap of scan of checkpoint"
     assert in_words(()) == "jit"
@@ -93,7 +93,7 @@ DRAWN = {
 
 @pytest.mark.lengthy
 def test_a_night_meets_every_pair_that_composes() -> None:
-    """And no other: those that the report has no number for are drawn nowhere."""
+    """The cases of a nightly run have every pair of links that composes, and no other."""
     met: Counter[tuple[str, str]] = Counter()
     by_name = {str(one): one for one in IMPLEMENTATIONS}
     for (name, law), count in DRAWN.items():
@@ -104,7 +104,7 @@ def test_a_night_meets_every_pair_that_composes() -> None:
 
 
 def test_the_report_counts_each_pair() -> None:
-    """A row for what is around, a column for what is inside; `-` where that cannot be."""
+    """The report has a row for each outer link, a column for each inner link, and `-` for impossible pairs."""
     tallies = [Tally("ring_shift", name, "value") for name in ("one", "other")]
     for tally in tallies:
         tally.count(shift_of_two(("eager", "vmap", "scan")), 1)
@@ -150,7 +150,7 @@ def shift_with_a_rule_for_vmap(x: jax.Array, axis_name: Any, *, offset: int = 1)
 def test_what_jax_does_not_derive_is_nothing_that_a_function_does(
     chain: Chain, verdict: tuple[str, str], engine: str
 ) -> None:
-    """A custom_vmap that is right: of some chains JAX has no derivative, others meet a defect; it is right for all."""
+    """A right custom_vmap is unsupported or excused, never reported, where JAX cannot differentiate it."""
     law, case = LAWS["transformed gradient"], shift_of_two(chain)
     mine = user_implementation("ring_shift", shift_with_a_rule_for_vmap)
     found = verify(law, mine, case, engine_named(engine), Tally("ring_shift", "", law.name, engine))
@@ -167,7 +167,7 @@ def shift_of_two(chain: Chain) -> Case:
 
 @pytest.mark.parametrize(("link", "rounds"), [("twice", 1), ("in_turn", 2), ("fed", 2)])
 def test_calls_in_turn_feed_one_another(link: str, rounds: int) -> None:
-    """Forward and backward: what the second call sends is known once the first has received."""
+    """The second of two calls that feed each other sends only after the first has received."""
     shift, engine = next(one for one in BUILT_IN if one.contract == "ring_shift"), engine_named("simulate")
     for backward in (False, True):
         counted = communication_of(shift, shift_of_two((link,)), engine, backward=backward)
@@ -185,7 +185,7 @@ def test_calls_in_turn_feed_one_another(link: str, rounds: int) -> None:
 )
 @pytest.mark.parametrize("engine", ["simulate", "xla"])
 def test_what_has_no_forward_mode_has_a_gradient_under_any_chain(chain: Chain, engine: str) -> None:
-    """A custom_vjp that is right is held by its gradient alone, whichever part of JAX says that it has no jvp."""
+    """A right custom_vjp, which has no forward mode, is checked by its reverse gradient under any chain."""
     tally = Tally("ring_shift", "", "transformed gradient", engine)
     mine = user_implementation("ring_shift", shift_with_a_gradient_of_its_own)
     verify(LAWS["transformed gradient"], mine, shift_of_two(chain), engine_named(engine), tally)
@@ -207,7 +207,7 @@ def shift_that_refuses_to_be_derived(x: jax.Array, axis_name: Any, *, offset: in
 
 
 def test_what_raises_in_a_gradient_is_one_of_a_gradient() -> None:
-    """Of a law of both ways, too: the title says so, and the script takes the gradient."""
+    """An exception in a backward pass is titled a gradient's, and its script takes the gradient."""
     mine = user_implementation("ring_shift", shift_that_refuses_to_be_derived)
     with pytest.raises(LawViolation) as caught:
         verify(
@@ -231,7 +231,7 @@ def shift_in_a_scan(x: jax.Array, axis_name: Any, *, offset: int = 1, times: int
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_what_is_at_fault_may_be_in_a_derivative_that_cannot_be_traced(times: int) -> None:
-    """A right one is excused under a chain of which JAX traces no derivative, and one that doubles is reported."""
+    """A right function is excused where JAX cannot trace the derivative, and one that doubles is reported."""
     mine = user_implementation("ring_shift", partial(shift_in_a_scan, times=times))
     law, case, engine = LAWS["transformed gradient"], shift_of_two(("jacobian",)), engine_named("simulate")
     tally = Tally("ring_shift", "", law.name, "simulate")

@@ -1,4 +1,4 @@
-"""Collective matrix products: two derivations of the oracle, formulas against records, arithmetic, memory, sums."""
+"""Collective matrix products: the oracle against whole arrays, claims, arithmetic and sums."""
 
 import functools
 import math
@@ -68,7 +68,7 @@ def product_of_globals(case: Case, arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def results_layout(case: Case) -> tuple[tuple[str, ...], ...]:
-    """How the global product is laid out, with the operands laid out as in `case_of`, behind batch dimensions."""
+    """The layout of the global product behind batch dimensions, for operands laid out as in `case_of`."""
     axes = case.axes
     dimension = case.keywords.get("scatter_dimension")
     return {
@@ -98,7 +98,7 @@ ORACLES = [(c.name, dimension) for c in MATMULS for dimension in ((0, 1) if c.pa
 def test_blocks_are_those_of_the_global_product(
     contract: str, dimension: int, sizes: tuple[int, ...], reverse: bool
 ) -> None:
-    """What the oracle computes block by block is one einsum of the unsharded operands."""
+    """The oracle's blocks are those of one einsum of the whole operands."""
     case = case_of(contract, sizes, reverse=reverse, batch=(2,), dimension=dimension)
     arrays = arrays_of(case)
     np.testing.assert_allclose(global_result(case, arrays), product_of_globals(case, arrays), rtol=1e-12, atol=1e-12)
@@ -106,7 +106,7 @@ def test_blocks_are_those_of_the_global_product(
 
 @pytest.mark.parametrize(("contract", "dimension"), ORACLES)
 def test_pullbacks_are_differences(contract: str, dimension: int) -> None:
-    """<c, J d> by central differences of the global product equals <J^T c, d>, and so does the pushforward."""
+    """Pullback and pushforward equal central differences of the whole product."""
     case = case_of(contract, (2, 3), reverse=True, batch=(2,), dimension=dimension)
     arrays, direction = arrays_of(case), arrays_of(case, seed=1)
     step = 1e-6
@@ -132,7 +132,7 @@ def test_pullbacks_are_differences(contract: str, dimension: int) -> None:
 
 
 def way_of(one: Implementation) -> str:
-    """How the pieces come together."""
+    """The name of the way in which a form's pieces travel."""
     first = one.name.removesuffix(one.contract).rstrip("_")
     return {"overlapped": "ring"}.get(first, first)
 
@@ -142,7 +142,7 @@ EVERY = [*PRODUCTS, *OVERLAPPED]
 
 @pytest.mark.parametrize("one", marked(EVERY, first_of_each(EVERY, lambda one: one.contract)))
 def test_claims_hold(one: Implementation) -> None:
-    """Values, permutes and bytes, forward and backward, for p = 2 to 9 in a row and over two axes in both orders."""
+    """Values, permutes and bytes are as claimed for 2 to 9 participants and over two axes."""
     for sizes, reverse in (*(((p,), False) for p in range(2, UNROLLED + 2)), *TUPLES):
         case = case_of(one.contract, sizes, reverse=reverse, dimension=math.prod(sizes) % 2)
         check_forward(one, case)
@@ -156,7 +156,7 @@ FILLED = ("alternating_matmul_all_reduce", "scattered_matmul_all_reduce")
 
 @pytest.mark.parametrize("one", OVERLAPPED, ids=str)
 def test_no_form_multiplies_more(one: Implementation) -> None:
-    """The products of all steps, of odd halves as well, are within 1% of the one that the naive form multiplies."""
+    """Every form multiplies as much as the naive form, to within 1%."""
     for sizes in ((2, 2), (2, 3)):
         rows = 24 if one.name in FILLED else 7
         case = case_of(one.contract, sizes, (rows, 5, 12), batch=(2,))
@@ -178,7 +178,7 @@ def reducing(way: str, sums: str) -> Implementation:
 @pytest.mark.parametrize("way", SUMS)
 @pytest.mark.parametrize("dimension", [0, 1])
 def test_sums_in_the_operands_dtype_are_half_the_bytes_and_near(way: str, dimension: int) -> None:
-    """Half as much is sent; the error is within p units of roundoff of the sum of absolute values."""
+    """Sums in bfloat16 send half the bytes, with an error of at most p roundings."""
     p, bytes_sent = 4, []
     case = case_of("matmul_reduce_scatter", (p,), (4, 6, 8), dtype="bfloat16", dimension=dimension)
     for sums in ("operands", "accumulator"):
@@ -196,7 +196,7 @@ def test_sums_in_the_operands_dtype_are_half_the_bytes_and_near(way: str, dimens
 
 
 def test_other_sums_are_refused() -> None:
-    """A dtype that is neither is refused by name."""
+    """An unknown dtype of sums is refused by name."""
     case = case_of("matmul_reduce_scatter", (4,), (4, 6, 8))
     program, mesh = forward(case, reducing("ring", "float8"), Seen()), abstract_mesh(case.mesh)
     with pytest.raises(ValueError, match=r"ring_matmul_reduce_scatter: sums='float8'.*'accumulator' or 'operands'"):

@@ -1,4 +1,4 @@
-"""Compiled text is read as it is: on texts saved from both ends of JAX and from XLA:TPU, and against the interpreter.
+"""The reader of compiled text: texts saved from two versions of JAX and XLA:TPU, and the interpreter.
 
 The texts of `saved_hlo` came from XLA:CPU under JAX 0.10.2 and 0.12.0.1 (8 devices, mesh a=2, b=4) and from
 libtpu 0.0.42 for v5e and v6e; what is not read was cut out. `wrapped_by_hand` is our own, of a form that
@@ -55,7 +55,7 @@ def found(name: str) -> list[CompiledCollective]:
     ],
 )
 def test_texts_of_the_cpu(end: str, name: str, expected: list[Any]) -> None:
-    """Kinds, bytes, combined operands, groups and trips are what was compiled, in the spelling of either version."""
+    """Kinds, bytes, groups and trips are read from the text of either version."""
     read_ = [(c.kind, c.operand_bytes, c.operands, c.groups or c.pairs, c.trips) for c in found(f"{end}_{name}")]
     assert read_ == expected
 
@@ -71,7 +71,7 @@ def test_texts_of_the_cpu(end: str, name: str, expected: list[Any]) -> None:
     ],
 )
 def test_promoted_types(end: str, name: str, expected: list[tuple[int, int]]) -> None:
-    """Where the compiler sends a wider type, both numbers are told; a sum that the program widens is as it is."""
+    """A type that the compiler widened has both sizes, and one that the program widened has one."""
     assert [(c.operand_bytes, c.own_bytes) for c in found(f"{end}_{name}")] == expected
     counted = of_compiled(saved(f"{end}_{name}"))
     assert counted.cost is not None
@@ -81,7 +81,7 @@ def test_promoted_types(end: str, name: str, expected: list[tuple[int, int]]) ->
 
 @pytest.mark.parametrize("end", CPU)
 def test_what_moves_nothing(end: str) -> None:
-    """Collectives of one participant stay in the text, all but the all-to-all, and say that they move nothing."""
+    """Collectives of one participant are read as moving nothing."""
     assert [c.kind for c in found(f"{end}_one_participant")] == ["all_reduce", "permute", "all_gather"]
     assert all(c.moves_nothing for c in found(f"{end}_one_participant"))
     assert not any(c.moves_nothing for c in found(f"{end}_scan"))
@@ -106,12 +106,12 @@ def test_what_moves_nothing(end: str) -> None:
     ],
 )
 def test_forms(name: str, expected: list[Any]) -> None:
-    """Pairs of start and done, wrapped and fused ones count once; a computation that is called twice counts twice."""
+    """Started, wrapped and fused collectives count once, and a computation called twice counts twice."""
     assert [(c.kind, c.operand_bytes, c.operands, c.form) for c in found(name)] == expected
 
 
 def test_unknown_totals() -> None:
-    """A loop that does not say how often it runs, and branches that differ, leave the total unknown."""
+    """Loops of unknown length and branches that differ leave the total unknown."""
     assert of_compiled(saved("tpu_v5e_fori")).unknown.endswith("does not say how often the loop while.12 runs")
     assert of_compiled(saved("cpu_jax_0.12_cond")).unknown.startswith("the branches of conditional.1")
     assert all(isinstance(c.path[0], Branch) and c.path[0].index == i for i, c in enumerate(found("cpu_jax_0.12_cond")))
@@ -130,12 +130,12 @@ def test_unknown_totals() -> None:
     ],
 )
 def test_replica_groups(text: str, groups: Any) -> None:
-    """Every spelling names the same groups."""
+    """Every spelling of groups is read as the same groups."""
     assert replica_groups(text) == groups
 
 
 def test_the_devices_of_a_mesh_are_behind_a_comma() -> None:
-    """A mesh that is not in the order of its devices names the groups that it names when it is."""
+    """A mesh in another device order names the same groups."""
     text = saved("cpu_jax_0.12_scan")
     other = "replica_groups=mesh['b'=4,'a'=2], device_ids=([2,4]T(1,0)) {'a'}"
     turned = text.replace("replica_groups=mesh['a'=2,'b'=4] {'a'}", other)
@@ -145,13 +145,13 @@ def test_the_devices_of_a_mesh_are_behind_a_comma() -> None:
 
 @pytest.mark.parametrize("text", ["", "{0,1", "[2,4]<=[7]", "mesh['a'=2] {'c'}"])
 def test_groups_that_cannot_be_read(text: str) -> None:
-    """Other spellings are refused."""
+    """An unknown spelling of groups is refused."""
     with pytest.raises(HloError):
         replica_groups(text)
 
 
 def test_types() -> None:
-    """The bytes of a type are those of its elements, packed below a byte; layouts are passed over."""
+    """The bytes of a type are those of its elements, packed below a byte, whatever its layout."""
     assert list(arrays("(f32[2,4]{1,0:T(8,128)(2,1)S(1)}, (pred[], bf16[3]{0}), token[])"))[:3] == [
         Shape("f32", (2, 4)),
         Shape("pred", ()),
@@ -179,7 +179,7 @@ BEFORE = "  %x = f32[4]{0} parameter(0)"
     ],
 )
 def test_what_cannot_be_read_names_the_line(line: str) -> None:
-    """Nothing is left out: a collective that is not understood raises, with its line."""
+    """A collective that cannot be read raises an error with its line."""
     with pytest.raises(HloError) as error:
         collectives(f"HloModule m\n\nENTRY %main (x: f32[4]) -> f32[4] {{\n{BEFORE}\n  {line}\n}}\n")
     assert line.removeprefix("ROOT ") in str(error.value)
@@ -220,7 +220,7 @@ PROGRAMS: dict[str, Callable[[jax.Array], Any]] = {
 @pytest.mark.needs_devices(8)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_compiler_and_the_interpreter_count_alike(devices: int, name: str) -> None:
-    """One function, compiled and interpreted: the same counts, combined or not, and the same bytes of its own types."""
+    """The compiler and the interpreter count the same collectives and bytes."""
     function = jax.shard_map(PROGRAMS[name], mesh=mesh(), in_specs=P(None, "b"), out_specs=P(), check_vma=False)
     x = np.ones((8, 16), np.float32)
     text = jax.jit(function).lower(jax.device_put(x, NamedSharding(mesh(), P(None, "b")))).compile().as_text()
@@ -250,7 +250,7 @@ def one_after_the_other(x: Any) -> Any:
     ],
 )
 def test_rounds(function: Any, rounds: list[int]) -> None:
-    """A collective is in the round after the last one that it needs something of."""
+    """A collective is one round after the last one that it depends on."""
     shape = jax.sharding.AbstractMesh((2, 4), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
     mapped = jax.shard_map(function, mesh=shape, in_specs=P(), out_specs=P(), check_vma=False)
     record = simulate.prepare(mapped, np.ones(4, np.float32)).run_recorded(np.ones(4, np.float32))[1]

@@ -1,4 +1,4 @@
-"""The law of overlap on compiled programs: on saved schedules, and with libtpu on planted bugs.
+"""The law of overlap on compiled programs: saved schedules, and planted bugs compiled by libtpu.
 
 What is marked `tpu_compiler` runs in `tox -e tpu-compiler`.
 """
@@ -52,7 +52,7 @@ def check(one: Compiled, stated: str = "exposed<=0", share: Fraction = WITH_ROOM
 
 @pytest.mark.either_end
 def test_what_is_exposed_is_told_with_what_waits() -> None:
-    """How much of which transfer, where it comes from, what it sends, and what waits for it; enough room is a pass."""
+    """An exposed transfer is reported with its share, source, bytes and what waits for it."""
     assert check(saved("ring"), share=Fraction(1, 5)).share < Fraction(1, 5)
     with pytest.raises(Broken) as caught:
         check(saved("ring"))
@@ -68,7 +68,7 @@ def test_what_is_exposed_is_told_with_what_waits() -> None:
 
 @pytest.mark.either_end
 def test_what_is_left_whole_is_reported() -> None:
-    """A gather that is no permutes, whatever share is allowed."""
+    """A gather that was not split into permutes is reported whatever share is allowed."""
     with pytest.raises(
         Broken, match=r"all_gather of 524,288 bytes \(synchronous, all-gather.4\) of the function, comp"
     ):
@@ -77,7 +77,7 @@ def test_what_is_left_whole_is_reported() -> None:
 
 @pytest.mark.either_end
 def test_what_the_compiler_makes_synchronous_is_reported() -> None:
-    """By the topology that it was compiled for."""
+    """A permute that the compiler makes synchronous is reported with its topology."""
     permute = f"ROOT %sync = f32[11250]{{0}} collective-permute(%f), channel_id=1, {PAIRS}"
     text = by_hand(X, product("f", 10), permute, more=NOTHING)
     told = "compiled for v5e:2x4, is made synchronous by the compiler: nothing can be computed beside it"
@@ -88,7 +88,7 @@ def test_what_the_compiler_makes_synchronous_is_reported() -> None:
 
 @pytest.mark.either_end
 def test_both_ways_are_used_where_that_is_claimed() -> None:
-    """A ring goes one way; the shorter way of four goes both."""
+    """A claim of two directions fails for a ring one way and holds for the shorter way."""
     with pytest.raises(Broken, match="0 bytes one way round a ring and 1,572,864 the other of the function") as caught:
         check(saved("ring"), "exposed<=0,directions=2", share=Fraction(1))
     assert caught.value.finding.endswith("(exposed<=0,directions=2): expected both ways to be used")
@@ -97,7 +97,7 @@ def test_both_ways_are_used_where_that_is_claimed() -> None:
 
 @pytest.mark.either_end
 def test_what_is_held_is_arguments_results_and_temporary_memory() -> None:
-    """At most what is claimed, and a megabyte of the compiler's own; of a gradient nothing is claimed."""
+    """Memory above the claim and a megabyte of the compiler's own is reported, forward alone."""
     text = by_hand(X, START, product("f", 10**6), DONE, more=NOTHING)
     assert check(compiled(text, FOR_ITSELF), "exposed<=0,memory<=3*out").exposed == 0
     with pytest.raises(Broken, match=r"1,050,077 bytes held at one time, 1,048,577 of them temporary, of the function"):
@@ -122,7 +122,7 @@ compiling.missing = lambda: "the engine tpu-compiler needs libtpu, which is not 
 
 @pytest.mark.lengthy
 def test_without_the_compiler_tests_are_skipped_or_fail(tmp_path: Path) -> None:
-    """With the sentence that says what to install; under `--require-tpu-compiler` that is a failure."""
+    """A missing compiler skips its tests, and fails them with `--require-tpu-compiler`."""
     (tmp_path / "test_mine.py").write_text(MARKED, encoding="utf-8")
     (tmp_path / "conftest.py").write_text(WITHOUT, encoding="utf-8")
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "CI", "COLUMNS", "TOX_"))}
@@ -172,7 +172,7 @@ NOT_SHOWN = {"gathered_operand_held"}
 
 @pytest.mark.either_end
 def test_every_planted_bug_has_its_place() -> None:
-    """Those of the law of overlap are compiled as well, but for what a compiler cannot show."""
+    """Every planted bug of overlap is compiled or listed as invisible to a compiler."""
     planted = {mutant.name for mutant in MUTANTS.values() if mutant.law == "overlap"}
     assert planted >= {*BROKEN, *NOT_SHOWN}
     assert not planted - {*BROKEN, *NOT_SHOWN}, "compile them as well: python -m pytest -m tpu_compiler"
@@ -181,7 +181,7 @@ def test_every_planted_bug_has_its_place() -> None:
 @pytest.mark.tpu_compiler
 @pytest.mark.parametrize("name", BROKEN)
 def test_planted_bugs_are_not_hidden_by_the_compiler(name: str, tpu_compiler: Compiling) -> None:
-    """What the law of overlap reports of a program it reports of its schedule, with the transfer and what waits."""
+    """A planted bug of overlap is reported in its compiled schedule."""
     mutant, (way, told) = MUTANTS[name], BROKEN[name]
     case = roomy(mutant.contract, MESH, AXIS, CHIPS["v5e"])
     found = tpu_compiler.compile(Request(str(V5E), case, f"{mutant.function.__module__}:{name}", way))

@@ -364,12 +364,12 @@ EMPTY = (gather, gather_unless_empty, product, norms.global_norm)
 
 
 def features(pair: Pair) -> tuple[str, ...]:
-    """What the functions claim: empty blocks, which some of the defects are about."""
+    """The features that the functions claim: empty blocks, for the defects about these."""
     return ("empty_blocks",) if pair.right in EMPTY else ()
 
 
 def judged(pair: Pair, function: Function, case: Case) -> tuple[Tally, LawViolation | None]:
-    """How a function fares on one case."""
+    """The tally of a function on one case, and its violation if there is one."""
     implementation = pair.made(function)
     tally = Tally(pair.contract, implementation.name, pair.law, pair.engine)
     try:
@@ -381,7 +381,7 @@ def judged(pair: Pair, function: Function, case: Case) -> tuple[Tally, LawViolat
 
 @pytest.mark.parametrize("of", PAIRS)
 def test_a_defect_excuses_the_right_one_and_not_the_wrong_one(of: str) -> None:
-    """Where a defect shows, the right program is excused and the wrong one is reported, on the very same case."""
+    """A defect excuses the right function of a pair and not the wrong one, on the same case."""
     pair, name = PAIRS[of], of.partition(":")[0]
     defect = DEFECTS[name]
     implementation = pair.made(pair.right)
@@ -425,7 +425,7 @@ def written_and_in_order(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
     [("overlapping_update", in_order_and_written), ("top_k_negative_zero", written_and_in_order)],
 )
 def test_what_goes_well_excuses_nothing(name: str, function: Function, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a defect that is in many programs and shows in few, no program is excused that is wrong by another one."""
+    """A defect that does not show in a program does not excuse another error of it."""
     pair, defect = replace(PAIRS[name], right=function), DEFECTS[name]
     monkeypatch.setattr("shardproof.properties.known_defects.excuses.DEFECTS", {name: defect})
     implementation, engine = pair.made(function), engine_named("xla")
@@ -448,7 +448,7 @@ def in_order_and_further(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
 
 @pytest.mark.lengthy
 def test_two_defects_excuse_together() -> None:
-    """What goes wrong by either of two defects is excused, and what is wrong besides is not."""
+    """Two defects excuse one program together, and not a bug besides."""
     pair = PAIRS["top_k_negative_zero"]
     met: set[str] = set()
     for case in drawn(pair):
@@ -474,7 +474,7 @@ def refuses_to_be_eager(x: Array, axis_name: Any, *, op: str = "sum") -> Array:
 @pytest.mark.lengthy
 @pytest.mark.parametrize("name", ["nested_shard_map_eager", "explicit_axis_of_one"])
 def test_an_error_without_jit_of_the_functions_own_is_not_excused(name: str) -> None:
-    """What JAX cannot run without jit excuses what JAX raises, and nothing that a function does in the same words."""
+    """An error of the function's own is not excused where it repeats JAX's words."""
     pair = replace(PAIRS["nested_shard_map_eager"], chain=PAIRS[name].chain)
     implementation, engine = pair.made(refuses_to_be_eager), engine_named("xla")
     integers = [case for case in drawn(pair) if case.operands[0].numpy_dtype.kind in "iub"]  # of which none is derived
@@ -513,7 +513,7 @@ def ends(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
 
 
 def ended(function: Function, engine: str) -> Any:
-    """What is found of a function on a case of complex numbers with nothing around it, in a process of its own."""
+    """The finding for a function on a case of complex numbers without a chain, in its own process."""
     pair = Pair("ring_shift", function, function, "value", engine)
 
     def serves(case: Case) -> bool:
@@ -528,7 +528,7 @@ def ended(function: Function, engine: str) -> Any:
 @pytest.mark.lengthy
 @pytest.mark.parametrize("engine", ["xla", "simulate"])
 def test_a_process_that_ends_is_excused_by_its_program_and_not_by_its_words(engine: str) -> None:
-    """What ends the process in the words of a defect is reported, unless the program may have that defect."""
+    """An abort is excused only if the program may have the defect, whatever it prints."""
     wrong = ended(ends, engine)
     assert wrong.violation is not None
     assert wrong.violation.finding == "aborts the process (SIGABRT)"

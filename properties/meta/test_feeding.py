@@ -1,4 +1,4 @@
-"""Calls that feed one another: where they can, what is right of them, and which bugs show on them alone."""
+"""Calls that feed one another: which operands can be fed, bounds of their results, and diagnosis."""
 
 from typing import Any
 
@@ -50,7 +50,6 @@ def a_case(
 
 SHIFT = a_case("ring_shift", (2, 3), offset=1)
 SUM = a_case("all_reduce", (2,), op="sum")
-NORM = a_case("rms_norm", (2, 3), (3,), epsilon=0.5)
 ATTENTION = a_case("attention", (2, 1, 3), (2, 1, 3), (2, 1, 3), causal=False)
 
 
@@ -67,7 +66,7 @@ ATTENTION = a_case("attention", (2, 1, 3), (2, 1, 3), (2, 1, 3), causal=False)
     ids=str,
 )
 def test_what_results_are_like_is_fed(case: Case, fed: dict[int, int]) -> None:
-    """An operand of a result's shape and dtype that varies wherever any result may, in every link that is inside."""
+    """An operand of a result's shape, dtype and variation is fed with that result."""
     assert dict(fed_operands(case)) == fed
     assert fitted(case) == case
 
@@ -86,7 +85,7 @@ def test_what_results_are_like_is_fed(case: Case, fed: dict[int, int]) -> None:
     ids=str,
 )
 def test_what_results_are_unlike_is_not_fed(case: Case) -> None:
-    """Another link stands in its place, and the case is one that may be drawn."""
+    """A case whose results cannot be fed gets the link `in_turn` in its place."""
     other = fitted(case)
     assert "fed" not in other.chain
     assert "in_turn" in other.chain
@@ -96,7 +95,7 @@ def test_what_results_are_unlike_is_not_fed(case: Case) -> None:
 @pytest.mark.parametrize("chain", [("fed",), ("fed", "fed")])
 @pytest.mark.parametrize("op", ["sum", "mean"])
 def test_exact_data_stays_exact(chain: Chain, op: str) -> None:
-    """Sums of sums are drawn so small that every order gives the same bits, forward and backward."""
+    """Sums of sums are drawn small enough to be exact in every order, forward and backward."""
     mesh = MeshCase(("dp",), (4,))
     case = a_case("all_reduce", (2,), mesh=mesh, chain=chain, dtype="bfloat16", data=(Data("exact", 3),), op=op)
     assert fitted(case) == case
@@ -112,7 +111,7 @@ def test_exact_data_stays_exact(chain: Chain, op: str) -> None:
 @pytest.mark.parametrize("op", ["sum", "mean"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_a_bound_is_that_of_both_calls(op: str, dtype: str) -> None:
-    """Two sums in any order, each rounded after every addition, are within it; with a third rounded so, not always."""
+    """Two sums, rounded after every addition in any order, are within the bound."""
     mesh = MeshCase(("dp",), (5,))
     case = a_case("all_reduce", (400,), mesh=mesh, dtype=dtype, data=(Data("real", 3),), op=op)
     assert fitted(case) == case
@@ -133,7 +132,7 @@ def test_a_bound_is_that_of_both_calls(op: str, dtype: str) -> None:
 
 
 def test_a_bug_of_the_second_call_is_told() -> None:
-    """What is wrong of it are the results of the first."""
+    """Results of the first call in place of the second call's are diagnosed as such."""
     case = a_case("ring_shift", (3,), mesh=MeshCase(("dp",), (3,)), data=(Data("distinct", 1),), offset=1)
     mine = implementation_of(MUTANTS["shift_that_was_made_already"])
     with pytest.raises(LawViolation) as caught:
@@ -142,7 +141,7 @@ def test_a_bug_of_the_second_call_is_told() -> None:
 
 
 def test_a_shape_that_is_wrong_is_told_and_not_fed() -> None:
-    """What the first call gives is no operand: it is reported as it is, not as what the second call raises."""
+    """A first result of a wrong shape is reported as such and is not fed."""
 
     def reduced(x: jax.Array, axis_name: Any, *, op: str = "sum") -> jax.Array:
         return lax.psum(x, axis_name)[0]

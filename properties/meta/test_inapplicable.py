@@ -1,4 +1,4 @@
-"""A law of a part of the cases does not apply to a function that declines all of that part, and that is no failure."""
+"""Partial laws do not apply to a function that declines all of their cases, which is no failure."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -48,7 +48,7 @@ def underived(x: Array, axis_name: Any, *, op: str = "sum") -> Array:
 
 
 def found(function: Callable[..., Array], law: str, patience: int = 40) -> Finding:
-    """What a law finds in an all-reduce, if it gives up after so many cases that were declined."""
+    """The finding of a law on an all-reduce, with a limit of declined cases."""
     return find_violation(
         LAWS[law],
         user_implementation("all_reduce", function),
@@ -70,7 +70,7 @@ def held(function: Callable[..., Array], law: str, patience: int = 40) -> str:
 
 @pytest.mark.parametrize("law", ["gradient", "transformed gradient"])
 def test_what_has_values_and_no_derivative_fails(law: str) -> None:
-    """Where the forward pass works and differentiation raises NotImplementedError, the law held on nothing."""
+    """A function whose derivative raises NotImplementedError held on nothing."""
     with pytest.raises(HeldOnNothing, match=r"held on no case: .* unsupported .NotImplementedError: no derivative"):
         held(underived, law)
 
@@ -84,7 +84,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.lengthy
 @pytest.mark.usefixtures("impatient")
 def test_check_reports_laws_that_do_not_apply() -> None:
-    """The summary says which laws do not apply and why, beside one of values that held."""
+    """The summary names laws that do not apply, with reasons, and those that held."""
     text = str(check("all_reduce", extreme, laws=["value", "gradient"], max_examples=8))
     assert "gradient  simulate  does not apply" in text
     assert "finding: all_reduce[extreme]: gradient (simulate): does not apply: every case" in text
@@ -94,7 +94,7 @@ def test_check_reports_laws_that_do_not_apply() -> None:
 @pytest.mark.either_end
 @pytest.mark.usefixtures("impatient")
 def test_laws_that_do_not_apply_verify_nothing() -> None:
-    """Where no law of all cases held, that laws do not apply is no pass."""
+    """A check in which no law of all cases held fails."""
     with pytest.raises(AssertionError, match="does not apply: every case was declined"):
         check("all_reduce", extreme, laws=["gradient"], max_examples=8)
 
@@ -102,7 +102,7 @@ def test_laws_that_do_not_apply_verify_nothing() -> None:
 @pytest.mark.lengthy
 @pytest.mark.either_end
 def test_pytest_skips_laws_that_do_not_apply(tmp_path: Path) -> None:
-    """With `--impl` such a law is skipped, with its reason, and a run of nothing else fails."""
+    """`--impl` skips a law that does not apply, and a run of nothing else fails."""
     (tmp_path / "mine.py").write_text(
         "from shardproof.impl.collectives import all_reduce\n\n\n"
         "def extreme(x, axis_name, *, op='sum'):\n"

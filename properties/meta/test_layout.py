@@ -1,4 +1,4 @@
-"""Laws of `shardproof.oracles.layout` and `shardproof.oracles.mesh`: two derivations of every block, and messages."""
+"""Blocks of `oracles.layout` against JAX's, meshes of `oracles.mesh`, and their error texts."""
 
 import itertools
 import json
@@ -100,7 +100,7 @@ def test_shard_is_what_jax_puts_on_each_device(layout: Layout) -> None:
 
 @given(layout=layouts())
 def test_unshard_inverts_shard(layout: Layout) -> None:
-    """Blocks put together again are the array they were cut from, bit for bit."""
+    """`unshard` inverts `shard` bit for bit."""
     blocks = shard(layout.array, layout.mesh, layout.spec)
     np.testing.assert_array_equal(unshard(blocks, layout.mesh, layout.spec), layout.array, strict=True)
 
@@ -115,7 +115,7 @@ def test_logical_index_counts_with_the_last_name_fastest(mesh: MeshCase, data: s
 
 @given(layout=layouts(min_side=1, replicated=True), data=st.data())
 def test_a_replica_that_differs_is_named(layout: Layout, data: st.DataObject) -> None:
-    """One changed element in one replica raises an error that names its device and the device it should equal."""
+    """A replica with one changed element is named with the device that it should equal."""
     blocks = shard(layout.array, layout.mesh, layout.spec).copy()
     names = layout.mesh.axis_names
     away = data.draw(st.sampled_from(layout.replicated), label="an axis along which the replica is not the first")

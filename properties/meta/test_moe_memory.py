@@ -1,4 +1,4 @@
-"""What dispatches of a mixture of experts are said never to hold is in no equation, forward or backward."""
+"""Arrays that dispatches of a mixture of experts never have, forward or backward."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -80,7 +80,7 @@ IN_TURN: dict[str, tuple[str, int]] = {
 
 @pytest.mark.parametrize("name", IN_TURN)
 def test_no_rows_by_experts_by_features(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One expert after the other never has them, nor has a derivative: it would if products were not computed again."""
+    """A form that takes experts in turn has no array of rows by experts by features."""
     module, rows = IN_TURN[name]
     form, bound = getattr(moe, name), rows * min(D, F)
     assert largest(form) < bound
@@ -93,7 +93,7 @@ def test_no_rows_by_experts_by_features(name: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_no_rows_by_features_by_features(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows that are sorted by their expert share its matrix."""
+    """Sorted rows share their expert's matrix."""
     bound = PAIRS * D * F
     assert largest(moe.sorted_moe) < bound
     monkeypatch.setattr(f"{dispatch.__name__}.local.sorted_by_expert", each_its_own)
@@ -101,7 +101,7 @@ def test_no_rows_by_features_by_features(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_no_experts_by_tokens_by_features_in_chunks() -> None:
-    """Chunks have rows for p of them, and nothing in the loop is larger than that, a result, or weights."""
+    """The loop over chunks has no array larger than its rows, its result or the weights."""
     bound = E * T * min(D, F)
     assert largest(moe.chunked_moe) < bound <= largest(moe.all_to_all_moe)
     for chunk in (1, 2 * CHUNK):
@@ -117,7 +117,7 @@ def test_no_experts_by_tokens_by_features_in_chunks() -> None:
 
 @pytest.mark.parametrize("name", ["ring_moe", "all_to_all_moe"])
 def test_no_pairs_by_queues_by_features(name: str) -> None:
-    """Places in queues are found by sorting, and slots by numbers; one-hot products have such arrays."""
+    """Queues by sorting have no array of pairs by experts by features."""
     bound = PAIRS * E * min(D, F)
     for policy in moe.POLICIES:
         assert largest(getattr(moe, name), capacity=T, policy=policy) < bound
@@ -131,7 +131,7 @@ def kept_round_a_ring(places: int) -> float:
 
 
 def test_no_products_round_a_ring(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a ring keeps for a derivative are visitors: tokens, slots and gates; unless products are kept as well."""
+    """A ring keeps only visiting tokens, slots and gates for its derivative."""
     visitors = T * (D + 2 * TOP_K)
     assert kept_round_a_ring(6) <= visitors
     monkeypatch.setattr(jax, "checkpoint", lambda function: function)
@@ -139,7 +139,7 @@ def test_no_products_round_a_ring(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def begun(starts: Any, rows: int) -> Any:
-    """How many of `starts` are at a row or before it, by an array of rows by starts."""
+    """The number of `starts` at a row or before it, by an array of rows by starts."""
     return jnp.sum(starts <= jnp.arange(rows)[:, None], axis=1)
 
 
@@ -155,7 +155,7 @@ def slices(starts: Any, sizes: Any, rows: int) -> tuple[Any, Any, Any]:
     ("place", "planted"), [("moe.dispatch.ragged._begun", begun), ("ragged._slices", slices)], ids=["begun", "slices"]
 )
 def test_no_rows_by_participants(place: str, planted: Form, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of ragged exchanges, whose rows are as many for each participant, such an array would grow with their square."""
+    """A ragged exchange has no array of rows by participants."""
     many = 32
     bound = many * PAIRS * many
     assert largest(moe.ragged_moe, places=many) < bound

@@ -1,4 +1,4 @@
-"""What routing, capacities, dispatchers and layers of experts refuse, and in which words."""
+"""Error texts of routing, capacities, dispatchers and layers of experts."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from shardproof.properties.meta.test_moe_dispatch import PLACES, over
 
 
 def test_experts_must_divide() -> None:
-    """Six experts on four participants: the message names the router, its type, what was expected, and the mesh."""
+    """A number of experts that does not divide is refused with the router's type and the mesh."""
     experts = np.zeros((8, 3, 2), np.float32)
 
     def layer(x: Any, r: Any, own: Any) -> Any:
@@ -54,7 +54,7 @@ MESSAGES: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("wrong", MESSAGES)
 def test_messages(wrong: str) -> None:
-    """Each names the function that was called, the argument, its value, what was expected, and the mesh."""
+    """A wrong argument is refused with the called function, its value, what was expected, and the mesh."""
     changes, text = MESSAGES[wrong]
     shapes = {"tokens": (4, 3), "router": (3, 8), "experts": (8, 3, 2)} | {
         k: v for k, v in changes.items() if k in SHAPES
@@ -71,7 +71,7 @@ def test_messages(wrong: str) -> None:
 
 
 def test_messages_name_what_was_called() -> None:
-    """Forms that are made of others have their own name in messages; integers of NumPy are integers."""
+    """A form made of another one is named in messages, and NumPy integers are accepted."""
     operands = [np.zeros(shape, np.float32) for shape in ((4, 3), (3, 8), (8, 3, 2))]
 
     def run(function: Any, **options: Any) -> Any:
@@ -98,7 +98,7 @@ def test_messages_name_what_was_called() -> None:
     ],
 )
 def test_what_is_no_capacity_is_refused(arguments: tuple[Any, ...], text: str) -> None:
-    """Numbers of tokens, experts and choices are integers, and the factor is finite."""
+    """`capacity_of` refuses numbers that are no integers and factors that are not finite."""
     with pytest.raises(ValueError, match=f"^capacity_of: {text}"):
         moe.capacity_of(*arguments)
 
@@ -112,7 +112,7 @@ def test_what_is_no_capacity_is_refused(arguments: tuple[Any, ...], text: str) -
     ],
 )
 def test_what_dispatchers_refuse(lists: Any, room: int, text: str) -> None:
-    """Lists of another length or kind, and a buffer that is none."""
+    """A Dispatcher refuses lists of another length or kind, and a negative room."""
 
     def there(rows: Any) -> Any:
         return moe.Dispatcher.of(jnp.asarray(lists[0]), jnp.asarray(lists[1]), ("ep",)).there(rows, room)
@@ -137,7 +137,7 @@ WRONG_ON_MESH: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("wrong", WRONG_ON_MESH)
 def test_messages_on_global_arrays(wrong: str) -> None:
-    """They name the function of global arrays, and what is wrong with these."""
+    """A wrong argument of a layer of global arrays is refused with the mesh."""
     changes, text = WRONG_ON_MESH[wrong]
     shapes = {"tokens": (8, 3), "router": (3, 8), "experts": (8, 3, 2)}
     operands = [np.zeros(changes.get(name, shape), np.float32) for name, shape in shapes.items()]
@@ -148,7 +148,7 @@ def test_messages_on_global_arrays(wrong: str) -> None:
 
 
 def test_the_array_of_gated_experts_that_is_wrong_is_named() -> None:
-    """With the shape that it must have, although its features are right."""
+    """A wrong array of gated experts is named with the shape that it must have."""
     experts = [np.zeros(shape, np.float32) for shape in ((4, 3, 5), (4, 3, 5), (4, 6, 2))]
 
     def layer(x: Any, r: Any, *own: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The law of overlap: what is scheduled when, what it is held against, and what is said where it is broken."""
+"""The law of overlap: schedules, claims, reports and scripts."""
 
 import dataclasses
 import re
@@ -79,7 +79,7 @@ BALANCED = Balanced(1, Fraction(1), frozenset({"tp"}), Fraction(1))
 def test_what_is_scheduled_when(
     operations: list[Operation], total: int, compute: int, communication: int, exposed_part: int
 ) -> None:
-    """As early as it can be, one product and one transfer of a link at a time; what is exposed is what remains."""
+    """Operations start as early as possible, one product and one transfer per link at a time."""
     found = timeline(operations, BALANCED)
     assert [found.total, found.compute, found.communication] == [total, compute, communication]
     assert found.exposed == exposed_part == total - compute
@@ -89,7 +89,7 @@ def test_what_is_scheduled_when(
 
 @pytest.mark.either_end
 def test_blocks_take_the_shorter_way() -> None:
-    """Round the ring of each axis, or every other either way; a link that several blocks use carries all of them."""
+    """Blocks take the shorter way round each axis, and shared links carry all of them."""
     ahead, two_back = [(i, (i + 1) % 5) for i in range(5)], [(i, (i - 2) % 5) for i in range(5)]
     assert permuted([5], ("tp",), ahead, 6) == Loads({("tp", 1): Fraction(6)}, 1)
     assert permuted([5], ("tp",), two_back, 6) == Loads({("tp", -1): Fraction(12)}, 2)
@@ -103,7 +103,7 @@ def test_blocks_take_the_shorter_way() -> None:
 
 @pytest.mark.parametrize("one", [*PRODUCTS, *OVERLAPPED], ids=str)
 def test_two_derivations_agree(one: Implementation) -> None:
-    """What a script schedules by itself exposes just what the law finds, forward and with the gradient."""
+    """The scheduler of scripts finds the same exposed share as the law, forward and with the gradient."""
     for sizes in ((3,), (8,), (4, 2)):
         case, seen, engine = case_of(one.contract, sizes, (16, 16, 16)), Seen(), SimulateEngine()
         ahead = forward(case, one, seen)
@@ -130,10 +130,7 @@ ONE_NUMBER = (
     "one", [one for one in OVERLAPPED if way_of(one) != "paired" and one.name not in ONE_NUMBER], ids=str
 )
 def test_what_forms_claim_is_what_they_do(one: Implementation) -> None:
-    """A claim that is wider than what is exposed would hide a bug: of float32 in even blocks there is no room.
-
-    That of `paired` is one formula for any number of participants, and for the gradient.
-    """
+    """The claim of a form equals its exposed share in float32 with even blocks."""
     case = case_of(one.contract, (8,), (16, 16, 16))
     operations = operations_of(forward(case, one, Seen()), case.mesh)
     assert one.overlap is not None
@@ -167,7 +164,7 @@ def total_of_while(lhs: Array, rhs: Array, axis_name: Any) -> Array:
 def test_what_is_claimed_by_one_number_is_nearly_reached(
     name: str, p: int, sides: tuple[int, int, int], least: Fraction
 ) -> None:
-    """Most is exposed of few rows or columns of a piece: no more than is claimed, and nearly as much."""
+    """A claim of one number is nearly reached by narrow pieces and never exceeded."""
     (one,) = [one for one in OVERLAPPED if one.name == name]
     case = case_of(one.contract, (p,), sides)
     operations = operations_of(forward(case, one, Seen()), case.mesh)
@@ -178,7 +175,7 @@ def test_what_is_claimed_by_one_number_is_nearly_reached(
 
 
 def test_what_cannot_be_told_is_no_pass() -> None:
-    """Loops whose iterations depend on data, and global arrays, are told as what they are."""
+    """A loop that depends on data, and a function of global arrays, are not run."""
     case = case_of("all_gather_matmul_lhs", (2,), (2, 2, 2))
     mine = Implementation("all_gather_matmul_lhs", "mine", total_of_while, overlap=Overlap("1"))
     with pytest.raises(NotRun, match=r"what hides what cannot be told: the iterations of the while at .* depend on"):
@@ -202,7 +199,7 @@ def test_what_cannot_be_told_is_no_pass() -> None:
     ],
 )
 def test_a_claim_that_cannot_be_read_is_one_line(text: str, reason: str) -> None:
-    """The message has the claim, what is wrong with it, and what was expected."""
+    """A wrong claim is refused in one line with the claim and what was expected."""
     with pytest.raises(ExpectationError) as caught:
         Overlap.parse(text, NAMES)
     assert reason in str(caught.value)
@@ -212,7 +209,7 @@ def test_a_claim_that_cannot_be_read_is_one_line(text: str, reason: str) -> None
 
 @pytest.mark.either_end
 def test_a_claim_is_written_as_it_is_read() -> None:
-    """For files that name it."""
+    """A claim prints as the text that it is read from."""
     text = "exposed<=1/p,directions=2,memory<=lhs+rhs+2*out"
     assert str(Overlap.parse(text, NAMES)) == text
     assert Overlap.parse(" exposed<=0 ", NAMES) == Overlap("0")
@@ -226,7 +223,7 @@ def scene(name: str) -> Any:
 
 
 def test_a_failure_says_what_waits_for_what() -> None:
-    """The part, the machine, the claim, the transfer and what waits for it, by their places in the source."""
+    """A failure names the exposed part, the machine, the claim, the transfer and its waiting line."""
     violation = scene("gathered_before_it_is_multiplied")
     assert (
         violation.headline
@@ -245,7 +242,7 @@ def test_a_failure_says_what_waits_for_what() -> None:
 @pytest.mark.lengthy
 @pytest.mark.parametrize("name", ["sum_sent_after_its_product", "gradient_that_gathers"])
 def test_the_script_schedules_by_itself(name: str, tmp_path: Path) -> None:
-    """Without this project, in plain JAX; it ends with one, and says how much is exposed."""
+    """The script of a failure runs in plain JAX, exits with 1 and prints the exposed part."""
     (tmp_path / "shown.py").write_text(script(scene(name)), encoding="utf-8")
     ended = subprocess.run(
         [sys.executable, "shown.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
@@ -261,7 +258,7 @@ def layer(x: Array, w: Array, *, tp: Any) -> Array:
 
 @pytest.mark.lengthy
 def test_users_claim_it_of_their_own() -> None:
-    """In `check`, and of a program: with `exposed<=1` what is sent may wait, with `exposed<=0` it may not."""
+    """A user's claim holds with `exposed<=1` and fails with `exposed<=0`, in check and check_program."""
     summary = check(
         "all_gather_matmul_lhs", _mine, overlap="exposed<=1", laws=["overlap"], max_examples=5, random_seed=1
     )
@@ -291,7 +288,7 @@ def gathered(lhs, rhs, axis_name):
 
 
 def test_the_command_of_the_readme(tmp_path: Path) -> None:
-    """A function that gathers first is reported, by the lines of its own that wait, with a script that runs alone."""
+    """The README's command reports the waiting lines of a function that gathers first."""
     (tmp_path / "mine.py").write_text(GIVEN, encoding="utf-8")
     lines = [
         re.findall(r"^pytest (--impl all_gather_matmul_lhs=.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
@@ -315,13 +312,13 @@ def test_the_command_of_the_readme(tmp_path: Path) -> None:
 
 
 def test_empty_blocks_hide_nothing() -> None:
-    """Nothing is asked where products have no element."""
+    """A product of empty blocks passes."""
     ring = next(one for one in OVERLAPPED if one.name == "ring_matmul_reduce_scatter")
     assert check_overlap(ring, case_of(ring.contract, (2,), (2, 0, 2)), SimulateEngine()) == 1
 
 
 def test_more_than_is_claimed_is_broken() -> None:
-    """Of memory and of ways round the ring as well."""
+    """Memory above its claim, and one direction in place of two, are reported."""
     case: Case = case_of("all_gather_matmul_lhs", (4,), (8, 8, 8))
     ring = next(one for one in OVERLAPPED if one.name == "ring_all_gather_matmul_lhs")
     for text, finding in (

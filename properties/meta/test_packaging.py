@@ -1,4 +1,4 @@
-"""What is installed is one package, beside which other projects stay as they are; the checkout is that package too."""
+"""The installed package: its files, its imports, and other projects with packages of the same names."""
 
 import fcntl
 import os
@@ -120,7 +120,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def installed(built: Path) -> str:
-    """What `sys.path` needs for an installed shardproof."""
+    """The entry of `sys.path` for an installed shardproof."""
     return str(built / "installed")
 
 
@@ -139,7 +139,7 @@ def write(folder: Path, files: Mapping[str, str]) -> None:
 
 
 def test_the_wheel_is_one_package(built: Path) -> None:
-    """It has the three rooms below `shardproof`, typed and with the regressions, and nothing beside it."""
+    """The wheel has the three rooms below `shardproof`, typed and with regressions, and nothing else."""
     (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
@@ -156,7 +156,7 @@ def test_the_wheel_is_one_package(built: Path) -> None:
 
 
 def test_public_names_are_imported_when_they_are_used(installed: str, project: Path) -> None:
-    """`import shardproof` imports nothing else; its names are those of `shardproof.properties`, and no others."""
+    """`import shardproof` imports nothing else, and its names are those of `shardproof.properties`."""
     assert shardproof.__all__ == shardproof.properties.__all__
     assert set(shardproof.__all__) <= set(dir(shardproof))
     for name in shardproof.__all__:
@@ -175,7 +175,7 @@ def test_public_names_are_imported_when_they_are_used(installed: str, project: P
 
 
 def test_a_run_that_does_not_ask_is_untouched(installed: str, project: Path) -> None:
-    """A project's own tests print what they print without shardproof, and import nothing of it but the plugin."""
+    """A project's own tests run as without shardproof, and import only its plugin."""
     command = ["-m", "pytest", "-p", "no:cacheprovider", "-rA"]
     done = started(project, command, installed)
     without = started(project, [*command, "-p", "no:shardproof.plugin"], installed)
@@ -193,7 +193,7 @@ def test_a_run_that_does_not_ask_is_untouched(installed: str, project: Path) -> 
 
 @pytest.mark.lengthy
 def test_the_options_of_a_project_are_its_own(installed: str, project: Path) -> None:
-    """A project's own `--impl` is not taken for this one; where another option is in the way, one line says so."""
+    """A project's own `--impl` is left to it, and a clash of another option is reported in one line."""
     command = ["-m", "pytest", "-p", "no:cacheprovider", "--collect-only", "-q"]
     conftest = "def pytest_addoption(parser):\n    parser.addoption({!r})\n"
     (project / "tests" / "test_own.py").write_text(
@@ -238,7 +238,7 @@ def test_a_given_function_is_checked_and_replayed(installed: str, project: Path)
 
 @pytest.mark.lengthy
 def test_programs_are_tests_of_a_project(installed: str, project: Path) -> None:
-    """Under its own names for tests, on workers, without an option, a failure is told and replayed as any other."""
+    """A program's tests run on workers under the project's own names, and replay."""
     (project / "tests" / "test_layer.py").write_text(
         "import impl, properties\nfrom shardproof import Program, program_test\n\n"
         "assert impl.MINE and properties.MINE\n\n\ndef double(x, *, data):\n    return x + x[::-1]\n\n\n"

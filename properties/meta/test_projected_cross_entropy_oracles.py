@@ -1,4 +1,4 @@
-"""The loss of a projection: the oracle once more on whole arrays, both implementations against it, and their memory."""
+"""The loss of a projection: the oracle on whole arrays, both implementations, and their memory."""
 
 import functools
 import math
@@ -66,7 +66,7 @@ def token_by_token(
 
 @given(place=places(), smoothing=st.sampled_from([0.0, 0.1]), ignored=st.sampled_from([-1, 0]))
 def test_the_loss_is_that_of_whole_tokens(place: Any, smoothing: float, ignored: int) -> None:
-    """The oracle's losses, their differences and their adjoint are those of tokens with all of their classes."""
+    """The oracle's losses, differences and adjoint are those of tokens with all of their classes."""
     mesh, axes, seed = place
     shapes = [(3, 2), (2, 2), (3, 2), (2, 2), (3,)]
     x, w, dx, dw, ct = (floats(mesh, *shape, seed=seed + i) for i, shape in enumerate(shapes))
@@ -85,7 +85,7 @@ def test_the_loss_is_that_of_whole_tokens(place: Any, smoothing: float, ignored:
 
 @pytest.mark.parametrize("form", FORMS, ids=named)
 def test_an_ignored_nan_counts_for_nothing(form: Any) -> None:
-    """On devices a row of x that is ignored leaves all other losses and all gradients finite, even if it is NaN."""
+    """An ignored row of NaN affects no other loss and makes no gradient NaN."""
     mesh, axes = REVERSED
     x = np.ones((2, 3, 3, 2), np.float32)
     x[:, :, 0] = np.nan
@@ -102,7 +102,7 @@ def test_an_ignored_nan_counts_for_nothing(form: Any) -> None:
 
 @pytest.mark.parametrize("form", FORMS, ids=named)
 def test_what_is_refused(form: Any) -> None:
-    """Operands that are no matrices of floats, of other sizes, without classes; labels; a smoothing above 1."""
+    """Wrong operands, labels, smoothing and chunks are refused with what was expected."""
     mesh, axes = REVERSED
     x, w, labels = (np.zeros((2, 3, *shape), np.float32) for shape in ((2, 4), (4, 3), (2,)))
     ids, name = labels.astype(np.int32), named(form).split(",")[0]
@@ -149,10 +149,7 @@ def program(form: Any, dtype: str) -> Program:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_logits_are_never_there(dtype: str) -> None:
-    """Chunked, no array of the traced program, forward or backward, is as large as a quarter of the logits.
-
-    Its peak is below them as well; that of the plain form is above, and so it would be if anything kept them.
-    """
+    """The chunked form has no array of a quarter of the logits, forward or backward."""
     mesh, logits = abstract_mesh(PARTICIPANTS), TOKENS * CLASSES
     for form, has_them in (
         (forms.projected_cross_entropy, True),

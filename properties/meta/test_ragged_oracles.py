@@ -1,4 +1,4 @@
-"""Ragged all-to-all: the derivatives of the oracle as a matrix, and both implementations against it."""
+"""Ragged all-to-all: the oracle against a walk over rows, and both implementations against it."""
 
 import functools
 from typing import Any
@@ -67,7 +67,7 @@ def exchanges(draw: st.DrawFn) -> tuple[MeshCase, tuple[str, ...], Arrays]:
 
 
 def row_by_row(mesh: MeshCase, axes: tuple[str, ...], arguments: Arrays) -> np.ndarray:
-    """What every device holds, each of its rows fetched from the one slice that covers it, if one does."""
+    """The result of every device, each row fetched from the slice that covers it, if there is one."""
     operand, output, begin, sent, target, _ = arguments
     result = output.copy()
     for device in np.ndindex(*mesh.sizes):
@@ -84,14 +84,14 @@ def row_by_row(mesh: MeshCase, axes: tuple[str, ...], arguments: Arrays) -> np.n
 
 @given(case=exchanges())
 def test_every_row_comes_from_the_slice_that_covers_it(case: Any) -> None:
-    """The oracle's rows are those of the slices that cover them, and the output's where none does."""
+    """A row of the result is from the slice that covers it, or from the output."""
     mesh, axes, arguments = case
     np.testing.assert_array_equal(differentiable.value(arguments, mesh, axes)[0], row_by_row(mesh, axes, arguments))
 
 
 @given(case=exchanges())
 def test_the_pullback_is_the_adjoint(case: Any) -> None:
-    """<J d, c> = <d, J^T c> exactly, J d being the rows of tangents that a walk finds."""
+    """<J d, c> = <d, J^T c> exactly, with J d from a walk over rows."""
     mesh, axes, arguments = case
     tangents = [x * x % 11 for x in arguments[:2]]
     pushed = differentiable.pushforward(arguments, [*tangents, None, None, None, None], mesh, axes)
@@ -104,7 +104,7 @@ def test_the_pullback_is_the_adjoint(case: Any) -> None:
 
 @given(case=exchanges())
 def test_contradictions_have_no_derivative(case: Any) -> None:
-    """Lists that contradict each other are refused by value and derivatives alike."""
+    """Lists that contradict each other are refused by value and pullback."""
     mesh, axes, (operand, output, begin, sent, target, received) = case
     arguments = [operand, output, begin, sent, target, received + 1]
     with pytest.raises(RaggedMismatch, match="which expects"):
@@ -114,7 +114,7 @@ def test_contradictions_have_no_derivative(case: Any) -> None:
 
 
 def test_slices_that_are_not_disjoint_are_refused_backward() -> None:
-    """Two cotangents of one row have two places in the buffer of those that overlap, and one in that of others."""
+    """Overlapping slices are differentiated, and refused if `disjoint` is claimed."""
     mesh, axes = MeshCase(("x",), (2,)), ("x",)
     lists = [np.array(one, np.int32).reshape(2, 2) for one in ([0, 0] * 2, [1] * 4, [0, 0, 1, 1], [1] * 4)]
     arguments = [np.arange(4).reshape(2, 2, 1), np.zeros((2, 2, 1), int), *lists]
@@ -125,7 +125,7 @@ def test_slices_that_are_not_disjoint_are_refused_backward() -> None:
 
 
 def test_a_derivative_under_vmap() -> None:
-    """The gathered form has one; the native one says that it has not."""
+    """The gathered form has a derivative under vmap, and the native form refuses one."""
     mesh, axes = REVERSED
     arguments = [x.astype(np.float32) if i < 2 else x for i, x in enumerate(exchange_of(mesh, axes, 1, 2, 5))]
 
@@ -143,7 +143,7 @@ def test_a_derivative_under_vmap() -> None:
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
 def test_overlapping_cotangents_are_rounded_once(form: Any) -> None:
-    """The cotangents of a row that was sent often are added up in float32 before they are rounded to bfloat16."""
+    """The cotangents of a row sent often are summed in float32 and rounded once to bfloat16."""
     mesh, axes = MeshCase(("x",), (1,)), ("x",)
     count = 301
     rows = [np.zeros((1, n, 1), ml_dtypes.bfloat16) for n in (1, count)]
@@ -156,7 +156,7 @@ def test_overlapping_cotangents_are_rounded_once(form: Any) -> None:
 
 @pytest.mark.parametrize("platform", ["tpu", "cuda"])
 def test_the_native_form_is_the_collective(platform: str) -> None:
-    """For TPU and CUDA, value and gradient are one ragged all-to-all each, its participants in logical order."""
+    """Value and gradient of the native form are one ragged all-to-all each for TPU and CUDA."""
     mesh, axes = REVERSED
     spec = PartitionSpec(axes)
     local = functools.partial(ragged_all_to_all, axis_name=axes)
@@ -174,7 +174,7 @@ def test_the_native_form_is_the_collective(platform: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
 def test_what_is_refused(form: Any) -> None:
-    """Rows that differ in shape or dtype, and lists that differ in length, are no integers or do not divide."""
+    """Rows that differ in shape or dtype, and wrong lists, are refused with what was expected."""
     mesh, axes = REVERSED
     operand, output, *lists = exchange_of(mesh, axes, 1, 2, 0)
     real, short = [one * 1.0 for one in lists], [one[..., 1:] for one in lists]
@@ -204,7 +204,7 @@ def test_what_is_refused(form: Any) -> None:
 
 
 def test_an_interpreted_program_takes_globals() -> None:
-    """The example of JAX's documentation, on two participants: rows 1 | 2 2 and 3 | 4 arrive as they say there."""
+    """The example of JAX's documentation has the documented result."""
     mesh = abstract_mesh(MeshCase(("x",), (2,)))
     spec = PartitionSpec("x")
     arguments = [[1, 2, 2, 3, 4, 0], [0] * 8, [0, 1, 0, 1], [1, 2, 1, 1], [0, 0, 1, 2], [1, 1, 2, 1]]

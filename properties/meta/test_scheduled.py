@@ -1,4 +1,4 @@
-"""The walk through a scheduled program: times, waits, routes and trip counts, on saved texts and small ones by hand.
+"""Times, waits and trip counts of scheduled programs, on saved texts and small ones by hand.
 
 The texts of `saved_hlo` came from libtpu 0.0.42.1 under JAX 0.10.2 for v5e:2x4, of the scaling book's shape (512 x 2048
 by 2048 x 2048 on a device, model axis 4); of what the compiler wrote beside its lines only the estimates are kept.
@@ -54,7 +54,7 @@ NOTHING = "%nothing (p: f32[11250]) -> f32[11250] {\n  ROOT %p = f32[11250]{0} p
 
 
 def test_what_is_computed_between_start_and_done_hides_it() -> None:
-    """A transfer that is over before its end is asked for is hidden, and waited for otherwise."""
+    """A transfer that ends before it is needed is hidden, and otherwise exposed."""
     cycles = int(10 * MICRO * clock("v5e"))
     hidden = schedule(by_hand(X, START, product("f", cycles), DONE, more=NOTHING), V5E, RINGS)
     assert hidden.exposed == 0
@@ -66,7 +66,7 @@ def test_what_is_computed_between_start_and_done_hides_it() -> None:
 
 
 def test_two_transfers_share_a_link() -> None:
-    """A second block in the same direction goes behind the first, one in the other direction beside it."""
+    """Two transfers in one direction share a link, and those in opposite directions do not."""
     back = "source_target_pairs={{1,0},{2,1},{3,2},{0,3}}"
     ends = [
         "%a = f32[11250]{0} collective-permute-done(%start)",
@@ -79,7 +79,7 @@ def test_two_transfers_share_a_link() -> None:
 
 
 def test_a_loop_runs_as_often_as_its_counter_says() -> None:
-    """What is in a loop is walked through in every iteration; its condition says how many there are."""
+    """A loop is walked as often as its condition says."""
     ring = saved("ring")
     assert ring.permutes == 3  # one before the loop, two in it
     assert not ring.synchronous
@@ -90,7 +90,7 @@ def test_a_loop_runs_as_often_as_its_counter_says() -> None:
 
 
 def test_a_synchronous_collective_is_exposed() -> None:
-    """The naive form gathers first, and waits for all of it."""
+    """A synchronous gather is exposed for all of its time."""
     naive = saved("naive")
     assert [sent.kind for sent in naive.monolithic] == ["all_gather"]
     assert naive.synchronous == naive.monolithic
@@ -100,7 +100,7 @@ def test_a_synchronous_collective_is_exposed() -> None:
 
 
 def test_fused_asynchronous_collectives_are_followed() -> None:
-    """A gather that goes on in three fusions begins with the first and is over with the last."""
+    """A gather over three fusions begins with the first and ends with the last."""
     text = (SAVED / "tpu_v6e_fused_all_gather.txt").read_text(encoding="utf-8")
     text = text.replace("\n", ", is_scheduled=true\n", 1)
     found = schedule(text, Topology.parse("v6e:2x4"), RINGS)
@@ -111,7 +111,7 @@ def test_fused_asynchronous_collectives_are_followed() -> None:
 
 
 def test_a_schedule_step_by_step() -> None:
-    """All that begins, in order, with how long it takes; of a transfer how long the device waits for it as well."""
+    """A printed schedule has each step with its beginning, time and wait."""
     found = schedule(by_hand(X, START, product("y", 940), DONE, more=NOTHING), V5E, RINGS)
     told = [line.split() for line in str(found).splitlines()]
     assert told[0] == ["begins", "us", "takes", "us"]
@@ -121,19 +121,19 @@ def test_a_schedule_step_by_step() -> None:
 
 
 def test_what_is_not_scheduled_is_refused() -> None:
-    """The order of the lines of another program says nothing."""
+    """A program that is not scheduled is refused."""
     with pytest.raises(HloError, match="not a scheduled program"):
         schedule(by_hand(X, START, DONE).replace(", is_scheduled=true", ""), V5E, RINGS)
 
 
 def test_what_has_no_estimate_is_named() -> None:
-    """A kernel of one's own has no estimate, and the result says so."""
+    """A custom kernel without an estimate is named in the result."""
     kernel = 'ROOT %k = f32[11250]{0} custom-call(%x), custom_call_target="tpu_custom_call"'
     assert schedule(by_hand(X, kernel), V5E, RINGS).unpriced == ("k (tpu_custom_call)",)
 
 
 def test_trip_counts_that_are_not_told() -> None:
-    """A loop that is no counter against a constant has no trip count, and that is said."""
+    """A loop without a constant bound has no trip count and is refused by name."""
     loop = by_hand(
         "%x = (s32[], s32[]) parameter(0)",
         "ROOT %w = (s32[], s32[]) while(%x), condition=%until, body=%once",
@@ -162,7 +162,7 @@ def test_trip_counts_that_are_not_told() -> None:
     ],
 )
 def test_rings_are_rings(name: str, p: int) -> None:
-    """Every chip is there once, and each that follows another on a ring is its neighbour."""
+    """A ring has every chip once, each beside the next."""
     topology = Topology.parse(name)
     order = topology.rings(p)
     assert sorted(order) == sorted(set(order))
@@ -174,20 +174,20 @@ def test_rings_are_rings(name: str, p: int) -> None:
 
 
 def test_rings_that_are_not_there() -> None:
-    """Where a dimension does not wrap, three chips are no ring."""
+    """Three chips of a dimension that does not wrap are refused as a ring."""
     with pytest.raises(ValueError, match="no rings of 3 chips"):
         Topology.parse("v5e:2x3").rings(3)
 
 
 @pytest.mark.parametrize("name", ["v5e", "v5e:2", "v9:2x4", "v5p:2x4", "v5e:2xa"])
 def test_topologies_that_do_not_exist(name: str) -> None:
-    """A name that is none says which there are."""
+    """An unknown topology is refused with the known ones."""
     with pytest.raises(ValueError, match="expected one of v4, v5e"):
         Topology.parse(name)
 
 
 def test_where_a_line_comes_from() -> None:
-    """The tables in front of a text say which call in which file a line comes from."""
+    """The tables of a text give a collective's file, line and callers."""
     text = """HloModule m, is_scheduled=true
 
 FileNames
@@ -213,14 +213,14 @@ StackFrames
 
 
 def test_without_libtpu_the_engine_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A person without the TPU compiler is told what to do, in a sentence."""
+    """A missing TPU compiler is reported with the command that installs it."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(NoTpuCompiler, match="needs libtpu, which is not installed: pip install --group tpu-compiler"):
         TpuCompiler()
 
 
 def test_requests_survive_the_way_to_the_process() -> None:
-    """What is asked for is what arrives."""
+    """A request to the compiler process equals itself after a round trip through JSON."""
     work = Work("matmul_reduce_scatter", "book", Place(V5E, 4))
     asked = Request("v5e:2x4", work.case(), "mine:function", "backward")
     assert Request.from_json(asked.to_json()) == asked

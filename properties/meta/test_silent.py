@@ -1,4 +1,4 @@
-"""What sends nothing at all, where no formula is given: below any bound, or with nothing to be compared with."""
+"""Functions that send nothing where no formula is given: below any bound, or not compared."""
 
 from collections.abc import Callable
 from typing import Any
@@ -49,7 +49,7 @@ UNBOUNDED = {
 
 
 def test_every_contract_has_a_bound_or_none_for_a_reason() -> None:
-    """A bound may be as low as a byte."""
+    """Every contract has a formula, a lower bound or a reason for neither."""
     bounded = {name for name, contract in CONTRACTS.items() if contract.least is not None}
     assert {*KNOWN, *bounded, *UNBOUNDED} == {*CONTRACTS}
     assert SILENT.keys() < bounded
@@ -57,7 +57,7 @@ def test_every_contract_has_a_bound_or_none_for_a_reason() -> None:
 
 @pytest.mark.parametrize("engine", ["simulate", "xla"])
 def test_what_nothing_is_known_of_is_not_held(engine: str) -> None:
-    """How much a layer of experts sends depends on routing: one that sends nothing is wrong, but not by this law."""
+    """A layer without a formula or bound is not checked and reported as unknown."""
     implementation = user_implementation("moe_layer", silent_layer)
     law = LAWS["communication"]
     finding = find_violation(law, implementation, engine_named(engine), SMALL, max_examples=4, random_seed=1)
@@ -72,7 +72,7 @@ def test_what_nothing_is_known_of_is_not_held(engine: str) -> None:
 
 
 def test_what_is_compared_in_part_keeps_its_reasons() -> None:
-    """Where some cases have a lower bound, the others are still said to have nothing."""
+    """Cases without a bound are counted as not run where others have one."""
     tally = Tally("moe_layer", "mine", "communication", "simulate", structures=10)
     tally.not_run[NothingToCompare.TEXT] = 30
     tally.communication = {"against": "lower bound", "cost": "all_gather=1", "case": "a case", "bytes": 4}
@@ -83,7 +83,7 @@ def test_what_is_compared_in_part_keeps_its_reasons() -> None:
 
 @pytest.mark.parametrize("contract", [*sorted(SILENT)])
 def test_what_sends_nothing_is_below_any_bound(contract: str) -> None:
-    """Where no formula is given, and how much must be sent is not certain, it is certain that something must be."""
+    """A function that sends nothing is below the lower bound of its contract."""
     law, implementation = LAWS["communication"], user_implementation(contract, SILENT[contract])
     finding = find_violation(
         law, implementation, engine_named("simulate"), SMALL, max_examples=60, random_seed=1, shrink=False

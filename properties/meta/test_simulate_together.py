@@ -1,4 +1,4 @@
-"""Data sets that are interpreted at once: to each it is as if it were alone."""
+"""Data sets interpreted together have the results of data sets interpreted one by one."""
 
 from collections.abc import Callable
 from typing import Any
@@ -95,7 +95,7 @@ def finite(name: str) -> list[list[np.ndarray]]:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_each_is_run_as_if_it_were_alone(name: str) -> None:
-    """Whatever it is, and however different the ways that data sets take."""
+    """A data set has the same results together with others as alone."""
     program = prepare(PROGRAMS[name], SETS_OF_DATA[0])
     sets = finite(name)
     for arrays, results in zip(sets, program.run_together(sets), strict=True):
@@ -107,7 +107,7 @@ def test_each_is_run_as_if_it_were_alone(name: str) -> None:
 @pytest.mark.parametrize("rounding", [OWN, DOUBLES], ids=["own", "doubles"])
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "loop"])
 def test_errors_of_one_are_none_of_another(name: str, rounding: Any) -> None:
-    """What is unknown of one data set, as where NaN decides an order, leaves the others known."""
+    """Unknown elements of one data set leave those of the others known."""
     program = prepare(PROGRAMS[name], SETS_OF_DATA[0])
     sets = finite(name)
     for arrays, results in zip(sets, run_wide_together(program, sets, rounding=rounding), strict=True):
@@ -117,7 +117,7 @@ def test_errors_of_one_are_none_of_another(name: str, rounding: Any) -> None:
 
 
 def test_what_one_cannot_be_run_on_is_told_of_it_alone() -> None:
-    """The first data set is run; the second one is a deadlock, and raises where it is asked for."""
+    """A deadlock of the second data set raises only where its results are taken."""
 
     def deadlocks(x: Any) -> Any:
         return lax.cond(x.sum() > 0, lambda x: x + lax.psum(x, "y"), lambda x: x, x)
@@ -149,7 +149,7 @@ def test_different_constants_are_told_apart() -> None:
 
 
 def test_a_recorded_run_takes_every_step() -> None:
-    """Collectives whose result nobody reads, or that are done twice, are counted, since they are in the program."""
+    """A recorded run counts collectives that are unused or repeated."""
     mesh = AbstractMesh((2,), ("x",), axis_types=(AxisType.Auto,))
 
     def local(x: Any) -> Any:

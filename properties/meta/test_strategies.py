@@ -1,4 +1,4 @@
-"""The strategies of meshes, axis tuples and participants: what they can draw, how soon, and what it shrinks to."""
+"""Strategies of meshes, axis tuples and participants: features that they draw, and how they shrink."""
 
 from collections.abc import Callable, Sequence
 from functools import cache

@@ -1,4 +1,4 @@
-"""Whole cases: what is trivial in them is rare, and they survive a trip through JSON."""
+"""JSON of cases: drawn ones survive it, older formats are read, and damaged files are refused."""
 
 import dataclasses
 import json
@@ -23,10 +23,7 @@ pytestmark = pytest.mark.either_end
     ids=lambda one: one.name if isinstance(one, Law) else str(one),
 )
 def test_a_case_survives_json(law: Law, implementation: Implementation) -> None:
-    """Every case that a law draws for an implementation is equal, and hashes equal, after a trip through JSON.
-
-    Those of the hand-written algorithms are among them: they are drawn by the same contracts.
-    """
+    """Every case that a law draws equals itself, with an equal hash, after a round trip through JSON."""
     for case in drawn(law.cases(implementation, Scope()), 6):
         again = Case.from_json(case.to_json())
         assert again == case
@@ -51,12 +48,12 @@ CASE = Case(
 
 
 def test_a_case_with_everything_survives_json() -> None:
-    """No field of a case is lost on the way through JSON."""
+    """A case with every field set equals itself after a round trip through JSON."""
     assert Case.from_json(CASE.to_json()) == CASE
 
 
 def test_the_first_formats_are_read() -> None:
-    """A file with one transformation, and before that one without roles, where one placement is every result's."""
+    """Files of formats 1 and 2 are read as the cases that they stored."""
     assert CASE.out is not None
     case = dataclasses.replace(CASE, chain=("partial_manual",))
     old = json.loads(case.to_json()) | {"format": 2, "around": "partial_manual"}
@@ -101,6 +98,6 @@ def changed(**fields: Any) -> str:
     ],
 )
 def test_what_is_no_case_is_refused(text: str, message: str) -> None:
-    """A damaged, a foreign and a newer file are refused with ValueError, which says what was expected."""
+    """A damaged, foreign or newer file is refused with a ValueError that says what was expected."""
     with pytest.raises(ValueError, match=message):
         Case.from_json(text)

@@ -1,4 +1,4 @@
-"""Which form to use: by timelines, with the plain form where nothing is gained; and how near published figures are."""
+"""The choice of a form by timelines and compiled schedules, and ratios against published ones."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from shardproof.properties.performance.shaped import KNOWN, shaped
 
 
 def test_the_plain_form_is_best_where_nothing_is_gained() -> None:
-    """A product that waits for little is not cut; one whose operand takes as long to gather as to multiply is."""
+    """The plain form is chosen for small products, and another one where the gather takes as long."""
     small = shardproof.choose("all_gather_matmul_lhs", ((32, 256), (256, 512)), "v5e")
     assert small.plain
     assert small.best.name == "naive"
@@ -27,7 +27,7 @@ def test_the_plain_form_is_best_where_nothing_is_gained() -> None:
 
 
 def test_a_form_that_rounds_more_often_says_so() -> None:
-    """One may be the fastest because its sums travel in 16 bits."""
+    """A form whose sums travel in 16 bits is marked as rounding more often."""
     chosen = choose("matmul_reduce_scatter", ((512, 2048), (2048, 512)), "v5e")
     said = {row.implementation.name: row.narrow for row in chosen.rows}
     assert {name for name, narrow in said.items() if narrow} == {
@@ -38,7 +38,7 @@ def test_a_form_that_rounds_more_often_says_so() -> None:
 
 
 def test_what_the_compiler_makes_of_it_decides() -> None:
-    """Not the timelines, which have `joined` first; XLA's own is faster than any form on tpu7x, which is said."""
+    """A recorded compiled schedule decides the choice, XLA's own included, and other chips use the timeline."""
     whole = ((4096, 8192), (8192, 16384))
     found = choose("all_gather_matmul_rhs", whole, "tpu7x")
     assert found.compiled[0].topology == "tpu7x:2x2x1"
@@ -52,7 +52,7 @@ def test_what_the_compiler_makes_of_it_decides() -> None:
 
 
 def test_both_ways_of_a_gradient_decide() -> None:
-    """Or neither, where one of them is not recorded, which is said."""
+    """A gradient's choice counts forward and backward, and needs both to be recorded."""
     shapes = ((4096, 8192), (8192, 8192))
     found = choose("all_gather_matmul_lhs_contracting", shapes, "v5e", gradient=True)
     forward, backward = (known.forms for known in found.compiled)
@@ -65,7 +65,7 @@ def test_both_ways_of_a_gradient_decide() -> None:
 
 @pytest.mark.parametrize("contract", KNOWN)
 def test_every_contract_has_a_choice(contract: str) -> None:
-    """Of collectives, losses and layers as well; it is printed."""
+    """Every contract, loss and layer has a choice that prints."""
     found = choose(contract)
     assert isinstance(found, Choice)
     assert found.rows
@@ -74,7 +74,7 @@ def test_every_contract_has_a_choice(contract: str) -> None:
 
 
 def test_what_depends_on_data_has_no_timeline() -> None:
-    """The form is named with the loop; the others are chosen from."""
+    """A form with a loop that depends on data has no timeline and is named."""
     found = choose("moe_layer")
     assert [one.name for one, _ in found.unsupported] == ["chunked"]
     assert "chunked has no timeline: the iterations of the while at " in str(found)
@@ -95,7 +95,7 @@ def test_what_depends_on_data_has_no_timeline() -> None:
     ],
 )
 def test_what_cannot_be_chosen_says_why(arguments: dict[str, object], reason: str) -> None:
-    """The argument, its value and what was expected."""
+    """A wrong argument is refused with its value and what was expected."""
     with pytest.raises(ValueError, match=reason):
         choose(**{"contract": "all_gather_matmul_lhs", **arguments})  # type: ignore[arg-type]
 
@@ -122,7 +122,7 @@ def ratios_to_unsharded(dtype: str) -> tuple[float, float]:
 
 
 def test_published_ratios_are_near_where_the_dtype_is_theirs() -> None:
-    """311 : 244 : 224 follow to within a tenth at the published rate; in bfloat16 links are the limit."""
+    """The published ratios 311 : 244 : 224 follow to within a tenth at the published rate."""
     gathered, collective, unsharded = PUBLISHED
     naive, ring = ratios_to_unsharded("int32")
     assert abs(naive - gathered / unsharded) < 0.1
@@ -131,7 +131,7 @@ def test_published_ratios_are_near_where_the_dtype_is_theirs() -> None:
 
 
 def test_agreement_needs_a_compiler(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where there is none a sentence says so."""
+    """The command prints a sentence where there is no TPU compiler."""
     monkeypatch.setattr(agreement, "missing", lambda: "there is no compiler for TPUs here")
     agreement.main([])
     assert capsys.readouterr().out == "there is no compiler for TPUs here\n"

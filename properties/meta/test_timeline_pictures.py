@@ -1,4 +1,4 @@
-"""Pictures of timelines: the command that draws one, what a failure of the law of overlap shows, and crossovers."""
+"""Pictures of timelines: the commands that draw them, and failures of the law of overlap."""
 
 import re
 import sys
@@ -77,7 +77,7 @@ def texts(svg: str) -> list[Any]:
 
 
 def words(svg: str) -> set[str]:
-    """What they say."""
+    """The strings in a picture."""
     return {"".join(one.itertext()).strip() for one in texts(svg)}
 
 
@@ -122,7 +122,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_command_draws_ours_and_theirs(
     arguments: list[str], lanes: set[str], mine: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A lane for what is computed and one for each link and way; the printed lanes are the drawn ones."""
+    """The command prints and draws the same lanes, for implementations of the suite and of users."""
     if arguments[0].startswith("all_gather_matmul_lhs="):
         source = MINE.replace("axis=1", "axis=x.ndim - 2")
         (mine / "timed_layer.py").write_text(source, encoding="utf-8")
@@ -163,7 +163,7 @@ def test_the_command_draws_ours_and_theirs(
 def test_what_cannot_be_drawn_is_one_line(
     arguments: list[str], reason: str, mine: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It names the argument, its value and what was expected."""
+    """A wrong argument is refused in one line with its value and what was expected."""
     assert command.main(arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
@@ -172,14 +172,14 @@ def test_what_cannot_be_drawn_is_one_line(
 
 
 def test_a_bug_has_its_traceback(mine: Path) -> None:
-    """Only what cannot be had is a line: what a function does wrong is raised where it does it."""
+    """An exception of the user's function keeps its traceback."""
     with pytest.raises(TypeError, match="NoneType"):
         command.main(["timed_layer:mistaken", "--shape", "8x4@tp"])
     assert not [*mine.glob("*.svg")]
 
 
 def test_figures_say_what_is_assumed_and_where_they_are_from(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The peak is that of the dtype; what is published of other chips alone is marked; all sources are printed."""
+    """Printed figures name the dtype of the peak, assumptions and sources."""
     assert command.main(["sequence_parallel_mlp[naive]", "--machine", "tpu7x", "--sources"]) == 0
     printed = capsys.readouterr().out
     figures = "2307 TFLOP/s (bfloat16), memory 7380 GB/s, 100 GB/s a link, one way, 1 us a hop (assumed)"
@@ -197,7 +197,7 @@ def test_figures_say_what_is_assumed_and_where_they_are_from(mine: Path, capsys:
 def test_without_drawsvg_figures_are_printed(
     mine: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the lanes in letters; what is missing is named, and no error where no picture was asked for."""
+    """Lanes are printed without drawsvg, which is an error only if a picture was requested."""
     monkeypatch.setitem(sys.modules, "drawsvg", None)
     for more, code, kind in (([], 0, "note"), (["--output", "lanes.svg"], 1, "error")):
         assert command.main(["ring_all_gather_matmul_lhs", *more]) == code
@@ -208,7 +208,7 @@ def test_without_drawsvg_figures_are_printed(
 
 
 def test_a_bar_says_what_it_is() -> None:
-    """Whoever points at it reads its place in the source, its time and its bytes; a long title is not clipped."""
+    """A bar has its source line, time and bytes, and a long title is not clipped."""
     send = Operation("ppermute", "mine.py:7", frozenset(), loads=Loads({("tp", 1): Fraction(45_000)}, 1))
     lanes = laid_out(timeline([send], CHIPS["v5e"]))
     svg = str(gantt(["a title that is long " * 12, "and more"], lanes).as_svg())
@@ -217,7 +217,7 @@ def test_a_bar_says_what_it_is() -> None:
 
 
 def violation(name: str, law: str = "overlap") -> LawViolation:
-    """What a law says of a planted bug, on two devices."""
+    """The violation of a law by a planted bug, on two devices."""
     mutant = MUTANTS[name]
     case = product_case("matmul_reduce_scatter", MeshCase(("dp",), (2,)), "dp", (1, 1, 1))
     implementation = implementation_of(mutant)
@@ -230,7 +230,7 @@ def violation(name: str, law: str = "overlap") -> LawViolation:
 
 @pytest.mark.parametrize("name", ["one_place_too_far", "gradient_that_gathers"])
 def test_a_failure_shows_its_timeline(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In letters, with what is exposed, and by the path of a picture beside the script."""
+    """A failure of overlap shows its lanes in letters and the path of a picture."""
     monkeypatch.chdir(tmp_path)
     found = violation(name)
     told = report(found)["text"]
@@ -247,7 +247,7 @@ def test_a_failure_shows_its_timeline(name: str, tmp_path: Path, monkeypatch: py
 
 
 def test_other_failures_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A timeline is drawn of what a law of time says; and a function that raises meanwhile stops no report."""
+    """Other laws have no timeline, and a function that raises meanwhile stops no report."""
     other = violation("one_place_too_far", "communication")
     assert in_letters(other) == []
     assert picture(other) == ""
@@ -259,7 +259,7 @@ def test_other_failures_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_failure_is_told_without_drawsvg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In letters all the same."""
+    """A failure of overlap is reported in letters where drawsvg is missing."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "drawsvg", None)
     told = report(violation("one_place_too_far"))["text"]
@@ -269,7 +269,7 @@ def test_a_failure_is_told_without_drawsvg(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_crossovers_are_drawn(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is best for which size is printed and drawn, a line for every form and one for the floor."""
+    """The best form by size is printed and drawn, with a line for each form and the floor."""
     given = ["all_gather_matmul_lhs", "--sides", "4096,8192,8192", "--vary", "k", "--machine", "v5e"]
     assert crossover.main(given) == 0
     printed = capsys.readouterr().out
@@ -296,7 +296,7 @@ def test_crossovers_are_drawn(mine: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_what_cannot_be_plotted_is_one_line(
     arguments: list[str], reason: str, mine: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It names the argument, its value and what was expected."""
+    """A wrong argument is refused in one line with its value and what was expected."""
     assert crossover.main(arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")

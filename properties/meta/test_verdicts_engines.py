@@ -1,4 +1,4 @@
-"""What one engine cannot run the other does; what neither ran is no pass, and is nothing that a function did."""
+"""Verdicts of two engines: one judges what the other cannot run, and cases that neither ran are no pass."""
 
 from typing import Any
 
@@ -56,7 +56,7 @@ def using(kind: str, offset_by: int) -> Function:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_the_interpreter_lacks_is_verified_by_the_compiler(kind: str) -> None:
-    """A function that one engine cannot run is run by the other: a right one holds there, a wrong one is caught."""
+    """A function that the interpreter cannot run is compiled: a right one holds, a wrong one is reported."""
     right = found("ring_shift", using(kind, 0), "value", "simulate", 8)
     assert right.violation is None, str(right.violation)
     assert right.tally.structures >= 2
@@ -66,7 +66,7 @@ def test_what_the_interpreter_lacks_is_verified_by_the_compiler(kind: str) -> No
 
 
 def test_what_no_engine_ran_is_no_pass() -> None:
-    """A law that nothing could run fails, except where only the interpreter can check it: there it is reported."""
+    """A law that no engine could run fails, unless only the interpreter can check it."""
     shift = using("convolution", 0)
     implementation = user_implementation("ring_shift", shift)
     finding = found("ring_shift", shift, "scale", "simulate", 3)
@@ -77,7 +77,7 @@ def test_what_no_engine_ran_is_no_pass() -> None:
 
 
 def test_what_ran_on_single_participants_alone_is_no_pass() -> None:
-    """A function that only the compiler runs, where there is one device: what it does between devices nobody saw."""
+    """A law that ran only with one participant does not hold if others were not run."""
     shift = user_implementation("ring_shift", using("convolution", 0))
     tally = Tally("ring_shift", shift.name, "value", "simulate")
     alone, several = (
@@ -95,7 +95,7 @@ def test_what_ran_on_single_participants_alone_is_no_pass() -> None:
 
 
 def test_an_error_of_the_interpreter_is_not_the_functions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interpreter that fails itself is a limit of it, told in words: the compiler judges in its place."""
+    """An error of the interpreter itself is reported as its limit, and the compiled program is judged."""
     monkeypatch.setitem(RULES, "ppermute", {}.__getitem__)  # which takes one argument, and not three
     right = found("ring_shift", collectives.ring_shift, "value", "simulate", 40)
     assert right.violation is None, str(right.violation)
@@ -117,7 +117,7 @@ def raises_when_it_runs(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
 
 
 def test_what_a_program_raises_while_it_runs_is_the_functions() -> None:
-    """An exception out of the compiled program is a finding, and no error of this suite."""
+    """An exception of the running compiled program is a violation and no error of the suite."""
     wrong = found("ring_shift", raises_when_it_runs, "value", "xla", 5)
     assert wrong.violation is not None
     assert wrong.violation.finding.startswith("raises JaxRuntimeError: ")

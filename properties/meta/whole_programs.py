@@ -116,7 +116,7 @@ def from_before(x: Any, *, data: Any) -> Any:
 
 
 def from_before_on_each(x: Any, *, data: Any) -> Any:
-    """Without the sum over devices, which `check_vma` would have told."""
+    """The same without the sum over devices, which `check_vma` would have reported."""
     zeros = jnp.zeros(x.shape[1:], x.dtype)
     return lax.fori_loop(0, x.shape[0], lambda i, total: total + x[i], zeros)
 
@@ -244,12 +244,12 @@ def lookup_without_its_mask(table: Any, ids: Any, *, model: Any) -> Any:
 
 
 def counts(ids: Any, *, data: Any) -> Any:
-    """How often each of five numbers occurs: integers alone."""
+    """Counts of five numbers: integers alone."""
     return lax.psum((ids[:, None] == jnp.arange(5)).astype(jnp.int32).sum(0, dtype=jnp.int32), data)
 
 
 def counts_on_each(ids: Any, *, data: Any) -> Any:
-    """Whether it occurs on each device."""
+    """Presence on each device, added up, in place of counts."""
     return lax.psum((ids[:, None] == jnp.arange(5)).any(0).astype(jnp.int32), data)
 
 
@@ -297,7 +297,7 @@ def whole_turned(x: Any, w: Any, *, mesh: Any, data: Any, model: Any) -> Any:
 
 
 def constrained(x: Any, w: Any, *, mesh: Any, data: Any, model: Any) -> Any:
-    """A function of global arrays that leaves communication to the compiler."""
+    """A function of global arrays whose communication is the compiler's."""
     return lax.with_sharding_constraint(x @ w, NamedSharding(mesh, P(data, None)))
 
 

@@ -1,52 +1,19 @@
-"""The markers `tpu` and `gpu` and their options, without such devices: what is skipped, refused, required, measured."""
+"""The markers `tpu` and `gpu` and their options on a machine without such devices."""
 
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from shardproof.properties.performance.measured.accelerators import missing
 from shardproof.properties.performance.measured.work import (
     NAIVE,
     UNSHARDED,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-class Config:
-    """A pytest configuration with these options."""
-
-    def __init__(self, platform: str, devices: int, workers: int | None = None) -> None:
-        self.told = {"--platform": platform, "--devices": devices}
-        if workers is not None:
-            self.workerinput = {"workercount": workers}
-
-    def getoption(self, name: str) -> Any:
-        """What one of them is."""
-        return self.told[name]
-
-
-@pytest.mark.either_end
-@pytest.mark.parametrize(
-    ("config", "reason"),
-    [
-        (Config("tpu", 8), ""),
-        (Config("tpu", 8, workers=1), ""),
-        (Config("cpu", 8), "this test measures time on TPU devices, and this run is on 8 cpu devices: expected pytest"),
-        (Config("tpu", 1), "expected --devices of 2 or more"),
-        (Config("tpu", 8, workers=4), "this test measures time, which 4 workers at once would change: expected a run"),
-    ],
-)
-def test_where_nothing_is_measured(config: Any, reason: str) -> None:
-    """On another platform, on one device, or beside other workers; each is said in a sentence."""
-    found = missing("tpu", config)
-    assert reason in found
-    assert bool(reason) == bool(found)
 
 
 MEASURING = """
@@ -80,7 +47,7 @@ def run_pytest(tmp_path: Path, *arguments: str) -> tuple[int, str]:
 
 @pytest.mark.lengthy
 def test_required_devices_that_are_not_there_are_a_failure(tmp_path: Path) -> None:
-    """Without the options tests are skipped with the same sentence."""
+    """Missing devices skip a marked test, and fail it with `--require-tpu` or `--require-gpu`."""
     for marker in ("tpu", "gpu"):
         (tmp_path / f"test_{marker}.py").write_text(MEASURING.format(marker=marker), encoding="utf-8")
     told = {
@@ -101,7 +68,7 @@ def test_required_devices_that_are_not_there_are_a_failure(tmp_path: Path) -> No
 
 @pytest.mark.lengthy
 def test_required_tests_that_were_not_selected_are_a_failure(tmp_path: Path) -> None:
-    """A run that was to measure something, and had nothing to measure it with, is no success."""
+    """`--require-tpu` fails a run that selects no TPU test."""
     (tmp_path / "test_mine.py").write_text("def test_nothing():\n    pass\n", encoding="utf-8")
     code, output = run_pytest(tmp_path, "--require-tpu")
     assert code == 1, output
@@ -128,7 +95,7 @@ class PassingFor:
 
 @pytest.mark.lengthy
 def test_workers_measure_nothing_and_one_process_does(tmp_path: Path) -> None:
-    """With devices that pass for TPUs: two workers are refused; alone a test runs, and its table is shown."""
+    """Two workers measure nothing, and one process measures and shows its table."""
     (tmp_path / "test_mine.py").write_text(MEASURING.format(marker="tpu"), encoding="utf-8")
     (tmp_path / "conftest.py").write_text(AS_IF, encoding="utf-8")
     code, output = run_pytest(tmp_path, "-n", "2", "--require-tpu")
@@ -158,7 +125,7 @@ work.SHAPES = {"wide": (64, 64, 64)}
 
 @pytest.mark.lengthy
 def test_given_functions_are_measured_as_well(tmp_path: Path) -> None:
-    """Beside the naive form, and profiled; here on small shapes, with virtual devices that pass for TPUs."""
+    """A function given by `--impl` is measured and profiled with the naive form."""
     (tmp_path / "mine.py").write_text(GIVEN, encoding="utf-8")
     (tmp_path / "conftest.py").write_text(AS_IF + SMALLER, encoding="utf-8")
     profile = tmp_path / "traces"

@@ -1,4 +1,4 @@
-"""Compiled text is read as it is: on texts saved from both ends of JAX and from XLA:TPU, and against the interpreter.
+"""The reader of compiled text: texts saved from two versions of JAX and XLA:TPU, and the interpreter.
 
 The texts of `saved_hlo` came from XLA:CPU under JAX 0.10.2 and 0.12.0.1 (8 devices, mesh a=2, b=4) and from
 libtpu 0.0.42 for v5e and v6e; what is not read was cut out. `wrapped_by_hand` is our own, of a form that
@@ -13,18 +13,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shardproof.oracles.communication import Cost
 from shardproof.properties.communication.counted import of_compiled, of_record
-from shardproof.properties.communication.groups import lists, replica_groups
+from shardproof.properties.communication.groups import replica_groups
 from shardproof.properties.communication.hlo import Branch, CompiledCollective, collectives
 from shardproof.properties.communication.shapes import Shape, arrays
-from shardproof.properties.communication.text import HloError, read, split
+from shardproof.properties.communication.text import HloError, read
 from shardproof.properties.engines import simulate
 
 SAVED = Path(__file__).parent / "saved_hlo"
@@ -58,15 +55,9 @@ def found(name: str) -> list[CompiledCollective]:
     ],
 )
 def test_texts_of_the_cpu(end: str, name: str, expected: list[Any]) -> None:
-    """Kinds, bytes, combined operands, groups and trips are what was compiled, in the spelling of either version."""
+    """Kinds, bytes, groups and trips are read from the text of either version."""
     read_ = [(c.kind, c.operand_bytes, c.operands, c.groups or c.pairs, c.trips) for c in found(f"{end}_{name}")]
     assert read_ == expected
-
-
-def test_both_spellings_of_groups_are_saved() -> None:
-    """The older JAX lists the groups, the newer one names axes of a mesh."""
-    assert "replica_groups={{0,4}," in saved("cpu_jax_0.10.2_scan")
-    assert "replica_groups=mesh['a'=2,'b'=4] {'a'}" in saved("cpu_jax_0.12_scan")
 
 
 @pytest.mark.parametrize("end", CPU)
@@ -80,7 +71,7 @@ def test_both_spellings_of_groups_are_saved() -> None:
     ],
 )
 def test_promoted_types(end: str, name: str, expected: list[tuple[int, int]]) -> None:
-    """Where the compiler sends a wider type, both numbers are told; a sum that the program widens is as it is."""
+    """A type that the compiler widened has both sizes, and one that the program widened has one."""
     assert [(c.operand_bytes, c.own_bytes) for c in found(f"{end}_{name}")] == expected
     counted = of_compiled(saved(f"{end}_{name}"))
     assert counted.cost is not None
@@ -90,7 +81,7 @@ def test_promoted_types(end: str, name: str, expected: list[tuple[int, int]]) ->
 
 @pytest.mark.parametrize("end", CPU)
 def test_what_moves_nothing(end: str) -> None:
-    """Collectives of one participant stay in the text, all but the all-to-all, and say that they move nothing."""
+    """Collectives of one participant are read as moving nothing."""
     assert [c.kind for c in found(f"{end}_one_participant")] == ["all_reduce", "permute", "all_gather"]
     assert all(c.moves_nothing for c in found(f"{end}_one_participant"))
     assert not any(c.moves_nothing for c in found(f"{end}_scan"))
@@ -115,12 +106,12 @@ def test_what_moves_nothing(end: str) -> None:
     ],
 )
 def test_forms(name: str, expected: list[Any]) -> None:
-    """Pairs of start and done, wrapped and fused ones count once; a computation that is called twice counts twice."""
+    """Started, wrapped and fused collectives count once, and a computation called twice counts twice."""
     assert [(c.kind, c.operand_bytes, c.operands, c.form) for c in found(name)] == expected
 
 
 def test_unknown_totals() -> None:
-    """A loop that does not say how often it runs, and branches that differ, leave the total unknown."""
+    """Loops of unknown length and branches that differ leave the total unknown."""
     assert of_compiled(saved("tpu_v5e_fori")).unknown.endswith("does not say how often the loop while.12 runs")
     assert of_compiled(saved("cpu_jax_0.12_cond")).unknown.startswith("the branches of conditional.1")
     assert all(isinstance(c.path[0], Branch) and c.path[0].index == i for i, c in enumerate(found("cpu_jax_0.12_cond")))
@@ -131,13 +122,10 @@ def test_unknown_totals() -> None:
     [
         ("{{0,1},{2,3}}", ((0, 1), (2, 3))),
         ("{}", ()),
-        ("[2,4]<=[8]", ALONG_B),
         ("[4,2]<=[2,4]T(1,0)", ALONG_A),
         ("mesh['a'=2,'b'=4] {'a'}", ALONG_A),
         ("mesh['a'=2,'b'=4] {'b'}", ALONG_B),
-        ("mesh['a'=4,'b'=2], device_ids=([2,4]T(1,0)) {'a'}", ALONG_B),
         ("mesh['a'=4,'b'=2], device_ids=(0,4,1,5,2,6,3,7) {'b'}", ALONG_A),
-        ("mesh['a'=2,'b'=4] {'b','a'}", ((0, 4, 1, 5, 2, 6, 3, 7),)),
         ("mesh['a'=2,'b'=2,'c'=2] {'c','a'}", ((0, 4, 1, 5), (2, 6, 3, 7))),
         # `(m)k` is the part of size k behind the first m of an axis
         ("mesh['dp'=4,'fsdp'=2] {'dp':(2)2}", ((0, 2), (1, 3), (4, 6), (5, 7))),
@@ -146,12 +134,12 @@ def test_unknown_totals() -> None:
     ],
 )
 def test_replica_groups(text: str, groups: Any) -> None:
-    """Every spelling names the same groups."""
+    """Every spelling of groups is read as the same groups."""
     assert replica_groups(text) == groups
 
 
 def test_the_devices_of_a_mesh_are_behind_a_comma() -> None:
-    """A mesh that is not in the order of its devices names the groups that it names when it is."""
+    """A mesh in another device order names the same groups."""
     text = saved("cpu_jax_0.12_scan")
     other = "replica_groups=mesh['b'=4,'a'=2], device_ids=([2,4]T(1,0)) {'a'}"
     turned = text.replace("replica_groups=mesh['a'=2,'b'=4] {'a'}", other)
@@ -159,17 +147,15 @@ def test_the_devices_of_a_mesh_are_behind_a_comma() -> None:
     assert [c.groups for c in collectives(turned)] == [c.groups for c in collectives(text)]
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{0,1", "{{a}}", "[2,4]", "[2,4]<=[7]", "[2,4]<=[8]X", "mesh['a'=2] {'c'}", "mesh['a'=4] {'a:1'}"]
-)
+@pytest.mark.parametrize("text", ["", "{0,1", "[2,4]<=[7]", "mesh['a'=2] {'c'}"])
 def test_groups_that_cannot_be_read(text: str) -> None:
-    """Other spellings are refused."""
+    """An unknown spelling of groups is refused."""
     with pytest.raises(HloError):
         replica_groups(text)
 
 
 def test_types() -> None:
-    """The bytes of a type are those of its elements, packed below a byte; layouts are passed over."""
+    """The bytes of a type are those of its elements, packed below a byte, whatever its layout."""
     assert list(arrays("(f32[2,4]{1,0:T(8,128)(2,1)S(1)}, (pred[], bf16[3]{0}), token[])"))[:3] == [
         Shape("f32", (2, 4)),
         Shape("pred", ()),
@@ -190,18 +176,14 @@ BEFORE = "  %x = f32[4]{0} parameter(0)"
     [
         "ROOT %r = f32[4]{0} all-reduce(%x), to_apply=%add",
         "ROOT %r = f32[4]{0} all-reduce(%y), replica_groups={{0,1}}, to_apply=%add",
-        "ROOT %r = f32[4]{0} all-reduce(), replica_groups={{0,1}}, to_apply=%add",
-        "ROOT %r = f32[4]{0} collective-permute(%x), channel_id=1",
-        "ROOT %r = f32[4]{0} collective-permute(%x), source_target_pairs={{0,1}}, slice_sizes={{4}}",
         "ROOT %r = f32[8]{0} all-gather(%x), replica_groups=some, dimensions={0}",
         "ROOT %r = f32[8]{0} all-new(%x), replica_groups={{0,1}}",
-        "ROOT %r = f32[8]{0} collective-swap-start(%x), replica_groups={{0,1}}",
         "ROOT %r = f32[8]{0} fusion(%x), kind=kLoop, calls=%missing",
         'ROOT %r = f32[4]{0} send(%x), frontend_attributes={_xla_send_recv_source_target_pairs="{{0,1}}"}',
     ],
 )
 def test_what_cannot_be_read_names_the_line(line: str) -> None:
-    """Nothing is left out: a collective that is not understood raises, with its line."""
+    """A collective that cannot be read raises an error with its line."""
     with pytest.raises(HloError) as error:
         collectives(f"HloModule m\n\nENTRY %main (x: f32[4]) -> f32[4] {{\n{BEFORE}\n  {line}\n}}\n")
     assert line.removeprefix("ROOT ") in str(error.value)
@@ -214,14 +196,6 @@ def test_texts_that_are_none() -> None:
             read(text)
     with pytest.raises(HloError, match="not an instruction: what is this"):
         read("ENTRY %m () -> f32[] {\n  what is this\n}\n")
-
-
-@pytest.mark.lengthy
-@given(st.lists(st.text('abc=%()[]{}" ,', max_size=8).filter(lambda t: not set(t) & set('()[]{}",')), max_size=5))
-def test_split(parts: list[str]) -> None:
-    """Commas in brackets and strings do not separate."""
-    quoted = [f'{{a,({part},b)}}"x,y"' for part in parts]
-    assert split(",".join(quoted)) == quoted
 
 
 def mesh() -> Any:
@@ -238,11 +212,8 @@ PROGRAMS: dict[str, Callable[[jax.Array], Any]] = {
     "all_reduce_over_a_tuple": lambda x: lax.psum(x, ("b", "a")),
     "combined": lambda x: (lax.psum(x, "b"), lax.psum(x[0], "b")),
     "bfloat16": lambda x: lax.psum(x.astype(jnp.bfloat16), "b"),
-    "float8_permute": lambda x: ring(x.astype(jnp.float8_e4m3fn)),
-    "gather": lambda x: lax.all_gather(x, "b"),
     "all_to_all": lambda x: lax.all_to_all(x, "b", 0, 0, tiled=True),
     "scatter": lambda x: lax.psum_scatter(x, "b", tiled=True),
-    "fori": lambda x: lax.fori_loop(0, 3, lambda i, c: ring(c) + 1, x),
     "nested": lambda x: lax.fori_loop(0, 2, lambda i, c: lax.fori_loop(0, 3, lambda j, d: ring(d) * 2, c) + i, x),
     "scan": lambda x: lax.scan(lambda c, y: (ring(c) + y, None), x[0], x)[0],
     "branches_alike": lambda x: lax.cond(x[0, 0] > 0, lambda x: ring(x), lambda x: ring(x) * 2, x),
@@ -253,7 +224,7 @@ PROGRAMS: dict[str, Callable[[jax.Array], Any]] = {
 @pytest.mark.needs_devices(8)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_compiler_and_the_interpreter_count_alike(devices: int, name: str) -> None:
-    """One function, compiled and interpreted: the same counts, combined or not, and the same bytes of its own types."""
+    """The compiler and the interpreter count the same collectives and bytes."""
     function = jax.shard_map(PROGRAMS[name], mesh=mesh(), in_specs=P(None, "b"), out_specs=P(), check_vma=False)
     x = np.ones((8, 16), np.float32)
     text = jax.jit(function).lower(jax.device_put(x, NamedSharding(mesh(), P(None, "b")))).compile().as_text()
@@ -263,28 +234,6 @@ def test_the_compiler_and_the_interpreter_count_alike(devices: int, name: str) -
     assert interpreted.cost is not None
     assert compiled.separate.counts == interpreted.cost.counts
     assert compiled.separate.operand_bytes == interpreted.cost.operand_bytes
-
-
-def test_a_record_keeps_the_order() -> None:
-    """The sequence of a record is what was executed, one after the other."""
-    shape = jax.sharding.AbstractMesh((2, 4), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
-    function = jax.shard_map(
-        lambda x: lax.psum(ring(ring(lax.psum(x, "a"))), "b"), mesh=shape, in_specs=P(), out_specs=P(), check_vma=False
-    )
-    record = simulate.prepare(function, np.ones(4, np.float32)).run_recorded(np.ones(4, np.float32))[1]
-    assert [(c.kind, c.count) for c in record.sequence] == [
-        ("all_reduce", 1), ("permute", 1), ("permute", 1), ("all_reduce", 1),
-    ]  # fmt: skip
-    assert of_record(record).cost == Cost.of({"all_reduce": 2, "permute": 2}, {"all_reduce": 32, "permute": 32})
-
-
-def in_a_loop(x: Any) -> Any:
-    """Two chains of three, of which the second begins with what the first loop's constant is."""
-
-    def both(moving: Any, _: Any) -> Any:
-        return (ring(moving[0]), ring(moving[1])), moving[0]
-
-    return lax.scan(both, (x, ring(x)), None, length=2)[0]
 
 
 def one_after_the_other(x: Any) -> Any:
@@ -300,23 +249,14 @@ def one_after_the_other(x: Any) -> Any:
         (lambda x: (ring(x[:2]), ring(x[2:])), [1, 1]),
         (lambda x: ring(ring(x)), [1, 2]),
         (one_after_the_other, [1, 2]),
-        (in_a_loop, [1, 1, 2, 2, 3]),
-        (lambda x: ring(lax.scan(lambda state, _: (state, None), (x, ring(x)), length=0)[0][0]), [1, 1]),
-        (lambda x: jax.jit(lambda x, y: (ring(x), ring(y)))(x, ring(x)), [1, 1, 2]),
         (lambda x: lax.fori_loop(0, 2, lambda _, y: ring(y), x), [1, 2]),
         (lambda x: lax.cond(lax.psum(x, ("a", "b")).sum() > 0, ring, lambda x: x, x), [1, 2]),
     ],
 )
 def test_rounds(function: Any, rounds: list[int]) -> None:
-    """A collective is in the round after the last one that it needs something of."""
+    """A collective is one round after the last one that it depends on."""
     shape = jax.sharding.AbstractMesh((2, 4), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
     mapped = jax.shard_map(function, mesh=shape, in_specs=P(), out_specs=P(), check_vma=False)
     record = simulate.prepare(mapped, np.ones(4, np.float32)).run_recorded(np.ones(4, np.float32))[1]
     assert sorted(c.round for c in record.sequence) == rounds
     assert record.rounds == of_record(record).rounds == rounds[-1]
-
-
-def test_lists() -> None:
-    """Pairs are lists of two."""
-    assert lists("{{0,1},{3,0}}") == ((0, 1), (3, 0))
-    assert lists("{0,1}") == ((0, 1),)

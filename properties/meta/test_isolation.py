@@ -1,4 +1,4 @@
-"""What waits or computes for ever is a failure, what is merely slow is not, and no process is left behind."""
+"""Isolation: endless functions fail, slow ones do not, and no process is left behind."""
 
 import dataclasses
 import os
@@ -14,21 +14,13 @@ import pytest
 from jax import lax
 
 from shardproof.impl import collectives
-from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.contracts import Scope
-from shardproof.properties.contracts.examples import example
-from shardproof.properties.laws.law import LAWS
-from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.precision import of_products
-from shardproof.properties.programs.violation import Broken
 from shardproof.properties.runner import isolation, watching
 from shardproof.properties.runner.child import Task
-from shardproof.properties.runner.draws import Finding
 from shardproof.properties.runner.given import Given
-from shardproof.properties.runner.isolation import NeverBegan, check_isolated, unending
-from shardproof.properties.runner.tally import Tally
-from shardproof.properties.runner.violation import LawViolation
-from shardproof.properties.runner.watching import Death, Watch
+from shardproof.properties.runner.isolation import check_isolated, unending
+from shardproof.properties.runner.watching import Watch
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -51,7 +43,7 @@ def says_who_it_is_and_waits(x: Any, axis_name: Any, *, offset: int = 1) -> Any:
 
 
 def says_its_precision(x: Any, axis_name: Any, *, offset: int = 1) -> Any:
-    """Refuses all cases, and names the precision of products that its process was told."""
+    """Refuses all cases, and names the precision of products in its process."""
     raise NotImplementedError(f"told {of_products()}")
 
 
@@ -80,7 +72,7 @@ def no_memory() -> Iterator[None]:
 
 
 def test_the_process_multiplies_as_precisely_as_it_is_told() -> None:
-    """With each of its tasks; a run tells it what JAX was told there, by a conftest.py or a line of the user's."""
+    """The child process uses the precision of products of its task."""
     for told in ("float32", None, "bfloat16"):
         found = check_isolated(dataclasses.replace(task("says_its_precision"), precision=told))
         assert {reason.rsplit(": ", 1)[-1] for reason in found.tally.unsupported} == {f"told {told}"}
@@ -88,7 +80,7 @@ def test_the_process_multiplies_as_precisely_as_it_is_told() -> None:
 
 @pytest.mark.lengthy
 def test_what_computes_for_ever_is_a_failure_once() -> None:
-    """It is reported with its case, and its other laws need not wait for it again."""
+    """An endless computation is reported once, and its other laws do not wait for it."""
     assert not unending(task("computes_for_ever", "gradient"))
     found = check_isolated(task("computes_for_ever"))
     assert found.violation is not None
@@ -99,7 +91,7 @@ def test_what_computes_for_ever_is_a_failure_once() -> None:
 
 @pytest.mark.lengthy
 def test_what_waits_for_ever_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told from what computes, because it needs no processor."""
+    """A function that waits without computing is reported as such."""
     monkeypatch.setattr(watching, "IDLE_SECONDS", 5.0)
     found = check_isolated(task("waits_for_ever"))
     assert found.violation is not None
@@ -108,7 +100,7 @@ def test_what_waits_for_ever_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.lengthy
 def test_what_is_slow_on_large_meshes_is_no_failure() -> None:
-    """It is judged on smaller ones, and said to be not finished on the others."""
+    """A function that is slow on large meshes is judged on smaller ones and reported as not finished."""
     found = check_isolated(task("slow_beyond_sixteen", "scale"))
     assert found.violation is None
     assert found.tally.structures > 0
@@ -119,7 +111,7 @@ def test_what_is_slow_on_large_meshes_is_no_failure() -> None:
 
 
 def test_only_a_processor_that_is_used_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that gets a tenth of a processor is neither idle nor at its limit when the clock says so."""
+    """A process with a tenth of a processor is neither idle nor at its limit by the clock."""
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     monkeypatch.setattr(watching, "processor_seconds", lambda pid: now / 10)
@@ -134,7 +126,7 @@ def test_only_a_processor_that_is_used_counts(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.lengthy
 def test_a_slow_import_is_no_slow_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a module computes while it is imported does not count against the first case."""
+    """The time of an import does not count against the first case."""
     (tmp_path / "slow_to_import.py").write_text(
         "import multiprocessing, time\n"
         "from shardproof.impl.collectives import ring_shift\n"
@@ -150,27 +142,8 @@ def test_a_slow_import_is_no_slow_case(tmp_path: Path, monkeypatch: pytest.Monke
     assert found.tally.structures > 0
 
 
-def test_a_retry_that_never_begins_takes_no_result_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A crash that was found stays found when the process that tries fewer devices ends before its first case."""
-    case = example("ring_shift", MeshCase(("tp",), (3,)), "tp")
-    implementation = Implementation("ring_shift", "mine", collectives.ring_shift)
-    violation = LawViolation(
-        implementation, LAWS["value"], case, "simulate", Broken("aborts", "aborts the process (SIGABRT)")
-    )
-    crash = Finding("value", violation, Tally("ring_shift", "mine", "value", "simulate", 1, largest=3))
-    runs = [(crash, Death("aborts the process (SIGABRT)", "aborts"))]
-
-    def run(task: Task) -> tuple[Finding, Death | None]:
-        if not runs:
-            raise NeverBegan("it ended before the first case")
-        return runs.pop()
-
-    monkeypatch.setattr(isolation, "_run", run)
-    assert check_isolated(task("computes_for_ever")) is crash
-
-
 def is_running(pid: int) -> bool:
-    """Whether a process is there, and not only its exit code, which nobody may ever collect."""
+    """True of a process that runs, and not of one that has ended and is not yet collected."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -178,7 +151,7 @@ def is_running(pid: int) -> bool:
 
 
 def test_a_killed_run_leaves_no_process() -> None:
-    """When the process that checks is killed, the one that runs the cases ends as well."""
+    """The child process ends when its parent is killed."""
     program = (
         f"import sys; sys.path.insert(0, {os.fspath(ROOT)!r})\n"
         "from shardproof.properties.runner.isolation import check_isolated\n"

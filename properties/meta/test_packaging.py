@@ -1,8 +1,6 @@
-"""What is installed is one package, beside which other projects stay as they are; the checkout is that package too."""
+"""The installed package: its files, its imports, and other projects with packages of the same names."""
 
 import fcntl
-import importlib
-import json
 import os
 import re
 import shutil
@@ -17,7 +15,7 @@ import pytest
 
 import shardproof
 import shardproof.properties
-from shardproof.properties.meta.pages import PAGES, README
+from shardproof.properties.meta.pages import README
 
 ROOT = README.parent
 ROOMS = ("impl", "oracles", "properties")
@@ -122,7 +120,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def installed(built: Path) -> str:
-    """What `sys.path` needs for an installed shardproof."""
+    """The entry of `sys.path` for an installed shardproof."""
     return str(built / "installed")
 
 
@@ -141,7 +139,7 @@ def write(folder: Path, files: Mapping[str, str]) -> None:
 
 
 def test_the_wheel_is_one_package(built: Path) -> None:
-    """It has the three rooms below `shardproof`, typed and with the regressions, and nothing beside it."""
+    """The wheel has the three rooms below `shardproof`, typed and with regressions, and nothing else."""
     (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
@@ -158,7 +156,7 @@ def test_the_wheel_is_one_package(built: Path) -> None:
 
 
 def test_public_names_are_imported_when_they_are_used(installed: str, project: Path) -> None:
-    """`import shardproof` imports nothing else; its names are those of `shardproof.properties`, and no others."""
+    """`import shardproof` imports nothing else, and its names are those of `shardproof.properties`."""
     assert shardproof.__all__ == shardproof.properties.__all__
     assert set(shardproof.__all__) <= set(dir(shardproof))
     for name in shardproof.__all__:
@@ -177,7 +175,7 @@ def test_public_names_are_imported_when_they_are_used(installed: str, project: P
 
 
 def test_a_run_that_does_not_ask_is_untouched(installed: str, project: Path) -> None:
-    """A project's own tests print what they print without shardproof, and import nothing of it but the plugin."""
+    """A project's own tests run as without shardproof, and import only its plugin."""
     command = ["-m", "pytest", "-p", "no:cacheprovider", "-rA"]
     done = started(project, command, installed)
     without = started(project, [*command, "-p", "no:shardproof.plugin"], installed)
@@ -195,7 +193,7 @@ def test_a_run_that_does_not_ask_is_untouched(installed: str, project: Path) -> 
 
 @pytest.mark.lengthy
 def test_the_options_of_a_project_are_its_own(installed: str, project: Path) -> None:
-    """A project's own `--impl` is not taken for this one; where another option is in the way, one line says so."""
+    """A project's own `--impl` is left to it, and a clash of another option is reported in one line."""
     command = ["-m", "pytest", "-p", "no:cacheprovider", "--collect-only", "-q"]
     conftest = "def pytest_addoption(parser):\n    parser.addoption({!r})\n"
     (project / "tests" / "test_own.py").write_text(
@@ -238,21 +236,9 @@ def test_a_given_function_is_checked_and_replayed(installed: str, project: Path)
     assert started(project, [told[1]], installed).returncode == 0
 
 
-def test_check_works_beside_packages_of_the_same_names(installed: str, project: Path) -> None:
-    """`from shardproof import check`, in a test of a project whose warnings are errors."""
-    (project / "tests" / "test_check.py").write_text(
-        "import pytest\nfrom shardproof import check\nimport mine\n\n\n"
-        "def own_right():\n    print(check('all_gather', mine.gather, laws='value', max_examples=5))\n\n\n"
-        "def own_wrong():\n    with pytest.raises(AssertionError, match='2 of 2 blocks wrong'):\n"
-        "        check('ring_shift', mine.shift, laws='value', max_examples=20)\n"
-    )
-    done = started(project, ["-m", "pytest", "-p", "no:cacheprovider"], installed)
-    assert "3 passed" in done.stdout, done.stdout
-
-
 @pytest.mark.lengthy
 def test_programs_are_tests_of_a_project(installed: str, project: Path) -> None:
-    """Under its own names for tests, on workers, without an option, a failure is told and replayed as any other."""
+    """A program's tests run on workers under the project's own names, and replay."""
     (project / "tests" / "test_layer.py").write_text(
         "import impl, properties\nfrom shardproof import Program, program_test\n\n"
         "assert impl.MINE and properties.MINE\n\n\ndef double(x, *, data):\n    return x + x[::-1]\n\n\n"
@@ -271,86 +257,3 @@ def test_programs_are_tests_of_a_project(installed: str, project: Path) -> None:
         assert again.returncode == 1, again.stdout + again.stderr
         assert again.stderr == ""
     assert "double: value: mesh" in again.stdout
-
-
-@pytest.mark.lengthy
-def test_a_script_about_an_own_function_finds_it(installed: str, project: Path) -> None:
-    """The script of a failure of one of this project's implementations imports it from where it is installed."""
-    program = (
-        "from shardproof.oracles.mesh import MeshCase\n"
-        "from shardproof.properties.contracts.examples import example\n"
-        "from shardproof.properties.programs.implementations import BUILT_IN\n"
-        "from shardproof.properties.laws.law import LAWS\n"
-        "from shardproof.properties.programs.violation import Broken\n"
-        "from shardproof.properties.report.failures import write\n"
-        "from shardproof.properties.runner.violation import LawViolation\n"
-        "(own,) = [i for i in BUILT_IN if i.contract == 'ring_shift']\n"
-        "case = example('ring_shift', MeshCase(('tp',), (2,)), 'tp')\n"
-        "print(write(LawViolation(own, LAWS['value'], case, 'xla', Broken('raises', 'raises an error'))).script)\n"
-    )
-    done = started(project, ["-c", program], installed)
-    assert done.returncode == 0, done.stderr
-    script = done.stdout.split()[-1]
-    assert f'sys.path.insert(0, "{installed}")\n' in (project / script).read_text()
-    assert started(project, [script]).returncode == 0
-
-
-HELP = """
-import contextlib, io, json, runpy, sys
-
-told = {}
-for name in sys.argv[1:]:
-    sys.argv = [name, "--help"]
-    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
-        runpy.run_module(name, run_name="__main__", alter_sys=True)
-    told[name] = out.getvalue()
-print(json.dumps(told))
-"""
-"""Prints what each of some modules says of itself."""
-
-
-def test_commands_of_the_pages_are_installed(installed: str, project: Path) -> None:
-    """What the pages call with `python -m` is there where shardproof is installed."""
-    texts = [page.read_text(encoding="utf-8") for page in PAGES]
-    named = {name for text in texts for name in re.findall(r"python -m (shardproof[\w.]+)", text)}
-    modules = sorted(name for name in named if ".meta." not in name)
-    done = started(project, ["-c", HELP, *modules], installed)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert {name for name in modules if f"usage: python -m {name} " not in told[name]} == set()
-
-
-LOADED = """
-import json, os, sys
-import pytest
-
-code = pytest.main([*sys.argv[1:], "-p", "no:cacheprovider", "--collect-only", "-q"])
-files = {n: os.path.realpath(m.__file__) for n, m in list(sys.modules.items()) if getattr(m, "__file__", None)}
-print("\\n" + json.dumps([int(code), files]))
-"""
-"""Collects tests, and prints of all modules where they are from."""
-
-
-@pytest.mark.lengthy
-@pytest.mark.parametrize(
-    ("folder", "arguments"),
-    [
-        (".", ["."]),
-        (".", ["properties/meta/test_rooms.py"]),
-        (".", ["shardproof/properties"]),
-        ("properties", ["meta"]),
-    ],
-    ids=str,
-)
-def test_no_module_is_there_twice(folder: str, arguments: list[str]) -> None:
-    """However the tests of a checkout are given to pytest, each of its files is one module, of `shardproof`."""
-    done = started(ROOT / folder, ["-c", LOADED, *arguments], str(ROOT))
-    code, files = json.loads(done.stdout.splitlines()[-1])
-    assert code == 0, done.stdout
-    rooms = [ROOT / folder for folder in (*ROOMS, "shardproof")]
-    own = {name: path for name, path in files.items() if any(room in Path(path).parents for room in rooms)}
-    assert all(name.partition(".")[0] == "shardproof" for name in own)
-    assert len(set(own.values())) == len(own)
-    assert any(name.startswith("shardproof.properties.meta.test_") for name in own)
-    assert not {name.partition(".")[0] for name in files} & set(ROOMS)
-    assert importlib.import_module(__name__) is sys.modules["shardproof.properties.meta.test_packaging"]

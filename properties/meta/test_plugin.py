@@ -1,4 +1,4 @@
-"""What a user sees of pytest with this checkout's plugin: options, header, table and reports."""
+"""The pytest plugin in this checkout: options, header, table and reports."""
 
 import json
 import os
@@ -28,7 +28,7 @@ CONTRACTS = ("broadcast", "ring_shift")
 
 @dataclass(frozen=True)
 class Run:
-    """How a pytest run ended, and what it printed."""
+    """The exit code and the output of a pytest run."""
 
     code: int
     output: str
@@ -88,7 +88,7 @@ def test_the_header_says_what_is_verified_on_what(checked: Run) -> None:
 
 
 def test_the_table_has_a_row_per_implementation(checked: Run) -> None:
-    """A run that passes ends with code 0 and a table of what it verified, which is not nothing."""
+    """A passing run ends with 0 and a table with a row for each implementation."""
     assert checked.code == 0, checked.output
     assert [row[:2] for row in checked.table] == [[contract, "lax"] for contract in CONTRACTS]
     for row in checked.table:
@@ -118,7 +118,7 @@ def test_the_markdown_report_is_the_printed_table(checked: Run, reports: Path) -
 
 
 def test_the_json_report_agrees_with_the_printed_table(checked: Run, reports: Path) -> None:
-    """The numbers of the JSON report are those that were printed, and its header the run's."""
+    """The JSON report has the numbers and the header that were printed."""
     record = json.loads((reports / "report.json").read_text(encoding="utf-8"))
     assert set(record["header"]) <= set(checked.output.splitlines())
     assert record["total"] in checked.output.splitlines()
@@ -128,17 +128,12 @@ def test_the_json_report_agrees_with_the_printed_table(checked: Run, reports: Pa
         assert {(e["implementation"], e["law"], e["outcome"]) for e in entries} == {("lax", "value", "passed")}
         for count in ("cases", "compilations"):
             assert str(sum(entry[count] for entry in entries)) == cells[count]
-        assert str(len({name for entry in entries for name in entry["meshes"]})) == cells["meshes"]
-        assert str(len({name for entry in entries for name in entry["drawn"]["dtype"]})) == cells["dtypes"]
-        orders = {order for entry in entries for order in entry["drawn"]["axis tuple"]}
-        assert orders == set(cells["axis orders"].split(", "))
         for entry in entries:  # the histograms count the same structures
             assert {sum(histogram.values()) for histogram in entry["drawn"].values()} == {entry["structures"]}
-        assert str(max(entry["largest"] for entry in entries)) == cells["largest mesh"]
 
 
 def test_the_written_reports_are_announced(checked: Run, reports: Path) -> None:
-    """A line for each report says where it was written."""
+    """A line for each report names the file."""
     for name in ("report.json", "report.md"):
         assert f"shardproof: wrote {reports / name}" in checked.output.splitlines()
 
@@ -146,31 +141,13 @@ def test_the_written_reports_are_announced(checked: Run, reports: Path) -> None:
 @pytest.mark.lengthy
 @pytest.mark.either_end
 def test_workers_verify_what_one_process_verifies(checked: Run) -> None:
-    """With two workers the table is that of one process, except for the time."""
+    """Two workers print the table of one process, except for the time."""
     spread = run_pytest("properties/suite/test_collectives.py", "-k", LAWS, "--hypothesis-profile=matrix", "-n", "2")
     assert spread.code == 0, spread.output
     assert spread.headings == checked.headings
     time = checked.headings.index("time")
     tables = [[row[:time] + row[time + 1 :] for row in run.table] for run in (checked, spread)]
     assert tables[0] == tables[1]
-
-
-FROZEN = """
-import gc, os, pathlib
-
-def pytest_unconfigure(config):
-    worker = getattr(config, "workerinput", {}).get("workerid", "main")
-    pathlib.Path(__file__).with_name(worker).write_text(str(gc.get_freeze_count() > 0))
-"""
-
-
-@pytest.mark.lengthy
-@pytest.mark.either_end
-def test_only_workers_end_without_a_search_for_cycles(tmp_path: Path) -> None:
-    """The process that was started by hand, in which other things may run, searches as ever."""
-    (tmp_path / "frozen.py").write_text(FROZEN, encoding="utf-8")
-    run = run_pytest("properties/suite/test_regressions.py", "-n", "1", "-p", "frozen", PYTHONPATH=str(tmp_path))
-    assert {name: (tmp_path / name).read_text() for name in ("main", "gw0")} == {"main": "False", "gw0": "True"}, run
 
 
 @pytest.mark.lengthy
@@ -188,14 +165,14 @@ def test_only_workers_end_without_a_search_for_cycles(tmp_path: Path) -> None:
     ids=["devices", "ending of a report", "folder of a report"],
 )
 def test_a_wrong_option_is_one_clear_line(arguments: tuple[str, ...], message: str) -> None:
-    """A wrong value of an option is a usage error, said in one line with the option, its value and what is expected."""
+    """A wrong option is a usage error in one line with its value and what was expected."""
     run = run_pytest("properties/suite/test_collectives.py", *arguments)
     assert run.code == pytest.ExitCode.USAGE_ERROR
     assert [line for line in run.output.splitlines() if line.strip()] == [message]
 
 
 def test_a_report_is_not_lost(tmp_path: Path) -> None:
-    """What can be written nowhere else goes to the folder for temporary files; a folder is no place for a report."""
+    """A report that cannot be written goes to the temporary folder, and a folder is refused as its file."""
     said: list[str] = []
     folder = tmp_path / "gone"
     folder.mkdir()
@@ -215,7 +192,7 @@ def test_a_report_is_not_lost(tmp_path: Path) -> None:
 
 @pytest.mark.lengthy
 def test_the_failure_of_the_readme_is_what_happens(tmp_path: Path) -> None:
-    """Of the function that is printed there, word for word but for the names of the files."""
+    """The failure printed in the README is that of its function, except for file names."""
     (tmp_path / "mine.py").write_text(block(README, "mine", "python"), encoding="utf-8")
     program, *given = block(README, "mine", "sh").split()
     assert program == "pytest"
@@ -241,7 +218,7 @@ def test_the_failure_of_the_readme_is_what_happens(tmp_path: Path) -> None:
 def test_whether_a_run_draws_the_same_is_said_by_its_profile(
     arguments: list[str], environment: dict[str, str], profile: str, repeats: bool
 ) -> None:
-    """With `CI` set the profile is `ci`: nothing random, and nothing remembered. The others draw new cases anywhere."""
+    """A run with `CI` set draws the same cases each time, and other profiles draw new ones."""
     run = run_pytest("properties/suite/test_axis_index.py", "--collect-only", "-v", *arguments, **environment)
     (line,) = [line for line in run.output.splitlines() if line.startswith("hypothesis profile ")]
     assert f"{profile!r} -> " in line
@@ -250,7 +227,7 @@ def test_whether_a_run_draws_the_same_is_said_by_its_profile(
 
 @pytest.mark.lengthy
 def test_a_missing_platform_is_a_usage_error_with_a_reason() -> None:
-    """Without a GPU, `--platform gpu` says in one line how many devices were expected and found; nothing is run."""
+    """`--platform gpu` without a GPU is a usage error with the expected and found devices."""
     hidden = {"CUDA_VISIBLE_DEVICES": "-1"}
     run = run_pytest(
         "properties/suite/test_collectives.py", "-k", "test_value_xla and broadcast", "--platform=gpu", **hidden
@@ -261,7 +238,7 @@ def test_a_missing_platform_is_a_usage_error_with_a_reason() -> None:
 
 
 def test_a_driver_that_hangs_is_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where JAX does not say how many devices there are, the line says that, after a limit of time."""
+    """A driver that hangs is reported after a time limit."""
 
     def hangs(command: list[str], *, timeout: float, **_: object) -> None:
         raise subprocess.TimeoutExpired(command, timeout)
@@ -275,7 +252,7 @@ def test_a_driver_that_hangs_is_no_device(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.either_end
 def test_help_shows_every_option() -> None:
-    """The options that ask for the suite are those that `--help` shows, and the pages name no others."""
+    """`--help` shows every option of the plugin, and the pages name no other."""
     section = re.search(r"^shardproof: .*?(?=^\S|\Z)", run_pytest("--help").output, re.MULTILINE | re.DOTALL)
     assert section
     shown = set(re.findall(r"^  (--[a-z-]+)", section[0], re.MULTILINE))
@@ -295,7 +272,7 @@ def test_help_shows_every_option() -> None:
 def test_accelerators_multiply_in_the_operands_precision(
     platform: str, told: str | None, expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where products are of fewer bits by default, they are not, unless JAX was told otherwise."""
+    """Products on a GPU have full precision, unless JAX was configured otherwise."""
     updates: dict[str, str] = {}
     with jax.default_matmul_precision(told):
         monkeypatch.setattr(jax.config, "update", updates.__setitem__)
@@ -314,7 +291,7 @@ def test_accelerators_multiply_in_the_operands_precision(
 def test_a_case_is_judged_with_products_in_all_bits(
     backend: str, told: str | None, expected: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a user's own process too, and for no longer than that; what is told is left as it is."""
+    """Full precision of products lasts for one case, and a configured precision is kept."""
     case = example("ring_shift", MeshCase(("dp",), (1,)), "dp")
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
 

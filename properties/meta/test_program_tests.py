@@ -1,4 +1,4 @@
-"""Tests of a user's own programs in pytest: how they run, fail, are replayed and kept, in a project of their own."""
+"""A user's own programs as pytest tests in their own project: runs, failures, replays and regressions."""
 
 import json
 import re
@@ -73,7 +73,7 @@ def found_in(done: subprocess.CompletedProcess[str]) -> tuple[str, str]:
 
 
 def test_a_program_has_a_test_for_each_law_and_engine(project: Path) -> None:
-    """By the names of both; and a run that has none of its tests does not know of it."""
+    """`program_test` makes one test for each law and engine, and a run without them prints no table."""
     listed = ran(project, "--collect-only", "-q").stdout
     for name in ("total[value-simulate]", "total[value-xla]", "total[type-simulate]", "total[type-xla]", "another"):
         assert f"tests/test_total.py::test_{name}\n" in listed
@@ -91,7 +91,7 @@ def checks_of(test: Any) -> list[str]:
 
 @pytest.mark.lengthy
 def test_a_failure_is_told_replayed_kept_and_repaired(project: Path) -> None:
-    """In the words of any other, with a table of what was verified; on workers as well; eight devices are there."""
+    """A failure is reported, replayed, kept as a regression and passes once repaired, with workers as well."""
     first = ran(project)
     assert first.returncode == 1
     assert "2 failed, 3 passed" in first.stdout, first.stdout
@@ -132,7 +132,7 @@ def test_a_failure_is_told_replayed_kept_and_repaired(project: Path) -> None:
 
 @pytest.mark.lengthy
 def test_once_values_are_wrong_what_follows_is_left_out(project: Path) -> None:
-    """Without a name on the command line too; alone it is checked."""
+    """The law of agreement is skipped where values are wrong, and checked if selected alone."""
     file = project / "tests" / "test_total.py"
     file.write_text(PROJECT.replace('["value", "type"]', '["value", "agreement"]'))
     done = ran(project, "-rs")
@@ -144,7 +144,7 @@ def test_once_values_are_wrong_what_follows_is_left_out(project: Path) -> None:
 
 @pytest.mark.lengthy
 def test_a_program_is_given_by_its_name(project: Path) -> None:
-    """To `--impl`, which checks it in a process of its own, with all of the options."""
+    """`--impl` takes a program by its module and name."""
     done = ran(project, "--impl=tests.test_total:TOTAL", "--hypothesis-profile=matrix", "-k", "value")
     assert "FAILED" in done.stdout
     assert "test_given[total-value-simulate] - total: value: mesh" in done.stdout, done.stdout
@@ -154,7 +154,7 @@ def test_a_program_is_given_by_its_name(project: Path) -> None:
 
 @pytest.mark.lengthy
 def test_a_program_that_ends_its_process_is_given_and_replayed(project: Path) -> None:
-    """The run goes on, its script and its replay end in the same way, and its regression is run in another process."""
+    """An abort of a program ends neither the run nor its replay, and its regression runs in another process."""
     source = "import os\n" + RIGHT.replace(
         "    axes =", "    if lax.axis_size(data) == 2:\n        os.abort()\n    axes ="
     )
@@ -184,7 +184,7 @@ def test_a_program_that_ends_its_process_is_given_and_replayed(project: Path) ->
     ],
 )
 def test_what_is_no_program_is_refused(arguments: tuple[Any, ...], message: str) -> None:
-    """One line says what was expected."""
+    """An `--impl` that names no program is refused in one line with what was expected."""
     with pytest.raises(GivenError, match=re.escape(message)):
         Given.parse(*arguments).load()
 
@@ -214,7 +214,7 @@ def test_a_case_is_checked_once_its_program_is_known(project: Path) -> None:
 
 @pytest.mark.lengthy
 def test_a_program_that_no_module_holds_has_no_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has no name to be imported by: the script is all that a failure comes with."""
+    """A failure of a program that no module holds has a script and no replay."""
     monkeypatch.chdir(tmp_path)
     inner = Program(lambda x, *, data: x + 1, lambda x: x, arguments=("n@data",), results="n@data")
     assert held_by_a_module(inner) is None
@@ -228,7 +228,7 @@ def test_a_program_that_no_module_holds_has_no_replay(tmp_path: Path, monkeypatc
 
 
 def test_a_program_says_all_that_it_is_about() -> None:
-    """It is described once, and checked by itself."""
+    """A Program is checked by itself, and wrong calls of check_program and program_test are refused."""
     summary = check_program(MLP, laws="value", max_examples=2)
     assert {tally.outcome for tally in summary.tallies} == {"passed"}
     with pytest.raises(ValueError, match="mlp: expected nothing beside a Program"):
@@ -253,7 +253,7 @@ def test_a_program_says_all_that_it_is_about() -> None:
     ],
 )
 def test_what_a_program_does_not_take_is_said(more: dict[str, Any], told: str) -> None:
-    """And what it must have."""
+    """An unknown or missing argument of a program is named, with the nearest known one."""
     with pytest.raises(ValueError, match=rf"^{re.escape(told)}"):
         check_program(mlp, numpy_mlp, arguments=("n@data",), **more)
 

@@ -1,7 +1,6 @@
-"""Programs of a user's own: right ones of many kinds pass, and a bug in each is caught, on two devices."""
+"""A user's own programs: right ones of many kinds pass, and a bug in each is reported on two devices."""
 
 import dataclasses
-import math
 import re
 import subprocess
 import sys
@@ -15,18 +14,15 @@ import numpy as np
 import pytest
 from jax import lax
 
-from shardproof.properties.contracts import Scope
 from shardproof.properties.contracts.described import Array
-from shardproof.properties.contracts.whole import MOST_ON_ALL
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.meta.brief import marked
-from shardproof.properties.meta.drawn import drawn
 from shardproof.properties.meta.pages import README, block
 from shardproof.properties.meta.test_failures_replay import pytest_run
 from shardproof.properties.meta.whole_programs import PROGRAMS, Written, mlp, numpy_mlp
 from shardproof.properties.precision.references import NumpyReference, reference_of
 from shardproof.properties.report.programs import check_program
-from shardproof.properties.runner.programs import Program, meant
+from shardproof.properties.runner.programs import Program
 
 MLP: dict[str, Any] = {
     "arguments": ("batch@data embed", "embed hidden@model", "hidden@model embed"),
@@ -39,14 +35,14 @@ BRIEF = ("mlp", "counted")
 
 
 def checked(written: Written, function: Any, **more: Any) -> Any:
-    """What `check_program` says of a function."""
+    """The summary of `check_program` on a function in place of the written program's."""
     described: Any = {"arguments": written.arguments, "results": written.results}
     return check_program(function, written.reference, **described, **written.more, **more)
 
 
 @pytest.mark.parametrize("name", marked(PROGRAMS, BRIEF))
 def test_a_right_program_passes(name: str) -> None:
-    """Every law holds of it, or does not apply; of one, without `jit` as well, which compiles each operation."""
+    """Every law holds for a right program or does not apply to it."""
     laws = [law for law in LAWS if law != "eager" or name == "mlp"]
     summary = checked(PROGRAMS[name], PROGRAMS[name].right, max_examples=3, laws=laws)
     assert {tally.outcome for tally in summary.tallies} <= {"passed", "skipped"}
@@ -55,7 +51,7 @@ def test_a_right_program_passes(name: str) -> None:
 
 @pytest.mark.parametrize("name", marked(PROGRAMS, BRIEF))
 def test_a_wrong_program_is_reported(name: str) -> None:
-    """On at most two devices, with the roles by their names."""
+    """A wrong program is reported by name on at most one sharded axis of two devices."""
     written = PROGRAMS[name]
     with pytest.raises(AssertionError) as raised:
         checked(written, written.wrong, max_examples=40, laws=written.law)
@@ -69,46 +65,38 @@ def test_a_wrong_program_is_reported(name: str) -> None:
 
 
 @pytest.mark.lengthy
-def test_a_missing_sum_is_called_by_its_role() -> None:
-    """Blocks that add up to what is right are partial sums, and the role is named over which they are."""
-    with pytest.raises(AssertionError) as raised:
-        checked(PROGRAMS["mlp"], PROGRAMS["mlp"].wrong, max_examples=40, laws="value")
-    assert "  partial sums: added up over model the blocks are right\n" in str(raised.value)
-
-
-@pytest.mark.lengthy
-def test_a_result_that_no_argument_goes_with_is_explained() -> None:
-    """The second of two results, of one argument."""
-    with pytest.raises(AssertionError) as raised:
-        check_program(
-            lambda x, *, data: (x, x[::-1] * 2),
-            lambda x: (x, x * 2),
-            arguments=("n@data",),
-            results=("n@data", "n@data"),
-            laws="value",
-        )
-    assert "wrong" in str(raised.value)
-    assert "diagnosis raises" not in str(raised.value)
-
-
-@pytest.mark.lengthy
-def test_a_missing_mean_is_called_by_its_role() -> None:
-    """Blocks whose average is right are partial means."""
-    with pytest.raises(AssertionError) as raised:
-        check_program(
+@pytest.mark.parametrize(
+    ("function", "reference", "arguments", "results", "told"),
+    [
+        (
+            PROGRAMS["mlp"].wrong,
+            PROGRAMS["mlp"].reference,
+            PROGRAMS["mlp"].arguments,
+            PROGRAMS["mlp"].results,
+            "partial sums: added up over model the blocks are right",
+        ),
+        (
             lambda x, w, *, data: ((x @ w) ** 2).mean(),
             lambda x, w: ((x @ w) ** 2).mean(),
-            arguments=("batch@data k", "k n"),
-            results="",
-            max_examples=40,
-            laws="value",
-        )
-    assert "  partial means: averaged over data the blocks are right\n" in str(raised.value)
+            ("batch@data k", "k n"),
+            "",
+            "partial means: averaged over data the blocks are right",
+        ),
+    ],
+    ids=["sum", "mean"],
+)
+def test_a_missing_reduction_is_named_with_its_role(
+    function: Any, reference: Any, arguments: Any, results: Any, told: str
+) -> None:
+    """Blocks whose sum or average over a role is right are reported as partial sums or means over that role."""
+    with pytest.raises(AssertionError) as raised:
+        check_program(function, reference, arguments=arguments, results=results, max_examples=40, laws="value")
+    assert f"  {told}\n" in str(raised.value)
 
 
 @pytest.mark.lengthy
 def test_the_script_of_a_program_runs_alone(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It exits with 1 while the bug is there, trees, roles and global arrays included."""
+    """The script of a failing program, with trees, roles and global arrays, exits with 1."""
     monkeypatch.chdir(tmp_path)
     for name in ("mlp", "step", "whole"):
         with pytest.raises(AssertionError):
@@ -139,7 +127,6 @@ MISSPELT = ("batch@dta embed", "embed hidden@model", "hidden@model embed")
             {"results": "batch@data embd"},
             "of arguments of shapes (2, 3), (3, 4), (4, 3); no argument has embd: did you ",
         ),
-        ({"results": "rows rows"}, "of arguments of shapes (2, 3), (3, 4), (4, 3); no argument has rows"),
         (
             {"results": {"y": "batch@data embed"}},
             "the reference returns *: expected {'y': *}, as results are",
@@ -157,15 +144,10 @@ MISSPELT = ("batch@dta embed", "embed hidden@model", "hidden@model embed")
             {"options": {"scale": (0.5, [1])}},
             "options: scale=[1]: expected None, a bool, a finite number, a short text",
         ),
-        ({"options": {"causal": True}}, "options: causal=True: expected the values to draw from, such as (True,)"),
         ({"options": {"op": "sum"}}, "options: op='sum': expected the values to draw from, such as ('sum',)"),
-        ({"options": {"scale": (jnp.float32,)}}, "options: scale=<class 'jax.numpy.float32'>: expected None, a bool"),
         ({"optional": ["expert"]}, "optional: 'expert': expected some of data, model"),
         ({"optional": ["model"], "one_axis": ["model"]}, "optional: 'model': expected none of one_axis"),
-        ({"optional": 3}, "optional=3: expected"),
-        ({"optional": "expert"}, "optional: 'expert': expected some of data, model"),
         ({"sizes": {"embed": -1}}, "sizes: embed=-1: expected a whole number of at least 1"),
-        ({"sizes": {"embed": ()}}, "sizes: embed: expected at least one"),
         ({"multiples": {"embed": 0}}, "multiples: embed=0: expected a whole number of at least 1"),
         ({"most_devices": 0}, "most_devices=0: expected a whole number of at least 1"),
         ({"random_seed": -1}, "random_seed=-1: expected"),
@@ -178,7 +160,6 @@ MISSPELT = ("batch@dta embed", "embed hidden@model", "hidden@model embed")
         ({"laws": ["values"]}, "laws='values': no such law; did you mean 'value'"),
         ({"max_examples": 0}, "max_examples=0: expected a whole number"),
         ({"arguments": MISSPELT}, "; arguments: role 'dta': did you mean 'data'?"),
-        ({"arguments": MISSPELT, "function": lambda *xs, data, model: xs[0]}, "role 'dta': did you mean 'data'?"),
         (
             {"arguments": MISSPELT, "function": lambda a, b, c, /, *, model, eps=1: a},
             "; arguments: role 'dta': expected a parameter 'dta' of the function",
@@ -188,7 +169,7 @@ MISSPELT = ("batch@dta embed", "embed hidden@model", "hidden@model embed")
     ],
 )
 def test_a_description_that_cannot_be_used_is_one_line(changed: dict[str, Any], message: str) -> None:
-    """It names the argument, its value, and what was expected."""
+    """A wrong description is refused in one line with the argument, its value and what was expected."""
     given = {"function": mlp, **MLP, **changed}
     with pytest.raises(ValueError, match=re.escape(message)) as raised:
         check_program(given.pop("function"), numpy_mlp, **given)
@@ -197,7 +178,7 @@ def test_a_description_that_cannot_be_used_is_one_line(changed: dict[str, Any], 
 
 @pytest.mark.lengthy
 def test_a_function_may_be_described_anew() -> None:
-    """What is known of it as one program is not taken for what it is as another."""
+    """A second description of a function is checked by itself, without results of the first."""
     right: dict[str, Any] = {"arguments": ("n@data",), "max_examples": 3, "laws": "value", "dtypes": ["float32"]}
     check_program(doubled, lambda x: 2 * x, results="n@data", **right)
     with pytest.raises(AssertionError, match=r"doubled: value: .* wrong"):
@@ -213,7 +194,7 @@ def doubled(x: Any, *, data: Any) -> Any:
 
 @pytest.mark.lengthy
 def test_a_gradient_taken_inside_is_guessed() -> None:
-    """Where a right step is wrong with unchecked types alone, the report says what to state."""
+    """A right step that fails only with unchecked types is reported with the option to state."""
     written = dataclasses.replace(PROGRAMS["step"], more={})
     with pytest.raises(AssertionError, match="JAX has wrong gradients of sums") as raised:
         checked(written, written.right, laws="transformation", max_examples=100)
@@ -223,7 +204,7 @@ def test_a_gradient_taken_inside_is_guessed() -> None:
 
 
 def test_a_role_may_shard_nothing() -> None:
-    """It is handed over all the same."""
+    """A role that shards no dimension is passed to the function."""
     summary = check_program(
         lambda x, *, data, model: lax.pmean(2 * x, model) if data else x,
         lambda x: 2 * x,
@@ -252,7 +233,7 @@ def doubled_in_a_loop(x: Any, count: Any) -> Any:
 @pytest.mark.lengthy
 @pytest.mark.parametrize("reference", [doubled_in_place, doubled_in_a_loop])
 def test_what_jax_cannot_trace_is_numpy(reference: Any) -> None:
-    """However it says so: with a TypeError, an IndexError, or that a number is not known."""
+    """A reference that JAX cannot trace is run in NumPy, whatever exception the tracing raises."""
     described = ("n@data", Array("", "int32", below="n"))
     found = Program(lambda x, count, *, data: 2 * x, reference, arguments=described, results="n@data")
     sizes = {"n": 4}
@@ -265,14 +246,14 @@ def test_what_jax_cannot_trace_is_numpy(reference: Any) -> None:
 
 
 def test_a_reference_that_cannot_be_called_is_told() -> None:
-    """What it raises, and what it was called with."""
+    """A reference that cannot be called is reported with its exception and its arguments."""
     with pytest.raises(ValueError, match=r"cannot be called with batch@data embed, .*, and no role: TypeError"):
         check_program(mlp, lambda x: x, **MLP)
 
 
 @pytest.mark.lengthy
 def test_the_example_of_the_readme_is_what_happens(tmp_path: Any) -> None:
-    """It passes as it stands, and without its sum it is reported in the words that are printed there."""
+    """The README's program passes, and without its sum it fails in the words printed there."""
     code = block(README, "program", "python")
     shown = block(README, "program-failure", "text").rstrip()
     short = code.replace("check_program(mlp,", "check_program(mlp, laws='value', max_examples=10, reference=")
@@ -291,7 +272,7 @@ def test_the_example_of_the_readme_is_what_happens(tmp_path: Any) -> None:
 
 @pytest.mark.lengthy
 def test_the_tests_of_the_readme_run(tmp_path: Path) -> None:
-    """They pass as they stand, each by the name that is printed there."""
+    """The README's tests of a program pass by the names printed there."""
     code = block(README, "program", "python") + block(README, "program-tests", "python")
     short = code.replace("program_test(MLP)", "program_test(MLP, laws=['value', 'gradient'], max_examples=5)")
     assert short != code
@@ -303,7 +284,7 @@ def test_the_tests_of_the_readme_run(tmp_path: Path) -> None:
 
 @pytest.mark.lengthy
 def test_what_is_stated_is_in_the_summary() -> None:
-    """A program from before the types has no law of them, and no gradients; nothing that is known costs a draw."""
+    """The summary names stated limits, and no draw is spent on cases that they exclude."""
     written = PROGRAMS["from_before"]
     summary = checked(written, written.right, max_examples=3)
     assert {tally.law for tally in summary.tallies}.isdisjoint({"type", "gradient", "transformed gradient"})
@@ -322,7 +303,7 @@ def test_what_is_stated_is_in_the_summary() -> None:
 
 @pytest.mark.lengthy
 def test_what_a_function_refuses_is_reported_unless_it_is_stated() -> None:
-    """A plain exception is a violation that says how to state what is needed; a predicate leaves such cases out."""
+    """An exception on an unstated limit is a violation that says how to state it; `serves` excludes such cases."""
     written = PROGRAMS["butterfly"]
     unstated = dataclasses.replace(written, more={"one_axis": ["data"]})
     with pytest.raises(AssertionError) as raised:
@@ -357,24 +338,14 @@ def test_what_a_function_refuses_is_reported_unless_it_is_stated() -> None:
 
 @pytest.mark.lengthy
 def test_a_kernel_that_the_interpreter_cannot_run_is_held_in_doubles() -> None:
-    """One part in a billion too much is seen, though nobody follows the roundings of what is compiled."""
+    """An error of one part in a billion in a compiled kernel is detected in double precision."""
     written = PROGRAMS["pallas"]
 
     def a_trifle(x: Any, w: Any, *, data: Any, model: Any) -> Any:
         return written.right(x, w, data=data, model=model) * (1 + 1e-9)
 
-    def off_in_float32(by: float) -> Any:
-        def off(x: Any, w: Any, *, data: Any, model: Any) -> Any:
-            return written.right(x, w, data=data, model=model) * (1 + by if x.dtype == jnp.float32 else 1)
-
-        return off
-
     with pytest.raises(AssertionError, match=r"a_trifle: value: .* in double precision"):
         checked(written, a_trifle, laws="value", max_examples=5)
-    single: Any = {"laws": "value", "max_examples": 5, "dtypes": "float32"}
-    checked(written, off_in_float32(2.0**-14), **single)
-    with pytest.raises(AssertionError, match=r"off: value: (?!.*in double precision)"):
-        checked(written, off_in_float32(2.0**-8), **single)
     summary = checked(written, written.right, laws="value", max_examples=3)
     assert "the interpreter cannot run pallas_call" in str(summary)
     assert all(tally.structures > 0 for tally in summary.tallies)
@@ -397,7 +368,7 @@ def axes_of(role: Any) -> tuple[str, ...]:
 
 
 def test_a_dimension_may_be_sharded_over_two_roles() -> None:
-    """Each piece of the first is sharded over the second."""
+    """A dimension over two roles is sharded by the first role and then by the second."""
     described: dict[str, Any] = {"arguments": ["n@data@fsdp k"], "results": "n@data@fsdp k", "dtypes": "float32"}
 
     def reference(x: Any) -> Any:
@@ -408,28 +379,16 @@ def test_a_dimension_may_be_sharded_over_two_roles() -> None:
         check_program(numbered_the_other_way, reference, **described, laws=["value"], max_examples=20)
 
 
-@pytest.mark.lengthy
-def test_what_is_sharded_is_no_replica() -> None:
-    """Blocks that are equal by chance are not said to have to be."""
-
-    def marked(x: Any, *, data: Any) -> Any:
-        return 0 * x + 3 * (lax.axis_index(data) == 1).astype(x.dtype)
-
-    with pytest.raises(AssertionError) as caught:
-        check_program(marked, lambda x: 0 * x, arguments=["n@data"], results="n@data", laws=["value"], max_examples=20)
-    assert "replica" not in str(caught.value)
-
-
 def test_a_law_that_has_nothing_to_ask_is_said() -> None:
-    """Of a program without floats among its results there is no gradient to check: whoever asks for it is told."""
-    written = PROGRAMS["truth"]
+    """A law that does not apply to a program is named in the summary."""
+    written = PROGRAMS["counts"]
     summary = checked(written, written.right, max_examples=3, laws=("value", "gradient"))
     assert "not checked, since there is nothing to ask: gradient" in str(summary)
 
 
 @pytest.mark.lengthy
 def test_the_derivative_of_a_numpy_reference_knows_constants() -> None:
-    """Results that are no floats have no derivative in NumPy either."""
+    """Results of a NumPy reference that are not floats have no derivative."""
 
     def in_numpy(x: Any, w: Any, mask: Any) -> Any:
         return {"loss": np.sum(((x @ w) ** 2)[mask]), "count": np.sum(mask).astype(np.int32)}
@@ -441,22 +400,8 @@ def test_the_derivative_of_a_numpy_reference_knows_constants() -> None:
         checked(written, written.wrong, max_examples=5, laws=laws)
 
 
-def test_a_large_mesh_holds_no_square_of_itself() -> None:
-    """Of experts that every router knows each device of a large mesh has a row for all: of few devices, then."""
-
-    def gathered(x: Any, w: Any, *, ep: Any) -> Any:
-        return x @ lax.all_gather(w, ep, tiled=True)
-
-    program = Program(gathered, lambda x, w: x @ w, arguments=("t@ep e", "e@ep d"), results="t@ep d")
-    with meant(program.implementation):
-        cases = drawn(LAWS["scale"].cases(program.implementation, Scope(large=4096)), 100)
-    held = [case.mesh.size * math.prod(o.block) for case in cases for o in case.operands]
-    assert max(held) <= MOST_ON_ALL
-    assert 128 < max(case.mesh.size for case in cases) <= 256
-
-
 def masked_softmax(x: Any, count: Any, *, context: Any, mask: float, right: bool) -> Any:
-    """Of the first numbers, those behind them masked by a large one."""
+    """A softmax of the first `count` numbers, with the others masked by a large constant."""
     size = x.shape[0]
     counts = lax.axis_index(context) * size + jnp.arange(size) < count
     masked = jnp.where(counts, x, mask)
@@ -472,9 +417,9 @@ def whole_masked_softmax(x: Any, count: Any) -> Any:
 
 
 @pytest.mark.parametrize("dtype", ["float32", marked(["bfloat16"], ())[0]])
-@pytest.mark.parametrize("mask", marked([-1e4, -1e9, -1e8 / 3, -1e30], [-1e9, -1e30]))
+@pytest.mark.parametrize("mask", marked([-1e9, -1e30], [-1e9]))
 def test_a_large_constant_hides_nothing(mask: float, dtype: str) -> None:
-    """That it may have been rounded says nothing of where it is subtracted from itself, as where all is masked."""
+    """The rounding of a large mask that cancels itself neither excuses a wrong softmax nor fails a right one."""
     described: Any = {
         "arguments": ("t@context", Array("", "int32", upto="t")),
         "results": "t@context",
@@ -495,13 +440,13 @@ def test_a_large_constant_hides_nothing(mask: float, dtype: str) -> None:
 
 
 def counted(ids: Any, *, data: Any, dtype: str) -> Any:
-    """How often each of five numbers is there, counted in a dtype by each participant."""
+    """Counts of five numbers, in a dtype on each participant."""
     local = jnp.sum(jax.nn.one_hot(ids, 5, dtype=dtype), 0, dtype=dtype)
     return lax.psum(local.astype("int32"), data)
 
 
 def counted_whole(ids: Any) -> Any:
-    """How often each is there."""
+    """Counts of five numbers in the whole array."""
     return jnp.zeros(5, "int32").at[ids].add(1)
 
 
@@ -534,7 +479,7 @@ def through(dtype: str, x: Any) -> Any:
 
 @pytest.mark.parametrize("stated", [None, "bfloat16"])
 def test_a_cast_is_right_where_the_reference_has_one(stated: str | None) -> None:
-    """To a float as narrow, and to a narrower one not."""
+    """A cast to the reference's dtype passes, and one to a narrower dtype is reported."""
 
     def meant(x: Any) -> Any:
         return 3 * x if stated is None else through(stated, x)
@@ -569,7 +514,7 @@ IDS, COUNTS, ROWS = Array("n@data", "int32", below=5), Array("5", "int32"), "n@d
 def test_what_few_cases_have_is_drawn(
     right: Any, wrong: Any, reference: Any, argument: Any, result: Any, law: str
 ) -> None:
-    """Equal numbers, more of them than eight bits count, or bfloat16, a part behind long chunks, and rows of zeros."""
+    """Overflowing counts, remainders of long chunks and zero rows are drawn often enough to detect their bugs."""
     described: Any = {"arguments": (argument,), "results": result, "laws": [law]}
     check_program(right, reference, **described, max_examples=20)
     with pytest.raises(AssertionError, match=f"^{wrong.func.__name__}: {law}: "):

@@ -48,7 +48,7 @@ def token_by_token(
 
 @given(place=places(), smoothing=st.sampled_from([0.0, 0.1]), ignored=st.sampled_from([-1, 0]))
 def test_the_loss_is_that_of_whole_tokens(place: Any, smoothing: float, ignored: int) -> None:
-    """The oracle's losses, their differences and their adjoint are those of tokens with all of their classes."""
+    """The oracle's losses, differences and adjoint are those of tokens with all of their classes."""
     mesh, axes, seed = place
     shapes = [(3, 2), (2, 2), (3, 2), (2, 2), (3,)]
     x, w, dx, dw, ct = (floats(mesh, *shape, seed=seed + i) for i, shape in enumerate(shapes))
@@ -106,10 +106,7 @@ def program(form: Any, dtype: str) -> Program:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_logits_are_never_there(dtype: str) -> None:
-    """Chunked, no array of the traced program, forward or backward, is as large as a quarter of the logits.
-
-    Its peak is below them as well; that of the plain form is above, and so it would be if anything kept them.
-    """
+    """The chunked form has no array of a quarter of the logits, forward or backward."""
     mesh, logits = abstract_mesh(PARTICIPANTS), TOKENS * CLASSES
     for form, has_them in (
         (forms.projected_cross_entropy, True),

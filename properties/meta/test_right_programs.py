@@ -1,4 +1,4 @@
-"""Right programs in the styles of those who write them, none of which is reported: each was once."""
+"""Right programs in users' styles, each of which was once reported falsely."""
 
 from typing import Any
 
@@ -178,14 +178,14 @@ BRIEF = (
 
 @pytest.mark.parametrize("name", marked(PROGRAMS, BRIEF))
 def test_a_right_program_is_not_reported(name: str) -> None:
-    """In values and gradients, on both engines."""
+    """A right program passes in values and gradients on both engines."""
     laws = [law for law in ("value", "gradient") if law == "value" or PROGRAMS[name].contract.has_gradient]
     check_program(PROGRAMS[name], max_examples=20, laws=laws)
 
 
 @pytest.mark.lengthy
 def test_a_mean_may_travel_with_its_count() -> None:
-    """Where the mean is NaN the rule for quotients makes NaN of its derivative, if both are one array."""
+    """A masked mean passes if its sum and count travel in one array."""
 
     def packed(values: JaxArray, mask: JaxArray, axis_name: Any) -> JaxArray:
         wide = jnp.promote_types(values.dtype, jnp.float32)

@@ -1,4 +1,4 @@
-"""A pass means something: what is not supported, not run or excused is told from what held."""
+"""Verdicts: unsupported, not run and excused cases are distinguished from those that held."""
 
 import dataclasses
 import re
@@ -32,7 +32,7 @@ SMALL = Scope(max_devices=4, available=4, large=24)
 
 
 def found(contract: str, function: Function, law: str, engine: str, examples: int, patience: int = ENOUGH) -> Finding:
-    """What a law finds in a function, which claims to hide what it sends, so that every law has something to ask."""
+    """The finding of a law on a function, with a claim of overlap so that every law applies."""
     implementation = dataclasses.replace(user_implementation(contract, function), overlap=Overlap("0"))
     return find_violation(
         LAWS[law], implementation, engine_named(engine), SMALL, max_examples=examples, random_seed=1, shrink=False,
@@ -60,10 +60,7 @@ def few(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
 @pytest.mark.lengthy
 @pytest.mark.parametrize("law", [law for law in LAWS if law != "eager"])
 def test_what_supports_nothing_does_not_pass(law: str) -> None:
-    """A function that only raises NotImplementedError is held to nothing, by no law, that of errors included.
-
-    Those of a part of the cases do not apply to it, which is no pass either if nothing else held.
-    """
+    """A function that raises only NotImplementedError passes no law, and a partial law does not apply to it."""
     finding = found("ring_shift", declines, law, LAWS[law].engines[0], 2, patience=40)
     assert finding.violation is None
     assert finding.tally.structures == 0
@@ -80,7 +77,7 @@ def test_what_supports_nothing_does_not_pass(law: str) -> None:
 
 
 def test_words_of_an_exception_declare_nothing() -> None:
-    """Of all exceptions only NotImplementedError says that a case is not supported, whatever the words of others."""
+    """NotImplementedError alone declares a case unsupported, whatever other exceptions say."""
     for law in ("value", "gradient"):
         finding = found("ring_shift", claims, law, "simulate", 2)
         assert finding.violation is not None
@@ -89,7 +86,7 @@ def test_words_of_an_exception_declare_nothing() -> None:
 
 @pytest.mark.lengthy
 def test_what_supports_few_is_reported_with_the_share() -> None:
-    """Other cases are drawn in place of those not supported; what is left out and why is in the summary of `check`."""
+    """Unsupported cases are replaced by other draws, and the summary has their share and reasons."""
     summary = check("ring_shift", few, laws=(name for name in ("value", "error")), max_examples=10)
     assert [tally.structures for tally in summary.tallies] == [24, 2, 3]
     text = str(summary)
@@ -99,7 +96,7 @@ def test_what_supports_few_is_reported_with_the_share() -> None:
 
 
 def test_reasons_that_differ_in_their_values_are_one() -> None:
-    """A message that names the mesh is not listed once for every mesh, and another one is not lost among them."""
+    """Reasons that differ only in values are counted as one, and other reasons separately."""
     counted = {
         "f: axis_name=('dp', 'sp'): expected 1, on the mesh (dp=1, sp=4)": 3,
         "f: axis_name='dp': expected 1 axis": 1,
@@ -109,18 +106,9 @@ def test_reasons_that_differ_in_their_values_are_one() -> None:
     assert alike(counted) == [(first, 2, 5), (other, 1, 1)]
 
 
-@pytest.mark.lengthy
-def test_no_law_is_no_check() -> None:
-    """Laws that are none are refused, and an iterator of laws is not used up by looking at it."""
-    with pytest.raises(ValueError, match=r"laws=\(\): expected some of value, "):
-        check("ring_shift", few, laws=iter(()))
-    with pytest.raises(AssertionError, match="held on no case"):
-        check("ring_shift", declines, laws=iter(["value"]), max_examples=2)
-
-
 @pytest.mark.parametrize("laws", [[], ""])
 def test_no_laws_are_told_from_all(laws: Any) -> None:
-    """An empty choice of laws is refused; None means all of them, and no claims."""
+    """An empty choice of laws is refused, and None means all laws and no claims."""
     with pytest.raises(ValueError, match=r"laws=\(\): expected some of value, "):
         check("ring_shift", few, laws=laws)
     assert named("laws", None, LAWS) == tuple(LAWS)
@@ -132,23 +120,20 @@ def test_no_laws_are_told_from_all(laws: Any) -> None:
     ("arguments", "message"),
     [
         ({"max_examples": 0}, "max_examples=0: expected a whole number, at least 1"),
-        ({"max_examples": -3}, "max_examples=-3: expected a whole number, at least 1"),
         ({"max_examples": 2.5}, "max_examples=2.5: expected a whole number, at least 1"),
         ({"max_examples": True}, "max_examples=True: expected a whole number, at least 1"),
-        ({"max_examples": None}, "max_examples=None: expected a whole number, at least 1"),
         ({"laws": 7}, "laws=7: expected a name, some names, or None for the default"),
-        ({"claims": 7}, "claims=7: expected a name, some names, or None for the default"),
     ],
     ids=str,
 )
 def test_a_wrong_argument_of_check_is_named(arguments: dict[str, Any], message: str) -> None:
-    """What `check` cannot use is refused before anything runs, with the argument, its value and what was expected."""
+    """A wrong argument of `check` is refused before anything runs, with its value and what was expected."""
     with pytest.raises(GivenError, match=f"^{re.escape(message)}$"):
         check("ring_shift", few, **arguments)
 
 
 def test_a_function_in_the_contracts_place_is_told() -> None:
-    """Arguments that were swapped are named, in place of all the contracts that there are."""
+    """Swapped contract and function are reported as such."""
     with pytest.raises(GivenError, match=r"^contract=<function few .*: expected the contract's name first, and the"):
         check(few, "ring_shift")  # type: ignore[arg-type]
 
@@ -175,9 +160,9 @@ RESULTS = {
 
 
 @pytest.mark.parametrize("name", RESULTS)
-@pytest.mark.parametrize("law", ["value", "gradient", "type", "transformation", "communication", "agreement"])
+@pytest.mark.parametrize("law", ["value", "type", "communication"])
 def test_results_have_the_right_tree_shapes_and_dtypes_first(law: str, name: str) -> None:
-    """Every law compares what is returned with what was expected, before it looks at any number."""
+    """Every law compares tree, shapes and dtypes of results before their numbers."""
     change, words = RESULTS[name]
     finding = found("ring_shift", returning(change), law, LAWS[law].engines[0], 40)
     assert finding.violation is not None
@@ -208,17 +193,6 @@ def exchange_without_gradient(
     return _exchange(x, axis_name, split_axis, concat_axis, tiled)
 
 
-@pytest.mark.lengthy
-@pytest.mark.parametrize("law", ["gradient", "transformed gradient", "agreement"])
-def test_a_transpose_of_the_functions_own_is_not_excused(law: str) -> None:
-    """JAX's transpose of an untiled all_to_all is excused, since with the right one the law holds; no other is."""
-    engine = LAWS[law].engines[0]
-    right = found("all_to_all", exchange, law, engine, 25)
-    assert right.violation is None
-    assert set(right.tally.defects) == {"all_to_all_untiled_transpose"}
-    assert found("all_to_all", exchange_without_gradient, law, engine, 25).violation is not None
-
-
 def scatter(x: Array, axis_name: Any, *, scatter_dimension: int = 0, tiled: bool = False) -> Array:
     """JAX's own."""
     return lax.psum_scatter(x, axis_name, scatter_dimension=scatter_dimension, tiled=tiled)
@@ -232,16 +206,29 @@ def scatter_that_raises(x: Array, axis_name: Any, *, scatter_dimension: int = 0,
 
 
 @pytest.mark.lengthy
-def test_an_index_error_of_the_functions_own_is_not_excused() -> None:
-    """JAX's wrong batching of an untiled psum_scatter is excused, since with the right one the law holds."""
-    right = found("reduce_scatter", scatter, "transformation", "simulate", 200)
-    assert right.violation is None
-    assert set(right.tally.defects) == {"psum_scatter_untiled_vmap"}
-    assert found("reduce_scatter", scatter_that_raises, "transformation", "simulate", 200).violation is not None
+@pytest.mark.parametrize(
+    ("contract", "law", "right", "wrong", "defect"),
+    [
+        *(
+            ("all_to_all", law, exchange, exchange_without_gradient, "all_to_all_untiled_transpose")
+            for law in ("gradient", "transformed gradient", "agreement")
+        ),
+        ("reduce_scatter", "transformation", scatter, scatter_that_raises, "psum_scatter_untiled_vmap"),
+    ],
+)
+def test_an_error_of_the_functions_own_in_the_words_of_a_defect_is_not_excused(
+    contract: str, law: str, right: Function, wrong: Function, defect: str
+) -> None:
+    """JAX's own function is excused for its defect, and one that raises the same words by itself is reported."""
+    engine, examples = LAWS[law].engines[0], 200 if law == "transformation" else 25
+    finding = found(contract, right, law, engine, examples)
+    assert finding.violation is None
+    assert set(finding.tally.defects) == {defect}
+    assert found(contract, wrong, law, engine, examples).violation is not None
 
 
 def test_a_defect_is_of_its_versions_and_platform(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A defect is in the versions between those that its script showed it on, and in the compiler of its platform."""
+    """A defect excuses only in its versions of JAX and on its platform."""
     lost, negative = DEFECTS["pmax_loses_nan"], DEFECTS["negative_scatter_dimension"]
     xla, simulate = engine_named("xla"), engine_named("simulate")
     for version, both, one in (("0.10.1", False, False), ("0.10.2", True, True), ("0.11.0", True, False)):
@@ -271,7 +258,7 @@ def tripled_tangent(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
 
 @pytest.mark.lengthy
 def test_each_mode_of_differentiation_is_checked_where_it_exists() -> None:
-    """A while_loop has forward mode alone, which is checked: a right one holds, a wrong tangent is reported."""
+    """A while_loop is checked in forward mode alone, and a wrong tangent of one is reported."""
     right = found("ring_shift", loops, "gradient", "simulate", 10)
     assert right.violation is None
     assert right.tally.structures == 10
@@ -282,7 +269,7 @@ def test_each_mode_of_differentiation_is_checked_where_it_exists() -> None:
 
 @pytest.mark.lengthy
 def test_an_error_of_the_suite_hides_no_violation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A law that itself fails is told beside what the other laws find, before and after it."""
+    """A law that fails by itself is reported with the violations of the laws before and after it."""
 
     def fails(*ignored: object) -> int:
         raise SuiteError("the oracle fails, an error of this suite")
@@ -297,7 +284,7 @@ def test_an_error_of_the_suite_hides_no_violation(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_law_that_ran_on_nothing_is_not_called_held() -> None:
-    """Where no case could be run, and that is no failure, the table says so."""
+    """The table says `not run` or `excused` of a law without a case that held."""
     tally = Tally("ring_shift", "mine", "scale", "simulate")
     assert verdict_row(tally)[2] == "not run"
     tally.structures = 1
@@ -307,7 +294,7 @@ def test_a_law_that_ran_on_nothing_is_not_called_held() -> None:
 
 @pytest.mark.lengthy
 def test_a_function_that_keeps_state_is_told() -> None:
-    """What it did once and does not do again on the same case is reported, and said to be no property of that case."""
+    """A function that differs between two calls is reported as not the same twice."""
     seen = set()
 
     def shift(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
@@ -333,7 +320,7 @@ def first_waits(x: Array, axis_name: Any, *, offset: int = 1) -> Array:
 
 
 def test_what_the_interpreter_finds_stuck_is_not_run() -> None:
-    """Compiled, devices that wait for one another would end the process, and nothing would be told."""
+    """A program that deadlocks in the interpreter is reported and not run compiled."""
     with pytest.raises(AssertionError, match="CollectiveMismatch") as caught:
         check("ring_shift", first_waits, max_examples=20, laws=["value", "type"])
     table = str(caught.value).partition("\nlaw ")[2]
@@ -342,7 +329,7 @@ def test_what_the_interpreter_finds_stuck_is_not_run() -> None:
 
 
 def test_nothing_is_run_that_the_interpreter_finds_stuck() -> None:
-    """Asked for the compiled program alone, what is told is the same, and the process goes on."""
+    """A check of the compiled program alone reports a deadlock without running it."""
     finding = found("ring_shift", first_waits, "value", "xla", 10)
     assert finding.violation is not None
     assert finding.violation.kind == "deadlock"

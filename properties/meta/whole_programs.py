@@ -44,21 +44,6 @@ def numpy_mlp(x: Any, w_in: Any, w_out: Any) -> Any:
     return np.maximum(x @ w_in, 0) @ w_out
 
 
-def scores(q: Any, k: Any, *, data: Any, heads: Any) -> Any:
-    """Logits of every head, by an einsum with batch and head dimensions, nothing of which is shared."""
-    return jnp.einsum("bshd,bthd->bhst", q, k) / jnp.sqrt(jnp.float32(q.shape[-1])).astype(q.dtype)
-
-
-def scores_by_heads(q: Any, k: Any, *, data: Any, heads: Any) -> Any:
-    """Divides by the root of the number of local heads."""
-    return jnp.einsum("bshd,bthd->bhst", q, k) / jnp.sqrt(jnp.float32(q.shape[-2])).astype(q.dtype)
-
-
-def whole_scores(q: Any, k: Any) -> Any:
-    """In JAX."""
-    return jnp.einsum("bshd,bthd->bhst", q, k) / jnp.sqrt(q.shape[-1])
-
-
 def normalised(x: Any, *, data: Any) -> Any:
     """Statistics over the whole batch."""
     mean = lax.pmean(x.mean(0), data)
@@ -92,37 +77,6 @@ def whole_softmax(x: Any, temperature: float) -> Any:
     """In NumPy."""
     powers = np.exp((x - x.max(-1, keepdims=True)) / temperature)
     return powers / powers.sum(-1, keepdims=True)
-
-
-@jax.custom_vjp
-def _doubled(x: Any) -> Any:
-    return 2 * x
-
-
-_doubled.defvjp(lambda x: (2 * x, None), lambda _, ct: (2 * ct,))
-
-
-@jax.custom_vjp
-def _halved_back(x: Any) -> Any:
-    return 2 * x
-
-
-_halved_back.defvjp(lambda x: (2 * x, None), lambda _, ct: (ct,))
-
-
-def custom(x: Any, *, data: Any) -> Any:
-    """A derivative of its own, around a collective."""
-    return lax.psum(_doubled(x[0]), data)
-
-
-def custom_by_half(x: Any, *, data: Any) -> Any:
-    """Whose backward pass forgets the factor."""
-    return lax.psum(_halved_back(x[0]), data)
-
-
-def whole_custom(x: Any) -> Any:
-    """In JAX: the blocks of all participants, added up."""
-    return 2 * x.sum(0)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(1,))
@@ -162,7 +116,7 @@ def from_before(x: Any, *, data: Any) -> Any:
 
 
 def from_before_on_each(x: Any, *, data: Any) -> Any:
-    """Without the sum over devices, which `check_vma` would have told."""
+    """The same without the sum over devices, which `check_vma` would have reported."""
     zeros = jnp.zeros(x.shape[1:], x.dtype)
     return lax.fori_loop(0, x.shape[0], lambda i, total: total + x[i], zeros)
 
@@ -290,12 +244,12 @@ def lookup_without_its_mask(table: Any, ids: Any, *, model: Any) -> Any:
 
 
 def counts(ids: Any, *, data: Any) -> Any:
-    """How often each of five numbers occurs: integers alone."""
+    """Counts of five numbers: integers alone."""
     return lax.psum((ids[:, None] == jnp.arange(5)).astype(jnp.int32).sum(0, dtype=jnp.int32), data)
 
 
 def counts_on_each(ids: Any, *, data: Any) -> Any:
-    """Whether it occurs on each device."""
+    """Presence on each device, added up, in place of counts."""
     return lax.psum((ids[:, None] == jnp.arange(5)).any(0).astype(jnp.int32), data)
 
 
@@ -322,16 +276,6 @@ def whole_counted_loss(x: Any, w: Any, mask: Any) -> Any:
     return {"loss": jnp.sum(terms), "count": jnp.sum(mask, dtype=jnp.int32)}
 
 
-def some_positive(x: Any, *, data: Any) -> Any:
-    """Which columns have a positive number: of results, the truth."""
-    return lax.pmax((x > 0).any(0).astype(jnp.int32), data) > 0
-
-
-def some_positive_everywhere(x: Any, *, data: Any) -> Any:
-    """Which have one on each device."""
-    return lax.pmin((x > 0).any(0).astype(jnp.int32), data) > 0
-
-
 def whole(x: Any, w: Any, *, mesh: Any, data: Any, model: Any) -> Any:
     """A function of global arrays with its own `shard_map`."""
     function: Any = jax.shard_map(
@@ -353,7 +297,7 @@ def whole_turned(x: Any, w: Any, *, mesh: Any, data: Any, model: Any) -> Any:
 
 
 def constrained(x: Any, w: Any, *, mesh: Any, data: Any, model: Any) -> Any:
-    """A function of global arrays that leaves communication to the compiler."""
+    """A function of global arrays whose communication is the compiler's."""
     return lax.with_sharding_constraint(x @ w, NamedSharding(mesh, P(data, None)))
 
 
@@ -367,16 +311,11 @@ PROGRAMS: dict[str, Written] = {
         mlp, mlp_without_its_sum, numpy_mlp,
         ("batch@data embed", "embed hidden@model", "hidden@model embed"), "batch@data embed",
     ),
-    "scores": Written(
-        scores, scores_by_heads, whole_scores,
-        ("b@data s h@heads d", "b@data t h@heads d"), "b@data h@heads s t", {"dtypes": ["float32"]},
-    ),
     "normalised": Written(normalised, normalised_locally, whole_normalised, ("b@data f",), "b@data f"),
     "softmax": Written(
         softmax, softmax_with_a_trifle, whole_softmax, ("t c@model",), "t c@model",
         {"options": {"temperature": (1.0, 2.0)}, "dtypes": ["float32"]},
     ),
-    "custom": Written(custom, custom_by_half, whole_custom, ("@data n",), "n", law="gradient"),
     "parallel": Written(
         parallel, parallel_summed_back, lambda x, w: x @ w, ("b k@model", "k@model n"), "b n", law="gradient",
     ),
@@ -418,9 +357,6 @@ PROGRAMS: dict[str, Written] = {
         counted_loss, counted_loss_of_constant_weights, whole_counted_loss,
         ("batch@data i", "i o", Array("batch@data", "bool")), {"loss": "", "count": Array("", "int32")},
         law="gradient",
-    ),
-    "truth": Written(
-        some_positive, some_positive_everywhere, lambda x: (x > 0).any(0), ("b@data n",), Array("n", "bool"),
     ),
     "whole": Written(
         whole, whole_turned, lambda x, w: x @ w, ("b@data k@model", "k@model n"), "b@data n", {"whole": True},

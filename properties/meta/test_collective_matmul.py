@@ -31,8 +31,8 @@ from shardproof.properties.laws.law import LAWS
 from shardproof.properties.meta.brief import first_of_each, marked
 from shardproof.properties.meta.test_algorithms import check_forward, recorded
 from shardproof.properties.performance.choosing import scheduled
-from shardproof.properties.performance.machines import flops_in, loads_in
 from shardproof.properties.performance.operations import Operation, operations_of
+from shardproof.properties.performance.timeline import flops_in, loads_in
 from shardproof.properties.programs.implementations import FORMS, OVERLAPPED, PRODUCTS, Implementation
 from shardproof.properties.programs.program import Seen, forward
 from shardproof.properties.runner.search import find_violation

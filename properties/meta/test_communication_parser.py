@@ -23,8 +23,7 @@ from shardproof.oracles.communication import Cost
 from shardproof.properties.communication.counted import of_compiled, of_record
 from shardproof.properties.communication.groups import lists, replica_groups
 from shardproof.properties.communication.hlo import Branch, CompiledCollective, collectives
-from shardproof.properties.communication.shapes import Shape, arrays
-from shardproof.properties.communication.text import HloError, read, split
+from shardproof.properties.communication.text import HloError, Shape, arrays, read, split
 from shardproof.properties.engines import simulate
 
 SAVED = Path(__file__).parent / "saved_hlo"

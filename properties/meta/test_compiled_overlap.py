@@ -21,14 +21,17 @@ from shardproof.properties.performance.chips import CHIPS, chip
 from shardproof.properties.performance.measured import compiling
 from shardproof.properties.performance.measured.compiled_overlap import (
     FOR_ITSELF,
+    ROOM,
     WITH_ROOM,
     check_compiled_overlap,
+    longest,
+    place,
+    roomy,
     sizes_of_compiled,
 )
 from shardproof.properties.performance.measured.compiling import Compiling
-from shardproof.properties.performance.room import ROOM, longest, place, roomy
 from shardproof.properties.performance.tpu_compiler import Compiled, NotCompiled, Request, Topology
-from shardproof.properties.performance.tpu_compiler.request import BACKWARD, FORWARD
+from shardproof.properties.performance.tpu_compiler.process import BACKWARD, FORWARD
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS
 from shardproof.properties.programs.overlap import Overlap
 from shardproof.properties.programs.violation import Broken

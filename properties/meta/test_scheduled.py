@@ -18,8 +18,8 @@ from shardproof.properties.performance.chips import chip
 from shardproof.properties.performance.frames import Frames
 from shardproof.properties.performance.modelled import Place, Work, alone, sides
 from shardproof.properties.performance.scheduled import Schedule, schedule
-from shardproof.properties.performance.torus import passage
 from shardproof.properties.performance.tpu_compiler import NoTpuCompiler, Request, Topology, TpuCompiler
+from shardproof.properties.performance.tpu_compiler.topology import passage
 from shardproof.properties.performance.trips import trips
 from shardproof.properties.performance.walking import clock
 from shardproof.properties.programs.implementations import PRODUCTS

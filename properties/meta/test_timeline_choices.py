@@ -12,9 +12,9 @@ from shardproof.properties.performance.choosing import Choice, choice, choose, f
 from shardproof.properties.performance.commands import agreement
 from shardproof.properties.performance.commands.agreement import Pair, summary
 from shardproof.properties.performance.compiled import known_of, recorded
-from shardproof.properties.performance.machines import flops_in
 from shardproof.properties.performance.modelled import Place, Work
 from shardproof.properties.performance.shaped import KNOWN, laid_out_for, shaped
+from shardproof.properties.performance.timeline import flops_in
 from shardproof.properties.performance.tpu_compiler import Topology
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS
 

@@ -45,19 +45,9 @@ def in_float64() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Lesson:
-    """A teacher with tensor parallelism over `model`, and a student on other devices: what it takes to learn again.
+    """A teacher with features shared over `model`, and a student on other devices: all that it takes to learn again.
 
-    Arguments:
-        teacher: the teacher's mesh.
-        model: its axes over which features are shared; over the others everything is replicated.
-        student: the student's mesh.
-        data: its axes over which examples are shared.
-        teacher_sizes: `D_0` to `D_n` of the teacher's layers.
-        student_sizes: the same of the student's.
-        examples: `B`, of each batch.
-        over: the student's axes over which features are shared.
-        parallelisation: the student's.
-        seed: what the arrays are drawn with.
+    The student shares examples over `data`, and features over `over`, under its `parallelisation`.
     """
 
     teacher: MeshCase
@@ -88,11 +78,8 @@ class Lesson:
 def lessons(draw: st.DrawFn, available: int, *, halves: bool) -> Lesson:
     """Lessons on two disjoint meshes of one or two axes, over devices in any order, most of them with all devices.
 
-    Shrinks to a teacher on one device and a student on another; to three devices where there are more than that.
-
-    Arguments:
-        available: how many devices there are, at least two.
-        halves: whether the teacher has as many devices as the student.
+    Shrinks to a teacher on one device and a student on another, or to three devices where there are more. With `halves`
+    the teacher has as many devices as the student.
     """
     counts = range(4 if halves and available > 3 else min(3, available), available + 1, 2 if halves else 1)
     total = draw(st.sampled_from((*counts, *(counts[-1],) * 4)), label="devices")
@@ -181,18 +168,8 @@ def check(
 ) -> list[float]:
     """Losses and parameters are one device's, logits lie as the student takes them, the teacher stays as it is.
 
-    All steps are issued before a teacher on several devices computes the first logits, and donate what they are given.
-
-    Arguments:
-        lesson: the models and their meshes.
-        kind: the distillation.
-        steps: how many steps are taken.
-        optimiser: the student's, and its definition; None: Adam.
-        again: whether all are on the same batch.
-        patience: how many seconds a host that waits for the teacher is waited for.
-
-    Returns:
-        The losses, one before each step.
+    All steps are issued before a teacher on several devices computes the first logits, for which a host that waits has
+    `patience` in seconds, and donate their arguments. Returns the losses before each step, `again` of the same batch.
     """
     teacher, student, batches = lesson.arrays()
     first = next(batches)

@@ -523,21 +523,6 @@ def test_an_elementwise_result_is_computed_where_it_is(call: Call) -> None:
     assert {name for axes in result.spec for name in axes} == {n for x in call.operands for a in x.spec for n in a}
 
 
-@given(calls("contraction", max_devices=8))
-def test_a_contraction_without_an_axis_in_common_is_not_ambiguous(call: Call) -> None:
-    """It is just where a device would have a part of a sum: where both operands shard what is contracted."""
-    lhs, rhs = call.operands
-    both = [lhs.spec[i] and rhs.spec[j] for i, j in zip(*call.params[0], strict=True)]
-    try:
-        oracle.contraction(lhs, rhs, *call.params)
-    except Ambiguous:
-        assert any(both)
-    except Refused:
-        pass
-    else:
-        assert not any(both)
-
-
 BY_HAND: list[tuple[str, tuple[str, ...], tuple[int, ...], str | type[Refused]]] = [
     # dimensions agree, or one of them is not sharded; an axis shards one dimension
     ("elementwise", ("8@dp,4", "8,4@tp"), (), "8@dp,4@tp"),

@@ -53,13 +53,9 @@ OPTIMISERS: dict[str, tuple[Callable[[], Any], oracle.Optimiser]] = {
 class Form:
     """A training step under one parallelisation.
 
-    Arguments:
-        name: its name.
-        specs: depth, data and model to the PartitionSpecs of parameters and batch.
-        step: `(optimiser, mesh, data, model, microbatches)` to the step.
-        masked: whether a batch has a mask of its examples beside inputs and targets.
-        sharded: whether sizes must be multiples of the participants.
-        shared: whether the participants share the optimiser's state.
+    `specs` maps depth, data and model to the PartitionSpecs of parameters and batch; `step` maps an optimiser, a mesh,
+    data, model and microbatches to the step. A `masked` batch has a mask of its examples, the sizes of a `sharded` form
+    are multiples of the participants, and those of a `shared` one share the optimiser's state.
     """
 
     name: str

@@ -1,9 +1,10 @@
 """The communication of one program, counted three ways: by formula, by the interpreter, by the compiler."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.communication.hlo import Branch, CompiledCollective, Loop, collectives
 from shardproof.properties.engines import Engine
 from shardproof.properties.engines.simulate.record import Record
+from shardproof.properties.programs.expectation import OF_KIND, Expectation, Stated
 from shardproof.properties.programs.program import Program
 
 
@@ -142,3 +144,44 @@ def _runs(
 
 def _branch(contents: Sequence[tuple[CompiledCollective, tuple[Loop | Branch, ...]]]) -> Cost:
     return _cost([(c.kind, times, times * c.own_bytes) for c, times in _runs(contents).items()])
+
+
+def worded(cost: Cost, *, beside: Cost | None = None) -> str:
+    """`4 permutes of 64 bytes in all`; after such a cost of the same kind, `beside`: `3 of 48`."""
+    kinds = [kind for kind, _ in cost.counts]
+    if not kinds:
+        return "no communication" if beside is None else "none"
+    if beside is not None and kinds == [kind for kind, _ in beside.counts] and len(kinds) == 1:
+        return f"{cost.count(kinds[0])} of {cost.bytes_in(kinds[0]):,}"
+    return " and ".join(
+        f"{cost.count(kind)} {kind}{'s' * (cost.count(kind) != 1)} of {cost.bytes_in(kind):,} bytes"
+        + " in all" * (cost.count(kind) != 1)
+        for kind in kinds
+    )
+
+
+def worded_stated(stated: Stated, said: object, names: Collection[str], sizes: Mapping[str, Any]) -> str:
+    """`permute=3, bytes=48 (from permute=p-1,bytes=(p-1)*n/p with p=4, n=64)`; p and n always, others if named.
+
+    Arguments:
+        stated: what is said, in numbers.
+        said: the expectation; anything else is a formula, which no words are known of.
+        names: the names that it speaks of.
+        sizes: what they stand for.
+    """
+    parts = [f"{kind}={number(count)}" for kind, count in stated.counts.items() if count]
+    if stated.bytes is None:
+        parts += [f"{kind}{OF_KIND}={number(size)}" for kind, size in stated.sizes.items() if size]
+    else:
+        parts += [f"bytes={number(stated.bytes)}"]
+    parts += [] if stated.steps is None else [f"steps={number(stated.steps)}"]
+    text = ", ".join(parts) or "none"
+    if not isinstance(said, Expectation):
+        return f"{text} (formula)"
+    told = {name: size for name, size in sizes.items() if name in ("p", "n") or name in names}
+    return f"{text} (from {said} with {', '.join(f'{name}={number(Fraction(size))}' for name, size in told.items())})"
+
+
+def number(value: Fraction) -> str:
+    """A whole number as such, another one as a decimal."""
+    return f"{value.numerator}" if value.denominator == 1 else f"{float(value):g}"

@@ -11,8 +11,17 @@ from dataclasses import dataclass, replace
 
 from shardproof.properties.communication.groups import Groups, lists, replica_groups
 from shardproof.properties.communication.promotion import promoted_from
-from shardproof.properties.communication.shapes import Shape, arrays
-from shardproof.properties.communication.text import Computation, HloError, Instruction, Module, bare, read, split
+from shardproof.properties.communication.text import (
+    Computation,
+    HloError,
+    Instruction,
+    Module,
+    Shape,
+    arrays,
+    bare,
+    read,
+    split,
+)
 
 OPCODES = {
     "all-reduce": "all_reduce",

@@ -8,8 +8,7 @@ widens, moves and narrows by itself may still be taken for one whose type was pr
 name), which is why both numbers are kept.
 """
 
-from shardproof.properties.communication.shapes import arrays, element_bits
-from shardproof.properties.communication.text import Computation, Instruction, Module, bare
+from shardproof.properties.communication.text import Computation, Instruction, Module, arrays, bare, element_bits
 
 MOVES = frozenset(
     {"bitcast", "copy", "reshape", "transpose", "slice", "dynamic-slice", "get-tuple-element", "optimization-barrier"}

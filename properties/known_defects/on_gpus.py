@@ -12,8 +12,7 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.engines.simulate.control import scan_counts
 from shardproof.properties.engines.simulate.liveness import equations, subjaxprs
 from shardproof.properties.known_defects import faults, repairs
-from shardproof.properties.known_defects.defect import Defect
-from shardproof.properties.known_defects.showing import BUFFER_MISSING, by_compiler, of_complex
+from shardproof.properties.known_defects.defect import BUFFER_MISSING, Defect, by_compiler, of_complex
 from shardproof.properties.programs.violation import Broken
 
 NARROW = {"int4": 4, "uint4": 4}

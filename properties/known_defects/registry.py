@@ -2,14 +2,65 @@
 
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.chain import NESTED
-from shardproof.properties.engines.simulate import raised_in
+from shardproof.properties.engines.simulate import RaggedMetadata, raised_in
 from shardproof.properties.known_defects import faults, partly_manual, repairs
-from shardproof.properties.known_defects.defect import Defect
+from shardproof.properties.known_defects.defect import BUFFER_MISSING, Defect, by_compiler, of_complex, under_vmap
 from shardproof.properties.known_defects.on_gpus import GPU
-from shardproof.properties.known_defects.ragged_exchanges import RAGGED
 from shardproof.properties.known_defects.recorded import RECORDED
-from shardproof.properties.known_defects.showing import BUFFER_MISSING, by_compiler, of_complex, under_vmap
 from shardproof.properties.programs.violation import Broken
+
+
+def _backward(case: Case, error: Exception) -> bool:
+    """Whether a gradient is wrong, or the exchange that computes it contradicts itself."""
+    if isinstance(error, Broken):
+        return error.of == "gradient" and error.kind not in ("communication", "overlap")
+    return isinstance(error, RaggedMetadata)
+
+
+def _typed_invariant(case: Case, error: Exception) -> bool:
+    """Whether a result varies that is typed invariant, or JAX finds its cotangent to be of another type."""
+    if isinstance(error, Broken):
+        return error.kind == "replicas"
+    return type(error) is ValueError and str(error).startswith("Expected cotangent type")
+
+
+RAGGED = (
+    Defect(
+        "ragged_all_to_all_cpu",
+        "XLA:CPU compiles no ragged_all_to_all: it raises UNIMPLEMENTED.",
+        platform="cpu",
+        at_fault=faults.ragged_exchange,
+        shows=lambda case, error: by_compiler(error, "HLO opcode `ragged-all-to-all` is not supported"),
+    ),
+    Defect(
+        "ragged_all_to_all_vmap",
+        "vmap of ragged_all_to_all fails an assertion without a message unless all of its operands are mapped.",
+        at_fault=faults.ragged_exchange,
+        shows=lambda case, error: under_vmap(case) and type(error) is AssertionError,
+        repair=repairs.ragged_exchange,
+    ),
+    Defect(
+        "ragged_all_to_all_type",
+        "ragged_all_to_all is typed as its `output` operand alone, so a varying result passes as invariant.",
+        at_fault=faults.ragged_exchange,
+        shows=_typed_invariant,
+        repair=repairs.ragged_exchange,
+    ),
+    Defect(
+        "ragged_all_to_all_output_gradient",
+        "The gradient of ragged_all_to_all by `output` is wrong where an empty slice has the offset of another.",
+        at_fault=faults.ragged_exchange,
+        shows=lambda case, error: _backward(case, error) and not isinstance(error, RaggedMetadata),
+        repair=repairs.ragged_exchange,
+    ),
+    Defect(
+        "ragged_all_to_all_operand_gradient",
+        "The gradient of ragged_all_to_all by `operand` keeps one cotangent of a row that was sent several times.",
+        at_fault=faults.ragged_exchange,
+        shows=_backward,
+        repair=repairs.ragged_exchange,
+    ),
+)
 
 
 def _of_bfloat16(case: Case) -> bool:
@@ -31,7 +82,6 @@ DEFECTS: dict[str, Defect] = {
         Defect(
             "pmax_loses_nan",
             "XLA:CPU: the maximum or minimum over devices ignores NaN, which jax.numpy propagates.",
-            ("0.10.2", "0.12.0.1"),
             platform="cpu",
             at_fault=faults.maximum,
             shows=_loses_nan,
@@ -40,7 +90,6 @@ DEFECTS: dict[str, Defect] = {
         Defect(
             "product_over_three_axes",
             "A product summed over an axis, and sharded over it and, by rows, two more, swaps rows.",
-            ("0.10.2", "0.12.0.1"),
             engine="xla",
             at_fault=faults.product_over_three_axes,
             shows=lambda case, error: isinstance(error, Broken) and error.kind == "values",
@@ -50,7 +99,6 @@ DEFECTS: dict[str, Defect] = {
         Defect(
             "overlapping_update",
             "XLA:CPU: `x.at[1:].set(x[:-1])[None]`, or add, under jit reads of x what it has written already.",
-            ("0.10.2", "0.12.0.1"),
             platform="cpu",
             at_fault=faults.update_of_itself,
             shows=lambda case, error: isinstance(error, Broken) and error.kind == "values",
@@ -60,7 +108,6 @@ DEFECTS: dict[str, Defect] = {
         Defect(
             "top_k_negative_zero",
             "XLA:CPU: top_k takes -0 for less than 0, and so not the first of equal elements, as JAX promises.",
-            ("0.10.2", "0.12.0.1"),
             platform="cpu",
             at_fault=faults.largest,
             shows=lambda case, error: isinstance(error, Broken) and error.kind == "values",
@@ -70,7 +117,6 @@ DEFECTS: dict[str, Defect] = {
         Defect(
             "reduce_max_loses_nan",
             "XLA:CPU: the maximum or minimum of an array of 4,096 elements or more ignores NaN.",
-            ("0.10.2", "0.12.0.1"),
             platform="cpu",
             at_fault=faults.maximum_of_many,
             shows=_loses_nan,
@@ -78,7 +124,6 @@ DEFECTS: dict[str, Defect] = {
         Defect(
             "all_to_all_untiled_transpose",
             "The gradient of an untiled all_to_all raises ValueError unless split_axis equals concat_axis.",
-            ("0.10.2", "0.12.0.1"),
             at_fault=faults.untiled_exchange,
             shows=lambda case, error: type(error) is ValueError and "Expected cotangent type" in str(error),
             repair=repairs.exchange_transposed,
@@ -86,7 +131,6 @@ DEFECTS: dict[str, Defect] = {
         Defect(
             "psum_scatter_untiled_vmap",
             "vmap of an untiled psum_scatter raises IndexError where the batch dimension comes last.",
-            ("0.10.2", "0.12.0.1"),
             at_fault=faults.untiled_scatter,
             shows=lambda case, error: under_vmap(case) and type(error) is IndexError,
             repair=repairs.scatter_batched,
@@ -94,7 +138,6 @@ DEFECTS: dict[str, Defect] = {
         Defect(
             "custom_vmap_jacobian",
             "jacfwd of a custom_vmap calls its rule with an operand that is not batched, which most rules cannot take.",
-            ("0.10.2", "0.12.0.1"),
             at_fault=faults.custom_vmap,
             shows=lambda case, error: "jacobian" in case.chain and not isinstance(error, Broken),
             repair=repairs.custom_vmap_mapped,
@@ -102,7 +145,6 @@ DEFECTS: dict[str, Defect] = {
         Defect(
             "vmap_varying_branch",
             "vmap of a cond whose predicate is mapped and varies raises if a branch casts an operand to vary.",
-            ("0.10.2", "0.12.0.1"),
             at_fault=faults.cast_in_a_branch,
             shows=lambda case, error: (
                 under_vmap(case) and type(error) is ValueError and "invariant->variant" in str(error)
@@ -112,7 +154,6 @@ DEFECTS: dict[str, Defect] = {
         Defect(
             "searchsorted_partial_manual",
             "searchsorted in an array that varies fails an assertion beside an axis that is not manual.",
-            ("0.10.2", "0.12.0.1"),
             at_fault=faults.search,
             shows=lambda case, error: (
                 bool(case.manual) and type(error) is AssertionError and str(error).startswith("ManualAxisType(")
@@ -122,7 +163,7 @@ DEFECTS: dict[str, Defect] = {
         Defect(
             "erf_gradient",
             "The gradient of erf and erfc, and so of an exact GELU, raises where the operand varies.",
-            ("0.12.0.1",),
+            seen_on=("0.12.0.1",),
             at_fault=faults.error_function,
             shows=lambda case, error: (
                 type(error) is ValueError and str(error).startswith("Primitive polynomial requires varying manual axes")
@@ -132,7 +173,6 @@ DEFECTS: dict[str, Defect] = {
         Defect(
             "nested_shard_map_eager",
             "Without jit, a shard_map inside of another raises where it is replicated along an axis of the outer one.",
-            ("0.10.2", "0.12.0.1"),
             engine="xla",
             at_fault=faults.nested,
             shows=lambda case, error: (
@@ -142,7 +182,6 @@ DEFECTS: dict[str, Defect] = {
         Defect(
             "explicit_axis_of_one",
             "Beside an automatic axis that shards an array, its type loses explicit axes of one: shard_map raises.",
-            ("0.10.2", "0.12.0.1"),
             engine="xla",
             at_fault=partly_manual.along_one_explicit,
             shows=lambda case, error: (
@@ -154,7 +193,6 @@ DEFECTS: dict[str, Defect] = {
         Defect(
             "empty_all_gather",
             "A tiled all_gather or psum_scatter along an empty dimension fails in the verifier while lowering.",
-            ("0.10.2", "0.12.0.1"),
             engine="xla",
             at_fault=faults.along_nothing,
             shows=lambda case, error: type(error) is ValueError and "verifier errors" in str(error),
@@ -162,14 +200,13 @@ DEFECTS: dict[str, Defect] = {
         Defect(
             "psum_scatter_partial_explicit",
             "A psum_scatter beside an explicit axis that is not manual cannot be lowered, and untiled not be traced.",
-            ("0.11.2", "0.12.0.1"),
+            seen_on=("0.11.2", "0.12.0.1"),
             at_fault=partly_manual.scatter_beside_explicit,
             shows=lambda case, error: type(error) is ValueError and "Length of sharding.spec" in str(error),
         ),
         Defect(
             "bf16_reduction_partial_manual",
             "XLA:CPU aborts while it compiles a bfloat16 reduction over devices beside an axis that is not manual.",
-            ("0.10.2", "0.12.0.1"),
             platform="cpu",
             at_fault=partly_manual.bfloat16_beside_automatic,
             aborts=lambda case: 0 < len(case.manual) < len(case.mesh.axis_names) or _of_bfloat16(case),
@@ -177,7 +214,6 @@ DEFECTS: dict[str, Defect] = {
         Defect(
             "all_reduce_of_one_partial_manual",
             "XLA cannot compile a psum or pmax over one device beside an axis left to it that shards the operand.",
-            ("0.10.2", "0.12.0.1"),
             engine="xla",
             at_fault=partly_manual.all_reduce_of_one_beside_automatic,
             shows=lambda case, error: by_compiler(error, "Cross-partition allreduce must be in (partial) manual"),
@@ -185,7 +221,6 @@ DEFECTS: dict[str, Defect] = {
         Defect(
             "gather_partial_manual",
             "XLA aborts while it compiles a gather from an array that two axes left to it shard, beside a manual axis.",
-            ("0.10.2", "0.12.0.1"),
             engine="xla",
             at_fault=partly_manual.gather_beside_two_automatic,
             aborts=lambda case: sum(size > 1 for size in case.mesh.sizes) > 2 and bool(case.manual or case.roles),
@@ -193,7 +228,7 @@ DEFECTS: dict[str, Defect] = {
         Defect(
             "nested_partial_manual_order",
             "XLA aborts while it compiles a shard_map in one of a later axis, beside an axis that is not manual.",
-            ("0.11.2", "0.12.0.1"),
+            seen_on=("0.11.2", "0.12.0.1"),
             engine="xla",
             at_fault=partly_manual.nested_out_of_order,
             aborts=lambda case: NESTED in case.chain or bool(case.roles),
@@ -201,7 +236,7 @@ DEFECTS: dict[str, Defect] = {
         Defect(
             "reshard_after_another",
             "XLA aborts where an axis goes to another dimension, in front of one of a different size, or away from it.",
-            ("0.11.2", "0.12.0.1"),
+            seen_on=("0.11.2", "0.12.0.1"),
             engine="xla",
             at_fault=faults.relaid_in_front,
             aborts=lambda case: bool(case.roles),
@@ -209,7 +244,6 @@ DEFECTS: dict[str, Defect] = {
         Defect(
             "empty_product",
             "A shard_map of several operands, all of them empty, that has a result fails while XLA compiles it.",
-            ("0.10.2", "0.12.0.1"),
             engine="xla",
             at_fault=faults.of_nothing,
             shows=lambda case, error: by_compiler(error, "expected at least one operand of"),
@@ -217,7 +251,6 @@ DEFECTS: dict[str, Defect] = {
         Defect(
             "complex_constant_sum",
             "XLA:CPU aborts while it compiles the psum or psum_scatter of a complex constant.",
-            ("0.10.2", "0.12.0.1"),
             platform="cpu",
             at_fault=faults.sum_of_complex_constant,
             aborts=of_complex,
@@ -227,7 +260,6 @@ DEFECTS: dict[str, Defect] = {
         Defect(
             "unused_explicit_operand",
             "Without jit, the gradient by an operand that does not matter raises where an explicit axis shards it.",
-            ("0.10.2", "0.12.0.1"),
             engine="xla",
             at_fault=faults.constant_result,
             shows=lambda case, error: (

@@ -8,9 +8,8 @@ from shardproof.oracles.dtypes import NARROW, is_float
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.data import generate
 from shardproof.properties.communication.bounds import KNOWN, NOTHING, moved, needed, nothing_must_move
-from shardproof.properties.communication.counted import Counted, count
+from shardproof.properties.communication.counted import Counted, count, worded, worded_stated
 from shardproof.properties.communication.sizes import sizes_of, stated_of
-from shardproof.properties.communication.wording import worded, worded_stated
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.costs import COUNTED
 from shardproof.properties.engines import Engine

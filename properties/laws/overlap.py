@@ -9,9 +9,16 @@ from shardproof.properties.communication.sizes import sizes_of
 from shardproof.properties.engines import Engine
 from shardproof.properties.engines.running import check_results, differentiating
 from shardproof.properties.laws.communication import has_own_gradient
-from shardproof.properties.performance.machines import Balanced, flops_in, loads_in, products_in, shortest_side
 from shardproof.properties.performance.operations import Operation, Untold, operations_of, peak_of
-from shardproof.properties.performance.timeline import Timeline, timeline
+from shardproof.properties.performance.timeline import (
+    Balanced,
+    Timeline,
+    flops_in,
+    loads_in,
+    products_in,
+    shortest_side,
+    timeline,
+)
 from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.overlap import Overlap, limit

@@ -24,8 +24,8 @@ from shardproof.properties.engines.xla import abstract_mesh
 from shardproof.properties.laws.communication import check_communication
 from shardproof.properties.meta.brief import first_of_each, marked
 from shardproof.properties.meta.test_algorithms import check_forward
-from shardproof.properties.performance.machines import flops_in, loads_in
 from shardproof.properties.performance.operations import operations_of
+from shardproof.properties.performance.timeline import flops_in, loads_in
 from shardproof.properties.programs.implementations import FORMS, OVERLAPPED, PRODUCTS, Implementation
 from shardproof.properties.programs.program import Seen, forward
 

@@ -18,7 +18,7 @@ from shardproof import check, no_communication
 from shardproof.impl.collectives import ring_shift
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.communication import pictures as drawn
-from shardproof.properties.communication.steps import Step, steps
+from shardproof.properties.communication.pictures import Step, steps
 from shardproof.properties.contracts.examples import example
 from shardproof.properties.laws.law import Law
 from shardproof.properties.meta.pages import README

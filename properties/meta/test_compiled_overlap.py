@@ -20,11 +20,12 @@ from shardproof.properties.performance.measured.compiled_overlap import (
     FOR_ITSELF,
     WITH_ROOM,
     check_compiled_overlap,
+    place,
+    roomy,
 )
 from shardproof.properties.performance.measured.compiling import Compiling
-from shardproof.properties.performance.room import place, roomy
 from shardproof.properties.performance.tpu_compiler import Compiled, Request, Topology
-from shardproof.properties.performance.tpu_compiler.request import BACKWARD, FORWARD
+from shardproof.properties.performance.tpu_compiler.process import BACKWARD, FORWARD
 from shardproof.properties.programs.overlap import Overlap
 from shardproof.properties.programs.violation import Broken
 

@@ -14,7 +14,7 @@ from shardproof.properties.contracts.products import SHAPES, SHARDED, product_ca
 from shardproof.properties.performance.compiled import RECORDED, UNSHARDED, Figures, Records, key_of, line_of, read
 from shardproof.properties.performance.modelled import Place, Work
 from shardproof.properties.performance.tpu_compiler import NotCompiled, Topology, missing
-from shardproof.properties.performance.tpu_compiler.request import COMPILER, WAYS
+from shardproof.properties.performance.tpu_compiler.process import COMPILER, WAYS
 from shardproof.properties.programs.implementations import FORMS, OVERLAPPED, PRODUCTS
 from shardproof.properties.programs.partitioned import partitioned
 

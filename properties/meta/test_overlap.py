@@ -22,10 +22,9 @@ from shardproof.properties.meta.pages import PERFORMANCE_PAGE, README
 from shardproof.properties.meta.test_collective_matmul import case_of, way_of
 from shardproof.properties.mutants import MUTANTS
 from shardproof.properties.mutants.hunt import hunt
-from shardproof.properties.performance.machines import Balanced
 from shardproof.properties.performance.operations import Operation, Untold, operations_of
 from shardproof.properties.performance.routes import Loads, permuted
-from shardproof.properties.performance.timeline import timeline
+from shardproof.properties.performance.timeline import Balanced, timeline
 from shardproof.properties.programs.expectation import ExpectationError
 from shardproof.properties.programs.implementations import OVERLAPPED, Implementation
 from shardproof.properties.programs.overlap import Overlap, limit

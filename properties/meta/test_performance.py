@@ -14,12 +14,10 @@ from jax import Array, lax
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.contracts.products import SHARDED, product_case
 from shardproof.properties.performance.chips import CHIPS
-from shardproof.properties.performance.measured.bandwidth import Traffic, traffic
 from shardproof.properties.performance.measured.data import exact, expected, thinned
 from shardproof.properties.performance.measured.expectations import ON_TOP, broken
-from shardproof.properties.performance.measured.medians import medians
 from shardproof.properties.performance.measured.placing import KINDS, chip_of, mesh_of, placed, topology_of
-from shardproof.properties.performance.measured.row import COLUMNS, Row, Wrong, table
+from shardproof.properties.performance.measured.row import COLUMNS, Row, Traffic, Wrong, table, traffic
 from shardproof.properties.performance.measured.work import (
     COLLECTIVES,
     MEASURED,
@@ -29,6 +27,7 @@ from shardproof.properties.performance.measured.work import (
     collective_case,
     forms,
     measure,
+    medians,
     tracing,
 )
 from shardproof.properties.programs.implementations import OVERLAPPED, PRODUCTS, Implementation

@@ -16,7 +16,7 @@ from shardproof.properties.performance.operations import Operation, operations_o
 from shardproof.properties.performance.routes import Untold
 from shardproof.properties.performance.shaped import Shapes, laid_out_for, shaped
 from shardproof.properties.performance.timeline import timeline
-from shardproof.properties.performance.tpu_compiler.request import COMPILER, FORWARD, WAYS
+from shardproof.properties.performance.tpu_compiler.process import COMPILER, FORWARD, WAYS
 from shardproof.properties.programs.derivatives import derivatives
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
 from shardproof.properties.programs.precision import precision_of

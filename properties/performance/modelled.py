@@ -14,7 +14,7 @@ from shardproof.properties.contracts.products import product_case, whole_sides
 from shardproof.properties.performance.chips import chip
 from shardproof.properties.performance.scheduled import Schedule, schedule
 from shardproof.properties.performance.tpu_compiler import Request, Topology, TpuCompiler
-from shardproof.properties.performance.tpu_compiler.request import BACKWARD, COMPILER, FORWARD
+from shardproof.properties.performance.tpu_compiler.process import BACKWARD, COMPILER, FORWARD
 
 MODEL = "model"
 ELEMENT = 2

@@ -5,14 +5,153 @@ there and its resources are free, in that order. A loop is a barrier: no compile
 another, or past the loop.
 """
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Protocol
 
-from shardproof.properties.performance.intervals import Exposure, Times, length, minus, union
-from shardproof.properties.performance.machines import Machine
+from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.performance.operations import Operation
 from shardproof.properties.performance.routes import Link
+
+Times = list[tuple[Fraction, Fraction]]
+"""From when until when, one after the other."""
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """How long a program computes and communicates.
+
+    Arguments:
+        total: how long it takes.
+        compute: how long the device computes.
+        communication: how long something is under way on a link.
+        exposed: how long something is, and nothing is computed.
+    """
+
+    total: Fraction
+    compute: Fraction
+    communication: Fraction
+    exposed: Fraction
+
+    @property
+    def hidden(self) -> Fraction:
+        """How long something is under way while the device computes."""
+        return self.communication - self.exposed
+
+    @property
+    def share(self) -> Fraction:
+        """What part of the communication is exposed; of none, zero."""
+        return self.exposed / self.communication if self.communication else Fraction(0)
+
+
+def union(spans: Iterable[tuple[Fraction, Fraction]]) -> Times:
+    """The same times without overlaps, in order."""
+    found: Times = []
+    for start, end in sorted(spans):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        elif end > start:
+            found.append((start, end))
+    return found
+
+
+def minus(these: Times, those: Times) -> Times:
+    """What of some times is not among others; both without overlaps, and in order."""
+    found = []
+    for start, end in these:
+        at = start
+        for first, last in those:
+            if last <= at or first >= end:
+                continue
+            if first > at:
+                found.append((at, first))
+            at = max(at, last)
+        if at < end:
+            found.append((at, end))
+    return found
+
+
+def length(times: Times) -> Fraction:
+    """How long times without overlaps are in all."""
+    return sum((end - start for start, end in times), Fraction(0))
+
+
+class Machine(Protocol):
+    """How long an operation takes, and what it takes meanwhile."""
+
+    def seconds(self, operation: Operation) -> Fraction:
+        """How long it takes alone."""
+
+    def links(self, operation: Operation) -> tuple[Link, ...]:
+        """The links that it takes; of what sends nothing, none."""
+
+
+@dataclass(frozen=True)
+class Balanced:
+    """Only products and links take time, and the busiest link needs just as long as p-1 of p products.
+
+    On it a ring of p participants exposes nothing, if it hides all that it can: one of its p products, the first or the
+    last, has nothing to hide.
+
+    Arguments:
+        flops: how many multiplications and additions there are in all.
+        bytes: how many bytes there are on the busiest link.
+        axes: along which mesh axes sending takes time.
+        part: how long the busiest link needs, as a part of all products.
+    """
+
+    flops: int
+    bytes: Fraction
+    axes: frozenset[str]
+    part: Fraction
+
+    @classmethod
+    def of(cls, operations: Sequence[Operation], mesh: MeshCase, axes: Iterable[str]) -> "Balanced":
+        """The machine that is balanced for a program, as far as it sends along some axes."""
+        along = frozenset(axes)
+        loads = (size for (axis, _), size in loads_in(operations).items() if axis in along)
+        p = mesh.axis_size(mesh.in_mesh_order(along))
+        return cls(flops_in(operations), max(loads, default=Fraction(0)), along, Fraction(p - 1, p))
+
+    def seconds(self, operation: Operation) -> Fraction:
+        """In parts of what all products take."""
+        if operation.transfers:
+            loads = (size for (axis, _), size in operation.loads.bytes.items() if axis in self.axes)
+            return self.part * max(loads, default=Fraction(0)) / (self.bytes or 1)
+        return Fraction(sum(operation.flops.values()), self.flops) if self.flops else Fraction(0)
+
+    def links(self, operation: Operation) -> tuple[Link, ...]:
+        """One for every way along every axis that it loads."""
+        return tuple(operation.loads.bytes)
+
+
+def products_in(operations: Sequence[Operation]) -> bool:
+    """Whether anything is multiplied, were it of no element."""
+    return any(o.flops or products_in(o.body) for o in operations)
+
+
+def shortest_side(operations: Sequence[Operation]) -> float:
+    """The shortest side of any block that is sent; of none, infinity."""
+    own = (o.loads.side for o in operations if o.transfers)
+    return min([*own, *(shortest_side(o.body) for o in operations)], default=math.inf)
+
+
+def flops_in(operations: Sequence[Operation]) -> int:
+    """The multiplications and additions of all products, loops as often as they run."""
+    return sum(sum(o.flops.values()) + o.times * flops_in(o.body) for o in operations)
+
+
+def loads_in(operations: Sequence[Operation]) -> dict[Link, Fraction]:
+    """The bytes on every link."""
+    found: dict[Link, Fraction] = {}
+    for operation in operations:
+        inner = {link: operation.times * size for link, size in loads_in(operation.body).items()}
+        for link, size in (*operation.loads.bytes.items(), *inner.items()):
+            found[link] = found.get(link, Fraction(0)) + size
+    return found
+
 
 COMPUTE = "compute"
 """The device's arithmetic, beside its links."""

@@ -10,8 +10,7 @@ from shardproof.properties.communication.hlo import OPCODES, CompiledCollective
 from shardproof.properties.communication.text import Computation, HloError, Instruction, Module, bare
 from shardproof.properties.performance.chips import chip
 from shardproof.properties.performance.frames import Frames
-from shardproof.properties.performance.torus import passage
-from shardproof.properties.performance.tpu_compiler.topology import Coordinates, Hop, Topology
+from shardproof.properties.performance.tpu_compiler.topology import Coordinates, Hop, Topology, passage
 from shardproof.properties.performance.trips import trips
 
 FUSED_SCATTER = "all-reduce-scatter"

@@ -6,11 +6,10 @@ Needs libtpu, and no TPU: `tox -e tpu-compiler`, or `pytest -m tpu_compiler` whe
 import pytest
 
 from shardproof.properties.performance.chips import chip
-from shardproof.properties.performance.measured.compiled_overlap import check_compiled_overlap, share_of
+from shardproof.properties.performance.measured.compiled_overlap import check_compiled_overlap, place, roomy, share_of
 from shardproof.properties.performance.measured.compiling import Compiling
-from shardproof.properties.performance.room import place, roomy
 from shardproof.properties.performance.tpu_compiler import Request, Topology
-from shardproof.properties.performance.tpu_compiler.request import BACKWARD, FORWARD, WAYS
+from shardproof.properties.performance.tpu_compiler.process import BACKWARD, FORWARD, WAYS
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation
 from shardproof.properties.programs.violation import Broken
 

@@ -17,7 +17,7 @@ from shardproof.oracles import mlp
 from shardproof.oracles.layout import spec_entries
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.strategies import meshes
-from shardproof.properties.communication.counted import count, of_compiled
+from shardproof.properties.communication.counted import count
 from shardproof.properties.engines import SimulateEngine
 from shardproof.properties.engines.simulate import simulate
 from shardproof.properties.engines.simulate.liveness import equations
@@ -120,38 +120,19 @@ def test_all_parallelisations_agree(data: st.DataObject) -> None:
 
 
 SENT = {
-    "one_device": ("no communication", "no communication"),
-    "data_parallel": ("all_reduce=5 (33,284 bytes)", "all_reduce=5 (33,284 bytes)"),
-    "fsdp_rows": (
-        "all_gather=4 (640 bytes), all_reduce=3 (132 bytes), reduce_scatter=4 (33,280 bytes)",
-        "all_gather=4 (544 bytes), all_reduce=3 (36 bytes), reduce_scatter=4 (33,280 bytes)",
-    ),
-    "fsdp_rows_remat": (
-        "all_gather=5 (896 bytes), all_reduce=3 (132 bytes), reduce_scatter=4 (33,280 bytes)",
-        "all_gather=5 (800 bytes), all_reduce=3 (36 bytes), reduce_scatter=4 (33,280 bytes)",
-    ),
-    "fsdp_2d": (
-        "all_gather=6 (2,688 bytes), all_reduce=3 (132 bytes), reduce_scatter=6 (35,328 bytes)",
-        "all_gather=6 (8,736 bytes), all_reduce=3 (36 bytes), reduce_scatter=6 (41,472 bytes)",
-    ),
-    "fsdp_2d_remat": (
-        "all_gather=8 (3,968 bytes), all_reduce=3 (132 bytes), reduce_scatter=6 (35,328 bytes)",
-        "all_gather=8 (13,088 bytes), all_reduce=3 (36 bytes), reduce_scatter=6 (41,472 bytes)",
-    ),
-    "tensor_parallel": (
-        "all_gather=2 (512 bytes), all_reduce=5 (8,324 bytes), reduce_scatter=2 (2,048 bytes)",
-        "all_gather=2 (512 bytes), all_reduce=5 (2,084 bytes), reduce_scatter=2 (8,192 bytes)",
-    ),
-    "fsdp_tensor_parallel": (
-        "all_gather=4 (1,024 bytes), all_reduce=3 (132 bytes), reduce_scatter=4 (10,240 bytes)",
-        "all_gather=4 (1,024 bytes), all_reduce=3 (36 bytes), reduce_scatter=4 (10,240 bytes)",
-    ),
+    "one_device": "no communication",
+    "data_parallel": "all_reduce=5 (33,284 bytes)",
+    "fsdp_rows": "all_gather=4 (640 bytes), all_reduce=3 (132 bytes), reduce_scatter=4 (33,280 bytes)",
+    "fsdp_rows_remat": "all_gather=5 (896 bytes), all_reduce=3 (132 bytes), reduce_scatter=4 (33,280 bytes)",
+    "fsdp_2d": "all_gather=6 (2,688 bytes), all_reduce=3 (132 bytes), reduce_scatter=6 (35,328 bytes)",
+    "fsdp_2d_remat": "all_gather=8 (3,968 bytes), all_reduce=3 (132 bytes), reduce_scatter=6 (35,328 bytes)",
+    "tensor_parallel": "all_gather=2 (512 bytes), all_reduce=5 (8,324 bytes), reduce_scatter=2 (2,048 bytes)",
+    "fsdp_tensor_parallel": "all_gather=4 (1,024 bytes), all_reduce=3 (132 bytes), reduce_scatter=4 (10,240 bytes)",
     "fsdp_tensor_parallel_remat": (
-        "all_gather=5 (1,280 bytes), all_reduce=3 (132 bytes), reduce_scatter=4 (10,240 bytes)",
-        "all_gather=5 (1,280 bytes), all_reduce=3 (36 bytes), reduce_scatter=4 (10,240 bytes)",
+        "all_gather=5 (1,280 bytes), all_reduce=3 (132 bytes), reduce_scatter=4 (10,240 bytes)"
     ),
 }
-"""What a device sends for loss and gradients of (64, 64, 64): data over 16 devices and model over 4, or 4 and 16."""
+"""The bytes that a device sends for loss and gradients of (64, 64, 64): data over 16 devices and model over 4."""
 
 
 @LOSSES
@@ -160,18 +141,16 @@ SENT = {
     [
         (MeshCase(("dp", "tp"), (16, 4)), "dp", "tp"),
         (MeshCase(("a", "b", "c"), (4, 4, 4)), ("c", "a"), "b"),
-        (MeshCase(("a", "b", "c"), (4, 4, 4)), "b", ("c", "a")),
     ],
     ids=str,
 )
 def test_on_sixty_four_devices(loss: Parallelisation, mesh: MeshCase, data: Any, model: Any) -> None:
-    """Loss and gradients on 64 devices are those of one, bit for bit, and so is what is sent."""
+    """Loss and gradients on 64 devices are those of one, bit for bit, and every byte that is sent is known."""
     sizes, examples = (64, 64, 64), 64
     program = loss_and_gradients(loss, mesh, sizes, examples, data=data, model=model)
     arrays = small_integers([a.shape for a in program.arguments], 0)
     assert_exact(SimulateEngine().prepare(program, mesh)(arrays), meant(arrays, of_batch=False), str(mesh))
-    sent = count(SimulateEngine(), program, mesh, arrays).cost
-    assert str(sent) == SENT[loss.name][data == "b"]
+    assert str(count(SimulateEngine(), program, mesh, arrays).cost) == SENT[loss.name]
 
 
 @pytest.mark.needs_devices(8)
@@ -250,28 +229,16 @@ def test_gathered_weights_are_not_kept(name: str, dtype: str) -> None:
 @pytest.mark.needs_devices(8)
 @REMATERIALISED
 def test_what_is_lowered_gathers_again(name: str) -> None:
-    """The program that JAX hands to a compiler has all gathers; XLA:CPU has them too since JAX 0.12.
-
-    That of JAX 0.10 combines them, and so undoes rematerialisation: it has as many as without.
-    """
+    """The program that JAX hands to a compiler has all gathers, those of rematerialisation behind a barrier."""
     mesh = MeshCase(("dp", "tp"), (4, 2))
     on = device_mesh(mesh)
-    compiled, interpreted = [], []
     for of in (name, name.removesuffix("_remat")):
         program = loss_and_gradients(PARALLELISATIONS[of], mesh, (16, 24, 32, 8), 8, data="dp", model="tp")
-        lowered = jax.jit(program.build(on)).lower(*program.abstract_arguments(on))
+        text = jax.jit(program.build(on)).lower(*program.abstract_arguments(on)).as_text()
         sent = count(SimulateEngine(), program, mesh, small_integers([a.shape for a in program.arguments], 0)).cost
         assert sent is not None
-        interpreted.append(sent)
-        compiled.append(of_compiled(lowered.compile().as_text() or "").cost)
-        text = lowered.as_text()
         assert text.count("stablehlo.all_gather") == sent.count("all_gather")
         assert ("optimization_barrier" in text) == (of == name)
-    again, once = (cost.bytes_in("all_gather") if cost else None for cost in compiled)
-    if jax.default_backend() == "cpu" and jax.__version_info__ < (0, 11):
-        assert again == once
-    if jax.default_backend() == "cpu" and jax.__version_info__ >= (0, 12):
-        assert [again, once] == [cost.bytes_in("all_gather") for cost in interpreted]
 
 
 @LOSSES

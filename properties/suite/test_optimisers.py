@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 
 from shardproof.impl import optimisers
-from shardproof.impl.optimisers import Adapting, Transformation, adam, sgd
+from shardproof.impl.optimisers import Adapting, Transformation, adam
 from shardproof.impl.training import like_parameters
 from shardproof.oracles import optimisers as oracle
 from shardproof.oracles.dtypes import unit_roundoff
@@ -100,7 +100,7 @@ def wide(x: Any) -> Any:
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
-def own_adam(*, second: float = 0.999, epsilon: float = 1e-8, moments: Callable[[Any], Any] = lambda x: x) -> Any:
+def own_adam(*, second: float = 0.999, moments: Callable[[Any], Any] = lambda x: x) -> Any:
     """Adam whose moments have the dtype that `moments` gives them: by default the parameters' own."""
 
     def init(params: Any) -> Adapting:
@@ -114,7 +114,7 @@ def own_adam(*, second: float = 0.999, epsilon: float = 1e-8, moments: Callable[
 
         def moved(m: Any, v: Any) -> Any:
             one, other = (1 - decay**steps for decay in (0.9, 0.999))
-            return wide(-0.01 * (m / one.astype(m.dtype)) / (jnp.sqrt(v / other.astype(v.dtype)) + epsilon))
+            return wide(-0.01 * (m / one.astype(m.dtype)) / (jnp.sqrt(v / other.astype(v.dtype)) + 1e-8))
 
         return jax.tree.map(moved, first, squares), Adapting(steps, first, squares)
 
@@ -143,11 +143,9 @@ def narrow_momentum() -> Transformation:
 
 WRONG: dict[str, tuple[str, Callable[[], Any], tuple[str, ...]]] = {
     "adam_in_own_dtype": ("adam", own_adam, NARROW),
-    "adam_without_epsilon": ("adam", partial(own_adam, epsilon=0.0, moments=wide), ("float64", *NARROW)),
     "adam_never_decays": ("adam", partial(own_adam, second=1.0, moments=wide), ("float64", *NARROW)),
     "adam_rounds_twice": ("adam", lambda: rounded(adam(0.01)), NARROW),
     "velocity_in_own_dtype": ("momentum", narrow_momentum, NARROW),
-    "sgd_rounds_twice": ("sgd", lambda: rounded(sgd(0.02)), NARROW),
 }
 """By name: the optimiser that it is to be, itself, and the dtypes in which it is wrong."""
 
@@ -169,9 +167,9 @@ def test_adam_by_hand_is_right(dtype: str) -> None:
 
 @pytest.mark.parametrize("momentum", [1.0, -0.1])
 def test_fractions(momentum: float) -> None:
-    """What is no fraction is refused by its name."""
+    """A momentum that is no fraction is refused by its name."""
     with pytest.raises(ValueError, match=r"^sgd: momentum=.*: expected a number in \[0, 1\)"):
-        partial(optimisers.sgd, 0.1)(momentum=momentum)
+        optimisers.sgd(0.1, momentum=momentum)
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ notebook's 16384 rows are 2048, unless the profile is a thorough one; problems 3
 are given, take a quarter of each side of the example before them.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,12 +17,11 @@ import jax
 import numpy as np
 import pytest
 from hypothesis import settings
-from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from shardproof.impl import collective_matmul as products
+from shardproof.properties.suite.test_published_examples import GUIDE, explicit_mesh, parameters, place
 
-GUIDE = {"dp": 4, "tp": 2}
 BOOK = {"X": 2, "Y": 4}
 NOTEBOOK = {"x": 4, "y": 1}
 ROWS_HELD = 16384 if settings().max_examples >= 1000 else 2048
@@ -31,17 +29,7 @@ ROWS_HELD = 16384 if settings().max_examples >= 1000 else 2048
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """A product of global operands.
-
-    Arguments:
-        name: what it is called here.
-        mesh: axis names and sizes, in mesh order.
-        shapes: those of the operands.
-        in_specs: their layouts.
-        body: the device-local function.
-        out_specs: the layout of the result.
-        expected: the result, given the operands.
-    """
+    """A product of global operands: a device-local function, layouts, and the result as a function of the operands."""
 
     name: str
     mesh: dict[str, int]
@@ -172,44 +160,25 @@ PRODUCTS = (
 )
 
 
-def operands(case: Product, dtype: Any = np.float32) -> list[np.ndarray]:
-    """Integers from -2 to 2: all sums stay below 2**24."""
-    random = np.random.default_rng(0)
-    return [random.integers(-2, 3, shape).astype(dtype) for shape in case.shapes]
-
-
 def result(case: Product, arrays: list[np.ndarray]) -> np.ndarray:
     """The global result on the first devices."""
-    needed = math.prod(case.mesh.values())
-    mesh = jax.make_mesh(
-        tuple(case.mesh.values()),
-        tuple(case.mesh),
-        (AxisType.Explicit,) * len(case.mesh),
-        devices=jax.devices()[:needed],
-    )
-    placed = [jax.device_put(x, NamedSharding(mesh, s)) for x, s in zip(arrays, case.in_specs, strict=True)]
+    mesh = explicit_mesh(case.mesh)
     program = jax.shard_map(case.body, mesh=mesh, in_specs=case.in_specs, out_specs=case.out_specs)
-    return np.asarray(jax.jit(program)(*placed))
-
-
-def parameters(*cases: Product) -> list[Any]:
-    """Cases with the number of devices that they need."""
-    return [pytest.param(c, id=c.name, marks=pytest.mark.needs_devices(math.prod(c.mesh.values()))) for c in cases]
+    return np.asarray(jax.jit(program)(*place(mesh, arrays, case.in_specs)))
 
 
 @pytest.mark.parametrize("case", parameters(*PRODUCTS))
 def test_a_published_product_is_the_product(case: Product) -> None:
-    """The global result is NumPy's product of the global operands, element by element."""
-    arrays = operands(case)
+    """The global result is NumPy's product of the global operands, element by element: sums stay below 2**24."""
+    random = np.random.default_rng(0)
+    arrays = [random.integers(-2, 3, shape).astype(np.float32) for shape in case.shapes]
     np.testing.assert_array_equal(result(case, arrays), case.expected(*arrays))
 
 
-WRAPPING = CONTRACTING("integers-that-wrap", body=over(products.ring_all_gather_matmul_lhs_contracting, "Y"))
-
-
-@pytest.mark.parametrize("case", parameters(WRAPPING))
-def test_the_published_integers(case: Product) -> None:
+@pytest.mark.needs_devices(8)
+def test_the_published_integers() -> None:
     """The book's own operands, which count up in int32, wrap around in ring and product alike: at 1/16 of each side."""
+    case = CONTRACTING("integers-that-wrap", body=over(products.ring_all_gather_matmul_lhs_contracting, "Y"))
     arrays = [np.arange(m * n // 256, dtype=np.int32).reshape(m // 16, n // 16) for m, n in case.shapes]
     arrays = [a * np.int32(9973) for a in arrays]  # so that sums are as large as those of whole sides
     np.testing.assert_array_equal(result(case, arrays), case.expected(*arrays))

@@ -133,11 +133,6 @@ def gathering(x: Any, spec: PartitionSpec, mesh: Any) -> Any:
     return constrained(lax.optimization_barrier(constrained(x, PartitionSpec(), mesh)), spec, mesh)
 
 
-def gathering_twice(x: Any, spec: PartitionSpec, mesh: Any) -> Any:
-    """More is sent than there is."""
-    return gathering(-gathering(-x, spec, mesh), spec, mesh)
-
-
 def in_mesh_order(x: Any, spec: PartitionSpec, mesh: Any) -> Any:
     """Devices hold the parts that they would in the order of the mesh's own axes."""
     entries = [(entry,) if isinstance(entry, str) else tuple(entry or ()) for entry in spec]
@@ -151,11 +146,6 @@ def staying(x: Any, spec: PartitionSpec, mesh: Any) -> Any:
     return constrained(x, PartitionSpec(), mesh)
 
 
-def negated_twice(x: Any, spec: PartitionSpec, mesh: Any) -> Any:
-    """Asked for twice: the same, at the same cost."""
-    return constrained(-constrained(-x, spec, mesh), spec, mesh)
-
-
 TWO, FOUR = MeshCase(("x",), (2,)), MeshCase(("x", "y"), (2, 2))
 
 
@@ -163,9 +153,7 @@ TWO, FOUR = MeshCase(("x",), (2,)), MeshCase(("x", "y"), (2, 2))
 @pytest.mark.parametrize(
     ("function", "case", "match"),
     [
-        (gathering, Resharding(TWO, (4,), (("x",),), (("x",),)), "pass a device, expected at most 0"),
         (gathering, Resharding(FOUR, (4,), (("x",),), (("x", "y"),)), "pass a device, expected at most 0"),
-        (gathering_twice, Resharding(FOUR, (4, 4), (("x",), ("y",)), (("y",), ("x",))), "expected at most 48"),
         (in_mesh_order, Resharding(FOUR, (8,), ((),), (("y", "x"),)), "Arrays are not equal"),
         (staying, Resharding(TWO, (4,), ((),), (("x",),)), "laid out as"),
     ],
@@ -174,20 +162,6 @@ def test_a_wrong_change_of_layout_is_found(function: Change, case: Resharding, m
     """For what is wrong with it."""
     with pytest.raises(AssertionError, match=match):
         check(function, case)
-
-
-@pytest.mark.needs_devices(4)
-@pytest.mark.parametrize(
-    "case",
-    [
-        Resharding(TWO, (4,), ((),), (("x",),)),
-        Resharding(TWO, (4, 2), (("x",), ()), ((), ("x",))),
-        Resharding(FOUR, (8,), (("x", "y"),), (("y", "x"),)),
-    ],
-)
-def test_an_odd_change_of_layout_is_right(case: Resharding) -> None:
-    """It is not reported."""
-    check(negated_twice, case)
 
 
 def layouts(rank: int) -> list[Entries]:
@@ -213,19 +187,13 @@ ABORTING: set[tuple[Entries, Entries]] = {
 
 
 def test_what_aborts_is_left_out_and_nothing_else() -> None:
-    """Twelve of 121 changes of a matrix end the process."""
-
-    def exchanged(entries: Entries) -> Entries:
-        return tuple(tuple("ab"[name == "a"] for name in axes) for axes in entries)
-
+    """The changes of a matrix that end the process, twelve of 121, are the ones that `in_front` leaves out."""
     found = {(held, wanted) for held in layouts(2) for wanted in layouts(2) if in_front(held, wanted)}
-    assert len(layouts(2)) ** 2 == 121
-    assert found == ABORTING | {(exchanged(held), exchanged(wanted)) for held, wanted in ABORTING}
+    assert found > ABORTING
+    assert (len(layouts(2)) ** 2, len(found)) == (121, 12)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "rank", "expected"), [((2, 2), 2, 4), ((2, 3), 2, 0), ((1, 2), 2, 0), ((2, 2), 3, 16)]
-)
+@pytest.mark.parametrize(("sizes", "rank", "expected"), [((2, 2), 2, 4), ((2, 3), 2, 0), ((2, 2), 3, 16)])
 def test_what_goes_over_another_axis(sizes: tuple[int, int], rank: int, expected: int) -> None:
     """So many changes send more than a gather would, on both ends: over one axis of two in place of another."""
     mesh = MeshCase(("a", "b"), sizes)

@@ -1,16 +1,18 @@
 """Draws which form is best for every size: `python -m shardproof.properties.performance.commands.crossover -h`."""
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 
+from shardproof.properties.communication.pictures import LETTER
 from shardproof.properties.contracts.products import SHARDED
 from shardproof.properties.performance.chips import chip
-from shardproof.properties.performance.crossover import SIDES, crossover
-from shardproof.properties.performance.pictures.crossover import plot
+from shardproof.properties.performance.crossover import SIDES, Crossover, crossover
 from shardproof.properties.report.arguments import (
     add_machine,
     add_mesh,
@@ -20,6 +22,91 @@ from shardproof.properties.report.arguments import (
     parse_mesh,
     parse_sides,
 )
+
+WIDTH, HEIGHT, LEFT, TOP, RIGHT = 760, 380, 74, 92, 210
+INK, FAINT, GRID = "#222222", "#666666", "#e8e8e8"
+COLOURS = ("#444444", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+"""The plain form's, and those of the others in their order."""
+
+
+def plot(found: Crossover, title: Sequence[str]) -> Any:
+    """A drawing: a line for every form, its time over that of the unsharded product, and which is best for which size.
+
+    Raises:
+        ModuleNotFoundError: if drawsvg is not installed.
+    """
+    import drawsvg
+
+    sizes, names = list(found.choices), found.names
+    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
+    lines = {
+        name: [
+            (size, float(choice.ratio(row)))
+            for size, choice in found.choices.items()
+            for row in choice.rows
+            if row.implementation.name == name
+        ]
+        for name in names
+    }
+    floor = [(size, float(choice.floor)) for size, choice in found.choices.items()]
+    most = max(ratio for line in lines.values() for _, ratio in line)
+    width = max(
+        LEFT + WIDTH + RIGHT, *(LETTER * (16 if i == 0 else 12) * len(line) + 36 for i, line in enumerate(title))
+    )
+    drawing = drawsvg.Drawing(width, TOP + HEIGHT + 112)
+    drawing.append(drawsvg.Rectangle(0, 0, width, TOP + HEIGHT + 112, fill="white"))
+
+    def text(words: str, size: float, x: float, y: float, colour: str = INK, **options: Any) -> None:
+        drawing.append(drawsvg.Text(words, size, x, y, fill=colour, font_family="sans-serif", **options))
+
+    def x_of(size: float) -> float:
+        return LEFT + WIDTH * math.log(size / sizes[0]) / math.log(sizes[-1] / sizes[0])
+
+    def y_of(ratio: float) -> float:
+        return TOP + HEIGHT * (1 - math.log(ratio / 0.95) / math.log(most * 1.05 / 0.95))
+
+    def draw(points: list[tuple[int, float]], colour: str, **options: Any) -> None:
+        path = [part for size, ratio in points for part in (x_of(size), y_of(ratio))]
+        drawing.append(drawsvg.Lines(*path, stroke=colour, fill="none", **options))
+
+    for i, line in enumerate(title):
+        text(line, 16 if i == 0 else 12, 18, 30 + 19 * i + (3 if i else 0), INK if i == 0 else FAINT)
+    for size in sizes:
+        drawing.append(drawsvg.Line(x_of(size), TOP, x_of(size), TOP + HEIGHT, stroke=GRID))
+        text(f"{size:,}", 11, x_of(size), TOP + HEIGHT + 17, FAINT, text_anchor="middle")
+    for ratio in (r for r in (1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000) if r <= most * 1.05):
+        drawing.append(drawsvg.Line(LEFT, y_of(ratio), LEFT + WIDTH, y_of(ratio), stroke=GRID))
+        text(f"{ratio:g}", 11, LEFT - 8, y_of(ratio) + 4, FAINT, text_anchor="end")
+    text(f"{found.side}, of the whole array", 12, LEFT + WIDTH / 2, TOP + HEIGHT + 36, FAINT, text_anchor="middle")
+    label = {"transform": f"rotate(-90, 22, {TOP + HEIGHT / 2})", "text_anchor": "middle"}
+    text("time over that of the unsharded product", 12, 22, TOP + HEIGHT / 2, FAINT, **label)
+    draw(floor, FAINT, stroke_width=1.3, stroke_dasharray="3 4")
+    for name, points in lines.items():
+        draw(points, colours[name], stroke_width=2.2, stroke_linejoin="round")
+        for size, ratio in points:
+            drawing.append(drawsvg.Circle(x_of(size), y_of(ratio), 2.6, fill=colours[name]))
+    strip = TOP + HEIGHT + 54
+    for first, last, name in found.best:
+        begin = x_of(first) if first == sizes[0] else x_of(first / math.sqrt(2))
+        end = x_of(last) if last == sizes[-1] else x_of(last * math.sqrt(2))
+        shape = drawsvg.Rectangle(begin, strip, end - begin, 20, fill=colours[name])
+        shape.append_title(f"{first:,} to {last:,}: {name}")
+        drawing.append(shape)
+        short = name.removesuffix(found.contract).rstrip("_")
+        if LETTER * 11 * len(short) < end - begin - 4:
+            text(short, 11, (begin + end) / 2, strip + 14, "white", text_anchor="middle")
+        if first != sizes[0]:
+            drawing.append(drawsvg.Line(begin, TOP, begin, strip, stroke=INK, stroke_width=1, stroke_dasharray="2 3"))
+    text("best", 12, LEFT - 8, strip + 14, FAINT, text_anchor="end")
+    keys = [(colours[name], name.removesuffix(found.contract).rstrip("_"), None) for name in names]
+    for i, (colour, words, dash) in enumerate([*keys, (FAINT, "floor", "3 4")]):
+        y = TOP + 10 + 20 * i
+        dashes = {} if dash is None else {"stroke_dasharray": dash}
+        drawing.append(
+            drawsvg.Line(LEFT + WIDTH + 22, y, LEFT + WIDTH + 48, y, stroke=colour, stroke_width=2.4, **dashes)
+        )
+        text(words, 12, LEFT + WIDTH + 56, y + 4)
+    return drawing
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,7 +2,6 @@
 
 import argparse
 import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 
@@ -23,7 +22,7 @@ from shardproof.properties.performance.compiled import (
 from shardproof.properties.performance.modelled import Place, Work, modelled
 from shardproof.properties.performance.tables import form_of, markdown, table
 from shardproof.properties.performance.tpu_compiler import NotCompiled, NoTpuCompiler, Topology, TpuCompiler, missing
-from shardproof.properties.performance.tpu_compiler.request import COMPILER, WAYS
+from shardproof.properties.performance.tpu_compiler.process import COMPILER, WAYS
 from shardproof.properties.programs.implementations import OVERLAPPED, PRODUCTS, Implementation
 
 COLUMNS = (
@@ -80,17 +79,6 @@ def rows(records: Records, work: Work, forms: Sequence[Implementation]) -> Itera
         yield row(work, form_of(one) or one.name, found_of(records, work, one.name), alone)
 
 
-def best(records: Records, work: Work, forms: Sequence[Implementation]) -> Iterator[tuple[str, ...]]:
-    """The naive form and the fastest form that overlaps in place of all."""
-
-    def total(one: Implementation) -> float:
-        found = found_of(records, work, one.name)
-        return found.total if isinstance(found, Figures) else math.inf
-
-    plain = [one for one in forms if one.name == NAIVE]
-    yield from rows(records, work, [*plain, min((one for one in forms if one.name != NAIVE), key=total)])
-
-
 def floor(work: Work, alone: Figures) -> tuple[str, ...]:
     """The line of the least time that there can be."""
     least = work.floor(Fraction(alone.total) / int(MICRO))
@@ -121,10 +109,9 @@ def row(work: Work, form: str, found: Found, alone: Figures) -> tuple[str, ...]:
     )
 
 
-def recorded(known: Mapping[Key, Found] | None = None, place: Place = PLACE) -> str:
-    """What is known of a place as a Markdown table: of every product the fastest form beside what does not overlap."""
-    known = read(RECORDED) if known is None else known
-    return markdown(RECORDED_COLUMNS, recorded_lines(known, place, tuple(SHAPES), WAYS), left=3)
+def recorded() -> str:
+    """A Markdown table of what is recorded: of every product the fastest form beside those that do not overlap."""
+    return markdown(RECORDED_COLUMNS, recorded_lines(read(RECORDED), PLACE, tuple(SHAPES), WAYS), left=3)
 
 
 def recorded_lines(
@@ -201,7 +188,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add_options(parser)
     parser.add_argument("--way", action="append", choices=WAYS, help="forward or backward (default: both)")
     parser.add_argument("--contract", action="append", help="which product (default: all)")
-    parser.add_argument("--best", action="store_true", help="of the forms that overlap, the fastest alone")
     parser.add_argument(
         "--steps", metavar="FORM", help="the schedule of one form instead, such as paired, step by step"
     )
@@ -222,9 +208,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for way in options.way or WAYS:
                 lines = []
                 for contract in contracts:
-                    lines += list(
-                        (best if options.best else rows)(records, Work(contract, shape, place, way), forms_of(contract))
-                    )
+                    lines += rows(records, Work(contract, shape, place, way), forms_of(contract))
                 title = f"{shape} {SHAPES[shape]}, {way}, bfloat16, {topology}, model axis {place.model}"
                 console.print(table(title, COLUMNS, lines))
 

@@ -1,9 +1,9 @@
 """The law of overlap on compiled programs: what XLA:TPU schedules hides what is claimed to be hidden.
 
 `shardproof.properties.laws.overlap` asks whether a program could hide what it sends. This asks of the schedule that the
-TPU's compiler made of it, and of its gradient, in a case that has room for all of it (`performance.room`), whether it
-is hidden: whether all that is left are permutes that begin in one place and are waited for in another, how long the
-device waits for them, which links they take, and what is held meanwhile.
+TPU's compiler made of it, and of its gradient, in a case that has room for all (`roomy`), whether it is
+hidden: whether all that is left are permutes that begin in one place and are waited for in another, how long the device
+waits for them, which links they take, and what is held meanwhile.
 """
 
 import math
@@ -11,17 +11,82 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from shardproof.properties.cases.case import Case
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.communication.sizes import OUT, names_of, sizes_of
-from shardproof.properties.performance.chips import in_words
-from shardproof.properties.performance.scheduled import Schedule, schedule
+from shardproof.properties.contracts import sequence_parallel
+from shardproof.properties.contracts.products import product_case
+from shardproof.properties.performance.chips import Chip, in_words
+from shardproof.properties.performance.scheduled import Schedule, schedule, story
 from shardproof.properties.performance.tpu_compiler import Compiled, Topology
-from shardproof.properties.performance.tpu_compiler.request import BACKWARD
-from shardproof.properties.performance.waiting import story
+from shardproof.properties.performance.tpu_compiler.process import BACKWARD
 from shardproof.properties.performance.walking import Sent
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.overlap import Overlap, limit
 from shardproof.properties.programs.violation import Broken, Of
+
+ROOM = 1.25
+"""How many times as long as a block under way a product takes, at the published peak and link bandwidth."""
+
+SIDE = 512
+"""The other sides of a block: four matrix units of a v5e, so that the compiler takes seconds and not minutes."""
+
+RING = 4
+"""The chips of a ring: a square of them is one on every topology."""
+
+LONG: dict[str, int] = {
+    "all_gather_matmul_lhs_contracting": 2,
+    "all_gather_matmul_lhs": 2,
+    "all_gather_matmul_rhs": 0,
+    "matmul_reduce_scatter": 1,
+    "matmul_all_reduce": 1,
+    "transformer_block": 2,
+}
+"""Of rows, contracted size and columns on a device, the one on which what is sent does not depend."""
+
+NORMALISED = sequence_parallel.NORMALISED
+KNOWN = (*LONG, sequence_parallel.MLP.name, NORMALISED.name)
+
+
+def longest(chip: Chip, element: int = 4) -> int:
+    """The side that makes room: a multiply-add of it takes as long as one element under way.
+
+    Arguments:
+        chip: whose peak and links.
+        element: the bytes of what travels.
+    """
+    least = ROOM * element / chip.link * chip.rate("bfloat16") / 2
+    return SIDE * math.ceil(least / SIDE)
+
+
+def roomy(contract: str, mesh: MeshCase, axis_name: str | tuple[str, ...], chip: Chip) -> Case:
+    """The case of a contract, in bfloat16, over an axis tuple of devices that are neighbours.
+
+    Raises:
+        ValueError: for a contract that there is none of.
+    """
+    if contract not in KNOWN:
+        raise ValueError(f"contract={contract!r}: expected one of {', '.join(KNOWN)}")
+    long = longest(chip)
+    if contract in LONG:
+        m_k_n = [SIDE] * 3
+        m_k_n[LONG[contract]] = long
+        return product_case(contract, mesh, axis_name, (m_k_n[0], m_k_n[1], m_k_n[2]), dtype="bfloat16")
+    axes = (axis_name,) if isinstance(axis_name, str) else axis_name
+    normalised = contract == NORMALISED.name
+    weights: list[tuple[tuple[int, ...], int | None]] = [((SIDE, long), 1), ((long, SIDE), 0)]
+    blocks = [((SIDE // 8, 8, SIDE), 0), *([((SIDE,), None)] if normalised else []), *weights]
+    operands = tuple(
+        Operand(block, "bfloat16", Placement(tuple(axes if i == at else () for i in range(len(block)))))
+        for block, at in blocks
+    )
+    return Case(contract, mesh, axis_name, operands, tuple(NORMALISED.usual.items()) if normalised else ())
+
+
+def place(topology: Topology) -> tuple[MeshCase, str]:
+    """A mesh of all chips, with the axis that a case runs over: rings of four."""
+    return MeshCase(("data", "model"), (topology.chips // RING, RING)), "model"
+
 
 WITH_ROOM = Fraction(1, 20)
 """What may be exposed where there is room to hide all: hops, and the ends of transfers that begin a little late."""

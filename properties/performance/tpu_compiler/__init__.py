@@ -9,10 +9,10 @@ from shardproof.properties.performance.tpu_compiler.process import (
     Compiled,
     NotCompiled,
     NoTpuCompiler,
+    Request,
     TpuCompiler,
     missing,
 )
-from shardproof.properties.performance.tpu_compiler.request import Request
 from shardproof.properties.performance.tpu_compiler.topology import Topology
 
 __all__ = ["Compiled", "NoTpuCompiler", "NotCompiled", "Request", "Topology", "TpuCompiler", "missing"]

@@ -12,7 +12,7 @@ from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh
 
 from shardproof.properties.engines.xla import abstract_mesh
-from shardproof.properties.performance.tpu_compiler.request import BACKWARD, COMPILER, Request
+from shardproof.properties.performance.tpu_compiler.process import BACKWARD, COMPILER, Request
 from shardproof.properties.performance.tpu_compiler.topology import Coordinates, Topology, in_rings
 from shardproof.properties.programs.derivatives import pullback
 from shardproof.properties.programs.implementations import IMPLEMENTATIONS, Implementation

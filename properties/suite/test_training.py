@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -362,7 +361,7 @@ SENT = {
 """The bytes that a device sends in a step on `SQUARE` of float64, in three microbatches where there are any."""
 
 
-def sums(cost: Cost, *, masked: bool) -> Fraction:
+def sums(cost: Cost, *, masked: bool) -> int:
     """The bytes of sums over devices, without the number of examples, an int32."""
     return cost.bytes_in("all_reduce") + cost.bytes_in("reduce_scatter") - 4 * masked
 

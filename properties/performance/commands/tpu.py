@@ -206,7 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with Records(RECORDED if options.recorded else None) as records:
         for shape in options.shape or SHAPES:
             for way in options.way or WAYS:
-                lines = []
+                lines: list[tuple[str, ...]] = []
                 for contract in contracts:
                     lines += rows(records, Work(contract, shape, place, way), forms_of(contract))
                 title = f"{shape} {SHAPES[shape]}, {way}, bfloat16, {topology}, model axis {place.model}"

@@ -8,9 +8,8 @@ from shardproof.oracles.dtypes import is_float
 from shardproof.oracles.layout import Entries
 from shardproof.properties.cases.manual import along, levels, outside, spread_axis, stacked_axes, without_outside
 from shardproof.properties.contracts import CONTRACTS
-from shardproof.properties.programs.kept import as_text
 from shardproof.properties.programs.precision import is_wide
-from shardproof.properties.programs.program import compiled
+from shardproof.properties.programs.program import as_text, compiled
 from shardproof.properties.programs.violation import DEATHS
 from shardproof.properties.report.scripts.children import CHILD, OPEN
 from shardproof.properties.report.scripts.literals import docstring, quoted, spec_text, tree_text, tuple_text

@@ -63,6 +63,9 @@ def case_of(
     *,
     reverse: bool = False,
     block: tuple[int, ...] = (3, 2),
+    dtype: str = "float32",
+    replicated: bool = False,
+    tree: bool = False,
     **params: Any,
 ) -> Case:
     """A case over all axes of a mesh; where a dimension is to be divided, the first of `block` is that of a piece."""
@@ -72,13 +75,16 @@ def case_of(
     if contract in DIVIDED:
         at = params.get("scatter_dimension", params.get("split_axis", 0))
         block = tuple(n * math.prod(sizes) if i == at else n for i, n in enumerate(block))
-    operand = Operand(block, "float32", Placement(((),) * len(block), names))
+    operand = Operand(block, dtype, Placement(((),) * len(block), () if replicated else names))
     return Case(
         contract,
         MeshCase(names, sizes),
         names[::-1] if reverse else names if len(names) > 1 else names[0],
-        (operand,),
+        (operand, Operand(block, "int32" if dtype != "float32" else "bfloat16", operand.placement))
+        if tree
+        else (operand,),
         tuple({**PARAMS[contract], **params}.items()),
+        tree=tree,
     )
 
 

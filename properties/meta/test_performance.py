@@ -14,10 +14,19 @@ from jax import Array, lax
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.contracts.products import SHARDED, product_case
 from shardproof.properties.performance.chips import CHIPS
-from shardproof.properties.performance.measured.data import exact, expected, thinned
 from shardproof.properties.performance.measured.expectations import ON_TOP, broken
 from shardproof.properties.performance.measured.placing import KINDS, chip_of, mesh_of, placed, topology_of
-from shardproof.properties.performance.measured.row import COLUMNS, Row, Traffic, Wrong, table, traffic
+from shardproof.properties.performance.measured.row import (
+    COLUMNS,
+    Row,
+    Traffic,
+    Wrong,
+    exact,
+    expected,
+    table,
+    thinned,
+    traffic,
+)
 from shardproof.properties.performance.measured.work import (
     COLLECTIVES,
     MEASURED,

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from shardproof.oracles.layout import Entries
@@ -19,7 +21,6 @@ from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.manual import laid_out, outside, stacked_axes, without_outside
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.programs.implementations import Implementation
-from shardproof.properties.programs.kept import of_participants
 from shardproof.properties.programs.mapping import (
     Global,
     Leaf,
@@ -31,6 +32,27 @@ from shardproof.properties.programs.mapping import (
     stacked,
 )
 from shardproof.properties.programs.transformations import Local, primal_of_vjp, wrapped
+
+
+def of_participants(case: Case, leaves: Sequence[jax.Array]) -> list[jax.Array]:
+    """The results on a device, those that it need not have as zeros."""
+    kept = CONTRACTS[case.contract].kept
+    if kept is None:
+        return list(leaves)
+    found = []
+    for leaf, participants in zip(leaves, kept(case), strict=True):
+        for axes, number in participants:
+            leaf = jnp.where(lax.axis_index(axes) == number, leaf, jnp.zeros_like(leaf))
+        found.append(leaf)
+    return found
+
+
+def as_text(case: Case, index: int, leaf: str) -> str:
+    """The same of one result, as an expression."""
+    kept = CONTRACTS[case.contract].kept
+    for axes, number in () if kept is None else kept(case)[index]:
+        leaf = f"jax.numpy.where(jax.lax.axis_index({axes!r}) == {number}, {leaf}, 0)"
+    return leaf
 
 
 @dataclass(frozen=True)

@@ -226,21 +226,6 @@ def test_gathered_weights_are_not_kept(name: str, dtype: str) -> None:
         assert not kept & weights if again else weights <= kept
 
 
-@pytest.mark.needs_devices(8)
-@REMATERIALISED
-def test_what_is_lowered_gathers_again(name: str) -> None:
-    """The program that JAX hands to a compiler has all gathers, those of rematerialisation behind a barrier."""
-    mesh = MeshCase(("dp", "tp"), (4, 2))
-    on = device_mesh(mesh)
-    for of in (name, name.removesuffix("_remat")):
-        program = loss_and_gradients(PARALLELISATIONS[of], mesh, (16, 24, 32, 8), 8, data="dp", model="tp")
-        text = jax.jit(program.build(on)).lower(*program.abstract_arguments(on)).as_text()
-        sent = count(SimulateEngine(), program, mesh, small_integers([a.shape for a in program.arguments], 0)).cost
-        assert sent is not None
-        assert text.count("stablehlo.all_gather") == sent.count("all_gather")
-        assert ("optimization_barrier" in text) == (of == name)
-
-
 @LOSSES
 def test_sums_over_devices_are_in_float32(loss: Parallelisation) -> None:
     """What is added up over devices is float32 where the arrays are bfloat16; what is gathered forward is not."""

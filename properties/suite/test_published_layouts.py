@@ -14,6 +14,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from shardproof.properties.cases.data import Data, generate
+from shardproof.properties.suite.test_published_examples import place
 
 MESHES = [pytest.param(sizes, marks=pytest.mark.needs_devices(math.prod(sizes))) for sizes in ((2, 2), (4, 2))]
 
@@ -25,8 +26,7 @@ def placed(sizes: tuple[int, int], kind: AxisType, rows: int, columns: int) -> t
         generate(Data("exact", seed), shape, np.dtype("bfloat16"), terms=rows, degree=3)
         for seed, shape in enumerate(((8, rows), (rows, columns)))
     ]
-    shardings = [NamedSharding(mesh, P("X", "Y")), NamedSharding(mesh, P("Y", None))]
-    return mesh, arrays, [jax.device_put(x, sharding) for x, sharding in zip(arrays, shardings, strict=True)]
+    return mesh, arrays, place(mesh, arrays, (P("X", "Y"), P("Y", None)))
 
 
 def product(lhs: Any, rhs: Any, **more: Any) -> Any:

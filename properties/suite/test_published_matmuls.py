@@ -31,12 +31,12 @@ ROWS_HELD = 16384 if settings().max_examples >= 1000 else 2048
 class Product:
     """A product of global operands: a device-local function, layouts, and the result as a function of the operands."""
 
-    name: str
     mesh: dict[str, int]
     shapes: tuple[tuple[int, int], ...]
     in_specs: tuple[P, ...]
-    body: Callable[..., Any]
     out_specs: P
+    name: str
+    body: Callable[..., Any]
     expected: Callable[..., np.ndarray] = np.matmul
 
 
@@ -55,64 +55,23 @@ def copied(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
     return np.tile(lhs @ rhs, (4, 1))
 
 
-FSDP = partial(
-    Product,
-    mesh=GUIDE,
-    shapes=((1024, 4096), (4096, 256)),
-    in_specs=(P("dp", None), P("dp", None)),
-    out_specs=P("dp", None),
-)
-SCATTERED = partial(
-    Product,
-    mesh=GUIDE,
-    shapes=((1024, 4096), (4096, 256)),
-    in_specs=(P(None, ("dp", "tp")), P(("dp", "tp"), None)),
-    out_specs=P(("dp", "tp"), None),
-)
-CONTRACTING = partial(
-    Product,
-    mesh=BOOK,
-    shapes=((1024, 2048), (2048, 8192)),
-    in_specs=(P("X", "Y"), P(None, "Y")),
-    out_specs=P("X", "Y"),
-)
-ALL_REDUCED = partial(
-    Product,
-    mesh=BOOK,
-    shapes=((256, 512), (512, 2048)),
-    in_specs=(P("X", "Y"), P("Y", None)),
-    out_specs=P("X"),
-)
-DOWN = partial(
-    Product,
-    mesh=BOOK,
-    shapes=((256, 2048), (2048, 512)),
-    in_specs=(P("X", "Y"), P("Y", None)),
-    out_specs=P("X", "Y"),
-)
+X_Y = (P("X", "Y"), P("Y", None))
+FSDP = partial(Product, GUIDE, ((1024, 4096), (4096, 256)), (P("dp", None), P("dp", None)), P("dp", None))
+EVERY = ("dp", "tp")
+SCATTERED = partial(Product, GUIDE, ((1024, 4096), (4096, 256)), (P(None, EVERY), P(EVERY, None)), P(EVERY, None))
+CONTRACTING = partial(Product, BOOK, ((1024, 2048), (2048, 8192)), (P("X", "Y"), P(None, "Y")), P("X", "Y"))
+ALL_REDUCED = partial(Product, BOOK, ((256, 512), (512, 2048)), X_Y)
+DOWN = partial(Product, BOOK, ((256, 2048), (2048, 512)), X_Y, P("X", "Y"))
 STACK = partial(
     Product,
-    mesh=BOOK,
-    shapes=((256, 512), (512, 2048), (2048, 512)),
-    in_specs=(P("X", "Y"), P(None, "Y"), P("Y", None)),
-    out_specs=P("X", "Y"),
+    BOOK,
+    ((256, 512), (512, 2048), (2048, 512)),
+    (P("X", "Y"), P(None, "Y"), P("Y", None)),
+    P("X", "Y"),
     expected=block,
 )
-ROWS = partial(
-    Product,
-    mesh=NOTEBOOK,
-    shapes=((ROWS_HELD, 1024), (1024, 2048)),
-    in_specs=(P("x", None), P()),
-    out_specs=P("x"),
-    expected=copied,
-)
-SUMS = partial(
-    Product,
-    mesh=NOTEBOOK,
-    shapes=((ROWS_HELD, 1024), (1024, 2048)),
-    in_specs=(P(None, "x"), P("x", None)),
-    out_specs=P("x", None),
-)
+ROWS = partial(Product, NOTEBOOK, ((ROWS_HELD, 1024), (1024, 2048)), (P("x", None), P()), P("x"), expected=copied)
+SUMS = partial(Product, NOTEBOOK, ((ROWS_HELD, 1024), (1024, 2048)), (P(None, "x"), P("x", None)), P("x", None))
 
 
 def over(function: Callable[..., Any], axis_name: Any, **params: Any) -> Callable[..., Any]:
@@ -125,38 +84,34 @@ def four_times(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
     return np.concatenate([np.tile(half, (4, 1)) for half in np.split(lhs @ rhs, 2)])
 
 
-BOTH = ("X", "Y")
 PRODUCTS = (
-    FSDP("fsdp-gathered-first", body=over(products.all_gather_matmul_rhs, "dp")),
-    FSDP("fsdp-one-way", body=over(products.ring_all_gather_matmul_rhs, "dp")),
-    FSDP("fsdp-both-ways", body=over(products.joined_all_gather_matmul_rhs, "dp")),
-    SCATTERED("reduce-scatter-at-the-end", body=over(products.matmul_reduce_scatter, ("dp", "tp"))),
-    SCATTERED("reduce-scatter-one-way", body=over(products.ring_matmul_reduce_scatter, ("dp", "tp"))),
-    SCATTERED("reduce-scatter-both-ways", body=over(products.alternating_matmul_reduce_scatter, ("dp", "tp"))),
-    CONTRACTING("contracting-gathered-first", body=over(products.all_gather_matmul_lhs_contracting, "Y")),
-    CONTRACTING("contracting-ring", body=over(products.ring_all_gather_matmul_lhs_contracting, "Y")),
-    ALL_REDUCED(
-        "problem-3.1-rings",
-        body=over(products.alternating_matmul_all_reduce, "Y"),
-        out_specs=P(BOTH),
-        expected=four_times,
-    ),
-    DOWN("problem-3.2", body=over(products.ring_matmul_reduce_scatter, "Y", scatter_dimension=1)),
-    STACK("problem-3.3", body=over(products.overlapped_transformer_block, "Y")),
-    ALL_REDUCED("problem-4-all-reduce", body=over(products.scattered_matmul_all_reduce, "Y")),
-    DOWN("problem-4-reduce-scatter", body=over(products.alternating_matmul_reduce_scatter, "Y", scatter_dimension=1)),
-    STACK("problem-4-block", body=over(products.alternating_transformer_block, "Y")),
-    ROWS("rows-one-way", body=over(products.ring_all_gather_matmul_lhs, "x")),
-    ROWS("rows-both-ways", body=over(products.bidirectional_all_gather_matmul_lhs, "x")),
-    ROWS(
+    FSDP("fsdp-gathered-first", over(products.all_gather_matmul_rhs, "dp")),
+    FSDP("fsdp-one-way", over(products.ring_all_gather_matmul_rhs, "dp")),
+    FSDP("fsdp-both-ways", over(products.joined_all_gather_matmul_rhs, "dp")),
+    SCATTERED("reduce-scatter-at-the-end", over(products.matmul_reduce_scatter, EVERY)),
+    SCATTERED("reduce-scatter-one-way", over(products.ring_matmul_reduce_scatter, EVERY)),
+    SCATTERED("reduce-scatter-both-ways", over(products.alternating_matmul_reduce_scatter, EVERY)),
+    CONTRACTING("contracting-gathered-first", over(products.all_gather_matmul_lhs_contracting, "Y")),
+    CONTRACTING("contracting-ring", over(products.ring_all_gather_matmul_lhs_contracting, "Y")),
+    ALL_REDUCED(P(("X", "Y")), "problem-3.1-rings", over(products.alternating_matmul_all_reduce, "Y"), four_times),
+    DOWN("problem-3.2", over(products.ring_matmul_reduce_scatter, "Y", scatter_dimension=1)),
+    STACK("problem-3.3", over(products.overlapped_transformer_block, "Y")),
+    ALL_REDUCED(P("X"), "problem-4-all-reduce", over(products.scattered_matmul_all_reduce, "Y")),
+    DOWN("problem-4-reduce-scatter", over(products.alternating_matmul_reduce_scatter, "Y", scatter_dimension=1)),
+    STACK("problem-4-block", over(products.alternating_transformer_block, "Y")),
+    ROWS("rows-one-way", over(products.ring_all_gather_matmul_lhs, "x")),
+    ROWS("rows-both-ways", over(products.bidirectional_all_gather_matmul_lhs, "x")),
+    Product(
+        NOTEBOOK,
+        ((ROWS_HELD, 1024), (4096, 2048)),
+        (P("x", None), P("x", None)),
+        P("x"),
         "rows-both-ways-of-a-sharded-right-operand",
-        body=over(products.bidirectional_all_gather_matmul_lhs, "x"),
-        shapes=((ROWS_HELD, 1024), (4096, 2048)),
-        in_specs=(P("x", None), P("x", None)),
-        expected=on_each_of_four,
+        over(products.bidirectional_all_gather_matmul_lhs, "x"),
+        on_each_of_four,
     ),
-    SUMS("sums-at-the-end", body=over(products.matmul_reduce_scatter, "x")),
-    SUMS("sums-one-way", body=over(products.ring_matmul_reduce_scatter, "x")),
+    SUMS("sums-at-the-end", over(products.matmul_reduce_scatter, "x")),
+    SUMS("sums-one-way", over(products.ring_matmul_reduce_scatter, "x")),
 )
 
 
@@ -178,7 +133,7 @@ def test_a_published_product_is_the_product(case: Product) -> None:
 @pytest.mark.needs_devices(8)
 def test_the_published_integers() -> None:
     """The book's own operands, which count up in int32, wrap around in ring and product alike: at 1/16 of each side."""
-    case = CONTRACTING("integers-that-wrap", body=over(products.ring_all_gather_matmul_lhs_contracting, "Y"))
+    case = CONTRACTING("integers-that-wrap", over(products.ring_all_gather_matmul_lhs_contracting, "Y"))
     arrays = [np.arange(m * n // 256, dtype=np.int32).reshape(m // 16, n // 16) for m, n in case.shapes]
     arrays = [a * np.int32(9973) for a in arrays]  # so that sums are as large as those of whole sides
     np.testing.assert_array_equal(result(case, arrays), case.expected(*arrays))

@@ -411,20 +411,6 @@ class ReducedInEveryMicrobatch(TrainingStep):
         return optimisers.updated(params, updates), state, value
 
 
-class StaleWeights(TrainingStep):
-    """Its gradient is that at the weights before the last step, its loss that at the new ones."""
-
-    def init_traceable(self, params: Any) -> Any:
-        """The optimiser's state, and the weights before the last step."""
-        return self.optimiser.init(params), params
-
-    def function(self, params: Any, state: Any, batch: Any) -> Any:
-        """The gradient of the old weights moves the new ones."""
-        (kept, old), where = state, {"mesh": self.mesh, "data": self.data, "model": ()}
-        updates, kept = self.optimiser.update(jax.grad(self.loss)(old, batch, **where), kept, params)
-        return optimisers.updated(params, updates), (kept, params), self.loss(params, batch, **where)
-
-
 def mean_of_means(weights: Any, part: Any, **axes: Any) -> tuple[Any, Any]:
     """Every microbatch's mean counts as one, however many examples it has."""
     total, count = LOSS(weights, part, **axes)
@@ -498,7 +484,6 @@ NEXT = zero_form("next_shard", data_parallel, of_examples, OfTheNextShard)
 WHOLE = zero_form("whole_state", data_parallel, of_examples, WholeState)
 GATHERS = form_of_loss(PARALLELISATIONS["fsdp_rows"], GathersParameters)
 WRONG: list[tuple[Form, Trial, str, str, str]] = [
-    (masked("stale_weights", step_of(StaleWeights)), replace(TWO, steps=2), "sgd", "simulate", "step 2: parameter"),
     (MEANS, replace(ONE, examples=6, microbatches=2, seed=2), "sgd", "simulate", "step 1: loss"),
     (ONE_AXIS, FOUR, "sgd", "simulate", "step 1: parameter"),
     (ONE_AXIS, FOUR, "sgd", "xla", "replicas of .* differ"),

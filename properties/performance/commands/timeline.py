@@ -13,11 +13,11 @@ import jax
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.requests import RequestError
 from shardproof.properties.cases.strategies.dtypes import WIDE
+from shardproof.properties.performance import gantt
 from shardproof.properties.performance.chips import Chip, chip, in_words
 from shardproof.properties.performance.choosing import scheduled
 from shardproof.properties.performance.lanes import KEY, laid_out, text
 from shardproof.properties.performance.operations import Operation, operations_of
-from shardproof.properties.performance.pictures import gantt
 from shardproof.properties.performance.shaped import KNOWN, laid_out_for, parse_shapes, shaped
 from shardproof.properties.performance.timeline import Timeline, timeline
 from shardproof.properties.programs.bare import bare, parse_arrays

@@ -2,7 +2,7 @@
 
 import argparse
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from rich.console import Console
@@ -14,7 +14,6 @@ from shardproof.properties.performance.compiled import (
     RECORDED,
     UNSHARDED,
     Figures,
-    Key,
     Records,
     key_of,
     read,
@@ -110,26 +109,19 @@ def row(work: Work, form: str, found: Found, alone: Figures) -> tuple[str, ...]:
 
 
 def recorded() -> str:
-    """A Markdown table of what is recorded: of every product the fastest form beside those that do not overlap."""
-    return markdown(RECORDED_COLUMNS, recorded_lines(read(RECORDED), PLACE, tuple(SHAPES), WAYS), left=3)
-
-
-def recorded_lines(
-    known: Mapping[Key, Found], place: Place, shapes: Sequence[str], ways: Sequence[str]
-) -> list[tuple[str, ...]]:
-    """The lines of that table: of products that are known there in full."""
-    lines = []
-    for way in ways:
+    """A Markdown table of the products that are recorded in full: the fastest form and those that do not overlap."""
+    known, lines = read(RECORDED), []
+    for way in WAYS:
         for contract in [one.contract for one in PRODUCTS]:
-            for shape in shapes:
+            for shape in SHAPES:
                 forms = (UNSHARDED, COMPILER, *(one.name for one in forms_of(contract)))
-                found = {form: known.get(key_of(Work(contract, shape, place, way), form)) for form in forms}
+                found = {form: known.get(key_of(Work(contract, shape, PLACE, way), form)) for form in forms}
                 figures = {form: one for form, one in found.items() if isinstance(one, Figures)}
                 ours = [form for form in figures if form not in OTHERS]
                 if None in found.values() or not ours or not figures.keys() >= {*OTHERS}:
                     continue
                 alone, fastest = figures[UNSHARDED], min(ours, key=lambda form: figures[form].total)
-                least = Work(contract, shape, place, way).floor(Fraction(alone.total) / int(MICRO))
+                least = Work(contract, shape, PLACE, way).floor(Fraction(alone.total) / int(MICRO))
                 one = figures[fastest]
                 lines.append(
                     (
@@ -144,7 +136,7 @@ def recorded_lines(
                         *(f"{figures[form].temporary_bytes / 1e6:.1f}" for form in (NAIVE, fastest)),
                     )
                 )
-    return lines
+    return markdown(RECORDED_COLUMNS, lines, left=3)
 
 
 def forms_of(contract: str) -> list[Implementation]:

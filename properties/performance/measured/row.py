@@ -1,14 +1,21 @@
 """One measured form: how long it takes, what that is in bandwidth, and how much of what it gives is wrong."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+import numpy as np
 from rich.table import Table
 
+from shardproof.oracles.dtypes import exact_limit
 from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.data import Data, generate
 from shardproof.properties.communication.bounds import full_bytes, lower_bound
+from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.products import SHARDED, received
+from shardproof.properties.engines.batches import oracle_blocks
+from shardproof.properties.engines.running import all_blocks
 
 
 @dataclass(frozen=True)
@@ -108,3 +115,67 @@ def table(rows: Sequence[Row], title: str = "") -> Table:
     for row in rows:
         result.add_row(*row.cells)
     return result
+
+
+CONTRACTED: dict[str, tuple[int | None, ...]] = {"transformer_block": (-1, None, 0)}
+"""The dimension of each operand of a product that is added up, where most of its elements are zero."""
+
+
+def real(case: Case) -> list[np.ndarray]:
+    """Ordinary numbers: zeros would be multiplied faster than they are, by a device that is limited by its power."""
+    return [generate(Data("real", 0), case.global_shape(i), o.numpy_dtype) for i, o in enumerate(case.operands)]
+
+
+def exact(case: Case) -> list[np.ndarray]:
+    """Small integers, of which every sum is exact in their dtype; where nothing is added up, one after the other.
+
+    Of what is contracted in a product so few are not zero that all partial sums are exact in the operands' dtype,
+    whoever adds them up in whatever order and dtype: no more than the largest integer that it holds exactly.
+    """
+    if case.contract not in SHARDED:
+        terms = CONTRACTS[case.contract].terms(case)
+        kind = "distinct" if terms == 1 else "exact"
+        return [case.global_array(i, Data(kind, 0), terms=terms) for i in range(len(case.operands))]
+    along: tuple[int | None, ...] = CONTRACTED.get(case.contract, (-1, None))
+    sums = sum(axis is not None for axis in along)  # one product after the other
+    most = math.floor(exact_limit(case.operands[0].numpy_dtype) ** (1 / sums) + 1e-9)
+    found = []
+    for i, axis in enumerate(along):
+        dtype = case.operands[i].numpy_dtype
+        units = np.random.default_rng(i).choice(np.array([-1, 1]), case.global_shape(i)).astype(dtype)
+        found.append(units if axis is None else thinned(units, axis, most))
+    return found
+
+
+def thinned(array: np.ndarray, axis: int, most: int) -> np.ndarray:
+    """A matrix with all but at most so many elements zero along an axis, at other places in each line."""
+    every = math.ceil(array.shape[axis] / most)
+    rows, columns = array.shape
+    places = np.arange(rows)[:, None] + np.arange(columns)
+    return np.where(places % every == 0, array, np.zeros((), array.dtype))
+
+
+def expected(case: Case, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """What every device should hold, by the oracle."""
+    return oracle_blocks(case, [case.blocks(i, array) for i, array in enumerate(arrays)])
+
+
+def wrong(case: Case, results: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> Wrong:
+    """The elements that are not what they should be; of another shape or dtype, all."""
+    count, elements, first = 0, 0, ""
+    for result, blocks in zip(results, right, strict=True):
+        held = all_blocks(case, result)
+        elements += blocks.size
+        if held.shape != blocks.shape or held.dtype != blocks.dtype:
+            lead = len(case.mesh.sizes)
+            told = [f"{array.dtype} blocks of shape {array.shape[lead:]}" for array in (held, blocks)]
+            count, first = count + blocks.size, first or f"{told[0]}: expected {told[1]}"
+            continue
+        off = ~((held == blocks) | (np.isnan(held) & np.isnan(blocks)))
+        if off.any() and not first:
+            at = tuple(int(i) for i in np.argwhere(off)[0])
+            place = ", ".join(f"{name}={i}" for name, i in zip(case.mesh.axis_names, at, strict=False))
+            index = ", ".join(map(str, at[len(case.mesh.sizes) :]))
+            first = f"the first: element [{index}] on device ({place}) is {held[at]}, expected {blocks[at]}"
+        count += int(off.sum())
+    return Wrong(count, elements, first)

@@ -18,11 +18,11 @@ from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.cases.case import Case
 from shardproof.properties.contracts.examples import WHOLE
 from shardproof.properties.contracts.products import SHAPES, SHARDED, product_case
-from shardproof.properties.performance.measured.data import exact, expected, real, wrong
 from shardproof.properties.performance.measured.placing import DATA, MODEL, placed
-from shardproof.properties.performance.measured.row import Row, Wrong, traffic
+from shardproof.properties.performance.measured.row import Row, Wrong, exact, expected, real, traffic, wrong
 from shardproof.properties.performance.modelled import alone, sides
 from shardproof.properties.performance.shaped import shaped
+from shardproof.properties.performance.tables import form_of
 from shardproof.properties.programs.implementations import (
     ALGORITHMS,
     BUILT_IN,
@@ -164,16 +164,13 @@ def _of(contract: str, implementations: Sequence[Implementation]) -> list[Implem
     return [one for one in implementations if one.contract == contract]
 
 
-def _name(one: Implementation) -> str:
-    return one.name.removesuffix(one.contract).rstrip("_") or one.name
-
-
 def _named(case: Case, implementations: Sequence[Implementation]) -> list[Form]:
     """Those that serve a case, by names that differ: a user's function may have the name of a plain one."""
     found: dict[str, Form] = {}
     for one in implementations:
         if one.serves is None or one.serves(case):
-            names = itertools.chain([_name(one)], (f"{_name(one)} ({i})" for i in itertools.count(2)))
+            own = form_of(one) or one.name
+            names = itertools.chain([own], (f"{own} ({i})" for i in itertools.count(2)))
             name = next(name for name in names if name not in (UNSHARDED, *found))
             found[name] = Form(name, one, case)
     return [*found.values()]

@@ -1,1 +1,0 @@
-"""Timelines and crossovers as SVG."""

@@ -233,14 +233,14 @@ def variants(case: Case) -> Iterator[tuple[str, Change]]:
         left = iter(order)
         axes = tuple(next(left) if name in long else name for name in case.axes)
         yield f"for axis_name={axes}{' (the order of the mesh)' if order == in_order else ''}", over(axes)
+    if FED in case.chain:
+        first = tuple(name for name in case.chain if name != FED)
+        yield "of the first call, which feeds the second", lambda case: dataclasses.replace(case, chain=first)
     for name, value in _other_values(case):
         yield f"for {name}={value!r}", params(**{name: value})
     for (name, value), (other, its) in itertools.combinations(given.items(), 2):
         if type(value) is type(its) is int and value != its:
             yield f"for {name}={its}, {other}={value}", params(**{name: its, other: value})
-    if FED in case.chain:
-        first = tuple(name for name in case.chain if name != FED)
-        yield "of the first call, which feeds the second", lambda case: dataclasses.replace(case, chain=first)
     if "perm" in given:
         turned = tuple((to, source) for source, to in given["perm"])
         yield "for perm with source and destination swapped", params(perm=turned)

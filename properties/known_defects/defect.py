@@ -24,7 +24,7 @@ class Defect:
         name: also the name of its script.
         sentence: what is wrong.
         seen_on: the JAX versions on which the script showed it; it is taken to be in those between them, and no others.
-            By default the oldest and the newest that this suite supports.
+            Most were seen on 0.10.2 and on 0.12.0.1.
         engine: `xla` where the interpreter does not have it; empty: it is in what JAX does while it traces.
         platform: the platform whose compiler has it; empty: any.
         at_fault: case and traced program to the primitive at fault, if it is in the program with the parameters that

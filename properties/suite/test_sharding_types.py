@@ -448,7 +448,7 @@ WRONG: list[tuple[str, Rule]] = [
     ("reshape", the_last_part_is_sharded),
     ("resharding", the_last_axis_is_dropped),
 ]
-"""At least one wrong rule of each operation."""
+"""A wrong rule of each operation."""
 
 
 MESH = MeshCase(("dp", "tp", "pp"), (2, 2, 1), axis_types=("explicit",) * 3)

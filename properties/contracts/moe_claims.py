@@ -193,18 +193,6 @@ RAGGED = _claim(
 )
 """Two ragged all-to-alls, of which what the operand holds is counted; backward two more, with two lists each."""
 
-MORE = f"({NARROW}!={WIDE})"
-GATHERED_RAGGED = _claim(
-    {"all_to_all": ("5", f"{LISTS}+{4 * INTEGER}*members"), "all_gather": ("2", f"{SENT}+{RETURNED}")},
-    {
-        "all_to_all": (f"5+{MORE}", f"{LISTS}+{2 * INTEGER}*members*(2+{MORE})"),
-        "all_gather": ("2", f"{SENT}+{RETURNED}"),
-        "reduce_scatter": ("2", f"members*(pairs*{TOKENS}+buffer*outputs)*{WIDE}"),
-    },
-    ("", ""),
-)
-"""The same, where every exchange gathers its operand; cotangents wider than what was sent need lists of their own."""
-
 AGREED = {"all_reduce": ("1", f"{INTEGER}")}
 ROUND = f"members*chunk*({TOKENS}*{NARROW}+{INTEGER}+outputs*{WIDE})"
 CHUNKED = _claim(

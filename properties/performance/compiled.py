@@ -20,7 +20,7 @@ UNSHARDED = "unsharded"
 """In place of a form: the product that a device would do alone."""
 
 RECORDED = Path(__file__).with_suffix(".jsonl")
-"""What `benchmark tpu --recorded` wrote, of which the README has tables, and which `choose` asks."""
+"""What `performance.commands.tpu --recorded` wrote, of which the README has tables, and which `choose` asks."""
 
 OWN = "XLA's own"
 """The product of global arrays under `jit`, with XLA's default options: the form `COMPILER` in tables."""

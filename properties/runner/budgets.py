@@ -70,7 +70,7 @@ WEIGHTS: Mapping[str, float] = {
     "routers": 0.08,
 }
 """What part `check` draws, of a contract whose own implementations are of a form that takes long: so that it has its
-verdict on most right functions within a minute (`benchmark verdicts` measures some). `pytest --impl` draws all."""
+verdict on most right functions within a minute. `pytest --impl` draws all."""
 
 OF_VALUES: Mapping[str, float] = {"sequences": 0.4}
 """The same of values, by which most bugs are found, so that it draws all but where these alone take longer."""

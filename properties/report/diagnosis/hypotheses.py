@@ -305,7 +305,9 @@ def _mutants(run: Run) -> Iterator[Hypothesis]:
     """The planted bugs of the contract, where their catalogue is installed."""
     try:
         from shardproof.properties.mutants import MUTANTS  # takes a second, and only failures need it
-    except ImportError:
+    except ModuleNotFoundError as error:
+        if error.name != "shardproof.properties.mutants":
+            raise
         return
     given, law = run.violation.implementation.function, "value" if run.difference.of == "result" else "gradient"
     known = [bug for bug in MUTANTS.values() if (bug.contract, bug.law) == (run.case.contract, law)]

@@ -53,12 +53,11 @@ def _calling_shardproof(violation: LawViolation) -> str:
             if value
         )
     given = f", {source.name}{said}" if source.name else ""
-    missing = ["sys.exit(2)  # until it is put there"] if source.missing else []
     own = Source("", [], folders_of([ALSO]))
     lines = [
         *docstring([violation.headline, "", f"case: {violation.case}", "", NEEDS]),
         "", *IMPORTS.split("\n"), *own.paths, *source.paths,
-        *loaded([ALSO, *source.lines]), *missing, "",
+        *loaded([ALSO, *source.lines], source.missing), "",
         'if __name__ == "__main__":',
         *(f"    {line}" for line in options(violation.case.mesh.devices, in_doubles=False)),
         f'    sys.exit(recheck(Path(__file__).with_suffix(".json"){given}))',

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -117,7 +118,7 @@ class Script:
             *docstring([self.violation.headline, "", f"case: {self.case}", "", NEEDS, *self._simulated()]),
             "", *self._imports("\n".join(body)), "",
             *options(self.case.mesh.devices, in_doubles=is_wide(self.case) or self.violation.in_doubles), "",
-            *source.paths, *loaded(source.lines), "", *self._mesh(), "", "",
+            *source.paths, *loaded(source.lines, source.missing), "", *self._mesh(), "", "",
         ]  # fmt: skip
         return "\n".join([*lines, *body]) + "\n"
 
@@ -269,10 +270,11 @@ class Script:
         return lines
 
 
-def loaded(lines: list[str]) -> list[str]:
-    """The lines that import or define a function, such that the script exits with 2 if that fails."""
+def loaded(lines: list[str], missing: Sequence[str] = ()) -> list[str]:
+    """The lines that import or define a function; the script exits with 2 if that fails, or if something is missing."""
     inner = [f"    {line}" if line else "" for line in "\n".join(lines).strip("\n").split("\n")]
-    return ["try:", *inner, "except Exception:", "    traceback.print_exc()", "    sys.exit(2)"]
+    stop = [f"sys.exit(2)  # until it has {', '.join(missing)}"] if missing else []
+    return ["try:", *inner, "except Exception:", "    traceback.print_exc()", "    sys.exit(2)", *stop]
 
 
 def _written(reference: Reference) -> tuple[np.ndarray, np.ndarray | None]:

@@ -19,10 +19,12 @@ from shardproof.impl import collectives, norms
 from shardproof.impl.attention import gathered_attention
 from shardproof.impl.baselines import layout, relaid
 from shardproof.impl.reshard import constrained_reshard
-from shardproof.properties.cases.case import Case
+from shardproof.oracles.mesh import MeshCase
+from shardproof.properties.cases.case import Case, Operand, Placement
 from shardproof.properties.cases.chain import Chain
+from shardproof.properties.cases.data import Data
 from shardproof.properties.cases.strategies import Chains
-from shardproof.properties.contracts import Scope
+from shardproof.properties.contracts import CONTRACTS, Scope
 from shardproof.properties.engines import engine_named
 from shardproof.properties.known_defects import DEFECTS, at_fault
 from shardproof.properties.laws.law import LAWS
@@ -213,6 +215,7 @@ class Pair:
         chain: under which transformations, if it is rare.
         whole: whether the two are functions of global arrays.
         devices: on how many at most.
+        cases: some on which the defect shows, if it is seldom drawn.
     """
 
     contract: str
@@ -223,6 +226,7 @@ class Pair:
     chain: Chain | None = None
     whole: bool = False
     devices: int = 4
+    cases: tuple[Case, ...] = ()
 
     @property
     def scope(self) -> Scope:
@@ -234,6 +238,16 @@ class Pair:
         """One of the two, as a user's function."""
         return replace(user_implementation(self.contract, function, features(self)), whole=self.whole)
 
+
+OVER_THREE_AXES = Case(
+    "reshard",
+    MeshCase(("dp", "fsdp", "tp"), (2, 2, 2)),
+    (),
+    (Operand((4, 4), "float32", Placement(((), ()))),),
+    data=(Data("distinct", 1),),
+    roles=tuple((role, ()) for role in CONTRACTS["reshard"].roles),
+)
+"""A matrix that nothing shards, on three axes of two devices each."""
 
 PAIRS = {
     "pmax_loses_nan": Pair("all_reduce", reduce, partial(reduce, launder=True), "value", "xla"),
@@ -286,7 +300,14 @@ PAIRS = {
         "all_reduce", reduce, after(reduce, doubled), "transformation", "xla", ("partial_manual", "nested")
     ),
     "product_over_three_axes": Pair(
-        "reshard", multiplied, after(multiplied, doubled), "value", "xla", whole=True, devices=8
+        "reshard",
+        multiplied,
+        after(multiplied, doubled),
+        "value",
+        "xla",
+        whole=True,
+        devices=8,
+        cases=(OVER_THREE_AXES,),
     ),
     "product_over_three_axes: in mesh order": Pair(
         "reshard",
@@ -296,6 +317,7 @@ PAIRS = {
         "xla",
         whole=True,
         devices=8,
+        cases=(OVER_THREE_AXES,),
     ),
     "reshard_after_another": Pair(
         "reshard", constrained_reshard, after(constrained_reshard, doubled), "value", "xla", whole=True
@@ -396,7 +418,7 @@ def test_a_defect_excuses_the_right_one_and_not_the_wrong_one(of: str) -> None:
         pytest.skip(f"{name} is a defect of XLA on a {defect.platform.upper()}: expected --platform, on one")
     reported, met = False, defect.in_version(jax.__version__)
     tries = (40, 400) if met else (40,)  # mostly the first tell
-    for case in chain.from_iterable(drawn(pair, examples) for examples in tries):
+    for case in chain(pair.cases, chain.from_iterable(drawn(pair, examples) for examples in tries)):
         if at_fault(defect, LAWS[pair.law], implementation, case, engine) is None:
             continue
         tally, violation = judged(pair, pair.right, case)

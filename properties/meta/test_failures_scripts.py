@@ -204,7 +204,7 @@ CALLING: dict[str, tuple[str, str, Case, dict[str, Any]]] = {
     ),
     "communication": (
         "there_and_back", "communication", a_case("ring_shift", offset=1),
-        {"expectation": Expectation.parse("permute=1,bytes=n")},
+        {"communication": Expectation.parse("permute=1,bytes=n")},
     ),
     "exception": ("raises", "value", a_case("ring_shift", offset=1), {}),
     "deadlock": ("deadlocks", "value", a_case("ring_shift", offset=1), {}),

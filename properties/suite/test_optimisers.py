@@ -183,10 +183,14 @@ def float32(*shape: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, "float32")
 
 
+WHOLE = P("whole")
+"""The layout of what is like no parameter."""
+
+
 def layouts_of(optimiser: Any, params: Any, layouts: Any) -> list[str]:
-    """Of every array of an optimiser's state its shape and layout, `whole` where it is like no parameter."""
+    """Of every array of an optimiser's state its shape and layout, `WHOLE` where it is like no parameter."""
     state = jax.eval_shape(optimiser.init, params)
-    found = like_parameters(optimiser, params, layouts, lambda leaf: "whole")
+    found = like_parameters(optimiser, params, layouts, lambda leaf: WHOLE)
     shapes = [x.shape for x in jax.tree.leaves(state)]
     return [f"{list(shape)} {at}" for shape, at in zip(shapes, jax.tree.leaves(found), strict=True) if shape]
 
@@ -201,7 +205,7 @@ def test_a_state_is_laid_out_as_what_it_is_like(optax: Any) -> None:
     columns = optimisers.Transformation(
         lambda p: jax.tree.map(lambda x: jnp.sum(x, 0), p), lambda g, state, p=None: (g, state)
     )
-    assert layouts_of(columns, params, layouts) == ["[4] whole", "[4] whole"]
+    assert layouts_of(columns, params, layouts) == [f"[4] {WHOLE}", f"[4] {WHOLE}"]
 
 
 def test_a_state_is_that_of_the_parameters_as_they_are(optax: Any) -> None:
@@ -211,9 +215,9 @@ def test_a_state_is_that_of_the_parameters_as_they_are(optax: Any) -> None:
     found = layouts_of(optax.adafactor(1e-3), params, layouts)
     assert f"[64, 256] {P('tp')}" in found
     assert f"[256] {P('tp')}" in found
-    assert "[64, 256] whole" not in found
+    assert f"[64, 256] {WHOLE}" not in found
     factored = layouts_of(optax.adafactor(1e-3), {"w": float32(256, 256)}, {"w": P("tp")})
-    assert [one for one in factored if one.startswith("[256]")] == 2 * ["[256] whole"]
+    assert [one for one in factored if one.startswith("[256]")] == 2 * [f"[256] {WHOLE}"]
 
 
 def test_a_state_without_names_goes_by_its_shapes() -> None:
@@ -225,4 +229,4 @@ def test_a_state_without_names_goes_by_its_shapes() -> None:
         f"[4, 4] {P('tp')}",
         f"[4, 4] {P('tp')}",
     ]
-    assert layouts_of(flat, alike, {"w": P("tp"), "b": P("dp"), "v": P("dp")})[1:] == 2 * ["[4, 4] whole"]
+    assert layouts_of(flat, alike, {"w": P("tp"), "b": P("dp"), "v": P("dp")})[1:] == 2 * [f"[4, 4] {WHOLE}"]

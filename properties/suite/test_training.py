@@ -332,7 +332,7 @@ def test_steps_xla(form: Form, scope: Scope, data: st.DataObject) -> None:
         assert all(sent.bytes_in(kind) <= most.bytes_in(kind) for kind in KINDS)
 
 
-@pytest.mark.parametrize("engine", ["simulate", "xla"])
+@pytest.mark.parametrize("engine", ["simulate", pytest.param("xla", marks=pytest.mark.needs_devices(2))])
 def test_steps_with_optax(engine: str) -> None:
     """Optax's Adam takes the steps that its definition says, under data parallelism, FSDP and ZeRO."""
     optax = pytest.importorskip("optax", reason="the dependency group `optimisers` is not installed")
@@ -495,14 +495,22 @@ WRONG: list[tuple[Form, Trial, str, str, str]] = [
 """Wrong steps: a trial that shows each, and the message."""
 
 
-@pytest.mark.parametrize(("form", "trial", "optimiser", "engine", "match"), WRONG, ids=str)
+def compiled_on(trial: Trial, engine: str) -> list[pytest.MarkDecorator]:
+    """The marks of a test that compiles for the devices of a fixed mesh; none for the interpreter, which needs none."""
+    return [pytest.mark.needs_devices(trial.mesh.size)] if engine == "xla" else []
+
+
+@pytest.mark.parametrize(
+    ("form", "trial", "optimiser", "engine", "match"),
+    [pytest.param(*wrong, marks=compiled_on(wrong[1], wrong[3]), id=f"{wrong[0].name}-{wrong[3]}") for wrong in WRONG],
+)
 def test_a_wrong_step_is_found(form: Form, trial: Trial, optimiser: str, engine: str, match: str) -> None:
     """Each is reported for what is wrong with it."""
     with pytest.raises(AssertionError, match=match):
         check_steps(trial, form, optimiser, engine)
 
 
-@pytest.mark.parametrize("engine", ["simulate", "xla"])
+@pytest.mark.parametrize("engine", ["simulate", pytest.param("xla", marks=pytest.mark.needs_devices(2))])
 def test_gradients_in_every_microbatch_are_sent_more_often(engine: str) -> None:
     """A step that reduces gradients inside of the scan has right values, and sends twice the bytes of parameters."""
     trial = replace(TWO, microbatches=2)
@@ -604,6 +612,7 @@ def test_microbatches_that_do_not_divide_are_refused(name: str, caller: str) -> 
         jax.eval_shape(step.function, some_params(), (), batch)
 
 
+@pytest.mark.needs_devices(2)
 def test_a_donated_array_is_refused() -> None:
     """A step from arrays that an earlier one was given says which is gone, and why."""
     mesh = device_mesh(TWO.mesh)

@@ -1,9 +1,11 @@
 """Preconditions of a case that is read from a file: it is one of its contract, and of its law."""
 
+import math
+
 import numpy as np
 
 from shardproof.oracles.dtypes import is_float
-from shardproof.properties.cases.case import Case
+from shardproof.properties.cases.case import MOST_ELEMENTS, Case
 from shardproof.properties.cases.reading import shown
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.features import KEYWORDS
@@ -19,6 +21,10 @@ def check_case(law: str, case: Case) -> None:
         ValueError: naming what is not, its value, and what was expected.
     """
     contract = CONTRACTS[case.contract]
+    for operand in case.operands:
+        elements = case.mesh.size * math.prod(max(side, 1) for side in operand.block)
+        if elements > MOST_ELEMENTS:
+            raise ValueError(f"block={operand.block}: {elements} elements on all devices, expected {MOST_ELEMENTS}")
     several = case.tree and len(contract.operands) == 1 <= len(case.operands)
     if not several and (case.tree or len(case.operands) != len(contract.names(case))):
         raise ValueError(f"operands: {len(case.operands)} given, tree={case.tree}: expected {len(contract.operands)}")

@@ -51,7 +51,8 @@ def alternating_matmul_all_reduce(lhs: Left, rhs: Right, axis_name: AxisName, *,
     p, m, rows = lax.axis_size(axis_name), lhs.shape[-2], lhs.ndim - 2
     dtype, result = travelling(sums, lhs, rhs), jnp.result_type(lhs, rhs)
     parts = 2 if m >= 2 * p else 1
-    lhs, rhs = aligned(_filled_up(lhs, parts * p), rhs, axis_name)
+    lhs, rhs = aligned(lhs, rhs, axis_name)  # before rows are added, whose sums would be sent in the gradient as well
+    lhs = _filled_up(lhs, parts * p)
     done: list[Block] = []
     whole: list[Block] = []
     size = lhs.shape[-2] // parts

@@ -37,6 +37,7 @@ FALLS_SHORT: dict[tuple[str, str], tuple[str, ...]] = {
         "all_gather_matmul_lhs_contracting[ring_all_gather_matmul_lhs_contracting]",
         "all_gather_matmul_rhs[ring_all_gather_matmul_rhs]",
         "matmul_reduce_scatter[ring_matmul_reduce_scatter]",
+        "matmul_all_reduce[scattered_matmul_all_reduce]",
         "transformer_block[overlapped_transformer_block]",
         "sequence_parallel_mlp[overlapped]",
         "normalised_sequence_parallel_mlp[overlapped]",

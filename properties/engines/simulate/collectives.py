@@ -63,8 +63,8 @@ def all_reduce(op: str) -> Rule:
 
 
 rule("psum", "psum_invariant", "unreduced_psum")(all_reduce("sum"))
-rule("pmax")(all_reduce("max"))
-rule("pmin")(all_reduce("min"))
+rule("pmax", "unreduced_pmax")(all_reduce("max"))
+rule("pmin", "unreduced_pmin")(all_reduce("min"))
 
 
 @rule("all_gather", "all_gather_invariant", "all_gather_reduced")

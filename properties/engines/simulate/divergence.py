@@ -15,6 +15,8 @@ COLLECTIVE_KINDS: dict[str, str] = {
     "psum": "all_reduce",
     "psum_invariant": "all_reduce",
     "unreduced_psum": "all_reduce",
+    "unreduced_pmax": "all_reduce",
+    "unreduced_pmin": "all_reduce",
     "pmax": "all_reduce",
     "pmin": "all_reduce",
     "all_gather": "all_gather",

@@ -1,9 +1,10 @@
-"""Dot products: computed in wide numbers and rounded once to the traced dtype."""
+"""Dot products and Fourier transforms: computed in wide numbers and rounded once to the traced dtype."""
 
 import math
 from typing import Any
 
 import numpy as np
+import scipy.fft
 
 from shardproof.properties.engines.simulate.env import Env, common_lead
 from shardproof.properties.engines.simulate.rules import Dimensions, block_rank, result_dtype, rule
@@ -92,3 +93,15 @@ def in_group(env: Env, lhs: np.ndarray, sizes: np.ndarray, ragged: int, batch: D
     for dimension in (*before, ragged):
         placed[dimension] = lhs.shape[env.lead + dimension]
     return inside.reshape(*inside.shape[: env.lead + 1], *placed)
+
+
+@rule("fft")
+def fft(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
+    """A Fourier transform over the last dimensions, forwards or back, of complex or real numbers."""
+    lengths, name = tuple(equation.params["fft_lengths"]), equation.params["fft_type"].name
+    shape = x.shape[: env.lead] + tuple(equation.outvars[0].aval.shape)
+    if 0 in shape or 0 in x.shape:
+        return np.zeros(shape, result_dtype(equation))
+    transform = getattr(scipy.fft, f"{name.lower()}n")
+    axes = range(-len(lengths), 0)
+    return np.asarray(transform(x.astype(env.exact(x.dtype)), s=lengths, axes=axes)).astype(result_dtype(equation))

@@ -10,9 +10,10 @@ import numpy as np
 
 from shardproof.properties.engines.simulate.elementwise import aligned
 from shardproof.properties.engines.simulate.env import Env
+from shardproof.properties.engines.simulate.errors import InterpreterLimit, location
 from shardproof.properties.engines.simulate.interpreter import evaluate
 from shardproof.properties.engines.simulate.plans import held_as, key_dtype
-from shardproof.properties.engines.simulate.rules import rule
+from shardproof.properties.engines.simulate.rules import result_dtype, rule
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
@@ -80,9 +81,12 @@ def random_fold_in(env: Env, equation: Any, keys: np.ndarray, data: np.ndarray) 
 
 @rule("random_bits")
 def random_bits(env: Env, equation: Any, keys: np.ndarray) -> np.ndarray:
-    """Bits `[…, *shape]` from every key."""
+    """Bits `[…, *shape]` from every key; a generator of XLA's makes those of many keys from the first, as JAX has it."""
     static = (equation.params["bit_width"], tuple(equation.params["shape"]))
-    return on_each(env, generator(equation).random_bits, static, [keys], [None])
+    words, rank = keys["key"], keys.ndim - env.lead
+    shapes = ((words.shape[env.lead :], words.dtype),)
+    (result,) = evaluate(env, traced(generator(equation).random_bits, static, shapes, partitionable(), rank), [words])
+    return np.broadcast_to(result, keys.shape[: env.lead] + result.shape[env.lead :])
 
 
 def generator(equation: Any) -> Any:
@@ -108,15 +112,69 @@ def on_each(
         (x.shape[env.lead + rank :], np.dtype(np.uint32) if dtype is None else dtype)
         for x, dtype in zip(values, types, strict=True)
     )
-    partitionable = bool(jax.config.jax_threefry_partitionable)  # type: ignore[attr-defined]
-    jaxpr = traced(function, static, shapes, partitionable)
+    jaxpr = traced(function, static, shapes, partitionable())
     (result,) = evaluate(env.mapped(rank), jaxpr, values)
     mapped = np.broadcast_shapes(*(x.shape[: env.lead + rank] for x in operands))
     return np.broadcast_to(result, mapped + result.shape[env.lead + rank :])
 
 
+def partitionable() -> bool:
+    """The setting that decides how Threefry counts."""
+    return bool(jax.config.jax_threefry_partitionable)  # type: ignore[attr-defined]
+
+
 @functools.lru_cache(maxsize=1024)
-def traced(function: Callable[..., Any], static: tuple[Any, ...], shapes: tuple[Any, ...], partitionable: bool) -> Any:
-    """The jaxpr of a generator's function; `partitionable` is the setting that it is traced under."""
+def traced(
+    function: Callable[..., Any], static: tuple[Any, ...], shapes: tuple[Any, ...], partitionable: bool, rank: int = 0
+) -> Any:
+    """The jaxpr of a generator's function, mapped over so many dimensions of its operands.
+
+    `partitionable` is the setting that it is traced under.
+    """
     avals = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in shapes]
-    return jax.make_jaxpr(lambda *args: function(*args, *static))(*avals)
+
+    def mapped(*args: Any) -> Any:
+        return function(*args, *static)
+
+    for _ in range(rank):
+        mapped = jax.vmap(mapped)
+    return jax.make_jaxpr(mapped)(*avals)
+
+
+def philox4x32(counter: list[np.ndarray], key: list[np.ndarray]) -> list[np.ndarray]:
+    """Philox-4x32 with 10 rounds (Salmon et al. 2011): four words from a counter of four, by a key of two."""
+    mask = np.uint64(0xFFFFFFFF)
+    for i in range(10):
+        one, other = (c * np.uint64(m) for c, m in zip(counter[::2], (0xD2511F53, 0xCD9E8D57), strict=True))
+        keys = [k + np.uint64(i * w % 2**32) & mask for k, w in zip(key, (0x9E3779B9, 0xBB67AE85), strict=True)]
+        high = [product >> np.uint64(32) for product in (one, other)]
+        counter = [high[1] ^ counter[1] ^ keys[0], other & mask, high[0] ^ counter[3] ^ keys[1], one & mask]
+    return counter
+
+
+@rule("rng_bit_generator")
+def rng_bit_generator(env: Env, equation: Any, key: np.ndarray) -> list[np.ndarray]:
+    """The key with its counter moved on, and bits `[*shape]`, as XLA:CPU has them.
+
+    A key has 128 bits: 64 of Philox's key, and 64 of its counter, of which the key is the high half as well. Other
+    platforms have other defaults.
+
+    Raises:
+        InterpreterLimit: for Threefry, which XLA spreads over a shape in a way of its own.
+    """
+    if equation.params["algorithm"].name == "RNG_THREE_FRY":
+        raise InterpreterLimit(f"no rule for Threefry as an algorithm of XLA's, at {location(equation)}", "RNG_THREE_FRY")
+    dtype, shape = result_dtype(equation, 1), tuple(equation.params["shape"])
+    words = np.ascontiguousarray(key).view(np.uint64)
+    count = math.prod(shape) * (2 if dtype.itemsize == 8 else 1)
+    blocks = -(-count // 4)
+    mask, half = np.uint64(0xFFFFFFFF), np.uint64(32)
+    low = words[..., 1:] + np.arange(blocks, dtype=np.uint64)
+    high = words[..., :1] + (low < words[..., 1:]).astype(np.uint64)
+    counter = [low & mask, low >> half, high & mask, high >> half]
+    bits = philox4x32(counter, [words[..., :1] & mask, words[..., :1] >> half])
+    flat = np.stack(bits, axis=-1).reshape(*words.shape[:-1], -1)[..., :count]
+    if dtype.itemsize == 8:
+        flat = flat[..., ::2] | flat[..., 1::2] << half
+    moved = words + np.array([0, blocks], np.uint64)
+    return [moved.view(key.dtype), flat.astype(dtype).reshape(*words.shape[:-1], *shape)]

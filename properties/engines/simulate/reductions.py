@@ -101,11 +101,17 @@ def reduce(env: Env, equation: Any, *operands: np.ndarray) -> list[np.ndarray]:
     order = [d for d in range(rank) if d - env.lead not in dimensions] + list(shifted(env, dimensions))
     kept = rank - len(dimensions)
     arrays = [x.transpose(order).reshape(*(x.shape[d] for d in order[:kept]), -1) for x in operands[:count]]
-    state = [x.reshape(x.shape + (1,) * (kept - env.lead)) for x in operands[count:]]
+    return fold(env, jaxpr, arrays, operands[count:])
+
+
+def fold(env: Env, jaxpr: Any, arrays: Sequence[np.ndarray], starts: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Folds arrays `[*lead, *kept, n]` along their last dimension, from `starts` `[*lead]`."""
+    kept = arrays[0].ndim - 1 - env.lead
+    state = [x.reshape(x.shape + (1,) * kept) for x in starts]
     state = [np.broadcast_to(s, np.broadcast_shapes(s.shape, x.shape[:-1])) for s, x in zip(state, arrays, strict=True)]
     for position in range(arrays[0].shape[-1]):
         elements = [x[..., position] for x in arrays]
-        state = evaluate(env.mapped(kept - env.lead), jaxpr, [*state, *elements])
+        state = evaluate(env.mapped(kept), jaxpr, [*state, *elements])
     return state
 
 

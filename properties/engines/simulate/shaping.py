@@ -1,6 +1,7 @@
 """Primitives that only move elements: the block's dimensions follow the leading ones."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -99,17 +100,23 @@ def slice_rule(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
 @rule("pad")
 def pad(env: Env, equation: Any, x: np.ndarray, value: np.ndarray) -> np.ndarray:
     """`value` around and between the elements; negative padding cuts off."""
+    config = [(int(low), int(high), int(interior)) for low, high, interior in equation.params["padding_config"]]
+    return padded(env, x, value, config)
+
+
+def padded(env: Env, x: np.ndarray, value: np.ndarray, config: Sequence[tuple[int, int, int]]) -> np.ndarray:
+    """The same by the padding of every dimension: low, high and interior; `value` is `[*lead]`."""
     lead, rank = common_lead(env, x, value), block_rank(env, x)
     value = value.reshape(value.shape + (1,) * rank)
     block = x.shape[env.lead :]
     whole = [
         low + ((n - 1) * (inner + 1) + 1 if n else 0) + high
-        for n, (low, high, inner) in zip(block, config(equation), strict=True)
+        for n, (low, high, inner) in zip(block, config, strict=True)
     ]
     result = np.broadcast_to(value, lead + tuple(whole)).copy()
     target: list[Any] = [...]
     source: list[Any] = [...]
-    for n, size, (low, _, inner) in zip(block, whole, config(equation), strict=True):
+    for n, size, (low, _, inner) in zip(block, whole, config, strict=True):
         step = inner + 1
         first = max(0, math.ceil(-low / step))
         last = min(n, (size - 1 - low) // step + 1)
@@ -117,11 +124,6 @@ def pad(env: Env, equation: Any, x: np.ndarray, value: np.ndarray) -> np.ndarray
         target.append(slice(low + first * step, low + first * step + max(0, last - first) * step, step))
     result[tuple(target)] = x[tuple(source)]
     return result
-
-
-def config(equation: Any) -> list[tuple[int, int, int]]:
-    """The padding of every dimension: low, high and interior."""
-    return [(int(low), int(high), int(interior)) for low, high, interior in equation.params["padding_config"]]
 
 
 @rule("iota")

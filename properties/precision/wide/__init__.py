@@ -10,6 +10,7 @@ from shardproof.properties.precision.wide import (  # each module registers its 
     choices,
     elementwise,
     moving,
+    sampled,
     sums,
 )
 from shardproof.properties.precision.wide.arithmetic import Change, ChangedArithmetic, WideArithmetic
@@ -33,6 +34,7 @@ __all__ = [
     "choices",
     "elementwise",
     "moving",
+    "sampled",
     "sums",
     "wide_rule",
 ]

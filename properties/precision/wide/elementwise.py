@@ -157,7 +157,6 @@ SQUARE = lambda y, x, e: (2 * np.abs(x) + e) * e  # noqa: E731 (one of the formu
 
 FUNCTIONS: dict[str, Function] = {
     "neg": Function(lambda y, x, e: e, 0, True),
-    "abs": Function(lambda y, x, e: e, 0),
     "real": Function(lambda y, x, e: e, 0, True),
     "imag": Function(lambda y, x, e: e, 0, True),
     "conj": Function(lambda y, x, e: e, 0, True),
@@ -166,13 +165,13 @@ FUNCTIONS: dict[str, Function] = {
     "add_any": SUM,
     "sub": SUM,
     "mul": Function(lambda y, a, ea, b, eb: np.abs(a) * eb + np.abs(b) * ea + ea * eb, 1, True),
-    "div": Function(_quotient, 2),
+    "div": Function(_quotient, 2, True),
     "square": Function(SQUARE, 1, True),
     "one_minus_square": Function(SQUARE, 2),
     "sqrt": Function(_root, 2),
     "rsqrt": Function(_reciprocal_root),
     "cbrt": Function(_cube_root),
-    "exp": Function(lambda y, x, e: np.abs(y) * np.expm1(e)),
+    "exp": Function(lambda y, x, e: np.abs(y) * np.expm1(e), of_complex=True),
     "exp2": Function(lambda y, x, e: np.abs(y) * np.expm1(e * np.log(2))),
     "expm1": Function(lambda y, x, e: np.abs(y + 1) * np.expm1(e)),
     "log": Function(lambda y, x, e: _logarithm(x, e)),
@@ -241,6 +240,12 @@ for _name, _function in FUNCTIONS.items():
     float_rule(_name)(elementwise(_function))
 
 
+@float_rule("abs")
+def absolute(env: Env, equation: Any, x: Numbers) -> Any:
+    """A magnitude, which of a complex number is a root."""
+    return result(env, equation, Function(lambda y, x, e: e, int(has_complex(equation)), True), x)
+
+
 @float_rule("integer_pow")
 def integer_pow(env: Env, equation: Any, x: Numbers) -> Any:
     """A fixed integer power, or its reciprocal: by as many products as it has factors."""
@@ -252,7 +257,7 @@ def integer_pow(env: Env, equation: Any, x: Numbers) -> Any:
         least = beyond(x, e)
         return _only_off(np.where(least > 0, -n * least ** (n - 1.0) * e, np.inf), e)
 
-    return result(env, equation, Function(propagation, max(abs(n), 1)), x)
+    return result(env, equation, Function(propagation, max(abs(n), 1), True), x)
 
 
 @wide_rule("logistic")

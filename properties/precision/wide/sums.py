@@ -28,6 +28,8 @@ from shardproof.properties.precision.wide.table import (
 )
 
 Count = Callable[[Env, Any], int]
+FFT_ROUNDS = 8
+"""Roundings of a Fourier transform for each time that its length is halved."""
 COMPLEX_PRODUCTS = 3
 """Roundings of a term of complex products for one of real ones: its parts are sums of two products each."""
 
@@ -110,12 +112,17 @@ def _participants(env: Env, equation: Any) -> int:
     return count * math.prod(shape[name] for name in equation.params.get("axes", ()) if isinstance(name, int))
 
 
+def _seen(env: Env, equation: Any) -> int:
+    return math.prod(equation.params["window_dimensions"])
+
+
 float_rule("reduce_sum")(linear(_reduced))
 float_rule("cumsum")(linear(_along))
+float_rule("reduce_window_sum")(linear(_seen))
 float_rule(*ACROSS_DEVICES)(linear(_participants))
 
 
-@float_rule("dot_general", "ragged_dot_general")
+@float_rule("dot_general", "ragged_dot_general", "conv_general_dilated")
 def dot(env: Env, equation: Any, lhs: Numbers, rhs: Numbers, *rest: Numbers) -> Any:
     """Sums of products: every one has the errors of both factors."""
     sizes = [value_of(x) for x in rest]
@@ -145,6 +152,9 @@ def dot(env: Env, equation: Any, lhs: Numbers, rhs: Numbers, *rest: Numbers) -> 
 def _contracted(equation: Any) -> int:
     """How many products each result adds up."""
     numbers = equation.params.get("dimension_numbers")
+    if equation.primitive.name == "conv_general_dilated":
+        kernel = equation.invars[1].aval.shape
+        return math.prod(n for d, n in enumerate(kernel) if d != numbers.rhs_spec[0])
     if numbers is None:
         numbers = equation.params["ragged_dot_dimension_numbers"].dot_dimension_numbers
     return math.prod(equation.invars[0].aval.shape[d] for d in numbers[0][0])
@@ -169,6 +179,24 @@ def scatter_add(env: Env, equation: Any, x: Numbers, indices: Numbers, updates: 
     return unknown_where(of_each_device(env, indices), [found])
 
 
+@float_rule("fft")
+def fft(env: Env, equation: Any, x: Numbers) -> Any:
+    """Sums of all elements along the transformed dimensions, each times a number of magnitude 1, in rounds of a few."""
+    lengths, name = equation.params["fft_lengths"], equation.params["fft_type"].name
+    value = values(env, equation, x["value"])
+    share = 1 / math.prod(lengths) if name in ("IFFT", "IRFFT") else 1.0
+    share *= 2 if name == "IRFFT" else 1  # of half of the numbers, of which each stands for two
+    axes = tuple(range(-len(lengths), 0))
+
+    def total(part: Numbers) -> Numbers:
+        whole = share * part.sum(axis=axes, keepdims=True)
+        return np.broadcast_to(whole, np.broadcast_shapes(whole.shape, value.shape))
+
+    size = total(np.abs(x["value"]) + x["error"])
+    rounds = FFT_ROUNDS * math.log2(2 * math.prod(lengths))
+    return summed(env, equation, value, total(x["error"]), size, rounds)
+
+
 def extreme() -> Any:
     """The wide rule of a maximum or minimum over dimensions or devices: off by what its bounds are."""
 
@@ -187,5 +215,5 @@ def extreme() -> Any:
     return operand_by_operand(each)
 
 
-float_rule("reduce_max", "pmax", "cummax")(extreme())
-float_rule("reduce_min", "pmin", "cummin")(extreme())
+float_rule("reduce_max", "pmax", "unreduced_pmax", "cummax", "reduce_window_max")(extreme())
+float_rule("reduce_min", "pmin", "unreduced_pmin", "cummin", "reduce_window_min")(extreme())

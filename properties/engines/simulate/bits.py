@@ -25,7 +25,9 @@ def shift(operands: Sequence[np.ndarray], kind: str) -> np.ndarray:
         by = np.where(inside, by, bits - 1)
         if x.dtype == np.uint64:
             return np.right_shift(x.view(np.int64), by).view(np.uint64)
-        signed = x.astype(np.int64) if is_signed(x.dtype) else x.view(f"i{x.dtype.itemsize}").astype(np.int64)
+        signed = x.astype(np.int64)
+        if not is_signed(x.dtype):  # the highest bit is the sign all the same
+            signed = signed - (signed >> bits - 1 << bits)
         return np.right_shift(signed, by).astype(x.dtype)
     unsigned = x.astype(np.int64).astype(np.uint64) & np.uint64(2**bits - 1)
     return np.where(inside, np.right_shift(unsigned, by.astype(np.uint64)), 0).astype(np.uint64).astype(x.dtype)
@@ -97,7 +99,7 @@ def convert(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
 @rule("convert_element_type")
 def convert_element_type(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
     """A cast."""
-    return convert(x, result_dtype(equation))
+    return np.asarray(convert(x, result_dtype(equation)))
 
 
 @rule("bitcast_convert_type")
@@ -107,7 +109,26 @@ def bitcast_convert_type(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
     shape = x.shape[: env.lead] + tuple(equation.outvars[0].aval.shape)
     if math.prod(shape) == 0:
         return np.zeros(shape, dtype)
+    if width(x.dtype) < 8:  # several to a byte, the first in the lowest bits
+        x = joined(x)
+    if width(dtype) < 8:
+        return apart(np.ascontiguousarray(x), dtype).reshape(shape)
     return np.ascontiguousarray(x).reshape(-1).view(dtype).reshape(shape)
+
+
+def joined(x: np.ndarray) -> np.ndarray:
+    """Bytes that hold integers narrower than a byte, those of the last dimension one after the other."""
+    bits = width(x.dtype)
+    parts = (x.astype(np.int8).view(np.uint8) & np.uint8(2**bits - 1)).reshape(*x.shape[:-1], -1, 8 // bits)
+    places = np.arange(0, 8, bits, dtype=np.uint8)
+    return np.bitwise_or.reduce(parts << places, axis=-1)
+
+
+def apart(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """The integers narrower than a byte that an array's bytes hold."""
+    places = np.arange(0, 8, width(dtype), dtype=np.uint8)
+    parts = x.reshape(-1).view(np.uint8)[..., None] >> places
+    return convert(parts, dtype)
 
 
 @rule("reduce_precision")

@@ -37,7 +37,7 @@ def sampled(*, rounded: bool = True, whole: bool = True) -> Any:
         unknown = of_each_device(env, *discrete, *(x for x in operands if np.isinf(error_of(x)).any()))
         errors = [np.where(np.isinf(e), 0.0, e) for e in errors]
         unit = max(limits_of(env, equation, i).unit for i in _floats(equation)) if rounded else 0.0
-        reach = [e + unit * _largest(env, np.abs(x)) if is_float(x.dtype) else e for x, e in zip(numbers, errors, strict=True)]
+        reach = [e + _rounded(env, unit, x) * ((x != 0) | (e != 0)) for x, e in zip(numbers, errors, strict=True)]
         results = _listed(values(env, equation, *numbers))
         off: list[Any] = [0.0] * len(results)
         random = np.random.default_rng(0)
@@ -52,7 +52,8 @@ def sampled(*, rounded: bool = True, whole: bool = True) -> Any:
         dtype, off = result_dtype(equation, index), np.broadcast_to(off, value.shape)
         if not is_float(dtype):
             return together(value, np.where((off > 0) & (not decided(env)), UNKNOWN, 0.0), dtype)
-        error = MARGIN * np.broadcast_to(_largest(env, off) if whole else off, value.shape)
+        zero = (value == 0) & (off == 0)  # beside a triangle
+        error = MARGIN * np.where(zero, 0.0, _largest(env, off)) if whole else MARGIN * off
         return together(value, charged(limits_of(env, equation, index), value, error), dtype)
 
     return run
@@ -64,6 +65,10 @@ def _floats(equation: Any) -> list[int]:
 
 def _listed(results: Any) -> list[Numbers]:
     return [results] if isinstance(results, np.ndarray) else list(results)
+
+
+def _rounded(env: Env, unit: float, x: Numbers) -> Numbers:
+    return unit * _largest(env, np.abs(x)) if is_float(x.dtype) else np.zeros((1,) * x.ndim)
 
 
 def _largest(env: Env, x: Numbers) -> Numbers:
@@ -80,7 +85,6 @@ def _apart(one: Numbers, other: Numbers) -> Numbers:
 
 
 float_rule("cholesky", "triangular_solve", "qr", "geqrf", "householder_product", "ormqr", "eigh", "svd", "lu")(sampled())
-float_rule("symmetric_product", "scatter-mul", "reduce", "reduce_prod", "reduce_window")(sampled())
-float_rule("cumprod", "cumlogsumexp")(sampled())
+float_rule("symmetric_product", "scatter-mul", "reduce_prod", "cumprod", "cumlogsumexp")(sampled())
 float_rule("scatter-min", "scatter-max", "select_and_gather_add")(sampled(rounded=False, whole=False))
 float_rule("select_and_scatter_add")(sampled(whole=False))

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cogapp import Cog
+from jax import lax
+from jax.extend.core import primitives
 
 from shardproof.properties.cases.chain import LINKS
 from shardproof.properties.contracts import CONTRACTS
 from shardproof.properties.contracts.features import FEATURES
+from shardproof.properties.engines.simulate import RULES
 from shardproof.properties.known_defects import DEFECTS
 from shardproof.properties.known_defects.recorded import RECORDED
 from shardproof.properties.laws.law import LAWS
@@ -29,7 +32,8 @@ PERFORMANCE_PAGE = ROOT / "properties/performance/README.md"
 REPORT_PAGE = ROOT / "properties/report/README.md"
 SUITE_PAGE = ROOT / "properties/README.md"
 VERIFIED = ROOT / "properties/suite/VERIFIED.md"
-PAGES = (README, SUITE_PAGE, CONTRACTS_PAGE, DEFECTS_PAGE, IMPL_PAGE, PERFORMANCE_PAGE, REPORT_PAGE)
+ENGINES_PAGE = ROOT / "properties/engines/README.md"
+PAGES = (README, SUITE_PAGE, CONTRACTS_PAGE, DEFECTS_PAGE, ENGINES_PAGE, IMPL_PAGE, PERFORMANCE_PAGE, REPORT_PAGE)
 PROLOGUE = "from shardproof.properties.meta import pages"
 
 WORST = (
@@ -41,6 +45,9 @@ WORST = (
     "product_over_three_axes",
 )
 """Defects that give wrong numbers or types without an error, for the front page."""
+
+OF_NO_ARRAYS = {"after_all", "call", "create_token", "custom_lin", "dce_sink", "get", "stage", "swap"}
+"""Primitives of tokens and references, and what JAX itself takes out of every program; each version has its own."""
 
 COLUMNS = ("contract", "implementations", "cases", "meshes", "largest mesh")
 """The columns of VERIFIED.md that the front page has."""
@@ -97,6 +104,13 @@ def features() -> str:
         having = [c.name for c in CONTRACTS.values() if name in c.features]
         rows.append((f"`{name}`", sentence, "all" if len(having) == len(CONTRACTS) else ", ".join(having)))
     return markdown(("claim", "what is drawn then", "contracts"), rows)
+
+
+def without_rule() -> str:
+    """The primitives that the interpreter has no rule for."""
+    modules = (lax, lax.linalg, primitives)
+    found = {getattr(module, name).name for module in modules for name in dir(module) if name.endswith("_p")}
+    return ", ".join(f"`{name}`" for name in sorted(found - OF_NO_ARRAYS - RULES.keys())) + "."
 
 
 def without_timelines() -> str:

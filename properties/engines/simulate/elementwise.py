@@ -194,6 +194,16 @@ def integer_pow_rule(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
     return np.asarray(integer_pow(x, equation.params["y"])).astype(x.dtype)
 
 
+@rule("polynomial")
+def polynomial(env: Env, equation: Any, x: np.ndarray, *coefficients: np.ndarray) -> np.ndarray:
+    """A polynomial of the given coefficients, the constant one first."""
+    x, *rest = (y.astype(wide(y.dtype)) for y in aligned(env, equation, (x, *coefficients)))
+    total = rest[-1]
+    for coefficient in reversed(rest[:-1]):
+        total = total * x + coefficient
+    return np.broadcast_to(total, np.broadcast_shapes(*(y.shape for y in (x, *rest)))).astype(result_dtype(equation))
+
+
 @rule("round")
 def round_rule(env: Env, equation: Any, x: np.ndarray) -> np.ndarray:
     """Rounding to integers."""

@@ -32,10 +32,12 @@ def sampled(*, rounded: bool = True, whole: bool = True) -> Any:
 
     def run(env: Env, equation: Any, *operands: Numbers) -> Any:
         numbers = [value_of(x) for x in operands]
-        errors = [error_of(x) if is_float(x.dtype) else np.zeros(x.shape) for x in numbers]
+        errors = [error_of(x) for x in operands]
         discrete = [x for x in operands if not is_float(value_of(x).dtype)]
-        unknown = of_each_device(env, *discrete, *(x for x in operands if np.isinf(error_of(x)).any()))
-        errors = [np.where(np.isinf(e), 0.0, e) for e in errors]
+        unknown = of_each_device(env, *discrete)
+        for e in errors:
+            unknown = unknown | np.isinf(e).any(axis=tuple(range(env.lead, e.ndim)))
+        errors = [np.where(np.isfinite(e), e, 0.0) for e in errors]
         unit = max(limits_of(env, equation, i).unit for i in _floats(equation)) if rounded else 0.0
         reach = [e + _rounded(env, unit, x) * ((x != 0) | (e != 0)) for x, e in zip(numbers, errors, strict=True)]
         results = _listed(values(env, equation, *numbers))
@@ -46,14 +48,15 @@ def sampled(*, rounded: bool = True, whole: bool = True) -> Any:
             moved = [x + r * s if is_float(x.dtype) else x for x, r, s in zip(numbers, reach, signs, strict=True)]
             again = _listed(values(env, equation, *moved))
             off = [np.maximum(o, _apart(x, y)) for o, x, y in zip(off, results, again, strict=True)]
-        return unknown_where(unknown, [found(env, equation, i, x, o) for i, (x, o) in enumerate(zip(results, off, strict=True))])
+        found = [held(env, equation, i, x, o) for i, (x, o) in enumerate(zip(results, off, strict=True))]
+        return unknown_where(unknown, found)
 
-    def found(env: Env, equation: Any, index: int, value: Numbers, off: Any) -> Numbers:
+    def held(env: Env, equation: Any, index: int, value: Numbers, off: Any) -> Numbers:
         dtype, off = result_dtype(equation, index), np.broadcast_to(off, value.shape)
         if not is_float(dtype):
             return together(value, np.where((off > 0) & (not decided(env)), UNKNOWN, 0.0), dtype)
         zero = (value == 0) & (off == 0)  # beside a triangle
-        error = MARGIN * np.where(zero, 0.0, _largest(env, off)) if whole else MARGIN * off
+        error = MARGIN * (np.where(zero, 0.0, np.maximum(off, _largest(env, off))) if whole else off)
         return together(value, charged(limits_of(env, equation, index), value, error), dtype)
 
     return run
@@ -87,4 +90,4 @@ def _apart(one: Numbers, other: Numbers) -> Numbers:
 float_rule("cholesky", "triangular_solve", "qr", "geqrf", "householder_product", "ormqr", "eigh", "svd", "lu")(sampled())
 float_rule("symmetric_product", "scatter-mul", "reduce_prod", "cumprod", "cumlogsumexp")(sampled())
 float_rule("scatter-min", "scatter-max", "select_and_gather_add")(sampled(rounded=False, whole=False))
-float_rule("select_and_scatter_add")(sampled(whole=False))
+float_rule("select_and_scatter_add", "polynomial")(sampled(whole=False))

@@ -147,6 +147,25 @@ def test_unreduced_results() -> None:
     assert (once == summed).all()
 
 
+@pytest.mark.skipif(not hasattr(jax.sharding, "UnreducedKind"), reason="this JAX leaves nothing but sums unreduced")
+@pytest.mark.parametrize("kind", ["max", "min"])
+def test_unreduced_extremes(kind: str) -> None:
+    """A maximum that is left unreduced enters and leaves shard_map so, and is the maximum once it is reduced."""
+    unreduced = P(None, unreduced={"tp"}, unreduced_kind=jax.sharding.UnreducedKind[kind])
+    reduce, reduced = (lax.pmax, np.max) if kind == "max" else (lax.pmin, np.min)
+
+    def program(x: Any) -> Any:
+        found = getattr(lax, f"reduce_{kind}")(x, (1,), out_sharding=unreduced)
+        again = jax.shard_map(lambda x: x, in_specs=unreduced, out_specs=unreduced)(found)
+        return jax.shard_map(lambda x: reduce(x, "tp"), in_specs=unreduced, out_specs=P(None))(again)
+
+    abstract = AbstractMesh((2, 4), BOTH, axis_types=(AxisType.Explicit,) * 2)
+    aval = jax.ShapeDtypeStruct(X.shape, X.dtype, sharding=NamedSharding(abstract, P(None, "tp")))
+    prepared = prepare(program, aval, mesh=abstract)
+    assert (prepared.run(X) == reduced(X, axis=1)).all()
+    assert f"unreduced_p{kind}" in {equation.primitive.name for equation in prepared.equations}
+
+
 def constrained(x: Any) -> Any:
     """Where a global array is held makes no difference to what it is."""
     mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))

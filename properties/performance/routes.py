@@ -22,8 +22,10 @@ from shardproof.properties.engines.simulate.record import bytes_of
 Link = tuple[str, int]
 """A mesh axis, and the way round it: 1 to the next device along it, -1 to the one before."""
 
+ALL_REDUCES = ("psum", "psum_invariant", "unreduced_psum", "pmax", "unreduced_pmax", "pmin", "unreduced_pmin")
+
 RECEIVED: dict[str, Callable[[int], Fraction]] = {
-    **dict.fromkeys(("psum", "psum_invariant", "unreduced_psum", "pmax", "pmin"), lambda p: Fraction(2 * (p - 1), p)),
+    **dict.fromkeys(ALL_REDUCES, lambda p: Fraction(2 * (p - 1), p)),
     **dict.fromkeys(("all_gather", "all_gather_invariant", "all_gather_reduced"), lambda p: Fraction(p - 1)),
     **dict.fromkeys(("reduce_scatter", "unreduced_reduce_scatter"), lambda p: Fraction(p - 1, p)),
     "pbroadcast": lambda p: Fraction(min(p - 1, 1)),
@@ -33,7 +35,7 @@ RECEIVED: dict[str, Callable[[int], Fraction]] = {
 EXCHANGES = ("all_to_all", "ragged_all_to_all")
 """Collectives that have a piece of every operand for every participant; ragged ones are taken to be even."""
 
-TWICE = ("psum", "psum_invariant", "unreduced_psum", "pmax", "pmin")
+TWICE = ALL_REDUCES
 """Collectives that go round their axes twice: what is reduced and scattered is gathered then."""
 
 

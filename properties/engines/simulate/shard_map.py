@@ -9,9 +9,11 @@ from shardproof.oracles.dtypes import wide
 from shardproof.oracles.mesh import MeshCase
 from shardproof.properties.engines.simulate.env import SETS, Env
 from shardproof.properties.engines.simulate.errors import InterpreterLimit
+from shardproof.properties.engines.simulate.exchange import REDUCTIONS
 from shardproof.properties.engines.simulate.interpreter import evaluate
 from shardproof.properties.engines.simulate.layout import divide, first_replica, join
 from shardproof.properties.engines.simulate.memory import peak_bytes
+from shardproof.properties.engines.simulate.reductions import extreme
 from shardproof.properties.engines.simulate.rules import rule
 
 
@@ -47,31 +49,32 @@ def entries(env: Env, spec: Any) -> list[tuple[str, ...]]:
     return [()] * env.lead + told
 
 
-def unreduced_axes(spec: Any) -> frozenset[str]:
-    """The mesh axes over which the value is a sum that is still to be taken.
-
-    Raises:
-        SimulationError: if it is a maximum or a minimum.
-    """
+def unreduced_axes(spec: Any) -> tuple[frozenset[str], str]:
+    """The mesh axes over which the value is still to be reduced, and how: `sum`, `max` or `min`."""
     kind = getattr(getattr(spec, "unreduced_kind", None), "name", "sum")
-    axes: frozenset[str] = getattr(spec, "unreduced", frozenset())
-    if axes and kind != "sum":
-        raise InterpreterLimit(f"{spec}: only sums may be left unreduced, not a {kind}", f"an unreduced {kind}")
-    return axes
+    return getattr(spec, "unreduced", frozenset()), kind
+
+
+def identity(shape: tuple[int, ...], dtype: np.dtype, kind: str) -> np.ndarray:
+    """What adds nothing to a sum, or to a maximum or minimum."""
+    result = np.zeros(shape, dtype)
+    if kind != "sum":
+        numbers = result if dtype.names is None else result["value"]  # beside them is how far they may be off
+        numbers[...] = extreme(numbers.dtype, largest=kind == "min")
+    return result
 
 
 def divided(env: Env, x: np.ndarray, mesh: MeshCase, places: list[int], spec: Any) -> np.ndarray:
     """`[*lead, *global]` as `[*lead', *block]`: one leading dimension more for each axis of `mesh`, at `places`.
 
-    A replica is held once. Of a sum that is left unreduced, the first device holds everything.
+    A replica is held once. Of a sum or maximum that is left unreduced, the first device holds everything.
     """
     blocks = divide(x, mesh, entries(env, spec))
-    unreduced = unreduced_axes(spec)
+    unreduced, kind = unreduced_axes(spec)
     for dimension, name in enumerate(mesh.axis_names):
         if name in unreduced:
-            rest = [(0, 0)] * blocks.ndim
-            rest[dimension] = (0, mesh.shape[name] - 1)
-            blocks = np.pad(blocks, rest)
+            others = (*blocks.shape[:dimension], mesh.shape[name] - 1, *blocks.shape[dimension + 1 :])
+            blocks = np.concatenate([blocks, identity(others, blocks.dtype, kind)], axis=dimension)
     return np.moveaxis(blocks, range(len(places)), places)
 
 
@@ -81,14 +84,14 @@ def assembled(
     """`[*lead', *block]` as `[*lead, *global]`: what `divided` took apart.
 
     Along an axis that `spec` does not name, the devices must agree; without `check_replicas`, the first one
-    is believed. A sum that is left unreduced is summed.
+    is believed. What is left unreduced is reduced.
     """
     x = np.moveaxis(x, places, range(len(places)))
-    unreduced, split = unreduced_axes(spec), entries(env, spec)
+    (unreduced, kind), split = unreduced_axes(spec), entries(env, spec)
     for dimension, (name, size) in enumerate(mesh.shape.items()):
         whole = np.broadcast_to(x, (*x.shape[:dimension], size, *x.shape[dimension + 1 :]))
         if name in unreduced:
-            x = whole.astype(wide(x.dtype)).sum(axis=dimension, keepdims=True).astype(x.dtype)
+            x = REDUCTIONS[kind].reduce(whole.astype(wide(x.dtype)), axis=dimension, keepdims=True).astype(x.dtype)
         elif any(name in axes for axes in split):
             x = whole
         elif env.arithmetic is not None:  # in the program's own arithmetic they have been compared

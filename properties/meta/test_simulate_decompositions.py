@@ -153,7 +153,9 @@ CUMULATIVE = ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
 
 
 @settings(deadline=None, max_examples=20)
-@given(st.sampled_from(CUMULATIVE), st.integers(0, 2), st.booleans(), st.sampled_from(["float32", "complex64", "int32"]))
+@given(
+    st.sampled_from(CUMULATIVE), st.integers(0, 2), st.booleans(), st.sampled_from(["float32", "complex64", "int32"])
+)
 def test_cumulative_forms(name: str, axis: int, reverse: bool, dtype: str) -> None:
     """A cumulative form from either end, and its gradient, are XLA's."""
     if dtype != "float32" and name in ("cummax", "cummin", "cumlogsumexp"):

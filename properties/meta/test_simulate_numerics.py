@@ -22,7 +22,12 @@ def power(x: Any, *, data: Any, total: Any = lax.psum) -> Any:
     return total((jnp.abs(jnp.fft.rfft(x)) ** 2).sum(0), data)
 
 
-def tall_skinny(x: Any, *, data: Any, gather: Any = partial(lax.all_gather, axis=0, tiled=True)) -> Any:
+def rows_of_all(x: Any, axes: Any) -> Any:
+    """The rows of all devices."""
+    return lax.all_gather(x, axes, axis=0, tiled=True)
+
+
+def tall_skinny(x: Any, *, data: Any, gather: Any = rows_of_all) -> Any:
     """R of the QR decomposition of many rows: that of the R of each device's rows, made to have a positive diagonal."""
     own = jnp.linalg.qr(well_conditioned(x))[1]
     return positive(jnp.linalg.qr(gather(own, data))[1])
@@ -99,7 +104,7 @@ PROGRAMS: dict[str, tuple[Any, Any, Any, dict[str, Any]]] = {
     ),
     "qr": (
         tall_skinny,
-        partial(tall_skinny, gather=lambda r, axis: lax.psum(r, axis)),
+        partial(tall_skinny, gather=lax.psum),
         lambda x: jnp.linalg.cholesky(well_conditioned(x).T @ well_conditioned(x)).T,
         TALL,
     ),

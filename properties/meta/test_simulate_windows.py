@@ -18,7 +18,7 @@ TRANSFORMS = ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft", "fft2", "ifft2", 
 
 
 def check_near(function: Any, *args: Any, rtol: float = 1e-4) -> None:
-    """The engine's results on `args` are those of `jit`, to within roundings of the largest element; integers exactly."""
+    """The engine's results on `args` are those of `jit`, to within roundings of the largest; integers exactly."""
     for ours, theirs in zip(*map(jax.tree.leaves, (simulate(function, *args), jax.jit(function)(*args))), strict=True):
         other = np.asarray(theirs)
         assert (ours.shape, ours.dtype) == (other.shape, other.dtype)

@@ -23,6 +23,7 @@ Link = tuple[str, int]
 """A mesh axis, and the way round it: 1 to the next device along it, -1 to the one before."""
 
 ALL_REDUCES = ("psum", "psum_invariant", "unreduced_psum", "pmax", "unreduced_pmax", "pmin", "unreduced_pmin")
+"""Collectives that go round their axes twice: what is reduced and scattered is gathered then."""
 
 RECEIVED: dict[str, Callable[[int], Fraction]] = {
     **dict.fromkeys(ALL_REDUCES, lambda p: Fraction(2 * (p - 1), p)),
@@ -34,9 +35,6 @@ RECEIVED: dict[str, Callable[[int], Fraction]] = {
 
 EXCHANGES = ("all_to_all", "ragged_all_to_all")
 """Collectives that have a piece of every operand for every participant; ragged ones are taken to be even."""
-
-TWICE = ALL_REDUCES
-"""Collectives that go round their axes twice: what is reduced and scattered is gathered then."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +118,7 @@ def spread(axes: tuple[str, ...], mesh: MeshCase, participants: int, name: str, 
     links = links_of(axes, mesh)
     if not links or participants < 2:
         return Loads()
-    received, rounds = RECEIVED[name](participants) * size, 2 if name in TWICE else 1
+    received, rounds = RECEIVED[name](participants) * size, 2 if name in ALL_REDUCES else 1
     hops = rounds * sum(mesh.shape[a] // 2 for a in axes)
     return Loads(dict.fromkeys(links, received / len(links)), hops, sent=received, stages=rounds * (participants - 1))
 

@@ -40,7 +40,9 @@ class Window(NamedTuple):
         x = padded(env, x, fill.reshape(fill.shape + (1,) * (env.lead - fill.ndim)), self.config)
         reach = [(n - 1) * d + 1 for n, d in zip(self.sizes, self.dilation, strict=True)]
         if any(n < size for n, size in zip(x.shape[env.lead :], reach, strict=True)):
-            positions = [max(0, n - r + s) // s for n, r, s in zip(x.shape[env.lead :], reach, self.strides, strict=True)]
+            positions = [
+                max(0, n - r + s) // s for n, r, s in zip(x.shape[env.lead :], reach, self.strides, strict=True)
+            ]
             return np.zeros((*x.shape[: env.lead], *positions, *self.sizes), x.dtype)
         steps = [slice(None, None, step) for step in (*self.strides, *self.dilation)]
         return windows(env, x, reach)[(..., *steps)]

@@ -69,9 +69,7 @@ def geqrf(x: Matrices) -> list[Matrices]:
     return [np.swapaxes(reflections, -1, -2), factors]
 
 
-def eigh(
-    x: Matrices, *, lower: bool, subset_by_index: tuple[int, int] | None, **_: Any
-) -> list[Matrices]:
+def eigh(x: Matrices, *, lower: bool, subset_by_index: tuple[int, int] | None, **_: Any) -> list[Matrices]:
     """Eigenvectors and ascending eigenvalues of Hermitian matrices, of which one triangle is read."""
     found, vectors = np.linalg.eigh(x, UPLO="L" if lower else "U")
     wanted = slice(*(subset_by_index or (None,)))
@@ -182,7 +180,7 @@ def triangular_solve(env: Env, equation: Any, a: np.ndarray, b: np.ndarray) -> n
 
 @rule("symmetric_product")
 def symmetric_product(env: Env, equation: Any, a: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """alpha a a^T + beta c."""
+    """The product of a matrix with its transpose, and another matrix, each times a number."""
     exact = in_doubles(a)
     product = equation.params["alpha"] * exact @ np.swapaxes(exact, -1, -2) + equation.params["beta"] * in_doubles(c)
     return product.astype(result_dtype(equation))

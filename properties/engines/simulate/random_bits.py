@@ -81,7 +81,7 @@ def random_fold_in(env: Env, equation: Any, keys: np.ndarray, data: np.ndarray) 
 
 @rule("random_bits")
 def random_bits(env: Env, equation: Any, keys: np.ndarray) -> np.ndarray:
-    """Bits `[…, *shape]` from every key; a generator of XLA's makes those of many keys from the first, as JAX has it."""
+    """Bits `[…, *shape]` from every key; a generator of XLA's makes those of many keys from the first, as in JAX."""
     static = (equation.params["bit_width"], tuple(equation.params["shape"]))
     words, rank = keys["key"], keys.ndim - env.lead
     shapes = ((words.shape[env.lead :], words.dtype),)
@@ -163,7 +163,9 @@ def rng_bit_generator(env: Env, equation: Any, key: np.ndarray) -> list[np.ndarr
         InterpreterLimit: for Threefry, which XLA spreads over a shape in a way of its own.
     """
     if equation.params["algorithm"].name == "RNG_THREE_FRY":
-        raise InterpreterLimit(f"no rule for Threefry as an algorithm of XLA's, at {location(equation)}", "RNG_THREE_FRY")
+        raise InterpreterLimit(
+            f"no rule for Threefry as an algorithm of XLA's, at {location(equation)}", "RNG_THREE_FRY"
+        )
     dtype, shape = result_dtype(equation, 1), tuple(equation.params["shape"])
     words = np.ascontiguousarray(key).view(np.uint64)
     count = math.prod(shape) * (2 if dtype.itemsize == 8 else 1)

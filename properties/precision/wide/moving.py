@@ -28,7 +28,8 @@ UNCHANGED = (
     "device_put", "pvary", "preduced", "vary_unreduced_cast", "reduced_vary_cast", "vary_unreduced_cast_p",
     "reduced_vary_cast_p", "all_gather", "all_gather_invariant", "all_gather_reduced", "all_to_all", "ppermute",
     "pbroadcast", "jit", "eval_jaxpr", "remat2", "custom_jvp_call", "custom_vjp_call", "custom_vmap_call", "composite",
-    "linear_call", "closed_call", "custom_linear_solve", "reduce", "reduce_window", "call_hi_primitive", "scan", "while", "shard_map", "debug_callback", "debug_print",
+    "linear_call", "closed_call", "call_hi_primitive", "scan", "while", "shard_map", "debug_callback", "debug_print",
+    "custom_linear_solve", "reduce", "reduce_window",
 )  # fmt: skip
 """What runs by its own rule: elements go where they go, whatever they are."""
 

@@ -87,7 +87,9 @@ def _apart(one: Numbers, other: Numbers) -> Numbers:
     return np.where(same, 0.0, np.where(np.isnan(difference), UNKNOWN, difference))
 
 
-float_rule("cholesky", "triangular_solve", "qr", "geqrf", "householder_product", "ormqr", "eigh", "svd", "lu")(sampled())
+float_rule("cholesky", "triangular_solve", "qr", "geqrf", "householder_product", "ormqr", "eigh", "svd", "lu")(
+    sampled()
+)
 float_rule("symmetric_product", "scatter-mul", "reduce_prod", "cumprod", "cumlogsumexp")(sampled())
 float_rule("scatter-min", "scatter-max", "select_and_gather_add")(sampled(rounded=False, whole=False))
 float_rule("select_and_scatter_add", "polynomial")(sampled(whole=False))

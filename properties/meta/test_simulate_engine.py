@@ -128,15 +128,15 @@ def test_unknown_primitive() -> None:
     """A primitive without a rule is named, with the place and the two ways on, on one line."""
 
     def function(x: Any) -> Any:
-        return lax.conv(x, x, (1, 1), "SAME")
+        return lax.approx_max_k(x, 2)
 
     with pytest.raises(UnknownPrimitive) as error:
-        simulate(function, np.ones((1, 1, 3, 3), np.float32))
+        simulate(function, np.ones(3, np.float32))
     text = str(error.value)
-    assert text.startswith("no rule for the primitive 'conv_general_dilated' (at ")
+    assert text.startswith("no rule for the primitive 'approx_top_k' (at ")
     assert "test_simulate_engine.py" in text
     assert text.endswith(
-        "`--engine xla`, or register a rule with `@shardproof.properties.engines.simulate.rule('conv_general_dilated')`"
+        "`--engine xla`, or register a rule with `@shardproof.properties.engines.simulate.rule('approx_top_k')`"
     )
     assert "\n" not in text
 

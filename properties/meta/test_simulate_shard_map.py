@@ -151,11 +151,13 @@ def test_unreduced_results() -> None:
 @pytest.mark.parametrize("kind", ["max", "min"])
 def test_unreduced_extremes(kind: str) -> None:
     """A maximum that is left unreduced enters and leaves shard_map so, and is the maximum once it is reduced."""
-    unreduced = P(None, unreduced={"tp"}, unreduced_kind=jax.sharding.UnreducedKind[kind])
+    sharding: Any = jax.sharding  # JAX 0.10 has neither of the names
+    unreduced = sharding.PartitionSpec(None, unreduced={"tp"}, unreduced_kind=sharding.UnreducedKind[kind])
     reduce, reduced = (lax.pmax, np.max) if kind == "max" else (lax.pmin, np.min)
 
     def program(x: Any) -> Any:
-        found = getattr(lax, f"reduce_{kind}")(x, (1,), out_sharding=unreduced)
+        reduce_within: Any = getattr(lax, f"reduce_{kind}")
+        found = reduce_within(x, (1,), out_sharding=unreduced)
         again = jax.shard_map(lambda x: x, in_specs=unreduced, out_specs=unreduced)(found)
         return jax.shard_map(lambda x: reduce(x, "tp"), in_specs=unreduced, out_specs=P(None))(again)
 

@@ -44,8 +44,8 @@ class Window(NamedTuple):
                 max(0, n - r + s) // s for n, r, s in zip(x.shape[env.lead :], reach, self.strides, strict=True)
             ]
             return np.zeros((*x.shape[: env.lead], *positions, *self.sizes), x.dtype)
-        steps = [slice(None, None, step) for step in (*self.strides, *self.dilation)]
-        return windows(env, x, reach)[(..., *steps)]
+        steps: tuple[Any, ...] = (..., *(slice(None, None, step) for step in (*self.strides, *self.dilation)))
+        return windows(env, x, reach)[steps]
 
     def flat(self, env: Env, x: np.ndarray, fill: np.ndarray) -> np.ndarray:
         """The same, the window's dimensions made one."""

@@ -86,6 +86,9 @@ class NumpyReference:
 
         found = []
         for i in moving:
+            if arrays[i].dtype.kind == "c":  # along real numbers alone nothing is known of them
+                found.append(np.full(arrays[i].shape, np.nan))
+                continue
             places = [aside(arrays[i].astype(np.float64), number) for number in range(1 + FEW_ASIDES)]
             there = [weighed([*arrays[:i], place, *arrays[i + 1 :]]) for place in places]
             gradient = np.full(arrays[i].size, np.nan)

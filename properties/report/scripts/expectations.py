@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardproof.oracles.dtypes import is_float
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.engines import Prepared, XlaEngine
@@ -27,16 +26,6 @@ class Values:
     operands: list[np.ndarray]
     right: list[Reference]
 
-    @property
-    def exact(self) -> bool:
-        """Whether results must be right bit for bit."""
-        return all(reference.bound is None for reference in self.right)
-
-    @property
-    def in_doubles(self) -> "Values":
-        """The same for the function in double precision."""
-        return Values([doubled(x) for x in self.operands], [reference_in_doubles(right) for right in self.right])
-
 
 @dataclass(frozen=True)
 class Gradients:
@@ -55,23 +44,6 @@ class Gradients:
     cotangents: list[np.ndarray]
     pulled: list[Reference]
     placements: list[Placement]
-
-    @property
-    def in_doubles(self) -> "Gradients":
-        """The same for the function in double precision."""
-        pulled = [reference_in_doubles(right) for right in self.pulled]
-        primal, cts = [doubled(x) for x in self.primal], [doubled(c) for c in self.cotangents]
-        return Gradients(primal, self.tangents.in_doubles, cts, pulled, self.placements)
-
-
-def doubled(array: np.ndarray) -> np.ndarray:
-    """Floats as doubles; all else as it is."""
-    return array.astype(np.float64) if is_float(array.dtype) else array
-
-
-def reference_in_doubles(right: Reference) -> Reference:
-    """What a function in double precision is held to, which has been run so."""
-    return Reference(right.exact, np.dtype(np.float64), right.leeway)
 
 
 def data_of(case: Case, data: Data | None) -> Data:

@@ -8,7 +8,9 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from shardproof.oracles.collectives import axis_index
@@ -298,43 +300,50 @@ def variants(case: Case) -> Iterator[tuple[str, Change]]:
 
 
 def _other_values(case: Case) -> Iterator[tuple[str, object]]:
-    rank, p = len(case.operands[0].block), case.participants
     for name, value in case.params:
-        if name == "offset":
-            others = {other % p: other for other in (1, value - 1, value + 1, 0, -value)}
-            yield from ((name, other) for rest, other in reversed(others.items()) if rest != value % p)
-        elif name in ("axis", "scatter_dimension", "split_axis", "concat_axis"):
-            sides = rank + (name == "axis" and not case.keywords.get("tiled", True))
-            yield from ((name, other) for other in range(sides) if other != value % max(sides, 1))
-        elif name == "root":
-            yield from ((name, other) for other in range(p) if other != value)
-        elif name == "op" and p > 1:
-            yield from ((name, other) for other in ("sum", "mean", "max", "min") if other != value)
+        option, others = CONTRACTS[case.contract].options.get(name), dict[Any, None]()
+        if name == "op":
+            others = dict.fromkeys(("sum", "mean", "max", "min"))
         elif type(value) is bool:
-            yield name, not value
-        elif type(value) is float and value:
-            yield name, 0.0
-        elif type(value) is int and (option := CONTRACTS[case.contract].options.get(name)) is not None:
-            others = dict.fromkeys((0, -1, -value, value - 1, value + 1, 1))
-            yield from ((name, n) for n in others if n != value and option.accepts(case, n))
+            others = {not value: None}
+        elif type(value) is float:
+            others = {0.0: None}
+        elif type(value) is int:
+            others = dict.fromkeys((1, value - 1, value + 1, *range(min(case.participants, MOST)), -1, -value))
+        for other in others:
+            if other != value and (option is None or option.accepts(case, other)):
+                yield name, other
 
 
 def _other_inputs(run: Run) -> Iterator[Hypothesis]:
     """The right results of another operand: a mask that is ignored, or what another participant holds of it."""
-    case = run.case
-    for i, name in enumerate(CONTRACTS[case.contract].names(case)):
+    mesh = run.case.mesh
+    long = [(at, axis) for at, axis in enumerate(mesh.axis_names) if mesh.shape[axis] > 1]
+    for i, (name, x) in enumerate(zip(CONTRACTS[run.case.contract].names(run.case), run.inputs, strict=False)):
         changes: dict[str, Callable[[np.ndarray], np.ndarray]] = {f"if {name} were ones everywhere": np.ones_like}
-        for at, axis in enumerate(case.mesh.axis_names):
-            if case.mesh.shape[axis] > 1:
-                changes[f"for {name} of the first along {axis}"] = partial(_first_along, at)
-                changes[f"for {name} of the participant before, along {axis}"] = partial(np.roll, shift=1, axis=at)
-                changes[f"for {name} of the participant after, along {axis}"] = partial(np.roll, shift=-1, axis=at)
+        for at, axis in long:
+            changes[f"for {name} of the first along {axis}"] = partial(_first_along, at)
+            changes[f"for {name} of the participant before, along {axis}"] = partial(np.roll, shift=1, axis=at)
+            changes[f"for {name} of the participant after, along {axis}"] = partial(np.roll, shift=-1, axis=at)
+        for (one, first), (other, second) in itertools.combinations(long, 2):
+            text = f"for {name} with {first} and {second} in the other order"
+            changes[text] = lambda x, one=one, other=other: x.swapaxes(one, other).reshape(x.shape)  # type: ignore[misc]
+        for d in range(len(mesh.sizes), x.ndim):
+            which = f"dimension {d - len(mesh.sizes)} of {name}"
+            for at, axis in long:
+                changes[f"for {which} dealt out cyclically along {axis}, not in blocks"] = partial(_cyclic, at, d)
         for text, change in changes.items():
             yield Hypothesis(f"the blocks are the right ones {text}", partial(_with_input, i, change))
 
 
 def _first_along(at: int, x: np.ndarray) -> np.ndarray:
     return np.broadcast_to(x.take([0], axis=at), x.shape)
+
+
+def _cyclic(at: int, d: int, x: np.ndarray) -> np.ndarray:
+    """Of p participants along an axis, the i-th holds the elements i, i + p, … of a dimension."""
+    spread = np.moveaxis(x, (at, d), (0, 1))
+    return np.moveaxis(spread.swapaxes(0, 1).reshape(spread.shape), (0, 1), (at, d))
 
 
 def _with_input(i: int, change: Callable[[np.ndarray], np.ndarray], run: Run) -> Blocks:
@@ -385,6 +394,14 @@ def _instead(value: float, run: Run) -> Blocks | None:
     return np.where(run.wrong, np.array(value, run.expected.dtype), run.expected)
 
 
+def _saturated(run: Run) -> Blocks | None:
+    """What came, where that is the end of the range of whole numbers, and the right values elsewhere."""
+    if is_float(run.expected.dtype) or run.expected.dtype == bool:
+        return None
+    limits, came = ml_dtypes.iinfo(run.expected.dtype), run.actual.astype(wide(run.actual.dtype))
+    return np.where((came == int(limits.min)) | (came == int(limits.max)), run.actual, run.expected)
+
+
 WHEREVER: dict[str, Callable[[Run], Blocks | None]] = {
     "NaN: wrong only where the right value is NaN": (
         lambda run: np.where(run.expected != run.expected, run.actual, run.expected)
@@ -395,6 +412,7 @@ WHEREVER: dict[str, Callable[[Run], Blocks | None]] = {
     "missing: the blocks hold zeros wherever they are wrong": partial(_instead, 0.0),
     "NaN: the blocks hold NaN where the right value is none": partial(_instead, np.nan),
     "overflow: the blocks hold infinity where the right value is finite": partial(_instead, np.inf),
+    "saturated: the blocks hold the smallest or largest whole number of the dtype, not one that wraps": _saturated,
     "unchanged: the blocks hold the device's own input wherever they are wrong": lambda run: (
         None if run.own is None else np.where(run.wrong, run.own, run.expected)
     ),

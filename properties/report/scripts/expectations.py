@@ -20,41 +20,30 @@ from shardproof.properties.programs.violation import NotDifferentiable
 
 
 @dataclass(frozen=True)
-class Values:
-    """Global operands, and the right result blocks `[*mesh.sizes, *block]` with how far off they may be."""
-
-    operands: list[np.ndarray]
-    right: list[Reference]
-
-
-@dataclass(frozen=True)
 class Gradients:
     """What both modes of differentiation take and give, as global arrays that leave by type.
 
     Arguments:
         primal: where the derivative is taken.
-        tangents: what forward mode takes, and the right blocks.
+        tangents: what forward mode takes.
+        pushed: the right blocks `[*mesh.sizes, *block]` of forward mode.
         cotangents: what reverse mode takes.
         pulled: the right gradients.
         placements: how each result leaves.
     """
 
     primal: list[np.ndarray]
-    tangents: Values
+    tangents: list[np.ndarray]
+    pushed: list[Reference]
     cotangents: list[np.ndarray]
     pulled: list[Reference]
     placements: list[Placement]
 
 
-def data_of(case: Case, data: Data | None) -> Data:
-    """The data set that shows the failure, or the first where none is named."""
-    return data or (case.data[0] if case.data else Data("exact", 0))
-
-
-def result_values(implementation: Implementation, case: Case, data: Data) -> Values:
-    """What the law of values expects of an implementation."""
+def result_values(implementation: Implementation, case: Case, data: Data) -> tuple[list[np.ndarray], list[Reference]]:
+    """Global operands, and the right blocks `[*mesh.sizes, *block]` with how far off they may be, as the law has it."""
     arrays = operands(case, data)
-    return Values(arrays, next(value_references(implementation, case, [arrays])))
+    return arrays, next(value_references(implementation, case, [arrays]))
 
 
 def gradient_values(implementation: Implementation, case: Case, data: Data) -> Gradients:
@@ -74,10 +63,4 @@ def gradient_values(implementation: Implementation, case: Case, data: Data) -> G
             break
     else:
         raise NotDifferentiable("the function is differentiable in neither mode")
-    return Gradients(
-        primal=primal,
-        tangents=Values(tangents, pushed),
-        cotangents=cts,
-        pulled=pulled,
-        placements=list(placements),
-    )
+    return Gradients(primal, tangents, pushed, cts, pulled, list(placements))

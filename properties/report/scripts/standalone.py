@@ -172,15 +172,14 @@ class Script:
             f"    return {results}",
             "", "",
         ]  # fmt: skip
-        if not whole:
-            return [*lines, f"program = {mapped}"]
-        return [*lines, f"def program({names}):", f"    return {mapped}({expression}({names}))", "", ""]
+        call = [f"def program({names}):", f"    return {mapped}({expression}({names}))", "", ""]
+        return [*lines, *(call if whole else [f"program = {mapped}"])]
 
     def _placed(self, names: list[str], arrays: list[np.ndarray], specs: list[Entries]) -> list[str]:
         lines = []
         for name, array, spec in zip(names, arrays, specs, strict=True):
-            lines.append(f"{name} = {array_text(array)}")
-            lines.append(f"{name} = jax.device_put({name}, NamedSharding(mesh, {spec_text(spec)}))")
+            sharding = f"NamedSharding(mesh, {spec_text(spec)})"
+            lines += [f"{name} = {array_text(array)}", f"{name} = jax.device_put({name}, {sharding})"]
         return lines
 
     def _compared(self, name: str, right: list[Reference], axes: list[tuple[str, ...]] | None) -> list[str]:

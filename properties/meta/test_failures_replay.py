@@ -3,8 +3,10 @@
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, get_args
 
@@ -30,6 +32,7 @@ from shardproof.properties.report.failures.replay import MOST_BYTES, files, read
 from shardproof.properties.runner.given import Given
 from shardproof.properties.runner.judging import verify
 from shardproof.properties.runner.named import BuiltIn, NotAFailure
+from shardproof.properties.runner.preconditions import check_case, check_oracle
 from shardproof.properties.runner.tally import Tally
 from shardproof.properties.runner.violation import LawViolation
 
@@ -212,6 +215,33 @@ def test_a_hostile_file_is_refused_with_its_name_and_the_reason(name: str, tmp_p
     assert reason in str(caught.value)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 600
+
+
+def a_broadcast(axis_name: Any = "tp", *, forbidden: str = "root", **given: Any) -> Case:
+    """A forbidden case, whose root is one of two participants if `root` is."""
+    return dataclasses.replace(
+        CASE, contract="broadcast", axis_name=axis_name, params=tuple(given.items()), forbidden=forbidden
+    )
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        (a_broadcast(root=2), ""),
+        (a_broadcast(root=-1), ""),
+        (a_broadcast(("tp", "no_such_axis"), root=2, forbidden="axis_name"), ""),
+        (a_broadcast(root=1), "forbidden='root': nothing is wrong with it"),
+        (a_broadcast(root=2, forbidden="axis_name"), "root=2: expected a value as broadcast takes it"),
+        (a_broadcast("no_such_axis", root=0), "axis_name=('no_such_axis',): expected distinct axes of the mesh"),
+        (a_broadcast(root="0"), "root='0': expected a value as broadcast takes it"),
+    ],
+    ids=str,
+)
+def test_a_forbidden_case_is_wrong_in_the_argument_it_names(case: Case, reason: str) -> None:
+    """A case of the law of errors without a mistake, or with another one, means nothing."""
+    with pytest.raises(ValueError, match=re.escape(reason)) if reason else nullcontext():
+        check_case("error", case)
+        check_oracle("error", case)
 
 
 def test_a_function_is_named_on_the_command_line_alone() -> None:

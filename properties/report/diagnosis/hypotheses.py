@@ -8,11 +8,13 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from shardproof.oracles.collectives import axis_index
-from shardproof.oracles.dtypes import is_float, rounded, smallest_normal, wide
+from shardproof.oracles.dtypes import is_float, rounded, wide
 from shardproof.oracles.mesh import as_axes
 from shardproof.properties.cases.case import Case
 from shardproof.properties.cases.chain import FED
@@ -57,8 +59,9 @@ class Hypothesis:
                 return False
             if blocks is None or not run.equals(blocks, came):
                 return False
-            right = run.near(blocks, run.expected, CLEAR * run.tolerance)
-            clear |= bool(run.wrong.any()) and (self.of is not _what_came or not right[run.wrong].all())
+            clear |= bool(run.wrong.any()) and (
+                self.of is not _what_came or not run.near(blocks, run.expected, CLEAR * run.tolerance)[run.wrong].all()
+            )
         return clear
 
 
@@ -68,6 +71,7 @@ def hypotheses(runs: Sequence[Run]) -> Iterator[Hypothesis]:
     for table in (_of_every_block, _partial_results, _moved, _turned):
         yield from table(runs)
     yield from causes(run)
+    yield from _reduced(run)
     for text, predict in WHEREVER.items():
         yield Hypothesis(text, predict)
 
@@ -77,30 +81,52 @@ def causes(run: Run) -> Iterator[Hypothesis]:
     if run.inputs and run.case.mesh.size <= MOST and run.actual[0].size:
         for text, change in variants(run.case):
             yield Hypothesis(f"the blocks are the right ones {text}", partial(_changed, change))
+        yield from _other_inputs(run)
         yield from _conversions(run)
     yield from _mutants(run)
 
 
-def _partial_results(runs: Sequence[Run]) -> Iterator[Hypothesis]:
-    """A missing sum, or mean, over any axes: named by roles where these are theirs."""
-    case = runs[0].case
-    long = case.mesh.longer(case.mesh.axis_names) if runs[0].expected.dtype.kind in "fcV" else []
+def _sets_of_axes(run: Run) -> Iterator[tuple[tuple[str, ...], str]]:
+    """All axes of several devices that something may be reduced over, and their names: roles where these are theirs."""
+    case = run.case
+    long = case.mesh.longer(case.mesh.axis_names) if run.expected.dtype.kind in "fcV" else []
+    its = {role: {*case.mesh.longer(as_axes(of))} for role, of in case.roles}
     for axes in (axes for n in range(1, len(long) + 1) for axes in itertools.combinations(long, n)):
-        its = {role: {*case.mesh.longer(as_axes(of))} for role, of in case.roles}
         roles = [role for role, of in its.items() if of and of <= {*axes}]
         named = roles if {*axes} == set().union(*(its[role] for role in roles)) else axes
+        yield axes, " and ".join(named)
+
+
+def _partial_results(runs: Sequence[Run]) -> Iterator[Hypothesis]:
+    """A missing sum, or mean, over any axes."""
+    for axes, named in _sets_of_axes(runs[0]):
         for reduce, text in ((np.sum, "partial sums: added up"), (np.mean, "partial means: averaged")):
-            text = f"{text} over {' and '.join(named)} the blocks are right"
-            yield Hypothesis(text, lambda run: run.expected, of=partial(_over, axes, reduce))
+            text = f"{text} over {named} the blocks are right"
+            yield Hypothesis(text, lambda run: run.expected, of=partial(_over, axes, reduce, _what_came))
 
 
-def _over(axes: Sequence[str], reduce: Callable[..., np.ndarray], run: Run) -> Blocks:
-    """The blocks that came, reduced over axes of the mesh, for all devices."""
-    mesh, came = run.case.mesh, run.actual
-    spread = came.astype(wide(came.dtype)).reshape(*mesh.sizes, *came.shape[1:])
+def _reduced(run: Run) -> Iterator[Hypothesis]:
+    """A sum of what is a sum already, or a mean of means: right results, or each device's own, reduced once more."""
+    for axes, named in _sets_of_axes(run):
+        for reduce, how in ((np.sum, "added up"), (np.mean, "averaged"), (np.max, "their maximum taken")):
+            text = f"reduced once more: the right results, {how} over {named}"
+            yield Hypothesis(text, partial(_over, axes, reduce, lambda run: run.expected))
+            if run.inputs:
+                text = f"reduced at the end: the results of each participant alone, {how} over {named}"
+                yield Hypothesis(text, partial(_over, axes, reduce, partial(_changed, _alone)))
+
+
+def _alone(case: Case) -> Case:
+    return dataclasses.replace(case, axis_name=())
+
+
+def _over(axes: Sequence[str], reduce: Callable[..., np.ndarray], of: Callable[[Run], Blocks], run: Run) -> Blocks:
+    """Blocks reduced over axes of the mesh, for all devices."""
+    mesh, blocks = run.case.mesh, of(run)
+    spread = blocks.astype(wide(blocks.dtype)).reshape(*mesh.sizes, *blocks.shape[1:])
     at = tuple(mesh.axis_names.index(axis) for axis in axes)
     total = np.broadcast_to(reduce(spread, axis=at, keepdims=True), spread.shape)
-    return rounded(total.reshape(came.shape), run.expected.dtype)
+    return rounded(total.reshape(blocks.shape), run.expected.dtype)
 
 
 def _where_wrong(make: Callable[[Run], Blocks | None], run: Run) -> Blocks | None:
@@ -122,23 +148,19 @@ def _of_every_block(runs: Sequence[Run]) -> Iterator[Hypothesis]:
         (f"conjugate: {who} holds the complex conjugate of the right values", lambda run: run.expected.conj()),
     ]
     for k in sorted({2, 3, 4, run.case.participants, *run.case.mesh.sizes, run.case.mesh.size} - {1}):
-        found.append((f"multiple: {who} holds {k} times the right values", partial(_times, k, 1)))
-        found.append((f"multiple: {who} holds 1/{k} of the right values", partial(_times, 1, k)))
+        axes = " or ".join(axis for axis, size in run.case.mesh.shape.items() if size == k)
+        size = f", {k} being the size of {axes}" if axes else ""
+        found.append((f"multiple: {who} holds {k} times the right values{size}", partial(_times, k, 1)))
+        found.append((f"multiple: {who} holds 1/{k} of the right values{size}", partial(_times, 1, k)))
     if run.case.keywords.get("op") == "max":
         found.append(("starts from zero: as if that were one of the values", lambda run: np.maximum(run.expected, 0)))
-    least = smallest_normal(run.expected.dtype)
-    text = f"flushed to zero: numbers below the smallest normal one of {run.expected.dtype}, {least:.3g}, are zero"
-    found.append((text, lambda run: np.where(np.abs(_wide(run)) < least, 0, run.expected)))
     for text, make in found:
         yield Hypothesis(text, partial(_where_wrong, make))
 
 
-def _wide(run: Run) -> Blocks:
-    return run.expected.astype(wide(run.expected.dtype))
-
-
 def _times(times: int, parts: int, run: Run) -> Blocks | None:
-    return None if run.expected.dtype == bool else _wide(run) * times / parts if parts > 1 else _wide(run) * times
+    right = run.expected.astype(wide(run.expected.dtype))
+    return None if run.expected.dtype == bool else right * times / parts if parts > 1 else right * times
 
 
 def _moved(runs: Sequence[Run]) -> Iterator[Hypothesis]:
@@ -148,7 +170,7 @@ def _moved(runs: Sequence[Run]) -> Iterator[Hypothesis]:
     group = axis_index(mesh, [name for name in mesh.axis_names if name not in axes]).ravel()
     for text, own, words in (
         ("permuted: each wrong block is the right one of another device", False, "the block that belongs to"),
-        ("stale: the blocks are those that were put in", True, "unchanged what was put in by"),
+        ("unchanged: each wrong block is the input of a device", True, "unchanged what was put in by"),
     ):
         sources = {d: _source(runs, d, group, own=own) for d in run.places}
         if not all(s in range(len(number)) for s in sources.values()):
@@ -202,6 +224,25 @@ def _turned(runs: Sequence[Run]) -> Iterator[Hypothesis]:
             return change(run.expected)
 
         yield Hypothesis(f"permuted: every wrong block is {text}", partial(_where_wrong, turn), open=True)
+    for i in range(1, len(shape)):
+        yield _in_another_order(f"along dimension {i - 1} of each block", (i,))
+    yield _in_another_order("of each block", tuple(range(1, len(shape))))
+    yield _in_another_order("of all devices", tuple(range(len(shape))))
+
+
+def _in_another_order(where: str, dimensions: tuple[int, ...]) -> Hypothesis:
+    """The same values as the right ones, along dimensions of the blocks; the first one is that of the devices."""
+
+    def ordered(blocks: Blocks) -> Blocks:
+        rows = np.moveaxis(blocks.astype(wide(blocks.dtype)), dimensions, range(-len(dimensions), 0))
+        return np.sort(rows.reshape(*rows.shape[: blocks.ndim - len(dimensions)], -1), axis=-1)
+
+    return Hypothesis(
+        f"permuted: the values {where} are the right ones, in another order",
+        lambda run: ordered(run.expected),
+        of=lambda run: ordered(run.actual),
+        open=True,
+    )
 
 
 Change = Callable[[Case], Case]
@@ -259,25 +300,54 @@ def variants(case: Case) -> Iterator[tuple[str, Change]]:
 
 
 def _other_values(case: Case) -> Iterator[tuple[str, object]]:
-    rank, p = len(case.operands[0].block), case.participants
     for name, value in case.params:
-        if name == "offset":
-            others = {other % p: other for other in (1, value - 1, value + 1, 0, -value)}
-            yield from ((name, other) for rest, other in reversed(others.items()) if rest != value % p)
-        elif name in ("axis", "scatter_dimension", "split_axis", "concat_axis"):
-            sides = rank + (name == "axis" and not case.keywords.get("tiled", True))
-            yield from ((name, other) for other in range(sides) if other != value % max(sides, 1))
-        elif name == "root":
-            yield from ((name, other) for other in range(p) if other != value)
-        elif name == "op" and p > 1:
-            yield from ((name, other) for other in ("sum", "mean", "max", "min") if other != value)
+        option, others = CONTRACTS[case.contract].options.get(name), dict[Any, None]()
+        if name == "op":
+            others = dict.fromkeys(("sum", "mean", "max", "min"))
         elif type(value) is bool:
-            yield name, not value
-        elif type(value) is float and value:
-            yield name, 0.0
-        elif type(value) is int and (option := CONTRACTS[case.contract].options.get(name)) is not None:
-            others = dict.fromkeys((0, -1, -value, value - 1, value + 1, 1))
-            yield from ((name, n) for n in others if n != value and option.accepts(case, n))
+            others = {not value: None}
+        elif type(value) is float:
+            others = {0.0: None}
+        elif type(value) is int:
+            others = dict.fromkeys((1, value - 1, value + 1, *range(min(case.participants, MOST)), -1, -value))
+        for other in others:
+            if other != value and (option is None or option.accepts(case, other)):
+                yield name, other
+
+
+def _other_inputs(run: Run) -> Iterator[Hypothesis]:
+    """The right results of another operand: a mask that is ignored, or what another participant holds of it."""
+    mesh = run.case.mesh
+    long = [(at, axis) for at, axis in enumerate(mesh.axis_names) if mesh.shape[axis] > 1]
+    for i, (name, x) in enumerate(zip(CONTRACTS[run.case.contract].names(run.case), run.inputs, strict=False)):
+        changes: dict[str, Callable[[np.ndarray], np.ndarray]] = {f"if {name} were ones everywhere": np.ones_like}
+        for at, axis in long:
+            changes[f"for {name} of the first along {axis}"] = partial(_first_along, at)
+            changes[f"for {name} of the participant before, along {axis}"] = partial(np.roll, shift=1, axis=at)
+            changes[f"for {name} of the participant after, along {axis}"] = partial(np.roll, shift=-1, axis=at)
+        for (one, first), (other, second) in itertools.combinations(long, 2):
+            text = f"for {name} with {first} and {second} in the other order"
+            changes[text] = lambda x, one=one, other=other: x.swapaxes(one, other).reshape(x.shape)  # type: ignore[misc]
+        for d in range(len(mesh.sizes), x.ndim):
+            which = f"dimension {d - len(mesh.sizes)} of {name}"
+            for at, axis in long:
+                changes[f"for {which} dealt out cyclically along {axis}, not in blocks"] = partial(_cyclic, at, d)
+        for text, change in changes.items():
+            yield Hypothesis(f"the blocks are the right ones {text}", partial(_with_input, i, change))
+
+
+def _first_along(at: int, x: np.ndarray) -> np.ndarray:
+    return np.broadcast_to(x.take([0], axis=at), x.shape)
+
+
+def _cyclic(at: int, d: int, x: np.ndarray) -> np.ndarray:
+    """Of p participants along an axis, the i-th holds the elements i, i + p, … of a dimension."""
+    spread = np.moveaxis(x, (at, d), (0, 1))
+    return np.moveaxis(spread.swapaxes(0, 1).reshape(spread.shape), (0, 1), (at, d))
+
+
+def _with_input(i: int, change: Callable[[np.ndarray], np.ndarray], run: Run) -> Blocks:
+    return _right(run.case, run, [change(x) if i == at else x for at, x in enumerate(run.inputs)])
 
 
 COARSE = ("float8_e4m3fn", "float8_e5m2", "bfloat16", "float16", "float32")
@@ -318,24 +388,32 @@ def _mutants(run: Run) -> Iterator[Hypothesis]:
             yield Hypothesis(text, partial(Run.observed, implementation=own))
 
 
-def _only(kind: Callable[[np.ndarray], np.ndarray], run: Run) -> Blocks:
-    """What came, where the right value is of a kind, and the right values elsewhere."""
-    return np.where(kind(run.expected), run.actual, run.expected)
-
-
 def _instead(value: float, run: Run) -> Blocks | None:
     if not (np.isfinite(value) or is_float(run.expected.dtype)):
         return None
     return np.where(run.wrong, np.array(value, run.expected.dtype), run.expected)
 
 
+def _saturated(run: Run) -> Blocks | None:
+    """What came, where that is the end of the range of whole numbers, and the right values elsewhere."""
+    if is_float(run.expected.dtype) or run.expected.dtype == bool:
+        return None
+    limits, came = ml_dtypes.iinfo(run.expected.dtype), run.actual.astype(wide(run.actual.dtype))
+    return np.where((came == int(limits.min)) | (came == int(limits.max)), run.actual, run.expected)
+
+
 WHEREVER: dict[str, Callable[[Run], Blocks | None]] = {
-    "NaN: wrong only where the right value is NaN": partial(_only, lambda x: x != x),
-    "infinities: wrong only where the right value is infinite": partial(_only, lambda x: np.isinf(x)),
+    "NaN: wrong only where the right value is NaN": (
+        lambda run: np.where(run.expected != run.expected, run.actual, run.expected)
+    ),
+    "infinities: wrong only where the right value is infinite": (
+        lambda run: np.where(np.isinf(run.expected), run.actual, run.expected)
+    ),
     "missing: the blocks hold zeros wherever they are wrong": partial(_instead, 0.0),
     "NaN: the blocks hold NaN where the right value is none": partial(_instead, np.nan),
     "overflow: the blocks hold infinity where the right value is finite": partial(_instead, np.inf),
-    "stale: the blocks hold the device's own input wherever they are wrong": lambda run: (
+    "saturated: the blocks hold the smallest or largest whole number of the dtype, not one that wraps": _saturated,
+    "unchanged: the blocks hold the device's own input wherever they are wrong": lambda run: (
         None if run.own is None else np.where(run.wrong, run.own, run.expected)
     ),
 }

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from shardproof.properties.cases.reading import one_line
 from shardproof.properties.engines import ENGINES
 from shardproof.properties.laws.law import LAWS
 from shardproof.properties.report.failures.files import replace
@@ -32,7 +30,6 @@ from shardproof.properties.runner.named import NotAFailure, held_by_a_module
 from shardproof.properties.runner.programs import Program
 
 REPLAYED = pytest.StashKey[tuple[Path, ...]]()
-KEPT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -61,16 +58,11 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     if given is None:
         return None
     path = Path(given)
-    told = one_line(str(path))
     try:
         recorded, text = read(path), text_of(path)
         folder = REGRESSIONS if recorded.built_in else folder_of_program(config, recorded)
     except (NotAFailure, GivenError) as error:
         raise pytest.UsageError(f"--keep-regression: {error}") from error
-    if not KEPT_NAME.fullmatch(path.stem):
-        raise pytest.UsageError(
-            f"--keep-regression: {told}: expected a name of letters, digits, '-', '_' and '.', at most 200 of them"
-        )
     target = folder / f"{path.stem}.json"
     known = target.exists()
     replace(target, json.dumps(json.loads(text), indent=1, sort_keys=True) + "\n")

@@ -1,5 +1,6 @@
 """Running a recorded failure again: as a pytest item named after its file, or from its script."""
 
+import dataclasses
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -249,7 +250,7 @@ def recheck(file: Path, function: Any = None, **said: str) -> int:
         source: Source = BuiltIn(recorded.case.contract, recorded.name)
         if function is not None:
             source = _held_by_the_script(recorded, function, **said)
-        implementation = loaded(source, recorded)
+        implementation = dataclasses.replace(loaded(source, recorded), name=recorded.name)
         with meant(implementation):
             repeat(recorded, source, implementation)
     except LawViolation as violation:

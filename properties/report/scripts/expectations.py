@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardproof.oracles.dtypes import is_float
 from shardproof.properties.cases.case import Case, Placement
 from shardproof.properties.cases.data import Data
 from shardproof.properties.engines import Prepared, XlaEngine
@@ -21,68 +20,30 @@ from shardproof.properties.programs.violation import NotDifferentiable
 
 
 @dataclass(frozen=True)
-class Values:
-    """Global operands, and the right result blocks `[*mesh.sizes, *block]` with how far off they may be."""
-
-    operands: list[np.ndarray]
-    right: list[Reference]
-
-    @property
-    def exact(self) -> bool:
-        """Whether results must be right bit for bit."""
-        return all(reference.bound is None for reference in self.right)
-
-    @property
-    def in_doubles(self) -> "Values":
-        """The same for the function in double precision."""
-        return Values([doubled(x) for x in self.operands], [reference_in_doubles(right) for right in self.right])
-
-
-@dataclass(frozen=True)
 class Gradients:
     """What both modes of differentiation take and give, as global arrays that leave by type.
 
     Arguments:
         primal: where the derivative is taken.
-        tangents: what forward mode takes, and the right blocks.
+        tangents: what forward mode takes.
+        pushed: the right blocks `[*mesh.sizes, *block]` of forward mode.
         cotangents: what reverse mode takes.
         pulled: the right gradients.
         placements: how each result leaves.
     """
 
     primal: list[np.ndarray]
-    tangents: Values
+    tangents: list[np.ndarray]
+    pushed: list[Reference]
     cotangents: list[np.ndarray]
     pulled: list[Reference]
     placements: list[Placement]
 
-    @property
-    def in_doubles(self) -> "Gradients":
-        """The same for the function in double precision."""
-        pulled = [reference_in_doubles(right) for right in self.pulled]
-        primal, cts = [doubled(x) for x in self.primal], [doubled(c) for c in self.cotangents]
-        return Gradients(primal, self.tangents.in_doubles, cts, pulled, self.placements)
 
-
-def doubled(array: np.ndarray) -> np.ndarray:
-    """Floats as doubles; all else as it is."""
-    return array.astype(np.float64) if is_float(array.dtype) else array
-
-
-def reference_in_doubles(right: Reference) -> Reference:
-    """What a function in double precision is held to, which has been run so."""
-    return Reference(right.exact, np.dtype(np.float64), right.leeway)
-
-
-def data_of(case: Case, data: Data | None) -> Data:
-    """The data set that shows the failure, or the first where none is named."""
-    return data or (case.data[0] if case.data else Data("exact", 0))
-
-
-def result_values(implementation: Implementation, case: Case, data: Data) -> Values:
-    """What the law of values expects of an implementation."""
+def result_values(implementation: Implementation, case: Case, data: Data) -> tuple[list[np.ndarray], list[Reference]]:
+    """Global operands, and the right blocks `[*mesh.sizes, *block]` with how far off they may be, as the law has it."""
     arrays = operands(case, data)
-    return Values(arrays, next(value_references(implementation, case, [arrays])))
+    return arrays, next(value_references(implementation, case, [arrays]))
 
 
 def gradient_values(implementation: Implementation, case: Case, data: Data) -> Gradients:
@@ -102,10 +63,4 @@ def gradient_values(implementation: Implementation, case: Case, data: Data) -> G
             break
     else:
         raise NotDifferentiable("the function is differentiable in neither mode")
-    return Gradients(
-        primal=primal,
-        tangents=Values(tangents, pushed),
-        cotangents=cts,
-        pulled=pulled,
-        placements=list(placements),
-    )
+    return Gradients(primal, tangents, pushed, cts, pulled, list(placements))

@@ -1,31 +1,19 @@
 """Arrays, dtypes and layouts as Python source that a person can read and paste."""
 
-import base64
-import zlib
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from shardproof.properties.cases.reading import one_line
-
-MOST = 600
-"""The most elements that are written out one by one; more are compressed."""
-
-
-LINES = 24
-"""The most rows that an array is written in; of more, the elements follow one another."""
+from shardproof.properties.programs.precision import of_products
 
 
 def quoted(text: str) -> str:
-    """A string as an expression, in double quotes where it needs no escape."""
-    plain = text.isprintable() and not set(text) & set("\"'\\")
-    return f'"{text}"' if plain else repr(text)
-
-
-def comment(text: str) -> str:
-    """A comment of one line, whatever the text holds."""
-    return f"# {one_line(text)}"
+    """A string as an expression, in double quotes."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def docstring(lines: Sequence[str]) -> list[str]:
@@ -36,12 +24,7 @@ def docstring(lines: Sequence[str]) -> list[str]:
 
 def dtype_text(dtype: np.dtype) -> str:
     """A dtype as an expression: `np.float32`, `jnp.bfloat16`."""
-    dtype = np.dtype(dtype)
-    if dtype == bool:
-        return "np.bool_"
-    return (
-        f"{'np' if dtype.kind in 'iufc' and dtype.name[0] != 'b' and hasattr(np, dtype.name) else 'jnp'}.{dtype.name}"
-    )
+    return f"{'np' if hasattr(np, dtype.name) else 'jnp'}.{dtype.name}"
 
 
 def array_text(array: np.ndarray) -> str:
@@ -49,10 +32,6 @@ def array_text(array: np.ndarray) -> str:
     dtype, shape = dtype_text(array.dtype), tuple(array.shape)
     if array.size == 0 or (not array.any() and not np.signbit(_plain(array)).any() and array.size > 1):
         return f"np.zeros({shape}, {dtype})"
-    if array.size > MOST:
-        packed = base64.b64encode(zlib.compress(np.ascontiguousarray(array).tobytes(), 9)).decode()
-        lines = "\n".join(f'    "{packed[i : i + 100]}"' for i in range(0, len(packed), 100))
-        return f"np.frombuffer(zlib.decompress(base64.b64decode(\n{lines}\n)), {dtype}).reshape({shape})"
     if array.dtype.kind == "c":
         parts = np.stack([array.real, array.imag], axis=-1)
         return f"{_values(parts, dtype_text(parts.dtype))}.view({dtype})[..., 0]  # real, imaginary"
@@ -69,9 +48,9 @@ def _plain(array: np.ndarray) -> np.ndarray:
 
 
 def _values(array: np.ndarray, dtype: str) -> str:
-    if array.ndim > 1 and np.prod(array.shape[:-1]) > LINES:
+    if array.ndim > 1 and np.prod(array.shape[:-1]) > 24:  # rows
         return f"{_values(array.ravel(), dtype)}.reshape({tuple(array.shape)})"
-    text = np.array2string(array, separator=", ", threshold=MOST * 2, max_line_width=100, floatmode="unique")
+    text = np.array2string(array, separator=", ", threshold=array.size + 1, max_line_width=100, floatmode="unique")
     text = text.replace("nan", "np.nan").replace("inf", "np.inf")
     if "\n" in text:
         text = "\n    ".join(line.rstrip() for line in text.split("\n") if line.strip())
@@ -95,12 +74,25 @@ def tuple_text(texts: Sequence[str]) -> str:
     return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
 
 
+class Verbatim(str):
+    """An expression, which is its own representation."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
 def tree_text(tree: Any) -> str:
-    """A tree of dicts, lists and tuples whose leaves are the names of variables: `{'w': w, 'b': b}`."""
-    if isinstance(tree, Mapping):
-        return "{" + ", ".join(f"{key!r}: {tree_text(value)}" for key, value in tree.items()) + "}"
-    if isinstance(tree, tuple):
-        return tuple_text([tree_text(value) for value in tree])
-    if isinstance(tree, list):
-        return "[" + ", ".join(map(tree_text, tree)) + "]"
-    return str(tree)
+    """A tree of dicts, lists and tuples whose leaves are expressions: `{'w': w, 'b': b}`."""
+    return repr(jax.tree.map(Verbatim, tree))
+
+
+def options(devices: Sequence[int], *, in_doubles: bool) -> list[str]:
+    """The lines that set JAX's options as they were where the law failed."""
+    values: dict[str, str] = {}
+    if (getattr(jax.config, "jax_platforms", None) or "cpu") == "cpu":
+        values |= {"jax_platforms": quoted("cpu"), "jax_num_cpu_devices": str(max(devices) + 1)}
+    if in_doubles:
+        values["jax_enable_x64"] = "True"
+    if (precision := of_products()) is not None:
+        values["jax_default_matmul_precision"] = quoted(precision)
+    return [f"jax.config.update({quoted(name)}, {value})" for name, value in values.items()]

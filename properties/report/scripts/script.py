@@ -1,16 +1,16 @@
 """The script of a failure: plain JAX for values and gradients, and for other laws a few lines that call shardproof."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
+
+import jax
 
 from shardproof.properties.contracts.described import Array
 from shardproof.properties.programs.expectation import Expectation
 from shardproof.properties.programs.precision import precision_of
-from shardproof.properties.report.scripts.literals import docstring, tree_text
-from shardproof.properties.report.scripts.options import options
-from shardproof.properties.report.scripts.source import Source, folders_of, imported, names_in, source_of
-from shardproof.properties.report.scripts.standalone import can_stand_alone, loaded, standalone
+from shardproof.properties.report.scripts.literals import docstring, options, tree_text
+from shardproof.properties.report.scripts.source import Source, folders_of, imported, source_of
+from shardproof.properties.report.scripts.standalone import Script, can_stand_alone, loaded
 from shardproof.properties.runner.named import held_by_a_module, is_built_in
 from shardproof.properties.runner.programs import Program
 from shardproof.properties.runner.violation import LawViolation
@@ -31,18 +31,17 @@ ALSO = "from shardproof.properties.report.failures.replay import recheck"
 def script(violation: LawViolation) -> str:
     """The source of the script that shows a violation again."""
     with precision_of(violation.case):
-        return standalone(violation) if can_stand_alone(violation) else _calling_shardproof(violation)
+        return Script(violation).text() if can_stand_alone(violation) else _calling_shardproof(violation)
 
 
 def _calling_shardproof(violation: LawViolation) -> str:
     """The script that has shardproof check the recorded case."""
-    implementation, taken = violation.implementation, names_in([IMPORTS, ALSO, "Program Array shardproof"])
-    sent = implementation.communication
+    implementation, sent = violation.implementation, violation.implementation.communication
     source, said = Source("", []), ""
     if implementation.program is not None:
-        source = _program(implementation.program, taken)
+        source = _program(implementation.program)
     elif not is_built_in(implementation):
-        source = source_of(implementation.function, taken)
+        source = source_of(implementation.function)
         said = "".join(
             f", {name}={value!r}"
             for name, value in (
@@ -65,7 +64,7 @@ def _calling_shardproof(violation: LawViolation) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _program(program: Program, taken: set[str]) -> Source:
+def _program(program: Program) -> Source:
     """A program by the name that a module has for it, or written out with its functions.
 
     Raises:
@@ -73,7 +72,7 @@ def _program(program: Program, taken: set[str]) -> Source:
     """
     held = held_by_a_module(program)
     if held is not None:
-        return imported(held, taken, "PROGRAM")
+        return imported(held, "PROGRAM")
     lines, given = ["from shardproof import Array, Program"], []
     folders: list[str] = []
     missing: list[str] = []
@@ -82,7 +81,7 @@ def _program(program: Program, taken: set[str]) -> Source:
         if one.name == "_" or (one.default is not dataclasses.MISSING and value == one.default):
             continue
         if callable(value):
-            source = source_of(value, {*taken, *names_in(lines)}, one.name)
+            source = source_of(value, one.name)
             lines, folders, missing = [*lines, *source.lines], [*folders, *source.folders], [*missing, *source.missing]
             text = source.name
         else:
@@ -99,11 +98,7 @@ def _text(value: Any) -> str:
         ValueError: if it cannot be written.
     """
     if isinstance(value, dict | list | tuple):
-        inner: Callable[[Any], Any] = _text
-        kind = type(value)
-        return tree_text(
-            {k: inner(v) for k, v in value.items()} if isinstance(value, dict) else kind(map(inner, value))
-        )
+        return tree_text(jax.tree.map(_text, value))
     if isinstance(value, Array):
         said = {"upto" if value.last else "below": value.below, "also": value.also, "only": dict(value.only)}
         given = [repr(" ".join("@".join([d.name, *d.roles]) for d in value.dimensions)), repr(value.dtype)]

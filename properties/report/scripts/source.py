@@ -1,24 +1,19 @@
 """How a script gets hold of a function: an import where it has a name, its source where it has none."""
 
 import ast
-import builtins
 import inspect
-import io
 import keyword
 import sys
 import textwrap
-import tokenize
 import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shardproof.properties.report.scripts.literals import comment, quoted
+from shardproof.properties.cases.reading import one_line
+from shardproof.properties.report.scripts.literals import quoted
 from shardproof.properties.runner.named import Named, named
-
-OTHER = "implementation"
-"""The name of a function in a script that has its own name for something else."""
 
 
 @dataclass(frozen=True)
@@ -38,48 +33,33 @@ class Source:
         return [*lines, *([f"sys.path.append({quoted(Path.cwd().as_posix())})"] if below else [])]
 
 
-def names_in(lines: Iterable[str]) -> set[str]:
-    """All names in some code, keywords and builtins of Python among them."""
-    tokens = tokenize.generate_tokens(io.StringIO("\n".join(lines)).readline)
-    return {*keyword.kwlist, *dir(builtins), *(token.string for token in tokens if token.type == tokenize.NAME)}
-
-
-def source_of(function: Callable[..., Any], taken: Iterable[str] = (), other: str = OTHER) -> Source:
+def source_of(function: Callable[..., Any], called: str = "implementation") -> Source:
     """An import, or the source of a lambda or an inner function with what it uses, or a place to put it.
 
     Arguments:
         function: the function.
-        taken: the names that the script has for something else.
-        other: the name of the function there, if its own is one of them.
+        called: its name in the script.
     """
-    taken = set(taken)
     name = named(function)
     if name.importable:
-        return imported(name, taken, other)
-    found = _embedded(function, "", other)
+        return imported(name, called)
+    found = _embedded(function, called)
     if found is not None:
-        found = Source(found.name, found.lines, folders_of(found.lines), found.missing)
-        return _inside(found, other) if _defined(found.lines) & taken else found
-    called = getattr(function, "__name__", type(function).__name__)
+        return _inside(found, called)
+    own = getattr(function, "__name__", type(function).__name__)
     lines = [
-        comment(f"{called} has no name to import it by, and its source was not found: put it here"),
-        f"def {other}(*args, **kwargs):",
+        f"# {one_line(own)} has no name to import it by, and its source was not found: put it here",
+        f"def {called}(*args, **kwargs):",
         '    raise NotImplementedError("put the implementation into this script")',
     ]
-    return Source(other, lines, missing=["the implementation"])
+    return Source(called, lines, missing=["the implementation"])
 
 
-def imported(name: Named, taken: Iterable[str] = (), other: str = OTHER) -> Source:
-    """The import of a function or program."""
+def imported(name: Named, called: str) -> Source:
+    """The import of a function or program by another name, which is that of nothing else in the script."""
     first, _, rest = name.qualname.partition(".")
-    own = other if first.startswith("_") or first in set(taken) else first
-    lines = [f"from {name.module} import {first}{'' if own == first else f' as {own}'}"]
-    folders = (name.folder,) if name.folder else folders_of(lines)
-    return Source(f"{own}.{rest}" if rest else own, lines, folders)
-
-
-def _installed(folder: str) -> bool:
-    return bool({"site-packages", "dist-packages"} & {*Path(folder).parts})
+    lines = [f"from {name.module} import {first} as {called}", *([f"{called} = {called}.{rest}"] if rest else [])]
+    return Source(called, lines, (name.folder,) if name.folder else folders_of(lines))
 
 
 def folders_of(lines: Iterable[str]) -> tuple[str, ...]:
@@ -103,88 +83,50 @@ def _roots(package: str) -> list[str]:
     return [str(folder) for folder in folders if not {"site-packages", "dist-packages"} & {*folder.parts}]
 
 
-def _inside(source: Source, other: str) -> Source:
+def _inside(source: Source, called: str) -> Source:
     """The same lines where they meet nothing else of the script: in a function of their own."""
-    text = textwrap.indent("\n".join(source.lines).strip("\n"), "    ")
-    lines = [
-        f"def make_{other}():",
-        *text.split("\n"),
-        f"    return {source.name}",
-        "",
-        "",
-        f"{other} = make_{other}()",
-    ]
-    return Source(other, lines, source.folders, source.missing)
+    lines = [textwrap.indent(line, "    ") for line in source.lines]
+    lines = [f"def make_{called}():", *lines, f"    return {source.name}", "", "", f"{called} = make_{called}()"]
+    return Source(called, lines, folders_of(source.lines), source.missing)
 
 
-def _defined(lines: Iterable[str]) -> set[str]:
-    """The names that some lines define at their outermost level."""
-    body = ast.parse("\n".join(lines)).body
-    found = {n.name for n in body if isinstance(n, ast.FunctionDef)}
-    found |= {a.asname or a.name for n in body if isinstance(n, ast.Import | ast.ImportFrom) for a in n.names}
-    return found | {n.id for d in body if isinstance(d, ast.Assign) for n in d.targets if isinstance(n, ast.Name)}
-
-
-def _embedded(function: Callable[..., Any], name: str, other: str, around: tuple[Any, ...] = ()) -> Source | None:
-    """The text of a function and of what it uses, called by another name if one is given.
+def _embedded(function: Callable[..., Any], name: str, around: tuple[Any, ...] = ()) -> Source | None:
+    """The text of a function and of what it uses.
 
     Arguments:
         function: the function.
-        name: that other name; empty: its own.
-        other: the name of a lambda, which has none of its own.
+        name: the name of a lambda, which has none of its own.
         around: the functions that use it, which need not be defined again.
     """
     if not isinstance(function, types.FunctionType):
         return None
     try:
-        text = textwrap.dedent(inspect.getsource(function))
-        tree: ast.AST = ast.parse(text)
+        nodes = [*ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function))))]
     except (OSError, TypeError, SyntaxError):
         return None
-    if function.__name__ == "<lambda>":
-        wanted = list(inspect.signature(function).parameters)
-        lambdas = [n for n in ast.walk(tree) if isinstance(n, ast.Lambda) and _parameters(n) == wanted]
-        if len(lambdas) != 1:
-            return None
-        name = name or other
-        lines = [f"{name} = {ast.unparse(lambdas[0])}"]
+    wanted = list(inspect.signature(function).parameters)
+    parameters = {
+        n: [a.arg for a in ast.walk(n.args) if isinstance(a, ast.arg)] for n in nodes if isinstance(n, ast.Lambda)
+    }
+    lambdas = [n for n in parameters if parameters[n] == wanted]
+    definition = next((n for n in nodes if isinstance(n, ast.FunctionDef)), None)
+    tree: ast.AST
+    if function.__name__ == "<lambda>" and len(lambdas) == 1:
         tree = lambdas[0]  # the line may be a call, which names more
+        text = f"{name} = {ast.unparse(tree)}"
+    elif definition is not None and definition.name == function.__name__:
+        tree, name, definition.decorator_list = definition, definition.name, []
+        for node in ast.walk(definition):  # annotations may name what the script has not
+            if isinstance(node, ast.FunctionDef):
+                node.returns = None
+            elif isinstance(node, ast.arg):
+                node.annotation = None
+        text = ast.unparse(definition)
     else:
-        assert isinstance(tree, ast.Module)
-        definition = tree.body[0]
-        if not isinstance(definition, ast.FunctionDef):
-            return None
-        definition.decorator_list = []
-        if name:
-            _rename(definition, name)
-        name = definition.name
-        lines = ast.unparse(_without_annotations(definition)).split("\n")
+        return None
     names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
     before, missing = _names_used(function, names, (*around, function))
-    apart = [part for text in before for part in ([text] if "\n" not in text else ["", "", text])]
-    return Source(name, [*apart, "", "", *lines, ""], missing=missing)
-
-
-def _rename(definition: ast.FunctionDef, other: str) -> None:
-    """Calls a function, and the same where it calls itself, by the other name."""
-    for node in ast.walk(definition):
-        if isinstance(node, ast.Name) and node.id == definition.name:
-            node.id = other
-    definition.name = other
-
-
-def _without_annotations(definition: ast.FunctionDef) -> ast.FunctionDef:
-    """They may name what the script has not, and it has no use for them."""
-    for node in ast.walk(definition):
-        if isinstance(node, ast.FunctionDef):
-            node.returns = None
-        elif isinstance(node, ast.arg):
-            node.annotation = None
-    return definition
-
-
-def _parameters(node: ast.Lambda) -> list[str]:
-    return [a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+    return Source(name, [line for part in (*before, text) for line in part.split("\n")], missing=missing)
 
 
 def _names_used(function: types.FunctionType, names: set[str], around: tuple[Any, ...]) -> tuple[list[str], list[str]]:
@@ -198,7 +140,7 @@ def _names_used(function: types.FunctionType, names: set[str], around: tuple[Any
         line = _definition(name, value, around)
         if line is None:
             missing.append(name)
-            lines.append(comment(f"{name} is not defined here: {type(value).__name__} of {function.__module__}"))
+            lines.append(f"# {name} is not defined here: {type(value).__name__} of {function.__module__}")
         else:
             lines.append(line)
     return sorted(lines, key=lambda line: not line.startswith(("from ", "import "))), missing
@@ -207,17 +149,16 @@ def _names_used(function: types.FunctionType, names: set[str], around: tuple[Any
 def _definition(name: str, value: Any, around: tuple[Any, ...]) -> str | None:
     """Text that gives a name its value; None if there is none."""
     if isinstance(value, types.ModuleType):
-        if not _is_dotted(value.__name__):
-            return None
         package, _, last = value.__name__.rpartition(".")
-        if last == name and package:
-            return f"from {package} import {name}"
-        return f"import {value.__name__}" + ("" if value.__name__ == name else f" as {name}")
+        start = f"from {package} import {last}" if package else f"import {last}"
+        return f"{start}{'' if last == name else f' as {name}'}" if _is_dotted(value.__name__) else None
     module, qualname = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
     held = isinstance(module, str) and _is_dotted(module) and isinstance(qualname, str) and qualname.isidentifier()
     if isinstance(value, types.FunctionType) and (not held or module == "__main__"):  # which no script can import
-        found = _embedded(value, name if value.__name__ != name else "", name, around)
-        return None if found is None or found.missing else "\n".join(found.lines).strip("\n")
+        found = _embedded(value, name, around)
+        if found is None or found.missing:
+            return None
+        return "\n".join([*found.lines, *([f"{name} = {found.name}"] if found.name != name else [])])
     if held and module != "__main__":
         return f"from {module} import {qualname}" + ("" if qualname == name else f" as {name}")
     try:

@@ -1,7 +1,6 @@
 """Scripts about values and gradients in JAX and NumPy alone, for bug reports of JAX itself."""
 
 import math
-import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,22 +13,22 @@ from shardproof.properties.contracts.trees import names_of
 from shardproof.properties.precision.expected import Reference
 from shardproof.properties.programs.precision import is_wide
 from shardproof.properties.programs.program import compiled
-from shardproof.properties.report.scripts.expectations import data_of, gradient_values, result_values
+from shardproof.properties.report.scripts.expectations import gradient_values, result_values
 from shardproof.properties.report.scripts.literals import (
     array_text,
     bound_text,
     docstring,
     dtype_text,
+    options,
     quoted,
     spec_text,
     tree_text,
     tuple_text,
 )
-from shardproof.properties.report.scripts.options import options
-from shardproof.properties.report.scripts.source import names_in, source_of
+from shardproof.properties.report.scripts.source import source_of
 from shardproof.properties.runner.violation import LawViolation
 
-LARGEST = 5_000
+LARGEST = 1_000
 """The most elements of an array that is written out; larger cases are checked by shardproof."""
 
 LINKS = {
@@ -37,17 +36,21 @@ LINKS = {
     "checkpoint": "jax.checkpoint({})",
     "vmap": "jax.vmap({})",
     "vmap_named": 'jax.vmap({}, axis_name="batch")',
-    "scan": "in_a_scan({})",
+    "scan": "(lambda *batch: lax.scan(lambda carry, xs: (carry, {}(*xs)), 0, batch)[1])",
     "eager": "{}",
 }
 """The transformations that a script writes out, as expressions of what they are around."""
 
-IN_A_SCAN = '''def in_a_scan(f):
-    """Calls `f` on each input of the batch, in a scan."""
-    return lambda *batch: lax.scan(lambda carry, xs: (carry, f(*xs)), 0, batch)[1]
+IMPORTS = """import sys
+import traceback
 
-
-'''
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+"""
 DIFFERS = '''def differs(name, actual, exact, dtype, tolerance=0):
     """Prints where an array differs from the exact one by more than its rounding, and returns whether it does."""
     with np.errstate(over="ignore"):
@@ -86,59 +89,36 @@ def can_stand_alone(violation: LawViolation) -> bool:
         sizes.append(violation.difference.expected.size)
     dtypes = contract.result_dtypes(case, [o.numpy_dtype for o in case.operands]) if shown else []
     derivable = not violation.broken.of_derivative or all(map(is_float, dtypes))
-    return shown and simple and derivable and max(sizes) <= LARGEST
+    # double precision shows what a function's own casts to fewer bits hide: those are left out by the interpreter alone
+    return shown and simple and derivable and not violation.in_doubles and max(sizes) <= LARGEST
 
 
 class Script:
-    """The parts of a script; operands and the function go by placeholders until all other names are known."""
+    """The parts of a script."""
 
     def __init__(self, violation: LawViolation) -> None:
         self.violation, self.case = violation, violation.case
         self.contract = CONTRACTS[self.case.contract]
-        self.names = [f"_operand{i}_" for i in range(len(self.case.operands))]
+        self.names = [f"x{i}" for i in range(len(self.case.operands))]
         self.lead = stacked_axes(self.case)
         self.several = self.case.tree or self.contract.results is not None
-        self.data = data_of(self.case, violation.data)
+        self.data = violation.data or self.case.data[0]
+        self.jit = "jax.jit" if compiled(self.case) else ""
 
     def text(self) -> str:
         """The whole script."""
         gradient = self.violation.law.floating or self.violation.broken.of_derivative
         body = [*self._call(), DIFFERS, *(self._gradient() if gradient else self._value())]
         body += ["sys.exit(1 if wrong else 0)"]
-        taken = names_in(["\n".join(body), *self._imports("\n".join(body)), *self._mesh()])
-        source = source_of(self.violation.implementation.function, taken)
-        found: list[str] = []
-        for i, name in enumerate(self._own_names()):
-            while {name, f"d{name}"} & (taken | {*found} | {f"d{n}" for n in found} | {source.name.partition(".")[0]}):
-                name += "_"
-            found.append(name)
-            body = [re.sub(rf"(?<!\w)(d?)_operand{i}_", rf"\g<1>{name}", line) for line in body]
-        body = [line.replace("_function_", source.name) for line in body]
+        source = source_of(self.violation.implementation.function)
+        simulated = [SIMULATED] if self.violation.engine == "simulate" else []
         lines = [
-            *docstring([self.violation.headline, "", f"case: {self.case}", "", NEEDS, *self._simulated()]),
-            "", *self._imports("\n".join(body)), "",
-            *options(self.case.mesh.devices, in_doubles=is_wide(self.case) or self.violation.in_doubles), "",
+            *docstring([self.violation.headline, "", f"case: {self.case}", "", NEEDS, *simulated]),
+            "", *IMPORTS.split("\n"),
+            *options(self.case.mesh.devices, in_doubles=is_wide(self.case)), "",
             *source.paths, *loaded(source.lines, source.missing), "", *self._mesh(), "", "",
         ]  # fmt: skip
         return "\n".join([*lines, *body]) + "\n"
-
-    def _own_names(self) -> list[str]:
-        if self.case.tree:
-            return [f"x{i}" for i in range(len(self.names))]
-        return [re.sub(r"\W+", "_", name).strip("_") for name in self.contract.names(self.case)]
-
-    def _simulated(self) -> list[str]:
-        return [SIMULATED] if self.violation.engine == "simulate" else []
-
-    def _imports(self, text: str) -> list[str]:
-        packed = "base64." in text
-        return [
-            *(["import base64"] if packed else []), "import sys", "import traceback",
-            *(["import zlib"] if packed else []), "", "import jax",
-            *(["import jax.numpy as jnp"] if "jnp." in text else []), "import numpy as np",
-            *(["from jax import lax"] if "lax." in text else []),
-            "from jax.sharding import AxisType, Mesh, NamedSharding", "from jax.sharding import PartitionSpec as P",
-        ]  # fmt: skip
 
     def _mesh(self) -> list[str]:
         mesh = self.case.mesh
@@ -155,13 +135,9 @@ class Script:
         by_place, by_keyword = self.contract.axis(self.case, whole=whole)
         given += [*map(repr, by_place), *(f"{name}={value!r}" for name, value in by_keyword.items())]
         given += [*(["mesh=mesh"] if whole else []), *(f"{name}={value!r}" for name, value in self.case.params)]
-        call = f"_function_({', '.join(given)})"
-        lines = [IN_A_SCAN] if "scan" in self.case.chain else []
-        lines += [
-            f"def call({', '.join(self.names)}):",
-            f"    return {f'jax.tree.leaves({call})' if self.several else call}",
-        ]
-        return [*lines, "", ""]
+        call = f"implementation({', '.join(given)})"
+        result = f"jax.tree.leaves({call})" if self.several else call
+        return [f"def call({', '.join(self.names)}):", f"    return {result}", "", ""]
 
     def _program(self, axes: list[tuple[str, ...]]) -> list[str]:
         """The function on the mesh, whose results are stacked over `axes`."""
@@ -196,15 +172,14 @@ class Script:
             f"    return {results}",
             "", "",
         ]  # fmt: skip
-        if not whole:
-            return [*lines, f"program = {mapped}"]
-        return [*lines, f"def program({names}):", f"    return {mapped}({expression}({names}))", "", ""]
+        call = [f"def program({names}):", f"    return {mapped}({expression}({names}))", "", ""]
+        return [*lines, *(call if whole else [f"program = {mapped}"])]
 
     def _placed(self, names: list[str], arrays: list[np.ndarray], specs: list[Entries]) -> list[str]:
         lines = []
         for name, array, spec in zip(names, arrays, specs, strict=True):
-            lines.append(f"{name} = {array_text(array)}")
-            lines.append(f"{name} = jax.device_put({name}, NamedSharding(mesh, {spec_text(spec)}))")
+            sharding = f"NamedSharding(mesh, {spec_text(spec)})"
+            lines += [f"{name} = {array_text(array)}", f"{name} = jax.device_put({name}, {sharding})"]
         return lines
 
     def _compared(self, name: str, right: list[Reference], axes: list[tuple[str, ...]] | None) -> list[str]:
@@ -222,48 +197,38 @@ class Script:
             lines.append(f'wrong |= differs("{told[0]}", {", ".join(told[1:])}{more})')
         return lines
 
-    def _jitted(self, function: str) -> str:
-        return f"jax.jit({function})" if compiled(self.case) else f"({function})"
-
     def _value(self) -> list[str]:
         """Every device's block equals the right one."""
-        right = result_values(self.violation.implementation, self.case, self.data)
-        right = right.in_doubles if self.violation.in_doubles else right
+        arrays, right = result_values(self.violation.implementation, self.case, self.data)
         axes = [self.lead] * len(names_of(self.contract.returned(self.case, self.names)))
         specs = [laid_out(self.case, i) for i in range(len(self.names))]
         return [
             *self._program(axes),
-            *self._placed(self.names, right.operands, specs),
-            f"result = {self._jitted('program')}({', '.join(self.names)})",
+            *self._placed(self.names, arrays, specs),
+            f"result = {self.jit}(program)({', '.join(self.names)})",
             f"# the blocks of all devices: [{', '.join((*self.lead, '*block'))}]",
             "wrong = False",
-            *self._compared("result", right.right, axes),
+            *self._compared("result", right, axes),
         ]
 
     def _gradient(self) -> list[str]:
         """Forward mode, reverse mode, or both, whichever is wrong, give the right tangents and gradients."""
         broken, case, moving = self.violation.broken, self.case, self.contract.moving(self.case)
         right = gradient_values(self.violation.implementation, case, self.data)
-        right = right.in_doubles if self.violation.in_doubles else right
         axes = [placement.stacked for placement in right.placements]
-        names = [self.names[i] for i in moving]
-        specs = [laid_out(case, i) for i in range(len(self.names))]
-        of = (
-            "program"
-            if len(moving) == len(self.names)
-            else f"lambda {', '.join(names)}: program({', '.join(self.names)})"
-        )
+        names, specs = [self.names[i] for i in moving], [laid_out(case, i) for i in range(len(self.names))]
+        of = f"lambda {', '.join(names)}: program({', '.join(self.names)})"
         lines = [*self._program(list(axes)), *self._placed(self.names, right.primal, specs), "wrong = False"]
         if broken.of == "tangent" or broken.kind == "adjoint":
             tangents = [f"d{name}" for name in names]
-            lines += self._placed(tangents, right.tangents.operands, [specs[i] for i in moving])
-            run = self._jitted(f"lambda xs, ds: jax.jvp({of}, xs, ds)[1]")
-            lines.append(f"tangent = {run}({tuple_text(names)}, {tuple_text(tangents)})")
-            lines += self._compared("tangent", right.tangents.right, list(axes))
+            lines += self._placed(tangents, right.tangents, [specs[i] for i in moving])
+            call = f"lambda xs, ds: jax.jvp({of}, xs, ds)[1]"
+            lines.append(f"tangent = {self.jit}({call})({tuple_text(names)}, {tuple_text(tangents)})")
+            lines += self._compared("tangent", right.pushed, list(axes))
         if broken.of != "tangent" or broken.kind == "adjoint":
             cts = [f"ct{i}" for i in range(len(axes))]
             lines += self._placed(cts, right.cotangents, [placed.partition() for placed in right.placements])
-            run = self._jitted(f"lambda xs, ct: jax.vjp({of}, *xs)[1](ct)")
+            run = f"{self.jit}(lambda xs, ct: jax.vjp({of}, *xs)[1](ct))"
             ct = f"[{', '.join(cts)}]" if self.several else cts[0]
             lines.append(f"gradient = {run}({tuple_text(names)}, {ct})")
             lines += self._compared("gradient", right.pulled, None)
@@ -286,8 +251,3 @@ def _written(reference: Reference) -> tuple[np.ndarray, np.ndarray | None]:
         return exact, bound
     short = exact.astype(np.complex128 if exact.dtype.kind == "c" else np.float64)
     return short, np.copysign(np.abs(bound) + np.abs(exact - short).astype(np.float64), bound)
-
-
-def standalone(violation: LawViolation) -> str:
-    """The text of the script."""
-    return Script(violation).text()

@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Shaped
 
 from shardproof.impl.arguments import AxisName, as_axes
-from shardproof.impl.losses.parallelisation import Parallelisation
+from shardproof.impl.losses import Parallelisation
 from shardproof.impl.model import Params
 from shardproof.impl.placing import placed
 from shardproof.impl.training import Step, Stepped, Tree, check_placed, numbers, shown

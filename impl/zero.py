@@ -21,10 +21,10 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Shaped
 
-from shardproof.impl.accumulation import LocalLoss, Scalar, Tree, accumulated, mean_of, replicated
+from shardproof.impl.accumulation import LocalLoss, Scalar, accumulated, mean_of, replicated
 from shardproof.impl.arguments import AxisName, as_axes, check_axes
 from shardproof.impl.collectives import axis_index, cast_varying
-from shardproof.impl.optimisers import Optimiser, updated
+from shardproof.impl.optimisers import Optimiser, Tree, updated
 from shardproof.impl.training import Step, Stepped, like_parameters, shown
 
 Flat = Shaped[Array, "n"]

@@ -62,8 +62,8 @@ class Room:
             the others itself. None: all.
     """
 
-    capacity: int | None
-    policy: str
+    capacity: int | None = None
+    policy: str = "probability"
     capacity_per_sender: int | None = None
 
     def __post_init__(self) -> None:
